@@ -67,16 +67,16 @@ static unsigned count_kept(struct gs_share *share)
     return count;
 }
 
-static int find(struct gs_share *share, uint64_t chunk_id)
+static struct gs_fd find(struct gs_share *share, uint64_t chunk_id)
 {
+    struct gs_fd fd = {.fd = -1};
     struct gs_chunk_fd *entry;
-    int fd = -1;
 
     gs_lock_take(&share->lock);
     HASH_FIND(hh, share->exporter.chunk_fds, &chunk_id, sizeof chunk_id, entry);
     if (entry && gs_fd_is_there(&entry->fd)) {
         entry->used = ++share->exporter.chunk_fd_uses;
-        fd = entry->fd.fd;
+        fd = entry->fd;
     } else if (entry) {
         HASH_DEL(share->exporter.chunk_fds, entry);
         free(entry);
@@ -92,7 +92,8 @@ bool gs_chunk_fd_has_room(const struct gs_share *share)
            share->exporter.last_chunk_fd % TABLE_STEP < TABLE_STEP - TABLE_SPARE;
 }
 
-void gs_chunk_fd_keep(struct gs_share *share, const struct gs_export *export, int fd)
+void gs_chunk_fd_keep(struct gs_share *share, const struct gs_export *export,
+                      const struct gs_fd *fd)
 {
     struct gs_chunk_fd *entry = NULL;
     unsigned max = gs_chunk_fd_has_room(share) ? gs_chunk_fds_max() : 0;
@@ -103,7 +104,7 @@ void gs_chunk_fd_keep(struct gs_share *share, const struct gs_export *export, in
     if (entry) {
         shrink(share, max - 1);
         entry->chunk_id = export->source.chunk_id;
-        entry->fd = gs_fd_keep(fd);
+        entry->fd = *fd;
         gs_lock_take(&share->lock);
         entry->used = ++share->exporter.chunk_fd_uses;
         HASH_ADD(hh, share->exporter.chunk_fds, chunk_id, sizeof entry->chunk_id, entry);
@@ -113,7 +114,7 @@ void gs_chunk_fd_keep(struct gs_share *share, const struct gs_export *export, in
     if (kept)
         return;
     free(entry);
-    gs_fd_drop(fd);
+    gs_fd_close(fd);
 }
 
 bool gs_chunk_fd_wanted(struct gs_share *share, const struct gs_export *export)
@@ -130,25 +131,27 @@ bool gs_chunk_fd_wanted(struct gs_share *share, const struct gs_export *export)
     return wanted;
 }
 
-CUresult gs_chunk_fd(struct gs_share *share, const struct gs_export *export, int *ret_fd,
+CUresult gs_chunk_fd(struct gs_share *share, const struct gs_export *export, struct gs_fd *ret_fd,
                      bool *ret_fresh)
 {
     const struct gs_share_source *source = &export->source;
     CUresult result;
-    int fd = share->options.is_broker ? gs_broker_fd(export) : find(share, source->chunk_id);
+    int fd;
 
-    *ret_fresh = fd < 0;
-    if (fd < 0) {
+    *ret_fd = share->options.is_broker ? (struct gs_fd){.fd = gs_broker_fd(export)}
+                                       : find(share, source->chunk_id);
+    *ret_fresh = ret_fd->fd < 0;
+    if (!*ret_fresh)
+        return CUDA_SUCCESS;
+    result = gs_device_export(share->driver, source->handle, &fd);
+    if (result == CUDA_ERROR_OPERATING_SYSTEM && count_kept(share) > 0) {
+        shrink(share, 0); /* no descriptor is left: the kept ones are the first to go */
         result = gs_device_export(share->driver, source->handle, &fd);
-        if (result == CUDA_ERROR_OPERATING_SYSTEM && count_kept(share) > 0) {
-            shrink(share, 0); /* no descriptor is left: the kept ones are the first to go */
-            result = gs_device_export(share->driver, source->handle, &fd);
-        }
-        if (result != CUDA_SUCCESS)
-            return result;
-        share->exporter.last_chunk_fd = (unsigned)fd;
     }
-    *ret_fd = fd;
+    if (result != CUDA_SUCCESS)
+        return result;
+    share->exporter.last_chunk_fd = (unsigned)fd;
+    *ret_fd = gs_fd_keep(fd); /* from here on: while it is sent the program may close it */
     return CUDA_SUCCESS;
 }
 

@@ -67,10 +67,11 @@ unsigned gs_chunk_fds_max(void); /* so many are kept */
  * It is the cache's and good until the next call, unless *ret_fresh: then it is the caller's, who
  * hands it to gs_chunk_fd_keep when it has been used.
  */
-CUresult gs_chunk_fd(struct gs_share *share, const struct gs_export *export, int *ret_fd,
+CUresult gs_chunk_fd(struct gs_share *share, const struct gs_export *export, struct gs_fd *ret_fd,
                      bool *ret_fresh);
 /* Takes `fd`: it is kept for the next opener, or closed. */
-void gs_chunk_fd_keep(struct gs_share *share, const struct gs_export *export, int fd);
+void gs_chunk_fd_keep(struct gs_share *share, const struct gs_export *export,
+                      const struct gs_fd *fd);
 /* False while the table of descriptors is being enlarged and nearly full: then none is kept, nor
  * made ahead, since who needs more than the table has waits until it is larger. */
 bool gs_chunk_fd_has_room(const struct gs_share *share);
@@ -198,7 +199,7 @@ struct gs_client {
  * is as soon as it does. */
 bool gs_broker_takes(struct gs_share *share, struct gs_export *export);
 /* Publishes the export, which it takes; `fd` stays the caller's. The share thread has it pinned. */
-void gs_broker_publish(struct gs_share *share, struct gs_export *export, int fd);
+void gs_broker_publish(struct gs_share *share, struct gs_export *export, const struct gs_fd *fd);
 /* Called with the lock held: takes it back. Never waits, whatever the broker does. */
 void gs_broker_take_back_locked(struct gs_share *share, struct gs_export *export);
 /* The broker's connection has something to say, or has ended. */

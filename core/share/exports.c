@@ -28,17 +28,17 @@ static bool prepare(struct gs_share *share, struct gs_export *export)
 {
     uint64_t begun = gs_now_ns();
     bool leaves = gs_broker_takes(share, export), fresh;
-    int fd;
+    struct gs_fd fd;
 
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE) ||
         (!leaves && !gs_chunk_fd_wanted(share, export)) ||
         gs_chunk_fd(share, export, &fd, &fresh) != CUDA_SUCCESS)
         return false;
     if (leaves)
-        gs_broker_publish(share, export, fd);
+        gs_broker_publish(share, export, &fd);
     if (!fresh)
         return false;
-    gs_chunk_fd_keep(share, export, fd);
+    gs_chunk_fd_keep(share, export, &fd);
     gs_log_line(&share->log, GS_LOG_DEBUG,
                 "descriptor of block %llu made ahead in %llu us, begun at %llu us",
                 (unsigned long long)export->key.id,

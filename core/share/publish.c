@@ -387,7 +387,7 @@ bool gs_broker_takes(struct gs_share *share, struct gs_export *export)
     return share->options.broker && takes;
 }
 
-void gs_broker_publish(struct gs_share *share, struct gs_export *export, int fd)
+void gs_broker_publish(struct gs_share *share, struct gs_export *export, const struct gs_fd *fd)
 {
     union gs_wire_message message;
     int error;
@@ -396,7 +396,7 @@ void gs_broker_publish(struct gs_share *share, struct gs_export *export, int fd)
         find_broker(share);
     if (share->link.fd < 0 || export->brokered)
         return;
-    if (!tell(share)) {
+    if (!tell(share) || !gs_fd_is_there(fd)) { /* the program may have closed it meanwhile */
         put_off(share, export);
         return;
     }
@@ -409,7 +409,7 @@ void gs_broker_publish(struct gs_share *share, struct gs_export *export, int fd)
     memcpy(message.share.uuid, export->source.uuid, sizeof message.share.uuid);
     message.share.read_only = export->read_only;
     message.share.slot = export->slot;
-    error = gs_wire_send(share->link.fd, &message, fd);
+    error = gs_wire_send(share->link.fd, &message, fd->fd);
     take_note(share, error);
     if (share->link.full || share->link.slow_ns)
         put_off(share, export);

@@ -83,10 +83,10 @@ static enum gs_wire_reason reason_of(int error)
 
 /* A descriptor of the chunk for sending, -1 if none was asked for; or why there is none. */
 static enum gs_wire_reason make_chunk_fd(struct gs_share *share, const struct gs_export *export,
-                                         bool wanted, int *ret_fd, bool *ret_fresh,
-                                         CUresult *ret_error)
+                                         bool wanted, struct gs_fd *ret_fd,
+                                         bool *ret_fresh, CUresult *ret_error)
 {
-    *ret_fd = -1;
+    *ret_fd = (struct gs_fd){.fd = -1};
     *ret_fresh = false;
     *ret_error = CUDA_SUCCESS;
     if (!wanted)
@@ -128,7 +128,8 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_ex
     CUresult driver_error;
     bool fresh;
     uint64_t begun = gs_now_ns(), exported;
-    int fd, error = 0;
+    struct gs_fd fd;
+    int error = 0;
 
     reason = make_chunk_fd(share, export, open->want_fd != 0, &fd, &fresh, &driver_error);
     exported = gs_now_ns();
@@ -136,13 +137,13 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_ex
         reference = gs_reference_add(client, export);
         if (reference) {
             gs_export_reference(share, export);
-            error = send_grant(share, client, export, open->head.request, fd);
+            error = send_grant(share, client, export, open->head.request, fd.fd);
         } else {
             reason = GS_REFUSED_MEMORY;
         }
     }
     if (fresh)
-        gs_chunk_fd_keep(share, export, fd);
+        gs_chunk_fd_keep(share, export, &fd);
     if (error) {
         gs_export_drop(share, export, 1);
         reference_remove(client, reference);

@@ -290,19 +290,41 @@ Test(share_chunk_fds, the_table_of_descriptors_is_enlarged_once)
 Test(share_chunk_fds, what_is_kept_is_looked_up_under_the_lock)
 {
     struct gs_export *export;
+    struct gs_fd fd, again;
     bool fresh;
-    int fd, again;
 
     cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
     cr_assert_eq(gs_chunk_fd(side.share, export, &fd, &fresh), CUDA_SUCCESS);
     cr_assert(fresh);
-    gs_chunk_fd_keep(side.share, export, fd);
+    gs_chunk_fd_keep(side.share, export, &fd);
     locks = 0;
     cr_assert_eq(gs_chunk_fd(side.share, export, &again, &fresh), CUDA_SUCCESS);
     cr_assert_not(fresh);
-    cr_assert_eq(again, fd);
+    cr_assert_eq(again.fd, fd.fd);
     cr_assert_gt(locks, 0);
     cr_assert(side_gets_back(&side, export));
+}
+
+/* As a program may that closes what it does not know, while the descriptor is sent. */
+Test(share_chunk_fds, a_number_that_the_program_has_taken_meanwhile_is_not_kept)
+{
+    struct gs_export *export;
+    struct gs_fd fd, again;
+    int own = open("/dev/null", O_RDWR | O_CLOEXEC);
+    bool fresh;
+
+    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
+    cr_assert_eq(gs_chunk_fd(side.share, export, &fd, &fresh), CUDA_SUCCESS);
+    cr_assert(fresh);
+    cr_assert_eq(dup2(own, fd.fd), fd.fd);
+    gs_chunk_fd_keep(side.share, export, &fd);
+    cr_assert_eq(gs_chunk_fd(side.share, export, &again, &fresh), CUDA_SUCCESS);
+    cr_assert(fresh, "the program's own file would be sent");
+    gs_chunk_fd_keep(side.share, export, &again);
+    cr_assert(side_gets_back(&side, export));
+    cr_assert_geq(fcntl(fd.fd, F_GETFD), 0, "the program's own file was closed");
+    close(fd.fd);
+    close(own);
 }
 
 #define CHUNKS_KEPT 16
@@ -334,12 +356,12 @@ Test(share_chunk_fds, threads_that_export_at_once_lose_nothing)
 /* Whether there was a descriptor of the export's chunk; there is one afterwards. */
 static bool was_kept(struct gs_export *export)
 {
+    struct gs_fd fd;
     bool fresh;
-    int fd;
 
     cr_assert_eq(gs_chunk_fd(side.share, export, &fd, &fresh), CUDA_SUCCESS);
     if (fresh)
-        gs_chunk_fd_keep(side.share, export, fd);
+        gs_chunk_fd_keep(side.share, export, &fd);
     return !fresh;
 }
 
