@@ -1,0 +1,107 @@
+#!/bin/sh
+# Builds packages for this machine's distribution:
+#
+#   sh examples/packages/build.sh [deb|rpm] [FOLDER]
+#
+# Where nothing is said, Debian's where dpkg-buildpackage is, else RPM's, into build/packages. Both are built
+# in a temporary copy of the tree as it is, with the version of meson.build. Maintainer is who builds them:
+# DEBFULLNAME and DEBEMAIL. Nothing is installed; the exit status is 77 where something is missing that would
+# have to be. cuda.h is found as by every build, or fetched (into the build folder).
+set -eu
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+# shellcheck source=tests/lib.sh
+. "$root/tests/lib.sh"
+
+missing()
+{
+    printf '%s: missing: %s\n' "$(basename "$0")" "$*" >&2
+    exit 77
+}
+
+kind=
+case ${1:-} in
+    deb | rpm) kind=$1 && shift ;;
+esac
+case ${1:-} in
+    -*) die 'usage: sh examples/packages/build.sh [deb|rpm] [FOLDER]' ;;
+esac
+if [ -z "$kind" ]; then
+    kind=rpm
+    ! have dpkg-buildpackage || kind=deb
+fi
+build=$(build_folder)
+unset GPUSHIM_BUILD
+result=${1:-$build/packages}
+mkdir -p "$result"
+result=$(cd "$result" && pwd)
+
+version=$(sed -n "s/^ *version: '\(.*\)',$/\1/p" "$root/meson.build" | head -n 1)
+[ -n "$version" ] || die "no version in $root/meson.build"
+maintainer="${DEBFULLNAME:-libgpushim} <${DEBEMAIL:-libgpushim@example.com}>"
+# The same tree makes the same packages: their time is that of the last thing that users were told.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(stat -c %Y "$root/CHANGELOG.md")}
+export SOURCE_DATE_EPOCH
+
+# The headers, named so that a build in another folder finds them.
+if [ -z "${CUDA_HOME:-}" ]; then
+    fetch_cuda_headers "$build"
+    if found=$(sh "$root/shim/find_cuda.sh" 2>/dev/null); then
+        CUDA_HOME=$(dirname "$found")
+    else
+        CUDA_HOME=$build/cuda-headers
+    fi
+    export CUDA_HOME
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+copy=$work/gpushim-$version
+mkdir "$copy"
+(cd "$root" && tar -cf - --exclude='./build*' --exclude=./.git --exclude=./.cache --exclude=__pycache__ .) |
+    tar -xf - -C "$copy" --no-same-owner
+
+build_deb()
+{
+    have dpkg-buildpackage || missing 'dpkg-buildpackage (package dpkg-dev)'
+    cp -R "$copy/examples/packages/debian" "$copy/debian"
+    awk -v by="$maintainer" '{ at = index($0, "@MAINTAINER@") }
+        at { $0 = substr($0, 1, at - 1) by }
+        { print }' "$root/examples/packages/debian/control" >"$copy/debian/control"
+    cat >"$copy/debian/changelog" <<CHANGES
+gpushim ($version) unstable; urgency=medium
+
+  * What a user can notice is in CHANGELOG.md.
+
+ -- $maintainer  $(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")
+CHANGES
+    cd "$copy"
+    lacking=$(dpkg-checkbuilddeps 2>&1) || missing "${lacking##*: }"
+    dpkg-buildpackage -b -us -uc >"$work/log" 2>&1 </dev/null || {
+        tail -n 60 "$work/log"
+        die 'dpkg-buildpackage failed, see above'
+    }
+    cp "$work"/*.deb "$work"/*.changes "$work"/*.buildinfo "$result"
+    ls "$work"/*.deb | sed "s|^$work|$result|"
+}
+
+build_rpm()
+{
+    have rpmbuild || missing 'rpmbuild (package rpm-build, or rpm)'
+    mkdir -p "$work/SOURCES" "$work/SPECS"
+    sed "s/@VERSION@/$version/" "$copy/examples/packages/gpushim.spec" >"$work/SPECS/gpushim.spec"
+    tar -czf "$work/SOURCES/gpushim-$version.tar.gz" -C "$work" "gpushim-$version"
+    # What is required is named as RPM's distributions name it; elsewhere rpm knows of no package.
+    depends=
+    [ -e /etc/debian_version ] && depends=--nodeps
+    # shellcheck disable=SC2086 # one option, or none
+    rpmbuild -bb $depends --define "_topdir $work" "$work/SPECS/gpushim.spec" >"$work/log" 2>&1 </dev/null || {
+        tail -n 60 "$work/log"
+        die 'rpmbuild failed, see above'
+    }
+    find "$work/RPMS" -name '*.rpm' -exec cp {} "$result" ';'
+    find "$work/RPMS" -name '*.rpm' -printf "$result/%f\n"
+}
+
+umask 022
+"build_$kind"

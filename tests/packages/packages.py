@@ -1,0 +1,274 @@
+"""The packages that examples/packages/build.sh makes: built from the tree, they have nothing that the distribution's
+checker minds; installed in a fresh system they work; removed they leave nothing.
+
+The system is made by debootstrap, which needs root and a network. RPMs are unpacked and run where they lie, and so are
+Debian's packages where no system can be made.
+
+usage: packages.py deb|rpm SOURCE BUILD VERSION SHARE_DRIVER LIBCUDA
+"""
+import glob
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+kind, source, build, version, share_driver, libcuda = sys.argv[1:]
+faults, skipped = [], []
+
+ENVIRONMENT = {name: value for name, value in os.environ.items()
+               if not name.startswith(('GPUSHIM_', 'LD_', 'MESON', 'DEB'))}
+ENVIRONMENT.update(LC_ALL='C.UTF-8', PATH=os.environ['PATH'] + ':/usr/sbin:/sbin')
+# In the fresh system; what a later one has besides is of dpkg's and ldconfig's own.
+INSIDE = {'PATH': '/usr/sbin:/usr/bin:/sbin:/bin', 'LC_ALL': 'C.UTF-8', 'HOME': '/nonexistent'}
+OTHERS = re.compile(r'/(?:var/log|var/cache/ldconfig|var/lib/dpkg/[a-z]+-old$|var/lib/dpkg/lock|tmp|run|proc|dev)')
+DRIVER = '/opt/driver'
+# Mounts what programs expect, where nobody else sees it; $1 is the system, $2 the user.
+ENTER = '''mount -t proc proc "$1/proc" || mount --rbind /proc "$1/proc" || exit 125
+mount -t tmpfs -o mode=1777 tmpfs "$1/dev/shm" 2>/dev/null || exit 125
+root=$1 user=$2; shift 2
+exec chroot --userspec="$user" "$root" "$@"'''
+
+
+def call(*words, environment=None, **options):
+    return subprocess.run(words, env=environment or ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, errors='replace', check=False, **options)
+
+
+def check(right, what):
+    if not right:
+        faults.append(what)
+
+
+def end():
+    for each in faults:
+        print(each)
+    if not faults and skipped:
+        print('skipped:', '; '.join(skipped))
+    sys.exit(1 if faults else 77 if skipped else 0)
+
+
+# ---- Building ---------------------------------------------------------------------------------------
+
+
+def build_packages(folder):
+    """Their paths by name."""
+    ran = call('sh', f'{source}/examples/packages/build.sh', kind, folder,
+               environment=ENVIRONMENT | {'GPUSHIM_BUILD': build})
+    if ran.returncode == 77:
+        skipped.append(ran.stderr.strip())
+        end()
+    if ran.returncode:
+        faults.append(f'build.sh ends with {ran.returncode}: {ran.stdout}{ran.stderr}')
+        end()
+    packages = {re.split(r'[_-]\d', os.path.basename(path))[0]: path for path in ran.stdout.split()}
+    for name in ('gpushim', {'deb': 'libgpushim-dev', 'rpm': 'gpushim-devel'}[kind]):
+        check(os.path.isfile(packages.get(name, '')), f'no package {name}: {ran.stdout}')
+    if faults:
+        end()
+    return packages
+
+
+def check_by_lintian(folder):
+    if not shutil.which('lintian'):
+        skipped.append('no lintian')
+        return
+    ran = call('lintian', '--display-info', '--pedantic', '--allow-root', *glob.glob(f'{folder}/*.changes'))
+    check(ran.returncode == 0 and not ran.stdout.strip(),
+          f'lintian ends with {ran.returncode}: {ran.stdout}{ran.stderr}')
+
+
+# ---- What is installed ------------------------------------------------------------------------------
+
+
+class Place:
+    """Where the packages are installed: a folder, and how a command is run in it."""
+    def __init__(self, root, chroot):
+        self.root, self.chroot = root, chroot
+
+    def run(self, *words, user='0:0', settings=None):
+        if self.chroot:
+            variables = [f'{name}={value}' for name, value in (settings or {}).items()]
+            return call('unshare', '--mount', '--pid', '--fork', 'sh', '-c', ENTER, 'sh', self.root, user,
+                        'env', *variables, *words, environment=INSIDE, timeout=600)
+        settings = {name: self.path(value) if value.startswith('/') else value
+                    for name, value in (settings or {}).items()}
+        words = [self.path(word) if word.startswith('/') else word for word in words]
+        return call(*words, timeout=600,
+                    environment=INSIDE | {'PATH': f'{self.root}/usr/bin:' + INSIDE['PATH']} | settings)
+
+    def path(self, path):
+        return self.root + path
+
+    def seen(self, path):
+        """As what runs in it calls it."""
+        return path if self.chroot else os.path.realpath(self.path(path))
+
+
+def library_of(place):
+    found = [path for path in glob.glob(place.path('/usr/lib*/**/libgpushim.so'), recursive=True)]
+    check(len(found) == 1, f'libraries: {found}')
+    if not found:
+        end()
+    return found[0][len(place.root):]
+
+
+def check_library(path):
+    """The distribution's flags have not changed what it needs: libc alone, of 2.28 or older."""
+    needed = re.findall(r'\(NEEDED\).*\[(.*)\]', call('readelf', '-dW', path).stdout)
+    check(needed == ['libc.so.6'], f'{path} needs {needed}')
+    versions = re.findall(r'@GLIBC_(\d+)\.(\d+)', call('nm', '-D', path).stdout)
+    check(len(versions) > 20, f'{path}: {len(versions)} symbols of libc')
+    newest = max(((int(major), int(minor)) for major, minor in versions), default=(0, 0))
+    check(newest <= (2, 28), f'{path} needs glibc {newest}')
+    ran = call(path)
+    check(ran.returncode == 0 and ran.stdout.startswith(f'libgpushim {version}\n'),
+          f'{path}, run as a program, ends with {ran.returncode}: {ran.stdout}{ran.stderr}')
+
+
+def check_files(place, library):
+    check_library(place.path(library))
+    ran = call(sys.executable, f'{source}/tests/preload/check_broker.py', place.path('/usr/bin/gpushim-broker'), version)
+    check(ran.returncode == 0, ran.stdout + ran.stderr)
+    for path in ('include/gpushim.h', 'lib/systemd/user/gpushim-broker.socket', 'share/zsh/site-functions/_gpushim',
+                 'share/bash-completion/completions/gpushim', 'share/fish/vendor_completions.d/gpushim.fish'):
+        check(os.path.isfile(place.path('/usr/' + path)), f'/usr/{path} is not there')
+    with open(place.path('/usr/lib/systemd/user/gpushim-broker.service'), encoding='utf-8') as file:
+        check('\nExecStart=/usr/bin/gpushim-broker\n' in file.read(), 'the unit starts another program')
+    if not shutil.which('pkg-config'):
+        skipped.append('no pkg-config')
+        return
+    settings = ENVIRONMENT | {'PKG_CONFIG_LIBDIR': os.path.dirname(place.path(library)) + '/pkgconfig'}
+    for what, expected in (('--modversion', version), ('--variable=library', library),
+                           ('--variable=command', '/usr/bin/gpushim'), ('--variable=includedir', '/usr/include')):
+        ran = call('pkg-config', what, 'gpushim', environment=settings)
+        check(ran.stdout.strip() == expected, f'pkg-config {what} gpushim: {ran.stdout}{ran.stderr}')
+
+
+def check_pages(place):
+    if not re.match(r'man \d', call('man', '--version').stdout if shutil.which('man') else ''):
+        skipped.append('no man')
+        return
+    for page in ('man1/gpushim.1', 'man1/gpushim-broker.1', 'man5/gpushim.conf.5', 'man7/libgpushim.7'):
+        found = glob.glob(place.path(f'/usr/share/man/{page}*'))
+        ran = call('man', '--warnings', '-l', *found)
+        check(len(found) == 1 and ran.returncode == 0 and not ran.stderr and 'SEE ALSO' in ran.stdout,
+              f'man -l {found}: {ran.returncode}: {ran.stdout[-200:]}{ran.stderr}')
+
+
+def check_command(place, library):
+    ran = place.run('gpushim', 'version')
+    check(ran.returncode == 0 and version in ran.stdout and place.seen(library) in ran.stdout and not ran.stderr,
+          f'gpushim version ends with {ran.returncode}: {ran.stdout}{ran.stderr}')
+    ran = place.run('gpushim', 'doctor', '--json', settings={'LD_LIBRARY_PATH': DRIVER})
+    try:
+        rows = json.loads(ran.stdout)
+    except ValueError:
+        rows = []
+    states = {row['subject']: (row['state'], row['found']) for row in rows}
+    for subject, found in (('driver', DRIVER + '/libcuda.so.1'), ('library', library)):
+        state, said = states.get(subject, ('absent', ''))
+        check(state == 'ok' and place.seen(found) in said, f'gpushim doctor: {subject}: {state} {said}{ran.stderr}')
+
+
+def check_sharing(place):
+    """Memory that cannot be shared is shared with the library: as root, and as a user."""
+    settings = {'LD_LIBRARY_PATH': DRIVER}
+    for user in ('0:0', '65534:65534') if place.chroot else ('0:0',):
+        for start, ends in (((), 'memory cannot be shared'), (('gpushim', 'run', '--'), 'consumer read the bytes')):
+            ran = place.run(*start, DRIVER + '/share_driver', 'b', user=user, settings=settings)
+            check(ran.returncode == 0 and ends in ran.stdout,
+                  f'{start} share_driver b as {user} ends with {ran.returncode}: {ran.stdout}{ran.stderr}')
+
+
+def check_place(place):
+    library = library_of(place)
+    os.makedirs(place.path(DRIVER))
+    shutil.copy(share_driver, place.path(DRIVER + '/share_driver'))
+    shutil.copy(libcuda, place.path(DRIVER + '/libcuda.so.1'))
+    check_files(place, library)
+    check_pages(place)
+    check_command(place, library)
+    check_sharing(place)
+    shutil.rmtree(place.path(DRIVER))
+
+
+# ---- A fresh system ---------------------------------------------------------------------------------
+
+
+def fresh_system(folder):
+    """None, with the reason in skipped, where none can be made."""
+    release = dict(re.findall(r'^(\w+)="?([^"\n]*)', open('/etc/os-release', encoding='utf-8').read(), re.M))
+    if os.geteuid() != 0 or not shutil.which('debootstrap', path=ENVIRONMENT['PATH']):
+        skipped.append('installing and removing: needs root and debootstrap')
+        return None
+    ran = call('debootstrap', '--variant=minbase', release.get('VERSION_CODENAME', 'stable'), folder, timeout=1200)
+    if ran.returncode:
+        skipped.append(f'installing and removing: debootstrap: {" ".join(ran.stdout.splitlines()[-1:])}{ran.stderr}')
+        return None
+    place = Place(folder, True)
+    ran = place.run('true')
+    if ran.returncode:
+        skipped.append(f'installing and removing: no mounts or chroot here: {ran.stderr.strip()}')
+        return None
+    return place
+
+
+def paths(place):
+    found = set()
+    for folder, folders, names in os.walk(place.root):
+        found.update(os.path.join(folder, name)[len(place.root):] for name in folders + names)
+    return {path for path in found if not OTHERS.match(path)}
+
+
+def check_system(place, packages):
+    before = paths(place)
+    names = ['gpushim', 'libgpushim-dev']
+    os.makedirs(place.path('/tmp/packages'))
+    for name in names:
+        shutil.copy(packages[name], place.path(f'/tmp/packages/{name}.deb'))
+    ran = place.run('dpkg', '-i', *(f'/tmp/packages/{name}.deb' for name in names))
+    check(ran.returncode == 0, f'dpkg -i ends with {ran.returncode}: {ran.stdout}{ran.stderr}')
+    if faults:
+        return
+    ran = place.run('true', settings={'LD_PRELOAD': 'libgpushim.so'})
+    check(ran.returncode == 0 and not ran.stderr, f'LD_PRELOAD=libgpushim.so: {ran.stderr}')
+    check_place(place)
+    ran = place.run('dpkg', '--purge', *names)
+    check(ran.returncode == 0, f'dpkg --purge ends with {ran.returncode}: {ran.stdout}{ran.stderr}')
+    left, taken = sorted(paths(place) - before), sorted(before - paths(place))
+    check(not left, f'after removal there is still: {left}')
+    check(not taken, f'removal took along: {taken}')
+
+
+def unpack(packages, folder):
+    for name, path in packages.items():
+        if name.endswith(('dbgsym', 'debuginfo', 'debugsource')):
+            continue
+        words = ['dpkg-deb', '-x', path, folder]
+        if kind == 'rpm':
+            words = ['sh', '-c', 'cd "$1" && rpm2cpio "$0" | cpio -idm --quiet', path, folder]
+        ran = call(*words)
+        check(ran.returncode == 0, f'{words}: {ran.stdout}{ran.stderr}')
+    return Place(folder, False)
+
+
+with tempfile.TemporaryDirectory(prefix='gpushim-packages-') as temporary:
+    os.chmod(temporary, 0o755)
+    os.mkdir(f'{temporary}/packages')
+    built = build_packages(f'{temporary}/packages')
+    system = None
+    if kind == 'deb':
+        check_by_lintian(f'{temporary}/packages')
+        system = fresh_system(f'{temporary}/system')
+    elif not shutil.which('cpio'):
+        skipped.append('no cpio to unpack an RPM')
+        end()
+    if system:
+        check_system(system, built)
+    else:
+        os.mkdir(f'{temporary}/unpacked')
+        check_place(unpack(built, f'{temporary}/unpacked'))
+end()

@@ -1,0 +1,118 @@
+"""The broker's units: systemd finds nothing wrong with them, they start the broker that is installed, and the socket
+has the name that processes look for: what looks for a broker there starts it, and has its answer.
+
+usage: units.py GPUSHIM GPUSHIM_BROKER GPUSHIM-BROKER.SERVICE GPUSHIM-BROKER.SOCKET
+"""
+import configparser
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+gpushim, broker = (os.path.abspath(path) for path in sys.argv[1:3])
+service_file, socket_file = sys.argv[3:]
+faults, skipped = [], []
+
+ENVIRONMENT = {name: value for name, value in os.environ.items()
+               if not name.startswith(('GPUSHIM_', 'LD_', 'LISTEN_', 'SYSTEMD_'))}
+ENVIRONMENT.update(GPUSHIM_CONFIG='', LC_ALL='C')
+
+
+def read(path):
+    unit = configparser.ConfigParser(interpolation=None, strict=True)
+    unit.optionxform = str
+    unit.read(path, encoding='utf-8')
+    return unit
+
+
+def expand(text, runtime):
+    """What a user's systemd makes of it."""
+    with open('/proc/sys/kernel/random/boot_id', encoding='ascii') as file:
+        boot = file.read().strip().replace('-', '')
+    text = text.replace('%t', runtime).replace('%b', boot)
+    if '%' in text:
+        faults.append(f'{text}: what is the % here?')
+    return text
+
+
+def verify(folder):
+    """systemd's own look at the units, with the broker that is built in place of the installed one."""
+    if not shutil.which('systemd-analyze'):
+        skipped.append('no systemd-analyze')
+        return
+    for path in (service_file, socket_file):
+        with open(path, encoding='utf-8') as file:
+            text = re.sub(r'^ExecStart=.*', f'ExecStart={broker}', file.read(), flags=re.M)
+        with open(os.path.join(folder, os.path.basename(path)), 'w', encoding='utf-8') as file:
+            file.write(text)
+    for path in (service_file, socket_file):
+        ran = subprocess.run(
+            ['systemd-analyze', '--user', '--man=no', 'verify', os.path.join(folder, os.path.basename(path))],
+            env=ENVIRONMENT | {'XDG_RUNTIME_DIR': folder}, capture_output=True, text=True, timeout=60, check=False)
+        if re.search(r'Failed to (?:initialize manager|lookup|set up)', ran.stderr):
+            skipped.append(f'systemd-analyze does not run here: {ran.stderr.strip()}')
+        elif ran.returncode or ran.stderr.strip():
+            faults.append(f'systemd-analyze verify {path}: {ran.returncode}: {ran.stderr}')
+
+
+def rows_of_broker(environment):
+    ran = subprocess.run([gpushim, 'doctor', '--json'], env=environment, capture_output=True, text=True,
+                         timeout=60, check=False)
+    return [row['found'] for row in json.loads(ran.stdout) if row['subject'] == 'broker']
+
+
+def await_socket(path, process):
+    """Until it listens: where it does not, the program that is to make it ends, or the test's time does."""
+    while process.poll() is None:
+        with open('/proc/net/unix', encoding='utf-8', errors='replace') as file:
+            if any(line.split()[-1] == path and line.split()[3] == '00010000' for line in file):
+                return True
+        time.sleep(0.01)
+    return False
+
+
+def activate(runtime, service, address):
+    """As systemd would: the socket is there, and the broker is started when somebody connects."""
+    if not shutil.which('systemd-socket-activate'):
+        skipped.append('no systemd-socket-activate')
+        return
+    name, _, value = expand(service['Service']['Environment'], runtime).partition('=')
+    environment = ENVIRONMENT | {name: value}
+    folder = os.path.dirname(address)
+    os.mkdir(folder, int(socket['Socket']['DirectoryMode'], 8))
+    before = rows_of_broker(environment)
+    if any('one answers' in row for row in before):
+        faults.append(f'a broker answers before there is one: {before}')
+    with subprocess.Popen(['systemd-socket-activate', '--seqpacket', '-E', name, '-l', address, broker],
+                          env=environment, stderr=subprocess.PIPE, text=True) as activator:
+        try:
+            if not await_socket(address, activator):
+                faults.append(f'no socket: {activator.stderr.read()}')
+                return
+            after = rows_of_broker(environment)
+            if not any(re.search(rf'one answers in {re.escape(folder)}, process {activator.pid}\b', row)
+                       for row in after):
+                faults.append(f'no broker answers in {folder}: {after}')
+        finally:
+            activator.send_signal(signal.SIGTERM)
+        if activator.wait(timeout=60) != 0:
+            faults.append(f'the broker ends with {activator.returncode}: {activator.stderr.read()}')
+
+
+service, socket = read(service_file), read(socket_file)
+if os.path.basename(service['Service']['ExecStart']) != 'gpushim-broker':
+    faults.append(f'{service_file} starts {service["Service"]["ExecStart"]}')
+with tempfile.TemporaryDirectory(prefix='gpushim-units-') as temporary:
+    verify(temporary)
+    activate(temporary, service, expand(socket['Socket']['ListenSequentialPacket'], temporary))
+for each in faults:
+    print(each)
+if not faults and skipped:
+    print('skipped:', '; '.join(skipped))
+    sys.exit(77)
+sys.exit(1 if faults else 0)
