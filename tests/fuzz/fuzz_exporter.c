@@ -49,13 +49,13 @@ static void *be_short(void *arg)
     return arg;
 }
 
-static bool give_half(void *arg, enum gs_question question, unsigned device,
+static bool give_half(void *arg, enum gs_question asked, unsigned device,
                       struct gs_figures *ret_figures)
 {
     unsigned char uuid[16];
     uint64_t wanted;
 
-    if (question != GS_ASKED_MEMORY)
+    if (asked != GS_ASKED_MEMORY)
         return false;
     CHECK(gs_share_purge(side.share, uuid, &wanted));
     if (wanted > 0)
