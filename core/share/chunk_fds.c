@@ -152,7 +152,10 @@ CUresult gs_chunk_fd(struct gs_share *share, const struct gs_export *export, str
         return result;
     share->exporter.last_chunk_fd = (unsigned)fd;
     *ret_fd = gs_fd_keep(fd); /* from here on: while it is sent the program may close it */
-    return CUDA_SUCCESS;
+    if (ret_fd->any)
+        return CUDA_SUCCESS;
+    gs_fd_drop(fd); /* one that cannot be told from the program's own is not sent */
+    return CUDA_ERROR_OPERATING_SYSTEM;
 }
 
 void gs_share_chunk_gone(struct gs_share *share, uint64_t chunk_id)

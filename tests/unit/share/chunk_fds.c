@@ -45,6 +45,17 @@ void __wrap_gs_lock_take(struct gs_lock *lock)
     __real_gs_lock_take(lock);
 }
 
+/* This thread's descriptors cannot be told from others: a filter forbids to look. */
+static _Thread_local bool blind;
+
+struct gs_fd __real_gs_fd_keep(int fd);
+struct gs_fd __wrap_gs_fd_keep(int fd);
+
+struct gs_fd __wrap_gs_fd_keep(int fd)
+{
+    return blind ? (struct gs_fd){0} : __real_gs_fd_keep(fd);
+}
+
 static void setup(void)
 {
     scene_new();
@@ -325,6 +336,23 @@ Test(share_chunk_fds, a_number_that_the_program_has_taken_meanwhile_is_not_kept)
     cr_assert_geq(fcntl(fd.fd, F_GETFD), 0, "the program's own file was closed");
     close(fd.fd);
     close(own);
+}
+
+Test(share_chunk_fds, one_that_cannot_be_told_from_others_is_not_sent)
+{
+    struct gs_export *export;
+    int own = open("/dev/null", O_RDWR | O_CLOEXEC);
+    struct gs_fd fd;
+    bool fresh;
+
+    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
+    close(own);
+    blind = true;
+    cr_assert_eq(gs_chunk_fd(side.share, export, &fd, &fresh), CUDA_ERROR_OPERATING_SYSTEM);
+    blind = false;
+    cr_assert_eq(open("/dev/null", O_RDWR | O_CLOEXEC), own, "its descriptor is left");
+    close(own);
+    cr_assert(side_gets_back(&side, export));
 }
 
 #define CHUNKS_KEPT 16
