@@ -165,7 +165,7 @@ void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_s
     gs_lock_release(&core->lock);
 }
 
-#define SLOW 10 /* of GS_TOOK: they took 1,024 us or more */
+#define SLOW 11 /* of GS_TOOK: from here on they took 1,024 us or more */
 
 /* The last device that there is or was an arena of; -1: none. */
 static int last_device_locked(const struct gs_core *core)

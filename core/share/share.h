@@ -72,7 +72,6 @@ struct gs_share_options {
     unsigned gid_count;
 };
 
-/* Called with no lock held, from the share thread but where it is said otherwise. */
 /* What a process's arenas have of one device, as core/process/stats.h counts it: bytes now and at most,
  * and since the start of the process. */
 struct gs_figures {
@@ -85,6 +84,7 @@ struct gs_figures {
 /* What others ask the process for, over its socket. */
 enum gs_question { GS_ASKED_MEMORY, GS_ASKED_FIGURES };
 
+/* Called with no lock held, from the share thread but where it is said otherwise. */
 struct gs_share_events {
     /* The last lease of a block, or its grace, has ended: it may go, if it is freed. `address` is that
      * of its source. From any thread. */
@@ -94,9 +94,8 @@ struct gs_share_events {
      * or given back: what a device has of it ends before, and no lock is held. May be NULL. */
     bool (*in_use)(void *arg, uint64_t base, size_t size, bool going);
     /* Others ask. For memory: whether somebody will take what they ask for (gs_share_purge), soon and in
-     * another thread. For the figures of a device (its number in CUDA): whether it, or a later
-     * one, has any. Called with
-     * no lock held; may not wait. NULL: nobody answers. */
+     * another thread. For the figures of a device (its number in CUDA): whether it, or a later one, has
+     * any. May not wait. NULL: nobody answers. */
     bool (*asked)(void *arg, enum gs_question question, unsigned device,
                   struct gs_figures *ret_figures);
     void *arg;

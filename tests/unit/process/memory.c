@@ -730,8 +730,10 @@ Test(memory, looking_for_memory_records_one_event_while_the_gpu_is_behind)
 Test(memory, statistics_add_up)
 {
     struct fixture f;
+    struct gs_figures before, figures;
     struct gs_stats stats;
     CUdeviceptr block[100];
+    uint64_t *took;
 
     fixture_options(&f);
     fixture_start(&f);
@@ -741,6 +743,14 @@ Test(memory, statistics_add_up)
         MUST(gs_core_free(f.core, block[i]));
     drain(&f);
     gs_stats_read(f.core, 0, &stats);
+    cr_assert(gs_stats_tell(f.core, 0, &before));
+    took = f.core->contexts->arenas[0]->counts.took;
+    took[10]++; /* of less than 1,024 us (core/pool/counts.h), */
+    took[11]++; /* and of more */
+    cr_assert(gs_stats_tell(f.core, 0, &figures));
+    cr_assert_eq(figures.slow, before.slow + 1);
+    cr_assert_eq(figures.live, stats.live);
+    cr_assert_not(gs_stats_tell(f.core, 1, &figures), "there is no such device");
     cr_assert_eq(stats.counts.hits + stats.counts.misses, 100);
     cr_assert_eq(stats.counts.grown, 2);
     cr_assert_eq(stats.live, 50 * 40448);
