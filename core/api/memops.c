@@ -19,8 +19,8 @@ static gs_status synchronise(struct gs_core *core, CUcontext context)
     return result;
 }
 
-/* A capture of a blocking stream would be broken by it: it is made true when none is open any more. Until
- * then the program hears that it is, as it does natively, where what a capture records is no copy yet. */
+/* A capture of a blocking stream would be broken by it: it is made true when none is open any more, which
+ * the program's own calls end. Until then it hears that it is true, as it does natively. */
 static void synchronise_later(struct gs_core *core, CUcontext handle)
 {
     gs_lock_take(&core->lock);
@@ -47,9 +47,17 @@ static CUcontext take_due(struct gs_core *core)
 void gs_core_sync_memops_due(struct gs_core *core)
 {
     CUcontext context;
+    gs_status status;
 
-    while (!gs_core_capturing(core) && (context = take_due(core)))
-        synchronise(core, context);
+    while (!gs_core_capturing(core) && (context = take_due(core))) {
+        status = synchronise(core, context);
+        if (status != GS_OK)
+            gs_log_line(&core->options.log, GS_LOG_WARNING,
+                        "copies and fills of memory that was to synchronise them (SYNC_MEMOPS, set while a "
+                        "stream captured) may be under way when they return: the driver's error was %d; "
+                        "set it again when no stream captures",
+                        (int)status);
+    }
 }
 
 /* What is read back, until the block is freed. */

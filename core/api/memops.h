@@ -13,7 +13,7 @@
  * change the flags of a context (before CUDA 12.1). */
 gs_status gs_core_sync_memops(struct gs_core *core, CUdeviceptr address, bool on);
 
-/* A capture has ended: does what was set while it was open. */
+/* A capture has ended, or the context in which it was: does what was set while it was open. */
 void gs_core_sync_memops_due(struct gs_core *core);
 
 /* What the driver says of its own new memory in this context: 0 or 1 (H200s with the same driver

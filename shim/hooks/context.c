@@ -6,6 +6,7 @@
 #include "hook.h"
 #include "shim/start.h"
 
+#include "core/api/memops.h"
 #include "core/api/peer_access.h"
 #include "core/api/pin.h"
 
@@ -14,6 +15,7 @@ static void end(CUcontext handle, struct gs_context *context)
 {
     gs_core_peers_gone(gs_core, handle);
     gs_core_context_gone(gs_core, handle, context);
+    gs_core_sync_memops_due(gs_core); /* its captures have ended with it */
 }
 
 /* Ends a context by a call of the driver that names it. */

@@ -229,6 +229,28 @@ Test(edges, sync_memops_is_set_in_a_relaxed_capture_alone)
     }
 }
 
+/* Of another context than the one that captures, and that ends with the capture open. */
+Test(edges, sync_memops_is_set_beside_a_capture_that_ends_with_its_context)
+{
+    unsigned int on = 1, flags = 0;
+    CUstream stream = NULL;
+    CUcontext second;
+    CUdeviceptr ptr = 0;
+
+    if (!software_driver())
+        cr_skip_test("what the end of a context does to its captures was not measured on a GPU");
+    OK(cuMemAlloc(&ptr, 4096));
+    second = context_create(device);
+    OK(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, ptr));
+    OK(cuCtxDestroy(second));
+    OK(cuCtxSetCurrent(context));
+    OK(cuCtxGetFlags(&flags));
+    cr_assert_eq(!!(flags & CU_CTX_SYNC_MEMOPS), under_shim());
+    OK(cuMemFree(ptr));
+}
+
 /* ---- outputs and flags ---- */
 
 Test(edges, no_bytes_are_no_memory_in_a_capture_too)
