@@ -1,6 +1,7 @@
 /* A configuration in words: values back to text, where each came from, and names that were meant to
  * be an option's. */
 #include "help.h"
+#include "place.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -144,49 +145,21 @@ Test(config_explain, rows_say_whether_they_are_the_default_and_fit_a_file, .time
 
 /* ---- Where they come from ------------------------------------------------------------------- */
 
-static char dir[64];
-static char home_entry[128], system_file[128], etc_file[128];
-static const char *const system_files[] = {system_file, etc_file, NULL};
+static char home_entry[128];
 
-static void dir_make(void)
+static void origin_make(void)
 {
-    strcpy(dir, "/tmp/gs-config-XXXXXX");
-    cr_assert_not_null(mkdtemp(dir));
-    snprintf(home_entry, sizeof home_entry, "XDG_CONFIG_HOME=%s", dir);
-    snprintf(system_file, sizeof system_file, "%s/system", dir);
-    snprintf(etc_file, sizeof etc_file, "%s/etc", dir);
+    place_make();
+    snprintf(home_entry, sizeof home_entry, "XDG_CONFIG_HOME=%s", place);
 }
 
-static void dir_remove(void)
-{
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", dir);
-    cr_assert_eq(system(command), 0);
-}
-
-TestSuite(config_origin, .init = dir_make, .fini = dir_remove, .timeout = 60);
-
-static const char *path_of(const char *name)
-{
-    static char path[192];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    return path;
-}
-
-static void file_write(const char *name, const char *text, mode_t mode)
-{
-    FILE *file = fopen(path_of(name), "wb");
-    cr_assert_not_null(file);
-    fputs(text, file);
-    cr_assert_eq(fchmod(fileno(file), mode), 0);
-    cr_assert_eq(fclose(file), 0);
-}
+TestSuite(config_origin, .init = origin_make, .fini = place_remove, .timeout = 60);
 
 /* Explains, and sees that a load without questions finds and says the same. */
 static void explain(char *const *environment)
 {
     static struct complaints loaded;
-    const struct gs_config_sources sources = {environment, system_files, false};
+    const struct gs_config_sources sources = {environment, place_system_files, false};
     complaints.count = loaded.count = 0;
     memset(&origins, 0xa5, sizeof origins);
     gs_config_explain(&config, &sources, &origins, complaints_add, &complaints);
@@ -215,8 +188,8 @@ static void origin_expect(const char *name, struct gs_config_origin expected)
 
 Test(config_origin, each_option_tells_the_strongest_source_that_names_it)
 {
-    file_write("gpushim.conf", "# user\nlog = info\n[pool]\ndecay = 3 s\n", 0644);
-    file_write("etc", "log = error\n\n\n[share]\ngrace = never\n[pool]\ncache_share = 5\n", 0644);
+    place_write("gpushim.conf", "# user\nlog = info\n[pool]\ndecay = 3 s\n", 0644);
+    place_write("etc", "log = error\n\n\n[share]\ngrace = never\n[pool]\ncache_share = 5\n", 0644);
     EXPLAIN(home_entry, "GPUSHIM_POOL_DECAY=1s", "GPUSHIM_SHARE_IDLE=10 s");
     origin_expect("pool.decay", (struct gs_config_origin){.kind = GS_CONFIG_ENVIRONMENT});
     origin_expect("share.idle", (struct gs_config_origin){.kind = GS_CONFIG_ENVIRONMENT});
@@ -229,18 +202,18 @@ Test(config_origin, each_option_tells_the_strongest_source_that_names_it)
 
 Test(config_origin, files_tell_whether_they_were_read_and_why_not)
 {
-    file_write("gpushim.conf", "", 0666);
-    file_write("etc", "", 0644);
+    place_write("gpushim.conf", "", 0666);
+    place_write("etc", "", 0644);
     EXPLAIN(home_entry);
     cr_assert_eq(origins.file_count, 3);
-    cr_assert_str_eq(origins.files[0].path, path_of("gpushim.conf"));
+    cr_assert_str_eq(origins.files[0].path, place_path("gpushim.conf"));
     cr_assert_not(origins.files[0].read);
     cr_assert_not_null(strstr(origins.files[0].why_not, "others may write to it (mode 666)"));
     EXPECT_ONE(&complaints, origins.files[0].why_not);
-    cr_assert_str_eq(origins.files[1].path, system_file);
+    cr_assert_str_eq(origins.files[1].path, place_system);
     cr_assert_not(origins.files[1].read);
     cr_assert_str_eq(origins.files[1].why_not, "absent");
-    cr_assert_str_eq(origins.files[2].path, etc_file);
+    cr_assert_str_eq(origins.files[2].path, place_etc);
     cr_assert(origins.files[2].read);
     cr_assert_str_eq(origins.files[2].why_not, "");
 }
@@ -248,13 +221,13 @@ Test(config_origin, files_tell_whether_they_were_read_and_why_not)
 Test(config_origin, a_named_file_is_the_only_one)
 {
     char named[256];
-    file_write("named", "\nlog = info", 0644);
-    snprintf(named, sizeof named, "GPUSHIM_CONFIG=%s", path_of("named"));
+    place_write("named", "\nlog = info", 0644);
+    snprintf(named, sizeof named, "GPUSHIM_CONFIG=%s", place_path("named"));
     EXPLAIN(home_entry, named);
     cr_assert_eq(origins.file_count, 1);
     cr_assert(origins.files[0].read);
     origin_expect("log", (struct gs_config_origin){GS_CONFIG_FILE, false, 0, 2});
-    cr_assert_eq(unlink(path_of("named")), 0);
+    cr_assert_eq(unlink(place_path("named")), 0);
     EXPLAIN(home_entry, named);
     cr_assert_eq(origins.file_count, 1);
     cr_assert_str_eq(origins.files[0].why_not,
@@ -267,13 +240,13 @@ Test(config_origin, more_files_than_there_is_place_for_do_no_harm)
 {
     const char *many[2 * GS_CONFIG_FILES_MAX + 1] = {0};
     for (int i = 0; i < 2 * GS_CONFIG_FILES_MAX; i++)
-        many[i] = i == 2 * GS_CONFIG_FILES_MAX - 1 ? etc_file : system_file;
-    file_write("etc", "log = info\n", 0644);
+        many[i] = i == 2 * GS_CONFIG_FILES_MAX - 1 ? place_etc : place_system;
+    place_write("etc", "log = info\n", 0644);
     const struct gs_config_sources sources = {ENVIRONMENT(NULL), many, false};
     gs_config_explain(&config, &sources, &origins, NULL, NULL);
     cr_assert_eq(config.general.log, GS_CONFIG_LOG_INFO);
     cr_assert_eq(origins.file_count, GS_CONFIG_FILES_MAX);
-    cr_assert_str_eq(origins.files[origin_of("log")->file].path, etc_file);
+    cr_assert_str_eq(origins.files[origin_of("log")->file].path, place_etc);
 }
 
 static void count_complaints(void *arg, const char *line)
@@ -289,16 +262,16 @@ Test(config_origin, a_check_reads_one_file_and_leaves_no_mistake_out)
     for (int i = 0; i < 500; i++)
         used += (size_t)sprintf(text + used, "nonsense\n");
     strcpy(text + used, "log = info\nenable = perhaps\n");
-    file_write("checked", text, 0644);
-    file_write("etc", "log_target = /x\n", 0644);
-    gs_config_check(&config, path_of("checked"), &origins, count_complaints, &count);
+    place_write("checked", text, 0644);
+    place_write("etc", "log_target = /x\n", 0644);
+    gs_config_check(&config, place_path("checked"), &origins, count_complaints, &count);
     cr_assert_eq(count, 501);
     cr_assert_eq(config.general.log, GS_CONFIG_LOG_INFO);
     origin_expect("log", (struct gs_config_origin){GS_CONFIG_FILE, false, 0, 501});
     origin_expect("enable", (struct gs_config_origin){GS_CONFIG_FILE, true, 0, 502});
     origin_expect("log_target", (struct gs_config_origin){.kind = GS_CONFIG_DEFAULT});
     count = 0;
-    gs_config_check(&config, path_of("nothing"), &origins, count_complaints, &count);
+    gs_config_check(&config, place_path("nothing"), &origins, count_complaints, &count);
     cr_assert_eq(count, 1);
     cr_assert_str_eq(origins.files[0].why_not, "No such file or directory");
 }

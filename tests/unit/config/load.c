@@ -1,5 +1,6 @@
 /* Loading: which source counts, files of every kind, set-user-id programs, and what it costs. */
 #include "help.h"
+#include "place.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -58,57 +59,17 @@ void __wrap_free(void *p)
     __real_free(p);
 }
 
-/* A folder of this test's own, with what the tests put there. */
-static char dir[64];
-static char named_entry[128], home_entry[128], xdg_entry[128], system_file[128], etc_file[128];
-static const char *const system_files[] = {system_file, etc_file, NULL};
-
-static void dir_make(void)
-{
-    strcpy(dir, "/tmp/gs-config-XXXXXX");
-    cr_assert_not_null(mkdtemp(dir));
-    cr_assert_eq(chmod(dir, 0755), 0);
-    snprintf(named_entry, sizeof named_entry, "GPUSHIM_CONFIG=%s/named", dir);
-    snprintf(home_entry, sizeof home_entry, "HOME=%s", dir);
-    snprintf(xdg_entry, sizeof xdg_entry, "XDG_CONFIG_HOME=%s/xdg", dir);
-    snprintf(system_file, sizeof system_file, "%s/system", dir);
-    snprintf(etc_file, sizeof etc_file, "%s/etc", dir);
-}
-
-static void dir_remove(void)
-{
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", dir);
-    cr_assert_eq(system(command), 0);
-}
-
-TestSuite(config_load, .init = dir_make, .fini = dir_remove, .timeout = 60);
-
-static const char *path_of(const char *name)
-{
-    static char path[192];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    return path;
-}
-
-static void file_write(const char *name, const char *text)
-{
-    FILE *file = fopen(path_of(name), "wb");
-    cr_assert_not_null(file);
-    fputs(text, file);
-    cr_assert_eq(fchmod(fileno(file), 0644), 0);
-    cr_assert_eq(fclose(file), 0);
-}
+TestSuite(config_load, .init = place_make, .fini = place_remove, .timeout = 60);
 
 static void user_file_write(const char *text)
 {
-    cr_assert_eq(mkdir(path_of(".config"), 0755), 0);
-    file_write(".config/gpushim.conf", text);
+    cr_assert_eq(mkdir(place_path(".config"), 0755), 0);
+    place_write(".config/gpushim.conf", text, 0644);
 }
 
 static void load(bool secure, char *const *environment)
 {
-    const struct gs_config_sources sources = {environment, system_files, secure};
+    const struct gs_config_sources sources = {environment, place_system_files, secure};
     memset(&config, 0xa5, sizeof config);
     complaints.count = 0;
     gs_config_load(&config, &sources, complaints_add, &complaints);
@@ -119,8 +80,8 @@ static void load(bool secure, char *const *environment)
 Test(config_load, environment_goes_before_user_before_system_before_default)
 {
     user_file_write("[pool]\nsmall_limit = 2K\nepoch_bytes = 2K\n");
-    file_write("system", "[pool]\nsmall_limit = 3K\nepoch_bytes = 3K\ncache_limit = 3K\n");
-    LOAD_FILES("GPUSHIM_POOL_SMALL_LIMIT=1K", home_entry);
+    place_write("system", "[pool]\nsmall_limit = 3K\nepoch_bytes = 3K\ncache_limit = 3K\n", 0644);
+    LOAD_FILES("GPUSHIM_POOL_SMALL_LIMIT=1K", place_home);
     complaints_expect_none(&complaints);
     cr_assert_eq(config.pool.small_limit, 1024);
     cr_assert_eq(config.pool.epoch_bytes, 2048);
@@ -130,12 +91,12 @@ Test(config_load, environment_goes_before_user_before_system_before_default)
 
 Test(config_load, the_xdg_folder_goes_before_home_unless_it_is_relative)
 {
-    cr_assert_eq(mkdir(path_of("xdg"), 0755), 0);
-    file_write("xdg/gpushim.conf", "log = info\n");
+    cr_assert_eq(mkdir(place_path("xdg"), 0755), 0);
+    place_write("xdg/gpushim.conf", "log = info\n", 0644);
     user_file_write("log = debug\n");
-    LOAD_FILES(home_entry, xdg_entry);
+    LOAD_FILES(place_home, place_xdg);
     cr_assert_eq(config.general.log, GS_CONFIG_LOG_INFO);
-    LOAD_FILES(home_entry, "XDG_CONFIG_HOME=xdg");
+    LOAD_FILES(place_home, "XDG_CONFIG_HOME=xdg");
     cr_assert_eq(config.general.log, GS_CONFIG_LOG_DEBUG);
     LOAD_FILES("HOME=", "XDG_CONFIG_HOME=");
     cr_assert_eq(config.general.log, GS_CONFIG_LOG_WARNING);
@@ -145,14 +106,14 @@ Test(config_load, the_xdg_folder_goes_before_home_unless_it_is_relative)
 Test(config_load, the_named_file_is_read_in_place_of_both_others)
 {
     user_file_write("log = debug\n");
-    file_write("system", "log = info\n[pool]\nfree = native\n");
-    file_write("named", "log = error\n");
-    LOAD_FILES(home_entry, named_entry);
+    place_write("system", "log = info\n[pool]\nfree = native\n", 0644);
+    place_write("named", "log = error\n", 0644);
+    LOAD_FILES(place_home, place_named);
     complaints_expect_none(&complaints);
     cr_assert_eq(config.general.log, GS_CONFIG_LOG_ERROR);
     cr_assert_eq(config.pool.free, GS_CONFIG_POOL_FREE_DEFERRED);
     opens = 0;
-    LOAD_FILES(home_entry, "GPUSHIM_CONFIG=");
+    LOAD_FILES(place_home, "GPUSHIM_CONFIG=");
     complaints_expect_none(&complaints);
     cr_assert_eq(config.general.log, GS_CONFIG_LOG_WARNING);
     cr_assert_eq(opens, 0, "an empty name is no file at all");
@@ -160,15 +121,15 @@ Test(config_load, the_named_file_is_read_in_place_of_both_others)
 
 Test(config_load, a_named_file_that_is_absent_is_reported)
 {
-    LOAD_FILES(home_entry, named_entry);
-    EXPECT_ONE(&complaints, dir, "/named: ", "No such file", "correct GPUSHIM_CONFIG");
+    LOAD_FILES(place_home, place_named);
+    EXPECT_ONE(&complaints, place, "/named: ", "No such file", "correct GPUSHIM_CONFIG");
 }
 
 Test(config_load, a_bad_value_gives_the_default_not_a_weaker_source)
 {
     user_file_write("log = debug\n[share]\ngrace = never\n");
-    file_write("system", "log = info\n[share]\ngrace = 2 s\ntimeout = 2 s\n");
-    LOAD_FILES("GPUSHIM_LOG=loud", home_entry);
+    place_write("system", "log = info\n[share]\ngrace = 2 s\ntimeout = 2 s\n", 0644);
+    LOAD_FILES("GPUSHIM_LOG=loud", place_home);
     cr_assert_eq(complaints.count, 2);
     cr_assert_not_null(strstr(complaints.lines[0], "environment: GPUSHIM_LOG = \"loud\""));
     cr_assert_not_null(strstr(complaints.lines[1], ".config/gpushim.conf:3: share.grace"));
@@ -179,7 +140,7 @@ Test(config_load, a_bad_value_gives_the_default_not_a_weaker_source)
 
 Test(config_load, a_bad_value_that_a_stronger_source_overrides_is_passed_over)
 {
-    file_write("system", "log = loud\n");
+    place_write("system", "log = loud\n", 0644);
     LOAD_FILES("GPUSHIM_LOG=info");
     complaints_expect_none(&complaints);
     cr_assert_eq(config.general.log, GS_CONFIG_LOG_INFO);
@@ -209,10 +170,10 @@ Test(config_load, unknown_variables_are_reported_with_the_nearest)
 Test(config_load, a_secure_program_takes_only_the_systems_file)
 {
     user_file_write("log = debug\n");
-    file_write("named", "log = error\n");
-    file_write("system", "[share]\ngrace = 2 s\n");
+    place_write("named", "log = error\n", 0644);
+    place_write("system", "[share]\ngrace = 2 s\n", 0644);
     load(true, ENVIRONMENT("GPUSHIM_LOG=info", "GPUSHIM_LOG_TARGET=/etc/passwd", "GPUSHIM_X=1",
-                           home_entry, named_entry));
+                           place_home, place_named));
     complaints_expect_none(&complaints);
     cr_assert_eq(config.general.log, GS_CONFIG_LOG_WARNING);
     cr_assert_str_eq(config.general.log_target.text, "stderr");
@@ -222,18 +183,18 @@ Test(config_load, a_secure_program_takes_only_the_systems_file)
 Test(config_load, what_is_no_regular_file_is_refused_without_waiting)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    cr_assert_eq(mkfifo(path_of("named"), 0644), 0);
-    LOAD_FILES(named_entry);
+    cr_assert_eq(mkfifo(place_path("named"), 0644), 0);
+    LOAD_FILES(place_named);
     EXPECT_ONE(&complaints, "/named: ", "not a regular file");
-    cr_assert_eq(unlink(path_of("named")), 0);
-    cr_assert_eq(mkdir(path_of("named"), 0755), 0);
-    LOAD_FILES(named_entry);
+    cr_assert_eq(unlink(place_path("named")), 0);
+    cr_assert_eq(mkdir(place_path("named"), 0755), 0);
+    LOAD_FILES(place_named);
     EXPECT_ONE(&complaints, "/named: ", "not a regular file");
-    cr_assert_eq(rmdir(path_of("named")), 0);
+    cr_assert_eq(rmdir(place_path("named")), 0);
     int fd = socket(AF_UNIX, SOCK_STREAM, 0);
-    strcpy(address.sun_path, path_of("named"));
+    strcpy(address.sun_path, place_path("named"));
     cr_assert_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-    LOAD_FILES(named_entry);
+    LOAD_FILES(place_named);
     EXPECT_ONE(&complaints, "/named: ", "ignored: ");
     close(fd);
     LOAD_FILES("GPUSHIM_CONFIG=/dev/zero");
@@ -246,22 +207,22 @@ Test(config_load, a_file_is_read_up_to_the_limit_and_refused_beyond)
     memset(text, '\n', sizeof text - 1);
     memcpy(text, "log = info", strlen("log = info"));
     text[GS_CONFIG_FILE_SIZE] = '\0';
-    file_write("named", text);
-    LOAD_FILES(named_entry);
+    place_write("named", text, 0644);
+    LOAD_FILES(place_named);
     complaints_expect_none(&complaints);
     cr_assert_eq(config.general.log, GS_CONFIG_LOG_INFO);
     text[GS_CONFIG_FILE_SIZE] = '\n';
-    file_write("named", text);
-    LOAD_FILES(named_entry);
+    place_write("named", text, 0644);
+    LOAD_FILES(place_named);
     EXPECT_ONE(&complaints, "/named: ", "longer than 65536 bytes");
     cr_assert_eq(config.general.log, GS_CONFIG_LOG_WARNING);
 }
 
 Test(config_load, no_memory_costs_the_file_alone)
 {
-    file_write("named", "log = info\n");
+    place_write("named", "log = info\n", 0644);
     no_memory = true;
-    LOAD_FILES(named_entry, "GPUSHIM_POOL_FREE=native");
+    LOAD_FILES(place_named, "GPUSHIM_POOL_FREE=native");
     no_memory = false;
     EXPECT_ONE(&complaints, "/named: ", "Cannot allocate memory");
     cr_assert_eq(config.general.log, GS_CONFIG_LOG_WARNING);
@@ -271,34 +232,34 @@ Test(config_load, no_memory_costs_the_file_alone)
 Test(config_load, an_unreadable_file_is_reported_an_unsearchable_folder_is_not)
 {
     user_file_write("log = debug\n");
-    cr_assert_eq(chmod(path_of(".config/gpushim.conf"), 0), 0);
+    cr_assert_eq(chmod(place_path(".config/gpushim.conf"), 0), 0);
     /* Permissions mean nothing to root. */
     bool root = geteuid() == 0;
     if (root)
         cr_assert_eq(seteuid(65534), 0);
-    LOAD_FILES(home_entry);
+    LOAD_FILES(place_home);
     EXPECT_ONE(&complaints, "/.config/gpushim.conf: ", "Permission denied");
     if (root)
         cr_assert_eq(seteuid(0), 0);
-    cr_assert_eq(chmod(path_of(".config"), 0), 0);
+    cr_assert_eq(chmod(place_path(".config"), 0), 0);
     if (root)
         cr_assert_eq(seteuid(65534), 0);
-    LOAD_FILES(home_entry);
+    LOAD_FILES(place_home);
     complaints_expect_none(&complaints);
     if (root)
         cr_assert_eq(seteuid(0), 0);
-    cr_assert_eq(chmod(path_of(".config"), 0755), 0);
+    cr_assert_eq(chmod(place_path(".config"), 0755), 0);
 }
 
 Test(config_load, etc_is_read_too_after_the_builds_own_file)
 {
-    file_write("system", "[pool]\nsmall_limit = 3K\n");
-    file_write("etc", "[pool]\nsmall_limit = 4K\nepoch_bytes = 4K\n");
-    LOAD_FILES(home_entry);
+    place_write("system", "[pool]\nsmall_limit = 3K\n", 0644);
+    place_write("etc", "[pool]\nsmall_limit = 4K\nepoch_bytes = 4K\n", 0644);
+    LOAD_FILES(place_home);
     complaints_expect_none(&complaints);
     cr_assert_eq(config.pool.small_limit, 3072);
     cr_assert_eq(config.pool.epoch_bytes, 4096);
-    load(true, ENVIRONMENT(home_entry));
+    load(true, ENVIRONMENT(place_home));
     cr_assert_eq(config.pool.small_limit, 3072);
     cr_assert_eq(config.pool.epoch_bytes, 4096);
 }
@@ -307,18 +268,18 @@ Test(config_load, the_files_that_were_read_are_named)
 {
     char expected[400];
 
-    LOAD_FILES(home_entry);
+    LOAD_FILES(place_home);
     cr_assert_str_empty(config.read_files);
     user_file_write("log = debug\n");
-    file_write("system", "log = info\n");
-    file_write("etc", "");
-    LOAD_FILES(home_entry);
-    snprintf(expected, sizeof expected, "%s/.config/gpushim.conf, %s, %s", dir, system_file,
-             etc_file);
+    place_write("system", "log = info\n", 0644);
+    place_write("etc", "", 0644);
+    LOAD_FILES(place_home);
+    snprintf(expected, sizeof expected, "%s/.config/gpushim.conf, %s, %s", place, place_system,
+             place_etc);
     cr_assert_str_eq(config.read_files, expected);
-    cr_assert_eq(chmod(system_file, 0666), 0);
+    cr_assert_eq(chmod(place_system, 0666), 0);
     LOAD_FILES("GPUSHIM_LOG=info");
-    cr_assert_str_eq(config.read_files, etc_file);
+    cr_assert_str_eq(config.read_files, place_etc);
 }
 
 Test(config_load, a_file_that_others_may_write_to_is_refused)
@@ -327,15 +288,15 @@ Test(config_load, a_file_that_others_may_write_to_is_refused)
     for (size_t i = 0; i < sizeof writable / sizeof *writable; i++) {
         char mode[20];
         snprintf(mode, sizeof mode, "(mode %03o)", (unsigned)writable[i]);
-        file_write("named", "log = info\n");
-        cr_assert_eq(chmod(path_of("named"), writable[i]), 0);
-        LOAD_FILES(named_entry);
+        place_write("named", "log = info\n", 0644);
+        cr_assert_eq(chmod(place_path("named"), writable[i]), 0);
+        LOAD_FILES(place_named);
         EXPECT_ONE(&complaints, "/named: ", "others may write to it", mode);
         cr_assert_eq(config.general.log, GS_CONFIG_LOG_WARNING);
     }
-    file_write("named", "log = info\n");
-    cr_assert_eq(chmod(path_of("named"), 0600), 0);
-    LOAD_FILES(named_entry);
+    place_write("named", "log = info\n", 0644);
+    cr_assert_eq(chmod(place_path("named"), 0600), 0);
+    LOAD_FILES(place_named);
     complaints_expect_none(&complaints);
     cr_assert_eq(config.general.log, GS_CONFIG_LOG_INFO);
 }
@@ -346,22 +307,22 @@ Test(config_load, a_file_of_another_user_is_refused)
     char target[192];
     if (geteuid() != 0)
         cr_skip_test("only root can make files of another user");
-    file_write("theirs", "log = info\n");
-    strcpy(target, path_of("theirs"));
+    place_write("theirs", "log = info\n", 0644);
+    strcpy(target, place_path("theirs"));
     cr_assert_eq(chown(target, 1234, 1234), 0);
-    cr_assert_eq(symlink(target, path_of("named")), 0);
-    LOAD_FILES(named_entry);
+    cr_assert_eq(symlink(target, place_path("named")), 0);
+    LOAD_FILES(place_named);
     EXPECT_ONE(&complaints, "/named: ", "it belongs to uid 1234");
     cr_assert_eq(config.general.log, GS_CONFIG_LOG_WARNING);
     user_file_write("log = info\n");
-    cr_assert_eq(chown(path_of(".config/gpushim.conf"), 1234, 1234), 0);
-    LOAD_FILES(home_entry);
+    cr_assert_eq(chown(place_path(".config/gpushim.conf"), 1234, 1234), 0);
+    LOAD_FILES(place_home);
     EXPECT_ONE(&complaints, "/.config/gpushim.conf: ", "it belongs to uid 1234");
     /* To its owner it counts, and root's counts to everybody. */
-    cr_assert_eq(chmod(dir, 0755), 0);
-    file_write("system", "[pool]\nfree = native\n");
+    cr_assert_eq(chmod(place, 0755), 0);
+    place_write("system", "[pool]\nfree = native\n", 0644);
     cr_assert_eq(seteuid(1234), 0);
-    LOAD_FILES(home_entry);
+    LOAD_FILES(place_home);
     cr_assert_eq(seteuid(0), 0);
     complaints_expect_none(&complaints);
     cr_assert_eq(config.general.log, GS_CONFIG_LOG_INFO);
@@ -374,7 +335,7 @@ Test(config_load, a_full_descriptor_table_is_reported)
     for (int fd = dup(0); fd >= 0; fd = dup(0))
         last = fd;
     cr_assert_geq(last, 0);
-    LOAD_FILES(home_entry);
+    LOAD_FILES(place_home);
     cr_assert_eq(complaints.count, 3);
     cr_assert_not_null(strstr(complaints.lines[0], "Too many open files"));
     /* Criterion and rm need some again. */
@@ -385,7 +346,7 @@ Test(config_load, a_full_descriptor_table_is_reported)
 Test(config_load, with_no_file_and_no_variable_it_costs_an_open_each)
 {
     opens = statxs = allocations = 0;
-    load(false, ENVIRONMENT("PATH=/bin", home_entry, xdg_entry, "TERM=dumb"));
+    load(false, ENVIRONMENT("PATH=/bin", place_home, place_xdg, "TERM=dumb"));
     complaints_expect_none(&complaints);
     cr_assert_eq(opens, 3);
     cr_assert_eq(statxs, 0);
@@ -394,12 +355,12 @@ Test(config_load, with_no_file_and_no_variable_it_costs_an_open_each)
 
 Test(config_load, errno_descriptors_and_memory_are_as_before)
 {
-    file_write("system", "log = loud\nnonsense\n");
+    place_write("system", "log = loud\nnonsense\n", 0644);
     int before = dup(0);
     close(before);
     allocations = frees = 0;
     errno = 12345;
-    LOAD_FILES(home_entry, "GPUSHIM_X=1");
+    LOAD_FILES(place_home, "GPUSHIM_X=1");
     cr_assert_eq(errno, 12345);
     cr_assert_eq(allocations, 1);
     cr_assert_eq(frees, 1);
@@ -423,9 +384,9 @@ static void complain_when_complete(void *arg, const char *line)
 
 Test(config_load, complaints_come_when_the_options_are_complete)
 {
-    file_write("system", "log_target = /tmp/gs.log\n");
+    place_write("system", "log_target = /tmp/gs.log\n", 0644);
     const struct gs_config_sources sources = {
-        ENVIRONMENT("GPUSHIM_POOL_FREE=x", "GPUSHIM_LOG=error"), system_files, false};
+        ENVIRONMENT("GPUSHIM_POOL_FREE=x", "GPUSHIM_LOG=error"), place_system_files, false};
     gs_config_load(&config, &sources, complain_when_complete, &config);
     cr_assert_eq(complaints.count, 1);
 }
