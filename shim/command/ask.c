@@ -1,11 +1,14 @@
 /* Asking the processes in the folder (ask.h). */
 #include "shim/command/ask.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "core/share/directory.h"
 
 int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answer, int *ret_pidfd)
 {
@@ -32,7 +35,7 @@ int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answ
     return error;
 }
 
-bool is_broker(const char *name)
+bool ask_is_broker(const char *name)
 {
     size_t length = strlen(GS_BROKER_NAME);
 
@@ -40,12 +43,12 @@ bool is_broker(const char *name)
            (name[length] == 0 || (name[length] == '.' && strlen(name) < GS_BROKER_NAME_SIZE));
 }
 
-long pid_of_listener(int fd)
+long ask_pid_of_listener(int fd)
 {
     return gs_conn_who(fd).pid;
 }
 
-long pid_of(int pidfd)
+long ask_pid_of_pidfd(int pidfd)
 {
     char path[64], line[128];
     long pid = 0;
@@ -88,7 +91,7 @@ static const char *container_of(long pid)
     return name ? name + 1 : "";
 }
 
-void see(struct who *who, long pid, uint64_t told, const char *name)
+void who_fill(struct who *who, long pid, uint64_t told, const char *name)
 {
     who->pid = pid;
     who->told = told;
@@ -96,7 +99,7 @@ void see(struct who *who, long pid, uint64_t told, const char *name)
     snprintf(who->container, sizeof who->container, "%.255s", pid ? container_of(pid) : "");
 }
 
-void tell_silence(char *ret_reason, size_t size, int error, const union gs_wire_message *answer)
+void ask_silence(char *ret_reason, size_t size, int error, const union gs_wire_message *answer)
 {
     if (error == -EPROTONOSUPPORT)
         snprintf(ret_reason, size, "is of " GS_WIRE_VERSION_TEXT "; its own gpushim lists it",
@@ -111,14 +114,13 @@ void tell_silence(char *ret_reason, size_t size, int error, const union gs_wire_
         snprintf(ret_reason, size, "hangs up");
 }
 
-bool is_ours(const char *name)
+bool ask_is_socket(const char *name)
 {
-    return is_broker(name) ||
-           (strlen(name) == GS_SOCKET_NAME_SIZE - 1 &&
-            strspn(name, "0123456789abcdef") == GS_SOCKET_NAME_SIZE - 1);
+    return ask_is_broker(name) || (strlen(name) == GS_SOCKET_NAME_SIZE - 1 &&
+                                   strspn(name, "0123456789abcdef") == GS_SOCKET_NAME_SIZE - 1);
 }
 
-void write_who(struct json *json, const struct who *who)
+void who_write(struct json *json, const struct who *who)
 {
     if (who->pid)
         json_number(json, "pid", (uint64_t)who->pid);
@@ -127,4 +129,26 @@ void write_who(struct json *json, const struct who *who)
     json_number(json, "own_pid", who->told);
     json_text(json, "name", who->name);
     json_text(json, "container", who->container[0] ? who->container : NULL);
+}
+
+unsigned ask_each(const struct gs_share_options *options,
+                  void (*visit)(void *arg, int directory, const char *name), void *arg,
+                  char ret_reason[GS_REASON_SIZE])
+{
+    unsigned place = 0, folders = 0;
+    int directory;
+
+    for (; (directory = gs_directory_next(options, &place, ret_reason)) >= 0; folders++) {
+        DIR *names = fdopendir(directory);
+        const struct dirent *entry;
+
+        while (names && (entry = readdir(names)))
+            if (ask_is_socket(entry->d_name))
+                visit(arg, dirfd(names), entry->d_name);
+        if (names)
+            closedir(names);
+        else
+            close(directory);
+    }
+    return folders;
 }

@@ -1,6 +1,6 @@
 /*
- * Asking the processes in the folder: who listens at a socket, and what he says of himself. Used by the
- * commands that list them.
+ * Asking the processes in the folder: who listens at a socket, and what he says of himself. Used by
+ * the commands that list them.
  */
 #ifndef GS_SHIM_COMMAND_ASK_H
 #define GS_SHIM_COMMAND_ASK_H
@@ -13,30 +13,36 @@
 
 /* Who somebody is, as far as it can be seen from here. */
 struct who {
-    long pid;           /* as this process sees it; 0: it does not */
-    uint64_t told;      /* what it calls itself */
+    long pid;      /* as this process sees it; 0: it does not */
+    uint64_t told; /* what it calls itself */
     char name[16];
     char container[256]; /* the control group it runs in, if that is another; else "" */
 };
 
 /* Whether a name in the folder is a socket of the library's, and whether a broker's. */
-bool is_ours(const char *name);
-bool is_broker(const char *name);
+bool ask_is_socket(const char *name);
+bool ask_is_broker(const char *name);
+/* Visits each of these in each folder that is looked at. How many folders there are; 0: *ret_reason
+ * says why there is none. */
+unsigned ask_each(const struct gs_share_options *options,
+                  void (*visit)(void *arg, int directory, const char *name), void *arg,
+                  char ret_reason[GS_REASON_SIZE]);
 /* The pid of who listens there as this process sees it; 0: it does not. */
-long pid_of_listener(int fd);
+long ask_pid_of_listener(int fd);
 /* The same of a process that there is a pidfd of. */
-long pid_of(int pidfd);
-void see(struct who *who, long pid, uint64_t told, const char *name);
+long ask_pid_of_pidfd(int pidfd);
+/* `pid` as this process sees it, or 0; `told` and `name` as it says of itself. */
+void who_fill(struct who *who, long pid, uint64_t told, const char *name);
 /* Members of an object: pid, own_pid, name, container. */
-void write_who(struct json *json, const struct who *who);
+void who_write(struct json *json, const struct who *who);
 
 /*
- * Asks for the figures of a device and of the client with this index (UINT32_MAX: of none). 0 with an
- * answer: a REPORT or a REFUSE. -ETIMEDOUT: there is none; else as gs_wire_receive. What the REPORT is
- * about comes with its pidfd, the caller's, where who answers has one, else -1.
+ * Asks for the figures of a device and of the client with this index (UINT32_MAX: of none). 0 with
+ * an answer: a REPORT or a REFUSE. -ETIMEDOUT: there is none; else as gs_wire_receive. What the
+ * REPORT is about comes with its pidfd, the caller's, where who answers has one, else -1.
  */
 int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answer, int *ret_pidfd);
 /* Why he is not listed, or not wholly: ask's result and what it got. */
-void tell_silence(char *ret_reason, size_t size, int error, const union gs_wire_message *answer);
+void ask_silence(char *ret_reason, size_t size, int error, const union gs_wire_message *answer);
 
 #endif

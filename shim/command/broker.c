@@ -1,6 +1,7 @@
 /*
- * gpushim broker: keeps what processes share beyond their end (core/share/broker.c). It is core/share
- * without a GPU, and like the shim it joins core with the configuration of the user who runs it.
+ * gpushim broker: keeps what processes share beyond their end (core/share/broker.c). It is
+ * core/share without a GPU, and like the shim it joins core with the configuration of the user who
+ * runs it.
  *
  *   gpushim broker            in the foreground, until a signal; by systemd: the socket it is given
  *   gpushim broker --detach   in the background once it listens; ends when nobody needs it
@@ -25,10 +26,10 @@
 #include "core/share/directory.h"
 #include "shim/command/command.h"
 
-#define UNNEEDED_NS  (10 * GS_NS_PER_S) /* or share.keep, where that is shorter */
-#define LOOK_MS      250
-#define ANSWER_NS    (2 * GS_NS_PER_S) /* for another broker */
-#define FIRST_FD     3 /* systemd's protocol */
+#define UNNEEDED_NS (10 * GS_NS_PER_S) /* or share.keep, where that is shorter */
+#define LOOK_MS     250
+#define ANSWER_NS   (2 * GS_NS_PER_S) /* for another broker */
+#define FIRST_FD    3                 /* systemd's protocol */
 
 static volatile sig_atomic_t told_to_end;
 
@@ -137,8 +138,8 @@ static bool is_unneeded(struct gs_share *share, uint64_t limit, uint64_t *since,
            gs_share_end_unneeded(share, now_since);
 }
 
-/* Serves until it is told to end; where a process that shares has started it also until it is needed
- * no more, or keeps a launcher from its end. */
+/* Serves until it is told to end; where a process that shares has started it also until it is
+ * needed no more, or keeps a launcher from its end. */
 static int serve(const struct gs_share_options *options, bool until_unneeded, int tell)
 {
     static struct gs_map map;
@@ -219,10 +220,12 @@ static int serve_detached(const struct gs_share_options *options)
 static const char usage[] =
     "usage: gpushim broker [--detach]\n"
     "Keeps GPU memory that processes share by libgpushim beyond their end.\n"
-    "  (nothing)   serves in the foreground, until SIGTERM or SIGINT; under systemd, the socket it is\n"
+    "  (nothing)   serves in the foreground, until SIGTERM or SIGINT; under systemd, the socket it "
+    "is\n"
     "              given\n"
     "  --detach    serves in the background, until nobody needs it\n"
-    "It goes by the configuration of the user who runs it: GPUSHIM_SHARE_DIR names the folder of the\n"
+    "It goes by the configuration of the user who runs it: GPUSHIM_SHARE_DIR names the folder of "
+    "the\n"
     "sockets. gpushim-broker is another name of it.\n";
 
 int command_broker(int argc, char **argv)

@@ -1,13 +1,13 @@
 /*
- * gpushim cdi generate: a specification by which container engines give a container the library as they
- * give it a device (CDI, the Container Device Interface). It mounts the library and this program as they
- * lie on the host, and sets LD_PRELOAD; the image needs neither.
+ * gpushim cdi generate: a specification by which container engines give a container the library as
+ * they give it a device (CDI, the Container Device Interface). It mounts the library and this
+ * program as they lie on the host, and sets LD_PRELOAD; the image needs neither.
  *
  * Inside all lies where the program finds its library (library.c):
  *
  *   /opt/gpushim/lib/libgpushim.so     LD_PRELOAD
- *   /opt/gpushim/bin/gpushim           as entry point (`gpushim run`) where the image has an LD_PRELOAD
- *   /opt/gpushim/bin/gpushim-broker    the same program; GPUSHIM_SHARE_BROKER
+ *   /opt/gpushim/bin/gpushim           as entry point (`gpushim run`) where the image has an
+ * LD_PRELOAD /opt/gpushim/bin/gpushim-broker    the same program; GPUSHIM_SHARE_BROKER
  *   /opt/gpushim/share                 the host's folder for sockets; GPUSHIM_SHARE_DIR
  */
 #include <ctype.h>
@@ -31,14 +31,18 @@
 
 static const char usage[] =
     "usage: gpushim cdi generate [--output FILE] [--share-dir [NAME=]FOLDER]...\n"
-    "Writes a CDI specification, by which podman, docker and others give a container the library, as\n"
+    "Writes a CDI specification, by which podman, docker and others give a container the library, "
+    "as\n"
     "the device " KIND "=all. They look for it in /etc/cdi and /var/run/cdi.\n"
-    "For an image with an LD_PRELOAD of its own take the device all-run, and as entry point\n"
-    INSIDE "/bin/gpushim run: that keeps it, behind the library.\n"
+    "For an image with an LD_PRELOAD of its own take the device all-run, and as entry "
+    "point\n" INSIDE "/bin/gpushim run: that keeps it, behind the library.\n"
     "\n"
-    "  --output FILE                where to write it, at once or not at all; without: standard output\n"
-    "  --share-dir FOLDER           the host's folder for sockets: the containers that have it share\n"
-    "  --share-dir NAME=FOLDER      the same for the device NAME: those of another device do not see it\n";
+    "  --output FILE                where to write it, at once or not at all; without: standard "
+    "output\n"
+    "  --share-dir FOLDER           the host's folder for sockets: the containers that have it "
+    "share\n"
+    "  --share-dir NAME=FOLDER      the same for the device NAME: those of another device do not "
+    "see it\n";
 
 /* What is asked for with --device KIND=name. */
 struct device {
@@ -70,8 +74,8 @@ static void write_mount(struct json *json, const char *host, const char *inside,
     json_close(json, '}');
 }
 
-/* What a device sets counts more than what the image or who starts the container sets. So each has a twin
- * that leaves their LD_PRELOAD alone; `gpushim run` puts the library in front of it. */
+/* What a device sets counts more than what the image or who starts the container sets. So each has
+ * a twin that leaves their LD_PRELOAD alone; `gpushim run` puts the library in front of it. */
 static void write_device(struct json *json, const struct device *device, bool preload)
 {
     char name[sizeof device->name + sizeof TWIN];
@@ -97,8 +101,9 @@ static void write_device(struct json *json, const struct device *device, bool pr
 }
 
 /* False: it could not be written. */
-static bool write_spec(FILE *file, const struct spec *spec)
+static bool write_spec(FILE *file, const void *arg)
 {
+    const struct spec *spec = arg;
     struct json json = {.file = file};
 
     json_open(&json, NULL, '{');
@@ -128,8 +133,8 @@ static bool can_be_named(const char *path)
 {
     if (json_takes(path))
         return true;
-    command_complain("the path '%s' is no UTF-8, and a CDI specification cannot name it; use another",
-                     path);
+    command_complain(
+        "the path '%s' is no UTF-8, and a CDI specification cannot name it; use another", path);
     return false;
 }
 
@@ -140,13 +145,13 @@ static void warn_of_mode(const char *path, mode_t needed)
 
     if (fstatat(AT_FDCWD, path, &status, 0) == 0 && (status.st_mode & needed) != needed)
         command_complain("warning: containers that run as another user may not use %s; "
-                         "chmod a+%s %s", path, needed & S_IXOTH ? "rx" : "r", path);
+                         "chmod a+%s %s",
+                         path, needed & S_IXOTH ? "rx" : "r", path);
 }
 
 static bool find_files(struct spec *spec)
 {
     ssize_t length = readlink("/proc/self/exe", spec->program, sizeof spec->program - 1);
-    char place[PATH_MAX];
 
     if (length <= 0) {
         command_complain("/proc/self/exe, where this program lies, cannot be read: %s; mount /proc",
@@ -160,17 +165,14 @@ static bool find_files(struct spec *spec)
         warn_of_mode(spec->program, S_IROTH | S_IXOTH);
         return can_be_named(spec->library) && can_be_named(spec->program);
     }
-    command_complain("there is no " LIBRARY " that belongs to this program; install it in one of the "
-                     "places where it was looked for:");
-    for (unsigned n = 0; library_place(n, place); n++)
-        fprintf(stderr, "  %s\n", place);
+    library_complain();
     return false;
 }
 
 /* As the specification has it: letters and digits, with -, _, . and : between. */
 static bool is_device_name(const char *name, size_t length)
 {
-    if (length == 0 || length >= sizeof ((struct device *)0)->name ||
+    if (length == 0 || length >= sizeof((struct device *)0)->name ||
         !isalnum((unsigned char)name[0]) || !isalnum((unsigned char)name[length - 1]))
         return false;
     if (length > strlen(TWIN) && strncmp(name + length - strlen(TWIN), TWIN, strlen(TWIN)) == 0)
@@ -188,8 +190,9 @@ static int find_folder(const char *name, char ret_path[PATH_MAX])
 
     if (!realpath(name, ret_path))
         command_complain("--share-dir: '%s' cannot be used: %s%s", name, strerror(errno),
-                         errno != ENOENT ? "" : "; make it first, for containers of any user with "
-                                                "install -d -m 1777");
+                         errno != ENOENT ? ""
+                                         : "; make it first, for containers of any user with "
+                                           "install -d -m 1777");
     else if (fstatat(AT_FDCWD, ret_path, &status, 0) != 0 || !S_ISDIR(status.st_mode))
         command_complain("--share-dir: '%s' is no folder; name one", name);
     else if (can_be_named(ret_path))
@@ -216,7 +219,8 @@ static int take_folder(struct spec *spec, const char *text)
         device++;
     if (device < spec->devices + spec->count && device->folder[0]) {
         command_complain("--share-dir: the device %s has a folder already; name another device: "
-                         "NAME=FOLDER", device->name);
+                         "NAME=FOLDER",
+                         device->name);
         return COMMAND_USAGE;
     }
     if (device == spec->devices + spec->count) {
@@ -233,33 +237,8 @@ static bool is_read(const char *path)
 {
     size_t length = strlen(path);
 
-    return length > 5 && (strcmp(path + length - 5, ".json") == 0 ||
-                          strcmp(path + length - 5, ".yaml") == 0);
-}
-
-/* 0 or an errno. Who reads meanwhile sees the file that was there, or this one. */
-static int replace(const struct spec *spec, char *made)
-{
-    int fd = mkstemp(made), error;
-    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
-
-    if (!file) {
-        error = errno;
-        if (fd >= 0)
-            close(fd), unlink(made);
-        return error;
-    }
-    errno = 0;
-    /* All may read it: podman reads it as its user. */
-    if (write_spec(file, spec) && fchmod(fd, 0644) == 0 && fsync(fd) == 0) {
-        error = fclose(file) == 0 && rename(made, spec->output) == 0 ? 0 : errno;
-    } else {
-        error = errno ? errno : EIO;
-        fclose(file);
-    }
-    if (error)
-        unlink(made);
-    return error;
+    return length > 5 &&
+           (strcmp(path + length - 5, ".json") == 0 || strcmp(path + length - 5, ".yaml") == 0);
 }
 
 static void tell_places(const struct spec *spec, int folder_length)
@@ -270,23 +249,21 @@ static void tell_places(const struct spec *spec, int folder_length)
         command_say("%s: --device " KIND "=%s, or =%s" TWIN " for gpushim run as entry point\n",
                     spec->output, spec->devices[i].name, spec->devices[i].name);
     snprintf(folder, sizeof folder, "%.*s.", folder_length, spec->output);
-    if (!realpath(folder, path) || (strcmp(path, "/etc/cdi") != 0 && strcmp(path, "/run/cdi") != 0 &&
-                                    strcmp(path, "/var/run/cdi") != 0))
-        command_say("podman and docker look in /etc/cdi and /var/run/cdi: copy it there, or name its "
-                    "folder to them (--cdi-spec-dir of podman and of dockerd)\n");
+    if (!realpath(folder, path) ||
+        (strcmp(path, "/etc/cdi") != 0 && strcmp(path, "/run/cdi") != 0 &&
+         strcmp(path, "/var/run/cdi") != 0))
+        command_say(
+            "podman and docker look in /etc/cdi and /var/run/cdi: copy it there, or name its "
+            "folder to them (--cdi-spec-dir of podman and of dockerd)\n");
 }
 
 static int write_file(const struct spec *spec)
 {
     const char *slash = strrchr(spec->output, '/'), *way_out = "";
-    int folder_length = slash ? (int)(slash - spec->output) + 1 : 0, error = ENAMETOOLONG;
-    char made[PATH_MAX];
+    int error = command_replace(spec->output, write_spec, spec);
 
-    if (snprintf(made, sizeof made, "%.*s.gpushim-XXXXXX", folder_length, spec->output) <
-        (int)sizeof made)
-        error = replace(spec, made);
     if (!error) {
-        tell_places(spec, folder_length);
+        tell_places(spec, slash ? (int)(slash - spec->output) + 1 : 0);
         return COMMAND_WELL;
     }
     if (error == ENOENT)
@@ -315,8 +292,10 @@ static int take_option(struct spec *spec, const char *option, const char *value)
     if (!output)
         return take_folder(spec, value);
     if (!is_read(value)) {
-        command_complain("--output: '%s' does not end in .json (or .yaml), and container engines read "
-                         "no other files", value);
+        command_complain(
+            "--output: '%s' does not end in .json (or .yaml), and container engines read "
+            "no other files",
+            value);
         return COMMAND_USAGE;
     }
     spec->output = value;

@@ -1,14 +1,16 @@
 /*
- * The commands of the program `gpushim`, one file each, and what they share. main.c has their table.
+ * The commands of the program `gpushim`, one file each, and what they share. main.c has their
+ * table.
  *
  * A command gets its own arguments, argv[0] being its name, and returns the program's exit status.
- * What it finds goes to standard output, as text for people or with --json for programs: the same rows
- * behind both. What is wrong goes to standard error: the cause, then the way out.
+ * What it finds goes to standard output, as text for people or with --json for programs: the same
+ * rows behind both. What is wrong goes to standard error: the cause, then the way out.
  */
 #ifndef GS_SHIM_COMMAND_H
 #define GS_SHIM_COMMAND_H
 
 #include <stdbool.h>
+#include <stdio.h>
 
 #include "config/config.h"
 #include "core/share/internal.h"
@@ -38,12 +40,21 @@ int command_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int command_usage(const char *usage);
 
 /*
- * Whether the arguments are nothing but --json, if that, and at most `most` others, which come first in
- * argv[1] and on from then on. False: *ret_status is what to exit with; --help was answered with the
- * usage, or something is wrong, and said.
+ * Whether the arguments are nothing but --json, if that, and at most `most` others, which come
+ * first in argv[1] and on from then on. False: *ret_status is what to exit with; --help was
+ * answered with the usage, or something is wrong, and said.
  */
 bool command_arguments(int *argc, char **argv, int most, const char *usage, bool *ret_json,
                        int *ret_status);
+
+/*
+ * Exchanges a file as a whole: who reads it meanwhile sees the one that was there or this one. All
+ * may read it, whatever the umask says. `write` writes it; where that fails nothing changes. 0 or
+ * an errno.
+ */
+int command_replace(const char *path, bool (*write)(FILE *file, const void *arg), const void *arg);
+/* What there is of a file, without its last newline; "" where it cannot be read. */
+void command_read(const char *path, char *ret_text, size_t size);
 
 /* The pid that the text is; -1, and said: it is none. */
 long command_pid(const char *text);

@@ -1,7 +1,8 @@
 /*
- * gpushim config: every option as a program of this user's has it, and where that comes from; which files
- * were looked for; and what is wrong with any of it, names in the environment that only look like the
- * library's included. The text is itself a configuration file. With --check, one file alone.
+ * gpushim config: every option as a program of this user's has it, and where that comes from; which
+ * files were looked for; and what is wrong with any of it, names in the environment that only look
+ * like the library's included. The text is itself a configuration file. With --check, one file
+ * alone.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,10 +72,11 @@ static void complain_of_misspelt(struct finding *finding)
             continue;
         shown(*entry, name, sizeof name);
         name[strcspn(name, "=")] = 0;
-        snprintf(line, sizeof line,
-                 "environment: %s is ignored: the library's variables begin with GPUSHIM_; did you mean "
-                 "%s?",
-                 name, right);
+        snprintf(
+            line, sizeof line,
+            "environment: %s is ignored: the library's variables begin with GPUSHIM_; did you mean "
+            "%s?",
+            name, right);
         complain(finding, line);
     }
 }
@@ -107,7 +109,8 @@ static void remark_on(const struct finding *finding, const struct gs_config_orig
 
     ret[0] = 0;
     if (!row->fits_file)
-        snprintf(ret, REMARK_SIZE, "a file cannot say this, only %s: a # behind a blank begins a comment",
+        snprintf(ret, REMARK_SIZE,
+                 "a file cannot say this, only %s: a # behind a blank begins a comment",
                  row->variable);
     else if (origin->refused)
         snprintf(ret, REMARK_SIZE, "default, for what %s says is not allowed", from);
@@ -257,7 +260,8 @@ static bool print_json(const struct finding *finding)
 static const char usage[] =
     "usage: gpushim config [--origin] [--json]\n"
     "       gpushim config --check FILE [--json]\n"
-    "Lists every option as a program has it that this user starts in this environment, in the form of\n"
+    "Lists every option as a program has it that this user starts in this environment, in the form "
+    "of\n"
     "gpushim.conf, and says what is wrong with variables and files.\n"
     "  --origin      says where each value comes from: default, environment VARIABLE, FILE:LINE\n"
     "  --json        all of it as one object, for programs\n"

@@ -65,18 +65,6 @@ void doctor_say(struct doctor *doctor, enum doctor_state state, const char *subj
     doctor_put(doctor, &row);
 }
 
-void doctor_read(const char *path, char *ret_text, size_t size)
-{
-    FILE *file = fopen(path, "re");
-    size_t got = file ? fread(ret_text, 1, size - 1, file) : 0;
-
-    if (file)
-        fclose(file);
-    ret_text[got] = 0;
-    if (got > 0 && ret_text[got - 1] == '\n')
-        ret_text[got - 1] = 0;
-}
-
 void doctor_beside(const char *const *names, char ret_path[PATH_MAX])
 {
     char own[PATH_MAX], path[PATH_MAX + 64];

@@ -1,8 +1,8 @@
 /*
  * gpushim doctor: what stands in the way of the library, here or in one process.
  *
- * Each subject is a function in a file of its own, which says what it finds by doctor_say, row after
- * row; doctor.c has their table and puts the rows out. A row that is not ok says the way out.
+ * Each subject is a function in a file of its own, which says what it finds by doctor_say, row
+ * after row; doctor.c has their table and puts the rows out. A row that is not ok says the way out.
  */
 #ifndef GS_SHIM_COMMAND_DOCTOR_H
 #define GS_SHIM_COMMAND_DOCTOR_H
@@ -15,7 +15,8 @@
 
 #include "shim/command/command.h"
 
-/* FAIL: the library does nothing here, or cannot share. WARN: it does less, or somebody may wonder. */
+/* FAIL: the library does nothing here, or cannot share. WARN: it does less, or somebody may wonder.
+ */
 enum doctor_state { DOCTOR_OK, DOCTOR_WARN, DOCTOR_FAIL };
 
 struct json;
@@ -35,8 +36,6 @@ struct doctor {
 void doctor_say(struct doctor *doctor, enum doctor_state state, const char *subject,
                 const char *remedy, const char *format, ...) __attribute__((format(printf, 5, 6)));
 
-/* What was left of a file, without its last newline; "" where it cannot be read. */
-void doctor_read(const char *path, char *ret_text, size_t size);
 /* What the folder of this program has under one of these names, which end with NULL, or its
  * neighbours in a build or an installation; "": nothing. */
 void doctor_beside(const char *const *names, char ret_path[PATH_MAX]);
@@ -44,27 +43,24 @@ void doctor_beside(const char *const *names, char ret_path[PATH_MAX]);
 /* ---- Subjects ------------------------------------------------------------------------------- */
 
 /* The driver is asked in a child: it may wait for ever, or end its process. */
-void doctor_driver(struct doctor *doctor);   /* doctor_driver.c */
-void doctor_mps(struct doctor *doctor);      /* doctor_gpu.c */
-void doctor_folder(struct doctor *doctor);   /* doctor_folder.c */
+void doctor_driver(struct doctor *doctor); /* doctor_driver.c */
+void doctor_mps(struct doctor *doctor);    /* doctor_gpu.c */
+void doctor_folder(struct doctor *doctor); /* doctor_folder.c */
 void doctor_broker(struct doctor *doctor);
 void doctor_sockets(struct doctor *doctor);
-void doctor_limits(struct doctor *doctor);   /* doctor_limits.c */
+void doctor_limits(struct doctor *doctor); /* doctor_limits.c */
 void doctor_kernel(struct doctor *doctor);
-void doctor_library(struct doctor *doctor);  /* doctor_preload.c */
+void doctor_library(struct doctor *doctor); /* doctor_preload.c */
 void doctor_preload(struct doctor *doctor);
 void doctor_processes(struct doctor *doctor); /* doctor_process.c */
 void doctor_process(struct doctor *doctor, pid_t pid);
 
 /* ---- Shared by them ------------------------------------------------------------------------- */
 
-/* Looks at the value of LD_PRELOAD, or at the file that has the same for all programs; `proc` is the
- * folder /proc/PID of whom it is about, "" of a process that is started here. */
+/* Looks at the value of LD_PRELOAD, or at the file that has the same for all programs; `proc` is
+ * the folder /proc/PID of whom it is about, "" of a process that is started here. */
 void doctor_look_at_preload(struct doctor *doctor, const char *subject, const char *value,
                             const char *proc);
-/* What the library's file says that it is, "0.1.0"; "" where it cannot be told. */
-#define DOCTOR_VERSION 32
-void doctor_version_of(const char *path, char ret_version[DOCTOR_VERSION]);
 /* Whether the process has put up a socket in the folder, and whether it answers. */
 void doctor_look_for_socket(struct doctor *doctor, pid_t pid);
 /* So many descriptors may be open; `where` is whose limit that is. */

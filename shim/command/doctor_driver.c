@@ -102,7 +102,7 @@ static void kernel_version(char ret_version[64])
     const char *at;
 
     ret_version[0] = 0;
-    doctor_read(KERNEL_MODULE, text, sizeof text);
+    command_read(KERNEL_MODULE, text, sizeof text);
     at = strstr(text, "Module");
     while (at && (at = strchr(at, ' '))) {
         size_t length;

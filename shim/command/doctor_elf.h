@@ -7,7 +7,7 @@
 
 struct doctor_elf {
     const char *wrong; /* in words, after the file's name: "is no ELF file"; NULL: nothing is */
-    char loader[256]; /* the program's dynamic linker; "": it has none */
+    char loader[256];  /* the program's dynamic linker; "": it has none */
 };
 
 void doctor_look_at_elf(const char *path, struct doctor_elf *ret_elf);

@@ -86,12 +86,12 @@ struct sockets {
 
 static void count_sockets(struct doctor *doctor, int directory, struct sockets *sockets)
 {
-    DIR *names = fdopendir(dup(directory));
+    DIR *names = fdopendir(gs_fd_copy(directory));
     const struct dirent *entry;
 
     sockets->folders++;
     while (names && (entry = readdir(names))) {
-        if (!is_ours(entry->d_name))
+        if (!ask_is_socket(entry->d_name))
             continue;
         sockets->all++;
         sockets->dead += gs_directory_is_dead(directory, &doctor->options, entry->d_name);
@@ -213,14 +213,14 @@ static bool ask_at(struct doctor *doctor, int directory, const char *name, bool 
 
     if (fd < 0)
         return false;
-    *ret_pid = (pid_t)pid_of_listener(fd);
+    *ret_pid = (pid_t)ask_pid_of_listener(fd);
     error = ask(fd, UINT32_MAX, 0, ret_answer, &pidfd);
     close(fd);
     if (pidfd >= 0)
         close(pidfd);
     *ret_well = !error && ret_answer->head.type == GS_WIRE_REPORT;
     if (!*ret_well)
-        tell_silence(ret_why, WHY_SIZE, error, ret_answer);
+        ask_silence(ret_why, WHY_SIZE, error, ret_answer);
     return true;
 }
 
@@ -240,63 +240,51 @@ static void say_silent(struct doctor *doctor, const char *subject, pid_t pid, co
                "%s %s%s", who, why, stopped ? ": it is stopped" : "");
 }
 
-/* Asks all, or the process of `only`; how many answered well. *ret_seen: it has a socket. */
-static unsigned ask_all(struct doctor *doctor, int directory, pid_t only, bool *ret_seen)
+/* Who is asked, and what came of it. */
+struct asking {
+    struct doctor *doctor;
+    pid_t only; /* 0: all */
+    bool seen;  /* it has a socket */
+    unsigned answered;
+};
+
+static void ask_one(void *arg, int directory, const char *name)
 {
-    DIR *names = fdopendir(dup(directory));
+    struct asking *asking = arg;
     union gs_wire_message answer;
     char why[WHY_SIZE];
-    const struct dirent *entry;
-    unsigned answered = 0;
-    pid_t pid;
     bool well;
+    pid_t pid;
 
-    while (names && (entry = readdir(names))) {
-        if (!is_ours(entry->d_name) ||
-            !ask_at(doctor, directory, entry->d_name, &well, why, &answer, &pid) ||
-            (only && pid != only))
-            continue;
-        *ret_seen = true;
-        answered += well;
-        if (!well)
-            say_silent(doctor, is_broker(entry->d_name) ? "broker" : "sockets", pid, entry->d_name,
-                       why);
-    }
-    if (names)
-        closedir(names);
-    return answered;
+    if (!ask_at(asking->doctor, directory, name, &well, why, &answer, &pid) ||
+        (asking->only && pid != asking->only))
+        return;
+    asking->seen = true;
+    asking->answered += well;
+    if (!well)
+        say_silent(asking->doctor, ask_is_broker(name) ? "broker" : "sockets", pid, name, why);
 }
 
 void doctor_sockets(struct doctor *doctor)
 {
+    struct asking asking = {.doctor = doctor};
     char reason[GS_REASON_SIZE];
-    unsigned place = 0, answered = 0;
-    bool seen = false;
-    int directory;
 
-    while ((directory = gs_directory_next(&doctor->options, &place, reason)) >= 0) {
-        answered += ask_all(doctor, directory, 0, &seen);
-        close(directory);
-    }
+    ask_each(&doctor->options, ask_one, &asking, reason);
     doctor_say(doctor, DOCTOR_OK, "sockets", "",
-               "%u processes answer in the protocol of this version (%d)", answered,
+               "%u processes answer in the protocol of this version (%d)", asking.answered,
                GS_WIRE_VERSION);
 }
 
 void doctor_look_for_socket(struct doctor *doctor, pid_t pid)
 {
+    struct asking asking = {.doctor = doctor, .only = pid};
     char reason[GS_REASON_SIZE];
-    unsigned place = 0, answered = 0;
-    bool seen = false;
-    int directory;
 
-    while ((directory = gs_directory_next(&doctor->options, &place, reason)) >= 0) {
-        answered += ask_all(doctor, directory, pid, &seen);
-        close(directory);
-    }
-    if (answered)
+    ask_each(&doctor->options, ask_one, &asking, reason);
+    if (asking.answered)
         doctor_say(doctor, DOCTOR_OK, "socket", "", "it answers in the folder");
-    else if (!seen)
+    else if (!asking.seen)
         doctor_say(
             doctor, DOCTOR_OK, "socket", "",
             "it has none in the folder that is seen here: it has shared nothing, and holds less "

@@ -13,9 +13,10 @@
 #include "core/share/exporter.h"
 #include "shim/command/doctor.h"
 
-#define FD_NEEDED 64   /* below it what a program and its sockets have leaves none */
-#define FD_GOOD   1024 /* with fewer, a program that shares much makes descriptors again and again \
-                        */
+#define FD_NEEDED 64 /* below it what a program and its sockets have leaves none */
+#define FD_GOOD                                                                                    \
+    1024 /* with fewer, a program that shares much makes descriptors again and again               \
+          */
 #define FD_MOST     32768 /* from here on as many are kept as ever are (core/share/chunk_fds.c) */
 #define MEMLOCK_LOW ((rlim_t)64 << 20)
 
@@ -125,7 +126,7 @@ static void say_seccomp(struct doctor *doctor)
     char text[4096], *at;
     int mode, error;
 
-    doctor_read("/proc/self/status", text, sizeof text);
+    command_read("/proc/self/status", text, sizeof text);
     at = strstr(text, "\nSeccomp:");
     mode = at ? atoi(at + strlen("\nSeccomp:")) : 0;
     if (forbids_sockets(&error))
@@ -164,7 +165,7 @@ static void say_ptrace(struct doctor *doctor)
 {
     char scope[16];
 
-    doctor_read("/proc/sys/kernel/yama/ptrace_scope", scope, sizeof scope);
+    command_read("/proc/sys/kernel/yama/ptrace_scope", scope, sizeof scope);
     doctor_say(
         doctor, DOCTOR_OK, "ptrace", "",
         "ptrace_scope is %s: the library needs none; programs that fetch descriptors themselves "

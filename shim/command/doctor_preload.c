@@ -5,12 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "shim/command/doctor.h"
 #include "shim/command/doctor_elf.h"
+#include "shim/command/library.h"
 #include "shim/command/run.h"
 
 #define ALL_PROGRAMS "/etc/ld.so.preload"
@@ -23,53 +23,6 @@
 #endif
 
 /* ---- Files ---------------------------------------------------------------------------------- */
-
-/* The bytes of a file, to be unmapped; NULL with errno. */
-static const char *map_file(const char *path, size_t *ret_size)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    void *bytes = MAP_FAILED;
-    struct stat info = {0};
-    int error;
-
-    if (fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0)
-        bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    else if (fd >= 0)
-        errno = EINVAL;
-    error = errno;
-    if (fd >= 0)
-        close(fd);
-    errno = error;
-    *ret_size = (size_t)info.st_size;
-    return bytes == MAP_FAILED ? NULL : bytes;
-}
-
-/* What it says when it is run as a program begins so (shim/lookup). */
-void doctor_version_of(const char *path, char ret_version[DOCTOR_VERSION])
-{
-    static const char begin[] = "libgpushim ";
-    const size_t length = sizeof begin - 1;
-    size_t size;
-    const char *bytes = map_file(path, &size), *at = bytes;
-
-    ret_version[0] = 0;
-    while (at && (at = memmem(at, size - (size_t)(at - bytes), begin, length))) {
-        size_t left, digits = 0;
-
-        at += length;
-        left = size - (size_t)(at - bytes);
-        while (digits < left && digits < DOCTOR_VERSION && at[digits] > ' ' && at[digits] <= '~')
-            digits++;
-        if (digits < left && digits < DOCTOR_VERSION && *at >= '0' && *at <= '9' &&
-            at[digits] == '\n') {
-            memcpy(ret_version, at, digits);
-            ret_version[digits] = 0;
-            break;
-        }
-    }
-    if (bytes)
-        munmap((void *)bytes, size);
-}
 
 void doctor_look_at_elf(const char *path, struct doctor_elf *ret_elf)
 {
@@ -190,7 +143,7 @@ void doctor_preload(struct doctor *doctor)
         doctor_look_at_preload(doctor, "LD_PRELOAD", value, "");
     else
         doctor_say(doctor, DOCTOR_OK, "LD_PRELOAD", "", "not set here");
-    doctor_read(ALL_PROGRAMS, text, sizeof text);
+    command_read(ALL_PROGRAMS, text, sizeof text);
     if (text[0])
         doctor_look_at_preload(doctor, "ld.so.preload", text, "");
 }
@@ -201,7 +154,7 @@ void doctor_library(struct doctor *doctor)
 {
     static const char remedy[] =
         "install the command and the library from the same package or build";
-    char version[DOCTOR_VERSION];
+    char version[LIBRARY_VERSION];
     struct doctor_elf elf;
 
     if (!doctor->library[0]) {
@@ -211,7 +164,7 @@ void doctor_library(struct doctor *doctor)
         return;
     }
     doctor_look_at_elf(doctor->library, &elf);
-    doctor_version_of(doctor->library, version);
+    library_version_of(doctor->library, version);
     if (elf.wrong)
         doctor_say(doctor, DOCTOR_FAIL, "library", remedy, "%s %s", doctor->library, elf.wrong);
     else if (strcmp(version, GS_VERSION) != 0)

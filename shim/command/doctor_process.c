@@ -16,6 +16,7 @@
 #include "core/share/alive.h"
 #include "shim/command/doctor.h"
 #include "shim/command/doctor_elf.h"
+#include "shim/command/library.h"
 
 #define COPIES_MAX 4
 #define ROWS_MAX   64
@@ -126,7 +127,7 @@ static void read_command(pid_t pid, char ret_text[COMMAND])
             ret_text[i] = ' ';
     snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
     if (got == 0)
-        doctor_read(path, ret_text, COMMAND);
+        command_read(path, ret_text, COMMAND);
 }
 
 static bool is_same_bytes(const char *one, const char *other)
@@ -154,7 +155,7 @@ static bool is_same_bytes(const char *one, const char *other)
 static bool is_ours(const struct doctor *doctor, pid_t pid, const struct copy *copy,
                     char ret_why[DOCTOR_TEXT])
 {
-    char path[PATH_MAX], version[DOCTOR_VERSION];
+    char path[PATH_MAX], version[LIBRARY_VERSION];
 
     snprintf(path, sizeof path, "/proc/%d/root%.4000s", (int)pid, copy->path);
     if (!doctor->library[0])
@@ -165,7 +166,7 @@ static bool is_ours(const struct doctor *doctor, pid_t pid, const struct copy *c
     }
     if (is_same_bytes(path, doctor->library))
         return true;
-    doctor_version_of(path, version);
+    library_version_of(path, version);
     snprintf(ret_why, DOCTOR_TEXT, "another build, %.400s, version %s, here %s", copy->path,
              version[0] ? version : "unknown", GS_VERSION);
     return false;
@@ -334,7 +335,7 @@ static void say_setuid(const struct subject *subject)
     unsigned real = 0, effective = 0;
 
     path_in(subject, "status", path);
-    doctor_read(path, text, sizeof text);
+    command_read(path, text, sizeof text);
     at = strstr(text, "\nUid:");
     if (at && sscanf(at, "\nUid: %u %u", &real, &effective) == 2 && real != effective)
         doctor_say(subject->doctor, DOCTOR_FAIL, "setuid",
@@ -445,8 +446,8 @@ static void say_container(const struct subject *subject)
     char *name;
 
     path_in(subject, "cgroup", path);
-    doctor_read("/proc/self/cgroup", own, sizeof own);
-    doctor_read(path, others, sizeof others);
+    command_read("/proc/self/cgroup", own, sizeof own);
+    command_read(path, others, sizeof others);
     lengths[0] = readlink("/proc/self/ns/mnt", namespaces[0], sizeof namespaces[0]);
     path_in(subject, "ns/mnt", path);
     lengths[1] = readlink(path, namespaces[1], sizeof namespaces[1]);
@@ -474,7 +475,7 @@ static void say_limit(const struct subject *subject)
     uint64_t limit;
 
     path_in(subject, "limits", path);
-    doctor_read(path, text, sizeof text);
+    command_read(path, text, sizeof text);
     at = strstr(text, name);
     if (!at)
         return;

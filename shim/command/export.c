@@ -1,80 +1,44 @@
 /*
- * gpushim export: what every process has of the GPUs' memory, for Prometheus: once on standard output,
- * once into a file for node_exporter's textfile collector, or served to whoever asks.
+ * gpushim export: what every process has of the GPUs' memory, for Prometheus: once on standard
+ * output, once into a file for node_exporter's textfile collector, or served to whoever asks.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "shim/command/command.h"
 #include "shim/command/export.h"
 
 static const char usage[] =
     "usage: gpushim export --prometheus [--listen ADDRESS:PORT | --textfile FILE]\n"
-    "What every process with the library has of each GPU's memory, for Prometheus. Without more, once on\n"
-    "standard output. With --textfile once into FILE, which is exchanged as a whole: for node_exporter's\n"
-    "textfile collector, which wants it to end in .prom. With --listen served over HTTP at /metrics, until\n"
-    "SIGTERM or SIGINT; :9465 is 127.0.0.1:9465, and others than this machine only reach an address that\n"
+    "What every process with the library has of each GPU's memory, for Prometheus. Without more, "
+    "once on\n"
+    "standard output. With --textfile once into FILE, which is exchanged as a whole: for "
+    "node_exporter's\n"
+    "textfile collector, which wants it to end in .prom. With --listen served over HTTP at "
+    "/metrics, until\n"
+    "SIGTERM or SIGINT; :9465 is 127.0.0.1:9465, and others than this machine only reach an "
+    "address that\n"
     "they can, as 0.0.0.0:9465 or [::]:9465.\n";
 
-/* Whoever can write to the folder could have put something under the name: it is made anew. Readable
- * for all, since node_exporter is another user. */
-static int open_new(const char *path)
+static bool write_all(FILE *file, const void *arg)
 {
-    int fd;
-
-    unlink(path); /* of a process that had this pid and was killed */
-    fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    if (fd >= 0)
-        fchmod(fd, 0644); /* whatever the umask says */
-    return fd;
-}
-
-static int complain_of_file(const char *path, const char *temporary)
-{
-    int error = errno;
-
-    if (temporary)
-        unlink(temporary);
-    command_complain("%s cannot be written: %s; --textfile takes a file in a folder that this user may write "
-                     "to",
-                     path, strerror(error));
-    return COMMAND_WRONG;
+    return export_write(file);
 }
 
 static int write_file(const char *path)
 {
-    char temporary[PATH_MAX];
-    FILE *file;
-    bool written;
-    int fd;
+    struct gs_share_options options;
+    int error;
 
-    if (snprintf(temporary, sizeof temporary, "%s.tmp-%ld", path, (long)getpid()) >=
-        (int)sizeof temporary) {
-        errno = ENAMETOOLONG;
-        return complain_of_file(path, NULL);
-    }
-    fd = open_new(temporary);
-    file = fd < 0 ? NULL : fdopen(fd, "w");
-    if (!file) {
-        if (fd >= 0)
-            close(fd);
-        return complain_of_file(path, fd >= 0 ? temporary : NULL);
-    }
-    if (!export_write(file)) {
-        fclose(file);
-        unlink(temporary);
+    if (!command_share_options(&options)) /* export_write would say that, and fail */
         return COMMAND_WRONG;
-    }
-    written = fflush(file) == 0 && !ferror(file);
-    if (fclose(file) != 0 || !written || rename(temporary, path) != 0)
-        return complain_of_file(path, temporary);
-    return COMMAND_WELL;
+    error = command_replace(path, write_all, NULL);
+    if (error)
+        command_complain(
+            "%s cannot be written: %s; --textfile takes a file in a folder that this user may "
+            "write to",
+            path, strerror(error));
+    return error ? COMMAND_WRONG : COMMAND_WELL;
 }
 
 struct asked {
@@ -127,7 +91,8 @@ int command_export(int argc, char **argv)
     if (!command_arguments(&argc, argv, 0, usage, &as_json, &status))
         return status;
     if (as_json)
-        command_complain("export has one form, Prometheus'; gpushim stats --json has the figures as JSON");
+        command_complain(
+            "export has one form, Prometheus'; gpushim stats --json has the figures as JSON");
     else if (!asked.prometheus)
         command_complain("export wants to know for what: --prometheus");
     else if (asked.listen && asked.textfile)

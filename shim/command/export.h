@@ -1,5 +1,6 @@
 /*
- * gpushim export: the figures in the text format of Prometheus (version 0.0.4), and how they get there.
+ * gpushim export: the figures in the text format of Prometheus (version 0.0.4), and how they get
+ * there.
  */
 #ifndef GS_SHIM_COMMAND_EXPORT_H
 #define GS_SHIM_COMMAND_EXPORT_H

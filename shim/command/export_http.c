@@ -1,4 +1,5 @@
-/* HTTP/1.1, as much as Prometheus and a browser need (export_http.h). A connection serves one request. */
+/* HTTP/1.1, as much as Prometheus and a browser need (export_http.h). A connection serves one
+ * request. */
 #include "shim/command/export_http.h"
 
 #include <stdio.h>
@@ -7,7 +8,7 @@
 
 #define ROOT_PAGE                                                                                  \
     "<!DOCTYPE html><html><head><title>gpushim export</title></head><body>"                        \
-    "<a href=\"/metrics\">GPU memory of the processes with libgpushim, for Prometheus</a>"          \
+    "<a href=\"/metrics\">GPU memory of the processes with libgpushim, for Prometheus</a>"         \
     "</body></html>\n"
 
 static const struct {
@@ -18,8 +19,9 @@ static const struct {
     [HTTP_NO_PATH] = {"404 Not Found", "there is nothing but /metrics\n", ""},
     [HTTP_NO_METHOD] = {"405 Method Not Allowed", "only GET and HEAD\n", "Allow: GET, HEAD\r\n"},
     [HTTP_TOO_LONG] = {"431 Request Header Fields Too Large", "at most 8 KiB\n", ""},
-    [HTTP_BROKEN] = {"500 Internal Server Error",
-                     "the processes could not be asked; standard error of gpushim export says why\n", ""},
+    [HTTP_BROKEN] =
+        {"500 Internal Server Error",
+         "the processes could not be asked; standard error of gpushim export says why\n", ""},
 };
 
 bool http_is_whole(const char *text, size_t size)
@@ -84,9 +86,10 @@ char *http_answer(const struct http_request *request, const char *body, size_t s
         body = request->status == HTTP_OK ? ROOT_PAGE : statuses[request->status].body;
         size = strlen(body);
     }
-    length = snprintf(head, sizeof head,
-                      "HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n%sConnection: close\r\n\r\n",
-                      statuses[request->status].line, type, size, statuses[request->status].more);
+    length = snprintf(
+        head, sizeof head,
+        "HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n%sConnection: close\r\n\r\n",
+        statuses[request->status].line, type, size, statuses[request->status].more);
     if (request->head_only)
         size = 0;
     answer = malloc((size_t)length + size);

@@ -20,8 +20,8 @@ struct http_request {
 bool http_is_whole(const char *text, size_t size);
 /* Of a whole one. */
 struct http_request http_read(const char *text, size_t size);
-/* An answer, which the caller frees; NULL: there is no memory. For other than HTTP_OK with a text of its
- * own. */
+/* An answer, which the caller frees; NULL: there is no memory. For other than HTTP_OK with a text
+ * of its own. */
 char *http_answer(const struct http_request *request, const char *body, size_t size,
                   size_t *ret_size);
 

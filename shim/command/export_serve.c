@@ -1,17 +1,17 @@
 /*
- * gpushim export --listen: one thread that serves up to CLIENTS_MAX connections, none of which another
- * waits for. Nothing here blocks but ppoll:
+ * gpushim export --listen: one thread that serves up to CLIENTS_MAX connections, none of which
+ * another waits for. Nothing here blocks but ppoll:
  *
  *   READS    the request, until its head is whole
  *   AWAITS   the figures
  *   WRITES   the answer
  *   LINGERS  until the client hangs up: closed with something unread, it would lose the answer
  *
- * Asking processes takes seconds where one does not answer, so a child does it and writes the text into a
- * pipe. Whoever asks meanwhile is given the same text.
+ * Asking processes takes seconds where one does not answer, so a child does it and writes the text
+ * into a pipe. Whoever asks meanwhile is given the same text.
  *
- * A client has PATIENCE_NS for each of these. Where all places are taken, the one that has taken longest
- * to read or be read makes room: nobody keeps others out by being slow.
+ * A client has PATIENCE_NS for each of these. Where all places are taken, the one that has taken
+ * longest to read or be read makes room: nobody keeps others out by being slow.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -69,14 +69,6 @@ static void end(int signal)
     ended = 1;
 }
 
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * GS_NS_PER_S + (uint64_t)now.tv_nsec;
-}
-
 /* ---- One client ----------------------------------------------------------------------------- */
 
 static void drop(unsigned i)
@@ -92,14 +84,15 @@ static bool give(struct client *client, const char *body, size_t size)
 {
     client->answer = http_answer(&client->request, body, size, &client->size);
     client->stage = WRITES;
-    client->until_ns = now_ns() + PATIENCE_NS;
+    client->until_ns = gs_now_ns() + PATIENCE_NS;
     return client->answer != NULL;
 }
 
 /* False: the client goes. So below. */
 static bool read_request(struct client *client)
 {
-    ssize_t got = recv(client->fd, client->text + client->got, sizeof client->text - client->got, 0);
+    ssize_t got =
+        recv(client->fd, client->text + client->got, sizeof client->text - client->got, 0);
 
     if (got <= 0)
         return got < 0 && (errno == EAGAIN || errno == EINTR);
@@ -118,8 +111,8 @@ static bool read_request(struct client *client)
 
 static bool write_answer(struct client *client)
 {
-    ssize_t sent = send(client->fd, client->answer + client->sent, client->size - client->sent,
-                        MSG_NOSIGNAL);
+    ssize_t sent =
+        send(client->fd, client->answer + client->sent, client->size - client->sent, MSG_NOSIGNAL);
 
     if (sent < 0)
         return errno == EAGAIN || errno == EINTR;
@@ -127,7 +120,7 @@ static bool write_answer(struct client *client)
     if (client->sent < client->size)
         return true;
     client->stage = LINGERS;
-    client->until_ns = now_ns() + PATIENCE_NS;
+    client->until_ns = gs_now_ns() + PATIENCE_NS;
     return shutdown(client->fd, SHUT_WR) == 0;
 }
 
@@ -155,7 +148,8 @@ static bool serve(struct client *client)
 
 /* ---- All clients ---------------------------------------------------------------------------- */
 
-/* The one that may best be spared: it lingers, or it is the slowest. -1: all wait for the figures. */
+/* The one that may best be spared: it lingers, or it is the slowest. -1: all wait for the figures.
+ */
 static int slowest(void)
 {
     int found = -1;
@@ -181,7 +175,7 @@ static void take_client(void)
 
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-            server.accept_ns = now_ns() + RETRY_NS;
+            server.accept_ns = gs_now_ns() + RETRY_NS;
         return;
     }
     if (server.count == CLIENTS_MAX)
@@ -192,7 +186,7 @@ static void take_client(void)
         return;
     }
     client->fd = fd;
-    client->until_ns = now_ns() + PATIENCE_NS;
+    client->until_ns = gs_now_ns() + PATIENCE_NS;
     server.clients[server.count++] = client;
 }
 
@@ -205,8 +199,8 @@ static void drop_late(uint64_t now)
 
 /* ---- The figures ---------------------------------------------------------------------------- */
 
-/* In the child: asks, and writes what is found into the pipe. What it has of its parent's sockets would
- * keep them open. */
+/* In the child: asks, and writes what is found into the pipe. What it has of its parent's sockets
+ * would keep them open. */
 static void collect_in_child(int fd)
 {
     FILE *file = fdopen(fd, "w");
@@ -255,7 +249,7 @@ static void collect(void)
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
     server.pipe = ends[0];
     server.length = 0;
-    server.collect_until_ns = now_ns() + COLLECT_NS;
+    server.collect_until_ns = gs_now_ns() + COLLECT_NS;
     return;
 failed:
     command_complain("no process can be started that asks the others: %s", strerror(errno));
@@ -333,15 +327,17 @@ static void turn(const sigset_t *waiting)
 {
     static const short events[] = {[READS] = POLLIN, [WRITES] = POLLOUT, [LINGERS] = POLLIN};
     struct pollfd polled[CLIENTS_MAX + 2];
-    uint64_t now = now_ns();
+    uint64_t now = gs_now_ns();
     struct timespec left = time_left(now);
     unsigned count = server.count;
 
     for (unsigned i = 0; i < count; i++)
         polled[i] = (struct pollfd){.fd = server.clients[i]->fd,
                                     .events = events[server.clients[i]->stage]};
-    polled[count] = (struct pollfd){.fd = takes_clients(now) ? server.listener : -1, .events = POLLIN};
-    polled[count + 1] = (struct pollfd){.fd = server.collector ? server.pipe : -1, .events = POLLIN};
+    polled[count] =
+        (struct pollfd){.fd = takes_clients(now) ? server.listener : -1, .events = POLLIN};
+    polled[count + 1] =
+        (struct pollfd){.fd = server.collector ? server.pipe : -1, .events = POLLIN};
     if (ppoll(polled, count + 2, &left, waiting) < 0)
         return;
     for (unsigned i = count; i-- > 0;)
@@ -349,10 +345,10 @@ static void turn(const sigset_t *waiting)
             drop(i);
     if (polled[count + 1].revents)
         read_figures();
-    if (server.collector && now_ns() >= server.collect_until_ns)
+    if (server.collector && gs_now_ns() >= server.collect_until_ns)
         end_collection(false);
-    drop_late(now_ns());
-    if (polled[count].revents && takes_clients(now_ns()))
+    drop_late(gs_now_ns());
+    if (polled[count].revents && takes_clients(gs_now_ns()))
         take_client();
     if (!server.collector && somebody_awaits())
         collect();
@@ -392,8 +388,8 @@ static bool read_address(const char *where, union address *ret_address)
     if (*host != '[' || *last != ']')
         return inet_pton(AF_INET, host, &ret_address->four.sin_addr) == 1;
     *last = 0;
-    ret_address->six = (struct sockaddr_in6){.sin6_family = AF_INET6,
-                                             .sin6_port = htons((uint16_t)port)};
+    ret_address->six =
+        (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
     return inet_pton(AF_INET6, host + 1, &ret_address->six.sin6_addr) == 1;
 }
 
@@ -401,7 +397,8 @@ static const char *remedy_of(int error)
 {
     switch (error) {
     case EADDRINUSE:
-        return "something listens there, maybe another gpushim export (ss -ltnp tells who): end that, or name "
+        return "something listens there, maybe another gpushim export (ss -ltnp tells who): end "
+               "that, or name "
                "another port";
     case EADDRNOTAVAIL:
         return "name an address that this machine has (ip address lists them), or 0.0.0.0 for all";
@@ -426,8 +423,9 @@ static bool say_where(void)
         return false;
     is_six = address.any.sa_family == AF_INET6;
     if (!inet_ntop(address.any.sa_family,
-                   is_six ? (const void *)&address.six.sin6_addr : (const void *)&address.four.sin_addr, host,
-                   sizeof host))
+                   is_six ? (const void *)&address.six.sin6_addr
+                          : (const void *)&address.four.sin_addr,
+                   host, sizeof host))
         return false;
     command_say(is_six ? "serves http://[%s]:%u/metrics\n" : "serves http://%s:%u/metrics\n", host,
                 ntohs(is_six ? address.six.sin6_port : address.four.sin_port));
@@ -442,7 +440,8 @@ static bool start_listening(const char *where, const union address *address)
     server.listener = socket(address->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (server.listener >= 0 &&
         setsockopt(server.listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
-        bind(server.listener, &address->any, is_six ? sizeof address->six : sizeof address->four) == 0 &&
+        bind(server.listener, &address->any, is_six ? sizeof address->six : sizeof address->four) ==
+            0 &&
         listen(server.listener, CLIENTS_MAX) == 0)
         return true;
     command_complain("%s cannot be listened at: %s; %s", where, strerror(errno), remedy_of(errno));
@@ -457,8 +456,9 @@ int export_serve(const char *where)
     sigset_t endings, waiting;
 
     if (!read_address(where, &address)) {
-        command_complain("--listen takes ADDRESS:PORT, and not '%s'; as 127.0.0.1:9465, :9465 or [::1]:9465",
-                         where);
+        command_complain(
+            "--listen takes ADDRESS:PORT, and not '%s'; as 127.0.0.1:9465, :9465 or [::1]:9465",
+            where);
         return COMMAND_USAGE;
     }
     if (!command_share_options(&options) || !start_listening(where, &address))
@@ -466,7 +466,8 @@ int export_serve(const char *where)
     sigemptyset(&endings);
     sigaddset(&endings, SIGTERM);
     sigaddset(&endings, SIGINT);
-    sigprocmask(SIG_BLOCK, &endings, &waiting); /* but for ppoll: else one could come just before it */
+    sigprocmask(SIG_BLOCK, &endings,
+                &waiting); /* but for ppoll: else one could come just before it */
     sigdelset(&waiting, SIGTERM);
     sigdelset(&waiting, SIGINT);
     sigaction(SIGTERM, &action, NULL);

@@ -1,7 +1,7 @@
 /*
- * The figures in the text format of Prometheus: for each metric its help and type, then a line for each
- * process, or for each GPU of each process. Names and units go by Prometheus' conventions: bytes and
- * seconds, _total for what only grows.
+ * The figures in the text format of Prometheus: for each metric its help and type, then a line for
+ * each process, or for each GPU of each process. Names and units go by Prometheus' conventions:
+ * bytes and seconds, _total for what only grows.
  */
 #include "shim/command/export.h"
 
@@ -19,7 +19,8 @@
 
 enum unit { PLAIN, NANOSECONDS };
 
-/* A line for each process, or GPU of it. Lines of one metric follow each other; `help` has the first. */
+/* A line for each process, or GPU of it. Lines of one metric follow each other; `help` has the
+ * first. */
 struct line {
     const char *metric, *type, *help;
     const char *label; /* of its own, or NULL */
@@ -28,13 +29,17 @@ struct line {
 };
 
 #define STATE(name)                                                                                \
-    {"gpushim_memory_bytes", "gauge", NULL, "state=\"" #name "\"", OF_FIGURES(name), PLAIN}
+    {                                                                                              \
+        "gpushim_memory_bytes", "gauge", NULL, "state=\"" #name "\"", OF_FIGURES(name), PLAIN      \
+    }
 
 /* Of each GPU of each process. */
 static const struct line of_gpus[] = {
     {"gpushim_memory_bytes", "gauge",
-     "GPU memory of the process by state: live is the program's, cached is free for it, ordered is free "
-     "for one of its streams, retired is freed and waits for the GPU, limbo is freed and still used by "
+     "GPU memory of the process by state: live is the program's, cached is free for it, ordered is "
+     "free "
+     "for one of its streams, retired is freed and waits for the GPU, limbo is freed and still "
+     "used by "
      "other processes.",
      "state=\"live\"", OF_FIGURES(live), PLAIN},
     STATE(cached),
@@ -44,8 +49,8 @@ static const struct line of_gpus[] = {
     {"gpushim_reserved_bytes", "gauge", "GPU memory that the process has from the driver.", NULL,
      OF_FIGURES(reserved), PLAIN},
     {"gpushim_reserved_peak_bytes", "gauge",
-     "The most GPU memory that the process has had from the driver.", NULL, OF_FIGURES(reserved_peak),
-     PLAIN},
+     "The most GPU memory that the process has had from the driver.", NULL,
+     OF_FIGURES(reserved_peak), PLAIN},
     {"gpushim_live_peak_bytes", "gauge", "The most GPU memory that the program has had.", NULL,
      OF_FIGURES(live_peak), PLAIN},
     {"gpushim_allocations_total", "counter",
@@ -54,19 +59,19 @@ static const struct line of_gpus[] = {
     {"gpushim_allocations_total", "counter", NULL, "from=\"further\"", OF_FIGURES(misses), PLAIN},
     {"gpushim_slow_calls_total", "counter", "Calls that took a millisecond or more.", NULL,
      OF_FIGURES(slow), PLAIN},
-    {"gpushim_waits_total", "counter", "Waits of allocations for the GPU.", NULL,
-     OF_FIGURES(waits), PLAIN},
+    {"gpushim_waits_total", "counter", "Waits of allocations for the GPU.", NULL, OF_FIGURES(waits),
+     PLAIN},
     {"gpushim_waits_given_up_total", "counter",
      "Waits that were given up: the GPU was not done in time.", NULL, OF_FIGURES(late), PLAIN},
-    {"gpushim_wait_seconds_total", "counter", "Time in waits for the GPU.", NULL, OF_FIGURES(wait_ns),
-     NANOSECONDS},
+    {"gpushim_wait_seconds_total", "counter", "Time in waits for the GPU.", NULL,
+     OF_FIGURES(wait_ns), NANOSECONDS},
     {"gpushim_map_seconds_total", "counter",
-     "Time of the program's threads in making chunks and giving them back.", NULL, OF_FIGURES(map_ns),
-     NANOSECONDS},
+     "Time of the program's threads in making chunks and giving them back.", NULL,
+     OF_FIGURES(map_ns), NANOSECONDS},
     {"gpushim_chunks_made_total", "counter", "Chunks of memory that came from the driver.", NULL,
      OF_FIGURES(grown), PLAIN},
-    {"gpushim_chunks_given_back_total", "counter", "Chunks of memory that went back to the driver.", NULL,
-     OF_FIGURES(trims), PLAIN},
+    {"gpushim_chunks_given_back_total", "counter", "Chunks of memory that went back to the driver.",
+     NULL, OF_FIGURES(trims), PLAIN},
 };
 
 /* Of each process that answers. */
@@ -76,8 +81,8 @@ static const struct line of_processes[] = {
     {"gpushim_shared_bytes", "gauge", "GPU memory that the process shares.", NULL, OF_REPORT(bytes),
      PLAIN},
     {"gpushim_freed_held_blocks", "gauge",
-     "Shared blocks that are freed and kept, since another process holds them.", NULL, OF_REPORT(limbo),
-     PLAIN},
+     "Shared blocks that are freed and kept, since another process holds them.", NULL,
+     OF_REPORT(limbo), PLAIN},
     {"gpushim_freed_held_bytes", "gauge",
      "Shared memory that is freed and kept, since another process holds it.", NULL,
      OF_REPORT(limbo_bytes), PLAIN},
@@ -86,10 +91,10 @@ static const struct line of_processes[] = {
      OF_REPORT(limbo_age_ns), NANOSECONDS},
 };
 
-#define LINES(lines) (sizeof (lines) / sizeof *(lines))
+#define LINES(lines) (sizeof(lines) / sizeof *(lines))
 
-/* Within quotes. What who names himself so is printable (gs_wire_printable, container_of); else it is
- * made so. */
+/* Within quotes. What who names himself so is printable (gs_wire_printable, container_of); else it
+ * is made so. */
 static void put_value(FILE *file, const char *text)
 {
     for (; *text; text++)
@@ -136,8 +141,7 @@ static void put_uuid(FILE *file, const unsigned char uuid[16])
 
 static void put_who(FILE *file, const struct table *table, const struct row *row)
 {
-    fprintf(file, "pid=\"%" PRIu64 "\",",
-            row->who.pid ? (uint64_t)row->who.pid : row->who.told);
+    fprintf(file, "pid=\"%" PRIu64 "\",", row->who.pid ? (uint64_t)row->who.pid : row->who.told);
     put_label(file, "command", row->who.name);
     fputc(',', file);
     put_label(file, "container", row->who.container);
@@ -194,9 +198,10 @@ static const char *answer_of(const struct row *row)
 
 static void put_info(FILE *file, const struct table *table)
 {
-    put_metric(file, "gpushim_process_info", "gauge",
-               "1 for each process with the library and each broker. Whether it answers, and why not; "
-               "not_asked: it holds too little to be asked.");
+    put_metric(
+        file, "gpushim_process_info", "gauge",
+        "1 for each process with the library and each broker. Whether it answers, and why not; "
+        "not_asked: it holds too little to be asked.");
     for (const struct row *row = table->rows; row < table->rows + table->count; row++) {
         if (!row->is_first)
             continue;
@@ -246,8 +251,9 @@ static void put_counts(FILE *file, const struct table *table)
 {
     static const char *const answers[] = {"yes", "no", "not_asked"};
 
-    put_metric(file, "gpushim_processes", "gauge",
-               "How many processes with the library there are, by whether they answer; brokers are none.");
+    put_metric(
+        file, "gpushim_processes", "gauge",
+        "How many processes with the library there are, by whether they answer; brokers are none.");
     for (unsigned i = 0; i < sizeof answers / sizeof *answers; i++) {
         unsigned count = 0;
 
@@ -282,11 +288,12 @@ bool export_write(FILE *file)
     put_about(file, &began);
     put_counts(file, &table);
     put_info(file, &table);
-    put_flag(file, &table, "gpushim_up", "Whether the process answers; of those that have a socket.",
-             is_up, is_askable);
-    put_flag(file, &table, "gpushim_process_stopped",
-             "Whether the process is stopped, by a signal or a debugger; of those that are seen here.",
-             is_stopped, is_any);
+    put_flag(file, &table, "gpushim_up",
+             "Whether the process answers; of those that have a socket.", is_up, is_askable);
+    put_flag(
+        file, &table, "gpushim_process_stopped",
+        "Whether the process is stopped, by a signal or a debugger; of those that are seen here.",
+        is_stopped, is_any);
     for (size_t i = 0; i < LINES(of_gpus); i++)
         put_of_gpus(file, &table, &of_gpus[i]);
     for (size_t i = 0; i < LINES(of_processes); i++)

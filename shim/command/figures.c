@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core/share/directory.h"
@@ -27,14 +26,6 @@ static struct row *add(struct table *table, const struct row *like)
     return &table->rows[table->count++];
 }
 
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * GS_NS_PER_S + (uint64_t)now.tv_nsec;
-}
-
 /* Of every device that it has had memory of; one row without figures where that is none. */
 static void add_figures(struct table *table, const struct row *process, int fd)
 {
@@ -53,7 +44,7 @@ static void add_figures(struct table *table, const struct row *process, int fd)
             row->has_figures = true;
             row->device = device;
             row->figures = *figures;
-            row->seen_ns = now_ns();
+            row->seen_ns = gs_now_ns();
             row->is_first = had++ == 0;
         }
         error = ask(fd, UINT32_MAX, device + 1, &answer, &pidfd);
@@ -70,25 +61,26 @@ static void add_figures(struct table *table, const struct row *process, int fd)
 static void name_of(long pid, char ret_name[16])
 {
     char path[64];
-    FILE *file;
 
-    ret_name[0] = 0;
     snprintf(path, sizeof path, "/proc/%ld/comm", pid);
-    file = fopen(path, "re");
-    if (file && fgets(ret_name, 16, file))
-        ret_name[strcspn(ret_name, "\n")] = 0;
-    if (file)
-        fclose(file);
+    command_read(path, ret_name, 16);
     gs_wire_printable(ret_name);
 }
+
+struct search {
+    struct table *table;
+    const struct gs_share_options *options;
+    bool brokers;
+};
 
 static const struct row nobody = {.rate = -1, .slow_rate = -1, .is_first = true};
 
 /* A process that is stopped is not asked: it would only be waited for. */
-static void add_listener(struct table *table, const struct gs_share_options *options, int directory,
-                         const char *name, bool brokers)
+static void add_listener(void *arg, int directory, const char *name)
 {
-    int fd = gs_directory_connect(directory, options, name, ANSWER_NS), error = -ETIMEDOUT, pidfd = -1;
+    const struct search *search = arg;
+    int fd = gs_directory_connect(directory, search->options, name, ANSWER_NS);
+    int error = -ETIMEDOUT, pidfd = -1;
     union gs_wire_message answer;
     struct row row = nobody;
     char command[16] = "";
@@ -96,12 +88,12 @@ static void add_listener(struct table *table, const struct gs_share_options *opt
 
     if (fd < 0)
         return;
-    pid = pid_of_listener(fd);
+    pid = ask_pid_of_listener(fd);
     if (pid)
         name_of(pid, command);
-    see(&row.who, pid, 0, command);
+    who_fill(&row.who, pid, 0, command);
     row.has_socket = true;
-    row.is_broker = is_broker(name);
+    row.is_broker = ask_is_broker(name);
     memcpy(row.socket, name, strnlen(name, sizeof row.socket - 1));
     row.stopped = pid && gs_alive_is_stopped((pid_t)pid);
     if (!row.stopped)
@@ -111,16 +103,16 @@ static void add_listener(struct table *table, const struct gs_share_options *opt
     row.answers = !error && answer.head.type == GS_WIRE_REPORT;
     if (row.answers) {
         gs_wire_printable(answer.report.name);
-        see(&row.who, pid, answer.report.pid, answer.report.name);
+        who_fill(&row.who, pid, answer.report.pid, answer.report.name);
         row.report = answer.report;
         row.is_broker = answer.report.is_broker;
     } else {
-        tell_silence(row.silent, sizeof row.silent, error, &answer);
+        ask_silence(row.silent, sizeof row.silent, error, &answer);
     }
-    if (row.answers && (brokers || !row.is_broker))
-        add_figures(table, &row, fd);
-    else if (brokers || !row.is_broker)
-        add(table, &row);
+    if (row.answers && (search->brokers || !row.is_broker))
+        add_figures(search->table, &row, fd);
+    else if (search->brokers || !row.is_broker)
+        add(search->table, &row);
     close(fd);
 }
 
@@ -159,11 +151,10 @@ static void add_quiet(struct table *table)
         char name[16];
         struct row *row;
 
-        if (pid <= 0 || is_known(table, pid) || !has_library(pid) ||
-            !(row = add(table, &nobody)))
+        if (pid <= 0 || is_known(table, pid) || !has_library(pid) || !(row = add(table, &nobody)))
             continue;
         name_of(pid, name);
-        see(&row->who, pid, (uint64_t)pid, name);
+        who_fill(&row->who, pid, (uint64_t)pid, name);
         row->stopped = gs_alive_is_stopped((pid_t)pid);
         snprintf(row->silent, sizeof row->silent,
                  "holds too little to be asked, and shares nothing here");
@@ -184,25 +175,13 @@ static int compare(const void *a, const void *b)
 bool figures_find(struct table *table, long only, bool brokers)
 {
     struct gs_share_options options;
+    struct search search = {table, &options, brokers};
     char reason[GS_REASON_SIZE];
-    unsigned place = 0;
     size_t kept = 0;
-    int directory;
 
     if (!command_share_options(&options))
         return false;
-    while ((directory = gs_directory_next(&options, &place, reason)) >= 0) {
-        DIR *names = fdopendir(directory);
-        const struct dirent *entry;
-
-        while (names && (entry = readdir(names)))
-            if (is_ours(entry->d_name))
-                add_listener(table, &options, dirfd(names), entry->d_name, brokers);
-        if (names)
-            closedir(names);
-        else
-            close(directory);
-    }
+    ask_each(&options, add_listener, &search, reason);
     add_quiet(table);
     for (size_t i = 0; i < table->count; i++)
         if (!only || table->rows[i].who.pid == only)

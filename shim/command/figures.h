@@ -1,7 +1,7 @@
 /*
- * What every process with the library has of each GPU's memory, and what it did there. Each is asked at
- * its socket in the folder and answers from the counters that it has anyway. A process that shares
- * nothing and holds little has no socket: it is listed by name alone.
+ * What every process with the library has of each GPU's memory, and what it did there. Each is
+ * asked at its socket in the folder and answers from the counters that it has anyway. A process
+ * that shares nothing and holds little has no socket: it is listed by name alone.
  */
 #ifndef GS_SHIM_COMMAND_FIGURES_H
 #define GS_SHIM_COMMAND_FIGURES_H
@@ -18,11 +18,12 @@ struct row {
     struct gs_figures figures;
     uint64_t seen_ns;
     double rate, slow_rate; /* a second, since it was seen before; < 0: it was not */
-    bool is_first;          /* of the process's rows; what follows is of the process, in each of them */
+    bool is_first; /* of the process's rows; what follows is of the process, in each of them */
     bool is_broker;
-    bool has_socket;        /* else nobody could ask it */
-    char socket[GS_BROKER_NAME_SIZE > GS_SOCKET_NAME_SIZE ? GS_BROKER_NAME_SIZE : GS_SOCKET_NAME_SIZE];
-    bool answers;           /* then there is: */
+    bool has_socket; /* else nobody could ask it */
+    char socket[GS_BROKER_NAME_SIZE > GS_SOCKET_NAME_SIZE ? GS_BROKER_NAME_SIZE
+                                                          : GS_SOCKET_NAME_SIZE];
+    bool answers; /* then there is: */
     struct gs_wire_report report;
 };
 

@@ -19,8 +19,11 @@ static void begin(struct json *json, const char *key)
 /* How many bytes the character has that begins there; 0: it is none. */
 static size_t character(const unsigned char *at)
 {
-    size_t size = at[0] < 0x80 ? 1 : at[0] >= 0xc2 && at[0] < 0xe0 ? 2 : (at[0] & 0xf0) == 0xe0 ? 3
-                                 : at[0] >= 0xf0 && at[0] < 0xf5   ? 4 : 0;
+    size_t size = at[0] < 0x80                    ? 1
+                  : at[0] >= 0xc2 && at[0] < 0xe0 ? 2
+                  : (at[0] & 0xf0) == 0xe0        ? 3
+                  : at[0] >= 0xf0 && at[0] < 0xf5 ? 4
+                                                  : 0;
 
     for (size_t i = 1; i < size; i++)
         if ((at[i] & 0xc0) != 0x80)

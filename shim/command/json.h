@@ -1,6 +1,7 @@
 /*
- * Writes JSON, one value after the other, on one line. Written here rather than taken from a library:
- * the program is bound into containers and built for other machines, and so needs libc alone.
+ * Writes JSON, one value after the other, on one line. Written here rather than taken from a
+ * library: the program is bound into containers and built for other machines, and so needs libc
+ * alone.
  */
 #ifndef GS_SHIM_COMMAND_JSON_H
 #define GS_SHIM_COMMAND_JSON_H

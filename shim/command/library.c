@@ -1,11 +1,17 @@
 /* Where the library lies (library.h). */
 #include "shim/command/library.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include "shim/command/command.h"
 
 #if defined __x86_64__
 #define MULTIARCH "x86_64-linux-gnu"
@@ -64,4 +70,64 @@ void library_find(char ret_path[PATH_MAX])
         if (access(path, R_OK) == 0 && realpath(path, ret_path))
             return;
     ret_path[0] = 0;
+}
+
+void library_complain(void)
+{
+    char path[PATH_MAX];
+
+    command_complain("there is no " LIBRARY
+                     " that belongs to this program; install it in one of the "
+                     "places where it was looked for:");
+    for (unsigned n = 0; library_place(n, path); n++)
+        fprintf(stderr, "  %s: %s\n", path, strerror(access(path, R_OK) == 0 ? ENOEXEC : errno));
+}
+
+/* ---- Its version ---------------------------------------------------------------------------- */
+
+/* The bytes of a file, to be unmapped; NULL with errno. */
+static const char *map_file(const char *path, size_t *ret_size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    void *bytes = MAP_FAILED;
+    struct stat info = {0};
+    int error;
+
+    if (fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0)
+        bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    else if (fd >= 0)
+        errno = EINVAL;
+    error = errno;
+    if (fd >= 0)
+        close(fd);
+    errno = error;
+    *ret_size = (size_t)info.st_size;
+    return bytes == MAP_FAILED ? NULL : bytes;
+}
+
+/* What it says when it is run as a program begins so (shim/lookup). */
+void library_version_of(const char *path, char ret_version[LIBRARY_VERSION])
+{
+    static const char begin[] = "libgpushim ";
+    const size_t length = sizeof begin - 1;
+    size_t size;
+    const char *bytes = map_file(path, &size), *at = bytes;
+
+    ret_version[0] = 0;
+    while (at && (at = memmem(at, size - (size_t)(at - bytes), begin, length))) {
+        size_t left, digits = 0;
+
+        at += length;
+        left = size - (size_t)(at - bytes);
+        while (digits < left && digits < LIBRARY_VERSION && at[digits] > ' ' && at[digits] <= '~')
+            digits++;
+        if (digits < left && digits < LIBRARY_VERSION && *at >= '0' && *at <= '9' &&
+            at[digits] == '\n') {
+            memcpy(ret_version, at, digits);
+            ret_version[digits] = 0;
+            break;
+        }
+    }
+    if (bytes)
+        munmap((void *)bytes, size);
 }

@@ -1,4 +1,4 @@
-/* Where the library lies that belongs to this program. */
+/* Where the library lies that belongs to this program, and which version of it that is. */
 #ifndef GS_SHIM_COMMAND_LIBRARY_H
 #define GS_SHIM_COMMAND_LIBRARY_H
 
@@ -7,15 +7,22 @@
 
 #define LIBRARY "libgpushim.so"
 
-/* The folder of this program, without a slash at its end; without /proc, of the name that it was called
- * by. */
+/* The folder of this program, without a slash at its end; without /proc, of the name that it was
+ * called by. */
 void library_own_folder(char ret_folder[PATH_MAX]);
 
-/* The n-th place where the library may lie, the likeliest first: as built, as installed, as unpacked.
- * False: those were all. */
+/* The n-th place where the library may lie, the likeliest first: as built, as installed, as
+ * unpacked. False: those were all. */
 bool library_place(unsigned n, char ret_path[PATH_MAX]);
 
 /* The real path of the first that can be read; "": there is none. */
 void library_find(char ret_path[PATH_MAX]);
+
+/* Says on standard error that there is none, and where it was looked for. */
+void library_complain(void);
+
+/* What the file says that it is, "0.1.0"; "" where it cannot be told. */
+#define LIBRARY_VERSION 32
+void library_version_of(const char *path, char ret_version[LIBRARY_VERSION]);
 
 #endif

@@ -3,15 +3,16 @@
  * command.h says how a command is made; a new one is a file and a row here.
  */
 #include "shim/command/command.h"
-#include "shim/command/doctor.h"
 #include "shim/command/json.h"
 #include "shim/command/library.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const struct {
@@ -90,6 +91,49 @@ bool command_arguments(int *argc, char **argv, int most, const char *usage, bool
     return true;
 }
 
+void command_read(const char *path, char *ret_text, size_t size)
+{
+    FILE *file = fopen(path, "re");
+    size_t got = file ? fread(ret_text, 1, size - 1, file) : 0;
+
+    if (file)
+        fclose(file);
+    ret_text[got] = 0;
+    if (got > 0 && ret_text[got - 1] == '\n')
+        ret_text[got - 1] = 0;
+}
+
+int command_replace(const char *path, bool (*write)(FILE *file, const void *arg), const void *arg)
+{
+    const char *slash = strrchr(path, '/');
+    char made[PATH_MAX];
+    int error = 0, fd;
+    FILE *file;
+
+    if (snprintf(made, sizeof made, "%.*s.gpushim-XXXXXX", slash ? (int)(slash - path) + 1 : 0,
+                 path) >= (int)sizeof made)
+        return ENAMETOOLONG;
+    fd = mkostemp(made, O_CLOEXEC);
+    file = fd < 0 ? NULL : fdopen(fd, "w");
+    if (!file) {
+        error = errno;
+        if (fd >= 0)
+            close(fd), unlink(made);
+        return error;
+    }
+    errno = 0;
+    if (!write(file, arg) || fflush(file) != 0 || ferror(file) || fchmod(fd, 0644) != 0 ||
+        fsync(fd) != 0)
+        error = errno ? errno : EIO;
+    if (fclose(file) != 0 && !error)
+        error = errno;
+    if (!error && rename(made, path) != 0)
+        error = errno;
+    if (error)
+        unlink(made);
+    return error;
+}
+
 static void complain_of_options(void *arg, const char *line)
 {
     command_complain("%s", line);
@@ -143,9 +187,10 @@ bool command_share_options(struct gs_share_options *options)
 
 int command_version(int argc, char **argv)
 {
-    static const char usage[] = "usage: gpushim version [--json]\n"
-                                "The version of this program, and of the library that belongs to it.\n";
-    char path[PATH_MAX], version[DOCTOR_VERSION] = "";
+    static const char usage[] =
+        "usage: gpushim version [--json]\n"
+        "The version of this program, and of the library that belongs to it.\n";
+    char path[PATH_MAX], version[LIBRARY_VERSION] = "";
     struct json json = {.file = stdout};
     bool as_json;
     int status;
@@ -154,7 +199,7 @@ int command_version(int argc, char **argv)
         return status;
     library_find(path);
     if (path[0])
-        doctor_version_of(path, version);
+        library_version_of(path, version);
     if (!as_json && path[0])
         return command_say("gpushim %s\nlibgpushim %s (%s)\n", GS_VERSION,
                            version[0] ? version : "of no version that it tells", path);

@@ -1,7 +1,7 @@
 /*
- * gpushim run: starts a program with the library. It finds the library beside itself, puts it first in
- * LD_PRELOAD, sets the options that it is given, says what would keep the library out, and becomes the
- * program: signals and exit status are the program's.
+ * gpushim run: starts a program with the library. It finds the library beside itself, puts it first
+ * in LD_PRELOAD, sets the options that it is given, says what would keep the library out, and
+ * becomes the program: signals and exit status are the program's.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,14 +25,13 @@ struct library {
     struct run_machine machine;
 };
 
-/* 0 or an errno. */
-static int try_library(struct library *library)
+static bool is_library(struct library *library)
 {
     struct run_file file;
 
     run_file_read(library->path, &file);
     library->machine = file.machine;
-    return file.kind == RUN_UNREADABLE ? file.error : file.kind == RUN_ELF ? 0 : ENOEXEC;
+    return file.kind == RUN_ELF;
 }
 
 static bool can_be_preloaded(const char *path)
@@ -48,12 +47,9 @@ static bool can_be_preloaded(const char *path)
 static bool find_library(struct library *ret)
 {
     for (unsigned n = 0; library_place(n, ret->path); n++)
-        if (try_library(ret) == 0)
+        if (is_library(ret))
             return can_be_preloaded(ret->path);
-    command_complain("there is no " LIBRARY " that belongs to this program; install it in one of the "
-                     "places where it was looked for:");
-    for (unsigned n = 0; library_place(n, ret->path); n++)
-        fprintf(stderr, "  %s: %s\n", ret->path, strerror(try_library(ret)));
+    library_complain();
     return false;
 }
 
@@ -126,7 +122,8 @@ static int find_program(const char *name, char ret_path[PATH_MAX])
     return !error ? 0 : error == -ENOENT ? NOT_FOUND : CANNOT_START;
 }
 
-/* Returns only where it cannot. A text that does not say who runs it is the shell's, as execvp has it. */
+/* Returns only where it cannot. A text that does not say who runs it is the shell's, as execvp has
+ * it. */
 static int start(const char *path, int argc, char **argv)
 {
     char *shell[argc + 2], quoted[GS_QUOTE_SIZE];
@@ -157,17 +154,19 @@ static int start(const char *path, int argc, char **argv)
 
 static int help(FILE *file, int status)
 {
-    fputs("usage: gpushim run [-o SECTION.KEY=VALUE]... [--no-NAME]... [--] PROGRAM [ARGUMENT]...\n"
-          "       gpushim run --print [-o SECTION.KEY=VALUE]... [--no-NAME]... [[--] PROGRAM]\n"
-          "Starts PROGRAM with the library: it comes first in LD_PRELOAD. What would keep it out of\n"
-          "PROGRAM is said on standard error, and PROGRAM is started all the same. Signals and exit\n"
-          "status are PROGRAM's; 126: it cannot be started, 127: it is not found, 1: the library is\n"
-          "not found, 2: wrong usage.\n"
-          "\n"
-          "  -o SECTION.KEY=VALUE   sets an option of the library ('gpushim config' lists them); those\n"
-          "                         of [general] by their key alone: -o log=info\n"
-          "  --print                prints the variables that it would set, NAME=VALUE, instead\n",
-          file);
+    fputs(
+        "usage: gpushim run [-o SECTION.KEY=VALUE]... [--no-NAME]... [--] PROGRAM [ARGUMENT]...\n"
+        "       gpushim run --print [-o SECTION.KEY=VALUE]... [--no-NAME]... [[--] PROGRAM]\n"
+        "Starts PROGRAM with the library: it comes first in LD_PRELOAD. What would keep it out of\n"
+        "PROGRAM is said on standard error, and PROGRAM is started all the same. Signals and exit\n"
+        "status are PROGRAM's; 126: it cannot be started, 127: it is not found, 1: the library is\n"
+        "not found, 2: wrong usage.\n"
+        "\n"
+        "  -o SECTION.KEY=VALUE   sets an option of the library ('gpushim config' lists them); "
+        "those\n"
+        "                         of [general] by their key alone: -o log=info\n"
+        "  --print                prints the variables that it would set, NAME=VALUE, instead\n",
+        file);
     run_option_list_off(file);
     return status;
 }

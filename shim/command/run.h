@@ -1,7 +1,7 @@
 /*
- * What the parts of `gpushim run` share: run.c finds the library and starts the program, run_options.c
- * sets the library's options, run_file.c reads what kind of file a program is, run_check.c says what
- * would keep the library out of it.
+ * What the parts of `gpushim run` share: run.c finds the library and starts the program,
+ * run_options.c sets the library's options, run_file.c reads what kind of file a program is,
+ * run_check.c says what would keep the library out of it.
  */
 #ifndef GS_SHIM_COMMAND_RUN_H
 #define GS_SHIM_COMMAND_RUN_H
@@ -37,13 +37,15 @@ struct run_file {
     char argument[RUN_INTERPRETER_SIZE];    /* what a script gives it before its own name */
 };
 
-/* Here and in the other files fstatat, not stat, which would bind the program to glibc 2.33 and later. */
+/* Here and in the other files fstatat, not stat, which would bind the program to glibc 2.33 and
+ * later. */
 void run_file_read(const char *path, struct run_file *ret);
-/* The file that a name means, as execvp has it. 0; or -ENOENT or -EACCES, and then ret_path is what may not be
- * executed. */
+/* The file that a name means, as execvp has it. 0; or -ENOENT or -EACCES, and then ret_path is what
+ * may not be executed. */
 int run_file_find(const char *name, char ret_path[PATH_MAX]);
 
-/* Warns on standard error of what will keep a library for `library` out of the program at `path`. */
+/* Warns on standard error of what will keep a library for `library` out of the program at `path`.
+ */
 void run_check(const char *path, const struct run_machine *library);
 
 /* "pool.decay=5 s": in the environment from now on, if config takes it. False, and said: it is no

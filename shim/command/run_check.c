@@ -1,7 +1,7 @@
 /*
- * What would keep the library out of a program that `gpushim run` starts, found before it is started: the
- * dynamic linker says nothing of most of it, and the program runs as if all were well. These are
- * warnings. Who can run without the library runs.
+ * What would keep the library out of a program that `gpushim run` starts, found before it is
+ * started: the dynamic linker says nothing of most of it, and the program runs as if all were well.
+ * These are warnings. Who can run without the library runs.
  */
 #include <elf.h>
 #include <fcntl.h>
@@ -89,8 +89,8 @@ static bool is_other_machine(const struct program *program, const struct run_mac
 
 /* ---- Raised rights -------------------------------------------------------------------------- */
 
-/* By what mode the program gives its caller other rights than he has, as the kernel decides it: none
- * where it is his own. NULL: it does not. */
+/* By what mode the program gives its caller other rights than he has, as the kernel decides it:
+ * none where it is his own. NULL: it does not. */
 static const char *other_rights(const struct stat *file)
 {
     if ((file->st_mode & S_ISUID) && file->st_uid != getuid())
@@ -157,20 +157,22 @@ static void check_linker(const struct program *program, const char *linker)
              "for glibc, as most distributions have",
              quoted);
     } else if (!is_glibc_linker(linker)) {
-        warn(program,
-             "is started by %s, not by glibc's dynamic linker, and may run without the library; use "
-             "a build for glibc, as most distributions have",
-             quoted);
+        warn(
+            program,
+            "is started by %s, not by glibc's dynamic linker, and may run without the library; use "
+            "a build for glibc, as most distributions have",
+            quoted);
     }
 }
 
 /* ---- Scripts -------------------------------------------------------------------------------- */
 
-/* What `env` is to run by the argument that a script's first line gives it. False: not to be told. */
+/* What `env` is to run by the argument that a script's first line gives it. False: not to be told.
+ */
 static bool env_runs(const char *argument, char ret_path[PATH_MAX])
 {
     char words[RUN_INTERPRETER_SIZE], *rest = words, *word;
-    const char *split = begins(argument, "-S")               ? argument + 2
+    const char *split = begins(argument, "-S")                ? argument + 2
                         : begins(argument, "--split-string=") ? strchr(argument, '=') + 1
                                                               : NULL;
 

@@ -1,6 +1,6 @@
 /*
- * Programs as files: which one a name means, and what the system makes of it when it is to run. Nothing
- * in a file is trusted.
+ * Programs as files: which one a name means, and what the system makes of it when it is to run.
+ * Nothing in a file is trusted.
  */
 #include <elf.h>
 #include <errno.h>
@@ -34,7 +34,8 @@ static void read_linker(int fd, const Elf64_Ehdr *elf, struct run_file *ret)
     }
 }
 
-/* The first words of a script's line, as the kernel splits it: the interpreter, and all the rest. */
+/* The first words of a script's line, as the kernel splits it: the interpreter, and all the rest.
+ */
 static void read_line(char *line, struct run_file *ret)
 {
     static const char blanks[] = " \t";
@@ -98,8 +99,8 @@ void run_file_read(const char *path, struct run_file *ret)
 }
 
 /* What is in a folder of PATH: 0, -EACCES, or -ENOENT where the search goes on as if nothing were
- * there: a folder, too, and what lies where this user may not look. So do shells; execvp would blame
- * such a place for every name that is not found. */
+ * there: a folder, too, and what lies where this user may not look. So do shells; execvp would
+ * blame such a place for every name that is not found. */
 static int try_folder(const char *path)
 {
     struct stat status;

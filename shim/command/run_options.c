@@ -1,7 +1,7 @@
 /*
- * The options that `gpushim run` is given: each becomes its variable in the environment, after config's
- * own table and parser have taken it. So a slip of the pen is a mistake here, where somebody sees it,
- * and not a line in the program's log.
+ * The options that `gpushim run` is given: each becomes its variable in the environment, after
+ * config's own table and parser have taken it. So a slip of the pen is a mistake here, where
+ * somebody sees it, and not a line in the program's log.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +12,8 @@
 
 static uint64_t were_set; /* by index in gs_options */
 
-/* Whether this is the option's name, as in "pool.decay", "log", or "general.log", the section by which
- * files know it. */
+/* Whether this is the option's name, as in "pool.decay", "log", or "general.log", the section by
+ * which files know it. */
 static bool is_name(const struct gs_option *option, struct gs_text text)
 {
     const struct gs_text general = gs_text_of("general.");
@@ -28,7 +28,8 @@ static bool is_name(const struct gs_option *option, struct gs_text text)
     return strcmp(option->section, "general") == 0 && gs_text_equal(text, option->key);
 }
 
-/* Whether it was meant: the variable's name, or the key without its section or under a wrong one. */
+/* Whether it was meant: the variable's name, or the key without its section or under a wrong one.
+ */
 static bool is_nearly(const struct gs_option *option, struct gs_text text)
 {
     const char *dot = memrchr(text.at, '.', text.size);

@@ -1,6 +1,6 @@
 /*
- * gpushim stats and gpushim top: what every process with the library has of each GPU's memory, and what
- * it did there (figures.h).
+ * gpushim stats and gpushim top: what every process with the library has of each GPU's memory, and
+ * what it did there (figures.h).
  */
 #include <poll.h>
 #include <stdio.h>
@@ -27,7 +27,8 @@ static void add_rates(struct table *table, const struct table *before)
                 row->who.told != old->who.told || row->device != old->device || seconds <= 0)
                 continue;
             row->rate = (double)(row->figures.hits + row->figures.misses - old->figures.hits -
-                                 old->figures.misses) / seconds;
+                                 old->figures.misses) /
+                        seconds;
             row->slow_rate = (double)(row->figures.slow - old->figures.slow) / seconds;
         }
 }
@@ -85,7 +86,7 @@ static void write_row(struct json *json, const struct row *row)
     char uuid[33];
 
     json_open(json, NULL, '{');
-    write_who(json, &row->who);
+    who_write(json, &row->who);
     json_bool(json, "stopped", row->stopped);
     json_text(json, "silent", row->silent[0] ? row->silent : NULL);
     if (row->has_figures) {
@@ -188,7 +189,8 @@ static bool take_every(int *argc, char **argv, unsigned *every_ms)
         }
         *every_ms = milliseconds(time);
         if (!*every_ms)
-            return command_complain("--watch takes seconds from 0.1 to 86400, and not '%s'", time), false;
+            return command_complain("--watch takes seconds from 0.1 to 86400, and not '%s'", time),
+                   false;
     }
     *argc = count;
     return true;
@@ -211,21 +213,23 @@ static int begin(int argc, char **argv, const char *usage, unsigned every_ms, bo
 
 int command_stats(int argc, char **argv)
 {
-    static const char usage[] =
-        "usage: gpushim stats [PID] [--watch SECONDS] [--json]\n"
-        "What every process with the library has of each GPU's memory, in MiB: had from the driver\n"
-        "(reserved), the program's (live), free for it (cached), freed and waiting for the GPU (retired),\n"
-        "freed and still used by other processes (limbo); and what it did since it began, or a second.\n"
-        "With --watch again and again; with --json one line each time.\n";
+    static const char usage[] = "usage: gpushim stats [PID] [--watch SECONDS] [--json]\n"
+                                "What every process with the library has of each GPU's memory, in "
+                                "MiB: had from the driver\n"
+                                "(reserved), the program's (live), free for it (cached), freed and "
+                                "waiting for the GPU (retired),\n"
+                                "freed and still used by other processes (limbo); and what it did "
+                                "since it began, or a second.\n"
+                                "With --watch again and again; with --json one line each time.\n";
 
     return begin(argc, argv, usage, 0, false);
 }
 
 int command_top(int argc, char **argv)
 {
-    static const char usage[] =
-        "usage: gpushim top [PID] [--watch SECONDS]\n"
-        "As gpushim stats, on a page that is refreshed every 2 seconds; once, where it is no terminal.\n";
+    static const char usage[] = "usage: gpushim top [PID] [--watch SECONDS]\n"
+                                "As gpushim stats, on a page that is refreshed every 2 seconds; "
+                                "once, where it is no terminal.\n";
     bool is_terminal = isatty(STDOUT_FILENO);
 
     return begin(argc, argv, usage, is_terminal ? EVERY_S * 1000 : 0, is_terminal);

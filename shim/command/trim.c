@@ -1,9 +1,8 @@
 /*
- * gpushim trim: has processes give back to the driver what they keep of GPU memory and do not use, as they
- * do for each other where a GPU is full (core/share/pressure.c). Their programs notice nothing but that the
- * next large allocation takes longer.
+ * gpushim trim: has processes give back to the driver what they keep of GPU memory and do not use,
+ * as they do for each other where a GPU is full (core/share/pressure.c). Their programs notice
+ * nothing but that the next large allocation takes longer.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -23,8 +22,8 @@ struct trimming {
     struct json *json; /* NULL: text */
 };
 
-/* What of the device was given back; a negative errno: nobody can say. 0 where it gives none now, which
- * one that was asked a moment ago may do. */
+/* What of the device was given back; a negative errno: nobody can say. 0 where it gives none now,
+ * which one that was asked a moment ago may do. */
 static int64_t ask_back(int fd, const unsigned char uuid[16], uint32_t request,
                         union gs_wire_message *ret_answer)
 {
@@ -52,7 +51,8 @@ static int64_t ask_back(int fd, const unsigned char uuid[16], uint32_t request,
         if (ret_answer->head.type != GS_WIRE_PURGED)
             return -EPROTO;
         if (!ret_answer->purged.more)
-            return ret_answer->purged.given < INT64_MAX ? (int64_t)ret_answer->purged.given : -EPROTO;
+            return ret_answer->purged.given < INT64_MAX ? (int64_t)ret_answer->purged.given
+                                                        : -EPROTO;
     }
 }
 
@@ -62,7 +62,7 @@ static void tell(struct trimming *trimming, const struct who *who, unsigned devi
     trimming->failed |= silent[0] != 0;
     if (trimming->json) {
         json_open(trimming->json, NULL, '{');
-        write_who(trimming->json, who);
+        who_write(trimming->json, who);
         json_number(trimming->json, "device", device);
         json_number(trimming->json, "given_bytes", given < 0 ? 0 : (uint64_t)given);
         json_text(trimming->json, "silent", silent[0] ? silent : NULL);
@@ -90,34 +90,36 @@ static void trim(struct trimming *trimming, struct who *who, int fd)
         if (pidfd >= 0)
             close(pidfd);
         if (error || answer.head.type != GS_WIRE_REPORT) {
-            tell_silence(silent, sizeof silent, error, &answer);
+            ask_silence(silent, sizeof silent, error, &answer);
             tell(trimming, who, device, 0, silent);
             return;
         }
         gs_wire_printable(answer.report.name);
-        see(who, who->pid, answer.report.pid, answer.report.name);
+        who_fill(who, who->pid, answer.report.pid, answer.report.name);
         if (!answer.report.has_figures)
             return;
         if (!figures->cached && !figures->ordered && !figures->retired)
             continue;
         given = ask_back(fd, figures->uuid, device + 1, &given_answer);
         if (given < 0)
-            tell_silence(silent, sizeof silent, given == -EPERM ? 0 : (int)given, &given_answer);
+            ask_silence(silent, sizeof silent, given == -EPERM ? 0 : (int)given, &given_answer);
         tell(trimming, who, device, given, silent);
         if (given < 0)
             return;
     }
 }
 
-static void trim_listener(struct trimming *trimming, int directory, const char *name)
+static void trim_listener(void *arg, int directory, const char *name)
 {
-    int fd = is_broker(name) ? -1
-                             : gs_directory_connect(directory, trimming->options, name, ANSWER_NS);
+    struct trimming *trimming = arg;
+    int fd = ask_is_broker(name)
+                 ? -1
+                 : gs_directory_connect(directory, trimming->options, name, ANSWER_NS);
     struct who who;
 
     if (fd < 0)
         return;
-    see(&who, pid_of_listener(fd), 0, "");
+    who_fill(&who, ask_pid_of_listener(fd), 0, "");
     if (!trimming->only || who.pid == trimming->only) {
         trimming->found = true;
         trim(trimming, &who, fd);
@@ -125,35 +127,17 @@ static void trim_listener(struct trimming *trimming, int directory, const char *
     close(fd);
 }
 
-static void trim_all(struct trimming *trimming)
-{
-    char reason[GS_REASON_SIZE];
-    unsigned place = 0;
-    int directory;
-
-    while ((directory = gs_directory_next(trimming->options, &place, reason)) >= 0) {
-        DIR *names = fdopendir(directory);
-        const struct dirent *entry;
-
-        while (names && (entry = readdir(names)))
-            if (is_ours(entry->d_name))
-                trim_listener(trimming, dirfd(names), entry->d_name);
-        if (names)
-            closedir(names);
-        else
-            close(directory);
-    }
-}
-
 int command_trim(int argc, char **argv)
 {
     static const char usage[] =
         "usage: gpushim trim PID|all [--json]\n"
-        "Has that process, or all of this user's, give back to the driver what they keep of GPU memory and do\n"
+        "Has that process, or all of this user's, give back to the driver what they keep of GPU "
+        "memory and do\n"
         "not use. They have to have pool.neighbours on, as they do where nobody says otherwise.\n";
     struct gs_share_options options;
     struct json json = {.file = stdout};
     struct trimming trimming = {.options = &options};
+    char reason[GS_REASON_SIZE];
     bool as_json;
     int status;
 
@@ -168,15 +152,16 @@ int command_trim(int argc, char **argv)
     trimming.json = as_json ? &json : NULL;
     if (as_json)
         json_open(&json, NULL, '[');
-    trim_all(&trimming);
+    ask_each(&options, trim_listener, &trimming, reason);
     if (as_json) {
         json_close(&json, ']');
         json_end(&json);
     }
     if (trimming.only && !trimming.found) {
-        command_complain("process %ld cannot be asked: it has not the library, holds less than 64 MiB, or "
-                         "has another share.dir (gpushim stats %ld)",
-                         trimming.only, trimming.only);
+        command_complain(
+            "process %ld cannot be asked: it has not the library, holds less than 64 MiB, or "
+            "has another share.dir (gpushim stats %ld)",
+            trimming.only, trimming.only);
         return COMMAND_WRONG;
     }
     return trimming.failed ? COMMAND_WRONG : COMMAND_WELL;

@@ -1,11 +1,10 @@
 /*
- * gpushim who: the processes that share GPU memory, who holds what of theirs and since when, and what is
- * freed and still held. Each is asked at its socket in the folder (core/share/report.c answers). Pids
- * are as the reader sees them, by the kernel's word, or marked as what the process calls itself.
+ * gpushim who: the processes that share GPU memory, who holds what of theirs and since when, and
+ * what is freed and still held. Each is asked at its socket in the folder (core/share/report.c
+ * answers). Pids are as the reader sees them, by the kernel's word, or marked as what the process
+ * calls itself.
  */
-#include <dirent.h>
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,12 +37,12 @@ struct sharer {
 
 /* ---- Asking --------------------------------------------------------------------------------- */
 
-/* Without a pidfd (an old kernel, a process that has ended) the number counts that who answers sees,
- * if his is the one that is seen here. */
+/* Without a pidfd (an old kernel, a process that has ended) the number counts that who answers
+ * sees, if his is the one that is seen here. */
 static bool add_holder(struct sharer *sharer, const struct gs_wire_report *report, int pidfd)
 {
     struct holder *holder;
-    long pid = pid_of(pidfd);
+    long pid = ask_pid_of_pidfd(pidfd);
 
     if (!report->left && !report->references)
         return true;
@@ -52,7 +51,7 @@ static bool add_holder(struct sharer *sharer, const struct gs_wire_report *repor
     holder = calloc(1, sizeof *holder);
     if (!holder)
         return false;
-    see(&holder->who, pid, report->client_pid, report->client_name);
+    who_fill(&holder->who, pid, report->client_pid, report->client_name);
     holder->stopped = pid && gs_alive_is_stopped((pid_t)pid);
     holder->report = *report;
     *sharer->last = holder;
@@ -75,13 +74,13 @@ static void ask_all(struct sharer *sharer, int fd)
             if (i == 0) {
                 sharer->report = answer.report;
                 sharer->is_broker = answer.report.is_broker;
-                see(&sharer->who, sharer->who.pid, answer.report.pid, answer.report.name);
+                who_fill(&sharer->who, sharer->who.pid, answer.report.pid, answer.report.name);
             }
             clients = answer.report.clients;
             if (i < clients && !add_holder(sharer, &answer.report, pidfd))
                 error = -ENOMEM;
         } else {
-            tell_silence(sharer->silent, sizeof sharer->silent, error, &answer);
+            ask_silence(sharer->silent, sizeof sharer->silent, error, &answer);
             error = -ENOMSG;
         }
         if (pidfd >= 0)
@@ -127,18 +126,19 @@ static void print_holder(const struct holder *holder)
     if (report->references) {
         printf("  held by ");
         print_who(&holder->who);
-        printf(" (%.15s)%s: %llu blocks, %llu KiB, the longest for %llu s; of freed ones %llu, %llu "
-               "KiB\n",
-               holder->who.name, holder->stopped ? ", which is stopped" : "",
-               (unsigned long long)report->references, in_kib(report->reference_bytes),
-               in_seconds(report->reference_age_ns), (unsigned long long)report->limbo_references,
-               in_kib(report->limbo_reference_bytes));
+        printf(
+            " (%.15s)%s: %llu blocks, %llu KiB, the longest for %llu s; of freed ones %llu, %llu "
+            "KiB\n",
+            holder->who.name, holder->stopped ? ", which is stopped" : "",
+            (unsigned long long)report->references, in_kib(report->reference_bytes),
+            in_seconds(report->reference_age_ns), (unsigned long long)report->limbo_references,
+            in_kib(report->limbo_reference_bytes));
     }
     if (report->limbo_references)
-        printf("    the oldest of these, block %llu of %llu KiB: held for %llu s, freed %llu s ago\n",
-               (unsigned long long)report->limbo_block_id, in_kib(report->limbo_block_size),
-               in_seconds(report->limbo_block_held_ns),
-               in_seconds(report->limbo_block_freed_ns));
+        printf(
+            "    the oldest of these, block %llu of %llu KiB: held for %llu s, freed %llu s ago\n",
+            (unsigned long long)report->limbo_block_id, in_kib(report->limbo_block_size),
+            in_seconds(report->limbo_block_held_ns), in_seconds(report->limbo_block_freed_ns));
 }
 
 static void print_sharer(const struct sharer *sharer, const char *socket)
@@ -148,11 +148,12 @@ static void print_sharer(const struct sharer *sharer, const char *socket)
     if (report->head.type == GS_WIRE_REPORT) {
         printf("%s ", sharer->is_broker ? "broker" : "process");
         print_who(&sharer->who);
-        printf(" (%.15s): %llu blocks shared, %llu KiB; freed and kept %llu, %llu KiB, the oldest for "
-               "%llu s\n",
-               sharer->who.name, (unsigned long long)report->exports, in_kib(report->bytes),
-               (unsigned long long)report->limbo, in_kib(report->limbo_bytes),
-               in_seconds(report->limbo_age_ns));
+        printf(
+            " (%.15s): %llu blocks shared, %llu KiB; freed and kept %llu, %llu KiB, the oldest for "
+            "%llu s\n",
+            sharer->who.name, (unsigned long long)report->exports, in_kib(report->bytes),
+            (unsigned long long)report->limbo, in_kib(report->limbo_bytes),
+            in_seconds(report->limbo_age_ns));
     }
     for (const struct holder *holder = sharer->holders; holder; holder = holder->next)
         print_holder(holder);
@@ -178,7 +179,7 @@ static void write_holder(struct json *json, const struct holder *holder)
     const struct gs_wire_report *report = &holder->report;
 
     json_open(json, NULL, '{');
-    write_who(json, &holder->who);
+    who_write(json, &holder->who);
     json_bool(json, "stopped", holder->stopped);
     json_number(json, "blocks_left", report->left);
     json_number(json, "blocks", report->references);
@@ -203,7 +204,7 @@ static void write_sharer(struct json *json, const struct sharer *sharer)
 
     json_open(json, NULL, '{');
     json_bool(json, "broker", sharer->is_broker);
-    write_who(json, &sharer->who);
+    who_write(json, &sharer->who);
     json_text(json, "silent", sharer->silent[0] ? sharer->silent : NULL);
     json_number(json, "blocks", report->exports);
     json_number(json, "bytes", report->bytes);
@@ -221,7 +222,7 @@ static void write_sharer(struct json *json, const struct sharer *sharer)
 
 struct listing {
     const struct gs_share_options *options;
-    long only;         /* the pid that is asked about; 0: all */
+    long only; /* the pid that is asked about; 0: all */
     bool found;
     struct json *json; /* NULL: text */
 };
@@ -235,14 +236,15 @@ static bool is_asked_about(const struct listing *listing, const struct sharer *s
     return is;
 }
 
-static void list_one(struct listing *listing, int directory, const char *name)
+static void list_one(void *arg, int directory, const char *name)
 {
+    struct listing *listing = arg;
     int fd = gs_directory_connect(directory, listing->options, name, ANSWER_NS);
-    struct sharer sharer = {.is_broker = is_broker(name), .last = &sharer.holders};
+    struct sharer sharer = {.is_broker = ask_is_broker(name), .last = &sharer.holders};
 
     if (fd < 0)
         return;
-    see(&sharer.who, pid_of_listener(fd), 0, "");
+    who_fill(&sharer.who, ask_pid_of_listener(fd), 0, "");
     ask_all(&sharer, fd);
     close(fd);
     if (is_asked_about(listing, &sharer)) {
@@ -260,26 +262,12 @@ static void list_one(struct listing *listing, int directory, const char *name)
     }
 }
 
-static void list_all(struct listing *listing, int directory)
-{
-    DIR *names = fdopendir(dup(directory));
-    const struct dirent *entry;
-
-    if (!names) {
-        command_complain("%s", strerror(errno));
-        return;
-    }
-    while ((entry = readdir(names)))
-        if (is_ours(entry->d_name))
-            list_one(listing, directory, entry->d_name);
-    closedir(names);
-}
-
-static const char usage[] =
-    "usage: gpushim who [PID] [--json]\n"
-    "Lists the processes that share GPU memory, who holds what of theirs and since when, and what is\n"
-    "freed and still held. With PID, what that process shares or holds. GPUSHIM_SHARE_DIR names the\n"
-    "folder of their sockets.\n";
+static const char usage[] = "usage: gpushim who [PID] [--json]\n"
+                            "Lists the processes that share GPU memory, who holds what of theirs "
+                            "and since when, and what is\n"
+                            "freed and still held. With PID, what that process shares or holds. "
+                            "GPUSHIM_SHARE_DIR names the\n"
+                            "folder of their sockets.\n";
 
 int command_who(int argc, char **argv)
 {
@@ -287,9 +275,9 @@ int command_who(int argc, char **argv)
     struct json json = {.file = stdout};
     struct listing listing = {.options = &options};
     char reason[GS_REASON_SIZE];
-    unsigned place = 0, looked = 0;
-    int directory, status;
+    unsigned folders;
     bool as_json;
+    int status;
 
     if (!command_arguments(&argc, argv, 1, usage, &as_json, &status))
         return status;
@@ -300,18 +288,16 @@ int command_who(int argc, char **argv)
     listing.json = as_json ? &json : NULL;
     if (as_json)
         json_open(&json, NULL, '[');
-    for (; (directory = gs_directory_next(&options, &place, reason)) >= 0; looked++) {
-        list_all(&listing, directory);
-        close(directory);
-    }
+    folders = ask_each(&options, list_one, &listing, reason);
     if (as_json)
         json_close(&json, ']');
     if (as_json && !json_end(&json))
         return COMMAND_WRONG;
-    if (!looked)
+    if (!folders)
         command_complain("%s", reason);
     else if (listing.only && !listing.found)
-        command_complain("process %ld shares nothing that this user may see, and holds nothing of others",
-                         listing.only);
-    return looked && (!listing.only || listing.found) ? COMMAND_WELL : COMMAND_WRONG;
+        command_complain(
+            "process %ld shares nothing that this user may see, and holds nothing of others",
+            listing.only);
+    return folders && (!listing.only || listing.found) ? COMMAND_WELL : COMMAND_WRONG;
 }

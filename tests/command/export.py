@@ -166,7 +166,7 @@ def prove_file(folder):
             check(run.returncode == 1 and why in run.stderr and '--textfile takes' in run.stderr,
                   f'{bad} is refused, with the way out: {run}')
         check(not [name for name in os.listdir(os.path.dirname(place)) if
-                   name.startswith(os.path.basename(place) + '.tmp')], 'nothing is left of that either')
+                   name.startswith('.gpushim-')], 'nothing is left of that either')
 
 
 # ---- The server --------------------------------------------------------------------------------------
