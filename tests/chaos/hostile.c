@@ -52,7 +52,9 @@
 #define MANY         2000 /* exported blocks that nobody opens */
 #define ATTACK_S     90 /* the longest that a phase may take */
 #define RSS_MORE_KIB 8192
-#define FDS_MORE     2200 /* two for each of 1024 clients, and some */
+/* Two for each of 1024 clients, 256 that wait to be closed, the 253 of a message in the hands of each
+ * closer that a user may have (core/share/discard.c), and some. */
+#define FDS_MORE     (2 * 1024 + 256 + 2 * 253 + 100)
 #define WORST_TICKS  500
 #define USUAL_NS     1000000u /* 99 of 100 calls */
 #define OPEN_WORST_TICKS 3000

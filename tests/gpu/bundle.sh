@@ -20,7 +20,7 @@ die()
 }
 
 conformance=tests/conformance/conformance
-programs="shim/libgpushim.so shim/command/gpushim-broker $conformance ${conformance}_peer
+programs="shim/libgpushim.so shim/command/gpushim shim/command/gpushim-broker $conformance ${conformance}_peer
     examples/share/share_driver tests/chaos/chaos tests/stress/stress tests/stress/single
     tests/stress/libgpushim-no-epochs.so tests/stress/libgpushim-no-order.so tests/chaos/libmutant_hang-up.so tests/rdma/registration
     tests/fuzz/differential/differential"

@@ -9,8 +9,8 @@
 #
 #   conformance two_gpu cudart examples register torch_stats torch_memory stress single chaos
 #   differential numba
-#   sanitizer cupy jax nccl peer torch_share torch_kill torch_steps torch_graph torch_compile
-#   torch_fork
+#   sanitizer cupy jax nccl peer command torch_share torch_kill torch_steps torch_graph
+#   torch_compile torch_fork
 #
 # Every program has its time limit and a failure stops nothing. Ends with a table: name, native
 # result, result under the shim, equal or what differs. $OUT, /tmp/gpu-out by default, gets the
@@ -25,8 +25,8 @@ set -u
 
 alone='conformance two_gpu cudart examples register torch_stats torch_memory stress single chaos'
 alone="$alone differential numba"
-beside='sanitizer cupy jax nccl peer torch_share torch_kill torch_steps torch_graph'
-beside="$beside torch_compile torch_fork"
+beside='sanitizer cupy jax nccl peer command torch_share torch_kill torch_steps'
+beside="$beside torch_graph torch_compile torch_fork"
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 # shellcheck source=tests/lib.sh
@@ -590,6 +590,21 @@ part_torch_share()
     both torch_share 60 python3 "$workloads/torch_share.py"
     both torch_share_expandable 60 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
         python3 "$workloads/torch_share.py"
+}
+
+# The command looks at a program that it started; there is nothing to compare it with.
+part_command()
+{
+    needs command torch || return 0
+    run native "$logs/command.shim" 150 python3 "$workloads/command.py" "$bundle/gpushim"
+    outcome='as it should be'
+    if [ "$(cat "$logs/command.shim.status")" != 0 ]; then
+        wrong
+        outcome='wrong: see the log'
+        cat "$logs/command.shim.err"
+    fi
+    row command - "$(grep -c '^RESULT .* ok$' "$logs/command.shim") checks ok" "$outcome"
+    grep -v '^RESULT .* ok$' "$logs/command.shim" | cut -c 1-200
 }
 
 part_torch_kill()

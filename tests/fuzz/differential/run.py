@@ -267,6 +267,11 @@ def against(arguments, right):
     return 1 if bad or not made else 0
 
 
+def gpus():
+    listed = subprocess.run(['nvidia-smi', '-L'], capture_output=True, text=True, check=True).stdout
+    return sum(line.startswith('GPU') for line in listed.splitlines())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -278,7 +283,8 @@ def main():
     parser.add_argument('--right', default='shim:software')
     parser.add_argument('--against')
     parser.add_argument('--steps', type=int, help='300 each, on a GPU 200')
-    parser.add_argument('--devices', type=int, default=2)
+    parser.add_argument('--devices', type=int,
+                        help='2, on a GPU machine as many of them as there are')
     parser.add_argument('--jobs', type=int, help='programs at once, 1, on a GPU up to 16')
     parser.add_argument('--most', type=int, default=5, help='differing seeds, then it ends')
     parser.add_argument('--shrink', type=float, default=60, help='seconds for each')
@@ -287,6 +293,7 @@ def main():
     arguments = parser.parse_args()
     arguments.gpu = ':gpu' in arguments.left + arguments.right
     arguments.steps = arguments.steps or (200 if arguments.gpu else 300)
+    arguments.devices = arguments.devices or (min(2, gpus()) if arguments.gpu else 2)
     arguments.jobs = arguments.jobs or (min(16, os.cpu_count()) if arguments.gpu else 1)
     program = arguments.program or (BUILD / 'tests/fuzz/differential/differential'
                                     if BUILD.exists() else BUNDLE / 'differential')
