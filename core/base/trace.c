@@ -193,14 +193,18 @@ static void insert_locked(struct buffer *buffer, const struct gs_trace_mark *mar
 void gs_trace_put(const struct gs_trace_mark *mark, struct gs_trace_event *event,
                   const uint64_t *frames)
 {
+    const uint64_t now = gs_now_ns();
     struct buffer *buffer = mine ? mine : get_buffer();
-    uint64_t now = gs_now_ns(), took = now - mark->began_ns;
     size_t size = sizeof *event + event->frames * sizeof *frames;
+    uint64_t began, took;
 
     if (!buffer || buffer->inside)
         return;
-    event->time_ns = mark->began_ns > trace.began_ns ? mark->began_ns - trace.began_ns : 0;
-    event->took_ns = took > UINT32_MAX ? UINT32_MAX : (uint32_t)took;
+    began = mark->began_ns > trace.began_ns ? mark->began_ns : trace.began_ns;
+    took = now > began ? now - began : 0; /* a child's first call began before its file */
+    event->time_ns = began - trace.began_ns;
+    if (!event->took_ns)
+        event->took_ns = took > UINT32_MAX ? UINT32_MAX : (uint32_t)took;
     buffer->inside = true;
     gs_latch_take(&buffer->lock);
     if (buffer->used + size > GS_TRACE_BUFFER)

@@ -99,7 +99,7 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
     struct gs_block *block;
     CUdeviceptr address;
     const struct gs_trace_mark mark = gs_trace_begin();
-    uint64_t began = mark.began_ns;
+    uint64_t began = mark.began_ns, ready;
     size_t need, chunk_size, reserved;
     const struct gs_device *device;
     CUcontext context;
@@ -123,6 +123,7 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
     }
     if (status != GS_OK)
         return status;
+    ready = gs_now_ns();
     gs_latch_take(&arena->lock);
     /* With what it held once it would not have had to. */
     again = arena->reserved + chunk_size <= arena->counts.reserved_peak;
@@ -137,7 +138,7 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
     if (status == GS_OK) {
         gs_trace_outcome = GS_TRACE_NEW;
         if (gs_tracing())
-            gs_record_chunk(core, &mark, GS_TRACE_CHUNK_MADE, device->ordinal, address, chunk_size);
+            gs_record_made(core, &mark, ready, device->ordinal, address, chunk_size);
         gs_peers_admit(core, address);
         look_at_left(core, device->ordinal, context, chunk_size);
     } else {

@@ -83,28 +83,44 @@ void gs_record_call(struct gs_core *core, const struct gs_record_call *call)
         tell_figures(core, call->device, call->mark.began_ns);
 }
 
-void gs_record_chunk(struct gs_core *core, const struct gs_trace_mark *mark, enum gs_trace_op op,
-                     CUdevice device, uint64_t address, size_t size)
+static void put_chunk(struct gs_core *core, const struct gs_trace_mark *mark,
+                      struct gs_trace_event *event)
 {
-    struct gs_trace_event event = {.op = (uint8_t)op,
+    tell_device(core, event->device);
+    gs_trace_put(mark, event, NULL);
+    tell_figures(core, event->device, mark->began_ns);
+}
+
+void gs_record_made(struct gs_core *core, const struct gs_trace_mark *mark, uint64_t ready_ns,
+                    CUdevice device, uint64_t address, size_t size)
+{
+    uint64_t took = ready_ns - mark->began_ns;
+    struct gs_trace_event event = {.op = GS_TRACE_CHUNK_MADE,
+                                   .device = (uint8_t)device,
+                                   .took_ns = took > UINT32_MAX ? UINT32_MAX : (uint32_t)took,
+                                   .call = {.address = address, .size = size}};
+
+    put_chunk(core, mark, &event);
+}
+
+void gs_record_gone(struct gs_core *core, const struct gs_trace_mark *mark, CUdevice device,
+                    uint64_t address, size_t size)
+{
+    struct gs_trace_event event = {.op = GS_TRACE_CHUNK_GONE,
                                    .device = (uint8_t)device,
                                    .call = {.address = address, .size = size}};
 
-    tell_device(core, device);
-    gs_trace_put(mark, &event, NULL);
-    tell_figures(core, device, mark->began_ns);
+    put_chunk(core, mark, &event);
 }
 
 CUdevice gs_record_device_at(const struct gs_core *core, uint64_t address)
 {
     const struct gs_span *span = gs_map_find(&core->map, address);
-    const struct gs_arena *arena;
 
     if (!span || span->kind != GS_SPAN_CHUNK)
         return -1;
-    /* Neither record is ever given back, so a chunk that goes meanwhile does no harm. */
-    arena = __atomic_load_n(&((const struct gs_chunk *)span)->arena, __ATOMIC_RELAXED);
-    return arena->device->ordinal;
+    /* The record is never given back, so a chunk that goes meanwhile does no harm. */
+    return __atomic_load_n(&((const struct gs_chunk *)span)->device, __ATOMIC_RELAXED);
 }
 
 CUdevice gs_record_device_of(struct gs_core *core, CUstream stream)

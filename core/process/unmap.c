@@ -34,8 +34,7 @@ static size_t unmap_chunk(struct gs_core *core, struct gs_chunk *chunk)
         gs_device_unmap(&core->driver, chunk->handle, chunk->span.base, chunk->span.size);
         bytes = chunk->span.size;
         if (gs_tracing())
-            gs_record_chunk(core, &mark, GS_TRACE_CHUNK_GONE, chunk->arena->device->ordinal,
-                            chunk->span.base, bytes);
+            gs_record_gone(core, &mark, chunk->device, chunk->span.base, bytes);
         __atomic_store_n(&core->shared.released_ns, gs_now_ns(), __ATOMIC_SEQ_CST);
     }
     if (chunk->releasing)

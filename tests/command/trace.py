@@ -14,6 +14,7 @@ BLOCK_MAGIC = 0x4b4c4247
 EVENTS, MODULES, DEVICES, END = range(1, 5)
 (ALLOC, FREE, ALLOC_ASYNC, FREE_ASYNC, CHUNK_MADE, CHUNK_GONE, EXPORTED, OPENED, CLOSED,
  IS_FIGURES) = range(1, 11)
+MAKES = (ALLOC, ALLOC_ASYNC, CHUNK_MADE, OPENED)
 NONE, CACHED, FURTHER, NEW, WAITED, DRIVER, REFUSED = range(7)
 assert (HEADER.size, BLOCK.size, DEVICE.size, EVENT.size + CALL.size) == (104, 24, 96, 48)
 
@@ -60,7 +61,8 @@ class Trace:
             self.take(kind, thread, data[at + BLOCK.size:at + size])
             at += size
         self.cut = len(data) - at
-        self.events.sort(key=lambda event: event.time_ns) # stable: a block's are in order
+        # What makes memory, by its end: then each address is made and goes by turns.
+        self.events.sort(key=lambda event: event.time_ns + (event.took_ns if event.op in MAKES else 0))
 
     def take(self, kind, thread, data):
         if kind == EVENTS:
