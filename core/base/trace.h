@@ -54,8 +54,8 @@ struct gs_trace_mark {
 
 struct gs_trace_mark gs_trace_begin(void);
 /* Records an event that began at the mark, in the order of the begins: its op, device, outcome,
- * frames and union are the caller's, and took_ns where that is not 0: the call has ended before. Waits for the file where the buffer
- * is full. */
+ * frames and union are the caller's, and took_ns where that is not 0: the call has ended before.
+ * Waits for the file where the buffer is full. */
 void gs_trace_put(const struct gs_trace_mark *mark, struct gs_trace_event *event,
                   const uint64_t *frames);
 /* A device that the events name, at once. */
