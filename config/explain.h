@@ -1,6 +1,6 @@
 /* A configuration in words, for programs that tell people about it (gpushim config): each option's
  * value as the file has it, where it came from, which files were looked for, and names that were
- * meant to be an option's. The library uses none of it, and so has none of it linked in.
+ * meant to be an option's. The library itself uses the rows alone, for its log's first line.
  */
 #ifndef GS_CONFIG_EXPLAIN_H
 #define GS_CONFIG_EXPLAIN_H
