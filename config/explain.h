@@ -54,6 +54,7 @@ struct gs_config_row {
     char value[GS_VALUE_SIZE]; /* as a variable takes it; reading it gives the same */
     bool fits_file;            /* and so does a line of a file */
     bool is_default;           /* its value, whoever named it */
+    bool live;                 /* it can be changed while a program runs */
 };
 
 /* As gs_config_load, and says where everything came from. Complaints, none of them left out, come

@@ -32,7 +32,7 @@
  * once, and until the target takes a line again, lines are left out at once. */
 #define WAIT_MS 100
 
-static _Atomic int threshold = GS_LOG_WARNING;
+int gs_log_level = GS_LOG_WARNING;
 static _Atomic int target = STDERR_FILENO;
 
 /* Where a target that is not stderr was opened, and what was there: the program may close the
@@ -103,7 +103,7 @@ const char *gs_log_configure(enum gs_log_level level, const char *path)
     int fd = STDERR_FILENO;
     struct stat status;
 
-    atomic_store(&threshold, level);
+    __atomic_store_n(&gs_log_level, (int)level, __ATOMIC_RELAXED);
     if (path) {
         fd = open_target(path, &status);
         if (fd < 0 && errno == ELOOP)
@@ -158,7 +158,7 @@ static int current_target(void)
 
 bool gs_log_shows(enum gs_log_level level)
 {
-    return (int)level <= atomic_load_explicit(&threshold, memory_order_relaxed);
+    return (int)level <= __atomic_load_n(&gs_log_level, __ATOMIC_RELAXED);
 }
 
 /* Whether a line is to be written; *ret_last: it is the last one of its place. */

@@ -19,6 +19,10 @@
  * Call it before other threads log. */
 const char *gs_log_configure(enum gs_log_level level, const char *path);
 
+/* Atomic: lines above this level are not written. gs_log_configure sets it, and so may core
+ * (struct gs_log). */
+__attribute__((visibility("hidden"))) extern int gs_log_level;
+
 /* Whether lines of this level are written. */
 bool gs_log_shows(enum gs_log_level level);
 

@@ -179,8 +179,7 @@ static bool start_core(const struct gs_config *config)
                           .bytes = config->registrations.bytes},
         .retiring_percent = (unsigned)config->pool.retiring_limit,
         .purge_ns = config->pool.decay,
-        .log = {.line = core_line,
-                .no_debug = (enum gs_log_level)config->general.log < GS_LOG_DEBUG},
+        .log = {.line = core_line, .level = &gs_log_level},
     };
     struct gs_driver driver;
     const char *missing = fill_driver(&driver);

@@ -62,6 +62,8 @@ void *gs_driver_symbol(const char *name)
     return (void *)&given;
 }
 
+int gs_log_level;
+
 const char *gs_log_configure(enum gs_log_level level, const char *path)
 {
     given.level = level;
