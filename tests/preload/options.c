@@ -13,6 +13,8 @@
 #include "core/api/core.h"
 #include "core/share/directory.h"
 #include "shim/log.h"
+#include "shim/lookup/leave.h"
+#include "shim/say.h"
 #include "shim/lookup/driver.h"
 #include "shim/registration/pinning.h"
 #include "shim/state.h"
@@ -60,11 +62,25 @@ void *gs_driver_symbol(const char *name)
     return (void *)&given;
 }
 
+int gs_log_level;
+
 const char *gs_log_configure(enum gs_log_level level, const char *path)
 {
     given.level = level;
     snprintf(given.log_path, sizeof given.log_path, "%s", path ? path : "");
     return NULL;
+}
+
+void gs_say_configured(const struct gs_config *config)
+{
+}
+
+void gs_say_exit(void)
+{
+}
+
+void gs_shim_leaves(void)
+{
 }
 
 void gs_log(enum gs_log_level level, const char *format, ...)
