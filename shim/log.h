@@ -10,6 +10,8 @@
 #ifndef GPUSHIM_SHIM_LOG_H
 #define GPUSHIM_SHIM_LOG_H
 
+#include <stddef.h>
+
 #include "core/base/log.h" /* the levels; a level shows itself and what stands above it */
 
 /* Until this is called: warnings and errors, to stderr. path: a file to append to, made readable
@@ -18,6 +20,10 @@
  * NULL, or why the path is none to write a log to; level is set and the target is as it was then.
  * Call it before other threads log. */
 const char *gs_log_configure(enum gs_log_level level, const char *path);
+
+/* Appends to a file of another purpose, which is opened for it and is to be what a log may be. NULL,
+ * or why that cannot be. */
+const char *gs_log_append(const char *path, const char *bytes, size_t length);
 
 /* One line, without its newline, of at most 1,000 characters; what is longer is cut. Error first
  * names the cause, then the way out. */

@@ -12,9 +12,11 @@
 #include <unistd.h>
 
 #include "config/config.h"
+#include "shim/hooks/bound.h"
 #include "shim/lookup/elf_symbols.h"
 #include "shim/lookup/late.h"
 #include "log.h"
+#include "oom_report.h"
 #include "shim/lookup/driver.h"
 #include "shim/registration/pinning.h"
 #include "state.h"
@@ -24,20 +26,26 @@ static void core_line(enum gs_log_level level, const void *place, const char *te
     gs_log_text(level, place, text);
 }
 
+/* A path with %p in it replaced by the process id. */
+static void expand(const char *target, char *ret_path, size_t size)
+{
+    const char *mark = strstr(target, "%p");
+
+    if (mark)
+        snprintf(ret_path, size, "%.*s%d%s", (int)(mark - target), target, (int)getpid(), mark + 2);
+    else
+        snprintf(ret_path, size, "%s", target);
+}
+
 /* The words of `log` in config/options.h stand in the order of the levels. */
 static void configure_log(const struct gs_config *config)
 {
     const char *target = config->general.log_target.text;
     bool to_stderr = strcmp(target, "stderr") == 0;
     char path[GS_CONFIG_PATH_SIZE + 16];
-    const char *mark = strstr(target, "%p");
     const char *wrong;
 
-    if (mark)
-        snprintf(path, sizeof path, "%.*s%d%s", (int)(mark - target), target, (int)getpid(),
-                 mark + 2);
-    else
-        snprintf(path, sizeof path, "%s", target);
+    expand(target, path, sizeof path);
     wrong = gs_log_configure((enum gs_log_level)config->general.log, to_stderr ? NULL : path);
     if (wrong)
         gs_log(GS_LOG_WARNING, "the log cannot be written to %s (%s): it goes to standard error",
@@ -149,6 +157,17 @@ static void at_exit(void)
         gs_core_at_exit(gs_core);
 }
 
+static void fill_report(struct gs_core_options *options, const struct gs_config *config)
+{
+    char path[GS_CONFIG_PATH_SIZE + 16];
+
+    if (!config->pool.oom_report.text[0])
+        return;
+    expand(config->pool.oom_report.text, path, sizeof path);
+    gs_oom_report_to(path);
+    options->report = gs_oom_report;
+}
+
 static bool start_core(const struct gs_config *config)
 {
     struct gs_core_options options = {
@@ -161,6 +180,8 @@ static bool start_core(const struct gs_config *config)
         .epoch_bytes = to_size(config->pool.epoch_bytes),
         .cache_limit = to_size(config->pool.cache_limit),
         .cache_percent = (unsigned)config->pool.cache_share,
+        .limit = {.bytes = to_size(config->pool.limit.bytes),
+                  .percent = (unsigned)config->pool.limit.percent},
         .neighbours = config->pool.neighbours,
         .registrations = {.count = config->registrations.count,
                           .bytes = config->registrations.bytes},
@@ -181,6 +202,8 @@ static bool start_core(const struct gs_config *config)
         return false;
     }
     fill_share(&options.share, config);
+    fill_report(&options, config);
+    gs_bounded = options.limit.bytes > 0 || options.limit.percent > 0;
     gs_pin_keep = (enum gs_pin_keep)config->registrations.keep; /* words in that order */
     status = gs_core_create(&driver, &options, &gs_core);
     if (status != GS_OK) {

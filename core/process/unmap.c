@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/process/context.h"
+#include "core/process/limit.h"
 
 /* How deep this thread is in unmap_chunk. Listeners and pinners that it calls may come back
  * here with an allocation or a question, which are not to wait for it. */
@@ -29,6 +30,7 @@ static size_t unmap_chunk(struct gs_core *core, struct gs_chunk *chunk)
     if (gs_regcache_drain(core->regcache, chunk->span.base, chunk->span.size)) {
         gs_share_chunk_gone(core->share, chunk->id);
         gs_device_unmap(&core->driver, chunk->handle, chunk->span.base, chunk->span.size);
+        gs_limit_give(core, chunk->device, chunk->span.size);
         bytes = chunk->span.size;
         __atomic_store_n(&core->shared.released_ns, gs_now_ns(), __ATOMIC_SEQ_CST);
     }

@@ -52,15 +52,13 @@ static gs_status allocate(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
     return GS_OK;
 }
 
-/* What the driver is asked for may be memory of another device than the current one, to whose work
- * it owes nothing: so the bytes are not said, and a full device is not waited for without end. */
 GS_HOOK CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
     gs_status status = allocate(dptr, bytesize, NULL, hStream);
 
     if (status == GS_OK)
         return CUDA_SUCCESS;
-    return GS_WITH_ROOM_AFTER(status, -1, 0, gs_real.cuMemAllocAsync(dptr, bytesize, hStream));
+    return GS_WITH_ROOM_AFTER(status, bytesize, gs_real.cuMemAllocAsync(dptr, bytesize, hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
@@ -69,7 +67,7 @@ GS_HOOK CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize
 
     if (status == GS_OK)
         return CUDA_SUCCESS;
-    return GS_WITH_ROOM_AFTER(status, -1, 0,
+    return GS_WITH_ROOM_AFTER(status, bytesize,
                               gs_real.cuMemAllocAsync_ptsz(dptr, bytesize, hStream));
 }
 
@@ -81,7 +79,7 @@ GS_HOOK CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytes
     if (status == GS_OK)
         return CUDA_SUCCESS;
     gs_state_enter();
-    return GS_WITH_ROOM_AFTER(status, -1, 0,
+    return GS_WITH_ROOM_AFTER(status, bytesize,
                               gs_real.cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream));
 }
 
@@ -93,7 +91,7 @@ GS_HOOK CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t 
     if (status == GS_OK)
         return CUDA_SUCCESS;
     gs_state_enter();
-    return GS_WITH_ROOM_AFTER(status, -1, 0,
+    return GS_WITH_ROOM_AFTER(status, bytesize,
                               gs_real.cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream));
 }
 

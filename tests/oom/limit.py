@@ -1,0 +1,111 @@
+"""A process that pool.limit bounds gets no more than that, is told of no more, and says why.
+
+    limit.py TAKE SHIM LIBCUDA
+"""
+import os
+
+from taker import LIBCUDA, MIB, SHIM, Taker, check, finish
+
+
+def what_is_beyond_is_refused():
+    taker = Taker(GPUSHIM_POOL_LIMIT='64M')
+    for _ in range(4):
+        taker.must(f'alloc {16 * MIB}')
+    for how in 'alloc', 'async', 'pitch':
+        taker.refused(f'{how} {2 * MIB}')
+    taker.expect(r'2 MiB more would be beyond pool\.limit \(64 MiB\) on device 0; this process has '
+                 r'64 MiB: 64 live, 0 cached, .*what would help: raise pool\.limit, or free')
+    taker.must('free 0')
+    taker.must(f'alloc {16 * MIB}')
+    taker.refused('alloc 512')
+    taker.end()
+
+
+def what_is_idle_is_given_back_first():
+    """Of other sizes, none of which fits into what lies there."""
+    taker = Taker(GPUSHIM_POOL_LIMIT='64M', GPUSHIM_POOL_DECAY='10 min')
+    for _ in range(7):
+        taker.must(f'alloc {8 * MIB}')
+    for _ in range(7):
+        taker.must('free 0')
+    taker.must(f'alloc {60 * MIB}')
+    check(taker.said() == [], f'nothing was refused: {taker.said()}')
+    taker.refused(f'alloc {6 * MIB}')
+    taker.end()
+
+
+def what_no_limit_allows_is_refused():
+    taker = Taker(GPUSHIM_POOL_LIMIT='64M')
+    taker.refused(f'alloc {65 * MIB}')
+    taker.expect(r'65 MiB more would be beyond pool\.limit \(64 MiB\)')
+    taker.end()
+
+
+def it_may_be_a_share_of_the_device():
+    taker = Taker(GPUSHIM_POOL_LIMIT='25 %')
+    check(taker.must('info')[1] // MIB in (63, 64), 'a quarter of 256 MiB')
+    taker.must(f'alloc {62 * MIB}')
+    taker.refused(f'alloc {4 * MIB}')
+    taker.end()
+
+
+def memory_that_is_not_the_pools_is_not_bounded():
+    taker = Taker(GPUSHIM_POOL_LIMIT='64M')
+    taker.must(f'create {96 * MIB}')
+    taker.must(f'managed {32 * MIB}')
+    taker.must(f'alloc {64 * MIB}')
+    taker.end()
+
+
+def a_full_device_is_no_limit():
+    taker = Taker(GPUSHIM_POOL_LIMIT='128M', GPUSHIM_POOL_DECAY='10 min')
+    taker.must(f'create {192 * MIB}')
+    taker.refused(f'alloc {96 * MIB}')
+    taker.expect(r'no 96 MiB are left on device 0; ')
+    taker.end()
+
+
+def it_is_told_of_no_more_than_that():
+    taker = Taker(GPUSHIM_POOL_LIMIT='64M', GPUSHIM_POOL_DECAY='10 min')
+    check(taker.must('info') == [64 * MIB] * 2, f'at first: {taker.must("info")}')
+    check(taker.must('total') == [64 * MIB] * 3, f'of the device: {taker.must("total")}')
+    check(taker.must('info32') == [64 * MIB] * 2, f'in 32 bits: {taker.must("info32")}')
+    check(taker.must('total32') == [64 * MIB], f'in 32 bits: {taker.must("total32")}')
+    taker.must(f'alloc {24 * MIB}')
+    taker.must(f'alloc {8 * MIB}')
+    check(taker.must('info') == [32 * MIB, 64 * MIB], f'with 32: {taker.must("info")}')
+    taker.must('free 0')
+    check(taker.must('info') == [56 * MIB, 64 * MIB], f'with 8: {taker.must("info")}')
+    taker.must(f'create {240 * MIB}')
+    left = taker.must('info')[0]
+    check(left <= 16 * MIB, f'what the device has left, if that is less: {left}')
+    taker.end()
+
+
+def a_limit_beyond_the_device_changes_no_figure():
+    bounded, plain = Taker(GPUSHIM_POOL_LIMIT='1T'), Taker()
+    for line in 'info', 'total', 'info32', 'total32':
+        check(bounded.must(line) == plain.must(line), f'{line}: {bounded.must(line)}')
+    bounded.end()
+    plain.end()
+
+
+def where_it_is_off_nothing_more_is_hooked():
+    names = 'cuDeviceTotalMem_v2', 'cuDeviceTotalMem', 'cuMemGetInfo'
+    off, on = Taker(), Taker(GPUSHIM_POOL_LIMIT='64M')
+    native = Taker(library=False)
+    for name in names:
+        check(os.path.realpath(off.ask(f'where {name}')) == os.path.realpath(LIBCUDA),
+              f'{name} without a limit is of {off.ask(f"where {name}")}')
+        check(os.path.realpath(on.ask(f'where {name}')) == os.path.realpath(SHIM),
+              f'{name} with one is of {on.ask(f"where {name}")}')
+    for line in 'info', 'total', 'info32', 'total32':
+        check(off.must(line) == native.must(line), f'{line} without a limit: {off.must(line)}')
+    for taker in off, on, native:
+        taker.end()
+
+
+for test in [value for name, value in sorted(globals().items())
+             if callable(value) and getattr(value, '__module__', '') == '__main__']:
+    test()
+finish()
