@@ -12,13 +12,11 @@
 #include <unistd.h>
 
 #include "config/config.h"
-#include "shim/hooks/bound.h"
 #include "shim/lookup/elf_symbols.h"
 #include "shim/lookup/late.h"
 #include "log.h"
 #include "oom_report.h"
 #include "shim/lookup/driver.h"
-#include "shim/registration/pinning.h"
 #include "state.h"
 
 static void core_line(enum gs_log_level level, const void *place, const char *text)
@@ -151,6 +149,12 @@ static size_t to_size(uint64_t bytes)
     return bytes > SIZE_MAX ? SIZE_MAX : (size_t)bytes;
 }
 
+static struct gs_limit limit_of(const struct gs_config *config)
+{
+    return (struct gs_limit){.bytes = to_size(config->pool.limit.bytes),
+                             .percent = (unsigned)config->pool.limit.percent};
+}
+
 static void at_exit(void)
 {
     if (gs_state == GS_STATE_READY)
@@ -180,8 +184,7 @@ static bool start_core(const struct gs_config *config)
         .epoch_bytes = to_size(config->pool.epoch_bytes),
         .cache_limit = to_size(config->pool.cache_limit),
         .cache_percent = (unsigned)config->pool.cache_share,
-        .limit = {.bytes = to_size(config->pool.limit.bytes),
-                  .percent = (unsigned)config->pool.limit.percent},
+        .limit = limit_of(config),
         .neighbours = config->pool.neighbours,
         .registrations = {.count = config->registrations.count,
                           .bytes = config->registrations.bytes},
@@ -222,14 +225,19 @@ void gs_shim_forked(void)
     gs_core_forked(gs_core);
 }
 
-/* The configuration, and a log that goes by it; NULL without host memory. */
-static struct loading *load(void)
+static struct gs_config_sources sources_of_process(void)
 {
-    struct gs_config_sources sources = {
+    return (struct gs_config_sources){
         .environment = environ,
         .system_files = gs_config_system_files,
         .secure = getauxval(AT_SECURE) != 0,
     };
+}
+
+/* The configuration, and a log that goes by it; NULL without host memory. */
+static struct loading *load(void)
+{
+    const struct gs_config_sources sources = sources_of_process();
     /* Large, and wanted once: not on the stack of a thread that may have little. */
     struct loading *loading = calloc(1, sizeof *loading);
 
@@ -239,6 +247,21 @@ static struct loading *load(void)
     if (!loading->log_configured)
         configure_log(&loading->config);
     return loading;
+}
+
+/* What is wrong with it is said when the shim starts, if it ever does. */
+void gs_shim_limit(struct gs_limit *ret_limit)
+{
+    const struct gs_config_sources sources = sources_of_process();
+    struct gs_config *config = calloc(1, sizeof *config);
+
+    *ret_limit = (struct gs_limit){0};
+    if (!config)
+        return;
+    gs_config_load(config, &sources, NULL, NULL);
+    if (config->general.enable)
+        *ret_limit = limit_of(config);
+    free(config);
 }
 
 static void say_what_starts(const struct gs_config *config)

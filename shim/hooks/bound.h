@@ -7,8 +7,11 @@
 
 #include "hook.h"
 
-/* Whether pool.limit is set. Written before the shim is ready. */
-GS_INSIDE extern bool gs_bounded;
+/* gs_bounded (process.h) at any time, also before the shim has started: then the configuration is read for it, once.
+ * False in a forked child, and where the library is switched off. */
+bool gs_bound_applies(void);
+/* In a process in which the shim has not started. */
+void gs_bound_ahead(size_t *free, size_t *total);
 
 /* Of the current device, what is free and what there is: as they are, or bounded. */
 void gs_bound_info(size_t *free, size_t *total);

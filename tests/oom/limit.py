@@ -1,10 +1,15 @@
 """A process that pool.limit bounds gets no more than that, is told of no more, and says why.
 
-    limit.py TAKE SHIM LIBCUDA
+    limit.py TAKE SHIM LIBCUDA NVML
+
+NVML is a stand-in, which says that 256 MiB of 1 GiB are used.
 """
 import os
+import sys
 
 from taker import LIBCUDA, MIB, SHIM, Taker, check, finish
+
+NVML = sys.argv[4]
 
 
 def what_is_beyond_is_refused():
@@ -103,6 +108,47 @@ def where_it_is_off_nothing_more_is_hooked():
         check(off.must(line) == native.must(line), f'{line} without a limit: {off.must(line)}')
     for taker in off, on, native:
         taker.end()
+
+
+def nvml_tells_of_no_more_either():
+    taker = Taker(GPUSHIM_POOL_LIMIT='64M', GPUSHIM_POOL_DECAY='10 min', memory='1G')
+    for line in 'nvml', 'nvml_direct', 'nvml_v2':
+        check(taker.must(line) == [64 * MIB, 64 * MIB, 0], f'{line} at first: {taker.must(line)}')
+    taker.must(f'alloc {24 * MIB}')
+    for line in 'nvml', 'nvml_direct', 'nvml_v2':
+        check(taker.must(line) == [64 * MIB, 40 * MIB, 24 * MIB], f'{line}: {taker.must(line)}')
+    taker.end()
+    taker = Taker(GPUSHIM_POOL_LIMIT='900M', memory='1G')
+    check(taker.must('nvml') == [900 * MIB, 768 * MIB, 132 * MIB],
+          f'what the device has left, if that is less: {taker.must("nvml")}')
+    taker.end()
+
+
+def nvml_is_bounded_before_cuda_begins():
+    for limit, bytes_ in ('64M', 64 * MIB), ('25%', (1 << 30) // 100 * 25):
+        taker = Taker('no CUDA', GPUSHIM_POOL_LIMIT=limit)
+        for line in 'nvml', 'nvml_direct', 'nvml_v2':
+            check(taker.must(line) == [bytes_, bytes_, 0], f'{line} of {limit}: {taker.must(line)}')
+        taker.end()
+
+
+def nvml_is_left_alone_where_there_is_no_limit():
+    names = 'nvmlDeviceGetMemoryInfo', 'nvmlDeviceGetMemoryInfo_v2'
+    for options in {}, {'GPUSHIM_ENABLE': 'off', 'GPUSHIM_POOL_LIMIT': '64M'}:
+        for arguments in (), ('no CUDA',):
+            taker = Taker(*arguments, **options)
+            for name in names:
+                check(os.path.realpath(taker.ask(f'nvml_where {name}')) == os.path.realpath(NVML),
+                      f'{name} is of {taker.ask(f"nvml_where {name}")}')
+            for line, used in ('nvml', 256), ('nvml_direct', 256), ('nvml_v2', 240):
+                check(taker.must(line) == [1024 * MIB, 768 * MIB, used * MIB],
+                      f'{line}: {taker.must(line)}')
+            taker.end()
+    taker = Taker(GPUSHIM_POOL_LIMIT='64M')
+    for name in names:
+        check(os.path.realpath(taker.ask(f'nvml_where {name}')) == os.path.realpath(SHIM),
+              f'{name} with a limit is of {taker.ask(f"nvml_where {name}")}')
+    taker.end()
 
 
 for test in [value for name, value in sorted(globals().items())

@@ -9,21 +9,28 @@
  *   total | total32                          result and total: of a direct call, of one that was
  *                                            looked up, and of one by cuGetProcAddress
  *   where SYMBOL                             the file whose function a look-up of it gives
+ *   nvml | nvml_v2 | nvml_direct             result, total, free, used: of functions that were looked
+ *                                            up, and of a direct call
+ *   nvml_where SYMBOL                        as where, of NVML
  *
- * It is linked with the driver, so that its direct calls meet what is exported before that.
+ * With an argument it does not begin with CUDA: only NVML may be asked. It is linked with the driver, and with NVML,
+ * so that its direct calls meet what is exported before those.
  */
 #include <cuda.h>
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define BLOCKS 1024
+#define NVML   "libnvidia-ml.so.1"
 
 
 static CUdeviceptr blocks[BLOCKS];
 static int count;
+static bool has_context;
 
 typedef CUresult total_fn(size_t *bytes, CUdevice device);
 typedef CUresult total32_fn(unsigned *bytes, CUdevice device);
@@ -135,6 +142,59 @@ static void say_total32(void)
     printf("%d %u\n", result, total);
 }
 
+/* ---- NVML ---------------------------------------------------------------------------------- */
+
+struct memory {
+    unsigned long long total, free, used;
+};
+
+struct memory_v2 {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+};
+
+int nvmlInit_v2(void);
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **device);
+int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory);
+
+typedef int memory_fn(void *device, struct memory *memory);
+typedef int memory_v2_fn(void *device, struct memory_v2 *memory);
+
+/* The first device's, also before anything of CUDA is called. */
+static void *nvml_device(void)
+{
+    static char text[64] = "GPU-00000000-0000-0000-0000-000000000000";
+    void *device = NULL;
+    CUuuid uuid;
+
+    if (has_context && cuDeviceGetUuid(&uuid, 0) == CUDA_SUCCESS)
+        for (int i = 0, at = 4; i < 16; i++)
+            at += sprintf(text + at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                          (unsigned char)uuid.bytes[i]);
+    if (nvmlInit_v2() != 0 || nvmlDeviceGetHandleByUUID(text, &device) != 0)
+        exit((fprintf(stderr, "NVML has no %s\n", text), 1));
+    return device;
+}
+
+static void say_nvml(bool direct)
+{
+    memory_fn *get = (memory_fn *)look_up(NVML, "nvmlDeviceGetMemoryInfo");
+    void *device = nvml_device();
+    struct memory memory = {0};
+    int result = direct ? nvmlDeviceGetMemoryInfo(device, &memory) : get(device, &memory);
+
+    printf("%d %llu %llu %llu\n", result, memory.total, memory.free, memory.used);
+}
+
+static void say_nvml_v2(void)
+{
+    memory_v2_fn *get = (memory_v2_fn *)look_up(NVML, "nvmlDeviceGetMemoryInfo_v2");
+    struct memory_v2 memory = {.version = sizeof memory | 2u << 24};
+    int result = get(nvml_device(), &memory);
+
+    printf("%d %llu %llu %llu\n", result, memory.total, memory.free, memory.used);
+}
+
 static void act(char *line)
 {
     char how[64] = "", word[64] = "";
@@ -155,6 +215,12 @@ static void act(char *line)
         say_total32();
     else if (!strcmp(how, "where"))
         say_where(look_up("libcuda.so.1", word));
+    else if (!strcmp(how, "nvml_where"))
+        say_where(look_up(NVML, word));
+    else if (!strcmp(how, "nvml") || !strcmp(how, "nvml_direct"))
+        say_nvml(!strcmp(how, "nvml_direct"));
+    else if (!strcmp(how, "nvml_v2"))
+        say_nvml_v2();
     else if (sscanf(line, "refuse %u %llu", &times, &number) == 2)
         printf("%u\n", be_refused(times, number));
     else
@@ -162,13 +228,15 @@ static void act(char *line)
     fflush(stdout);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     CUcontext context;
     char line[256];
 
-    if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
-        cuCtxSetCurrent(context) != CUDA_SUCCESS)
+    has_context = argc < 2;
+    if (has_context &&
+        (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
+         cuCtxSetCurrent(context) != CUDA_SUCCESS))
         return 2;
     while (fgets(line, sizeof line, stdin))
         act(line);

@@ -1,7 +1,7 @@
 """Programs that take memory of a software device as they are told, with the library or without. Faults are
 collected here.
 
-The test's arguments begin with TAKE SHIM LIBCUDA.
+The test's arguments begin with TAKE SHIM LIBCUDA, and may go on with NVML.
 """
 import os
 import re
@@ -39,7 +39,7 @@ class Taker:
     """One process. Its log is `log`, where options do not say another."""
     count = 0
 
-    def __init__(self, library=True, memory='256M', preload=(), **options):
+    def __init__(self, *arguments, library=True, memory='256M', **options):
         Taker.count += 1
         self.log = os.path.join(PLACE, f'log-{Taker.count}')
         environment = {name: value for name, value in os.environ.items()
@@ -51,7 +51,7 @@ class Taker:
         environment |= {name: str(value) for name, value in options.items()}
         if library:
             environment['LD_PRELOAD'] = SHIM
-        self.process = subprocess.Popen([TAKE], env=environment, text=True,
+        self.process = subprocess.Popen([TAKE, *arguments], env=environment, text=True,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.pid = self.process.pid
 

@@ -12,15 +12,10 @@
 #include "config/config.h"
 #include "core/api/core.h"
 #include "core/share/directory.h"
-#include "shim/hooks/bound.h"
 #include "shim/log.h"
 #include "shim/oom_report.h"
 #include "shim/lookup/driver.h"
-#include "shim/registration/pinning.h"
 #include "shim/state.h"
-
-enum gs_pin_keep gs_pin_keep;
-bool gs_bounded;
 
 /* What came to the core and to those beside it. */
 static struct given {
