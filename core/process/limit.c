@@ -12,19 +12,9 @@ bool gs_core_is_limited(const struct gs_core *core)
     return core->options.limit.bytes > 0 || core->options.limit.percent > 0;
 }
 
-/* Of a device that has so much. */
-static size_t limit_of_total(const struct gs_core *core, size_t total)
-{
-    const struct gs_limit *limit = &core->options.limit;
-
-    if (limit->bytes > 0)
-        return limit->bytes;
-    return limit->percent > 0 && total < SIZE_MAX ? total / 100 * limit->percent : SIZE_MAX;
-}
-
 size_t gs_limit_of(const struct gs_core *core, const struct gs_device *device)
 {
-    return limit_of_total(core, device->total);
+    return gs_limit_of_total(&core->options.limit, device->total);
 }
 
 size_t gs_limit_used(const struct gs_core *core, CUdevice device)
@@ -36,7 +26,9 @@ bool gs_limit_is_beyond(const struct gs_core *core, const struct gs_device *devi
 {
     size_t limit = gs_limit_of(core, device), used = gs_limit_used(core, device->ordinal);
 
-    return used > limit || bytes > limit - used;
+    if (limit == SIZE_MAX)
+        return false;
+    return used > limit || bytes > (limit - used) / GS_PAGE_SIZE * GS_PAGE_SIZE;
 }
 
 bool gs_limit_take(struct gs_core *core, const struct gs_device *device, size_t bytes)
@@ -58,7 +50,7 @@ void gs_limit_give(struct gs_core *core, CUdevice device, size_t bytes)
 
 void gs_core_bound(struct gs_core *core, CUdevice device, size_t *free, size_t *total)
 {
-    size_t limit = limit_of_total(core, *total), used;
+    size_t limit = gs_limit_of_total(&core->options.limit, *total), used;
     struct gs_stats stats = {0};
 
     if (limit >= *total)

@@ -20,7 +20,7 @@ struct gs_core;
 size_t gs_limit_of(const struct gs_core *core, const struct gs_device *device);
 /* Bytes that the arenas have of it now. */
 size_t gs_limit_used(const struct gs_core *core, CUdevice device);
-/* Whether a chunk of so many bytes would be beyond the limit, whatever else is given back: then no
+/* Whether a chunk for so many bytes would be beyond the limit, whatever else is given back: then no
  * other process can help. */
 bool gs_limit_is_beyond(const struct gs_core *core, const struct gs_device *device, size_t bytes);
 

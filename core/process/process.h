@@ -22,6 +22,16 @@ struct gs_limit {
     unsigned percent;
 };
 
+/* Of a device that has so much (SIZE_MAX: not known); SIZE_MAX: any. */
+static inline size_t gs_limit_of_total(const struct gs_limit *limit, size_t total)
+{
+    if (limit->bytes > 0)
+        return limit->bytes;
+    if (limit->percent == 0 || total == SIZE_MAX)
+        return SIZE_MAX;
+    return total / 100 * limit->percent + total % 100 * limit->percent / 100;
+}
+
 struct gs_core_options {
     bool free_native;    /* a free waits for the GPU, as the driver's does */
     bool lone_stream;    /* what is freed is free at once while all work goes to one stream */

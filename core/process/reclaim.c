@@ -129,7 +129,7 @@ static gs_status take_from_neighbours(struct gs_core *core, struct gs_arena *are
     gs_status status = GS_NO_MEMORY;
 
     for (int i = 0; i < 2 && gs_is_out(status); i++) {
-        if (gs_limit_is_beyond(core, device, gs_page_round(size)) ||
+        if (gs_limit_is_beyond(core, device, size) ||
             !gs_neighbour_ask(core, device, context, size))
             break;
         status = gs_arena_grow(core, arena, life, size, ret_address);

@@ -6,7 +6,6 @@
 
 #include "core/process/context.h"
 #include "core/process/limit.h"
-#include "core/process/reclaim.h"
 
 #define PAUSE_NS UINT64_C(1000000000)
 #define TEXT_SIZE 1001 /* the longest line that the log takes */
@@ -152,7 +151,8 @@ void gs_shortage_say(struct gs_core *core, const struct gs_device *device, CUcon
         return;
     memcpy(shortage.uuid, device->uuid, sizeof shortage.uuid);
     shortage.limit = gs_limit_of(core, device);
-    shortage.by_limit = gs_limit_is_beyond(core, device, gs_page_round(size ? size : 1));
+    shortage.by_limit =
+        gs_limit_is_beyond(core, device, size ? size : GS_PAGE_SIZE);
     ask_processes(core, device, &shortage);
     ask_driver(core, context, &shortage);
     gs_stats_read(core, device->ordinal, &shortage.stats);

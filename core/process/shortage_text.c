@@ -27,7 +27,7 @@ __attribute__((format(printf, 2, 3))) static void add(struct text *text, const c
 
 static size_t mib_up(size_t bytes)
 {
-    return (bytes + (1u << 20) - 1) >> 20;
+    return MIB(bytes) + (bytes % (1u << 20) != 0);
 }
 
 static void add_wanted(struct text *text, const struct gs_shortage *shortage)

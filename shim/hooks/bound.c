@@ -42,7 +42,8 @@ bool gs_bound_applies(void)
 
 void gs_bound_ahead(size_t *free, size_t *total)
 {
-    size_t limit = ahead.bytes ? ahead.bytes : *total / 100 * ahead.percent;
+    const struct gs_limit set = {.bytes = ahead.bytes, .percent = ahead.percent};
+    size_t limit = gs_limit_of_total(&set, *total);
 
     if (*total > limit)
         *total = limit;

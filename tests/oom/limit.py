@@ -46,11 +46,21 @@ def what_no_limit_allows_is_refused():
     taker.end()
 
 
+def it_need_not_be_whole_pages():
+    taker = Taker(GPUSHIM_POOL_LIMIT='65M')
+    taker.must(f'alloc {62 * MIB}')
+    taker.refused(f'alloc {3 * MIB}')
+    taker.expect(r'3 MiB more would be beyond pool\.limit \(65 MiB\)')
+    taker.must(f'alloc {2 * MIB}')
+    taker.end()
+
+
 def it_may_be_a_share_of_the_device():
     taker = Taker(GPUSHIM_POOL_LIMIT='25 %')
-    check(taker.must('info')[1] // MIB in (63, 64), 'a quarter of 256 MiB')
+    check(taker.must('info')[1] == 64 * MIB, 'a quarter of 256 MiB')
     taker.must(f'alloc {62 * MIB}')
     taker.refused(f'alloc {4 * MIB}')
+    taker.must(f'alloc {2 * MIB}')
     taker.end()
 
 
@@ -125,7 +135,7 @@ def nvml_tells_of_no_more_either():
 
 
 def nvml_is_bounded_before_cuda_begins():
-    for limit, bytes_ in ('64M', 64 * MIB), ('25%', (1 << 30) // 100 * 25):
+    for limit, bytes_ in ('64M', 64 * MIB), ('25%', 256 * MIB):
         taker = Taker('no CUDA', GPUSHIM_POOL_LIMIT=limit)
         for line in 'nvml', 'nvml_direct', 'nvml_v2':
             check(taker.must(line) == [bytes_, bytes_, 0], f'{line} of {limit}: {taker.must(line)}')
