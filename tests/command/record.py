@@ -297,6 +297,13 @@ def killed(folder):
     check(0 <= lost <= BLOCK_BYTES // EVENT_BYTES, f'{lost} calls of {len(done)} are lost')
 
 
+def leaves_at_once(folder):
+    """By _exit, as workers of Python's do."""
+    path = f'{folder}/leaves'
+    done = calls_of(run(command(path, PAIRS + 'pairs(700)\ntell()\nos._exit(0)')))
+    check_calls('_exit', read(path), done)
+
+
 def disk_is_full(folder):
     path, most = f'{folder}/limited', 300000
     done = calls_of(run(command(path, LIMITED), err=r'.*warning: the recording ends: .*File too large.*\n',
@@ -365,8 +372,8 @@ def by_its_commands(folder):
 with tempfile.TemporaryDirectory() as place:
     place = os.path.realpath(place)
     chunks_are_right(is_what_was_done(place))
-    for proof in (shares, has_stacks, killed, disk_is_full, descriptors_are_closed, forks, what_is_there_stays,
-                  by_its_commands):
+    for proof in (shares, has_stacks, killed, leaves_at_once, disk_is_full, descriptors_are_closed, forks,
+                  what_is_there_stays, by_its_commands):
         proof(place)
 for fault in faults:
     print(fault)
