@@ -134,11 +134,11 @@ static void print_man_option(FILE *out, const struct gs_option *option)
     print_roff(out, option->standard);
     fputc('\n', out);
     print_paragraph(out, option->help);
-    if (option->live)
-        print_paragraph(out, "`gpushim set` changes it while a program runs.");
     fputs(".br\nAllowed: ", out);
     print_roff(out, allowed);
     fprintf(out, "\n.br\nVariable: \\fB%s\\fR\n", variable);
+    if (option->live)
+        fputs(".br\nCan be changed while a program runs: \\fBgpushim set\\fR\n", out);
 }
 
 static void print_man_options(FILE *out)

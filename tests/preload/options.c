@@ -11,10 +11,13 @@
 #include "check.h"
 #include "config/config.h"
 #include "core/api/core.h"
+#include "core/base/trace.h"
+#include "core/process/record.h"
 #include "core/share/directory.h"
 #include "shim/log.h"
 #include "shim/lookup/leave.h"
 #include "shim/say.h"
+#include "shim/stack.h"
 #include "shim/lookup/driver.h"
 #include "shim/registration/pinning.h"
 #include "shim/state.h"
@@ -26,7 +29,8 @@ static struct given {
     struct gs_core_options core;
     enum gs_pin_keep keep;
     enum gs_log_level level;
-    char log_path[128];
+    char log_path[128], record_path[128];
+    unsigned frames;
     bool started;
 } given;
 
@@ -69,6 +73,27 @@ const char *gs_log_configure(enum gs_log_level level, const char *path)
     given.level = level;
     snprintf(given.log_path, sizeof given.log_path, "%s", path ? path : "");
     return NULL;
+}
+
+bool gs_trace_on;
+
+const char *gs_trace_start(const char *path, bool frames, const struct gs_log *log)
+{
+    snprintf(given.record_path, sizeof given.record_path, "%s", path);
+    return NULL;
+}
+
+void gs_trace_at_exit(void)
+{
+}
+
+void gs_record_at_exit(struct gs_core *core)
+{
+}
+
+void gs_stack_want(unsigned frames)
+{
+    given.frames = frames;
 }
 
 void gs_say_configured(const struct gs_config *config)
@@ -116,6 +141,8 @@ static const struct option options[] = {
     NUMBER("ENABLE", "off", started, false),
     NUMBER("LOG", "debug", level, GS_LOG_DEBUG),
     TEXT("LOG_TARGET", "/somewhere/else", log_path),
+    TEXT("RECORD", "/somewhere/recorded", record_path),
+    NUMBER("RECORD_STACKS", "17", frames, 17),
     NUMBER("POOL_FREE", "native", core.free_native, true),
     NUMBER("POOL_LONE_STREAM", "off", core.lone_stream, false),
     NUMBER("POOL_SMALL_LIMIT", "64K", core.small_limit, 65536),
@@ -166,6 +193,8 @@ static struct given start_with(const struct option *option)
 
     memset(&given, 0, sizeof given);
     gs_pin_keep = GS_PIN_KEEP_NONE;
+    if (option && strcmp(option->name, "RECORD_STACKS") == 0)
+        setenv("GPUSHIM_RECORD", "/somewhere", 1); /* without it none are */
     if (option) {
         snprintf(name, sizeof name, "GPUSHIM_%s", option->name);
         setenv(name, option->value, 1);
@@ -174,6 +203,7 @@ static struct given start_with(const struct option *option)
     given.keep = gs_pin_keep;
     if (option)
         unsetenv(name);
+    unsetenv("GPUSHIM_RECORD");
     return given;
 }
 
