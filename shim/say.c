@@ -12,7 +12,6 @@
 
 #include "config/explain.h"
 #include "core/base/trace.h"
-#include "core/process/record.h"
 #include "core/process/stats.h"
 #include "core/share/directory.h"
 #include "log.h"
@@ -195,19 +194,15 @@ void gs_say_exit(void)
 }
 
 /*
- * By _exit (and what was recorded is written then, too), which programs call in handlers of signals, and in children that share this memory
+ * By _exit, which programs call in handlers of signals, and in children that share this memory
  * (vfork) and are not this process. Nothing here waits for a lock, and the log waits for its target
  * as it does anywhere.
  */
 void gs_shim_leaves(void)
 {
-    if (gs_state != GS_STATE_READY || getpid() != configured.process ||
-        atomic_flag_test_and_set(&ended))
+    if (gs_state != GS_STATE_READY || getpid() != configured.process)
         return;
-    if (gs_log_shows(GS_LOG_INFO))
+    gs_trace_at_exit(); /* made for a thread that was interrupted anywhere */
+    if (gs_log_shows(GS_LOG_INFO) && !atomic_flag_test_and_set(&ended))
         gs_stats_log(gs_core);
-    if (!gs_tracing())
-        return;
-    gs_record_at_exit(gs_core);
-    gs_trace_at_exit();
 }

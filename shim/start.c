@@ -156,9 +156,9 @@ static void at_exit(void)
     if (gs_state == GS_STATE_READY) {
         gs_say_exit();
         gs_core_at_exit(gs_core);
+        if (gs_tracing())
+            gs_record_at_exit(gs_core);
     }
-    if (gs_tracing() && gs_state == GS_STATE_READY)
-        gs_record_at_exit(gs_core);
     gs_trace_at_exit();
 }
 
@@ -174,13 +174,12 @@ static void start_recording(const struct gs_config *config)
     const char *path = config->general.record.text;
     const char *wrong;
 
+    gs_stack_want((unsigned)config->general.record_stacks);
     if (strcmp(path, "none") == 0)
         return;
     wrong = gs_trace_start(path, config->general.record_stacks > 0, &log);
     if (wrong)
         gs_log(GS_LOG_WARNING, "nothing is recorded to %s: %s", path, wrong);
-    else
-        gs_stack_want((unsigned)config->general.record_stacks);
 }
 
 static bool start_core(const struct gs_config *config)

@@ -70,13 +70,13 @@ def clean(folder):
 
 
 class Holder:
-    def __init__(self, folder, library=True, user=None, python=sys.executable, **settings):
+    def __init__(self, folder, library=True, python=sys.executable, user=None, **settings):
         env = {**clean(folder), **settings, 'LD_LIBRARY_PATH': os.path.dirname(LIBCUDA),
                'SOFTCUDA_MACHINE': os.path.join(folder, f'machine{user or ""}')}
         if library:
             env['LD_PRELOAD'] = SHIM
-        self.process = subprocess.Popen([python, '-c', HOLDER], env=env, text=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=user)
+        self.process = subprocess.Popen([python, '-c', HOLDER], env=env, text=True, user=user,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.pid = self.process.pid
 
     def do(self, line):

@@ -11,15 +11,14 @@
 #include "check.h"
 #include "config/config.h"
 #include "core/api/core.h"
-#include "core/base/trace.h"
-#include "core/process/record.h"
 #include "core/share/directory.h"
 #include "shim/log.h"
 #include "shim/lookup/leave.h"
 #include "shim/say.h"
-#include "shim/stack.h"
 #include "shim/lookup/driver.h"
 #include "shim/registration/pinning.h"
+#include "core/process/record.h"
+#include "shim/stack.h"
 #include "shim/state.h"
 
 enum gs_pin_keep gs_pin_keep;
@@ -61,20 +60,6 @@ void gs_core_at_exit(struct gs_core *core)
 {
 }
 
-void *gs_driver_symbol(const char *name)
-{
-    return (void *)&given;
-}
-
-int gs_log_level;
-
-const char *gs_log_configure(enum gs_log_level level, const char *path)
-{
-    given.level = level;
-    snprintf(given.log_path, sizeof given.log_path, "%s", path ? path : "");
-    return NULL;
-}
-
 bool gs_trace_on;
 
 const char *gs_trace_start(const char *path, bool frames, const struct gs_log *log)
@@ -94,6 +79,20 @@ void gs_record_at_exit(struct gs_core *core)
 void gs_stack_want(unsigned frames)
 {
     given.frames = frames;
+}
+
+void *gs_driver_symbol(const char *name)
+{
+    return (void *)&given;
+}
+
+int gs_log_level;
+
+const char *gs_log_configure(enum gs_log_level level, const char *path)
+{
+    given.level = level;
+    snprintf(given.log_path, sizeof given.log_path, "%s", path ? path : "");
+    return NULL;
 }
 
 void gs_say_configured(const struct gs_config *config)
@@ -141,8 +140,8 @@ static const struct option options[] = {
     NUMBER("ENABLE", "off", started, false),
     NUMBER("LOG", "debug", level, GS_LOG_DEBUG),
     TEXT("LOG_TARGET", "/somewhere/else", log_path),
-    TEXT("RECORD", "/somewhere/recorded", record_path),
-    NUMBER("RECORD_STACKS", "17", frames, 17),
+    TEXT("RECORD", "/some/recording", record_path),
+    NUMBER("RECORD_STACKS", "7", frames, 7),
     NUMBER("POOL_FREE", "native", core.free_native, true),
     NUMBER("POOL_LONE_STREAM", "off", core.lone_stream, false),
     NUMBER("POOL_SMALL_LIMIT", "64K", core.small_limit, 65536),
@@ -193,8 +192,6 @@ static struct given start_with(const struct option *option)
 
     memset(&given, 0, sizeof given);
     gs_pin_keep = GS_PIN_KEEP_NONE;
-    if (option && strcmp(option->name, "RECORD_STACKS") == 0)
-        setenv("GPUSHIM_RECORD", "/somewhere", 1); /* without it none are */
     if (option) {
         snprintf(name, sizeof name, "GPUSHIM_%s", option->name);
         setenv(name, option->value, 1);
@@ -203,7 +200,6 @@ static struct given start_with(const struct option *option)
     given.keep = gs_pin_keep;
     if (option)
         unsetenv(name);
-    unsetenv("GPUSHIM_RECORD");
     return given;
 }
 
