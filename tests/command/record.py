@@ -129,6 +129,7 @@ def pairs(count):
         free(alloc(4096))
 '''
 KILLED = PAIRS + 'pairs(3000)\ntell()\nsys.stdin.readline()\n'
+LEAVES = PAIRS + "pairs(3000)\ntell()\nsys.stdout.flush()\n"
 LIMITED = PAIRS + 'pairs(20000)\ntell()\n'
 CLOSES = PAIRS + '''
 pairs(500)
@@ -297,11 +298,12 @@ def killed(folder):
     check(0 <= lost <= BLOCK_BYTES // EVENT_BYTES, f'{lost} calls of {len(done)} are lost')
 
 
-def leaves_at_once(folder):
-    """By _exit, as workers of Python's do."""
-    path = f'{folder}/leaves'
-    done = calls_of(run(command(path, PAIRS + 'pairs(700)\ntell()\nos._exit(0)')))
-    check_calls('_exit', read(path), done)
+def leaves(folder):
+    """An end without exit handlers is one in order."""
+    for end in ('os._exit(0)', 'ctypes.CDLL(None).quick_exit(0)'):
+        path = f'{folder}/leaves-{end[0]}'
+        done = calls_of(run(command(path, LEAVES + end)))
+        check_calls(end, read(path), done)
 
 
 def disk_is_full(folder):
@@ -372,8 +374,8 @@ def by_its_commands(folder):
 with tempfile.TemporaryDirectory() as place:
     place = os.path.realpath(place)
     chunks_are_right(is_what_was_done(place))
-    for proof in (shares, has_stacks, killed, leaves_at_once, disk_is_full, descriptors_are_closed, forks,
-                  what_is_there_stays, by_its_commands):
+    for proof in (shares, has_stacks, killed, leaves, disk_is_full, descriptors_are_closed, forks, what_is_there_stays,
+                  by_its_commands):
         proof(place)
 for fault in faults:
     print(fault)
