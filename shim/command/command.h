@@ -22,6 +22,7 @@ int command_cdi(int argc, char **argv);
 int command_config_list(int argc, char **argv);
 int command_doctor(int argc, char **argv);
 int command_export(int argc, char **argv);
+int command_replay(int argc, char **argv);
 int command_report(int argc, char **argv);
 int command_run(int argc, char **argv);
 int command_who(int argc, char **argv);
