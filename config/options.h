@@ -68,7 +68,12 @@
            "How much is logged: each level includes the ones before it.")                          \
     OPTION(general, log_target, PATH("stderr"), "stderr",                                          \
            "Where the log goes: standard error or a file that is appended to, with %p in its "     \
-           "name replaced by the process id.")
+           "name replaced by the process id.")                                                     \
+    OPTION(general, record, PATH("none"), "none",                                                  \
+           "A file in which the process records what becomes of its GPU memory (gpushim report "   \
+           "reads it), with %p in its name replaced by the process id; none records nothing.")     \
+    OPTION(general, record_stacks, NUMBER("0", "64"), "0",                                         \
+           "How many return addresses are recorded of each call; 0 records none.")
 
 #define GS_CONFIG_POOL_OPTIONS(OPTION)                                                             \
     OPTION(pool, free, ENUM(pool_free), "deferred",                                                \

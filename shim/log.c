@@ -4,11 +4,11 @@
 #include "log.h"
 
 #include "core/base/cancel.h"
+#include "core/base/quiet.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -180,35 +180,17 @@ static bool takes_a_line(int fd)
     return found == 1 && !(ready.revents & (POLLERR | POLLNVAL));
 }
 
-/* A write of which the program notices nothing, whatever the target and however it fails: a pipe that
- * nobody reads would end it by SIGPIPE, a limit on the size of files by SIGXFSZ, and a terminal that
- * it is in the background of may stop it by SIGTTOU. Such a signal goes to the thread that writes:
- * held back meanwhile and taken away, unless one was there before. */
 static void write_unnoticed(int fd, const char *line, size_t length)
 {
-    const struct timespec at_once = {0};
-    sigset_t held, before, raised;
+    struct gs_quiet quiet;
     ssize_t written;
 
-    sigemptyset(&held);
-    sigaddset(&held, SIGPIPE);
-    sigaddset(&held, SIGXFSZ);
-    sigaddset(&held, SIGTTOU);
-    if (sigprocmask(SIG_BLOCK, &held, &before) != 0)
+    if (!gs_quiet_begin(&quiet))
         return;
-    sigpending(&raised);
     written = send(fd, line, length, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (written < 0 && errno == ENOTSOCK)
         written = write(fd, line, length);
-    if (written < 0 && (errno == EPIPE || errno == EFBIG)) {
-        int signal = errno == EPIPE ? SIGPIPE : SIGXFSZ;
-
-        sigemptyset(&held);
-        sigaddset(&held, signal);
-        if (!sigismember(&raised, signal))
-            sigtimedwait(&held, NULL, &at_once);
-    }
-    sigprocmask(SIG_SETMASK, &before, NULL);
+    gs_quiet_end(&quiet, written < 0 ? errno : 0);
 }
 
 static unsigned year_days(unsigned year)

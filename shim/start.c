@@ -12,11 +12,13 @@
 #include <unistd.h>
 
 #include "config/config.h"
+#include "core/process/record.h"
 #include "shim/lookup/elf_symbols.h"
 #include "shim/lookup/late.h"
 #include "log.h"
 #include "shim/lookup/driver.h"
 #include "shim/registration/pinning.h"
+#include "stack.h"
 #include "state.h"
 
 static void core_line(enum gs_log_level level, const void *place, const char *text)
@@ -147,6 +149,25 @@ static void at_exit(void)
 {
     if (gs_state == GS_STATE_READY)
         gs_core_at_exit(gs_core);
+    if (gs_tracing() && gs_state == GS_STATE_READY)
+        gs_record_at_exit(gs_core);
+    gs_trace_at_exit();
+}
+
+/* Core's calls may come from here on. */
+static void start_recording(const struct gs_config *config)
+{
+    static const struct gs_log log = {.line = core_line};
+    const char *path = config->general.record.text;
+    const char *wrong;
+
+    if (strcmp(path, "none") == 0)
+        return;
+    wrong = gs_trace_start(path, config->general.record_stacks > 0, &log);
+    if (wrong)
+        gs_log(GS_LOG_WARNING, "nothing is recorded to %s: %s", path, wrong);
+    else
+        gs_stack_want((unsigned)config->general.record_stacks);
 }
 
 static bool start_core(const struct gs_config *config)
@@ -190,6 +211,7 @@ static bool start_core(const struct gs_config *config)
     }
     gs_map = gs_core_map(gs_core);
     gs_single = gs_core_single(gs_core);
+    start_recording(config);
     atexit(at_exit);
     return true;
 }

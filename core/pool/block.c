@@ -492,6 +492,7 @@ gs_status gs_arena_add_chunk_locked(struct gs_arena *arena, CUdeviceptr address,
         goto no_memory;
     chunk->span = (struct gs_span){.base = address, .size = size, .kind = GS_SPAN_CHUNK};
     __atomic_store_n(&chunk->arena, arena, __ATOMIC_RELAXED);
+    __atomic_store_n(&chunk->device, (unsigned char)arena->device->ordinal, __ATOMIC_RELAXED);
     chunk->handle = handle;
     chunk->peer_access = 0;
     chunk->waste = chunk->mixed = 0;

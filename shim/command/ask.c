@@ -5,10 +5,13 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/share/directory.h"
+
+#define USERS_MAX 4096
 
 int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answer, int *ret_pidfd)
 {
@@ -131,9 +134,11 @@ void who_write(struct json *json, const struct who *who)
     json_text(json, "container", who->container[0] ? who->container : NULL);
 }
 
-unsigned ask_each(const struct gs_share_options *options,
-                  void (*visit)(void *arg, int directory, const char *name), void *arg,
-                  char ret_reason[GS_REASON_SIZE])
+/* ---- Everybody's folders ---- */
+
+static unsigned each_of_user(const struct gs_share_options *options,
+                             void (*visit)(void *arg, int directory, const char *name), void *arg,
+                             char *ret_reason)
 {
     unsigned place = 0, folders = 0;
     int directory;
@@ -149,6 +154,61 @@ unsigned ask_each(const struct gs_share_options *options,
             closedir(names);
         else
             close(directory);
+    }
+    return folders;
+}
+
+struct users {
+    uid_t of[USERS_MAX];
+    unsigned count;
+};
+
+/* Adds those by whose numbers, after `prefix`, something there is named. */
+static void add_users(struct users *users, const char *folder, const char *prefix)
+{
+    const size_t length = strlen(prefix);
+    DIR *names = opendir(folder);
+    const struct dirent *entry;
+
+    while (names && (entry = readdir(names)) && users->count < USERS_MAX) {
+        const char *number = entry->d_name + length;
+        const unsigned long uid = strtoul(number, NULL, 10);
+        bool is_new = strncmp(entry->d_name, prefix, length) == 0 && *number >= '0' &&
+                      *number <= '9' && uid < (uid_t)-1 && uid != geteuid();
+
+        for (unsigned i = 0; is_new && i < users->count; i++)
+            is_new = users->of[i] != uid;
+        if (is_new)
+            users->of[users->count++] = (uid_t)uid;
+    }
+    if (names)
+        closedir(names);
+}
+
+/*
+ * Root asks everybody's processes, those of each user as that user: the folders are as good for him
+ * as for the user's own programs, the processes answer their own user, and nothing that a user put
+ * there is touched with root's rights.
+ */
+unsigned ask_each(const struct gs_share_options *options,
+                  void (*visit)(void *arg, int directory, const char *name), void *arg,
+                  char ret_reason[GS_REASON_SIZE])
+{
+    unsigned folders = each_of_user(options, visit, arg, ret_reason);
+    struct users users = {.count = 0};
+    char reason[GS_REASON_SIZE];
+
+    if (geteuid() != 0)
+        return folders;
+    add_users(&users, "/run/user", "");
+    add_users(&users, options->dir[0] ? options->dir : "/tmp", GS_OWN_PREFIX);
+    add_users(&users, "/dev/shm", GS_OWN_PREFIX);
+    for (unsigned i = 0; i < users.count; i++) {
+        if (seteuid(users.of[i]) != 0)
+            continue; /* a user namespace that does not have him */
+        folders += each_of_user(options, visit, arg, reason);
+        if (seteuid(0) != 0)
+            abort(); /* the rest would be done as another */
     }
     return folders;
 }

@@ -22,8 +22,8 @@ struct who {
 /* Whether a name in the folder is a socket of the library's, and whether a broker's. */
 bool ask_is_socket(const char *name);
 bool ask_is_broker(const char *name);
-/* Visits each of these in each folder that is looked at. How many folders there are; 0: *ret_reason
- * says why there is none. */
+/* Visits each of these in each folder that is looked at: this user's, and for root everybody's. How
+ * many folders there are; 0: *ret_reason says why there is none. */
 unsigned ask_each(const struct gs_share_options *options,
                   void (*visit)(void *arg, int directory, const char *name), void *arg,
                   char ret_reason[GS_REASON_SIZE]);

@@ -24,6 +24,7 @@ int command_doctor(int argc, char **argv);
 int command_export(int argc, char **argv);
 int command_replay(int argc, char **argv);
 int command_report(int argc, char **argv);
+int command_record(int argc, char **argv);
 int command_run(int argc, char **argv);
 int command_who(int argc, char **argv);
 int command_stats(int argc, char **argv);

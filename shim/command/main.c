@@ -21,6 +21,7 @@ static const struct {
     const char *help;
 } commands[] = {
     {"run", command_run, "starts a program with the library"},
+    {"record", command_record, "the same, and records what becomes of its GPU memory"},
     {"top", command_top, "what every process has of the GPUs' memory, refreshed"},
     {"stats", command_stats, "the same once, or for programs"},
     {"who", command_who, "who shares GPU memory, and who holds it"},

@@ -1,5 +1,5 @@
 /*
- * gpushim report: reads what a process recorded (gpushim run --record) and says what became of its
+ * gpushim report: reads what a process recorded (gpushim record) and says what became of its
  * GPU memory. report.h has its parts.
  */
 #include "shim/command/report.h"
@@ -13,6 +13,8 @@
 #include <time.h>
 
 #include "shim/command/command.h"
+
+#define FRAMES 8 /* of a call stack in text */
 
 /* ---- As text -------------------------------------------------------------------------------- */
 
@@ -90,8 +92,11 @@ static void print_holders(const struct report *report, const struct report_holde
         report_holder_text(report, &holders[i], 0, text);
         printf("  %12s in %6" PRIu64 "  %s\n", bytes_text(holders[i].bytes).text, holders[i].count,
                text);
-        for (unsigned n = 1; report_holder_text(report, &holders[i], n, text); n++)
+        for (unsigned n = 1; n < FRAMES && report_holder_text(report, &holders[i], n, text); n++)
             printf("  %12s    %6s  %s\n", "", "", text);
+        if (holders[i].example->frame_count > FRAMES)
+            printf("  %12s    %6s  and %d more (--json)\n", "", "",
+                   holders[i].example->frame_count - FRAMES);
     }
     if (left)
         printf("  and %zu more\n", left);
@@ -153,7 +158,7 @@ static int print_report(const struct report *report)
 static const char usage[] =
     "usage: gpushim report FILE [--json] [--html PAGE] [--perfetto OUT] [--memory-viz OUT] [--rmm "
     "OUT]\n"
-    "Says what became of a program's GPU memory, from the FILE that gpushim run --record wrote.\n"
+    "Says what became of a program's GPU memory, from the FILE that gpushim record wrote.\n"
     "With one or more of these it writes files instead:\n"
     "  --html PAGE       one page for a browser, which needs nothing else: memory over time, a "
     "map\n"

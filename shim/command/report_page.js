@@ -78,20 +78,21 @@
 
   /* ---- Over time ---- */
 
-  /* Steps thinned to the columns of the drawing: of each the highest. */
-  function thin(steps) {
-    const columns = new Array(COLUMNS).fill(-1);
-    let last = 0;
+  /* Steps thinned to the columns of the drawing: of each the one with the highest sum. A step is a time
+   * and numbers that hold from then on. */
+  function thin(steps, width) {
+    const columns = new Array(COLUMNS).fill(null), sum = step => step.slice(1).reduce((a, b) => a + b, 0);
     const place = ns => Math.min(COLUMNS - 1, Math.floor(ns / Math.max(1, report.duration_ns) * COLUMNS));
-    for (let i = 0; i < steps.length; i++) {
-      const at = place(steps[i][0]);
-      columns[at] = Math.max(columns[at], steps[i][1]);
-      const end = i + 1 < steps.length ? place(steps[i + 1][0]) : COLUMNS;
-      for (let column = at + 1; column < end; column++)
-        columns[column] = Math.max(columns[column], steps[i][1]);
+    let before = new Array(width + 1).fill(0), next = 0;
+    for (let column = 0; column < COLUMNS; column++) {
+      let most = before;
+      for (; next < steps.length && place(steps[next][0]) <= column; next++) {
+        before = steps[next];
+        if (sum(before) > sum(most))
+          most = before;
+      }
+      columns[column] = most.slice(1);
     }
-    for (let i = 0; i < COLUMNS; i++)
-      columns[i] = last = columns[i] < 0 ? last : columns[i];
     return columns;
   }
 
@@ -115,9 +116,10 @@
   }
 
   function drawTimeline() {
-    const live = thin(changes.map(([moment, sum]) => [data.moments[moment], sum]));
-    const layers = KINDS.map((_, kind) => thin(figures.map(row => [row[0], row[2 + kind]])));
-    const tops = live.map((value, i) => Math.max(value, layers.reduce((sum, layer) => sum + layer[i], 0)));
+    const live = thin(changes.map(([moment, sum]) => [data.moments[moment], sum]), 1).map(column => column[0]);
+    const told = thin(figures.map(row => [row[0], ...row.slice(2)]), KINDS.length);
+    const layers = KINDS.map((_, kind) => told.map(column => column[kind]));
+    const tops = live.map((value, i) => Math.max(value, told[i].reduce((sum, part) => sum + part, 0)));
     const most = Math.max(1, ...tops);
     const x = i => (LEFT + (WIDTH - LEFT) * i / (COLUMNS - 1)).toFixed(1);
     const y = value => (8 + (HEIGHT - BOTTOM - 8) * (1 - value / most)).toFixed(1);

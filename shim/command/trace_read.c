@@ -85,7 +85,7 @@ static bool read_header(struct reader *reader)
     struct gs_trace_header *header = &reader->trace->header;
 
     if (reader->size < sizeof header->magic || memcmp(reader->bytes, GS_TRACE_MAGIC, 8) != 0)
-        return command_complain("'%s' is no trace; gpushim run --record writes them", reader->path),
+        return command_complain("'%s' is no trace; gpushim record writes them", reader->path),
                false;
     if (reader->size < sizeof *header)
         return command_complain("'%s' ends within its first %zu bytes: nothing was recorded",
@@ -156,7 +156,7 @@ static void fill(struct trace_event *event, const struct gs_trace_event *raw, ui
 }
 
 static bool add_event(struct reader *reader, const struct gs_trace_event *raw,
-                      const unsigned char *frames, uint32_t thread, uint64_t *last_ns)
+                      const unsigned char *frames, uint32_t thread)
 {
     struct trace *trace = reader->trace;
     uint64_t end = raw->time_ns + raw->took_ns;
@@ -174,10 +174,6 @@ static bool add_event(struct reader *reader, const struct gs_trace_event *raw,
     event = &trace->events[trace->count++];
     fill(event, raw, thread);
     event->frames = frames;
-    /* Those of a block are in order, whatever a clock says. */
-    if (event->at_ns < *last_ns)
-        event->at_ns = *last_ns;
-    *last_ns = event->at_ns;
     trace->has_device[raw->device] = true;
     if (end > trace->duration_ns)
         trace->duration_ns = end;
@@ -206,7 +202,6 @@ static bool read_events(struct reader *reader, const unsigned char *at, size_t l
                         uint32_t thread)
 {
     struct gs_trace_event raw;
-    uint64_t last_ns = 0;
     const char *fault;
 
     if (left > 0 && !note_thread(reader, thread))
@@ -223,14 +218,16 @@ static bool read_events(struct reader *reader, const unsigned char *at, size_t l
         fault = fault_of(&raw);
         if (fault)
             return damaged(reader, fault);
-        if (!add_event(reader, &raw, at + sizeof raw, thread, &last_ns))
+        if (!add_event(reader, &raw, at + sizeof raw, thread))
             return false;
         at += size, left -= size;
     }
     return true;
 }
 
-/* By their time, those of one block in its order. */
+/* By when they took effect; those of one moment as in the file. A chunk that is made for an
+ * allocation comes so before it, though the allocation's event is written first: it begins first.
+ */
 static int by_time(const void *a, const void *b)
 {
     const struct trace_event *x = a, *y = b;

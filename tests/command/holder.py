@@ -67,13 +67,13 @@ def clean(folder):
 
 
 class Holder:
-    def __init__(self, folder, library=True):
+    def __init__(self, folder, library=True, user=None, python=sys.executable):
         env = {**clean(folder), 'LD_LIBRARY_PATH': os.path.dirname(LIBCUDA),
-               'SOFTCUDA_MACHINE': os.path.join(folder, 'machine')}
+               'SOFTCUDA_MACHINE': os.path.join(folder, f'machine{user or ""}')}
         if library:
             env['LD_PRELOAD'] = SHIM
-        self.process = subprocess.Popen([sys.executable, '-c', HOLDER], env=env, text=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process = subprocess.Popen([python, '-c', HOLDER], env=env, text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=user)
         self.pid = self.process.pid
 
     def do(self, line):

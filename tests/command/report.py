@@ -128,6 +128,19 @@ def threads(folder):
           [(0, 2 * MIB, 1), (3, MIB, 1)], f'devices: {rows["devices"]}')
 
 
+def new_memory(folder):
+    """An allocation's event comes before that of the chunk that was made for it: it began first."""
+    events = [t.call(1000, t.ALLOC, BASE + 512, MIB, outcome=t.NEW, took=9000),
+              t.call(2000, t.CHUNK_MADE, BASE, 2 * MIB, took=5000)]
+    path = t.write(f'{folder}/new', t.header(), t.block(t.EVENTS, b''.join(events)), t.block(t.END))
+    expect([path, '--memory-viz', f'{folder}/new.pickle'], 0)
+    with open(f'{folder}/new.pickle', 'rb') as file:
+        snapshot = pickle.load(file)
+    check([(one['address'], one['total_size']) for one in snapshot['segments']] == [(BASE, 2 * MIB)] and
+          [entry['action'] for entry in snapshot['device_traces'][0]] == ['segment_alloc', 'alloc'],
+          f'new memory: {snapshot}')
+
+
 def odd_frees(folder):
     events = [t.call(10, t.FREE, BASE), t.call(1000, t.FREE, 0), t.call(2000, t.ALLOC, BASE, MIB),
               t.call(3000, t.ALLOC, BASE, 2 * MIB), t.call(4000, t.FREE, BASE, result=1),
@@ -191,7 +204,7 @@ def cut(folder):
 def refused(folder):
     good = t.call(1, t.ALLOC, BASE, MIB)
     for content, said in (
-            (b'', 'is no trace; gpushim run --record writes them'), (b'x' * 500, 'is no trace; .*'),
+            (b'', 'is no trace; gpushim record writes them'), (b'x' * 500, 'is no trace; .*'),
             (t.header()[:50], 'ends within its first 104 bytes: nothing was recorded'),
             (t.header(version=2), 'is of version 2, and this program reads version 1; use .*'),
             (t.header(size=90), 'is damaged: it says that its first block is at byte 90; .*'),
@@ -352,7 +365,7 @@ def converts(folder):
 
 
 with tempfile.TemporaryDirectory(prefix='gpushim-report-') as scratch:
-    for prove in tells, nothing_recorded, threads, odd_frees, stacks, cut, refused, damage, usage, converts:
+    for prove in tells, nothing_recorded, threads, new_memory, odd_frees, stacks, cut, refused, damage, usage, converts:
         try:
             prove(scratch)
         except (KeyError, IndexError, ValueError) as error:
