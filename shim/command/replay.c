@@ -186,11 +186,10 @@ static int write_results(const struct trace_memory *memory, const struct replay_
 
 static const char usage[] =
     "usage: gpushim replay FILE [-o SECTION.KEY=VALUE]... [--json]\n"
-    "Makes the allocations and frees again that a program recorded in FILE (gpushim run "
-    "--record):\n"
-    "once without the library and once with it, under the options that are given, and tells time\n"
-    "and memory of both. It is one thread that makes the calls in the order in which they were\n"
-    "made; the GPU computes nothing meanwhile.\n"
+    "Makes the allocations and frees again that a program recorded in FILE (gpushim record): once\n"
+    "without the library and once with it, under the options that are given, and tells time and\n"
+    "memory of both. It is one thread that makes the calls in the order in which they were made;\n"
+    "the GPU computes nothing meanwhile.\n"
     "\n"
     "  -o SECTION.KEY=VALUE   sets an option of the library ('gpushim config' lists them)\n"
     "  --json                 the same as an object\n";

@@ -86,7 +86,7 @@ def replays(path, truth):
 
 def options(path):
     """They are the library's run's, and the strongest; what switches it off leaves nothing to compare."""
-    starts = r'\S+ gpushim\[\d+\]: info: libgpushim \S+ starts in gpushim; .*\n'
+    starts = r'\S+ gpushim\[[\d/]+\]: info: libgpushim \S+ starts in gpushim; .*\n'
     expect([path, '-o', 'log=info', '-opool.decay=5 s'], 0, '.*', f'.*{starts}.*', GPUSHIM_LOG='off')
     nothing = "gpushim: the run with the library had nothing of it: 'gpushim doctor' says why, .*\n"
     expect([path, '-o', 'enable=off'], 1, '', nothing)
