@@ -117,6 +117,34 @@ useful_for_tests()
     fi
 }
 
+# useful_for_rest: what the tests lack that CI skips, or leaves out (tests/packages).
+useful_for_rest()
+{
+    (
+        PATH=$PATH:/usr/sbin:/sbin
+        while read -r program package; do
+            have "$program" || say "$package"
+        done <<'PROGRAMS'
+podman podman
+prometheus prometheus
+man man-db
+fish fish
+zsh zsh
+systemd-analyze systemd
+chromium chromium
+dpkg-buildpackage dpkg-dev
+dh debhelper
+lintian lintian
+debootstrap debootstrap
+rpmbuild rpm
+cpio cpio
+qemu-aarch64 qemu-user
+PROGRAMS
+    )
+    python3 -c 'import yaml' 2>/dev/null || say python3-yaml
+    python3 -c 'import venv, ensurepip' 2>/dev/null || say python3-venv
+}
+
 # install_what_can_be_had NAME…: each by itself, as root or with a sudo that asks nothing; what
 # cannot be installed is named and left out.
 install_what_can_be_had()

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Everything that can be proved on a machine without a GPU, on a fresh Debian or Ubuntu:
 #
-#   sh tests/run.sh [quick] [-DOPTION=VALUE…]
+#   sh tests/run.sh [quick | all | rest] [-DOPTION=VALUE…]
 #
 # Installs what is missing (root only for that), fetches cuda.h where there is none, then:
 #   1. the build with -Werror and all its tests;
@@ -10,10 +10,13 @@
 #   4. a clang build with -Werror;
 #   5. the libFuzzer targets, FUZZ_SECONDS each (60), where clang has what they need;
 #   6. ten of the planted bugs, which the tests are to notice (tests/mutants.sh runs all of them).
-# quick stops after the first. -D options go to each build's meson setup. A build folder that is there
-# is used and configured anew. The last line is "N passed, N failed, N skipped"; each line before it
-# that starts with "failed:" names one cause. What was skipped, those too that skip inside a program,
-# is named with its reason where its build is tested.
+# quick stops after the first. all first installs what single tests are skipped without (podman,
+# Prometheus, Chromium, packagers, qemu: whatever can be had), and last runs the suite packages. rest
+# does of all what is left out without it: it builds, and runs the suites packages, command and
+# containers. -D options go to each build's meson setup. A build folder that is there is used and
+# configured anew. The last line is "N passed, N failed, N skipped"; each line before it that starts
+# with "failed:" names one cause. What was skipped, those too that skip inside a program, is named with
+# its reason where its build is tested.
 # shellcheck disable=SC2317 # functions are run by timed
 set -eu
 
@@ -26,15 +29,14 @@ failed=0
 skipped=0
 failures=
 last_words=
-quick=no
-if [ "${1:-}" = quick ]; then
-    quick=yes
-    shift
-fi
+what=ordinary
+case ${1:-} in
+    quick | all | rest) what=$1 && shift ;;
+esac
 for option in "$@"; do
     case $option in
         -D*) ;;
-        *) die 'usage: sh tests/run.sh [quick] [-DOPTION=VALUE…]' ;;
+        *) die 'usage: sh tests/run.sh [quick | all | rest] [-DOPTION=VALUE…]' ;;
     esac
 done
 
@@ -141,6 +143,10 @@ prepare()
     install_packages $missing
     # shellcheck disable=SC2046 # again
     install_what_can_be_had $(useful_for_tests)
+    if [ "$what" = all ] || [ "$what" = rest ]; then
+        # shellcheck disable=SC2046 # again
+        install_what_can_be_had $(useful_for_rest)
+    fi
     check_meson
     fetch_cuda_headers "$build" "$@"
 }
@@ -150,6 +156,19 @@ main_build()
     if compile 'build' "$build" -Dwerror=true "$@"; then
         run_tests 'tests' "$build"
     fi
+}
+
+# What takes more than a machine has by itself, where only that is asked for.
+rest_build()
+{
+    if compile 'build' "$build" -Dwerror=true "$@"; then
+        run_tests 'the rest' "$build" --suite packages --suite command --suite containers
+    fi
+}
+
+packages()
+{
+    run_tests 'packages' "$build" --suite packages
 }
 
 asan_build()
@@ -226,8 +245,12 @@ runner=
 began_all=$(date +%s)
 
 timed 'what is missing' prepare "$@"
-timed 'build and tests' main_build "$@"
-if [ "$quick" = no ]; then
+if [ "$what" = rest ]; then
+    timed 'build and the rest' rest_build "$@"
+else
+    timed 'build and tests' main_build "$@"
+fi
+if [ "$what" = ordinary ] || [ "$what" = all ]; then
     if [ -e "$build/cuda-headers/include/cuda.h" ]; then
         set -- "-Dcuda=$build/cuda-headers" "$@"
     fi
@@ -236,6 +259,9 @@ if [ "$quick" = no ]; then
     timed 'clang' clang_build "$@"
     timed 'fuzzing' fuzz "$@"
     timed 'planted bugs' mutants "$@"
+fi
+if [ "$what" = all ]; then
+    timed 'packages' packages
 fi
 say "== all: $(($(date +%s) - began_all)) s"
 finish

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Builds packages for this machine's distribution:
+# Builds packages for this machine's distribution, or a wheel for Python on any with glibc 2.28 or newer:
 #
-#   sh examples/packages/build.sh [deb|rpm] [FOLDER]
+#   sh examples/packages/build.sh [deb|rpm|wheel] [FOLDER]
 #
-# Where nothing is said, Debian's where dpkg-buildpackage is, else RPM's, into build/packages. Both are built
-# in a temporary copy of the tree as it is, with the version of meson.build. Maintainer is who builds them:
-# DEBFULLNAME and DEBEMAIL. Nothing is installed; the exit status is 77 where something is missing that would
+# Where nothing is said, Debian's where dpkg-buildpackage is, else RPM's, into build/packages. All are built
+# in a temporary copy of the tree as it is, with the version of meson.build. Maintainer of Debian's is who builds
+# them: DEBFULLNAME and DEBEMAIL. Nothing is installed; the exit status is 77 where something is missing that would
 # have to be. cuda.h is found as by every build, or fetched (into the build folder).
 set -eu
 
@@ -21,10 +21,10 @@ missing()
 
 kind=
 case ${1:-} in
-    deb | rpm) kind=$1 && shift ;;
+    deb | rpm | wheel) kind=$1 && shift ;;
 esac
 case ${1:-} in
-    -*) die 'usage: sh examples/packages/build.sh [deb|rpm] [FOLDER]' ;;
+    -*) die 'usage: sh examples/packages/build.sh [deb|rpm|wheel] [FOLDER]' ;;
 esac
 if [ -z "$kind" ]; then
     kind=rpm
@@ -101,6 +101,23 @@ build_rpm()
     }
     find "$work/RPMS" -name '*.rpm' -exec cp {} "$result" ';'
     find "$work/RPMS" -name '*.rpm' -printf "$result/%f\n"
+}
+
+# The build is the ordinary one: it needs no newer libc than that by itself (shim/meson.build).
+build_wheel()
+{
+    { have meson && have ninja; } || missing 'meson and ninja (packages meson and ninja-build)'
+    {
+        meson setup "$work/build" "$copy" --prefix="$work/installed" --libdir=lib --buildtype=debugoptimized \
+            -Dtests=false -Dexamples=false -Dsystemd=disabled &&
+            meson compile -C "$work/build" &&
+            meson install -C "$work/build" --no-rebuild --strip
+    } >"$work/log" 2>&1 </dev/null || {
+        tail -n 60 "$work/log"
+        die 'the build failed, see above'
+    }
+    python3 "$copy/examples/packages/wheel/wheel.py" "$work/installed" "$copy" \
+        "py3-none-manylinux_2_28_$(uname -m)" "$result"
 }
 
 umask 022
