@@ -32,7 +32,7 @@
  * once, and until the target takes a line again, lines are left out at once. */
 #define WAIT_MS 100
 
-static _Atomic int threshold = GS_LOG_WARNING;
+int gs_log_level = GS_LOG_WARNING;
 static _Atomic int target = STDERR_FILENO;
 
 /* Where a target that is not stderr was opened, and what was there: the program may close the
@@ -111,7 +111,7 @@ const char *gs_log_configure(enum gs_log_level level, const char *path)
     int fd = STDERR_FILENO;
     struct stat status;
 
-    atomic_store(&threshold, level);
+    __atomic_store_n(&gs_log_level, (int)level, __ATOMIC_RELAXED);
     if (path) {
         fd = open_target(path, &status);
         if (fd < 0)
@@ -158,12 +158,17 @@ static int current_target(void)
     return fd;
 }
 
+bool gs_log_shows(enum gs_log_level level)
+{
+    return (int)level <= __atomic_load_n(&gs_log_level, __ATOMIC_RELAXED);
+}
+
 /* Whether a line is to be written; *ret_last: it is the last one of its place. */
 static bool wanted(enum gs_log_level level, const void *place, bool *ret_last)
 {
     unsigned before;
 
-    if ((int)level > atomic_load_explicit(&threshold, memory_order_relaxed))
+    if (!gs_log_shows(level))
         return false;
     before = place && level <= GS_LOG_WARNING ? earlier(place) : 0;
     *ret_last = before + 1 == REPEATS;
@@ -239,12 +244,10 @@ static void write_time(char *text, size_t size)
 static void write_line(enum gs_log_level level, bool last, const char *text)
 {
     int pid = (int)getpid(), thread = (int)syscall(SYS_gettid), fd, length;
-    char line[LINE_SIZE + 150], time[64], other_thread[16] = "";
+    char line[LINE_SIZE + 150], time[64];
 
     write_time(time, sizeof time);
-    if (thread != pid)
-        snprintf(other_thread, sizeof other_thread, "/%d", thread);
-    length = snprintf(line, sizeof line, "%s gpushim[%d%s]: %s: %.*s%s\n", time, pid, other_thread,
+    length = snprintf(line, sizeof line, "%s gpushim[%d/%d]: %s: %.*s%s\n", time, pid, thread,
                       level_names[level], LINE_SIZE, text,
                       last ? " (and so on; not shown again)" : "");
     GS_UNCANCELLED; /* a lock of core's may be held */

@@ -33,7 +33,7 @@ void gs_stack_load(void)
     struct link_map *map = NULL;
     void *handle, *found;
 
-    if (!wanted || !next_dlopen || !next_dlinfo || atomic_load(&unwind))
+    if (!gs_tracing() || !wanted || !next_dlopen || !next_dlinfo || atomic_load(&unwind))
         return;
     handle = next_dlopen("libgcc_s.so.1", RTLD_NOW);
     if (!handle || next_dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0)

@@ -14,7 +14,7 @@
 
 /* So many frames at most, 0: none are wanted. At the start. */
 void gs_stack_want(unsigned frames);
-/* Loads what is needed, if any are wanted. No lock is held, and nobody waits for this thread. */
+/* Loads what is needed, if any are wanted and something is recorded. No lock is held, and nobody waits for this thread. */
 void gs_stack_load(void);
 
 /* The addresses from `caller`, which the hook returns to, outwards. How many. */

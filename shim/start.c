@@ -15,8 +15,10 @@
 #include "core/process/record.h"
 #include "shim/lookup/elf_symbols.h"
 #include "shim/lookup/late.h"
+#include "shim/lookup/leave.h"
 #include "log.h"
 #include "oom_report.h"
+#include "say.h"
 #include "shim/lookup/driver.h"
 #include "stack.h"
 #include "state.h"
@@ -157,13 +159,24 @@ static struct gs_limit limit_of(const struct gs_config *config)
                              .percent = (unsigned)config->pool.limit.percent};
 }
 
+/* By quick_exit, where libc has it: weak, since other libcs have another name for it. */
+extern int __cxa_at_quick_exit(void (*)(void *), void *) __attribute__((weak));
+extern void *__dso_handle __attribute__((visibility("hidden")));
+
 static void at_exit(void)
 {
-    if (gs_state == GS_STATE_READY)
+    if (gs_state == GS_STATE_READY) {
+        gs_say_exit();
         gs_core_at_exit(gs_core);
-    if (gs_tracing() && gs_state == GS_STATE_READY)
-        gs_record_at_exit(gs_core);
+        if (gs_tracing())
+            gs_record_at_exit(gs_core);
+    }
     gs_trace_at_exit();
+}
+
+static void at_quick_exit_too(void *unused)
+{
+    gs_shim_leaves();
 }
 
 /* Core's calls may come from here on. */
@@ -173,13 +186,12 @@ static void start_recording(const struct gs_config *config)
     const char *path = config->general.record.text;
     const char *wrong;
 
+    gs_stack_want((unsigned)config->general.record_stacks);
     if (strcmp(path, "none") == 0)
         return;
     wrong = gs_trace_start(path, config->general.record_stacks > 0, &log);
     if (wrong)
         gs_log(GS_LOG_WARNING, "nothing is recorded to %s: %s", path, wrong);
-    else
-        gs_stack_want((unsigned)config->general.record_stacks);
 }
 
 static void fill_report(struct gs_core_options *options, const struct gs_config *config)
@@ -211,8 +223,7 @@ static bool start_core(const struct gs_config *config)
                           .bytes = config->registrations.bytes},
         .retiring_percent = (unsigned)config->pool.retiring_limit,
         .purge_ns = config->pool.decay,
-        .log = {.line = core_line,
-                .no_debug = (enum gs_log_level)config->general.log < GS_LOG_DEBUG},
+        .log = {.line = core_line, .level = &gs_log_level},
     };
     struct gs_driver driver;
     const char *missing = fill_driver(&driver);
@@ -239,6 +250,8 @@ static bool start_core(const struct gs_config *config)
     gs_single = gs_core_single(gs_core);
     start_recording(config);
     atexit(at_exit);
+    if (__cxa_at_quick_exit)
+        __cxa_at_quick_exit(at_quick_exit_too, &__dso_handle);
     return true;
 }
 
@@ -286,16 +299,6 @@ void gs_shim_limit(struct gs_limit *ret_limit)
     free(config);
 }
 
-static void say_what_starts(const struct gs_config *config)
-{
-    bool files = config->read_files[0] != '\0';
-
-    gs_log(GS_LOG_INFO, "libgpushim %s %s %s; %s%s", GS_VERSION,
-           config->general.enable ? "starts in" : "is switched off in", program_invocation_short_name,
-           files ? "configuration read from " : "no configuration file was read",
-           config->read_files);
-}
-
 bool gs_shim_start(void)
 {
     struct loading *loading = load();
@@ -303,7 +306,7 @@ bool gs_shim_start(void)
 
     if (!loading)
         return false;
-    say_what_starts(&loading->config);
+    gs_say_configured(&loading->config);
     enabled = loading->config.general.enable && start_core(&loading->config);
     free(loading);
     return enabled;

@@ -5,7 +5,7 @@
  *   a call ──► the thread's buffer ──► the file      when the buffer is full, or a second old; when
  *                                                    the thread ends; when the process exits
  *
- * Nothing is lost but what is in buffers when the process ends by a signal or by _exit, and what is
+ * Nothing is lost but what is in buffers when the process ends by a signal, and what is
  * called in a signal handler that interrupts the recorder. Who fills a buffer while the file is slow
  * waits for it, and the next block says how long. Where the file cannot be written any more, one
  * warning says so, and recording ends.

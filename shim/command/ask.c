@@ -3,13 +3,18 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/share/directory.h"
+#include "shim/command/command.h"
+#include "shim/command/figures.h"
 
 #define USERS_MAX 4096
 
@@ -36,6 +41,73 @@ int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answ
         ret_answer->head.type != GS_WIRE_REFUSE)
         return -EPROTO;
     return error;
+}
+
+int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type,
+            union gs_wire_message *ret_answer)
+{
+    struct pollfd answer = {.fd = fd, .events = POLLIN};
+    int ready, error = gs_wire_send(fd, message, -1);
+
+    if (error && error != -EPIPE)
+        return error;
+    do
+        ready = poll(&answer, 1, (int)(ANSWER_NS / GS_NS_PER_MS));
+    while (ready < 0 && errno == EINTR);
+    if (ready != 1)
+        return -ETIMEDOUT;
+    error = gs_wire_receive(fd, ret_answer, NULL);
+    if (!error && ret_answer->head.type != type && ret_answer->head.type != GS_WIRE_REFUSE)
+        return -EPROTO;
+    return error;
+}
+
+void ask_order_silence(char *ret_reason, size_t size, int error,
+                       const union gs_wire_message *answer)
+{
+    if (!error && answer->head.type == GS_WIRE_REFUSE && answer->refuse.reason == GS_REFUSED_USER)
+        snprintf(ret_reason, size, "belongs to another user");
+    else
+        ask_silence(ret_reason, size, error, answer);
+}
+
+/* Of the process; false: there is none. */
+static bool owner_of(long pid, struct statx *ret_owner)
+{
+    char path[32];
+
+    snprintf(path, sizeof path, "/proc/%ld", pid);
+    return statx(AT_FDCWD, path, 0, STATX_UID | STATX_GID, ret_owner) == 0;
+}
+
+bool ask_as_user_of(long pid)
+{
+    struct statx owner;
+
+    if (geteuid() != 0 || !owner_of(pid, &owner) || owner.stx_uid == 0)
+        return true;
+    if (setgroups(0, NULL) == 0 && setgid(owner.stx_gid) == 0 && setuid(owner.stx_uid) == 0)
+        return true;
+    command_complain("process %ld is of user %u, whom this one may not become: %m", pid,
+                     (unsigned)owner.stx_uid);
+    return false;
+}
+
+void ask_complain_of_absent(long pid)
+{
+    struct statx owner;
+
+    if (!owner_of(pid, &owner))
+        command_complain("process %ld: there is none, as far as can be seen from here", pid);
+    else if (owner.stx_uid != geteuid())
+        command_complain("process %ld belongs to another user: ask as that one, or as root", pid);
+    else if (!figures_has_library(pid))
+        command_complain("process %ld has not the library: gpushim run starts programs with it",
+                         pid);
+    else
+        command_complain("process %ld cannot be asked: it shares nothing and holds less than 64 MiB, "
+                         "has pool.neighbours off, or has another share.dir (gpushim stats %ld)",
+                         pid, pid);
 }
 
 bool ask_is_broker(const char *name)

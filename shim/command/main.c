@@ -28,6 +28,8 @@ static const struct {
     {"doctor", command_doctor, "what stands in the way of the library here, or in a process"},
     {"export", command_export, "the same figures for Prometheus, as a page or a file"},
     {"trim", command_trim, "has processes give back what they keep and do not use"},
+    {"collect", command_collect, "has processes give each other back what is closed and kept"},
+    {"set", command_set, "changes an option of a process that runs"},
     {"config", command_config_list, "every option, its value, and where that comes from"},
     {"cdi", command_cdi, "gives containers the library, as engines give them devices"},
     {"broker", command_broker, "keeps shared GPU memory beyond the end of its processes"},
