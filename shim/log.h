@@ -21,16 +21,15 @@
  * Call it before other threads log. */
 const char *gs_log_configure(enum gs_log_level level, const char *path);
 
-/* Appends to a file of another purpose, which is opened for it and is to be what a log may be. NULL,
- * or why that cannot be. */
-const char *gs_log_append(const char *path, const char *bytes, size_t length);
-
 /* Atomic: lines above this level are not written. gs_log_configure sets it, and so may core
  * (struct gs_log). */
 __attribute__((visibility("hidden"))) extern int gs_log_level;
 
 /* Whether lines of this level are written. */
 bool gs_log_shows(enum gs_log_level level);
+/* Appends to a file of another purpose, which is opened for it and is to be what a log may be. NULL,
+ * or why that cannot be. */
+const char *gs_log_append(const char *path, const char *bytes, size_t length);
 
 /* One line, without its newline, of at most 1,000 characters; what is longer is cut. Error first
  * names the cause, then the way out. */

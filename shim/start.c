@@ -153,15 +153,15 @@ static size_t to_size(uint64_t bytes)
     return bytes > SIZE_MAX ? SIZE_MAX : (size_t)bytes;
 }
 
+/* By quick_exit, where libc has it: weak, since other libcs have another name for it. */
+extern int __cxa_at_quick_exit(void (*)(void *), void *) __attribute__((weak));
+extern void *__dso_handle __attribute__((visibility("hidden")));
+
 static struct gs_limit limit_of(const struct gs_config *config)
 {
     return (struct gs_limit){.bytes = to_size(config->pool.limit.bytes),
                              .percent = (unsigned)config->pool.limit.percent};
 }
-
-/* By quick_exit, where libc has it: weak, since other libcs have another name for it. */
-extern int __cxa_at_quick_exit(void (*)(void *), void *) __attribute__((weak));
-extern void *__dso_handle __attribute__((visibility("hidden")));
 
 static void at_exit(void)
 {

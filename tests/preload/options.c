@@ -13,11 +13,10 @@
 #include "core/api/core.h"
 #include "core/share/directory.h"
 #include "shim/log.h"
-#include "shim/oom_report.h"
 #include "shim/lookup/leave.h"
 #include "shim/say.h"
+#include "shim/oom_report.h"
 #include "shim/lookup/driver.h"
-#include "shim/registration/pinning.h"
 #include "core/process/record.h"
 #include "shim/stack.h"
 #include "shim/state.h"
@@ -27,7 +26,7 @@ static struct given {
     struct gs_core_options core;
     enum gs_pin_keep keep;
     enum gs_log_level level;
-    char log_path[128], report_path[128], record_path[128];
+    char log_path[128], record_path[128], report_path[128];
     unsigned frames;
     bool bounded;
     bool started;
@@ -95,15 +94,6 @@ const char *gs_log_configure(enum gs_log_level level, const char *path)
     return NULL;
 }
 
-void gs_oom_report_to(const char *path)
-{
-    snprintf(given.report_path, sizeof given.report_path, "%s", path);
-}
-
-void gs_oom_report(const char *line, size_t length)
-{
-}
-
 void gs_say_configured(const struct gs_config *config)
 {
 }
@@ -113,6 +103,15 @@ void gs_say_exit(void)
 }
 
 void gs_shim_leaves(void)
+{
+}
+
+void gs_oom_report_to(const char *path)
+{
+    snprintf(given.report_path, sizeof given.report_path, "%s", path);
+}
+
+void gs_oom_report(const char *line, size_t length)
 {
 }
 
