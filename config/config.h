@@ -55,6 +55,7 @@ GS_CONFIG_ENUMERATIONS(GS_CONFIG_ENUMERATION)
 #define GS_CONFIG_MEMBER_NUMBER(low, high) uint64_t
 #define GS_CONFIG_MEMBER_IDS(low, high)    struct gs_config_ids
 #define GS_CONFIG_MEMBER_PATH(word)        struct gs_config_path
+#define GS_CONFIG_MEMBER_LIVE(type)        GS_CONFIG_MEMBER_##type
 
 /* Terminated by NUL. */
 struct gs_config_path {

@@ -58,7 +58,8 @@ static void print_sample_option(FILE *out, const struct gs_option *option)
     gs_option_allowed(option, allowed);
     fputc('\n', out);
     print_wrapped(out, option->help);
-    fprintf(out, "# Allowed: %s. Variable: %s\n", allowed, variable);
+    fprintf(out, "# Allowed: %s. Variable: %s%s\n", allowed, variable,
+            option->live ? ". gpushim set changes it" : "");
     fprintf(out, "#%s =%s%s\n", option->key, *option->standard ? " " : "", option->standard);
 }
 
@@ -92,8 +93,9 @@ static void print_readme(FILE *out)
         gs_option_variable(option, variable);
         gs_option_allowed(option, allowed);
         const char *standard = *option->standard ? option->standard : "nothing";
-        fprintf(out, "| `[%s]` `%s` | `%s` | %s | %s | %s |\n", option->section, option->key,
-                variable, allowed, standard, option->help);
+        fprintf(out, "| `[%s]` `%s` | `%s` | %s | %s | %s%s |\n", option->section, option->key,
+                variable, allowed, standard, option->help,
+                option->live ? " `gpushim set` changes it while a program runs." : "");
     }
 }
 

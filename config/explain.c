@@ -79,6 +79,7 @@ bool gs_config_row(const struct gs_config *config, size_t index, struct gs_confi
     gs_option_variable(option, ret->variable);
     gs_option_allowed(option, ret->allowed);
     ret->is_default = gs_value_format(config, option, ret->value);
+    ret->live = option->live;
     ret->fits_file = fits_file(ret->value);
     return true;
 }

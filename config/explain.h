@@ -1,6 +1,6 @@
 /* A configuration in words, for programs that tell people about it (gpushim config): each option's
  * value as the file has it, where it came from, which files were looked for, and names that were
- * meant to be an option's. The library uses none of it, and so has none of it linked in.
+ * meant to be an option's. The library itself uses the rows alone, for its log's first line.
  */
 #ifndef GS_CONFIG_EXPLAIN_H
 #define GS_CONFIG_EXPLAIN_H
@@ -54,6 +54,7 @@ struct gs_config_row {
     char value[GS_VALUE_SIZE]; /* as a variable takes it; reading it gives the same */
     bool fits_file;            /* and so does a line of a file */
     bool is_default;           /* its value, whoever named it */
+    bool live;                 /* it can be changed while a program runs */
 };
 
 /* As gs_config_load, and says where everything came from. Complaints, none of them left out, come

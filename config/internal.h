@@ -32,6 +32,7 @@ struct gs_option {
     const char *word;         /* PATH: what may stand in place of a path */
     const char *standard;     /* the default */
     const char *help;
+    bool live;     /* can be changed while a program runs */
     size_t offset; /* of the field in struct gs_config */
 };
 

@@ -17,6 +17,7 @@ GS_CONFIG_ENUMERATIONS(GS_WORD_LIST)
 #define GS_TYPE_NUMBER(low_, high_) .type = GS_OPTION_NUMBER, .low = low_, .high = high_
 #define GS_TYPE_IDS(low_, high_)    .type = GS_OPTION_IDS, .low = low_, .high = high_
 #define GS_TYPE_PATH(word_)         .type = GS_OPTION_PATH, .word = word_
+#define GS_TYPE_LIVE(type_)         .live = true, GS_TYPE_##type_
 
 #define GS_ROW(section_, key_, type_, standard_, help_)                                            \
     {.section = #section_,                                                                         \

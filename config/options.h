@@ -17,6 +17,9 @@
  *     NUMBER(low, high) a whole number                                              uint64_t
  *     PATH(word)        an absolute path, or `word` in its place                    char array
  *     IDS(low, high)    numbers with commas or spaces between them, or nothing      gs_config_ids
+ *
+ * LIVE(TYPE(limits)): it can be changed while a program runs (gpushim set); core/process/settings.c
+ * does it. A boolean, a word, a size, a time or a number.
  */
 #ifndef GS_CONFIG_OPTIONS_H
 #define GS_CONFIG_OPTIONS_H
@@ -64,11 +67,16 @@
     OPTION(general, enable, BOOL(), "on",                                                          \
            "Whether the library does anything; off leaves every call to the driver as if the "     \
            "library were not loaded.")                                                             \
-    OPTION(general, log, ENUM(log), "warning",                                                     \
+    OPTION(general, log, LIVE(ENUM(log)), "warning",                                               \
            "How much is logged: each level includes the ones before it.")                          \
     OPTION(general, log_target, PATH("stderr"), "stderr",                                          \
            "Where the log goes: standard error or a file that is appended to, with %p in its "     \
-           "name replaced by the process id.")
+           "name replaced by the process id.")                                                     \
+    OPTION(general, record, PATH("none"), "none",                                                  \
+           "A file in which the process records what becomes of its GPU memory (gpushim report "   \
+           "reads it), with %p in its name replaced by the process id; none records nothing.")     \
+    OPTION(general, record_stacks, NUMBER("0", "64"), "0",                                         \
+           "How many return addresses are recorded of each call; 0 records none.")
 
 #define GS_CONFIG_POOL_OPTIONS(OPTION)                                                             \
     OPTION(pool, free, ENUM(pool_free), "deferred",                                                \
@@ -88,12 +96,12 @@
            "the GPU as well; 64 MiB always may, "                                                  \
            "for a freed block of just its size a large allocation waits already where the "        \
            "process has half that share more than the program held lately, and 0 never waits.")    \
-    OPTION(pool, decay, TIME("0", "60 min"), "2 s",                                                \
+    OPTION(pool, decay, LIVE(TIME("0", "60 min")), "2 s",                                          \
            "How long free memory lies idle before it goes back to the driver; 0 keeps it.")        \
-    OPTION(pool, cache_limit, BYTES("0", "unlimited"), "unlimited",                                \
+    OPTION(pool, cache_limit, LIVE(BYTES("0", "unlimited")), "unlimited",                          \
            "How much free memory a process keeps on each GPU for its next allocations; what is "   \
            "beyond goes back to the driver.")                                                      \
-    OPTION(pool, cache_share, NUMBER("0", "100"), "0",                                             \
+    OPTION(pool, cache_share, LIVE(NUMBER("0", "100")), "0",                                       \
            "The same in percent of the GPU's memory; 0 sets no such limit.")                       \
     OPTION(pool, neighbours, BOOL(), "on",                                                         \
            "Whether a process that finds the GPU full asks the user's other processes there to "   \
@@ -141,14 +149,14 @@
            "Whether an IPC handle may give access to neighbours: off, as the driver's does; "      \
            "refuse, small blocks get no handle; alone, every block of this process has whole "     \
            "2 MiB pages of its own.")                                                              \
-    OPTION(share, limbo_warning, BYTES("0", "unlimited"), "unlimited",                             \
+    OPTION(share, limbo_warning, LIVE(BYTES("0", "unlimited")), "unlimited",                       \
            "A line of log tells who holds what when this much memory is freed and still held by "  \
            "other processes.")                                                                     \
-    OPTION(share, limbo_warning_blocks, NUMBER("0", "1000000000"), "0",                            \
+    OPTION(share, limbo_warning_blocks, LIVE(NUMBER("0", "1000000000")), "0",                      \
            "The same when so many blocks are; 0 sets no such bound.")                              \
-    OPTION(share, limbo_warning_age, TIME("0", "1440 min"), "60 s",                                \
+    OPTION(share, limbo_warning_age, LIVE(TIME("0", "1440 min")), "60 s",                          \
            "The same when one block has been for so long; 0 sets no such bound.")                  \
-    OPTION(share, limbo_limit, BYTES("0", "unlimited"), "unlimited",                               \
+    OPTION(share, limbo_limit, LIVE(BYTES("0", "unlimited")), "unlimited",                         \
            "When this much is freed and still held by other processes, no new IPC handle is given " \
            "out, and what is freed is not opened by a user who holds more of it than his part.")   \
     OPTION(share, max_clients, NUMBER("1", "65536"), "1024",                                       \
@@ -160,7 +168,7 @@
            "last use: none, those that no other machine can reach (local), or all.")               \
     OPTION(registrations, count, NUMBER("0", "1048576"), "16384",                                  \
            "How many registrations are kept; beyond it the least recently used ones go.")          \
-    OPTION(registrations, bytes, BYTES("0", "unlimited"), "64 GiB",                                \
+    OPTION(registrations, bytes, LIVE(BYTES("0", "unlimited")), "64 GiB",                          \
            "How much GPU memory the kept registrations pin.")
 
 /* SECTION(name, options, help), in the order of the sample and README.md. */

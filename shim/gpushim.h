@@ -19,6 +19,18 @@
 extern "C" {
 #endif
 
+/* ---- Versions ----------------------------------------------------------------------------------- */
+
+/* Of this header; later ones only add to it. */
+#define GPUSHIM_VERSION_MAJOR 0
+#define GPUSHIM_VERSION_MINOR 1
+#define GPUSHIM_VERSION_PATCH 0
+#define GPUSHIM_VERSION       "0.1.0"
+
+/* Of the library that is in the process, in the same form. Never NULL; it stays as it is. Starts
+ * nothing, and may be called at any time. */
+const char *gpushim_version(void);
+
 /* ---- Registering through the cache -------------------------------------------------------------- */
 
 /*
@@ -124,7 +136,7 @@ int gpushim_registration_counts(struct gpushim_registration_counts *counts);
 #define GPUSHIM_TOOK 24
 
 struct gpushim_memory {
-    size_t size; /* of this struct, set by the caller */
+    size_t size; /* of this struct, set by the caller: what a library does not have stays as it is */
     /* Bytes now: had from the driver, of which are the program's, free for it, freed and waiting
      * for the GPU, free for one stream each, and freed but in use by other processes or devices. */
     uint64_t reserved, live, cached, retiring, ordered, limbo;
@@ -140,11 +152,14 @@ struct gpushim_memory {
     /* Calls that had to do more, by how long they took: below 1 us, 2, 4, ..., the last for all
      * above 4 s. */
     uint64_t took[GPUSHIM_TOOK];
+    /* Since the second version of this struct: callers of the first, which ended here, are served. */
+    uint64_t slow;          /* calls that took about a millisecond or more */
+    unsigned char uuid[16]; /* of the GPU, as cuDeviceGetUuid has it; zero: it was not used yet */
 };
 
-/* Of a device by its number in CUDA; all 0 where this process has allocated nothing there. The
- * figures are each of some moment of the call. EINVAL; ENODEV: libgpushim does nothing in this
- * process, or not yet. */
+/* Of a device by its number in CUDA; all 0 where this process has allocated nothing there. It is
+ * what `gpushim stats` tells of this process. The figures are each of some moment of the call.
+ * EINVAL; ENODEV: libgpushim does nothing in this process, or not yet. */
 int gpushim_memory(int device, struct gpushim_memory *memory);
 
 #ifdef __cplusplus

@@ -4,11 +4,11 @@
 #include "log.h"
 
 #include "core/base/cancel.h"
+#include "core/base/quiet.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -32,7 +32,7 @@
  * once, and until the target takes a line again, lines are left out at once. */
 #define WAIT_MS 100
 
-static _Atomic int threshold = GS_LOG_WARNING;
+int gs_log_level = GS_LOG_WARNING;
 static _Atomic int target = STDERR_FILENO;
 
 /* Where a target that is not stderr was opened, and what was there: the program may close the
@@ -103,7 +103,7 @@ const char *gs_log_configure(enum gs_log_level level, const char *path)
     int fd = STDERR_FILENO;
     struct stat status;
 
-    atomic_store(&threshold, level);
+    __atomic_store_n(&gs_log_level, (int)level, __ATOMIC_RELAXED);
     if (path) {
         fd = open_target(path, &status);
         if (fd < 0 && errno == ELOOP)
@@ -156,12 +156,17 @@ static int current_target(void)
     return fd;
 }
 
+bool gs_log_shows(enum gs_log_level level)
+{
+    return (int)level <= __atomic_load_n(&gs_log_level, __ATOMIC_RELAXED);
+}
+
 /* Whether a line is to be written; *ret_last: it is the last one of its place. */
 static bool wanted(enum gs_log_level level, const void *place, bool *ret_last)
 {
     unsigned before;
 
-    if ((int)level > atomic_load_explicit(&threshold, memory_order_relaxed))
+    if (!gs_log_shows(level))
         return false;
     before = place && level <= GS_LOG_WARNING ? earlier(place) : 0;
     *ret_last = before + 1 == REPEATS;
@@ -180,35 +185,17 @@ static bool takes_a_line(int fd)
     return found == 1 && !(ready.revents & (POLLERR | POLLNVAL));
 }
 
-/* A write of which the program notices nothing, whatever the target and however it fails: a pipe that
- * nobody reads would end it by SIGPIPE, a limit on the size of files by SIGXFSZ, and a terminal that
- * it is in the background of may stop it by SIGTTOU. Such a signal goes to the thread that writes:
- * held back meanwhile and taken away, unless one was there before. */
 static void write_unnoticed(int fd, const char *line, size_t length)
 {
-    const struct timespec at_once = {0};
-    sigset_t held, before, raised;
+    struct gs_quiet quiet;
     ssize_t written;
 
-    sigemptyset(&held);
-    sigaddset(&held, SIGPIPE);
-    sigaddset(&held, SIGXFSZ);
-    sigaddset(&held, SIGTTOU);
-    if (sigprocmask(SIG_BLOCK, &held, &before) != 0)
+    if (!gs_quiet_begin(&quiet))
         return;
-    sigpending(&raised);
     written = send(fd, line, length, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (written < 0 && errno == ENOTSOCK)
         written = write(fd, line, length);
-    if (written < 0 && (errno == EPIPE || errno == EFBIG)) {
-        int signal = errno == EPIPE ? SIGPIPE : SIGXFSZ;
-
-        sigemptyset(&held);
-        sigaddset(&held, signal);
-        if (!sigismember(&raised, signal))
-            sigtimedwait(&held, NULL, &at_once);
-    }
-    sigprocmask(SIG_SETMASK, &before, NULL);
+    gs_quiet_end(&quiet, written < 0 ? errno : 0);
 }
 
 static unsigned year_days(unsigned year)
@@ -243,12 +230,10 @@ static void write_time(char *text, size_t size)
 static void write_line(enum gs_log_level level, bool last, const char *text)
 {
     int pid = (int)getpid(), thread = (int)syscall(SYS_gettid), fd, length;
-    char line[LINE_SIZE + 150], time[64], other_thread[16] = "";
+    char line[LINE_SIZE + 150], time[64];
 
     write_time(time, sizeof time);
-    if (thread != pid)
-        snprintf(other_thread, sizeof other_thread, "/%d", thread);
-    length = snprintf(line, sizeof line, "%s gpushim[%d%s]: %s: %.*s%s\n", time, pid, other_thread,
+    length = snprintf(line, sizeof line, "%s gpushim[%d/%d]: %s: %.*s%s\n", time, pid, thread,
                       level_names[level], LINE_SIZE, text,
                       last ? " (and so on; not shown again)" : "");
     GS_UNCANCELLED; /* a lock of core's may be held */

@@ -1,5 +1,5 @@
 /*
- * The shim's log lines: when, which process and, where it is not the main one, which thread; one
+ * The shim's log lines: when, which process and thread; one
  * write(2) a line to stderr or a file, never stdout, errno preserved, nothing allocated. A warning
  * or error that comes again and again from the same place is capped.
  *
@@ -18,6 +18,13 @@
  * NULL, or why the path is none to write a log to; level is set and the target is as it was then.
  * Call it before other threads log. */
 const char *gs_log_configure(enum gs_log_level level, const char *path);
+
+/* Atomic: lines above this level are not written. gs_log_configure sets it, and so may core
+ * (struct gs_log). */
+__attribute__((visibility("hidden"))) extern int gs_log_level;
+
+/* Whether lines of this level are written. */
+bool gs_log_shows(enum gs_log_level level);
 
 /* One line, without its newline, of at most 1,000 characters; what is longer is cut. Error first
  * names the cause, then the way out. */

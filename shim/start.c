@@ -12,11 +12,15 @@
 #include <unistd.h>
 
 #include "config/config.h"
+#include "core/process/record.h"
 #include "shim/lookup/elf_symbols.h"
 #include "shim/lookup/late.h"
+#include "shim/lookup/leave.h"
 #include "log.h"
+#include "say.h"
 #include "shim/lookup/driver.h"
 #include "shim/registration/pinning.h"
+#include "stack.h"
 #include "state.h"
 
 static void core_line(enum gs_log_level level, const void *place, const char *text)
@@ -143,10 +147,39 @@ static size_t to_size(uint64_t bytes)
     return bytes > SIZE_MAX ? SIZE_MAX : (size_t)bytes;
 }
 
+/* By quick_exit, where libc has it: weak, since other libcs have another name for it. */
+extern int __cxa_at_quick_exit(void (*)(void *), void *) __attribute__((weak));
+extern void *__dso_handle __attribute__((visibility("hidden")));
+
 static void at_exit(void)
 {
-    if (gs_state == GS_STATE_READY)
+    if (gs_state == GS_STATE_READY) {
+        gs_say_exit();
         gs_core_at_exit(gs_core);
+        if (gs_tracing())
+            gs_record_at_exit(gs_core);
+    }
+    gs_trace_at_exit();
+}
+
+static void at_quick_exit_too(void *unused)
+{
+    gs_shim_leaves();
+}
+
+/* Core's calls may come from here on. */
+static void start_recording(const struct gs_config *config)
+{
+    static const struct gs_log log = {.line = core_line};
+    const char *path = config->general.record.text;
+    const char *wrong;
+
+    gs_stack_want((unsigned)config->general.record_stacks);
+    if (strcmp(path, "none") == 0)
+        return;
+    wrong = gs_trace_start(path, config->general.record_stacks > 0, &log);
+    if (wrong)
+        gs_log(GS_LOG_WARNING, "nothing is recorded to %s: %s", path, wrong);
 }
 
 static bool start_core(const struct gs_config *config)
@@ -166,8 +199,7 @@ static bool start_core(const struct gs_config *config)
                           .bytes = config->registrations.bytes},
         .retiring_percent = (unsigned)config->pool.retiring_limit,
         .purge_ns = config->pool.decay,
-        .log = {.line = core_line,
-                .no_debug = (enum gs_log_level)config->general.log < GS_LOG_DEBUG},
+        .log = {.line = core_line, .level = &gs_log_level},
     };
     struct gs_driver driver;
     const char *missing = fill_driver(&driver);
@@ -190,7 +222,10 @@ static bool start_core(const struct gs_config *config)
     }
     gs_map = gs_core_map(gs_core);
     gs_single = gs_core_single(gs_core);
+    start_recording(config);
     atexit(at_exit);
+    if (__cxa_at_quick_exit)
+        __cxa_at_quick_exit(at_quick_exit_too, &__dso_handle);
     return true;
 }
 
@@ -218,16 +253,6 @@ static struct loading *load(void)
     return loading;
 }
 
-static void say_what_starts(const struct gs_config *config)
-{
-    bool files = config->read_files[0] != '\0';
-
-    gs_log(GS_LOG_INFO, "libgpushim %s %s %s; %s%s", GS_VERSION,
-           config->general.enable ? "starts in" : "is switched off in", program_invocation_short_name,
-           files ? "configuration read from " : "no configuration file was read",
-           config->read_files);
-}
-
 bool gs_shim_start(void)
 {
     struct loading *loading = load();
@@ -235,7 +260,7 @@ bool gs_shim_start(void)
 
     if (!loading)
         return false;
-    say_what_starts(&loading->config);
+    gs_say_configured(&loading->config);
     enabled = loading->config.general.enable && start_core(&loading->config);
     free(loading);
     return enabled;

@@ -2,6 +2,8 @@
  * The way from unborn to ready; state.h has the picture and what holds always.
  */
 #include "state.h"
+#include "core/base/trace.h"
+#include "stack.h"
 #include "shim/hooks/hook.h"
 #include "shim/lookup/driver.h"
 
@@ -28,6 +30,7 @@ extern void *__dso_handle __attribute__((visibility("hidden")));
 static void forked_child(void)
 {
     int expected = GS_STATE_READY;
+    gs_trace_forked();
     if (atomic_compare_exchange_strong(&gs_state, &expected, GS_STATE_CHILD))
         gs_shim_forked();
 }
@@ -49,6 +52,7 @@ static void load(void *const *row)
     bool enabled = gs_shim_start();
     in_start = false;
     state_set(enabled ? GS_STATE_READY : GS_STATE_DISABLED);
+    gs_stack_load();
 }
 
 /* Waits until the loading thread is done, which ends that by itself: it looks symbols up and reads

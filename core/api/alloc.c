@@ -2,6 +2,7 @@
 #include "core/api/core.h"
 
 #include "core/base/cancel.h"
+#include "core/base/trace.h"
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
 #include "core/process/stats.h"
@@ -65,8 +66,11 @@ static gs_status allocate_slowly_locked(struct gs_core *core, struct gs_arena *a
     GS_COUNT(arena->counts.misses);
     if (arena->first || arena->reserved >= LOOKS_FROM)
         block = take_collected_locked(arena, size, stream_key);
-    if (!block && !stream_key && gs_arena_behind_locked(arena, size))
+    gs_trace_outcome = GS_TRACE_FURTHER;
+    if (!block && !stream_key && gs_arena_behind_locked(arena, size)) {
         block = take_waiting_locked(arena, size);
+        gs_trace_outcome = block ? GS_TRACE_WAITED : GS_TRACE_FURTHER;
+    }
     if (block) {
         *ret_address = block->base;
     } else {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/process/context.h"
+#include "core/process/settings.h"
 #include "core/process/stats.h"
 
 static bool import_in_use(void *arg, uint64_t base, size_t size, bool going)
@@ -15,11 +16,18 @@ static bool import_in_use(void *arg, uint64_t base, size_t size, bool going)
                  : gs_regcache_in_use(core->regcache, base, size);
 }
 
-static bool asked(void *arg, enum gs_question question, unsigned device,
-                  struct gs_figures *ret_figures)
+static bool asked(void *arg, enum gs_question question, unsigned device, union gs_told *told)
 {
-    return question == GS_ASKED_FIGURES ? gs_stats_tell(arg, device, ret_figures)
-                                        : gs_purge_asked(arg);
+    switch (question) {
+    case GS_ASKED_MEMORY:
+        return gs_purge_asked(arg);
+    case GS_ASKED_FIGURES:
+        return gs_stats_tell(arg, device, &told->figures);
+    case GS_ASKED_TO_SET:
+        gs_settings_set(arg, &told->setting);
+        return true;
+    }
+    return false;
 }
 
 gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_options *options,

@@ -28,6 +28,8 @@ enum gs_rank {
     GS_RANK_RELEASES = 65, /* core/process/release.c: chunks on their way to the driver */
     GS_RANK_RECORDS = 70,  /* core/pool/index.c: spare chunk records */
     GS_RANK_DISCARDS = 80, /* core/share/discard.c: descriptors that closers are to close */
+    GS_RANK_TRACE = 85, /* core/base/trace.c: one thread's recorded events */
+    GS_RANK_TRACE_FILE = 90, /* core/base/trace_file.c: what they are written to */
 };
 
 struct gs_lock {

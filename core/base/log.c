@@ -11,7 +11,7 @@ void gs_log_line(const struct gs_log *log, enum gs_log_level level, const char *
     va_list arguments;
     int saved = errno;
 
-    if (level == GS_LOG_DEBUG && log->no_debug)
+    if (!gs_log_wants(log, level))
         return;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);

@@ -19,8 +19,15 @@ struct gs_log {
     /* Never NULL; called from any thread. `place` is the same for all lines of one place in the
      * code, so that what repeats can be capped. */
     void (*line)(enum gs_log_level level, const void *place, const char *text);
-    bool no_debug; /* debug lines would not be shown: they are not even put together */
+    /* Atomic, and may change at any time: lines above this level would not be shown, and are not
+     * even put together. NULL: there is no such level. */
+    int *level;
 };
+
+static inline bool gs_log_wants(const struct gs_log *log, enum gs_log_level level)
+{
+    return !log->level || (int)level <= __atomic_load_n(log->level, __ATOMIC_RELAXED);
+}
 
 void gs_log_line(const struct gs_log *log, enum gs_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

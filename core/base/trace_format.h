@@ -75,6 +75,8 @@ enum gs_trace_outcome {
     GS_TRACE_REFUSED, /* the program got an error: result */
 };
 
+/* Who follows an address puts the ends of what makes memory (time_ns + took_ns) in order with the
+ * begins of what takes it away: another thread's call may have begun before what made room for it. */
 struct gs_trace_event {
     uint64_t time_ns; /* since the header's moment, when the call began */
     uint8_t op, device, outcome;

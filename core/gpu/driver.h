@@ -79,6 +79,7 @@
     OP(device_get_attribute, cuDeviceGetAttribute, 1)                                              \
     OP(device_total_mem, cuDeviceTotalMem_v2, 1)                                                   \
     OP(device_get_uuid, cuDeviceGetUuid_v2, 0)                                                     \
+    OP(device_get_name, cuDeviceGetName, 0)                                                        \
     OP(device_get_default_pool, cuDeviceGetDefaultMemPool, 0)                                      \
     OP(event_create, cuEventCreate, 1)                                                             \
     OP(event_destroy, cuEventDestroy_v2, 1)                                                        \

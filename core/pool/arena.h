@@ -99,8 +99,10 @@ struct gs_arena_shared { /* what all arenas of a process use */
     size_t *left; /* what a device had left when an arena last looked, and 1; 0: unknown; atomic */
     unsigned releasing; /* atomic: chunks that are no arena's any more and not the driver's yet */
     uint64_t released_ns; /* atomic: when the driver last got one; 0: never */
-    size_t small_limit, epoch_bytes, cache_limit;
-    unsigned retiring_percent, cache_percent;
+    size_t small_limit, epoch_bytes;
+    unsigned retiring_percent;
+    size_t cache_limit; /* atomic, as cache_percent: they may change (gs_arena_limit_locked) */
+    unsigned cache_percent;
     bool wipe;           /* what was shared is overwritten before it is used again */
     bool whole_chunks; /* a large block has its chunk alone, for good */
     void (*activity)(void *arg); /* called now and then while memory is freed; cheap, never NULL */
@@ -323,6 +325,8 @@ void gs_arena_retire_more_locked(struct gs_arena *arena, struct gs_block *block)
 /* Closes the open epoch, if a fence can be recorded now, and takes back what passed. Does not
  * wait. */
 void gs_arena_collect_locked(struct gs_arena *arena);
+/* What may be kept free has changed for all arenas. */
+void gs_arena_limit_locked(struct gs_arena *arena);
 /* The same, but leaves the epoch open where the GPU has not passed the one before: it has not
  * passed this either, and each event is a stop for the GPU. */
 void gs_arena_look_locked(struct gs_arena *arena);

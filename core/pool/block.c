@@ -475,9 +475,19 @@ bool gs_arena_settle_locked(struct gs_arena *arena)
 /* Not before there is a chunk: until then the device may not have been looked at. */
 static size_t cache_limit_locked(const struct gs_arena *arena)
 {
-    size_t share = arena->device->total / 100 * arena->shared->cache_percent;
+    const struct gs_arena_shared *shared = arena->shared;
+    size_t limit = __atomic_load_n(&shared->cache_limit, __ATOMIC_RELAXED);
+    size_t share = arena->device->total / 100 *
+                   __atomic_load_n(&shared->cache_percent, __ATOMIC_RELAXED);
 
-    return share && share < arena->shared->cache_limit ? share : arena->shared->cache_limit;
+    return share && share < limit ? share : limit;
+}
+
+void gs_arena_limit_locked(struct gs_arena *arena)
+{
+    gs_latch_assert_held(&arena->lock);
+    if (arena->chunks)
+        arena->kept.limit = cache_limit_locked(arena);
 }
 
 gs_status gs_arena_add_chunk_locked(struct gs_arena *arena, CUdeviceptr address, size_t size,
@@ -492,6 +502,7 @@ gs_status gs_arena_add_chunk_locked(struct gs_arena *arena, CUdeviceptr address,
         goto no_memory;
     chunk->span = (struct gs_span){.base = address, .size = size, .kind = GS_SPAN_CHUNK};
     __atomic_store_n(&chunk->arena, arena, __ATOMIC_RELAXED);
+    __atomic_store_n(&chunk->device, (unsigned char)arena->device->ordinal, __ATOMIC_RELAXED);
     chunk->handle = handle;
     chunk->peer_access = 0;
     chunk->waste = chunk->mixed = 0;

@@ -76,6 +76,7 @@ struct gs_chunk {
     uint64_t peer_access;         /* devices besides its own that have access, one bit each */
     size_t waste, mixed;          /* gs_block_may_lie_locked */
     bool releasing;               /* counted in struct gs_arena_shared */
+    unsigned char device;         /* atomic: its number, also when it is no arena's any more */
     struct gs_fence freed;        /* of the last block in it that was free at once */
     struct gs_index *index;       /* of its blocks; NULL while it was never cut */
     unsigned shift;               /* log2 of the unit its blocks are multiples of */

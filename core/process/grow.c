@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/process/context.h"
+#include "core/process/record.h"
 
 #define GROWN_OTHER ((size_t)16 << 20) /* a chunk of small blocks in an arena of few threads, */
 #define SEVERAL_MOST ((size_t)48 << 20) /* for several blocks of one size, */
@@ -97,7 +98,8 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
     CUmemGenericAllocationHandle handle;
     struct gs_block *block;
     CUdeviceptr address;
-    uint64_t began = gs_now_ns();
+    const struct gs_trace_mark mark = gs_trace_begin();
+    uint64_t began = mark.began_ns, ready;
     size_t need, chunk_size, reserved;
     const struct gs_device *device;
     CUcontext context;
@@ -121,6 +123,7 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
     }
     if (status != GS_OK)
         return status;
+    ready = gs_now_ns();
     gs_latch_take(&arena->lock);
     /* With what it held once it would not have had to. */
     again = arena->reserved + chunk_size <= arena->counts.reserved_peak;
@@ -133,6 +136,9 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
     gs_arena_felt_locked(arena, gs_now_ns() - began, again);
     gs_latch_release(&arena->lock);
     if (status == GS_OK) {
+        gs_trace_outcome = GS_TRACE_NEW;
+        if (gs_tracing())
+            gs_record_made(core, &mark, ready, device->ordinal, address, chunk_size);
         gs_peers_admit(core, address);
         look_at_left(core, device->ordinal, context, chunk_size);
     } else {

@@ -49,6 +49,26 @@ static void end(struct gs_purge *purge)
     __atomic_store_n(&purge->busy, false, __ATOMIC_SEQ_CST);
 }
 
+/* What is kept beyond a limit that was lowered. */
+static void keep_to_limits(struct gs_core *core)
+{
+    struct gs_arena *arenas[GS_POOLS_MAX];
+    unsigned count = gs_pools_of(core, NULL, arenas);
+
+    for (unsigned i = 0; i < count; i++) {
+        struct gs_arena *arena = arenas[i];
+        struct gs_chunk *chunks = NULL;
+
+        gs_latch_take(&arena->lock);
+        if (!arena->dead && !arena->leaving && arena->free_bytes > arena->kept.limit) {
+            gs_arena_settle_locked(arena);
+            chunks = gs_arena_detach_ready_locked(arena, arena->kept.limit);
+        }
+        gs_latch_release(&arena->lock);
+        gs_chunks_unmap(core, chunks);
+    }
+}
+
 /* The state is set back first: what is left to the thread from then on sets it again. */
 static void do_called(struct gs_core *core)
 {
@@ -60,13 +80,21 @@ static void do_called(struct gs_core *core)
     if (begin(purge)) {
         gs_neighbour_answer(core); /* others wait for it */
         gs_releases_run(core, &purge->ending);
+        if (__atomic_exchange_n(&purge->limited, false, __ATOMIC_SEQ_CST))
+            keep_to_limits(core);
     }
     end(purge);
 }
 
-/* Until the state is another one or `ns` are over. Other processes that ask for memory are answered
- * meanwhile, and chunks are given back. */
-static int sleep_in(struct gs_core *core, int state, uint64_t ns)
+/* May be set at any time. */
+static uint64_t decay_of(const struct gs_core *core)
+{
+    return __atomic_load_n(&core->options.purge_ns, __ATOMIC_SEQ_CST);
+}
+
+/* Until the state is another one, `ns` are over, or they are not `decay`'s any more. Other processes
+ * that ask for memory are answered meanwhile, and chunks are given back. */
+static int sleep_in(struct gs_core *core, int state, uint64_t decay, uint64_t ns)
 {
     struct gs_purge *purge = &core->purge;
     uint64_t now = gs_now_ns(), until = ns < UINT64_MAX - now ? now + ns : UINT64_MAX;
@@ -74,6 +102,8 @@ static int sleep_in(struct gs_core *core, int state, uint64_t ns)
 
     for (;;) {
         seen = __atomic_load_n(&purge->state, __ATOMIC_SEQ_CST);
+        if (seen == PURGE_AWAKE && seen == state && decay_of(core) != decay)
+            return seen;
         if (seen == PURGE_CALLED && state == PURGE_AWAKE)
             do_called(core);
         else if (seen != state || now >= until)
@@ -150,7 +180,6 @@ static void *run(void *arg)
 {
     struct gs_core *core = arg;
     struct gs_purge *purge = &core->purge;
-    uint64_t pause = core->options.purge_ns / 2;
     int state = PURGE_AWAKE;
 
     pthread_setname_np(pthread_self(), "gpushim-purge");
@@ -158,13 +187,16 @@ static void *run(void *arg)
         gs_neighbour_join(core);
     end(purge);
     while (state != PURGE_STOP) {
+        uint64_t decay = decay_of(core), pause = decay / 2;
         bool used;
 
-        if (core->options.purge_ns == 0) {
-            state = sleep_in(core, PURGE_AWAKE, UINT64_MAX);
+        if (decay == 0) {
+            state = sleep_in(core, PURGE_AWAKE, decay, UINT64_MAX);
             continue;
         }
-        sleep_in(core, PURGE_AWAKE, pause ? pause : 1);
+        sleep_in(core, PURGE_AWAKE, decay, pause ? pause : 1);
+        if (decay_of(core) != decay)
+            continue;
         if (begin(purge))
             gs_neighbour_join(core); /* where it could not be before */
         used = begin(purge) && look(core);
@@ -176,7 +208,7 @@ static void *run(void *arg)
             if (begin(purge) && look(core))
                 gs_purge_activity(core);
             end(purge);
-            state = sleep_in(core, PURGE_ASLEEP, UINT64_MAX);
+            state = sleep_in(core, PURGE_ASLEEP, decay, UINT64_MAX);
         } else {
             state = __atomic_load_n(&purge->state, __ATOMIC_SEQ_CST);
         }
@@ -189,7 +221,7 @@ void gs_purge_grown(struct gs_core *core, size_t reserved)
     struct gs_purge *purge = &core->purge;
     int expected = PURGE_NONE;
 
-    if (reserved < WORTH_A_THREAD || (core->options.purge_ns == 0 && !core->options.neighbours) ||
+    if (reserved < WORTH_A_THREAD || (decay_of(core) == 0 && !core->options.neighbours) ||
         __atomic_load_n(&purge->state, __ATOMIC_RELAXED) != PURGE_NONE ||
         !__atomic_compare_exchange_n(&purge->state, &expected, PURGE_STARTING, false,
                                      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
@@ -236,6 +268,13 @@ static bool call(struct gs_purge *purge)
 bool gs_purge_release(struct gs_core *core)
 {
     return call(&core->purge);
+}
+
+void gs_purge_changed(struct gs_core *core)
+{
+    __atomic_store_n(&core->purge.limited, true, __ATOMIC_SEQ_CST);
+    if (gs_purge_is_there(core))
+        call(&core->purge);
 }
 
 bool gs_purge_asked(struct gs_core *core)

@@ -20,6 +20,7 @@ struct gs_purge {
     int state;   /* atomic, and what the thread sleeps on: enum gs_purge_state */
     bool ending; /* atomic: the process exits, no driver call is begun */
     bool busy;   /* atomic: the thread is at work, and may be in the driver */
+    bool limited; /* atomic: limits may have been lowered below what is kept */
 };
 
 /* An arena has grown to `reserved` bytes. No lock is held. */
@@ -33,6 +34,8 @@ bool gs_purge_release(struct gs_core *core);
 /* Other processes ask for memory: wakes the thread for neighbour.h; false: it is not there, or is not to
  * give any. */
 bool gs_purge_asked(struct gs_core *core);
+/* core/process/settings.c has changed what the thread goes by: it looks again. */
+void gs_purge_changed(struct gs_core *core);
 /* Whether the caller is the thread. */
 bool gs_purge_is_this(const struct gs_core *core);
 /* Ends the thread and waits for it. */

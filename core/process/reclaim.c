@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "core/base/trace.h"
 #include "core/process/context.h"
 #include "core/process/shortage.h"
 
@@ -340,6 +341,8 @@ gs_status gs_arena_reclaim(struct gs_core *core, struct gs_arena *arena, uint64_
     if (gs_is_out(status) && stream_key && gs_stream_of_key(stream_key, &stream))
         status = take_in_order(core, device, context, size, stream, ret_address);
     patience = gs_patience_of(UINT64_MAX);
+    if (gs_is_out(status))
+        gs_trace_outcome = GS_TRACE_WAITED;
     if (gs_is_out(status))
         status = wait_for_block(core, arena, life, size, &patience, ret_address);
     if (gs_is_out(status)) {

@@ -139,7 +139,7 @@ static void log_room(struct gs_core *core, unsigned step)
 {
     size_t left = 0, total = 0;
 
-    if (core->options.log.no_debug || !core->driver.mem_get_info)
+    if (!gs_log_wants(&core->options.log, GS_LOG_DEBUG) || !core->driver.mem_get_info)
         return;
     if (!gs_fences_capturing(&core->fences))
         core->driver.mem_get_info(&left, &total);

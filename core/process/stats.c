@@ -165,6 +165,15 @@ void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_s
     gs_lock_release(&core->lock);
 }
 
+bool gs_stats_try_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats)
+{
+    if (!gs_lock_try(&core->lock))
+        return false;
+    read_device_locked(core, device, ret_stats);
+    gs_lock_release(&core->lock);
+    return true;
+}
+
 #define SLOW 11 /* of GS_TOOK: from here on they took 1,024 us or more */
 
 /* The last device that there is or was an arena of; -1: none. */

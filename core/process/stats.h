@@ -41,6 +41,8 @@ void gs_async_forget_peak(struct gs_core *core, CUdevice device);
 
 /* Of one device; all 0 of one that there is not. Takes the contexts' lock. */
 void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats);
+/* The same, waiting for nobody. False: a thread holds the contexts' lock. */
+bool gs_stats_try_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats);
 /* The same for others, who ask for it (struct gs_share_events). False: neither that device nor a later
  * one has had memory of this process. */
 bool gs_stats_tell(struct gs_core *core, unsigned device, struct gs_figures *ret_figures);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/process/context.h"
+#include "core/process/record.h"
 
 /* How deep this thread is in unmap_chunk. Listeners and pinners that it calls may come back
  * here with an allocation or a question, which are not to wait for it. */
@@ -20,6 +21,7 @@ bool gs_releasing_here(void)
 static size_t unmap_chunk(struct gs_core *core, struct gs_chunk *chunk)
 {
     void (*unmapping)(uint64_t, size_t) = __atomic_load_n(&core->unmapping, __ATOMIC_ACQUIRE);
+    struct gs_trace_mark mark;
     size_t bytes = 0;
 
     releasing_here++;
@@ -28,8 +30,11 @@ static size_t unmap_chunk(struct gs_core *core, struct gs_chunk *chunk)
     /* What could not be unpinned keeps its memory: it is lost, but nobody else's. */
     if (gs_regcache_drain(core->regcache, chunk->span.base, chunk->span.size)) {
         gs_share_chunk_gone(core->share, chunk->id);
+        mark = gs_trace_begin();
         gs_device_unmap(&core->driver, chunk->handle, chunk->span.base, chunk->span.size);
         bytes = chunk->span.size;
+        if (gs_tracing())
+            gs_record_gone(core, &mark, chunk->device, chunk->span.base, bytes);
         __atomic_store_n(&core->shared.released_ns, gs_now_ns(), __ATOMIC_SEQ_CST);
     }
     if (chunk->releasing)

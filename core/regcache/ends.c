@@ -174,7 +174,7 @@ bool gs_regcache_in_use(struct gs_regcache *cache, uint64_t base, size_t size)
     return search.in_use;
 }
 
-static bool doom_locked(struct gs_reg *reg, void *arg)
+static bool invalidate_one_locked(struct gs_reg *reg, void *arg)
 {
     struct search *search = arg;
     uint32_t uses = 0;
@@ -205,17 +205,17 @@ bool gs_regcache_invalidate(struct gs_regcache *cache, uint64_t base, size_t siz
 
     if (gs_regcache_empty(cache))
         return true;
-    if (gs_reg_unpinning()) /* settling would wait for this very thread */
+    if (gs_reg_unpinning()) /* draining would wait for this very thread */
         return false;
     gs_lock_take(&cache->lock);
     gs_reg_overlaps_locked(cache, base, base + size, find_any_use_locked, &search);
     if (!search.in_use)
-        gs_reg_overlaps_locked(cache, base, base + size, doom_locked, &search);
+        gs_reg_overlaps_locked(cache, base, base + size, invalidate_one_locked, &search);
     gs_lock_release(&cache->lock);
     return !search.in_use;
 }
 
-static bool settle_one_locked(struct gs_reg *reg, void *arg)
+static bool drain_one_locked(struct gs_reg *reg, void *arg)
 {
     struct search *search = arg;
     uint32_t uses = __atomic_load_n(&reg->uses, __ATOMIC_ACQUIRE);
@@ -245,7 +245,7 @@ bool gs_regcache_drain(struct gs_regcache *cache, uint64_t base, size_t size)
     while (search.leaving) {
         search.in_use = search.leaving = false;
         gs_lock_take(&cache->lock);
-        gs_reg_overlaps_locked(cache, base, base + size, settle_one_locked, &search);
+        gs_reg_overlaps_locked(cache, base, base + size, drain_one_locked, &search);
         if (search.leaving && !leavers.first) {
             if (gs_reg_unpinning()) {
                 gs_lock_release(&cache->lock);

@@ -17,7 +17,9 @@ gs_status gs_regcache_create(const struct gs_regcache_options *options,
     gs_lock_init(&cache->lock, GS_RANK_REGISTRATIONS);
     pthread_cond_init(&cache->left, NULL);
     cache->limit_count = options->count;
-    cache->limit_bytes = options->bytes;
+    cache->wanted_bytes = options->bytes;
+    cache->most_bytes = UINT64_MAX;
+    gs_reg_weigh_locked(cache);
     cache->log = *log;
     if (events)
         cache->events = *events;
@@ -46,10 +48,22 @@ void gs_regcache_destroy(struct gs_regcache *cache)
 void gs_regcache_limit_bytes(struct gs_regcache *cache, uint64_t bytes)
 {
     gs_lock_take(&cache->lock);
-    if (bytes < cache->limit_bytes)
-        cache->limit_bytes = bytes;
+    if (bytes < cache->most_bytes)
+        cache->most_bytes = bytes;
     gs_reg_weigh_locked(cache);
     gs_lock_release(&cache->lock);
+}
+
+uint64_t gs_regcache_set_bytes(struct gs_regcache *cache, uint64_t bytes)
+{
+    uint64_t before;
+
+    gs_lock_take(&cache->lock);
+    before = cache->wanted_bytes;
+    cache->wanted_bytes = bytes;
+    gs_reg_weigh_locked(cache);
+    gs_lock_release(&cache->lock);
+    return before;
 }
 
 bool gs_regcache_empty(const struct gs_regcache *cache)

@@ -112,8 +112,11 @@ gs_status gs_regcache_create(const struct gs_regcache_options *options,
 /* Unpins what is idle. For tests: nothing is in use and no other call is under way. */
 void gs_regcache_destroy(struct gs_regcache *cache);
 
-/* Sets the limit in bytes lower, if it is higher. What is beyond goes with the next miss. */
+/* What a device can have pinned at most: the limit in bytes is never higher from now on. What is
+ * beyond goes with the next miss. */
 void gs_regcache_limit_bytes(struct gs_regcache *cache, uint64_t bytes);
+/* Gives the limit in bytes another value, as far as a device allows it, and returns the one before. */
+uint64_t gs_regcache_set_bytes(struct gs_regcache *cache, uint64_t bytes);
 
 /* ---- Users ------------------------------------------------------------------------------ */
 

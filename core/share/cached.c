@@ -13,7 +13,6 @@
  */
 #include "core/share/opener.h"
 
-
 #define BUSY_NS GS_NS_PER_MS /* an exporter that a thread works with is looked at again after */
 
 static void leave_list(struct gs_share *share, struct gs_import *import)
@@ -170,6 +169,19 @@ uint64_t gs_cached_tick_locked(struct gs_share *share, uint64_t now)
     return share->opener.cached_oldest
                ? share->opener.cached_oldest->cached_ns + share->options.idle_ns
                : GS_NEVER;
+}
+
+void gs_cached_collect_locked(struct gs_share *share, uint64_t *count, uint64_t *bytes)
+{
+    struct gs_import *import;
+
+    for (import = share->opener.cached_oldest; import; import = import->cached_newer) {
+        if (import->unwanted)
+            continue;
+        *count += 1;
+        *bytes += import->span.size;
+        set_unwanted(share, import);
+    }
 }
 
 bool gs_cached_flush_locked(struct gs_share *share, struct gs_remote *remote)

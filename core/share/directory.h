@@ -31,6 +31,7 @@
 #define GS_FOLDER_SIZE      112 /* a folder's path: the longest of options, and a user's own in it */
 #define GS_BROKER_NAME      "broker" /* then a dot and the boot's id: each kernel has its own */
 #define GS_BROKER_NAME_SIZE (sizeof GS_BROKER_NAME + GS_BOOT_SIZE)
+#define GS_OWN_PREFIX       "gpushim-" /* a user's directory in one that is open to all; then his number */
 #define GS_NEW_SUFFIX       ".new" /* a socket that does not listen yet */
 /* Whether this user is our own; or that, or one that the options name. */
 bool gs_user_is_own(uid_t uid);

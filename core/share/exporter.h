@@ -332,6 +332,10 @@ bool gs_plea_came(struct gs_share *share, struct gs_client *client,
 void gs_pleas_work(struct gs_share *share);
 void gs_plea_gone(struct gs_share *share, struct gs_client *client);
 
+/* order.c: answers, as gs_client_serve. */
+bool gs_set_came(struct gs_share *share, struct gs_client *client, const struct gs_wire_set *set);
+bool gs_collect_came(struct gs_share *share, struct gs_client *client, uint32_t request);
+
 /* lives.c: whether the client's process has ended, as far as can be told from here. */
 bool gs_client_has_exited(const struct gs_client *client);
 bool gs_client_has_ended(const struct gs_client *client);

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #define PLACES       3
-#define OWN_NAME     "gpushim-"
 #define OWN_TRIES    8    /* names of one's own in a directory that others may write to */
 #define OTHERS_MAX   1024 /* that are looked at in such a directory, */
 #define LIST_ENTRIES 4096 /* among so many entries */
@@ -86,7 +85,7 @@ const char *gs_directory_words(const struct gs_share_options *options)
 /* The name of one's own in a directory that is open to all. */
 static void own_name(unsigned attempt, char ret_name[32])
 {
-    int length = snprintf(ret_name, 32, OWN_NAME "%lu", (unsigned long)geteuid());
+    int length = snprintf(ret_name, 32, GS_OWN_PREFIX "%lu", (unsigned long)geteuid());
 
     if (attempt > 0)
         snprintf(ret_name + length, 32 - (size_t)length, ".%u", attempt);
@@ -306,7 +305,7 @@ static int open_others(const struct gs_share_options *options, unsigned n, unsig
         close(own);
     }
     for (unsigned seen = 0; found < 0 && seen < LIST_ENTRIES && (entry = readdir(list)); seen++) {
-        if (strncmp(entry->d_name, OWN_NAME, strlen(OWN_NAME)) != 0)
+        if (strncmp(entry->d_name, GS_OWN_PREFIX, strlen(GS_OWN_PREFIX)) != 0)
             continue;
         found = open_plain(parent, entry->d_name, &info);
         if (found < 0 || ((own < 0 || !is_same(&info, &mine)) && !is_open_to_all(&info) &&

@@ -109,6 +109,15 @@ uint64_t gs_idle_tick_locked(struct gs_share *share, uint64_t now)
     return oldest ? oldest->idle_ns + share->options.idle_ns : GS_NEVER;
 }
 
+void gs_idle_collect_locked(struct gs_share *share, uint64_t *count, uint64_t *bytes)
+{
+    while (share->opener.idle_oldest) {
+        *count += 1;
+        *bytes += share->opener.idle_oldest->size;
+        end_locked(share, share->opener.idle_oldest);
+    }
+}
+
 void gs_idle_finish_locked(struct gs_share *share)
 {
     while (share->opener.idle_oldest)

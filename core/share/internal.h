@@ -21,6 +21,7 @@
  *     flush.c    what is on its way back
  *     pressure.c, pressure_ask.c
  *                being asked for idle memory, and asking others
+ *     order.c    being told to set an option, or to collect
  *     limbo.c    too much freed and held
  *     held.c     who has what is freed, for the log
  *     report.c   who holds what

@@ -229,6 +229,11 @@ gs_status gs_import_add_locked(struct gs_import *import, struct gs_opened *opene
 void gs_import_remove_locked(struct gs_import *import, struct gs_opened *opened);
 struct gs_opened *gs_import_at_locked(const struct gs_import *import, CUdeviceptr address);
 
+/* idle.c, cached.c: all that is kept for the next open goes back; how many blocks or chunks, and their
+ * bytes, are added. opener.lock is held. */
+void gs_idle_collect_locked(struct gs_share *share, uint64_t *count, uint64_t *bytes);
+void gs_cached_collect_locked(struct gs_share *share, uint64_t *count, uint64_t *bytes);
+
 /* cached.c */
 /* The import's last block is given back: whether the mapping stays for the next open. */
 bool gs_cached_start_locked(struct gs_share *share, struct gs_import *import,

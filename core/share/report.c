@@ -85,6 +85,7 @@ void gs_report_client(const struct gs_client *client, uint64_t now,
 bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs_wire_query *query)
 {
     union gs_wire_message message;
+    union gs_told told = {.figures = {0}};
     struct gs_client *other, *next;
     const struct gs_share_stats *stats;
     uint64_t now = gs_now_ns();
@@ -104,8 +105,9 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
     message.report.clients = share->clients.count;
     strncpy(message.report.name, program_invocation_short_name, sizeof message.report.name - 1);
     message.report.has_figures =
-        share->events.asked && share->events.asked(share->events.arg, GS_ASKED_FIGURES,
-                                                   query->device, &message.report.figures);
+        share->events.asked &&
+        share->events.asked(share->events.arg, GS_ASKED_FIGURES, query->device, &told);
+    message.report.figures = told.figures;
     HASH_ITER(hh, share->clients.first, other, next)
     {
         if (index++ != query->index)

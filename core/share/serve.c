@@ -287,6 +287,10 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
         return gs_broker_on_unshare(share, client, &message->unshare);
     case GS_WIRE_PURGE:
         return gs_plea_came(share, client, &message->purge);
+    case GS_WIRE_SET:
+        return gs_set_came(share, client, &message->set);
+    case GS_WIRE_COLLECT:
+        return gs_collect_came(share, client, message->head.request);
     case GS_WIRE_QUERY:
         return gs_report(share, client, &message->query);
     default:

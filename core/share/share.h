@@ -82,7 +82,21 @@ struct gs_figures {
 };
 
 /* What others ask the process for, over its socket. */
-enum gs_question { GS_ASKED_MEMORY, GS_ASKED_FIGURES };
+enum gs_question { GS_ASKED_MEMORY, GS_ASKED_FIGURES, GS_ASKED_TO_SET };
+
+/* An option that is to have another value. */
+enum gs_set_outcome { GS_SET_DONE, GS_SET_UNKNOWN, GS_SET_WRONG /* it cannot have this value */ };
+struct gs_setting {
+    const char *name;
+    uint64_t value;         /* as GS_WIRE_SET has it */
+    uint64_t before, after; /* told */
+    enum gs_set_outcome outcome;
+};
+
+union gs_told {
+    struct gs_figures figures;
+    struct gs_setting setting;
+};
 
 /* Called with no lock held, from the share thread but where it is said otherwise. */
 struct gs_share_events {
@@ -95,9 +109,8 @@ struct gs_share_events {
     bool (*in_use)(void *arg, uint64_t base, size_t size, bool going);
     /* Others ask. For memory: whether somebody will take what they ask for (gs_share_purge), soon and in
      * another thread. For the figures of a device (its number in CUDA): whether it, or a later one, has
-     * any. May not wait. NULL: nobody answers. */
-    bool (*asked)(void *arg, enum gs_question question, unsigned device,
-                  struct gs_figures *ret_figures);
+     * any. To set an option: whether there was an answer. May not wait. NULL: nobody answers. */
+    bool (*asked)(void *arg, enum gs_question question, unsigned device, union gs_told *told);
     void *arg;
 };
 
@@ -232,6 +245,10 @@ void gs_share_held(struct gs_share *share, const unsigned char uuid[16],
 /* The same: waits until the mappings of it that were called back are gone, `limit_ns` at most. */
 void gs_share_await_unmapped(struct gs_share *share, const unsigned char uuid[16],
                              uint64_t limit_ns);
+
+/* From now on the bounds for what is freed and held are those of `options`, which are looked at anew.
+ * Of `asked` alone: the share thread, without a lock. */
+void gs_share_bound_limbo(struct gs_share *share, const struct gs_share_options *options);
 
 /* ---- Memory pressure ------------------------------------------------------------------------ */
 

@@ -27,6 +27,10 @@ static const uint32_t sizes[GS_WIRE_TYPES] = {
     [GS_WIRE_TAKE_UP] = sizeof(struct gs_wire_take_up),
     [GS_WIRE_PURGE] = sizeof(struct gs_wire_purge),
     [GS_WIRE_PURGED] = sizeof(struct gs_wire_purged),
+    [GS_WIRE_SET] = sizeof(struct gs_wire_set),
+    [GS_WIRE_SET_TO] = sizeof(struct gs_wire_set_to),
+    [GS_WIRE_COLLECT] = sizeof(struct gs_wire_collect),
+    [GS_WIRE_COLLECTED] = sizeof(struct gs_wire_collected),
 };
 
 void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint32_t request)

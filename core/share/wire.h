@@ -28,6 +28,9 @@
  * It is answered by PURGED: at once, that this is seen to, and once more with the bytes that went back
  * to the driver. One PURGE is under way on a connection at a time.
  *
+ * The same user, or root, may SET an option to a value, and have the process COLLECT
+ * (core/share/order.c): answered at once by SET_TO and COLLECTED.
+ *
  * An opener has one OPEN under way at a time; `request` ties the answer to it. One GRANT is one
  * reference and is given back by one CLOSE. A message that is not exactly of its type's length, of
  * another version or of a type the receiver does not take is refused, and so is its sender.
@@ -49,7 +52,7 @@
 
 #include "core/share/ipc_handle.h"
 
-#define GS_WIRE_VERSION 7
+#define GS_WIRE_VERSION 8
 
 enum gs_wire_type {
     GS_WIRE_HELLO = 1,
@@ -72,6 +75,10 @@ enum gs_wire_type {
     GS_WIRE_BYE = 18,
     GS_WIRE_PURGE = 19,
     GS_WIRE_PURGED = 20,
+    GS_WIRE_SET = 21,
+    GS_WIRE_SET_TO = 22,
+    GS_WIRE_COLLECT = 23,
+    GS_WIRE_COLLECTED = 24,
     GS_WIRE_TYPES
 };
 
@@ -241,6 +248,32 @@ struct gs_wire_report {
     struct gs_figures figures;
 };
 
+#define GS_OPTION_SIZE 40
+
+struct gs_wire_set {
+    struct gs_wire_head head;
+    uint64_t value; /* bytes, nanoseconds, a number, or which of the words; UINT64_MAX: unlimited */
+    char name[GS_OPTION_SIZE]; /* as config has it: "pool.decay"; ends in zeros */
+};
+
+struct gs_wire_set_to {
+    struct gs_wire_head head;
+    uint64_t before, after;
+    uint32_t outcome; /* enum gs_set_outcome: after anything but GS_SET_DONE it is as it was */
+    uint32_t zero;
+};
+
+struct gs_wire_collect {
+    struct gs_wire_head head;
+};
+
+/* Blocks and their bytes: of others, closed here, that are on their way back; freed here, told now
+ * to be held no more; freed here and still held. */
+struct gs_wire_collected {
+    struct gs_wire_head head;
+    uint64_t given, given_bytes, ended, ended_bytes, limbo, limbo_bytes;
+};
+
 union gs_wire_message {
     struct gs_wire_head head;
     struct gs_wire_hello hello;
@@ -263,6 +296,10 @@ union gs_wire_message {
     struct gs_wire_bye bye;
     struct gs_wire_purge purge;
     struct gs_wire_purged purged;
+    struct gs_wire_set set;
+    struct gs_wire_set_to set_to;
+    struct gs_wire_collect collect;
+    struct gs_wire_collected collected;
 };
 
 /* Fills in the head for a message of `type`, whose other bytes become zero. */

@@ -3,12 +3,20 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/share/directory.h"
+#include "shim/command/command.h"
+#include "shim/command/figures.h"
+
+#define USERS_MAX 4096
 
 int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answer, int *ret_pidfd)
 {
@@ -33,6 +41,73 @@ int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answ
         ret_answer->head.type != GS_WIRE_REFUSE)
         return -EPROTO;
     return error;
+}
+
+int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type,
+            union gs_wire_message *ret_answer)
+{
+    struct pollfd answer = {.fd = fd, .events = POLLIN};
+    int ready, error = gs_wire_send(fd, message, -1);
+
+    if (error && error != -EPIPE)
+        return error;
+    do
+        ready = poll(&answer, 1, (int)(ANSWER_NS / GS_NS_PER_MS));
+    while (ready < 0 && errno == EINTR);
+    if (ready != 1)
+        return -ETIMEDOUT;
+    error = gs_wire_receive(fd, ret_answer, NULL);
+    if (!error && ret_answer->head.type != type && ret_answer->head.type != GS_WIRE_REFUSE)
+        return -EPROTO;
+    return error;
+}
+
+void ask_order_silence(char *ret_reason, size_t size, int error,
+                       const union gs_wire_message *answer)
+{
+    if (!error && answer->head.type == GS_WIRE_REFUSE && answer->refuse.reason == GS_REFUSED_USER)
+        snprintf(ret_reason, size, "belongs to another user");
+    else
+        ask_silence(ret_reason, size, error, answer);
+}
+
+/* Of the process; false: there is none. */
+static bool owner_of(long pid, struct statx *ret_owner)
+{
+    char path[32];
+
+    snprintf(path, sizeof path, "/proc/%ld", pid);
+    return statx(AT_FDCWD, path, 0, STATX_UID | STATX_GID, ret_owner) == 0;
+}
+
+bool ask_as_user_of(long pid)
+{
+    struct statx owner;
+
+    if (geteuid() != 0 || !owner_of(pid, &owner) || owner.stx_uid == 0)
+        return true;
+    if (setgroups(0, NULL) == 0 && setgid(owner.stx_gid) == 0 && setuid(owner.stx_uid) == 0)
+        return true;
+    command_complain("process %ld is of user %u, whom this one may not become: %m", pid,
+                     (unsigned)owner.stx_uid);
+    return false;
+}
+
+void ask_complain_of_absent(long pid)
+{
+    struct statx owner;
+
+    if (!owner_of(pid, &owner))
+        command_complain("process %ld: there is none, as far as can be seen from here", pid);
+    else if (owner.stx_uid != geteuid())
+        command_complain("process %ld belongs to another user: ask as that one, or as root", pid);
+    else if (!figures_has_library(pid))
+        command_complain("process %ld has not the library: gpushim run starts programs with it",
+                         pid);
+    else
+        command_complain("process %ld cannot be asked: it shares nothing and holds less than 64 MiB, "
+                         "has pool.neighbours off, or has another share.dir (gpushim stats %ld)",
+                         pid, pid);
 }
 
 bool ask_is_broker(const char *name)
@@ -131,9 +206,11 @@ void who_write(struct json *json, const struct who *who)
     json_text(json, "container", who->container[0] ? who->container : NULL);
 }
 
-unsigned ask_each(const struct gs_share_options *options,
-                  void (*visit)(void *arg, int directory, const char *name), void *arg,
-                  char ret_reason[GS_REASON_SIZE])
+/* ---- Everybody's folders ---- */
+
+static unsigned each_of_user(const struct gs_share_options *options,
+                             void (*visit)(void *arg, int directory, const char *name), void *arg,
+                             char *ret_reason)
 {
     unsigned place = 0, folders = 0;
     int directory;
@@ -149,6 +226,61 @@ unsigned ask_each(const struct gs_share_options *options,
             closedir(names);
         else
             close(directory);
+    }
+    return folders;
+}
+
+struct users {
+    uid_t of[USERS_MAX];
+    unsigned count;
+};
+
+/* Adds those by whose numbers, after `prefix`, something there is named. */
+static void add_users(struct users *users, const char *folder, const char *prefix)
+{
+    const size_t length = strlen(prefix);
+    DIR *names = opendir(folder);
+    const struct dirent *entry;
+
+    while (names && (entry = readdir(names)) && users->count < USERS_MAX) {
+        const char *number = entry->d_name + length;
+        const unsigned long uid = strtoul(number, NULL, 10);
+        bool is_new = strncmp(entry->d_name, prefix, length) == 0 && *number >= '0' &&
+                      *number <= '9' && uid < (uid_t)-1 && uid != geteuid();
+
+        for (unsigned i = 0; is_new && i < users->count; i++)
+            is_new = users->of[i] != uid;
+        if (is_new)
+            users->of[users->count++] = (uid_t)uid;
+    }
+    if (names)
+        closedir(names);
+}
+
+/*
+ * Root asks everybody's processes, those of each user as that user: the folders are as good for him
+ * as for the user's own programs, the processes answer their own user, and nothing that a user put
+ * there is touched with root's rights.
+ */
+unsigned ask_each(const struct gs_share_options *options,
+                  void (*visit)(void *arg, int directory, const char *name), void *arg,
+                  char ret_reason[GS_REASON_SIZE])
+{
+    unsigned folders = each_of_user(options, visit, arg, ret_reason);
+    struct users users = {.count = 0};
+    char reason[GS_REASON_SIZE];
+
+    if (geteuid() != 0)
+        return folders;
+    add_users(&users, "/run/user", "");
+    add_users(&users, options->dir[0] ? options->dir : "/tmp", GS_OWN_PREFIX);
+    add_users(&users, "/dev/shm", GS_OWN_PREFIX);
+    for (unsigned i = 0; i < users.count; i++) {
+        if (seteuid(users.of[i]) != 0)
+            continue; /* a user namespace that does not have him */
+        folders += each_of_user(options, visit, arg, reason);
+        if (seteuid(0) != 0)
+            abort(); /* the rest would be done as another */
     }
     return folders;
 }

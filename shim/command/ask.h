@@ -22,8 +22,8 @@ struct who {
 /* Whether a name in the folder is a socket of the library's, and whether a broker's. */
 bool ask_is_socket(const char *name);
 bool ask_is_broker(const char *name);
-/* Visits each of these in each folder that is looked at. How many folders there are; 0: *ret_reason
- * says why there is none. */
+/* Visits each of these in each folder that is looked at: this user's, and for root everybody's. How
+ * many folders there are; 0: *ret_reason says why there is none. */
 unsigned ask_each(const struct gs_share_options *options,
                   void (*visit)(void *arg, int directory, const char *name), void *arg,
                   char ret_reason[GS_REASON_SIZE]);
@@ -42,6 +42,19 @@ void who_write(struct json *json, const struct who *who);
  * REPORT is about comes with its pidfd, the caller's, where who answers has one, else -1.
  */
 int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answer, int *ret_pidfd);
+/* The same for any message with `type` of answer; a REFUSE is one, too. */
+int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type,
+            union gs_wire_message *ret_answer);
+/*
+ * Before the folder is looked at for a process of another user: root becomes that user, since his
+ * processes listen to him and his folder is the one that counts. False, and said: it may not.
+ */
+bool ask_as_user_of(long pid);
+/* As ask_silence, of an answer to what others may not ask for. */
+void ask_order_silence(char *ret_reason, size_t size, int error,
+                       const union gs_wire_message *answer);
+/* Says why a process that was not found in the folder cannot be asked. */
+void ask_complain_of_absent(long pid);
 /* Why he is not listed, or not wholly: ask's result and what it got. */
 void ask_silence(char *ret_reason, size_t size, int error, const union gs_wire_message *answer);
 

@@ -19,10 +19,13 @@ enum { COMMAND_WELL = 0, COMMAND_WRONG = 1, COMMAND_USAGE = 2 };
 
 int command_broker(int argc, char **argv);
 int command_cdi(int argc, char **argv);
+int command_collect(int argc, char **argv);
 int command_config_list(int argc, char **argv);
 int command_doctor(int argc, char **argv);
 int command_export(int argc, char **argv);
+int command_record(int argc, char **argv);
 int command_run(int argc, char **argv);
+int command_set(int argc, char **argv);
 int command_who(int argc, char **argv);
 int command_stats(int argc, char **argv);
 int command_top(int argc, char **argv);

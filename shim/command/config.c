@@ -222,6 +222,7 @@ static void write_options(struct json *json, const struct finding *finding)
         json_text(json, "value", row.value);
         json_text(json, "default", row.standard);
         json_bool(json, "is_default", row.is_default);
+        json_bool(json, "can_be_set", row.live); /* while a program runs */
         write_origin(json, finding, &finding->origins.options[i], row.variable);
         json_text(json, "help", row.help);
         json_close(json, '}');

@@ -103,7 +103,8 @@ static void say_name(struct doctor *doctor, const struct doctor_cuda *cuda, CUde
 static void say_abilities(struct doctor *doctor, const struct doctor_cuda *cuda, CUdevice device,
                           const char *subject)
 {
-    const struct gs_log log = {.line = keep_line, .no_debug = true};
+    static int level = GS_LOG_INFO;
+    const struct gs_log log = {.line = keep_line, .level = &level};
     const char *fabric = attribute(cuda, device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)
                              ? "it reports fabric handles"
                              : "no fabric handles";

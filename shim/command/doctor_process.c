@@ -238,7 +238,7 @@ void doctor_processes(struct doctor *doctor)
                    "%u more that use CUDA are like these", survey.rows - ROWS_MAX);
     if (survey.hidden)
         doctor_say(doctor, DOCTOR_OK, "processes", "",
-                   "%u use CUDA with this library; %u others may not be looked at by this user",
+                   "%u use CUDA with this library; %u more may not be looked at by this user",
                    survey.with, survey.hidden);
     else
         doctor_say(doctor, DOCTOR_OK, "processes", "", "%u use CUDA with this library",

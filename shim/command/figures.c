@@ -124,8 +124,7 @@ static bool is_known(const struct table *table, long pid)
     return false;
 }
 
-/* Whether the library lies in its memory, where that may be read. */
-static bool has_library(long pid)
+bool figures_has_library(long pid)
 {
     char path[64], line[1024];
     bool has = false;
@@ -151,7 +150,7 @@ static void add_quiet(struct table *table)
         char name[16];
         struct row *row;
 
-        if (pid <= 0 || is_known(table, pid) || !has_library(pid) || !(row = add(table, &nobody)))
+        if (pid <= 0 || is_known(table, pid) || !figures_has_library(pid) || !(row = add(table, &nobody)))
             continue;
         name_of(pid, name);
         who_fill(&row->who, pid, (uint64_t)pid, name);

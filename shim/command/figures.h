@@ -32,6 +32,8 @@ struct table {
     size_t count, room;
 };
 
+/* Whether the library lies in the process's memory, where that may be read. */
+bool figures_has_library(long pid);
 /* All of them, or those of the one with that pid; those that have most from the driver come first.
  * Without `brokers`, which have no memory of their own, these are left out. False, and said: the
  * configuration does not allow it. */

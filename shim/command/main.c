@@ -21,12 +21,15 @@ static const struct {
     const char *help;
 } commands[] = {
     {"run", command_run, "starts a program with the library"},
+    {"record", command_record, "the same, and records what becomes of its GPU memory"},
     {"top", command_top, "what every process has of the GPUs' memory, refreshed"},
     {"stats", command_stats, "the same once, or for programs"},
     {"who", command_who, "who shares GPU memory, and who holds it"},
     {"doctor", command_doctor, "what stands in the way of the library here, or in a process"},
     {"export", command_export, "the same figures for Prometheus, as a page or a file"},
     {"trim", command_trim, "has processes give back what they keep and do not use"},
+    {"collect", command_collect, "has processes give each other back what is closed and kept"},
+    {"set", command_set, "changes an option of a process that runs"},
     {"config", command_config_list, "every option, its value, and where that comes from"},
     {"cdi", command_cdi, "gives containers the library, as engines give them devices"},
     {"broker", command_broker, "keeps shared GPU memory beyond the end of its processes"},

@@ -165,10 +165,36 @@ static int help(FILE *file, int status)
         "  -o SECTION.KEY=VALUE   sets an option of the library ('gpushim config' lists them); "
         "those\n"
         "                         of [general] by their key alone: -o log=info\n"
+        "  --record FILE          records what becomes of its GPU memory, for 'gpushim report'; %p "
+        "in\n"
+        "                         the name is the process id: each process has a file of its own\n"
+        "  --record-stacks N      with N return addresses of each call\n"
         "  --print                prints the variables that it would set, NAME=VALUE, instead\n",
         file);
     run_option_list_off(file);
     return status;
+}
+
+/* FILE of --record, as the library takes it: wherever the program runs. */
+static bool record_to(const char *file)
+{
+    char folder[PATH_MAX], option[2 * PATH_MAX + 16];
+
+    if (file[0] == '/')
+        snprintf(option, sizeof option, "record=%s", file);
+    else if (*file && getcwd(folder, sizeof folder))
+        snprintf(option, sizeof option, "record=%s/%s", folder, file);
+    else
+        return command_complain("--record: the file's name is missing"), false;
+    return run_option_set(option);
+}
+
+static bool record_stacks(const char *frames)
+{
+    char option[64];
+
+    snprintf(option, sizeof option, "record_stacks=%.40s", frames);
+    return run_option_set(option);
 }
 
 struct request {
@@ -191,6 +217,10 @@ static int take_argument(struct request *request, char **argv)
         return request->print = true, 1;
     if (strncmp(option, "--no-", 5) == 0)
         return run_option_off(option + 5) ? 1 : 0;
+    if (strcmp(option, "--record") == 0)
+        return record_to(argv[1] ? argv[1] : "") ? 2 : 0;
+    if (strcmp(option, "--record-stacks") == 0)
+        return record_stacks(argv[1] ? argv[1] : "") ? 2 : 0;
     if (strncmp(option, "-o", 2) == 0) {
         taken = option[2] ? 1 : 2;
         value = option[2] ? option + 2 : argv[1];
@@ -246,4 +276,23 @@ int command_run(int argc, char **argv)
     if (argc > 0)
         run_check(path, &library.machine);
     return request.print ? print() : start(path, argc, argv);
+}
+
+int command_record(int argc, char **argv)
+{
+    static const char usage[] =
+        "usage: gpushim record FILE [OPTION]... [--] PROGRAM [ARGUMENT]...\n"
+        "The same as gpushim run --record FILE, which has the options (gpushim run --help).\n";
+    char *arguments[argc + 2];
+
+    if (argc > 1 && strcmp(argv[1], "--help") == 0)
+        return command_say("%s", usage);
+    if (argc < 2 || argv[1][0] == '-') {
+        command_complain("record: the file to record to is missing");
+        return command_usage(usage);
+    }
+    arguments[0] = argv[0];
+    arguments[1] = (char *)"--record";
+    memcpy(arguments + 2, argv + 1, (size_t)argc * sizeof *argv);
+    return command_run(argc + 1, arguments);
 }

@@ -48,6 +48,12 @@ int run_file_find(const char *name, char ret_path[PATH_MAX]);
  */
 void run_check(const char *path, const struct run_machine *library);
 
+struct gs_config;
+struct gs_option;
+
+/* The option of "pool.decay=5 s", whose value goes to *ret, or NULL, and said, after `before`: it is no
+ * option, or no value for it. */
+const struct gs_option *run_option_read(const char *before, const char *text, struct gs_config *ret);
 /* "pool.decay=5 s": in the environment from now on, if config takes it. False, and said: it is no
  * option, or no value for it. */
 bool run_option_set(const char *text);

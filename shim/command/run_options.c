@@ -66,18 +66,18 @@ static const struct gs_option *nearest(struct gs_text text)
     return found;
 }
 
-static void complain_of_name(struct gs_text text)
+static void complain_of_name(const char *before, struct gs_text text)
 {
     const struct gs_option *meant = nearest(text);
     char quoted[GS_QUOTE_SIZE], name[GS_OPTION_NAME_SIZE];
 
     gs_quote(text, quoted);
     if (!meant) {
-        command_complain("-o: no option has the name %s; 'gpushim config' lists them", quoted);
+        command_complain("%sno option has the name %s; 'gpushim config' lists them", before, quoted);
         return;
     }
     gs_option_name(meant, name);
-    command_complain("-o: no option has the name %s; did you mean %s?", quoted, name);
+    command_complain("%sno option has the name %s; did you mean %s?", before, quoted, name);
 }
 
 /* Of the checked value. */
@@ -92,22 +92,23 @@ static bool set(const struct gs_option *option, const char *value)
     return true;
 }
 
-static bool check_and_set(const struct gs_option *option, const char *value)
+static bool check(const char *before, const struct gs_option *option, const char *value,
+                  struct gs_config *ret)
 {
-    static struct gs_config config;
     const struct gs_text text = gs_text_of(value);
-    const char *wrong = gs_value_parse(&config, option, text);
+    const char *wrong = gs_value_parse(ret, option, text);
     char name[GS_OPTION_NAME_SIZE], allowed[GS_OPTION_ALLOWED_SIZE], quoted[GS_QUOTE_SIZE];
 
     if (!wrong)
-        return set(option, value);
+        return true;
     gs_option_name(option, name);
     gs_option_allowed(option, allowed);
-    command_complain("-o: %s = %s %s; allowed: %s", name, gs_quote(text, quoted), wrong, allowed);
+    command_complain("%s%s = %s %s; allowed: %s", before, name, gs_quote(text, quoted), wrong,
+                     allowed);
     return false;
 }
 
-bool run_option_set(const char *text)
+const struct gs_option *run_option_read(const char *before, const char *text, struct gs_config *ret)
 {
     const char *equals = strchr(text, '=');
     struct gs_text name = {text, equals ? (size_t)(equals - text) : strlen(text)};
@@ -118,12 +119,20 @@ bool run_option_set(const char *text)
         if (!is_name(&gs_options[i], name))
             continue;
         if (equals)
-            return check_and_set(&gs_options[i], equals + 1);
-        command_complain("-o: %s has no value; write %s=VALUE", gs_quote(name, quoted), text);
-        return false;
+            return check(before, &gs_options[i], equals + 1, ret) ? &gs_options[i] : NULL;
+        command_complain("%s%s has no value; write %s=VALUE", before, gs_quote(name, quoted), text);
+        return NULL;
     }
-    complain_of_name(name);
-    return false;
+    complain_of_name(before, name);
+    return NULL;
+}
+
+bool run_option_set(const char *text)
+{
+    static struct gs_config config;
+    const struct gs_option *option = run_option_read("-o: ", text, &config);
+
+    return option && set(option, strchr(text, '=') + 1);
 }
 
 /* ---- On or off ------------------------------------------------------------------------------ */

@@ -131,9 +131,10 @@ int command_trim(int argc, char **argv)
 {
     static const char usage[] =
         "usage: gpushim trim PID|all [--json]\n"
-        "Has that process, or all of this user's, give back to the driver what they keep of GPU "
-        "memory and do\n"
-        "not use. They have to have pool.neighbours on, as they do where nobody says otherwise.\n";
+        "Has that process, or all of this user's (for root: of everybody), give back to the driver "
+        "what\nthey keep of GPU memory and do not use. They have to have pool.neighbours on, as "
+        "they "
+        "do where\nnobody says otherwise.\n";
     struct gs_share_options options;
     struct json json = {.file = stdout};
     struct trimming trimming = {.options = &options};

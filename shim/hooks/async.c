@@ -7,6 +7,7 @@
 #include "shim/lookup/patchable.h"
 #include "shim/registration/pinning.h"
 #include "way.h"
+#include "record.h"
 #include "shim/result.h"
 #include "room.h"
 #include "shim/start.h"
@@ -53,48 +54,92 @@ static gs_status allocate(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
 }
 
 /* What the driver is asked for may be memory of another device than the current one, to whose work
- * it owes nothing: so the bytes are not said, and a full device is not waited for without end. */
-GS_HOOK CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
+ * it owes nothing: so the bytes are not said, and a full device is not waited for without end.
+ * `order` is the stream that `stream` means to `real`. */
+GS_DOES CUresult allocate_ordered(__typeof__(&cuMemAllocAsync) const *real, CUdeviceptr *dptr,
+                                  size_t bytesize, CUstream stream, CUstream order)
 {
-    gs_status status = allocate(dptr, bytesize, NULL, hStream);
+    gs_status status = allocate(dptr, bytesize, NULL, order);
 
     if (status == GS_OK)
         return CUDA_SUCCESS;
-    return GS_WITH_ROOM_AFTER(status, -1, 0, gs_real.cuMemAllocAsync(dptr, bytesize, hStream));
+    return GS_WITH_ROOM_AFTER(status, -1, 0, (*real)(dptr, bytesize, stream));
+}
+
+GS_RECORDS CUresult recorded_allocate(__typeof__(&cuMemAllocAsync) const *real, CUdeviceptr *dptr,
+                                      size_t bytesize, CUstream stream, CUstream order,
+                                      void *caller)
+{
+    struct gs_recorded recorded;
+    CUresult result;
+
+    gs_record_begin(&recorded, caller, 0);
+    result = allocate_ordered(real, dptr, bytesize, stream, order);
+    gs_record_alloc(&recorded, GS_TRACE_ALLOC_ASYNC, result, dptr, bytesize, order);
+    return result;
+}
+
+GS_HOOK CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
+{
+    if (gs_tracing())
+        return recorded_allocate(&gs_real.cuMemAllocAsync, dptr, bytesize, hStream, hStream,
+                                 GS_CALLER);
+    return allocate_ordered(&gs_real.cuMemAllocAsync, dptr, bytesize, hStream, hStream);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
-    gs_status status = allocate(dptr, bytesize, NULL, gs_per_thread(hStream));
+    CUstream order = gs_per_thread(hStream);
+
+    if (gs_tracing())
+        return recorded_allocate(&gs_real.cuMemAllocAsync_ptsz, dptr, bytesize, hStream, order,
+                                 GS_CALLER);
+    return allocate_ordered(&gs_real.cuMemAllocAsync_ptsz, dptr, bytesize, hStream, order);
+}
+
+GS_DOES CUresult allocate_from(__typeof__(&cuMemAllocFromPoolAsync) const *real, CUdeviceptr *dptr,
+                               size_t bytesize, CUmemoryPool pool, CUstream stream, CUstream order)
+{
+    gs_status status = pool ? allocate(dptr, bytesize, pool, order) : GS_NOT_OURS;
 
     if (status == GS_OK)
         return CUDA_SUCCESS;
-    return GS_WITH_ROOM_AFTER(status, -1, 0,
-                              gs_real.cuMemAllocAsync_ptsz(dptr, bytesize, hStream));
+    gs_state_enter();
+    return GS_WITH_ROOM_AFTER(status, -1, 0, (*real)(dptr, bytesize, pool, stream));
+}
+
+GS_RECORDS CUresult recorded_from(__typeof__(&cuMemAllocFromPoolAsync) const *real,
+                                  CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
+                                  CUstream stream, CUstream order, void *caller)
+{
+    struct gs_recorded recorded;
+    CUresult result;
+
+    gs_record_begin(&recorded, caller, 0);
+    result = allocate_from(real, dptr, bytesize, pool, stream, order);
+    gs_record_alloc(&recorded, GS_TRACE_ALLOC_ASYNC, result, dptr, bytesize, order);
+    return result;
 }
 
 GS_HOOK CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize,
                                                  CUmemoryPool pool, CUstream hStream)
 {
-    gs_status status = pool ? allocate(dptr, bytesize, pool, hStream) : GS_NOT_OURS;
-
-    if (status == GS_OK)
-        return CUDA_SUCCESS;
-    gs_state_enter();
-    return GS_WITH_ROOM_AFTER(status, -1, 0,
-                              gs_real.cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream));
+    if (gs_tracing())
+        return recorded_from(&gs_real.cuMemAllocFromPoolAsync, dptr, bytesize, pool, hStream,
+                             hStream, GS_CALLER);
+    return allocate_from(&gs_real.cuMemAllocFromPoolAsync, dptr, bytesize, pool, hStream, hStream);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize,
                                                       CUmemoryPool pool, CUstream hStream)
 {
-    gs_status status = pool ? allocate(dptr, bytesize, pool, gs_per_thread(hStream)) : GS_NOT_OURS;
+    CUstream order = gs_per_thread(hStream);
 
-    if (status == GS_OK)
-        return CUDA_SUCCESS;
-    gs_state_enter();
-    return GS_WITH_ROOM_AFTER(status, -1, 0,
-                              gs_real.cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream));
+    if (gs_tracing())
+        return recorded_from(&gs_real.cuMemAllocFromPoolAsync_ptsz, dptr, bytesize, pool, hStream,
+                             order, GS_CALLER);
+    return allocate_from(&gs_real.cuMemAllocFromPoolAsync_ptsz, dptr, bytesize, pool, hStream,
+                         order);
 }
 
 /* Whether the driver is to be asked, and no more is to be done: the way of memory that is not ours,
@@ -128,8 +173,22 @@ __attribute__((noinline)) static CUresult release(__typeof__(&cuMemFreeAsync) co
     return (*real)(dptr, stream);
 }
 
+GS_RECORDS CUresult recorded_release(__typeof__(&cuMemFreeAsync) const *real, CUdeviceptr dptr,
+                                     CUstream stream, CUstream order, void *caller)
+{
+    struct gs_recorded recorded;
+    CUresult result;
+
+    gs_record_begin(&recorded, caller, dptr);
+    result = release(real, dptr, stream, order);
+    gs_record_free(&recorded, GS_TRACE_FREE_ASYNC, result, dptr, order);
+    return result;
+}
+
 GS_HOOK CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 {
+    if (gs_tracing())
+        return recorded_release(&gs_real.cuMemFreeAsync, dptr, hStream, hStream, GS_CALLER);
     if (is_the_drivers(dptr))
         return gs_real.cuMemFreeAsync(dptr, hStream);
     return release(&gs_real.cuMemFreeAsync, dptr, hStream, hStream);
@@ -137,6 +196,9 @@ GS_HOOK CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 
 GS_HOOK CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 {
+    if (gs_tracing())
+        return recorded_release(&gs_real.cuMemFreeAsync_ptsz, dptr, hStream, gs_per_thread(hStream),
+                                GS_CALLER);
     if (is_the_drivers(dptr))
         return gs_real.cuMemFreeAsync_ptsz(dptr, hStream);
     return release(&gs_real.cuMemFreeAsync_ptsz, dptr, hStream, gs_per_thread(hStream));

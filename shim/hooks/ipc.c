@@ -4,6 +4,7 @@
  */
 #include "shim/registration/pinning.h"
 #include "hook.h"
+#include "record.h"
 #include "shim/log.h"
 #include "shim/result.h"
 #include "shim/start.h"
@@ -13,7 +14,7 @@
 _Static_assert(sizeof(CUipcMemHandle) == GS_IPC_HANDLE_SIZE,
                "an IPC handle of ours fills a handle");
 
-GS_HOOK CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
+static CUresult get_handle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
 {
     unsigned char token[GS_IPC_HANDLE_SIZE];
     gs_status status;
@@ -30,6 +31,22 @@ GS_HOOK CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr 
     if (status == GS_OK)
         memcpy(pHandle->reserved, token, sizeof token);
     return gs_result(status);
+}
+
+GS_HOOK CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
+{
+    struct gs_recorded recorded;
+    CUdeviceptr base = dptr;
+    size_t size = 0;
+    CUresult result;
+
+    if (!gs_tracing())
+        return get_handle(pHandle, dptr);
+    gs_record_begin(&recorded, GS_CALLER, dptr);
+    result = get_handle(pHandle, dptr);
+    gs_record_block(dptr, &base, &size);
+    gs_record_shared(&recorded, GS_TRACE_EXPORTED, result, base, size);
+    return result;
 }
 
 /* True: the handle is one of ours and *ret_result is the outcome. */
@@ -66,27 +83,49 @@ static bool open_token(CUdeviceptr *pdptr, const CUipcMemHandle *handle, unsigne
     return true;
 }
 
-GS_HOOK CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *pdptr, CUipcMemHandle handle,
-                                            unsigned int Flags)
+static CUresult open_handle(__typeof__(&cuIpcOpenMemHandle) const *real, CUdeviceptr *pdptr,
+                            const CUipcMemHandle *handle, unsigned int flags)
 {
     CUresult result;
 
-    if (open_token(pdptr, &handle, Flags, &result))
+    if (open_token(pdptr, handle, flags, &result))
         return result;
-    return gs_real.cuIpcOpenMemHandle(pdptr, handle, Flags);
+    return (*real)(pdptr, *handle, flags);
+}
+
+GS_RECORDS CUresult recorded_open(__typeof__(&cuIpcOpenMemHandle) const *real, CUdeviceptr *pdptr,
+                                  const CUipcMemHandle *handle, unsigned int flags, void *caller)
+{
+    struct gs_recorded recorded;
+    CUdeviceptr base = 0;
+    size_t size = 0;
+    CUresult result;
+
+    gs_record_begin(&recorded, caller, 0);
+    result = open_handle(real, pdptr, handle, flags);
+    if (result == CUDA_SUCCESS && !gs_record_block(*pdptr, &base, &size))
+        base = *pdptr;
+    gs_record_shared(&recorded, GS_TRACE_OPENED, result, base, size);
+    return result;
+}
+
+GS_HOOK CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *pdptr, CUipcMemHandle handle,
+                                            unsigned int Flags)
+{
+    if (gs_tracing())
+        return recorded_open(&gs_real.cuIpcOpenMemHandle, pdptr, &handle, Flags, GS_CALLER);
+    return open_handle(&gs_real.cuIpcOpenMemHandle, pdptr, &handle, Flags);
 }
 
 GS_HOOK CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle,
                                                unsigned int Flags)
 {
-    CUresult result;
-
-    if (open_token(pdptr, &handle, Flags, &result))
-        return result;
-    return gs_real.cuIpcOpenMemHandle_v2(pdptr, handle, Flags);
+    if (gs_tracing())
+        return recorded_open(&gs_real.cuIpcOpenMemHandle_v2, pdptr, &handle, Flags, GS_CALLER);
+    return open_handle(&gs_real.cuIpcOpenMemHandle_v2, pdptr, &handle, Flags);
 }
 
-GS_HOOK CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr dptr)
+static CUresult close_memory(CUdeviceptr dptr)
 {
     gs_status status = GS_NOT_OURS;
 
@@ -106,4 +145,20 @@ GS_HOOK CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr dptr)
     }
     gs_pin_foreign_going(dptr); /* opened by the driver's own handle */
     return gs_real.cuIpcCloseMemHandle(dptr);
+}
+
+GS_HOOK CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr dptr)
+{
+    struct gs_recorded recorded;
+    CUdeviceptr base = dptr;
+    size_t size = 0;
+    CUresult result;
+
+    if (!gs_tracing())
+        return close_memory(dptr);
+    gs_record_begin(&recorded, GS_CALLER, dptr);
+    gs_record_block(dptr, &base, &size);
+    result = close_memory(dptr);
+    gs_record_shared(&recorded, GS_TRACE_CLOSED, result, base, size);
+    return result;
 }

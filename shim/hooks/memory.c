@@ -7,6 +7,7 @@
 #include "shim/registration/callbacks.h"
 #include "hook.h"
 #include "shim/lookup/patchable.h"
+#include "record.h"
 #include "shim/registration/pinning.h"
 #include "shim/result.h"
 #include "shim/start.h"
@@ -21,7 +22,7 @@ GS_PATCHABLE(cuMemAlloc_v2);
 GS_PATCHABLE(cuMemAllocPitch_v2);
 GS_PATCHABLE(cuMemFree_v2);
 
-GS_HOOK CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
+GS_DOES CUresult allocate(CUdeviceptr *dptr, size_t bytesize)
 {
     CUdeviceptr address;
 
@@ -35,8 +36,24 @@ GS_HOOK CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
     return CUDA_SUCCESS;
 }
 
-GS_HOOK CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes,
-                                            size_t Height, unsigned int ElementSizeBytes)
+GS_RECORDS CUresult recorded_allocate(CUdeviceptr *dptr, size_t bytesize, void *caller)
+{
+    struct gs_recorded recorded;
+    CUresult result;
+
+    gs_record_begin(&recorded, caller, 0);
+    result = allocate(dptr, bytesize);
+    gs_record_alloc(&recorded, GS_TRACE_ALLOC, result, dptr, bytesize, NULL);
+    return result;
+}
+
+GS_HOOK CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
+{
+    return gs_tracing() ? recorded_allocate(dptr, bytesize, GS_CALLER) : allocate(dptr, bytesize);
+}
+
+GS_DOES CUresult allocate_pitch(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes,
+                                size_t Height, unsigned int ElementSizeBytes)
 {
     bool element_valid =
         ElementSizeBytes == 4 || ElementSizeBytes == 8 || ElementSizeBytes == 16;
@@ -56,7 +73,23 @@ GS_HOOK CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, s
     return CUDA_SUCCESS;
 }
 
-GS_HOOK CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
+GS_HOOK CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes,
+                                            size_t Height, unsigned int ElementSizeBytes)
+{
+    struct gs_recorded recorded;
+    CUresult result;
+    size_t width;
+
+    if (!gs_tracing())
+        return allocate_pitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+    gs_record_begin(&recorded, GS_CALLER, 0);
+    result = allocate_pitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+    width = result == CUDA_SUCCESS ? *pPitch : WidthInBytes;
+    gs_record_alloc(&recorded, GS_TRACE_ALLOC, result, dptr, width * Height, NULL);
+    return result;
+}
+
+GS_DOES CUresult free_block(CUdeviceptr dptr)
 {
     gs_status status;
 
@@ -73,6 +106,22 @@ GS_HOOK CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
         return gs_result(status);
     gs_pin_foreign_going(dptr);
     return gs_real.cuMemFree_v2(dptr);
+}
+
+GS_RECORDS CUresult recorded_free(CUdeviceptr dptr, void *caller)
+{
+    struct gs_recorded recorded;
+    CUresult result;
+
+    gs_record_begin(&recorded, caller, dptr);
+    result = free_block(dptr);
+    gs_record_free(&recorded, GS_TRACE_FREE, result, dptr, NULL);
+    return result;
+}
+
+GS_HOOK CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
+{
+    return gs_tracing() ? recorded_free(dptr, GS_CALLER) : free_block(dptr);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)

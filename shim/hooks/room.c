@@ -6,6 +6,7 @@
 #include "hook.h"
 #include "room.h"
 #include "submit.h"
+#include "shim/say.h"
 
 #include <limits.h>
 
@@ -59,6 +60,7 @@ static CUresult context_made(CUresult result, const CUcontext *context)
     if (result == CUDA_SUCCESS && gs_state_enter()) {
         GS_KEEP_CALLER;
         gs_core_context_made(gs_core, *context);
+        gs_say_started();
     }
     return result;
 }

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -237,16 +238,22 @@ GS_HOOK int gpushim_registration_counts(struct gpushim_registration_counts *coun
 
 _Static_assert(GPUSHIM_TOOK == GS_TOOK, "the histograms are the same");
 
+/* What the first callers of gpushim_memory had. */
+#define MEMORY_FIRST offsetof(struct gpushim_memory, slow)
+
 GS_HOOK int gpushim_memory(int device, struct gpushim_memory *memory)
 {
+    struct gs_figures figures = {0};
+    struct gpushim_memory all;
     struct gs_stats stats;
 
-    if (!memory || memory->size < sizeof *memory || device < 0)
+    if (!memory || memory->size < MEMORY_FIRST || device < 0)
         return EINVAL;
     if (atomic_load_explicit(&gs_state, memory_order_acquire) != GS_STATE_READY)
         return ENODEV;
     gs_stats_read(gs_core, device, &stats);
-    *memory = (struct gpushim_memory){
+    gs_stats_tell(gs_core, (unsigned)device, &figures);
+    all = (struct gpushim_memory){
         .size = memory->size,
         .reserved = stats.reserved,
         .live = stats.live,
@@ -267,7 +274,21 @@ GS_HOOK int gpushim_memory(int device, struct gpushim_memory *memory)
         .waits_given_up = stats.counts.late,
         .wait_ns = stats.counts.wait_ns,
         .map_ns = stats.counts.map_ns,
+        .slow = figures.slow,
     };
-    memcpy(memory->took, stats.counts.took, sizeof memory->took);
+    memcpy(all.took, stats.counts.took, sizeof all.took);
+    memcpy(all.uuid, figures.uuid, sizeof all.uuid);
+    memcpy(memory, &all, memory->size < sizeof all ? memory->size : sizeof all);
     return 0;
+}
+
+/* ---- Versions ----------------------------------------------------------------------------------- */
+
+_Static_assert(GPUSHIM_VERSION_MAJOR == GS_VERSION_MAJOR && GPUSHIM_VERSION_MINOR == GS_VERSION_MINOR &&
+                   GPUSHIM_VERSION_PATCH == GS_VERSION_PATCH,
+               "gpushim.h has another version than meson.build");
+
+GS_HOOK const char *gpushim_version(void)
+{
+    return GS_VERSION;
 }

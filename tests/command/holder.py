@@ -22,7 +22,7 @@ cuda = ctypes.CDLL('libcuda.so.1')
 context, handle = ctypes.c_void_p(), Handle()
 assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
 assert cuda.cuCtxSetCurrent(context) == 0
-held = []
+held, opened = [], []
 for line in sys.stdin:
     word, value = line.split()
     if word == 'alloc':
@@ -31,13 +31,16 @@ for line in sys.stdin:
     elif word == 'free':
         assert cuda.cuMemFree_v2(held.pop(int(value))) == 0
     elif word == 'share':
-        assert cuda.cuIpcGetMemHandle(ctypes.byref(handle), held[int(value)]) == 0
-        print(bytes(handle).hex())
+        status = cuda.cuIpcGetMemHandle(ctypes.byref(handle), held[int(value)])
+        print(bytes(handle).hex() if status == 0 else f'refused {status}')
     elif word == 'open':
         pointer = ctypes.c_uint64()
         handle = Handle.from_buffer_copy(bytes.fromhex(value))
         status = cuda.cuIpcOpenMemHandle_v2(ctypes.byref(pointer), handle, 1)
         assert status == 0, status
+        opened.append(pointer)
+    elif word == 'close':
+        assert cuda.cuIpcCloseMemHandle(opened.pop(int(value))) == 0
     print('done', flush=True)
 '''
 
@@ -67,12 +70,12 @@ def clean(folder):
 
 
 class Holder:
-    def __init__(self, folder, library=True):
-        env = {**clean(folder), 'LD_LIBRARY_PATH': os.path.dirname(LIBCUDA),
-               'SOFTCUDA_MACHINE': os.path.join(folder, 'machine')}
+    def __init__(self, folder, library=True, python=sys.executable, user=None, **settings):
+        env = {**clean(folder), **settings, 'LD_LIBRARY_PATH': os.path.dirname(LIBCUDA),
+               'SOFTCUDA_MACHINE': os.path.join(folder, f'machine{user or ""}')}
         if library:
             env['LD_PRELOAD'] = SHIM
-        self.process = subprocess.Popen([sys.executable, '-c', HOLDER], env=env, text=True,
+        self.process = subprocess.Popen([python, '-c', HOLDER], env=env, text=True, user=user,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.pid = self.process.pid
 

@@ -92,7 +92,7 @@ def without_new_rights():
 
 def is_in_the_program():
     Ran([PYTHON, '-c', ALLOCATES]).expect(0, 'True\n')
-    start = rf'\S+ gpushim\[\d+\]: info: libgpushim {re.escape(version)} starts in python\S*; .*'
+    start = rf'\S+ gpushim\[\d+/\d+\]: info: libgpushim {re.escape(version)} starts in python\S*; .*'
     Ran(['-o', 'log=info', '--', PYTHON, '-c', ALLOCATES]).expect(0, 'True\n', start)
     Ran(['--no-enable', '-olog=info', PYTHON, '-c', ALLOCATES]).expect(
         0, 'True\n', start.replace('starts', 'is switched off'))

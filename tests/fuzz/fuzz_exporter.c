@@ -49,12 +49,16 @@ static void *be_short(void *arg)
     return arg;
 }
 
-static bool give_half(void *arg, enum gs_question asked, unsigned device,
-                      struct gs_figures *ret_figures)
+static bool give_half(void *arg, enum gs_question asked, unsigned device, union gs_told *told)
 {
     unsigned char uuid[16];
     uint64_t wanted;
 
+    if (asked == GS_ASKED_TO_SET) {
+        CHECK(memchr(told->setting.name, 0, GS_OPTION_SIZE));
+        told->setting.after = told->setting.value;
+        return told->setting.value % 2;
+    }
     if (asked != GS_ASKED_MEMORY)
         return false;
     CHECK(gs_share_purge(side.share, uuid, &wanted));

@@ -67,6 +67,18 @@ static void fill_purged(struct fuzz_input *input, struct gs_wire_purged *purged)
     purged->zero = fuzz_byte(input) % 16 == 15;
 }
 
+static void fill_set(struct fuzz_input *input, struct gs_wire_set *set)
+{
+    static const char *const names[] = {"log", "pool.decay", "share.limbo_limit", "nothing"};
+    uint8_t kind = fuzz_byte(input);
+
+    if (kind == 255)
+        memset(set->name, 'x', sizeof set->name); /* does not end */
+    else
+        strcpy(set->name, names[kind % 4]);
+    set->value = fuzz_byte(input) * UINT64_C(0x0101010101010101);
+}
+
 void fuzz_fill(struct fuzz_input *input, union gs_wire_message *message)
 {
     _Static_assert(FUZZ_BYTES >= sizeof *message, "any message");
@@ -76,6 +88,8 @@ void fuzz_fill(struct fuzz_input *input, union gs_wire_message *message)
         fill_purge(input, &message->purge);
     else if (message->head.type == GS_WIRE_PURGED)
         fill_purged(input, &message->purged);
+    else if (message->head.type == GS_WIRE_SET)
+        fill_set(input, &message->set);
     else if (message->head.size == sizeof message->close) /* and of all that carry one number */
         message->close.block_id = fuzz_byte(input) % 8;
 }

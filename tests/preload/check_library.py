@@ -14,7 +14,7 @@ def lines(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
-# Exports: the two tables, gpushim.h, dlsym and dlvsym, and nothing else.
+# Exports: the two tables, gpushim.h, the look-ups, two ends of a process, and nothing else.
 exports, needs = set(), []
 for line in lines('nm', '-D', library):
     fields = line.split()
@@ -34,10 +34,10 @@ with open(pinning) as text:
 if len(pins) < 15 or len(pins) != len(set(pins)):
     faults.append(f'{pinning}: {len(pins)} rows, {len(set(pins))} different')
 with open(public) as text:
-    functions = re.findall(r'^\w+ (gpushim_\w+)\(', text.read(), re.M)
+    functions = re.findall(r'^[\w ]+[ *](gpushim_\w+)\(', text.read(), re.M)
 if len(functions) < 5:
     faults.append(f'{public}: {functions}')
-expected = set(rows) | set(pins) | set(functions) | {'dlsym', 'dlvsym', 'dlopen'}
+expected = set(rows) | set(pins) | set(functions) | {'dlsym', 'dlvsym', 'dlopen', '_exit', '_Exit'}
 for name in sorted(expected - exports):
     faults.append(f'{name} is in the table and not exported')
 for name in sorted(exports - expected):
@@ -67,7 +67,7 @@ if not re.search(r'GNU_STACK.* RW +0x', segments):
 # Hooks begin plainly: UCX patches the first bytes of what dlsym gives it.
 code = '\n'.join(lines('objdump', '-d', '--no-show-raw-insn', library))
 code = code.replace('@@Base>:', '>:') # as it writes the names of a stripped one
-starts = dict(re.findall(r'<(dlv?sym|dlopen|cu[A-Z]\w*|ibv_\w+|gdr_\w+|gpushim_\w+)>:\n +\w+:\s+(.*)', code))
+starts = dict(re.findall(r'<(dlv?sym|dlopen|_[eE]xit|cu[A-Z]\w*|ibv_\w+|gdr_\w+|gpushim_\w+)>:\n +\w+:\s+(.*)', code))
 for name in sorted(expected - set(starts)):
     faults.append(f'{name}: no code found')
 for name, instruction in starts.items():
@@ -91,7 +91,7 @@ if 'getauxval' not in archive:
 defined = set(re.findall(r' [TtDdBbRr] (\w+)', archive))
 for name in sorted(set(re.findall(r' [Uw] (\w+)', archive)) - defined):
     if name not in ('_DYNAMIC', '_GLOBAL_OFFSET_TABLE_', '_r_debug', 'getauxval',
-                    'environ', 'gs_lookup_answer', 'gs_pin_answer', 'gs_shim_too_late', 'gs_state'):
+                    'environ', 'gs_lookup_answer', 'gs_pin_answer', 'gs_shim_too_late', 'gs_shim_leaves', 'gs_state'):
         faults.append(f'{resolve} refers to {name}: dlsym runs before that is ready')
 
 for fault in faults:

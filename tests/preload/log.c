@@ -42,20 +42,21 @@ static int count(const char *text, const char *part)
 }
 
 /* Whether the log has a line of this process that ends so, with the time of now; `thread` is what
- * stands behind the process's id. */
+ * stands behind the process's id; "": the main one. */
 static bool has_line(const char *thread, const char *text)
 {
-    char pattern[500], year[8];
+    char pattern[500], year[8], main_thread[32];
     time_t now = time(NULL);
     struct tm parts;
     regex_t regex;
 
     gmtime_r(&now, &parts);
+    snprintf(main_thread, sizeof main_thread, "/%d", (int)getpid());
     strftime(year, sizeof year, "%Y", &parts);
     snprintf(pattern, sizeof pattern,
              "^%s-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9]\\.[0-9]{3}Z "
              "gpushim\\[%d%s\\]: %s$",
-             year, (int)getpid(), thread, text);
+             year, (int)getpid(), *thread ? thread : main_thread, text);
     CHECK(regcomp(&regex, pattern, REG_EXTENDED | REG_NEWLINE | REG_NOSUB) == 0, "%s", pattern);
     bool found = regexec(&regex, contents(), 0, NULL, 0) == 0;
     regfree(&regex);

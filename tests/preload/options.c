@@ -13,8 +13,12 @@
 #include "core/api/core.h"
 #include "core/share/directory.h"
 #include "shim/log.h"
+#include "shim/lookup/leave.h"
+#include "shim/say.h"
 #include "shim/lookup/driver.h"
 #include "shim/registration/pinning.h"
+#include "core/process/record.h"
+#include "shim/stack.h"
 #include "shim/state.h"
 
 enum gs_pin_keep gs_pin_keep;
@@ -24,7 +28,8 @@ static struct given {
     struct gs_core_options core;
     enum gs_pin_keep keep;
     enum gs_log_level level;
-    char log_path[128];
+    char log_path[128], record_path[128];
+    unsigned frames;
     bool started;
 } given;
 
@@ -55,16 +60,51 @@ void gs_core_at_exit(struct gs_core *core)
 {
 }
 
+bool gs_trace_on;
+
+const char *gs_trace_start(const char *path, bool frames, const struct gs_log *log)
+{
+    snprintf(given.record_path, sizeof given.record_path, "%s", path);
+    return NULL;
+}
+
+void gs_trace_at_exit(void)
+{
+}
+
+void gs_record_at_exit(struct gs_core *core)
+{
+}
+
+void gs_stack_want(unsigned frames)
+{
+    given.frames = frames;
+}
+
 void *gs_driver_symbol(const char *name)
 {
     return (void *)&given;
 }
+
+int gs_log_level;
 
 const char *gs_log_configure(enum gs_log_level level, const char *path)
 {
     given.level = level;
     snprintf(given.log_path, sizeof given.log_path, "%s", path ? path : "");
     return NULL;
+}
+
+void gs_say_configured(const struct gs_config *config)
+{
+}
+
+void gs_say_exit(void)
+{
+}
+
+void gs_shim_leaves(void)
+{
 }
 
 void gs_log(enum gs_log_level level, const char *format, ...)
@@ -100,6 +140,8 @@ static const struct option options[] = {
     NUMBER("ENABLE", "off", started, false),
     NUMBER("LOG", "debug", level, GS_LOG_DEBUG),
     TEXT("LOG_TARGET", "/somewhere/else", log_path),
+    TEXT("RECORD", "/some/recording", record_path),
+    NUMBER("RECORD_STACKS", "7", frames, 7),
     NUMBER("POOL_FREE", "native", core.free_native, true),
     NUMBER("POOL_LONE_STREAM", "off", core.lone_stream, false),
     NUMBER("POOL_SMALL_LIMIT", "64K", core.small_limit, 65536),

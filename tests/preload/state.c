@@ -7,6 +7,8 @@
 #include "../../shim/state.h"
 #include "../../shim/lookup/driver.h"
 #include "check.h"
+#include "core/base/trace.h"
+#include "shim/stack.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -37,6 +39,14 @@ void gs_driver_adopt(void *const *row)
 void gs_shim_forked(void)
 {
     forks++;
+}
+
+void gs_trace_forked(void)
+{
+}
+
+void gs_stack_load(void)
+{
 }
 
 bool gs_shim_start(void)

@@ -14,7 +14,8 @@ static void log_nothing(enum gs_log_level level, const void *place, const char *
 {
 }
 
-static const struct gs_log quiet = {.line = log_nothing, .no_debug = true};
+static int level = GS_LOG_INFO;
+static const struct gs_log quiet = {.line = log_nothing, .level = &level};
 
 static void share_begin(struct process *process)
 {

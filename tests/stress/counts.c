@@ -7,7 +7,9 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -96,9 +98,28 @@ static void watch_it_go(void)
     CHECK(cuMemFree(kept) == CUDA_SUCCESS);
 }
 
+/* The GPU is named; and a caller who was built when the struct ended before that gets no more. */
+static void first_version(const struct gpushim_memory *memory)
+{
+    struct gpushim_memory old;
+    CUuuid uuid;
+
+    CHECK(cuDeviceGetUuid(&uuid, 0) == CUDA_SUCCESS);
+    CHECK(memcmp(memory->uuid, &uuid, sizeof memory->uuid) == 0);
+    memset(&old, 0x55, sizeof old);
+    old.size = offsetof(struct gpushim_memory, slow);
+    CHECK(memory_of(0, &old) == 0 && old.live == memory->live);
+    CHECK(old.size == offsetof(struct gpushim_memory, slow));
+    CHECK(old.slow == UINT64_C(0x5555555555555555) && old.uuid[0] == 0x55);
+    old.size--;
+    CHECK(memory_of(0, &old) == EINVAL);
+}
+
 int main(void)
 {
     struct gpushim_memory memory = {.size = sizeof memory};
+    __typeof__(&gpushim_version) version =
+        (__typeof__(version))dlsym(RTLD_DEFAULT, "gpushim_version");
     CUdeviceptr large, small;
     CUcontext context;
     pthread_t thread;
@@ -107,6 +128,7 @@ int main(void)
 
     memory_of = (__typeof__(memory_of))dlsym(RTLD_DEFAULT, "gpushim_memory");
     CHECK(memory_of);
+    CHECK(version && strcmp(version(), GPUSHIM_VERSION) == 0);
     CHECK(memory_of(0, &memory) == ENODEV); /* nothing has started */
     CHECK(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&
           cuCtxSetCurrent(context) == CUDA_SUCCESS);
@@ -122,6 +144,7 @@ int main(void)
     CHECK(memory.retiring + memory.ordered + memory.limbo == 0);
     CHECK(memory.misses == 2 && memory.hits == 0 && memory.chunks_made == 2);
     CHECK(timed(&memory) == 2 && memory.map_ns > 0);
+    first_version(&memory);
     memory.size = sizeof memory;
     CHECK(memory_of(1000, &memory) == 0 && memory.reserved == 0 && memory.misses == 0);
 

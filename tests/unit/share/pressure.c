@@ -125,8 +125,7 @@ static void assert_given(int fd, uint32_t request, uint64_t given)
 static unsigned asked; /* atomic: times it was woken */
 static bool gives;
 
-static bool is_asked(void *arg, enum gs_question question, unsigned device,
-                     struct gs_figures *ret_figures)
+static bool is_asked(void *arg, enum gs_question question, unsigned device, union gs_told *told)
 {
     __atomic_add_fetch(&asked, 1, __ATOMIC_SEQ_CST);
     return gives;

@@ -330,8 +330,7 @@ gs_status side_try_start(struct side *side, const struct gs_share_options *optio
 
 static sem_t is_asked;
 
-static bool asked(void *arg, enum gs_question question, unsigned device,
-                  struct gs_figures *ret_figures)
+static bool asked(void *arg, enum gs_question question, unsigned device, union gs_told *told)
 {
     return question == GS_ASKED_MEMORY && sem_post(&is_asked) == 0;
 }

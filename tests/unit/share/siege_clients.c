@@ -199,7 +199,8 @@ static void says_what_others_say(void)
         GS_WIRE_GRANT,   GS_WIRE_REFUSE,   GS_WIRE_CLOSE,  GS_WIRE_RECALL,
         GS_WIRE_SHARE,   GS_WIRE_UNSHARE,  GS_WIRE_REPORT, GS_WIRE_CACHE,
         GS_WIRE_UNMAP,   GS_WIRE_UNMAPPED, GS_WIRE_FLUSH,  GS_WIRE_FLUSHED,
-        GS_WIRE_PUBLISH, GS_WIRE_HELLO,    GS_WIRE_PURGE,  GS_WIRE_PURGED};
+        GS_WIRE_PUBLISH, GS_WIRE_HELLO,    GS_WIRE_PURGE,  GS_WIRE_PURGED,
+        GS_WIRE_SET,     GS_WIRE_SET_TO,   GS_WIRE_COLLECT, GS_WIRE_COLLECTED};
     enum { COUNT = sizeof types / sizeof *types };
 
     for (unsigned i = 0;; i++) {

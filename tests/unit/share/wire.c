@@ -240,13 +240,25 @@ Test(share_wire, a_version_is_its_messages)
         {AT(purged, given), 16},
         {AT(purged, more), 24},
         {AT(purged, zero), 28},
+        {AT(set, value), 16},
+        {AT(set, name), 24},
+        {AT(set_to, before), 16},
+        {AT(set_to, after), 24},
+        {AT(set_to, outcome), 32},
+        {AT(set_to, zero), 36},
+        {AT(collected, given), 16},
+        {AT(collected, given_bytes), 24},
+        {AT(collected, ended), 32},
+        {AT(collected, ended_bytes), 40},
+        {AT(collected, limbo), 48},
+        {AT(collected, limbo_bytes), 56},
     };
 #undef AT
     static const uint32_t lengths[] = {0, 80, 88, 80, 24, 24, 24, 120, 24, 24, 360, 24, 24, 24, 24, 24,
-                                       544, 24, 16, 40, 32};
+                                       544, 24, 16, 40, 32, 64, 40, 16, 64};
     union gs_wire_message message;
 
-    cr_assert_eq(GS_WIRE_VERSION, 7);
+    cr_assert_eq(GS_WIRE_VERSION, 8);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         cr_assert_eq(places[i][0], places[i][1], "field %zu is at %zu", i, places[i][0]);
     cr_assert_eq((size_t)GS_WIRE_TYPES, sizeof lengths / sizeof *lengths);

@@ -1,0 +1,143 @@
+/* What is recorded of a process's memory (core/process/record.h). */
+#include "core/process/record.h"
+
+#include <string.h>
+
+#include "core/process/context.h"
+#include "core/process/stats.h"
+
+#define EVERY_NS GS_NS_PER_MS /* figures, of a device that something happens on */
+
+static uint64_t told;                       /* atomic: the devices whose names were written, a bit each */
+static uint64_t figures_ns[GS_DEVICES_MAX]; /* atomic: when figures were written last */
+
+/* Who they are, before the first event of theirs. */
+static void tell_device(struct gs_core *core, CUdevice ordinal)
+{
+    const struct gs_driver *driver = &core->driver;
+    struct gs_trace_device device = {.device = (uint32_t)ordinal};
+    uint64_t bit = UINT64_C(1) << ordinal;
+    size_t bytes = 0;
+    CUuuid uuid;
+
+    if (__atomic_load_n(&told, __ATOMIC_RELAXED) & bit ||
+        __atomic_fetch_or(&told, bit, __ATOMIC_RELAXED) & bit)
+        return;
+    if (driver->device_total_mem(&bytes, ordinal) == CUDA_SUCCESS)
+        device.bytes = bytes;
+    if (driver->device_get_uuid && driver->device_get_uuid(&uuid, ordinal) == CUDA_SUCCESS)
+        memcpy(device.uuid, uuid.bytes, sizeof device.uuid);
+    if (!driver->device_get_name ||
+        driver->device_get_name(device.name, sizeof device.name, ordinal) != CUDA_SUCCESS)
+        memset(device.name, 0, sizeof device.name);
+    gs_trace_device(&device);
+}
+
+static void put_figures(CUdevice device, const struct gs_stats *stats)
+{
+    struct gs_trace_mark mark = gs_trace_begin();
+    struct gs_trace_event event = {.op = GS_TRACE_FIGURES,
+                                   .device = (uint8_t)device,
+                                   .figures = {.live = stats->live,
+                                               .cached = stats->cached + stats->ordered,
+                                               .retired = stats->retired,
+                                               .limbo = stats->limbo}};
+
+    gs_trace_put(&mark, &event, NULL);
+}
+
+static void tell_figures(struct gs_core *core, CUdevice device, uint64_t now)
+{
+    uint64_t last = __atomic_load_n(&figures_ns[device], __ATOMIC_RELAXED);
+    struct gs_stats stats;
+
+    if (now < last + EVERY_NS ||
+        !__atomic_compare_exchange_n(&figures_ns[device], &last, now, false, __ATOMIC_RELAXED,
+                                     __ATOMIC_RELAXED))
+        return;
+    gs_stats_read(core, device, &stats);
+    put_figures(device, &stats);
+}
+
+static bool is_device(CUdevice device)
+{
+    return device >= 0 && device < GS_DEVICES_MAX;
+}
+
+void gs_record_call(struct gs_core *core, const struct gs_record_call *call)
+{
+    const bool known = core && is_device(call->device);
+    struct gs_trace_event event = {.op = (uint8_t)call->op,
+                                   .device = known ? (uint8_t)call->device : 0,
+                                   .outcome = (uint8_t)call->outcome,
+                                   .frames = (uint8_t)call->frames,
+                                   .call = {.address = call->address,
+                                            .size = call->size,
+                                            .stream = call->stream,
+                                            .result = (int32_t)call->result}};
+
+    if (known)
+        tell_device(core, call->device);
+    gs_trace_put(&call->mark, &event, call->frame);
+    if (known)
+        tell_figures(core, call->device, call->mark.began_ns);
+}
+
+static void put_chunk(struct gs_core *core, const struct gs_trace_mark *mark,
+                      struct gs_trace_event *event)
+{
+    tell_device(core, event->device);
+    gs_trace_put(mark, event, NULL);
+    tell_figures(core, event->device, mark->began_ns);
+}
+
+void gs_record_made(struct gs_core *core, const struct gs_trace_mark *mark, uint64_t ready_ns,
+                    CUdevice device, uint64_t address, size_t size)
+{
+    uint64_t took = ready_ns - mark->began_ns;
+    struct gs_trace_event event = {.op = GS_TRACE_CHUNK_MADE,
+                                   .device = (uint8_t)device,
+                                   .took_ns = took > UINT32_MAX ? UINT32_MAX : (uint32_t)took,
+                                   .call = {.address = address, .size = size}};
+
+    put_chunk(core, mark, &event);
+}
+
+void gs_record_gone(struct gs_core *core, const struct gs_trace_mark *mark, CUdevice device,
+                    uint64_t address, size_t size)
+{
+    struct gs_trace_event event = {.op = GS_TRACE_CHUNK_GONE,
+                                   .device = (uint8_t)device,
+                                   .call = {.address = address, .size = size}};
+
+    put_chunk(core, mark, &event);
+}
+
+CUdevice gs_record_device_at(const struct gs_core *core, uint64_t address)
+{
+    const struct gs_span *span = gs_map_find(&core->map, address);
+
+    if (!span || span->kind != GS_SPAN_CHUNK)
+        return -1;
+    /* The record is never given back, so a chunk that goes meanwhile does no harm. */
+    return __atomic_load_n(&((const struct gs_chunk *)span)->device, __ATOMIC_RELAXED);
+}
+
+CUdevice gs_record_device_of(struct gs_core *core, CUstream stream)
+{
+    struct gs_context *context;
+    gs_status status = stream ? gs_context_of_stream(core, stream, &context)
+                              : gs_context_current_unprobed(core, &context);
+
+    return status == GS_OK ? context->ordinal : -1;
+}
+
+void gs_record_at_exit(struct gs_core *core)
+{
+    struct gs_stats stats;
+
+    for (CUdevice device = 0; device < GS_DEVICES_MAX; device++)
+        if (__atomic_load_n(&told, __ATOMIC_RELAXED) >> device & 1 &&
+            gs_stats_try_read(core, device, &stats))
+            put_figures(device, &stats);
+}

@@ -1,0 +1,81 @@
+/*
+ * What the user of a process tells it over its socket, by `gpushim set` and `gpushim collect`:
+ *
+ *   SET option, value ──► asked (core/process/settings.c) ──► SET_TO what it was, what it is
+ *   COLLECT ──► what is closed and kept goes back; ends are told; holders are asked ──► COLLECTED
+ *
+ * Both are answered at once, by the share thread, which waits for nobody: what COLLECT sets going
+ * comes back when the GPU work is done that was submitted before. Other users are refused, whoever
+ * they are let in for; root is not, whom nothing would keep from doing the same by other means.
+ */
+#include "core/share/exporter.h"
+#include "core/share/opener.h"
+
+#include <string.h>
+
+static bool may_order(const struct gs_client *client)
+{
+    return gs_user_is_own(client->uid) || client->uid == 0;
+}
+
+bool gs_set_came(struct gs_share *share, struct gs_client *client, const struct gs_wire_set *set)
+{
+    union gs_told told = {.setting = {.name = set->name, .value = set->value}};
+    struct gs_setting *setting = &told.setting;
+    union gs_wire_message message;
+
+    if (share->options.is_broker)
+        return gs_client_fault(client, "it would set an option of a broker");
+    if (!may_order(client))
+        return gs_client_refuse(share, client, set->head.request, GS_REFUSED_USER, 0);
+    if (!memchr(set->name, 0, sizeof set->name))
+        return gs_client_fault(client, "its message has fields that make no sense");
+    if (!share->events.asked ||
+        !share->events.asked(share->events.arg, GS_ASKED_TO_SET, 0, &told))
+        setting->outcome = GS_SET_UNKNOWN;
+    if (setting->outcome == GS_SET_DONE)
+        gs_log_line(&share->log, GS_LOG_INFO, "%s is %llu now, and was %llu, as process %d has it",
+                    set->name, (unsigned long long)setting->after,
+                    (unsigned long long)setting->before, (int)client->pid);
+    gs_wire_start(&message, GS_WIRE_SET_TO, set->head.request);
+    message.set_to.before = setting->before;
+    message.set_to.after = setting->after;
+    message.set_to.outcome = setting->outcome;
+    return gs_client_send(share, client, &message, -1) == 0;
+}
+
+/* What others have given back is told of, and whoever still holds something is asked for it. */
+static void collect_exports(struct gs_share *share, struct gs_wire_collected *collected)
+{
+    const struct gs_export *export;
+
+    gs_exports_tick(share, gs_now_ns());
+    gs_lock_take(&share->lock);
+    for (export = share->exporter.ended_oldest; export; export = export->ended.newer) {
+        collected->ended++;
+        collected->ended_bytes += export->source.size;
+    }
+    collected->limbo = share->limbo.count;
+    collected->limbo_bytes = share->limbo.bytes;
+    share->asked.flush_wanted++;
+    gs_lock_release(&share->lock);
+    gs_share_tell(share);
+}
+
+bool gs_collect_came(struct gs_share *share, struct gs_client *client, uint32_t request)
+{
+    union gs_wire_message message;
+    struct gs_wire_collected *collected = &message.collected;
+
+    if (share->options.is_broker)
+        return gs_client_fault(client, "it has a broker collect");
+    if (!may_order(client))
+        return gs_client_refuse(share, client, request, GS_REFUSED_USER, 0);
+    gs_wire_start(&message, GS_WIRE_COLLECTED, request);
+    gs_lock_take(&share->opener.lock);
+    gs_idle_collect_locked(share, &collected->given, &collected->given_bytes);
+    gs_cached_collect_locked(share, &collected->given, &collected->given_bytes);
+    gs_lock_release(&share->opener.lock);
+    collect_exports(share, collected);
+    return gs_client_send(share, client, &message, -1) == 0;
+}

@@ -1,0 +1,89 @@
+/* Calls that are recorded (record.h). None of this runs in a process that records nothing. */
+#include "record.h"
+
+#include "shim/stack.h"
+
+/* What stands for the default stream, in the file. */
+static uint64_t number_of(CUstream stream)
+{
+    return stream == CU_STREAM_LEGACY ? 0 : (uint64_t)(uintptr_t)stream;
+}
+
+static bool is_ready(void)
+{
+    return atomic_load_explicit(&gs_state, memory_order_acquire) == GS_STATE_READY;
+}
+
+void gs_record_begin(struct gs_recorded *recorded, void *caller, CUdeviceptr address)
+{
+    GS_KEEP_ERRNO;
+    recorded->device = -1;
+    recorded->ours = is_ready() && address && gs_ours(address);
+    if (recorded->ours)
+        recorded->device = gs_record_device_at(gs_core, address);
+    recorded->frames = gs_stack(recorded->frame, caller);
+    recorded->outer = gs_trace_outcome;
+    gs_trace_outcome = GS_TRACE_CACHED;
+    recorded->mark = gs_trace_begin();
+}
+
+static void put(const struct gs_recorded *recorded, struct gs_record_call *call, CUstream stream)
+{
+    call->mark = recorded->mark;
+    call->device = recorded->device;
+    call->stream = number_of(stream);
+    call->frames = recorded->frames;
+    call->frame = recorded->frame;
+    if (is_ready() && call->device < 0)
+        call->device = gs_record_device_of(gs_core, stream);
+    gs_record_call(is_ready() ? gs_core : NULL, call);
+    gs_trace_outcome = recorded->outer;
+}
+
+void gs_record_alloc(struct gs_recorded *recorded, enum gs_trace_op op, CUresult result,
+                     const CUdeviceptr *address, size_t size, CUstream stream)
+{
+    struct gs_record_call call = {
+        .op = op, .outcome = GS_TRACE_REFUSED, .size = size, .result = result};
+
+    GS_KEEP_ERRNO;
+    if (result == CUDA_SUCCESS) {
+        call.address = *address;
+        call.outcome = GS_TRACE_DRIVER;
+        if (is_ready() && gs_ours(*address)) {
+            call.outcome = (enum gs_trace_outcome)gs_trace_outcome;
+            recorded->device = gs_record_device_at(gs_core, *address);
+        }
+    }
+    put(recorded, &call, stream);
+}
+
+void gs_record_free(struct gs_recorded *recorded, enum gs_trace_op op, CUresult result,
+                    CUdeviceptr address, CUstream stream)
+{
+    struct gs_record_call call = {.op = op, .address = address, .result = result};
+
+    GS_KEEP_ERRNO;
+    put(recorded, &call, stream);
+}
+
+void gs_record_shared(struct gs_recorded *recorded, enum gs_trace_op op, CUresult result,
+                      CUdeviceptr address, size_t size)
+{
+    struct gs_record_call call = {.op = op, .address = address, .size = size, .result = result};
+
+    GS_KEEP_ERRNO;
+    put(recorded, &call, NULL);
+}
+
+bool gs_record_block(CUdeviceptr address, CUdeviceptr *ret_base, size_t *ret_size)
+{
+    struct gs_block_info info;
+
+    GS_KEEP_ERRNO;
+    if (!is_ready() || !gs_ours(address) || gs_core_find(gs_core, address, &info) != GS_OK)
+        return false;
+    *ret_base = info.base;
+    *ret_size = info.size;
+    return true;
+}

@@ -1,0 +1,23 @@
+/*
+ * Where in the program a call came from: return addresses, for a recording that is to have them
+ * (general.record_stacks).
+ *
+ * They are found by the unwinder of libgcc_s, as debuggers and exceptions find them, so a program
+ * needs no frame pointers. It is loaded once, beside the look for libcuda, where the program itself
+ * is in the dynamic linker already: never in an allocation. Where it is not there, or cannot read a
+ * caller's frame, a call has one address, that of who called the hook.
+ */
+#ifndef GPUSHIM_SHIM_STACK_H
+#define GPUSHIM_SHIM_STACK_H
+
+#include <stdint.h>
+
+/* So many frames at most, 0: none are wanted. At the start. */
+void gs_stack_want(unsigned frames);
+/* Loads what is needed, if any are wanted and something is recorded. No lock is held, and nobody waits for this thread. */
+void gs_stack_load(void);
+
+/* The addresses from `caller`, which the hook returns to, outwards. How many. */
+unsigned gs_stack(uint64_t *ret_frames, void *caller);
+
+#endif

@@ -1,0 +1,112 @@
+"""gpushim collect: what processes have closed and keep goes back, and what others gave back is used again.
+
+    collect.py GPUSHIM SHIM LIBCUDA
+"""
+import json
+import os
+import tempfile
+
+from holder import (MIB, Holder, await_that, check, end_with_faults, gpushim)
+import wire
+
+# Nothing comes back by itself while a test runs.
+LONG = {'GPUSHIM_SHARE_IDLE': '60 min', 'GPUSHIM_POOL_DECAY': '60 min', 'GPUSHIM_SHARE_GRACE': '60 min'}
+
+
+def rows(folder, *arguments):
+    run = gpushim(folder, *arguments, '--json')
+    return json.loads(run.stdout) if run.stdout else []
+
+
+def collected(folder, pid, target=None):
+    found = [row for row in rows(folder, 'collect', str(target or pid)) if row['pid'] == pid]
+    return found[0] if len(found) == 1 else {}
+
+
+def references(folder, pid):
+    """How many blocks of the process others hold, as the process tells it."""
+    return sum(holder['blocks'] for row in rows(folder, 'who') if row['pid'] == pid for holder in row['holders'])
+
+
+def start(folder):
+    holder = Holder(folder, **LONG)
+    holder.do(f'alloc {96 * MIB}')
+    await_that(lambda: any('live_bytes' in row for row in rows(folder, 'stats') if row['pid'] == holder.pid),
+               'a process that holds enough can be asked')
+    return holder
+
+
+def prove_it_goes_back(folder):
+    exporter, opener = start(folder), start(folder)
+    for i in range(3):
+        exporter.do(f'alloc {(i + 2) * MIB}')
+        opener.do(f'open {exporter.do(f"share {i + 1}")}')
+    check(references(folder, exporter.pid) == 3, f'three are open: {rows(folder, "who")}')
+    none = collected(folder, opener.pid)
+    check((none.get('given_blocks'), none.get('held_blocks'), none.get('silent')) == (0, 0, None),
+          f'what is open is not taken: {none}')
+    opener.do('close 2')
+    opener.do('close 1')
+    check(references(folder, exporter.pid) == 3, 'what is closed is kept for the next open')
+    row = collected(folder, opener.pid)
+    check((row.get('given_blocks'), row.get('given_bytes')) == (2, 7 * MIB), f'two go back: {row}')
+    await_that(lambda: references(folder, exporter.pid) == 1, 'and the exporter has them back')
+    check(collected(folder, opener.pid).get('given_blocks') == 0, 'there are no more')
+    opener.do(f'open {exporter.do("share 2")}')
+    check(references(folder, exporter.pid) == 2, 'one is opened again')
+    exporter.do('free 1')
+    row = collected(folder, exporter.pid, 'all')
+    check((row.get('held_blocks'), row.get('held_bytes')) == (1, 2 * MIB), f'what is freed and open is told: {row}')
+    opener.do('close 0')
+    await_that(lambda: collected(folder, exporter.pid).get('held_blocks') == 0, 'until it is closed')
+    text = gpushim(folder, 'collect', 'all').stdout
+    check(text.count('go back to their processes') == 2 and f'pid {exporter.pid} (' in text, f'both tell it: {text}')
+    return exporter, opener
+
+
+def prove_wrong(folder, holder):
+    for arguments in ((), ('x',), ('-1',), ('all', '1'), ('--nonsense',)):
+        run = gpushim(folder, 'collect', *arguments)
+        check(run.returncode == 2 and 'usage: gpushim collect' in run.stderr, f'{arguments} is refused: {run}')
+    little, apart = Holder(folder), Holder(folder, library=False)
+    little.do(f'alloc {MIB}')
+    apart.do(f'alloc {MIB}')
+    for pid, word in ((little.pid, 'holds less than 64 MiB'), (apart.pid, 'has not the library')):
+        for more in ((), ('--json',)):
+            run = gpushim(folder, 'collect', str(pid), *more)
+            check(run.returncode == 1 and word in run.stderr, f'{word}: {run}')
+    little.end()
+    apart.end()
+    run = gpushim(folder, 'collect', str(little.pid))
+    check(run.returncode == 1 and 'there is none' in run.stderr, f'one that has ended: {run}')
+    holder.process.send_signal(19)  # SIGSTOP
+    run = gpushim(folder, 'collect', 'all')
+    check(run.returncode == 1 and f'pid {holder.pid} (): does not answer' in run.stdout or
+          f'pid {holder.pid}' in run.stdout and 'does not answer' in run.stdout, f'one that is stopped is named: {run}')
+    check(run.stdout.count('go back to their processes') == 1, f'and the other collects: {run}')
+    holder.process.send_signal(18)  # SIGCONT
+    with tempfile.TemporaryDirectory(prefix='gpushim-collect-') as other:
+        run = gpushim(other, 'collect', 'all')
+        check(run.returncode == 0 and not run.stdout, f'nobody is there: {run}')
+
+
+def prove_hostile(folder):
+    for path in wire.sockets(folder):
+        for text in (wire.message(wire.COLLECT, b'x'), wire.message(wire.COLLECTED, bytes(48))):
+            check(wire.is_refused(wire.say(path, text), wire.OUT_OF_PLACE), f'{text} is refused')
+        answers = wire.say(path, *[wire.message(wire.COLLECT)] * 50)
+        check([kind for kind, _ in answers] == [wire.COLLECTED] * 50, f'each of many is answered: {len(answers)}')
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix='gpushim-collect-') as folder:
+        os.chmod(folder, 0o700)
+        exporter, opener = prove_it_goes_back(folder)
+        prove_hostile(folder)
+        prove_wrong(folder, opener)
+        exporter.end()
+        opener.end()
+    end_with_faults()
+
+
+main()

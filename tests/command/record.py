@@ -1,0 +1,373 @@
+"""gpushim run --record: what a recording has is what the program did, call by call, and what becomes of it where
+the program is killed, the disk is full, descriptors are closed, or the process forks.
+
+usage: record.py GPUSHIM LIBGPUSHIM FOLDER_OF_LIBCUDA
+"""
+import collections
+import json
+import os
+import pathlib
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+
+import trace as recording # which lies beside this
+
+gpushim, _, driver = (os.path.realpath(path) for path in sys.argv[1:4])
+PYTHON = os.path.realpath(sys.executable)
+MIB = 1 << 20
+CALLS = (recording.ALLOC, recording.FREE, recording.ALLOC_ASYNC, recording.FREE_ASYNC, recording.EXPORTED,
+         recording.OPENED, recording.CLOSED)
+EVENT_BYTES, BLOCK_BYTES = 48, 64 << 10
+OUT_OF_MEMORY, INVALID_VALUE = 2, 1
+ENVIRONMENT = {name: value for name, value in os.environ.items()
+               if not name.startswith(('GPUSHIM_', 'LD_', 'SOFTCUDA_'))}
+ENVIRONMENT.update(GPUSHIM_CONFIG='', LD_LIBRARY_PATH=driver, LC_ALL='C', GPUSHIM_POOL_NEIGHBOURS='off')
+faults = []
+
+# What every program of the tests begins with: calls that note what they were and what came of them.
+BEGIN = '''
+import ctypes, json, os, random, sys, threading
+cuda = ctypes.CDLL('libcuda.so.1')
+class Handle(ctypes.Structure):
+    _fields_ = [('bytes', ctypes.c_ubyte * 64)]
+cuda.cuMemFree_v2.argtypes = [ctypes.c_uint64]
+cuda.cuMemFreeAsync.argtypes = [ctypes.c_uint64, ctypes.c_void_p]
+cuda.cuIpcGetMemHandle.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
+cuda.cuIpcOpenMemHandle_v2.argtypes = [ctypes.c_void_p, Handle, ctypes.c_uint]
+cuda.cuIpcCloseMemHandle.argtypes = [ctypes.c_uint64]
+context = ctypes.c_void_p()
+def begin():
+    assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+    assert cuda.cuCtxSetCurrent(context) == 0
+calls = []
+def note(op, address, size, stream, result):
+    calls.append([op, threading.get_native_id(), address, size, stream, result])
+def alloc(size):
+    at = ctypes.c_uint64()
+    result = cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(size))
+    note(1, at.value, size, 0, result)
+    return at.value
+def pitch(width, height):
+    at, wide = ctypes.c_uint64(), ctypes.c_size_t()
+    result = cuda.cuMemAllocPitch_v2(ctypes.byref(at), ctypes.byref(wide), ctypes.c_size_t(width),
+                                     ctypes.c_size_t(height), 4)
+    note(1, at.value, wide.value * height, 0, result)
+    return at.value
+def free(at):
+    note(2, at, 0, 0, cuda.cuMemFree_v2(at))
+def stream():
+    made = ctypes.c_void_p()
+    assert cuda.cuStreamCreate(ctypes.byref(made), 1) == 0
+    return made.value
+def alloc_async(size, stream):
+    at = ctypes.c_uint64()
+    result = cuda.cuMemAllocAsync(ctypes.byref(at), ctypes.c_size_t(size), ctypes.c_void_p(stream))
+    note(3, at.value, size, stream, result)
+    return at.value
+def free_async(at, stream):
+    note(4, at, 0, stream, cuda.cuMemFreeAsync(at, stream))
+def tell():
+    print(json.dumps(calls), flush=True)
+'''
+# Several threads that allocate and free in all ways, and what is refused.
+VARIED = BEGIN + '''
+begin()
+def work(seed):
+    assert cuda.cuCtxSetCurrent(context) == 0
+    rng, held, mine = random.Random(seed), [], stream()
+    for _ in range(rounds):
+        if held and rng.random() < 0.5:
+            at, order = held.pop(rng.randrange(len(held)))
+            free_async(at, order) if order else free(at)
+        elif rng.random() < 0.3:
+            held.append((alloc_async(rng.choice([512, 40000, 3 << 20]), mine), mine))
+        elif rng.random() < 0.1:
+            held.append((pitch(1000, 30), 0))
+        else:
+            held.append((alloc(rng.choice([1, 512, 65536, 1 << 20, 5 << 20])), 0))
+    for at, order in held:
+        free(at)
+rounds = int(sys.argv[1])
+first = alloc(100000)
+free(first)
+again = alloc(100000)
+alloc(1 << 50)
+free(again + 512)
+free(again)
+threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+for thread in threads: thread.start()
+work(99)
+for thread in threads: thread.join()
+assert cuda.cuCtxSynchronize() == 0
+tell()
+'''
+# One shares with another of its kind.
+SHARES = BEGIN + '''
+begin()
+handle, other = Handle(), ctypes.c_uint64()
+if sys.argv[1] == 'share':
+    at = alloc(3 << 20)
+    note(7, at, 3 << 20, 0, cuda.cuIpcGetMemHandle(ctypes.byref(handle), at + 4096))
+    print(bytes(handle).hex(), flush=True)
+    sys.stdin.readline()
+    free(at)
+else:
+    handle = Handle.from_buffer_copy(bytes.fromhex(sys.argv[2]))
+    result = cuda.cuIpcOpenMemHandle_v2(ctypes.byref(other), handle, 1)
+    note(8, other.value, 3 << 20, 0, result)
+    note(9, other.value, 3 << 20, 0, cuda.cuIpcCloseMemHandle(other))
+tell()
+'''
+PAIRS = BEGIN + '''
+begin()
+def pairs(count):
+    for _ in range(count):
+        free(alloc(4096))
+'''
+KILLED = PAIRS + 'pairs(3000)\ntell()\nsys.stdin.readline()\n'
+LIMITED = PAIRS + 'pairs(20000)\ntell()\n'
+CLOSES = PAIRS + '''
+pairs(500)
+os.closerange(3, 256)
+others = [os.open(sys.argv[1], os.O_RDWR | os.O_APPEND) for _ in range(40)]
+pairs(5000)
+tell()
+'''
+FORKS = PAIRS + '''
+pairs(100)
+child = os.fork()
+if not child: # whose calls go to the driver, and may be refused there
+    calls.clear()
+    pairs(3)
+    tell()
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+pairs(100)
+tell()
+'''
+
+
+def check(right, what):
+    if not right:
+        faults.append(what)
+
+
+def command(path, program, *arguments, options=()):
+    return [gpushim, 'run', '--record', path, *options, '--', PYTHON, '-c', program, *map(str, arguments)]
+
+
+def run(words, status=0, err='', **options):
+    ran = subprocess.run(words, env=ENVIRONMENT | options.pop('settings', {}), timeout=100, text=True,
+                         capture_output=True, check=False, **options)
+    if ran.returncode != status or not re.fullmatch(err, ran.stderr, re.S):
+        faults.append(f'{words[:5]}: it ended with {ran.returncode}, not {status}, and wrote {ran.stderr!r}')
+    return ran.stdout
+
+
+def calls_of(text):
+    try:
+        return json.loads(text)
+    except ValueError:
+        print('\n'.join([*faults, f'a program told {text!r}']))
+        sys.exit(1)
+
+
+def read(path, ended=True):
+    trace = recording.Trace(path)
+    faults.extend(f'{path}: {wrong}' for wrong in trace.wrong[:5])
+    check(trace.ended == ended and (not ended or trace.cut == 0),
+          f'{path}: ended: {trace.ended}, bytes of a block cut off: {trace.cut}')
+    return trace
+
+
+def told(event):
+    return [event.op, event.thread, event.address, event.size, event.stream, event.result]
+
+
+def of_threads(calls):
+    by_thread = collections.defaultdict(list)
+    for call in calls:
+        by_thread[call[1]].append(call)
+    return by_thread
+
+
+def check_calls(name, trace, done):
+    """Thread by thread, since only a thread's own calls are in an order that it knows."""
+    recorded, expected = of_threads(map(told, trace.of(*CALLS))), of_threads(done)
+    check(recorded.keys() == expected.keys(), f'{name}: threads {list(recorded)}, not {list(expected)}')
+    for thread, calls in expected.items():
+        wrong = next((pair for pair in zip(recorded[thread], calls) if pair[0] != pair[1]), None)
+        check(recorded[thread] == calls, f'{name}: thread {thread} has {len(recorded[thread])} calls, not '
+              f'{len(calls)}; the first that differ: {wrong}')
+
+
+# ---- What a recording has ------------------------------------------------------------------------
+
+def is_what_was_done(folder):
+    path = f'{folder}/varied'
+    done = calls_of(run(command(path, VARIED, 4000)))
+    trace = read(path)
+    check_calls('all ways', trace, done)
+    check(os.stat(path).st_mode & 0o777 == 0o600, 'others may read it')
+    check(len([each for each in trace.blocks if each[0] == recording.EVENTS]) > 8, f'{trace.blocks}')
+    check(list(trace.devices) == [0] and trace.devices[0][0] == 1 << 30 and
+          trace.devices[0][2] == 'Software GPU 0', f'devices: {trace.devices}')
+    check(trace.program.startswith('python') and trace.pid > 0 and not trace.has_stacks, f'{trace.program}')
+    first, again, refused = trace.of(recording.ALLOC)[:3]
+    check([first.outcome, again.outcome, refused.outcome] ==
+          [recording.NEW, recording.CACHED, recording.REFUSED], f'outcomes: {first} {again} {refused}')
+    check(refused.result == OUT_OF_MEMORY and refused.address == 0, f'{refused}')
+    check(next(e for e in trace.of(recording.FREE) if e.result).result == INVALID_VALUE, 'a wrong free')
+    served = {event.outcome for event in trace.of(recording.ALLOC_ASYNC)}
+    check(served <= {recording.CACHED, recording.FURTHER, recording.NEW, recording.WAITED}, f'{served}')
+    return trace
+
+
+def chunks_are_right(trace):
+    """Every block lies in a chunk that is there; figures follow them."""
+    chunks, end, last, then = {}, 0, None, 0
+    for event in trace.events:
+        if event.op == recording.IS_FIGURES:
+            last, then = event.figures, sum(chunks.values())
+        if event.op == recording.CHUNK_MADE:
+            chunks[event.address] = event.size
+        elif event.op == recording.CHUNK_GONE:
+            check(chunks.pop(event.address, 0) == event.size, f'a chunk goes that was not there: {event}')
+    made = [(e.address, e.address + e.size) for e in trace.of(recording.CHUNK_MADE)]
+    for event in trace.of(recording.ALLOC, recording.ALLOC_ASYNC):
+        check(event.result or any(low <= event.address < high for low, high in made), f'in no chunk: {event}')
+        end = max(end, event.time_ns + event.took_ns)
+    figures = trace.of(recording.IS_FIGURES)
+    check(len(figures) >= 2 and last[0] == 0, f'the last figures: {last}')
+    left = sum(chunks.values()) # what goes just then counts as gone, or not
+    check(last and left <= sum(last) <= then, f'{last} of {then} bytes, and {left} afterwards')
+    check(any(event.figures[0] > 0 for event in figures), 'nothing was ever live')
+    check(len(figures) <= 2 + 2 * (end // 1000000 + 1), f'{len(figures)} figures in {end} ns')
+
+
+def shares(folder):
+    own, others = f'{folder}/shares', f'{folder}/opens'
+    settings = {'GPUSHIM_SHARE_DIR': f'{folder}/sockets'}
+    os.mkdir(f'{folder}/sockets', 0o700)
+    with subprocess.Popen(command(own, SHARES, 'share'), env=ENVIRONMENT | settings, text=True,
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE) as sharer:
+        handle = sharer.stdout.readline().strip()
+        opened = calls_of(run(command(others, SHARES, 'open', handle), settings=settings))
+        done = calls_of(sharer.communicate('\n', timeout=60)[0])
+    check_calls('a sharer', read(own), done)
+    check_calls('an opener', read(others), opened)
+    check([call[5] for call in opened] == [0, 0], f'opened: {opened}')
+
+
+def has_stacks(folder):
+    path = f'{folder}/stacks'
+    done = calls_of(run(command(path, VARIED, 300, options=['--record-stacks', '12'])))
+    trace = read(path)
+    check_calls('with stacks', trace, done)
+    ranges = [[int(part, 16) for part in line.split()[0].split('-')] for line in ''.join(trace.modules).splitlines()]
+    check(trace.has_stacks and ranges and trace.blocks[1][0] == recording.MODULES or
+          recording.MODULES in [each[0] for each in trace.blocks[:3]], f'{trace.blocks[:3]}')
+    lengths = collections.Counter(len(event.frames) for event in trace.of(*CALLS))
+    check(max(lengths) <= 12 and min(lengths) >= 1 and max(lengths) > 2, f'frames: {lengths}')
+    outside = [frame for event in trace.events for frame in event.frames
+               if not any(low <= frame < high for low, high in ranges)]
+    check(not outside, f'frames in no module: {list(map(hex, outside[:5]))}')
+    ours = [line for line in ''.join(trace.modules).splitlines() if line.endswith('libgpushim.so')]
+    low, high = (int(part, 16) for part in ours[0].split()[0].split('-'))
+    check(not any(low <= event.frames[0] < high for event in trace.of(*CALLS)),
+          'the first frame is the library itself')
+
+
+# ---- When things go wrong ------------------------------------------------------------------------
+
+def killed(folder):
+    path = f'{folder}/killed'
+    with subprocess.Popen(command(path, KILLED), env=ENVIRONMENT, text=True, stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as process:
+        done = calls_of(process.stdout.readline())
+        process.send_signal(signal.SIGKILL)
+    trace = read(path, ended=False)
+    recorded = [told(event) for event in trace.of(*CALLS)]
+    lost = len(done) - len(recorded)
+    check(recorded == done[:len(recorded)], 'what was written before it was killed is not what it did')
+    check(0 <= lost <= BLOCK_BYTES // EVENT_BYTES, f'{lost} calls of {len(done)} are lost')
+
+
+def disk_is_full(folder):
+    path, most = f'{folder}/limited', 300000
+    done = calls_of(run(command(path, LIMITED), err=r'.*warning: the recording ends: .*File too large.*\n',
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))))
+    trace = read(path, ended=False)
+    recorded = [told(event) for event in trace.of(*CALLS)]
+    check(len(done) == 40000 and recorded == done[:len(recorded)], f'{len(done)} calls')
+    check(most - BLOCK_BYTES < os.path.getsize(path) <= most and trace.cut == 0,
+          f'{os.path.getsize(path)} bytes, {trace.cut} of a block that is not whole')
+
+
+def descriptors_are_closed(folder):
+    path, other = f'{folder}/closes', f'{folder}/other'
+    pathlib.Path(other).touch()
+    done = calls_of(run(command(path, CLOSES, other)))
+    check_calls('descriptors closed', read(path), done)
+    check(os.path.getsize(other) == 0, "it was written to the program's own file")
+
+
+def forks(folder):
+    path = f'{folder}/forks'
+    _, own = map(calls_of, run(command(path, FORKS)).splitlines())
+    check_calls('a parent', read(path), own)
+    child, own = map(calls_of, run(command(f'{path}-%p', FORKS)).splitlines())
+    files = {int(name.split('-')[1]): f'{folder}/{name}' for name in os.listdir(folder)
+             if name.startswith('forks-')}
+    check(set(files) == {own[0][1], child[0][1]}, f'{files}, not of {own[0][1]} and {child[0][1]}')
+    check_calls('a parent, %p', read(files[own[0][1]]), own)
+    check_calls('a child', read(files[child[0][1]]), child)
+
+
+def what_is_there_stays(folder):
+    path, precious = f'{folder}/again', f'{folder}/precious'
+    says = r'.*warning: nothing is recorded to \S+: {}.*\n'
+    for pairs in 500, 10: # the second is shorter
+        done = calls_of(run(command(path, PAIRS + f'pairs({pairs})\ntell()')))
+        check_calls('again', read(path), done)
+    pathlib.Path(precious).write_text('years of work')
+    run(command(precious, PAIRS + 'pairs(10)'), err=says.format('there is a file already that is no recording'))
+    check(pathlib.Path(precious).read_text() == 'years of work', 'it was written over')
+    os.symlink(path, f'{folder}/link')
+    run(command(f'{folder}/link', PAIRS + 'pairs(10)'), err=says.format('it is a symbolic link'))
+    run(command(f'{folder}/none/x', PAIRS + 'pairs(10)'), err=says.format('No such file or directory'))
+    os.mkfifo(f'{folder}/pipe')
+    run(command(f'{folder}/pipe', PAIRS + 'pairs(10)'), err=says.format('it is no regular file'))
+    with subprocess.Popen(command(path, KILLED), env=ENVIRONMENT, text=True, stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as first:
+        done = calls_of(first.stdout.readline())
+        run(command(path, PAIRS + 'pairs(10)'), err=says.format('another process records there'))
+        first.communicate('\n', timeout=60)
+    check_calls('the first of two', read(path), done)
+
+
+def by_its_commands(folder):
+    done = calls_of(run([gpushim, 'record', 'here', '--', PYTHON, '-c', PAIRS + 'pairs(5)\ntell()'], cwd=folder))
+    check_calls('gpushim record', read(f'{folder}/here'), done)
+    printed = run([gpushim, 'run', '--print', '--record', 'x-%p', '--record-stacks', '3'], cwd=folder)
+    check(f'GPUSHIM_RECORD={folder}/x-%p\nGPUSHIM_RECORD_STACKS=3\n' in printed, f'{printed}')
+    run([gpushim, 'record'], 2, 'gpushim: record: the file to record to is missing\nusage: .*')
+    run([gpushim, 'record', '--', PYTHON], 2, 'gpushim: record: the file to record to is missing\nusage: .*')
+    run([gpushim, 'run', '--record'], 2, "gpushim: --record: the file's name is missing\n")
+    run([gpushim, 'run', '--record-stacks', '65', PYTHON], 2, '.*record_stacks = "65" .*allowed: .*\n')
+    check('gpushim run --record FILE' in run([gpushim, 'record', '--help']), 'its help')
+
+
+with tempfile.TemporaryDirectory() as place:
+    place = os.path.realpath(place)
+    chunks_are_right(is_what_was_done(place))
+    for proof in (shares, has_stacks, killed, disk_is_full, descriptors_are_closed, forks, what_is_there_stays,
+                  by_its_commands):
+        proof(place)
+for fault in faults:
+    print(fault)
+sys.exit(1 if faults else 0)

@@ -1,0 +1,197 @@
+"""gpushim set: what changes in a process that runs, who may change it, and what is said where it cannot be.
+
+    set.py GPUSHIM SHIM LIBCUDA
+"""
+import json
+import os
+import pathlib
+import struct
+import tempfile
+
+from holder import (MIB, Holder, await_that, check, clean, end_with_faults, gpushim)
+import wire
+
+NOBODY = 65534
+
+
+def figures(folder, pid):
+    rows = [row for row in json.loads(gpushim(folder, 'stats', '--json').stdout) if row['pid'] == pid]
+    return rows[0] if rows else {}
+
+
+def start(folder, **settings):
+    """One that can be asked, with 128 MiB."""
+    holder = Holder(folder, **settings)
+    holder.do(f'alloc {96 * MIB}')
+    holder.do(f'alloc {32 * MIB}')
+    await_that(lambda: 'live_bytes' in figures(folder, holder.pid), 'a process that holds enough can be asked')
+    return holder
+
+
+def changes(folder, holder, option, before, after, value=None):
+    run = gpushim(folder, 'set', str(holder.pid), f'{option}={value or after}')
+    name = option.removeprefix('general.')
+    check(run.returncode == 0 and not run.stderr and
+          run.stdout == f'pid {holder.pid} ({figures(folder, holder.pid).get("name")}): {name} {before} -> {after}\n',
+          f'{option} {before} -> {after}: {run}')
+
+
+def fails(folder, status, arguments, *words):
+    run = gpushim(folder, 'set', *arguments)
+    check(run.returncode == status and not run.stdout and all(word in run.stderr for word in words),
+          f'{arguments} ends with {status} and {words}: {run}')
+
+
+def prove_every_option(folder, holder):
+    """What config calls so can be set, to its smallest value and back; nothing else can."""
+    for option in json.loads(gpushim(folder, 'config', '--json').stdout)['options']:
+        name, value = option['name'], option['default']
+        if not option['can_be_set']:
+            fails(folder, 1, (str(holder.pid), f'{name}={value}'), f'{name} cannot change')
+            continue
+        least = 'off' if option['type'] == 'enum' else '0'
+        if name in ('share.limbo_warning', 'share.limbo_limit'):
+            least = '1 B' # 0 is no bound, as unlimited
+        changes(folder, holder, name, option['value'], least)
+        run = gpushim(folder, 'set', str(holder.pid), f'{name}={value}', '--json')
+        told = json.loads(run.stdout)
+        check(run.returncode == 0 and (told['pid'], told['option'], told['before'], told['after'], told['silent']) ==
+              (holder.pid, name, least, value, None), f'{name} back to {value}: {run}')
+    changes(folder, holder, 'general.log', 'warning', 'warning')
+    changes(folder, holder, 'pool.decay', '2 s', '90 s', ' 90000ms')
+
+
+def prove_decay(folder):
+    """From never to soon, and what a limit allows."""
+    for first, option in (('0', 'pool.decay=10ms'), ('60 min', 'pool.decay=10ms'), ('60 min', 'pool.cache_limit=4M'),
+                          ('60 min', 'pool.cache_share=1'), ('0', 'pool.cache_limit=0')):
+        holder = start(folder, GPUSHIM_POOL_DECAY=first, SOFTCUDA_MACHINE=os.path.join(folder, 'other'))
+        holder.do(f'alloc {256 * MIB}')
+        holder.do('free 2')
+        await_that(lambda: figures(folder, holder.pid).get('cached_bytes', 0) >= 256 * MIB, 'what is free is kept')
+        check(gpushim(folder, 'set', str(holder.pid), option).returncode == 0, option)
+        await_that(lambda: figures(folder, holder.pid).get('cached_bytes', 0) < 64 * MIB,
+                   f'what is kept after {first} goes with {option}: {figures(folder, holder.pid)}')
+        check(figures(folder, holder.pid).get('live_bytes') == 128 * MIB, 'and what lives stays')
+        holder.end()
+
+
+def prove_limbo_and_log(folder):
+    log = pathlib.Path(folder, 'log')
+    holder = start(folder, GPUSHIM_LOG_TARGET=str(log))
+    opener = Holder(folder)
+    opener.do(f'open {holder.do("share 1")}')
+    holder.do('free 1')
+    await_that(lambda: figures(folder, holder.pid).get('limbo_bytes') == 32 * MIB, 'what is freed is held')
+    changes(folder, holder, 'share.limbo_limit', 'unlimited', '1 MiB', '1M')
+    check(holder.do('share 0').startswith('refused'), 'no handle is given out beyond the limit')
+    check('share.limbo_limit' in log.read_text(), 'and the log says why')
+    changes(folder, holder, 'share.limbo_limit', '1 MiB', 'unlimited')
+    check(len(holder.do('share 0')) == 128, 'and again without it')
+    for option, before, after in (('share.limbo_warning', 'unlimited', '1 MiB'),
+                                  ('share.limbo_warning_blocks', '0', '1'),
+                                  ('share.limbo_warning_age', '60 s', '1 ms')):
+        lines = log.read_text().count('still held by other processes')
+        changes(folder, holder, option, before, after)
+        await_that(lambda: log.read_text().count('still held by other processes') > lines, f'{option} warns at once')
+    check(': info: ' not in log.read_text(), 'no line of a level that is not wanted')
+    changes(folder, holder, 'log', 'warning', 'info')
+    changes(folder, holder, 'pool.decay', '2 s', '3 s')
+    await_that(lambda: 'info: pool.decay is 3000000000 now, and was 2000000000, as process ' in log.read_text(),
+               'from then on there are such lines')
+    opener.end()
+    holder.end()
+
+
+def prove_wrong(folder, holder):
+    pid = str(holder.pid)
+    fails(folder, 1, (pid, 'pool.deacy=1s'), 'no option has the name', 'did you mean pool.decay')
+    fails(folder, 1, (pid, 'pool.decay=61min'), 'is too large', 'from 0 to 60 min')
+    fails(folder, 1, (pid, 'pool.decay=soon'), 'is not a time')
+    fails(folder, 1, (pid, 'log=loud'), 'off, error, warning, info or debug')
+    fails(folder, 1, (pid, 'pool.decay'), 'has no value')
+    for arguments in ((), (pid,), ('x', 'log=info'), ('-1', 'log=info'), (pid, 'log=info', 'log=off')):
+        fails(folder, 2, arguments, 'usage: gpushim set')
+    little, apart = Holder(folder), Holder(folder, library=False)
+    little.do(f'alloc {MIB}')
+    apart.do(f'alloc {MIB}')
+    fails(folder, 1, (str(little.pid), 'log=info'), 'holds less than 64 MiB')
+    fails(folder, 1, (str(apart.pid), 'log=info'), 'has not the library')
+    little.end()
+    fails(folder, 1, (str(little.pid), 'log=info'), 'there is none')
+    apart.end()
+    holder.process.send_signal(19)  # SIGSTOP
+    fails(folder, 1, (pid, 'log=info'), 'does not answer')
+    holder.process.send_signal(18)  # SIGCONT
+    check(gpushim(folder, 'set', '--help').stdout.startswith('usage: gpushim set PID'), 'it helps')
+
+
+def prove_hostile(folder, holder):
+    """By hand: what makes no sense is refused in words or hung up on, and changes nothing."""
+    [path] = wire.sockets(folder)
+    for text, outcome in ((wire.to_set(b'no.such', 1), 1), (wire.to_set(b'', 1), 1), (wire.to_set(b'pool.decay\0x', 1 << 63), 2),
+                          (wire.to_set(b'log', 5), 2), (wire.to_set(b'pool.cache_share', 101), 2)):
+        answers = wire.say(path, text)
+        check([kind for kind, _ in answers] == [wire.SET_TO] and
+              struct.unpack('<QQII', answers[0][1]) == (0, 0, outcome, 0), f'{text} gets {outcome}: {answers}')
+    for text in (wire.to_set(b'x' * 40, 1), wire.message(wire.SET, b'x'), wire.message(wire.SET_TO, bytes(24)),
+                 wire.message(wire.COLLECTED, bytes(48)), b'garbage', wire.message(99)):
+        check(wire.is_refused(wire.say(path, text), wire.OUT_OF_PLACE), f'{text} is refused')
+    many = wire.say(path, *[wire.to_set(b'pool.decay', 2000000000)] * 50)
+    check(len(many) == 50, f'each of many is answered: {len(many)}')
+    changes(folder, holder, 'pool.decay', '2 s', '2 s')
+    changes(folder, holder, 'log', 'warning', 'warning')
+
+
+def as_nobody(do):
+    """What `do` returns in a process of another user, as text."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            os.write(writer, repr(do()).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader) as file:
+        return file.read()
+
+
+def prove_other_users(folder):
+    """Who may open what a process shares may not set anything there; and root may, of anybody's."""
+    os.chmod(folder, 0o755)
+    holder = start(folder, GPUSHIM_SHARE_UIDS=str(NOBODY))
+    [path] = wire.sockets(folder)
+    refused = f'[({wire.REFUSE}, {struct.pack("<II", wire.OTHER_USER, 0)!r})]'
+    for text in (wire.to_set(b'log', 4), wire.message(wire.COLLECT)):
+        check(as_nobody(lambda text=text: wire.say(path, text)) == refused, f'{text} of another user is refused')
+    changes(folder, holder, 'log', 'warning', 'warning')
+    run = as_nobody(lambda: gpushim(folder, 'set', str(holder.pid), 'log=debug').stderr)
+    check('another user' in run or 'Permission' in run, f'and the command says so: {run}')
+    changes(folder, holder, 'log', 'warning', 'warning')
+    holder.end()
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix='gpushim-set-') as folder:
+        os.chmod(folder, 0o700)
+        holder = start(folder)
+        prove_every_option(folder, holder)
+        changes(folder, holder, 'pool.decay', '90 s', '2 s')
+        prove_wrong(folder, holder)
+        prove_hostile(folder, holder)
+        holder.end()
+    for prove in (prove_decay, prove_limbo_and_log, prove_other_users):
+        if prove is prove_other_users and os.geteuid() != 0:
+            continue  # only root can be two users
+        with tempfile.TemporaryDirectory(prefix='gpushim-set-') as folder:
+            os.chmod(folder, 0o700)
+            prove(folder)
+    end_with_faults()
+
+
+main()

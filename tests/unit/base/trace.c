@@ -1,0 +1,375 @@
+/* Recording: what threads put down is in the file, whole and in order, whatever becomes of the file. */
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/base/clock.h"
+#include "core/base/trace.h"
+
+#define EVENT sizeof(struct gs_trace_event)
+#define IN_A_BLOCK ((GS_TRACE_BUFFER - sizeof(struct gs_trace_block)) / EVENT)
+
+static unsigned warnings; /* atomic */
+
+static void count_line(enum gs_log_level level, const void *place, const char *text)
+{
+    if (level <= GS_LOG_WARNING)
+        __atomic_add_fetch(&warnings, 1, __ATOMIC_RELAXED);
+}
+
+static const struct gs_log log_lines = {.line = count_line};
+
+/* A new file of the test's, removed when the process ends by itself. */
+static char path[64];
+
+static void remove_file(void)
+{
+    unlink(path);
+}
+
+static void start(void)
+{
+    strcpy(path, "/tmp/gpushim-trace-XXXXXX");
+    int fd = mkstemp(path);
+
+    cr_assert_geq(fd, 0);
+    close(fd);
+    atexit(remove_file);
+    cr_assert_null(gs_trace_start(path, false, &log_lines));
+}
+
+static void put_at(const struct gs_trace_mark *mark, uint64_t number)
+{
+    struct gs_trace_event event = {.op = GS_TRACE_ALLOC, .call = {.address = number}};
+
+    gs_trace_put(mark, &event, NULL);
+}
+
+static void put(uint64_t number)
+{
+    struct gs_trace_mark mark = gs_trace_begin();
+
+    put_at(&mark, number);
+}
+
+/* ---- Reading ---------------------------------------------------------------------------------- */
+
+struct read {
+    unsigned char *bytes;
+    size_t size, at;
+};
+
+static struct read open_file(const char *name)
+{
+    struct stat status;
+    struct read read;
+    FILE *file = fopen(name, "rb");
+
+    cr_assert_not_null(file);
+    cr_assert_eq(fstat(fileno(file), &status), 0);
+    read = (struct read){malloc((size_t)status.st_size + 1), (size_t)status.st_size,
+                         sizeof(struct gs_trace_header)};
+    cr_assert_eq(fread(read.bytes, 1, read.size, file), read.size);
+    fclose(file);
+    cr_assert_geq(read.size, sizeof(struct gs_trace_header));
+    cr_assert_str_eq((char *)read.bytes, GS_TRACE_MAGIC);
+    return read;
+}
+
+/* The next block, NULL: those were all, and nothing is behind them. */
+static const struct gs_trace_block *next_block(struct read *read)
+{
+    const struct gs_trace_block *block = (const void *)(read->bytes + read->at);
+
+    if (read->at == read->size)
+        return NULL;
+    cr_assert_geq(read->size - read->at, sizeof *block);
+    cr_assert_eq(block->magic, GS_TRACE_BLOCK_MAGIC);
+    cr_assert_geq(read->size - read->at, block->size, "a block is not whole");
+    read->at += block->size;
+    return block;
+}
+
+static unsigned count_of(const struct gs_trace_block *block)
+{
+    return block->kind == GS_TRACE_EVENTS ? (unsigned)((block->size - sizeof *block) / EVENT) : 0;
+}
+
+static const struct gs_trace_event *events_of(const struct gs_trace_block *block)
+{
+    return (const void *)(block + 1);
+}
+
+/* How many events there are; in each block in the order of their begins. */
+static unsigned count_all(const char *name, bool *ret_ended)
+{
+    struct read read = open_file(name);
+    const struct gs_trace_block *block;
+    unsigned all = 0;
+
+    *ret_ended = false;
+    while ((block = next_block(&read))) {
+        cr_assert_not(*ret_ended, "something is behind the end");
+        *ret_ended = block->kind == GS_TRACE_END;
+        for (unsigned i = 1; i < count_of(block); i++)
+            cr_assert_leq(events_of(block)[i - 1].time_ns, events_of(block)[i].time_ns);
+        all += count_of(block);
+    }
+    free(read.bytes);
+    return all;
+}
+
+/* ---- Threads ---------------------------------------------------------------------------------- */
+
+enum { THREADS = 8, ROUNDS = 3, EACH = 5000 };
+
+static void *put_many(void *first)
+{
+    for (uint64_t i = 0; i < EACH; i++)
+        put((uint64_t)(uintptr_t)first + i);
+    return NULL;
+}
+
+/* Threads that end leave their buffers to those that come. */
+Test(trace, of_many_threads_nothing_is_lost_and_each_is_in_order)
+{
+    static uint64_t next[THREADS * ROUNDS];
+    const struct gs_trace_block *block;
+    struct read read;
+
+    start();
+    for (uintptr_t round = 0; round < ROUNDS; round++) {
+        pthread_t threads[THREADS];
+
+        for (uintptr_t i = 0; i < THREADS; i++)
+            pthread_create(&threads[i], NULL, put_many,
+                           (void *)((round * THREADS + i) << 32)); /* NOLINT */
+        for (int i = 0; i < THREADS; i++)
+            pthread_join(threads[i], NULL);
+    }
+    read = open_file(path);
+    while ((block = next_block(&read)))
+        for (unsigned i = 0; i < count_of(block); i++) {
+            uint64_t number = events_of(block)[i].call.address;
+
+            cr_assert_lt(number >> 32, THREADS * ROUNDS);
+            cr_assert_eq(number & UINT32_MAX, next[number >> 32]++);
+        }
+    for (int i = 0; i < THREADS * ROUNDS; i++)
+        cr_assert_eq(next[i], EACH, "thread %d has %lu", i, (unsigned long)next[i]);
+    free(read.bytes);
+}
+
+/* Also where the outer call's other events have filled a block of their own. */
+Test(trace, a_call_comes_before_what_it_did)
+{
+    struct gs_trace_mark outer, inner;
+    bool ended;
+
+    start();
+    for (unsigned others = 0; others < 4 * IN_A_BLOCK; others = 3 * others + 1) {
+        put(0);
+        outer = gs_trace_begin();
+        for (unsigned i = 0; i < others; i++) {
+            inner = gs_trace_begin();
+            put(1);
+            put_at(&inner, 2);
+        }
+        put_at(&outer, 3);
+    }
+    gs_trace_at_exit();
+    cr_assert_gt(count_all(path, &ended), 4 * IN_A_BLOCK);
+    cr_assert(ended);
+}
+
+Test(trace, what_comes_after_the_end_is_written_at_once_and_the_end_is_last)
+{
+    bool ended;
+
+    start();
+    put(1);
+    gs_trace_at_exit();
+    cr_assert_eq(count_all(path, &ended), 1);
+    cr_assert(ended);
+    for (unsigned i = 2; i < 10; i++) {
+        put(i);
+        cr_assert_eq(count_all(path, &ended), i);
+        cr_assert(ended);
+    }
+    gs_trace_at_exit();
+    cr_assert_eq(count_all(path, &ended), 9);
+    cr_assert(ended);
+}
+
+Test(trace, what_is_old_is_written_with_the_next_event)
+{
+    struct gs_trace_mark mark = gs_trace_begin();
+    bool ended;
+
+    start();
+    mark.began_ns -= GS_NS_PER_S;
+    put_at(&mark, 1);
+    cr_assert_eq(count_all(path, &ended), 1);
+    put(2);
+    cr_assert_eq(count_all(path, &ended), 1);
+}
+
+/* ---- The file --------------------------------------------------------------------------------- */
+
+/* The signal that the limit raises would end the process. */
+Test(trace, a_full_disk_ends_the_recording_and_nothing_else)
+{
+    const struct rlimit limit = {100000, 100000};
+    bool ended;
+
+    start();
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    for (unsigned i = 0; i < 10 * IN_A_BLOCK; i++)
+        put(i);
+    gs_trace_at_exit();
+    cr_assert_not(gs_tracing());
+    cr_assert_eq(warnings, 1);
+    cr_assert_eq(count_all(path, &ended), IN_A_BLOCK);
+    cr_assert_not(ended);
+}
+
+/* As programs do that close all that is not theirs. */
+static void close_it(void)
+{
+    struct stat file, status;
+
+    cr_assert_eq(stat(path, &file), 0);
+    for (int fd = 3; fd < 64; fd++)
+        if (fstat(fd, &status) == 0 && status.st_ino == file.st_ino &&
+            status.st_dev == file.st_dev)
+            close(fd);
+}
+
+Test(trace, a_descriptor_that_was_closed_is_opened_again)
+{
+    bool ended;
+    int other;
+
+    start();
+    put(1);
+    close_it();
+    other = open("/dev/null", O_WRONLY);
+    for (unsigned i = 0; i < 3 * IN_A_BLOCK; i++)
+        put(i);
+    gs_trace_at_exit();
+    cr_assert_eq(count_all(path, &ended), 3 * IN_A_BLOCK + 1);
+    cr_assert(ended);
+    cr_assert_eq(close(other), 0);
+}
+
+Test(trace, a_file_that_was_closed_and_removed_ends_the_recording)
+{
+    start();
+    close_it();
+    cr_assert_eq(unlink(path), 0);
+    for (unsigned i = 0; i < 3 * IN_A_BLOCK; i++)
+        put(i);
+    cr_assert_not(gs_tracing());
+    cr_assert_eq(warnings, 1);
+    cr_assert_neq(access(path, F_OK), 0);
+}
+
+Test(trace, what_is_no_recording_is_not_written_over)
+{
+    FILE *file;
+
+    strcpy(path, "/tmp/gpushim-trace-XXXXXX");
+    file = fdopen(mkstemp(path), "w");
+    fputs("years of work", file);
+    fclose(file);
+    atexit(remove_file);
+    cr_assert_not_null(gs_trace_start(path, false, &log_lines));
+    cr_assert_not(gs_tracing());
+    cr_assert_not_null(gs_trace_start("/dev/full", false, &log_lines));
+    cr_assert_not_null(gs_trace_start("/nowhere/at/all", false, &log_lines));
+}
+
+/* ---- Forks ------------------------------------------------------------------------------------ */
+
+static pid_t in_child(void)
+{
+    pid_t child = fork();
+    int status;
+
+    if (child == 0) {
+        gs_trace_forked();
+        put(7);
+        put(8);
+        gs_trace_at_exit();
+        _exit(0);
+    }
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(status, 0);
+    return child;
+}
+
+Test(trace, a_forked_child_leaves_its_parents_file_alone)
+{
+    bool ended;
+
+    start();
+    put(1);
+    in_child();
+    put(2);
+    gs_trace_at_exit();
+    cr_assert_eq(count_all(path, &ended), 2);
+    cr_assert(ended);
+}
+
+/* By a system call that runs no handler. */
+Test(trace, so_does_one_that_nobody_told)
+{
+    bool ended;
+    int status;
+    pid_t child;
+
+    start();
+    put(1);
+    child = fork();
+    if (child == 0) {
+        for (unsigned i = 0; i < 3 * IN_A_BLOCK; i++)
+            put(i);
+        _exit(gs_tracing());
+    }
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(status, 0);
+    gs_trace_at_exit();
+    cr_assert_eq(count_all(path, &ended), 1);
+    cr_assert(ended);
+}
+
+Test(trace, a_forked_child_has_a_file_of_its_own_where_the_name_says_so)
+{
+    char pattern[64], own[80], childs[80];
+    bool ended;
+    pid_t child;
+
+    snprintf(pattern, sizeof pattern, "/tmp/gpushim-trace-%d-%%p", (int)getpid());
+    snprintf(own, sizeof own, "/tmp/gpushim-trace-%d-%d", (int)getpid(), (int)getpid());
+    cr_assert_null(gs_trace_start(pattern, false, &log_lines));
+    put(1);
+    child = in_child();
+    put(2);
+    put(3);
+    gs_trace_at_exit();
+    snprintf(childs, sizeof childs, "/tmp/gpushim-trace-%d-%d", (int)getpid(), (int)child);
+    cr_expect_eq(count_all(own, &ended), 3);
+    cr_expect(ended);
+    cr_expect_eq(count_all(childs, &ended), 2);
+    cr_expect(ended);
+    unlink(own);
+    unlink(childs);
+}
