@@ -39,6 +39,12 @@
 /* Longest file that is read; a longer one is refused whole. */
 #define GS_CONFIG_FILE_SIZE 65536
 
+/* Bytes, or percent of what it is an amount of; the other is 0, and both are where it is off. */
+struct gs_config_amount {
+    uint64_t bytes;
+    uint64_t percent;
+};
+
 struct gs_config_ids {
     size_t count;
     uint64_t ids[GS_CONFIG_IDS_MAX];
@@ -51,6 +57,7 @@ GS_CONFIG_ENUMERATIONS(GS_CONFIG_ENUMERATION)
 #define GS_CONFIG_MEMBER_BOOL()            bool
 #define GS_CONFIG_MEMBER_ENUM(name)        enum gs_config_##name
 #define GS_CONFIG_MEMBER_BYTES(low, high)  uint64_t
+#define GS_CONFIG_MEMBER_AMOUNT(low, high) struct gs_config_amount
 #define GS_CONFIG_MEMBER_TIME(low, high)   uint64_t
 #define GS_CONFIG_MEMBER_NUMBER(low, high) uint64_t
 #define GS_CONFIG_MEMBER_IDS(low, high)    struct gs_config_ids

@@ -137,6 +137,8 @@ static void print_man_option(FILE *out, const struct gs_option *option)
     fputs(".br\nAllowed: ", out);
     print_roff(out, allowed);
     fprintf(out, "\n.br\nVariable: \\fB%s\\fR\n", variable);
+    if (option->live)
+        fputs(".br\nCan be changed while a program runs: \\fBgpushim set\\fR\n", out);
 }
 
 static void print_man_options(FILE *out)

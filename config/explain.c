@@ -47,6 +47,8 @@ static const char *type_name(enum gs_option_type type)
         return "enum";
     case GS_OPTION_BYTES:
         return "bytes";
+    case GS_OPTION_AMOUNT:
+        return "amount";
     case GS_OPTION_TIME:
         return "time";
     case GS_OPTION_NUMBER:

@@ -46,6 +46,16 @@ static void number_format(enum gs_option_type type, uint64_t number, char ret[GS
         snprintf(ret, GS_VALUE_SIZE, "%llu", (unsigned long long)number);
 }
 
+static void amount_format(const struct gs_config_amount *amount, char ret[GS_VALUE_SIZE])
+{
+    if (amount->percent)
+        snprintf(ret, GS_VALUE_SIZE, "%llu %%", (unsigned long long)amount->percent);
+    else if (amount->bytes)
+        in_units(amount->bytes, byte_units, ret);
+    else
+        snprintf(ret, GS_VALUE_SIZE, "off");
+}
+
 static void ids_format(const struct gs_config_ids *ids, char ret[GS_VALUE_SIZE])
 {
     size_t used = 0;
@@ -74,6 +84,9 @@ static void field_format(const struct gs_config *config, const struct gs_option 
     case GS_OPTION_NUMBER:
         memcpy(&number, field, sizeof number);
         number_format(option->type, number, ret);
+        break;
+    case GS_OPTION_AMOUNT:
+        amount_format(field, ret);
         break;
     case GS_OPTION_PATH:
         snprintf(ret, GS_VALUE_SIZE, "%s", ((const struct gs_config_path *)field)->text);

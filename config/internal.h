@@ -16,6 +16,7 @@ enum gs_option_type {
     GS_OPTION_BOOL,
     GS_OPTION_ENUM,
     GS_OPTION_BYTES,
+    GS_OPTION_AMOUNT,
     GS_OPTION_TIME,
     GS_OPTION_NUMBER,
     GS_OPTION_PATH,
@@ -27,7 +28,7 @@ struct gs_option {
     const char *section;
     const char *key;
     enum gs_option_type type;
-    const char *low, *high;   /* BYTES, TIME, NUMBER, IDS */
+    const char *low, *high;   /* BYTES, AMOUNT, TIME, NUMBER, IDS */
     const char *const *words; /* ENUM: in the order of the constants, ends with NULL */
     const char *word;         /* PATH: what may stand in place of a path */
     const char *standard;     /* the default */

@@ -13,6 +13,7 @@ GS_CONFIG_ENUMERATIONS(GS_WORD_LIST)
 #define GS_TYPE_BOOL()              .type = GS_OPTION_BOOL
 #define GS_TYPE_ENUM(name)          .type = GS_OPTION_ENUM, .words = gs_words_##name
 #define GS_TYPE_BYTES(low_, high_)  .type = GS_OPTION_BYTES, .low = low_, .high = high_
+#define GS_TYPE_AMOUNT(low_, high_) .type = GS_OPTION_AMOUNT, .low = low_, .high = high_
 #define GS_TYPE_TIME(low_, high_)   .type = GS_OPTION_TIME, .low = low_, .high = high_
 #define GS_TYPE_NUMBER(low_, high_) .type = GS_OPTION_NUMBER, .low = low_, .high = high_
 #define GS_TYPE_IDS(low_, high_)    .type = GS_OPTION_IDS, .low = low_, .high = high_
@@ -83,6 +84,9 @@ void gs_option_allowed(const struct gs_option *option, char ret[GS_OPTION_ALLOWE
         break;
     case GS_OPTION_BYTES:
         snprintf(ret, size, "a size from %s to %s", option->low, option->high);
+        break;
+    case GS_OPTION_AMOUNT:
+        snprintf(ret, size, "off, 1 %% to 100 %% or a size from %s to %s", option->low, option->high);
         break;
     case GS_OPTION_TIME:
         snprintf(ret, size, "a time from %s to %s", option->low, option->high);

@@ -13,6 +13,7 @@
  *     BOOL()            on/off, yes/no, true/false, 1/0                             bool
  *     ENUM(name)        one word of a list below                                    enum
  *     BYTES(low, high)  "64M", "64 MiB"; high may be "unlimited"                    bytes
+ *     AMOUNT(low, high) the same, or "80 %" of something, or "off"                  gs_config_amount
  *     TIME(low, high)   "200 ms"; ns, us, ms, s, min                                nanoseconds
  *     NUMBER(low, high) a whole number                                              uint64_t
  *     PATH(word)        an absolute path, or `word` in its place                    char array
@@ -103,6 +104,14 @@
            "beyond goes back to the driver.")                                                      \
     OPTION(pool, cache_share, LIVE(NUMBER("0", "100")), "0",                                       \
            "The same in percent of the GPU's memory; 0 sets no such limit.")                       \
+    OPTION(pool, limit, AMOUNT("2 MiB", "1024 TiB"), "off",                                        \
+           "How much memory of each GPU the library takes for a process at most, in bytes or in "  \
+           "percent of the GPU's: an allocation beyond is refused as on a full GPU, and the "      \
+           "calls that tell how much memory there is tell of no more.")                            \
+    OPTION(pool, oom_report, PATH(""), "",                                                         \
+           "A file to which each report of an allocation that was refused for want of memory is "  \
+           "appended as a line of JSON, with %p in its name replaced by the process id; when "     \
+           "empty, the log alone has it.")                                                         \
     OPTION(pool, neighbours, BOOL(), "on",                                                         \
            "Whether a process that finds the GPU full asks the user's other processes there to "   \
            "give back what they keep and do not use, and gives such memory back itself.")

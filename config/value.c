@@ -110,6 +110,26 @@ static const char *ranged_parse(const struct gs_option *option, struct gs_text t
     return NULL;
 }
 
+static const char *amount_parse(const struct gs_option *option, struct gs_text text,
+                                struct gs_config_amount *ret)
+{
+    static const struct gs_option percent = {
+        .type = GS_OPTION_NUMBER, .low = "1", .high = "100"};
+    struct gs_config_amount amount = {0};
+    struct gs_option bytes = *option;
+    const char *wrong = NULL;
+    if (text.size > 0 && text.at[text.size - 1] == '%') {
+        text.size--;
+        wrong = ranged_parse(&percent, gs_text_trim(text), &amount.percent);
+    } else if (!gs_text_equal_caseless(text, "off")) {
+        bytes.type = GS_OPTION_BYTES;
+        wrong = ranged_parse(&bytes, text, &amount.bytes);
+    }
+    if (!wrong)
+        *ret = amount;
+    return wrong;
+}
+
 static const char *bool_parse(struct gs_text text, bool *ret)
 {
     static const char *const words[][2] = {
@@ -210,6 +230,8 @@ const char *gs_value_parse(struct gs_config *config, const struct gs_option *opt
     case GS_OPTION_TIME:
     case GS_OPTION_NUMBER:
         return ranged_parse(option, text, field);
+    case GS_OPTION_AMOUNT:
+        return amount_parse(option, text, field);
     case GS_OPTION_PATH:
         return path_parse(option, text, field);
     case GS_OPTION_IDS:

@@ -5,16 +5,17 @@
  *   OURS  the shim answers for its own memory; anything else goes to the driver
  *   NOTE  the shim notes the call and passes it on
  *   ROOM  passed on, and again where a full device has got memory back
+ *   BOUND asked only where the option pool.limit is set: else look-ups get the driver's own
  *   FIND  the driver's own look-up: its answers are led to the hooks
  *
  * Adding a row takes a hook of that name in shim/hooks (without one the library does not link,
  * with a wrong prototype it does not compile), and nothing else: the struct of real functions, the
  * names that dlsym knows and the map from the driver's addresses to the hooks all come from here.
  *
- * cuMemAlloc, cuMemAllocPitch, cuMemFree, cuMemGetInfo and cuMemGetAddressRange without _v2 are not
- * here on purpose, nor are copies and fills without it. They are CUDA 2's forms with 32-bit
- * addresses: our addresses never fit in one, so such a call is never about our memory and an answer
- * of ours could not be returned.
+ * cuMemAlloc, cuMemAllocPitch, cuMemFree and cuMemGetAddressRange without _v2 are not here on
+ * purpose, nor are copies and fills without it. They are CUDA 2's forms with 32-bit addresses: our
+ * addresses never fit in one, so such a call is never about our memory and an answer of ours could
+ * not be returned.
  */
 #ifndef GPUSHIM_SHIM_ENTRY_POINTS_H
 #define GPUSHIM_SHIM_ENTRY_POINTS_H
@@ -31,6 +32,9 @@
     GS_ENTRY(cuMemFreeAsync,                        OURS, 11020) \
     GS_ENTRY(cuMemFreeAsync_ptsz,                   OURS, 11020) \
     GS_ENTRY(cuMemGetInfo_v2,                       OURS,  3020) \
+    GS_ENTRY(cuMemGetInfo,                          BOUND, 2000) \
+    GS_ENTRY(cuDeviceTotalMem,                      BOUND, 2000) \
+    GS_ENTRY(cuDeviceTotalMem_v2,                   BOUND, 3020) \
     GS_ENTRY(cuMemGetAddressRange_v2,               OURS,  3020) \
     GS_ENTRY(cuPointerGetAttribute,                 OURS,  4000) \
     GS_ENTRY(cuPointerGetAttributes,                OURS,  7000) \

@@ -98,6 +98,14 @@ static int open_target(const char *path, struct stat *ret_status)
     return fd;
 }
 
+static const char *why_not(int error)
+{
+    return error == ELOOP    ? "it is a symbolic link"
+           : error == ENXIO  ? "nobody reads this pipe"
+           : error == ENODEV ? "it is neither a file nor a terminal nor a pipe"
+                             : strerror(error);
+}
+
 const char *gs_log_configure(enum gs_log_level level, const char *path)
 {
     int fd = STDERR_FILENO;
@@ -106,14 +114,8 @@ const char *gs_log_configure(enum gs_log_level level, const char *path)
     __atomic_store_n(&gs_log_level, (int)level, __ATOMIC_RELAXED);
     if (path) {
         fd = open_target(path, &status);
-        if (fd < 0 && errno == ELOOP)
-            return "it is a symbolic link";
-        if (fd < 0 && errno == ENXIO)
-            return "nobody reads this pipe";
-        if (fd < 0 && errno == ENODEV)
-            return "it is neither a file nor a terminal nor a pipe";
         if (fd < 0)
-            return strerror(errno);
+            return why_not(errno);
         snprintf(opened.path, sizeof opened.path, "%s", path);
         opened.device = status.st_dev;
         opened.number = status.st_ino;
@@ -196,6 +198,18 @@ static void write_unnoticed(int fd, const char *line, size_t length)
     if (written < 0 && errno == ENOTSOCK)
         written = write(fd, line, length);
     gs_quiet_end(&quiet, written < 0 ? errno : 0);
+}
+
+const char *gs_log_append(const char *path, const char *bytes, size_t length)
+{
+    struct stat status;
+    int fd = open_target(path, &status);
+
+    if (fd < 0)
+        return why_not(errno);
+    write_unnoticed(fd, bytes, length);
+    close(fd);
+    return NULL;
 }
 
 static unsigned year_days(unsigned year)

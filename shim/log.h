@@ -10,6 +10,8 @@
 #ifndef GPUSHIM_SHIM_LOG_H
 #define GPUSHIM_SHIM_LOG_H
 
+#include <stddef.h>
+
 #include "core/base/log.h" /* the levels; a level shows itself and what stands above it */
 
 /* Until this is called: warnings and errors, to stderr. path: a file to append to, made readable
@@ -25,6 +27,9 @@ __attribute__((visibility("hidden"))) extern int gs_log_level;
 
 /* Whether lines of this level are written. */
 bool gs_log_shows(enum gs_log_level level);
+/* Appends to a file of another purpose, which is opened for it and is to be what a log may be. NULL,
+ * or why that cannot be. */
+const char *gs_log_append(const char *path, const char *bytes, size_t length);
 
 /* One line, without its newline, of at most 1,000 characters; what is longer is cut. Error first
  * names the cause, then the way out. */

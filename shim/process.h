@@ -5,6 +5,7 @@
 #define GPUSHIM_SHIM_PROCESS_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 
 /* For variables that every call looks at: they are of this library, so no look at the GOT, which an
  * extern declaration means otherwise. */
@@ -21,5 +22,10 @@ GS_INSIDE extern _Atomic int gs_state;
 GS_INSIDE extern struct gs_core *gs_core;
 GS_INSIDE extern const struct gs_map *gs_map;
 GS_INSIDE extern struct gs_single *gs_single;
+/* Whether pool.limit is set (hooks/bound.h). */
+GS_INSIDE extern bool gs_bounded;
+/* What is kept of registrations (the option registrations.keep). */
+enum gs_pin_keep { GS_PIN_KEEP_NONE, GS_PIN_KEEP_LOCAL, GS_PIN_KEEP_ALL };
+GS_INSIDE extern enum gs_pin_keep gs_pin_keep;
 
 #endif

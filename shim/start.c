@@ -17,9 +17,9 @@
 #include "shim/lookup/late.h"
 #include "shim/lookup/leave.h"
 #include "log.h"
+#include "oom_report.h"
 #include "say.h"
 #include "shim/lookup/driver.h"
-#include "shim/registration/pinning.h"
 #include "stack.h"
 #include "state.h"
 
@@ -28,20 +28,26 @@ static void core_line(enum gs_log_level level, const void *place, const char *te
     gs_log_text(level, place, text);
 }
 
+/* A path with %p in it replaced by the process id. */
+static void expand(const char *target, char *ret_path, size_t size)
+{
+    const char *mark = strstr(target, "%p");
+
+    if (mark)
+        snprintf(ret_path, size, "%.*s%d%s", (int)(mark - target), target, (int)getpid(), mark + 2);
+    else
+        snprintf(ret_path, size, "%s", target);
+}
+
 /* The words of `log` in config/options.h stand in the order of the levels. */
 static void configure_log(const struct gs_config *config)
 {
     const char *target = config->general.log_target.text;
     bool to_stderr = strcmp(target, "stderr") == 0;
     char path[GS_CONFIG_PATH_SIZE + 16];
-    const char *mark = strstr(target, "%p");
     const char *wrong;
 
-    if (mark)
-        snprintf(path, sizeof path, "%.*s%d%s", (int)(mark - target), target, (int)getpid(),
-                 mark + 2);
-    else
-        snprintf(path, sizeof path, "%s", target);
+    expand(target, path, sizeof path);
     wrong = gs_log_configure((enum gs_log_level)config->general.log, to_stderr ? NULL : path);
     if (wrong)
         gs_log(GS_LOG_WARNING, "the log cannot be written to %s (%s): it goes to standard error",
@@ -151,6 +157,12 @@ static size_t to_size(uint64_t bytes)
 extern int __cxa_at_quick_exit(void (*)(void *), void *) __attribute__((weak));
 extern void *__dso_handle __attribute__((visibility("hidden")));
 
+static struct gs_limit limit_of(const struct gs_config *config)
+{
+    return (struct gs_limit){.bytes = to_size(config->pool.limit.bytes),
+                             .percent = (unsigned)config->pool.limit.percent};
+}
+
 static void at_exit(void)
 {
     if (gs_state == GS_STATE_READY) {
@@ -182,6 +194,17 @@ static void start_recording(const struct gs_config *config)
         gs_log(GS_LOG_WARNING, "nothing is recorded to %s: %s", path, wrong);
 }
 
+static void fill_report(struct gs_core_options *options, const struct gs_config *config)
+{
+    char path[GS_CONFIG_PATH_SIZE + 16];
+
+    if (!config->pool.oom_report.text[0])
+        return;
+    expand(config->pool.oom_report.text, path, sizeof path);
+    gs_oom_report_to(path);
+    options->report = gs_oom_report;
+}
+
 static bool start_core(const struct gs_config *config)
 {
     struct gs_core_options options = {
@@ -194,6 +217,7 @@ static bool start_core(const struct gs_config *config)
         .epoch_bytes = to_size(config->pool.epoch_bytes),
         .cache_limit = to_size(config->pool.cache_limit),
         .cache_percent = (unsigned)config->pool.cache_share,
+        .limit = limit_of(config),
         .neighbours = config->pool.neighbours,
         .registrations = {.count = config->registrations.count,
                           .bytes = config->registrations.bytes},
@@ -213,6 +237,8 @@ static bool start_core(const struct gs_config *config)
         return false;
     }
     fill_share(&options.share, config);
+    fill_report(&options, config);
+    gs_bounded = options.limit.bytes > 0 || options.limit.percent > 0;
     gs_pin_keep = (enum gs_pin_keep)config->registrations.keep; /* words in that order */
     status = gs_core_create(&driver, &options, &gs_core);
     if (status != GS_OK) {
@@ -234,14 +260,19 @@ void gs_shim_forked(void)
     gs_core_forked(gs_core);
 }
 
-/* The configuration, and a log that goes by it; NULL without host memory. */
-static struct loading *load(void)
+static struct gs_config_sources sources_of_process(void)
 {
-    struct gs_config_sources sources = {
+    return (struct gs_config_sources){
         .environment = environ,
         .system_files = gs_config_system_files,
         .secure = getauxval(AT_SECURE) != 0,
     };
+}
+
+/* The configuration, and a log that goes by it; NULL without host memory. */
+static struct loading *load(void)
+{
+    const struct gs_config_sources sources = sources_of_process();
     /* Large, and wanted once: not on the stack of a thread that may have little. */
     struct loading *loading = calloc(1, sizeof *loading);
 
@@ -251,6 +282,21 @@ static struct loading *load(void)
     if (!loading->log_configured)
         configure_log(&loading->config);
     return loading;
+}
+
+/* What is wrong with it is said when the shim starts, if it ever does. */
+void gs_shim_limit(struct gs_limit *ret_limit)
+{
+    const struct gs_config_sources sources = sources_of_process();
+    struct gs_config *config = calloc(1, sizeof *config);
+
+    *ret_limit = (struct gs_limit){0};
+    if (!config)
+        return;
+    gs_config_load(config, &sources, NULL, NULL);
+    if (config->general.enable)
+        *ret_limit = limit_of(config);
+    free(config);
 }
 
 bool gs_shim_start(void)

@@ -11,6 +11,10 @@
 #include "core/gpu/map.h"
 #include "core/gpu/single.h"
 
+/* The option pool.limit, in a process in which the shim has not started: none where it is switched
+ * off. */
+void gs_shim_limit(struct gs_limit *ret_limit);
+
 /* Whether an address is in memory of ours; the state was entered. The first question of every hook
  * that is given a pointer: a program's other memory pays for a few instructions. */
 static inline bool gs_ours(CUdeviceptr address)

@@ -37,6 +37,7 @@ struct gs_context {
 /* By device; atomic. */
 struct gs_device_figures {
     size_t waste[GS_DEVICES_MAX]; /* core/pool/arena.h */
+    size_t used[GS_DEVICES_MAX];  /* core/process/limit.h */
     size_t left[GS_DEVICES_MAX], grown[GS_DEVICES_MAX]; /* the latter since the former */
 };
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/process/context.h"
+#include "core/process/limit.h"
 #include "core/process/record.h"
 
 #define GROWN_OTHER ((size_t)16 << 20) /* a chunk of small blocks in an arena of few threads, */
@@ -92,6 +93,20 @@ static size_t choose_chunk_size_locked(struct gs_arena *arena, size_t need, bool
     return size_for_several_locked(arena, need);
 }
 
+/* The memory of a chunk, within the limit. */
+static gs_status map(struct gs_core *core, const struct gs_device *device, size_t size,
+                     CUmemGenericAllocationHandle *ret_handle, CUdeviceptr *ret_address)
+{
+    gs_status status;
+
+    if (!gs_limit_take(core, device, size))
+        return (gs_status)CUDA_ERROR_OUT_OF_MEMORY;
+    status = gs_device_map(&core->driver, device, size, ret_handle, ret_address);
+    if (status != GS_OK)
+        gs_limit_give(core, device->ordinal, size);
+    return status;
+}
+
 gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t life, size_t size,
                         CUdeviceptr *ret_address)
 {
@@ -116,10 +131,10 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
     gs_latch_release(&arena->lock);
     if (status != GS_OK)
         return status;
-    status = gs_device_map(&core->driver, device, chunk_size, &handle, &address);
+    status = map(core, device, chunk_size, &handle, &address);
     if (gs_is_out(status) && chunk_size > gs_page_round(need)) {
         chunk_size = gs_page_round(need);
-        status = gs_device_map(&core->driver, device, chunk_size, &handle, &address);
+        status = map(core, device, chunk_size, &handle, &address);
     }
     if (status != GS_OK)
         return status;
@@ -143,6 +158,7 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
         look_at_left(core, device->ordinal, context, chunk_size);
     } else {
         gs_device_unmap(&core->driver, handle, address, chunk_size);
+        gs_limit_give(core, device->ordinal, chunk_size);
     }
     gs_purge_grown(core, reserved);
     return status;

@@ -5,6 +5,7 @@
 #ifndef GS_CORE_PROCESS_PROCESS_H
 #define GS_CORE_PROCESS_PROCESS_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -14,6 +15,22 @@
 #include "core/gpu/driver.h"
 #include "core/regcache/regcache.h"
 #include "core/share/share.h"
+
+/* The most that a process takes of a device: bytes, or percent of what it has; 0 and 0: any. */
+struct gs_limit {
+    size_t bytes;
+    unsigned percent;
+};
+
+/* Of a device that has so much (SIZE_MAX: not known); SIZE_MAX: any. */
+static inline size_t gs_limit_of_total(const struct gs_limit *limit, size_t total)
+{
+    if (limit->bytes > 0)
+        return limit->bytes;
+    if (limit->percent == 0 || total == SIZE_MAX)
+        return SIZE_MAX;
+    return total / 100 * limit->percent + total % 100 * limit->percent / 100;
+}
 
 struct gs_core_options {
     bool free_native;    /* a free waits for the GPU, as the driver's does */
@@ -25,6 +42,10 @@ struct gs_core_options {
     uint64_t purge_ns;   /* what was free for this long goes back to the driver; 0: never */
     size_t cache_limit;  /* free bytes kept for one context; more goes back to the driver */
     unsigned cache_percent; /* the same, of the device's memory; 0: any */
+    struct gs_limit limit;
+    /* Gets each report of an allocation that was refused (core/process/shortage.h) as one line of
+     * JSON with its newline; NULL: nobody does. From any thread, no lock held. */
+    void (*report)(const char *line, size_t length);
     bool neighbours;     /* on a full device, other processes are asked for memory and give it */
     struct gs_share_options share;
     struct gs_regcache_options registrations;
@@ -55,11 +76,27 @@ bool gs_core_released_since(const struct gs_core *core, uint64_t finished);
  * has just got: it clears that in the background, 84 GiB in 250 ms (measured on an H200),
  * and calls that make physical memory wait for it, but a graph's memory was refused meanwhile once
  * in two tries. True: the call is worth another try, and this may be asked again. False: no more
- * can be had. From *step GS_ROOM_AFTER_REFUSAL on, where an allocation here was refused just before,
- * which has done all the rest: only what the driver has just got.
+ * can be had; gs_core_refused says so. From *step GS_ROOM_AFTER_REFUSAL on, where an allocation here
+ * was refused just before, which has done all the rest: only what the driver has just got.
  */
 #define GS_ROOM_AFTER_REFUSAL 3
 bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsigned *step);
+
+/*
+ * A call for `bytes` (0: not known) of a device (below 0: the current one) is refused for want of
+ * memory: says so (core/process/shortage.h). No lock is held.
+ */
+void gs_core_refused(struct gs_core *core, CUdevice device, size_t bytes);
+
+/* Whether what this process takes is bounded (core/process/limit.h): then what the arenas do not
+ * give the driver is not asked for. */
+bool gs_core_is_limited(const struct gs_core *core);
+/* Makes the memory that a device (below 0: the current one) has free, and in all, what a bounded
+ * program is told. GS_NO_DEVICE: one that this process has nothing of. */
+#define GS_NO_DEVICE INT_MAX
+void gs_core_bound(struct gs_core *core, CUdevice device, size_t *free, size_t *total);
+/* The device of that uuid, of which this process has a context, or GS_NO_DEVICE. */
+CUdevice gs_core_device_of_uuid(struct gs_core *core, const unsigned char uuid[16]);
 
 /*
  * Graphs with memory of their own. The driver takes it when a graph is instantiated or first

@@ -7,7 +7,7 @@
 
 #include "core/base/trace.h"
 #include "core/process/context.h"
-#include "core/process/shortage.h"
+#include "core/process/limit.h"
 
 #define RELEASED_NS UINT64_C(1000000000) /* for what other threads are giving back */
 #define UNMAPPED_NS UINT64_C(500000000) /* for processes that are to give back and unmap what was freed */
@@ -130,7 +130,8 @@ static gs_status take_from_neighbours(struct gs_core *core, struct gs_arena *are
     gs_status status = GS_NO_MEMORY;
 
     for (int i = 0; i < 2 && gs_is_out(status); i++) {
-        if (!gs_neighbour_ask(core, device, context, size))
+        if (gs_limit_is_beyond(core, device, size) ||
+            !gs_neighbour_ask(core, device, context, size))
             break;
         status = gs_arena_grow(core, arena, life, size, ret_address);
     }
@@ -324,6 +325,8 @@ gs_status gs_arena_reclaim(struct gs_core *core, struct gs_arena *arena, uint64_
     status = gs_arena_is_over_locked(arena, life) ? GS_NO_CONTEXT : GS_NO_MEMORY;
     gs_latch_release(&arena->lock);
 
+    if (size > gs_limit_of(core, device)) /* for which nothing is given up */
+        return status;
     if (gs_is_out(status) && gs_releases_finish(core) > 0)
         status = gs_arena_grow(core, arena, life, size, ret_address);
     if (gs_is_out(status))
@@ -359,8 +362,5 @@ gs_status gs_arena_reclaim(struct gs_core *core, struct gs_arena *arena, uint64_
         status = take_anywhere(core, device, context, size, true, ret_address);
     if (gs_is_out(status))
         status = take_from_neighbours(core, arena, life, device, context, size, ret_address);
-    if (!gs_is_out(status))
-        return status;
-    gs_shortage_say(core, device, size);
-    return GS_NO_MEMORY;
+    return gs_is_out(status) ? GS_NO_MEMORY : status;
 }

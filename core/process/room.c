@@ -148,16 +148,25 @@ static void log_room(struct gs_core *core, unsigned step)
                 left >> 20);
 }
 
-/* The call fails. */
-static void say_room(struct gs_core *core, CUdevice device, size_t bytes)
+void gs_core_refused(struct gs_core *core, CUdevice device, size_t bytes)
 {
-    const struct gs_device *known = NULL;
+    struct gs_device unknown = {.total = SIZE_MAX};
+    const struct gs_device *known;
     CUcontext context;
+    CUuuid uuid;
 
-    if (device >= 0 || core->driver.ctx_get_device(&device) == CUDA_SUCCESS)
-        known = known_device(core, device, &context);
-    if (known)
-        gs_shortage_say(core, known, bytes);
+    if (device < 0 && core->driver.ctx_get_device(&device) != CUDA_SUCCESS)
+        return;
+    if (device >= GS_DEVICES_MAX) /* memory of the host */
+        return;
+    known = known_device(core, device, &context);
+    if (!known) {
+        unknown.ordinal = device;
+        if (core->driver.device_get_uuid &&
+            core->driver.device_get_uuid(&uuid, device) == CUDA_SUCCESS)
+            memcpy(unknown.uuid, uuid.bytes, sizeof unknown.uuid);
+    }
+    gs_shortage_say(core, known ? known : &unknown, context, bytes);
 }
 
 bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsigned *step)
@@ -170,7 +179,5 @@ bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsi
         again = make_room(core, device, bytes, ROOM_CLEARED);
     if (again)
         log_room(core, *step);
-    else
-        say_room(core, device, bytes);
     return again;
 }

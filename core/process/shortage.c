@@ -2,31 +2,14 @@
 #include "core/process/shortage.h"
 
 #include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
+#include <string.h>
 
 #include "core/process/context.h"
-#include "core/process/stats.h"
+#include "core/process/limit.h"
 
 #define PAUSE_NS UINT64_C(1000000000)
-#define NAMED_MOST 2 /* holders: a line of log has an end */
-
-struct text {
-    char bytes[480];
-    size_t length;
-};
-
-__attribute__((format(printf, 2, 3))) static void add(struct text *text, const char *format, ...)
-{
-    size_t room = sizeof text->bytes - text->length;
-    va_list arguments;
-    int length;
-
-    va_start(arguments, format);
-    length = vsnprintf(text->bytes + text->length, room, format, arguments);
-    va_end(arguments);
-    text->length += length < 0 ? 0 : (size_t)length < room ? (size_t)length : room - 1;
-}
+#define TEXT_SIZE 1001 /* the longest line that the log takes */
+#define JSON_SIZE 4096
 
 /* One thread may, as nothing was said for a while. */
 static bool may_say(struct gs_core *core)
@@ -38,84 +21,150 @@ static bool may_say(struct gs_core *core)
                                        __ATOMIC_RELAXED);
 }
 
-static void add_holder(struct text *text, const struct gs_share_holder *holder)
-{
-    add(text, " process %d (%s)%s has", (int)holder->pid, holder->name,
-        holder->stopped ? ", stopped," : "");
-    if (holder->bytes)
-        add(text, " %zu MiB for %llu s", holder->bytes >> 20,
-            (unsigned long long)(holder->held_ns / 1000000000u));
-    if (holder->mapped)
-        add(text, "%s %zu MiB mapped and does not give it back", holder->bytes ? " and" : "",
-            holder->mapped >> 20);
-}
+/* ---- Where it is ---------------------------------------------------------------------------- */
 
-/* Freed here, and with other processes. */
-static bool add_held(struct text *text, struct gs_core *core, const struct gs_device *device)
+static size_t largest_of_locked(const struct gs_arena *arena)
 {
-    struct gs_share_held held;
+    size_t largest = 0;
 
-    gs_share_held(core->share, device->uuid, &held);
-    if (held.bytes == 0 && held.mapped == 0)
-        return false;
-    add(text, "; %zu MiB are freed and with %u other processes:",
-        (held.bytes + held.mapped) >> 20, held.holders);
-    for (unsigned i = 0; i < held.holders && i < NAMED_MOST; i++) {
-        add(text, "%s", i ? "," : "");
-        add_holder(text, &held.most[i]);
+    for (unsigned kind = 0; kind < GS_BIN_KINDS; kind++) {
+        const struct gs_bin_entry *entry = gs_bins_largest(&arena->free.bins[kind]);
+
+        for (; entry; entry = entry->next) /* all of one class */
+            largest = entry->size > largest ? entry->size : largest;
     }
-    add(text, held.any_stopped ? "; let what is stopped go on, or end it"
-                               : "; they have to close it, or end");
-    return true;
+    return largest;
 }
 
-static bool add_retired(struct text *text, struct gs_core *core, const struct gs_device *device)
+static size_t find_largest(struct gs_core *core, const struct gs_device *device)
 {
-    struct gs_stats stats;
-    size_t bytes;
+    struct gs_arena *arenas[GS_POOLS_MAX];
+    unsigned count = gs_pools_of(core, NULL, arenas);
+    size_t largest = 0, one;
 
-    gs_stats_read(core, device->ordinal, &stats);
-    bytes = stats.retired + stats.ordered;
-    if (bytes == 0)
-        return false;
-    add(text, "; %zu MiB are freed behind GPU work that has not ended: wait for it before",
-        (bytes + (1u << 20) - 1) >> 20);
-    return true;
+    for (unsigned i = 0; i < count; i++) {
+        gs_latch_take(&arenas[i]->lock);
+        one = 0;
+        if (arenas[i]->device && arenas[i]->device->ordinal == device->ordinal && !arenas[i]->dead) {
+            gs_arena_settle_locked(arenas[i]);
+            one = largest_of_locked(arenas[i]);
+        }
+        gs_latch_release(&arenas[i]->lock);
+        largest = one > largest ? one : largest;
+    }
+    return largest;
 }
 
-static bool add_silent(struct text *text, struct gs_core *core)
+/* What the driver says is free. Where no context of the device is known the current one may be. */
+static void ask_driver(struct gs_core *core, CUcontext context, struct gs_shortage *shortage)
 {
-    unsigned silent = __atomic_load_n(&core->neighbour.silent, __ATOMIC_RELAXED);
-    int pid = __atomic_load_n(&core->neighbour.silent_pid, __ATOMIC_RELAXED);
+    CUcontext popped;
+    CUdevice device;
 
-    if (silent == 0)
-        return false;
-    add(text, "; %u other processes of this user do not answer when asked for what they keep idle",
-        silent);
-    if (pid > 0)
-        add(text, ", as process %d: let it go on if it is stopped", pid);
-    return true;
+    if (!core->driver.mem_get_info || gs_fences_capturing(&core->fences))
+        return;
+    if (context && core->driver.ctx_push_current(context) != CUDA_SUCCESS)
+        return;
+    if (core->driver.ctx_get_device(&device) == CUDA_SUCCESS && device == shortage->device)
+        shortage->has_info =
+            core->driver.mem_get_info(&shortage->free, &shortage->total) == CUDA_SUCCESS;
+    if (context)
+        core->driver.ctx_pop_current(&popped);
 }
 
-void gs_shortage_say(struct gs_core *core, const struct gs_device *device, size_t size)
+/* Who has what was freed here, and what the others have: in the time that there is for both. */
+static void ask_processes(struct gs_core *core, const struct gs_device *device,
+                          struct gs_shortage *shortage)
 {
-    struct text text = {.length = 0};
-    int saved = errno;
+    uint64_t begun = gs_now_ns(), took;
+
+    gs_share_held(core->share, device->uuid, &shortage->held);
+    took = gs_now_ns() - begun;
+    shortage->unheard = __atomic_load_n(&core->neighbour.silent, __ATOMIC_RELAXED);
+    shortage->unheard_pid = __atomic_load_n(&core->neighbour.silent_pid, __ATOMIC_RELAXED);
+    if (!core->options.neighbours)
+        shortage->asked = GS_OTHERS_NOT_WANTED;
+    else if (took >= GS_SHARE_TELL_NS)
+        shortage->asked = GS_OTHERS_NO_TIME;
+    else
+        gs_share_others(core->share, device->uuid, GS_SHARE_TELL_NS - took, &shortage->others);
+}
+
+static size_t minus(size_t from, size_t what)
+{
+    return from > what ? from - what : 0;
+}
+
+static void count_outside(struct gs_shortage *shortage)
+{
+    size_t left = minus(shortage->total, shortage->free);
+
+    left = minus(left, shortage->stats.reserved + shortage->going);
+    left = minus(left, shortage->held.mapped); /* it is no chunk here any more */
+    shortage->outside = minus(left, (size_t)shortage->others.reserved);
+}
+
+/* ---- What would help ------------------------------------------------------------------------ */
+
+static void add_help(struct gs_shortage *shortage, bool applies, const char *help)
+{
+    unsigned at = 0;
+
+    while (at < GS_SHORTAGE_HELPS && shortage->help[at])
+        at++;
+    if (applies && at < GS_SHORTAGE_HELPS)
+        shortage->help[at] = help;
+}
+
+/* The first ones give back what nobody uses; the last one always holds. */
+static void find_help(struct gs_shortage *shortage)
+{
+    const struct gs_stats *stats = &shortage->stats;
+    const struct gs_share_held *held = &shortage->held;
+    size_t waits = stats->retired + stats->ordered;
     bool any;
+
+    add_help(shortage, shortage->by_limit, "raise pool.limit, or free memory in this process");
+    add_help(shortage, held->any_stopped, "let what is stopped go on, or end it");
+    add_help(shortage, (held->bytes || held->mapped) && !held->any_stopped,
+             "they have to close it, or end");
+    add_help(shortage, waits > 0, "wait for the GPU work before what was freed");
+    add_help(shortage, shortage->unheard > 0, "let who does not answer go on if it is stopped");
+    add_help(shortage, !shortage->by_limit && shortage->others.reserved > stats->live,
+             "end other processes, or bound them by pool.limit");
+    add_help(shortage,
+             !shortage->by_limit && shortage->has_info && shortage->outside > stats->live,
+             "see in nvidia-smi who has what is outside of the library");
+    any = shortage->help[0] != NULL;
+    add_help(shortage, !any, "free memory in this process, or ask for less");
+}
+
+void gs_shortage_say(struct gs_core *core, const struct gs_device *device, CUcontext context,
+                     size_t size)
+{
+    struct gs_shortage shortage = {.device = device->ordinal, .wanted = size};
+    int saved = errno;
+    size_t used, length;
+    char text[TEXT_SIZE], json[JSON_SIZE];
 
     if (!may_say(core))
         return;
-    if (size > 0)
-        add(&text, "no %zu MiB are left on device %d", (size + (1u << 20) - 1) >> 20,
-            (int)device->ordinal);
-    else
-        add(&text, "no memory is left on device %d", (int)device->ordinal);
-    any = add_held(&text, core, device);
-    any |= add_retired(&text, core, device);
-    any |= add_silent(&text, core);
-    if (any) /* each time: not one place that is capped */
-        core->options.log.line(GS_LOG_WARNING, NULL, text.bytes);
-    else
-        __atomic_store_n(&core->shortage_ns, 0, __ATOMIC_RELAXED);
+    memcpy(shortage.uuid, device->uuid, sizeof shortage.uuid);
+    shortage.limit = gs_limit_of(core, device);
+    shortage.by_limit =
+        gs_limit_is_beyond(core, device, size ? size : GS_PAGE_SIZE);
+    ask_processes(core, device, &shortage);
+    ask_driver(core, context, &shortage);
+    gs_stats_read(core, device->ordinal, &shortage.stats);
+    used = gs_limit_used(core, device->ordinal);
+    shortage.going = minus(used, shortage.stats.reserved);
+    shortage.largest = find_largest(core, device);
+    count_outside(&shortage);
+    find_help(&shortage);
+    gs_shortage_text(&shortage, text, sizeof text);
+    core->options.log.line(GS_LOG_WARNING, NULL, text); /* each time: not one place that is capped */
+    length = core->options.report ? gs_shortage_json(&shortage, json, sizeof json) : 0;
+    if (length)
+        core->options.report(json, length);
     errno = saved;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/process/context.h"
+#include "core/process/limit.h"
 #include "core/process/record.h"
 
 /* How deep this thread is in unmap_chunk. Listeners and pinners that it calls may come back
@@ -32,6 +33,7 @@ static size_t unmap_chunk(struct gs_core *core, struct gs_chunk *chunk)
         gs_share_chunk_gone(core->share, chunk->id);
         mark = gs_trace_begin();
         gs_device_unmap(&core->driver, chunk->handle, chunk->span.base, chunk->span.size);
+        gs_limit_give(core, chunk->device, chunk->span.size);
         bytes = chunk->span.size;
         if (gs_tracing())
             gs_record_gone(core, &mark, chunk->device, chunk->span.base, bytes);

@@ -272,6 +272,25 @@ struct gs_share_answers {
 void gs_share_ask(struct gs_share *share, const unsigned char uuid[16], uint64_t wanted,
                   struct gs_share_answers *ret_answers);
 
+/* What the figures of another process say about a device. */
+struct gs_share_other {
+    pid_t pid; /* 0: not seen from here */
+    char name[16];
+    uint64_t reserved, live, cached;
+};
+
+struct gs_share_others {
+    unsigned answered; /* processes, */
+    unsigned silent;   /* and those that did not answer in time, are stopped or of another version */
+    uint64_t reserved, cached; /* of all that answered */
+    struct gs_share_other most[GS_SHARE_HOLDERS]; /* those who have most */
+};
+
+/* Asks this user's other processes for their figures of a device (QUERY), all at once, and waits no
+ * longer than `limit_ns` in all. Those that have nothing of it are not counted. */
+void gs_share_others(struct gs_share *share, const unsigned char uuid[16], uint64_t limit_ns,
+                     struct gs_share_others *ret_others);
+
 /* ---- Opener --------------------------------------------------------------------------------- */
 
 /* Whether these 64 bytes claim to be a handle of ours, of whatever version; any other is the

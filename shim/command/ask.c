@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,26 +79,13 @@ static bool owner_of(long pid, struct statx *ret_owner)
     return statx(AT_FDCWD, path, 0, STATX_UID | STATX_GID, ret_owner) == 0;
 }
 
-bool ask_as_user_of(long pid)
-{
-    struct statx owner;
-
-    if (geteuid() != 0 || !owner_of(pid, &owner) || owner.stx_uid == 0)
-        return true;
-    if (setgroups(0, NULL) == 0 && setgid(owner.stx_gid) == 0 && setuid(owner.stx_uid) == 0)
-        return true;
-    command_complain("process %ld is of user %u, whom this one may not become: %m", pid,
-                     (unsigned)owner.stx_uid);
-    return false;
-}
-
 void ask_complain_of_absent(long pid)
 {
     struct statx owner;
 
     if (!owner_of(pid, &owner))
         command_complain("process %ld: there is none, as far as can be seen from here", pid);
-    else if (owner.stx_uid != geteuid())
+    else if (geteuid() != 0 && owner.stx_uid != geteuid())
         command_complain("process %ld belongs to another user: ask as that one, or as root", pid);
     else if (!figures_has_library(pid))
         command_complain("process %ld has not the library: gpushim run starts programs with it",

@@ -45,11 +45,6 @@ int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answ
 /* The same for any message with `type` of answer; a REFUSE is one, too. */
 int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type,
             union gs_wire_message *ret_answer);
-/*
- * Before the folder is looked at for a process of another user: root becomes that user, since his
- * processes listen to him and his folder is the one that counts. False, and said: it may not.
- */
-bool ask_as_user_of(long pid);
 /* As ask_silence, of an answer to what others may not ask for. */
 void ask_order_silence(char *ret_reason, size_t size, int error,
                        const union gs_wire_message *answer);

@@ -101,10 +101,9 @@ int command_collect(int argc, char **argv)
 {
     static const char usage[] =
         "usage: gpushim collect PID|all [--json]\n"
-        "Has that process, or all of this user's, give back the memory of others that it has closed "
-        "and keeps\n"
-        "for the next open, and use again what others have given back to it. Root may ask "
-        "anybody's.\n";
+        "Has that process, or all of this user's (for root: of everybody), give back the memory of "
+        "others\nthat it has closed and keeps for the next open, and use again what others have given "
+        "back to it.\n";
     struct gs_share_options options;
     struct json json = {.file = stdout};
     struct collection collection = {.options = &options};
@@ -118,8 +117,7 @@ int command_collect(int argc, char **argv)
         return command_usage(usage);
     if (strcmp(argv[1], "all") != 0 && (collection.only = command_pid(argv[1])) <= 0)
         return command_usage(usage);
-    if (!command_share_options(&options) ||
-        (collection.only && !ask_as_user_of(collection.only)))
+    if (!command_share_options(&options))
         return COMMAND_WRONG;
     collection.json = as_json ? &json : NULL;
     if (as_json)

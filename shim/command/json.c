@@ -55,7 +55,7 @@ static void put_text(FILE *file, const char *text)
 
         if (size == 0)
             fputs("\\ufffd", file);
-        else if (*at < ' ' || *at == 0x7f)
+        else if (*at < ' ' || *at == 0x7f || *at == '<')
             fprintf(file, "\\u%04x", *at);
         else if (*at == '"' || *at == '\\')
             fprintf(file, "\\%c", *at);
@@ -92,6 +92,19 @@ void json_number(struct json *json, const char *key, uint64_t number)
 {
     begin(json, key);
     fprintf(json->file, "%llu", (unsigned long long)number);
+}
+
+void json_thousandths(struct json *json, const char *key, uint64_t number)
+{
+    begin(json, key);
+    fprintf(json->file, "%llu.%03llu", (unsigned long long)number / 1000,
+            (unsigned long long)number % 1000);
+}
+
+void json_minus_one(struct json *json)
+{
+    begin(json, NULL);
+    fputs("-1", json->file);
 }
 
 void json_bool(struct json *json, const char *key, bool is)

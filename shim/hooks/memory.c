@@ -5,7 +5,9 @@
  * out), the driver is asked next: it may still have some, and otherwise the error is its own.
  */
 #include "shim/registration/callbacks.h"
+#include "bound.h"
 #include "hook.h"
+#include "room.h"
 #include "shim/lookup/patchable.h"
 #include "record.h"
 #include "shim/registration/pinning.h"
@@ -25,12 +27,14 @@ GS_PATCHABLE(cuMemFree_v2);
 GS_DOES CUresult allocate(CUdeviceptr *dptr, size_t bytesize)
 {
     CUdeviceptr address;
+    gs_status status;
 
     if (!gs_state_enter() || !dptr || bytesize == 0)
         return gs_real.cuMemAlloc_v2(dptr, bytesize);
     GS_KEEP_ERRNO;
-    if (gs_core_alloc(gs_core, bytesize, &address) != GS_OK)
-        return gs_real.cuMemAlloc_v2(dptr, bytesize);
+    status = gs_core_alloc(gs_core, bytesize, &address);
+    if (status != GS_OK)
+        return GS_UNLESS_BOUNDED(status, bytesize, gs_real.cuMemAlloc_v2(dptr, bytesize));
     gs_tell_allocated(address, bytesize);
     *dptr = address;
     return CUDA_SUCCESS;
@@ -59,14 +63,18 @@ GS_DOES CUresult allocate_pitch(CUdeviceptr *dptr, size_t *pPitch, size_t WidthI
         ElementSizeBytes == 4 || ElementSizeBytes == 8 || ElementSizeBytes == 16;
     CUdeviceptr address;
     size_t pitch, bytes;
+    gs_status status;
 
     if (!gs_state_enter() || !dptr || !pPitch || !WidthInBytes || !Height || !element_valid ||
         __builtin_add_overflow(WidthInBytes, PITCH_ALIGNMENT - 1, &pitch) ||
         __builtin_mul_overflow(pitch & ~(size_t)(PITCH_ALIGNMENT - 1), Height, &bytes))
         return gs_real.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
     GS_KEEP_ERRNO;
-    if (gs_core_alloc(gs_core, bytes, &address) != GS_OK)
-        return gs_real.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+    status = gs_core_alloc(gs_core, bytes, &address);
+    if (status != GS_OK)
+        return GS_UNLESS_BOUNDED(
+            status, bytes,
+            gs_real.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes));
     gs_tell_allocated(address, bytes);
     *dptr = address;
     *pPitch = pitch & ~(size_t)(PITCH_ALIGNMENT - 1);
@@ -143,8 +151,10 @@ GS_HOOK CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
          * there to the driver in between is in neither figure: both are taken again. */
         cached = gs_core_cached(gs_core);
     } while (gs_core_released_since(gs_core, finished) && ++tries < INFO_TRIES);
+    free_bytes = cached < total_bytes - free_bytes ? free_bytes + cached : total_bytes;
+    gs_bound_info(&free_bytes, &total_bytes);
     if (free) /* the driver takes either as NULL */
-        *free = cached < total_bytes - free_bytes ? free_bytes + cached : total_bytes;
+        *free = free_bytes;
     if (total)
         *total = total_bytes;
     return CUDA_SUCCESS;

@@ -18,6 +18,19 @@ unsigned gs_room_step(CUdevice device, size_t bytes, unsigned step)
     return gs_core_make_room(gs_core, device, bytes, &step) ? step : 0;
 }
 
+void gs_room_refused(CUdevice device, size_t bytes)
+{
+    if (!gs_state_enter())
+        return;
+    GS_KEEP_CALLER;
+    gs_core_refused(gs_core, device, bytes);
+}
+
+bool gs_room_is_bounded(gs_status status)
+{
+    return status == GS_NO_MEMORY && gs_state_enter() && gs_core_is_limited(gs_core);
+}
+
 /* The device that such memory is of; none for memory of the host. */
 static CUdevice device_of(const CUmemAllocationProp *prop)
 {

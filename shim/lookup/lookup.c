@@ -7,6 +7,7 @@
 #include "driver.h"
 #include "elf_symbols.h"
 #include "names.h"
+#include "shim/hooks/bound.h"
 #include "shim/hooks/hook.h"
 
 #include <dlfcn.h>
@@ -21,12 +22,26 @@ static void *const hooks[GS_ENTRY_COUNT] = {
 #undef GS_ENTRY
 };
 
+/* Rows whose hooks are for a bounded program alone. */
+enum { CLASS_OURS, CLASS_NOTE, CLASS_ROOM, CLASS_FIND, CLASS_BOUND };
+static const unsigned char classes[GS_ENTRY_COUNT] = {
+#define GS_ENTRY(symbol, class, since) CLASS_##class,
+    GS_ENTRIES(GS_ENTRY)
+#undef GS_ENTRY
+};
+
+/* Whether the hook of a row is handed out; gs_bounded is known when hooks are. */
+static bool is_wanted(int row)
+{
+    return classes[row] != CLASS_BOUND || gs_bounded;
+}
+
 /* The hook for an address of the driver's, or the address. Only when hooks are handed out. */
 static void *hook_of(void *address)
 {
     int row = gs_driver_row(address);
 
-    return row < 0 ? address : hooks[row];
+    return row < 0 || !is_wanted(row) ? address : hooks[row];
 }
 
 void *gs_lookup_lead(void *address)
@@ -50,7 +65,7 @@ static bool lead_row(int row, void *found, bool hooked, void **ret_answer)
         return false;
     if (found == hooks[row])
         found = gs_real.row[row];
-    if (hooked && driver && found == gs_real.row[row])
+    if (hooked && driver && found == gs_real.row[row] && is_wanted(row))
         *ret_answer = hooks[row];
     else
         *ret_answer = hooked ? hook_of(found) : found;

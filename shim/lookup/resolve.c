@@ -15,11 +15,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Of the libraries that register memory: ibv_, gdr_, and cuFile as above. */
+/* Of the libraries that register memory: ibv_, gdr_, and cuFile as above; and nvml. */
 static inline bool may_be_pinning(const char *name)
 {
     return name && ((name[0] == 'i' && name[1] == 'b' && name[2] == 'v' && name[3] == '_') ||
                     (name[0] == 'g' && name[1] == 'd' && name[2] == 'r' && name[3] == '_') ||
+                    (name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l') ||
                     (name[0] == 'c' && name[1] == 'u' && name[2] == 'F' && name[3] == 'i'));
 }
 

@@ -12,6 +12,7 @@
 #include <uthash.h>
 
 #include "shim/lookup/elf_symbols.h"
+#include "shim/hooks/bound.h"
 #include "shim/hooks/hook.h"
 #include "shim/lookup/lookup.h"
 #include "shim/lookup/names.h"
@@ -22,6 +23,7 @@ static const char *const sonames[GS_PIN_LIBRARIES] = {
     [GS_PIN_VERBS] = "libibverbs.so.1",
     [GS_PIN_GDR] = "libgdrapi.so.2",
     [GS_PIN_CUFILE] = "libcufile.so.0",
+    [GS_PIN_NVML] = "libnvidia-ml.so.1",
 };
 
 static const struct {
@@ -37,7 +39,6 @@ static const struct {
 static _Atomic(void *) reals[GS_PIN_ROWS];
 
 __thread unsigned gs_pin_inside __attribute__((tls_model("initial-exec")));
-enum gs_pin_keep gs_pin_keep = GS_PIN_KEEP_LOCAL;
 
 bool gs_pin_any;
 
@@ -100,6 +101,12 @@ static void *ask(const struct gs_lookup *lookup, void *handle)
                            : gs_next_dlsym()(handle, lookup->name);
 }
 
+/* Whether look-ups of it are given the hook. */
+static bool is_wanted(int row)
+{
+    return rows[row].library != GS_PIN_NVML || gs_bound_applies();
+}
+
 bool gs_pin_answer(const struct gs_lookup *lookup, void **ret_answer)
 {
     int row = row_of(lookup->name);
@@ -110,7 +117,9 @@ bool gs_pin_answer(const struct gs_lookup *lookup, void **ret_answer)
     found = ask(lookup, lookup->handle);
     if (found == rows[row].hook) /* our export stands before what the program would find */
         found = ask(lookup, RTLD_NEXT);
-    *ret_answer = found && found == gs_pin_find((enum gs_pin_row)row) ? rows[row].hook : found;
+    if (found && is_wanted(row) && found == gs_pin_find((enum gs_pin_row)row))
+        found = rows[row].hook;
+    *ret_answer = found;
     return true;
 }
 

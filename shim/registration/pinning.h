@@ -1,7 +1,7 @@
 /*
  * The libraries with which a program registers GPU memory with other devices, and their calls that
  * are hooked so that the registrations can be kept (core/api/pin.h) and end before their memory
- * does.
+ * does; and NVML, which is found and hooked in the same way.
  *
  * Each library is found when its first call or look-up comes, never loaded, and then kept loaded.
  * What is hooked is the default version of each symbol; a look-up of another version
@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #include "core/api/pin.h"
+#include "shim/process.h"
 
 /* ---- libibverbs -------------------------------------------------------------------------------- */
 
@@ -86,6 +87,22 @@ struct gs_cufile_error cuFileBufDeregister(const void *base);
 struct gs_cufile_error cuFileDriverClose(void);
 struct gs_cufile_error cuFileDriverClose_v2(void);
 
+/* ---- libnvidia-ml ------------------------------------------------------------------------------ */
+
+/* It registers nothing: a program that pool.limit bounds is told of no more memory by it than by the
+ * driver (shim/hooks/bound.h), and of any other program its calls are not hooked. */
+
+struct gs_nvml_memory { /* nvmlMemory_t, bytes */
+    unsigned long long total, free, used;
+};
+struct gs_nvml_memory_v2 { /* nvmlMemory_v2_t */
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+};
+
+int nvmlDeviceGetMemoryInfo(void *device, struct gs_nvml_memory *memory);
+int nvmlDeviceGetMemoryInfo_v2(void *device, struct gs_nvml_memory_v2 *memory);
+
 /* ---- The table --------------------------------------------------------------------------------- */
 
 /* PIN(library, symbol) */
@@ -108,9 +125,11 @@ struct gs_cufile_error cuFileDriverClose_v2(void);
     PIN(CUFILE, cuFileBufRegister)                                                                 \
     PIN(CUFILE, cuFileBufDeregister)                                                               \
     PIN(CUFILE, cuFileDriverClose)                                                                 \
-    PIN(CUFILE, cuFileDriverClose_v2)
+    PIN(CUFILE, cuFileDriverClose_v2)                                                              \
+    PIN(NVML, nvmlDeviceGetMemoryInfo)                                                             \
+    PIN(NVML, nvmlDeviceGetMemoryInfo_v2)
 
-enum gs_pin_library { GS_PIN_VERBS, GS_PIN_GDR, GS_PIN_CUFILE, GS_PIN_LIBRARIES };
+enum gs_pin_library { GS_PIN_VERBS, GS_PIN_GDR, GS_PIN_CUFILE, GS_PIN_NVML, GS_PIN_LIBRARIES };
 
 enum gs_pin_row {
 #define PIN(library, symbol) GS_PIN_##symbol,
@@ -128,10 +147,6 @@ extern __thread unsigned gs_pin_inside __attribute__((tls_model("initial-exec"))
 
 /* Whether a call is to be looked at: the shim works in this process, and it is the program's. */
 bool gs_pin_active(void);
-
-/* What is kept (the option registrations.keep). Set before the shim is ready. */
-enum gs_pin_keep { GS_PIN_KEEP_NONE, GS_PIN_KEEP_LOCAL, GS_PIN_KEEP_ALL };
-extern enum gs_pin_keep gs_pin_keep;
 
 /* Called before something is registered; the first time it asks how large BAR1 is. No lock. */
 void gs_pin_bound_by_bar1(void);

@@ -60,6 +60,8 @@ def check_bash():
     expect('bash, options', in_bash('gpushim', 'config', '--'),
            ['--check', '--json', '--origin', '--help'])
     expect('bash, an option', in_bash('gpushim', 'config', '--ch'), ['--check'])
+    expect('bash, a setting', in_bash('gpushim', 'set', '1', 'pool.dec'), ['pool.decay='])
+    expect('bash, only what can be set', in_bash('gpushim', 'set', '1', 'pool.f'), [])
     expect('bash, a file', in_bash('gpushim', 'config', '--check', 'some'), ['some.conf'])
     expect('bash, no such command', in_bash('gpushim', 'nonsense', '--js'), [])
     if 'gpushim' not in in_bash('gpushim', 'run', '--', 'gpush'):
@@ -76,6 +78,7 @@ def check_fish():
     expect('fish, commands', in_fish('gpushim', ''), commands)
     expect('fish, options', in_fish('gpushim', 'config', '--'), ['--check', '--json', '--origin'])
     expect('fish, a name', in_fish('gpushim', 'run', '-o', 'pool.dec'), ['pool.decay='])
+    expect('fish, a setting', in_fish('gpushim', 'set', '1', 'pool.dec'), ['pool.decay='])
     expect('fish, a file', in_fish('gpushim', 'config', '--check', 'some'), ['some.conf'])
 
 
@@ -102,6 +105,7 @@ def check_zsh():
                             ('gpushim config --ch\t', 'gpushim config --check '),
                             ('gpushim config --check som\t', 'gpushim config --check some.conf'),
                             ('gpushim run -o pool.dec\t', 'gpushim run -o pool.decay='),
+                            ('gpushim set 1 pool.dec\t', 'gpushim set 1 pool.decay='),
                             ('gpushim run -- cat som\t', 'gpushim run -- cat some.conf')):
         os.write(terminal, typed.encode())
         got = read_until(terminal, expected)

@@ -1,12 +1,17 @@
 /*
- * A stand-in of libnvidia-ml.so.1, for gpushim doctor: GPUs of the software driver under their
- * uuids. NVML_BAR1 is the BAR1's size in bytes, NVML_MIG says that MIG is on.
+ * A stand-in of libnvidia-ml.so.1: GPUs of the software driver under their uuids, with 1 GiB each of
+ * which a quarter is used. NVML_BAR1 is the BAR1's size in bytes, NVML_MIG says that MIG is on.
  */
 #include <stdlib.h>
 #include <string.h>
 
 struct memory {
     unsigned long long total, left, used;
+};
+
+struct memory_v2 {
+    unsigned version;
+    unsigned long long total, reserved, left, used;
 };
 
 __attribute__((visibility("default"))) int nvmlInit_v2(void);
@@ -19,7 +24,13 @@ __attribute__((visibility("default"))) int nvmlDeviceGetMemoryInfo(void *device,
 __attribute__((visibility("default"))) int nvmlDeviceGetMigMode(void *device, unsigned *now,
                                                                 unsigned *pending);
 
+__attribute__((visibility("default"))) int nvmlDeviceGetMemoryInfo_v2(void *device,
+                                                                      struct memory_v2 *memory);
+__attribute__((visibility("default"))) int nvmlDeviceGetUUID(void *device, char *uuid,
+                                                             unsigned length);
+
 static int ready;
+static char asked_for[64]; /* the uuid of the device, of which it knows one at a time */
 
 int nvmlInit_v2(void)
 {
@@ -36,6 +47,7 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **device)
         return 1;
     if (strncmp(uuid, kind, 4) != 0 || strlen(uuid) != 40)
         return 6;
+    strcpy(asked_for, uuid);
     *device = &ready;
     return 0;
 }
@@ -58,6 +70,25 @@ int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory)
     memory->left = 768ull << 20;
     memory->used = memory->total - memory->left;
     return device == &ready ? 0 : 1;
+}
+
+int nvmlDeviceGetMemoryInfo_v2(void *device, struct memory_v2 *memory)
+{
+    if (memory->version != (sizeof *memory | 2u << 24))
+        return 25; /* NVML_ERROR_ARGUMENT_VERSION_MISMATCH */
+    memory->total = 1ull << 30;
+    memory->reserved = 16ull << 20;
+    memory->left = 768ull << 20;
+    memory->used = memory->total - memory->left - memory->reserved;
+    return device == &ready ? 0 : 1;
+}
+
+int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length)
+{
+    if (device != &ready || strlen(asked_for) >= length)
+        return 7; /* NVML_ERROR_INSUFFICIENT_SIZE */
+    strcpy(uuid, asked_for);
+    return 0;
 }
 
 int nvmlDeviceGetMigMode(void *device, unsigned *now, unsigned *pending)

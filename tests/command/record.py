@@ -129,6 +129,7 @@ def pairs(count):
         free(alloc(4096))
 '''
 KILLED = PAIRS + 'pairs(3000)\ntell()\nsys.stdin.readline()\n'
+LEAVES = PAIRS + "pairs(3000)\ntell()\nsys.stdout.flush()\n"
 LIMITED = PAIRS + 'pairs(20000)\ntell()\n'
 CLOSES = PAIRS + '''
 pairs(500)
@@ -297,6 +298,14 @@ def killed(folder):
     check(0 <= lost <= BLOCK_BYTES // EVENT_BYTES, f'{lost} calls of {len(done)} are lost')
 
 
+def leaves(folder):
+    """An end without exit handlers is one in order."""
+    for end in ('os._exit(0)', 'ctypes.CDLL(None).quick_exit(0)'):
+        path = f'{folder}/leaves-{end[0]}'
+        done = calls_of(run(command(path, LEAVES + end)))
+        check_calls(end, read(path), done)
+
+
 def disk_is_full(folder):
     path, most = f'{folder}/limited', 300000
     done = calls_of(run(command(path, LIMITED), err=r'.*warning: the recording ends: .*File too large.*\n',
@@ -365,7 +374,7 @@ def by_its_commands(folder):
 with tempfile.TemporaryDirectory() as place:
     place = os.path.realpath(place)
     chunks_are_right(is_what_was_done(place))
-    for proof in (shares, has_stacks, killed, disk_is_full, descriptors_are_closed, forks, what_is_there_stays,
+    for proof in (shares, has_stacks, killed, leaves, disk_is_full, descriptors_are_closed, forks, what_is_there_stays,
                   by_its_commands):
         proof(place)
 for fault in faults:

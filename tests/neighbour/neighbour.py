@@ -192,8 +192,8 @@ def a_stopped_one_is_waited_for_once(machine):
     check(line['result'] != 'success' and line['most_ms'] >= WAIT_MS, f'it is waited for: {line}')
     check(line['again_ms'] < WAIT_MS, f'it was waited for again: {line}')
     cacher.send_signal(signal.SIGCONT)
-    check(re.search(rf'warning: no \d+ MiB are left on device 0; 1 other processes of this user do not '
-                    rf'answer.*, as process {cacher.pid}:', taker.stderr),
+    check(re.search(rf'warning: no \d+ MiB are left on device 0; .*; 1 other processes of this user do '
+                    rf'not answer.*, as process {cacher.pid};', taker.stderr),
           f'who has it is said: {taker.stderr}')
 
 

@@ -67,7 +67,7 @@ if not re.search(r'GNU_STACK.* RW +0x', segments):
 # Hooks begin plainly: UCX patches the first bytes of what dlsym gives it.
 code = '\n'.join(lines('objdump', '-d', '--no-show-raw-insn', library))
 code = code.replace('@@Base>:', '>:') # as it writes the names of a stripped one
-starts = dict(re.findall(r'<(dlv?sym|dlopen|_[eE]xit|cu[A-Z]\w*|ibv_\w+|gdr_\w+|gpushim_\w+)>:\n +\w+:\s+(.*)', code))
+starts = dict(re.findall(r'<(dlv?sym|dlopen|_[eE]xit|cu[A-Z]\w*|ibv_\w+|gdr_\w+|nvml\w+|gpushim_\w+)>:\n +\w+:\s+(.*)', code))
 for name in sorted(expected - set(starts)):
     faults.append(f'{name}: no code found')
 for name, instruction in starts.items():

@@ -66,6 +66,7 @@ static void by_handle(void)
     CHECK(is_hook(dlsym(handle, "cuMemFree_v2")), "cuMemFree_v2");
     CHECK(is_driver(dlsym(handle, "cuInit")), "cuInit");
     CHECK(is_driver(dlsym(handle, "cuMemGetInfo")), "the 32-bit cuMemGetInfo");
+    CHECK(is_driver(dlsym(handle, "cuDeviceTotalMem_v2")), "cuDeviceTotalMem_v2 without a limit");
     call_through(handle, alloc, dlsym(handle, "cuMemFree_v2"));
 
     dlerror();

@@ -15,21 +15,20 @@
 #include "shim/log.h"
 #include "shim/lookup/leave.h"
 #include "shim/say.h"
+#include "shim/oom_report.h"
 #include "shim/lookup/driver.h"
-#include "shim/registration/pinning.h"
 #include "core/process/record.h"
 #include "shim/stack.h"
 #include "shim/state.h"
-
-enum gs_pin_keep gs_pin_keep;
 
 /* What came to the core and to those beside it. */
 static struct given {
     struct gs_core_options core;
     enum gs_pin_keep keep;
     enum gs_log_level level;
-    char log_path[128], record_path[128];
+    char log_path[128], record_path[128], report_path[128];
     unsigned frames;
+    bool bounded;
     bool started;
 } given;
 
@@ -107,6 +106,15 @@ void gs_shim_leaves(void)
 {
 }
 
+void gs_oom_report_to(const char *path)
+{
+    snprintf(given.report_path, sizeof given.report_path, "%s", path);
+}
+
+void gs_oom_report(const char *line, size_t length)
+{
+}
+
 void gs_log(enum gs_log_level level, const char *format, ...)
 {
 }
@@ -150,6 +158,10 @@ static const struct option options[] = {
     NUMBER("POOL_DECAY", "77ms", core.purge_ns, 77 * MS),
     NUMBER("POOL_CACHE_LIMIT", "5M", core.cache_limit, 5 * MIB),
     NUMBER("POOL_CACHE_SHARE", "41", core.cache_percent, 41),
+    NUMBER("POOL_LIMIT", "11M", core.limit.bytes, 11 * MIB),
+    NUMBER("POOL_LIMIT", "43 %", core.limit.percent, 43),
+    NUMBER("POOL_LIMIT", "43 %", bounded, true),
+    TEXT("POOL_OOM_REPORT", "/some/report", report_path),
     NUMBER("POOL_NEIGHBOURS", "off", core.neighbours, false),
     NUMBER("SHARE_ENABLE", "off", core.share.enable, false),
     TEXT("SHARE_DIR", "/some/folder", core.share.dir),
@@ -192,12 +204,14 @@ static struct given start_with(const struct option *option)
 
     memset(&given, 0, sizeof given);
     gs_pin_keep = GS_PIN_KEEP_NONE;
+    gs_bounded = false;
     if (option) {
         snprintf(name, sizeof name, "GPUSHIM_%s", option->name);
         setenv(name, option->value, 1);
     }
     gs_shim_start();
     given.keep = gs_pin_keep;
+    given.bounded = gs_bounded;
     if (option)
         unsetenv(name);
     return given;

@@ -373,6 +373,23 @@ Test(cache, no_more_bytes_are_kept_than_the_limit)
     cr_assert_eq(stats().bytes, 2 * MIB);
 }
 
+Test(cache, the_limit_can_be_changed_as_far_as_a_device_allows)
+{
+    start_anew(1024, 4 * MIB);
+    gs_regcache_limit_bytes(cache, 8 * MIB);
+    cr_assert_eq(gs_regcache_set_bytes(cache, UINT64_MAX), 4 * MIB);
+    for (unsigned i = 0; i < 8; i++)
+        use_once(&lent, AT + i * 4 * MIB, 2 * MIB);
+    cr_assert_eq(stats().bytes, 8 * MIB);
+    cr_assert_eq(gs_regcache_set_bytes(cache, 2 * MIB), UINT64_MAX);
+    use_once(&lent, AT + 64 * MIB, 2 * MIB);
+    cr_assert_eq(stats().bytes, 2 * MIB);
+    cr_assert_eq(gs_regcache_set_bytes(cache, 6 * MIB), 2 * MIB);
+    for (unsigned i = 0; i < 8; i++)
+        use_once(&lent, AT + (32 + i) * 4 * MIB, 2 * MIB);
+    cr_assert_eq(stats().bytes, 6 * MIB);
+}
+
 Test(cache, a_limit_of_none_keeps_none)
 {
     start_anew(0, UINT64_MAX);

@@ -28,6 +28,10 @@ _gpushim()
     elif [[ $word == -* ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$("$program" "$command" --help 2>/dev/null |
             grep -o -e '--[a-z][a-z-]*' | sort -u) --help" -- "$word")
+    elif [[ $command == set ]] && ((COMP_CWORD == 3)); then
+        mapfile -t COMPREPLY < <(compgen -W "$("$program" set --help 2>/dev/null |
+            sed -n 's/^  \([a-z_.]*\)  .*/\1=/p')" -- "$word")
+        compopt -o nospace 2>/dev/null # its value follows
     elif [[ $command == run ]]; then
         mapfile -t COMPREPLY < <(compgen -c -f -- "$word")
     elif [[ $before == --* ]]; then

@@ -20,6 +20,8 @@ if [[ ${words[CURRENT - 1]} == -o ]]; then
     compadd -S '' -- ${(f)"$($program config 2>/dev/null |
         awk '/^\[/ { section = $1 == "[general]" ? "" : substr($1, 2, length($1) - 2) "." }
              /^[a-z_]+ =/ { print section $1 "=" }')"}
+elif [[ ${words[2]} == set ]] && (( CURRENT == 4 )); then
+    compadd -S '' -- ${(f)"$($program set --help 2>/dev/null | sed -n 's/^  \([a-z_.]*\)  .*/\1=/p')"}
 elif [[ $PREFIX == -* ]]; then
     compadd -- $found
 else

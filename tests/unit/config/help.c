@@ -88,6 +88,19 @@ static void ids_expect_valid(const struct gs_config_ids *ids)
         cr_assert_leq(ids->ids[i], UINT64_C(4294967294));
 }
 
+static void amount_expect_valid(const struct gs_option *option,
+                                const struct gs_config_amount *amount)
+{
+    cr_assert_leq(amount->percent, 100);
+    cr_assert(amount->percent == 0 || amount->bytes == 0);
+    if (amount->bytes) {
+        struct gs_option bytes = *option;
+        bytes.type = GS_OPTION_BYTES;
+        cr_assert_geq(amount->bytes, number_of(&bytes, option->low));
+        cr_assert_leq(amount->bytes, number_of(&bytes, option->high));
+    }
+}
+
 void config_expect_valid(const struct gs_config *config)
 {
     for (size_t i = 0; i < gs_option_count; i++) {
@@ -108,6 +121,9 @@ void config_expect_valid(const struct gs_config *config)
         case GS_OPTION_NUMBER:
             cr_assert_geq(field_number(config, option), number_of(option, option->low));
             cr_assert_leq(field_number(config, option), number_of(option, option->high));
+            break;
+        case GS_OPTION_AMOUNT:
+            amount_expect_valid(option, field);
             break;
         case GS_OPTION_PATH:
             path_expect_valid(option, field);
@@ -136,6 +152,9 @@ void config_expect_equal(const struct gs_config *a, const struct gs_config *b)
         case GS_OPTION_TIME:
         case GS_OPTION_NUMBER:
             equal = field_number(a, option) == field_number(b, option);
+            break;
+        case GS_OPTION_AMOUNT:
+            equal = memcmp(left, right, sizeof(struct gs_config_amount)) == 0;
             break;
         case GS_OPTION_PATH:
             equal = strcmp(left, right) == 0;

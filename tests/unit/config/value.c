@@ -19,6 +19,9 @@ Test(config_value, defaults_are_those_promised, .timeout = 60)
     cr_assert_eq(config.pool.small_limit, 1048576);
     cr_assert_eq(config.pool.epoch_bytes, 67108864);
     cr_assert_eq(config.pool.cache_limit, GS_CONFIG_UNLIMITED);
+    cr_assert_eq(config.pool.limit.bytes, 0);
+    cr_assert_eq(config.pool.limit.percent, 0);
+    cr_assert_str_eq(config.pool.oom_report.text, "");
     cr_assert(config.share.enable);
     cr_assert_str_eq(config.share.dir.text, "");
     cr_assert_eq(config.share.grace, 1000000000);
@@ -217,6 +220,15 @@ Test(config_value, bad_values_say_what_is_wrong_and_give_the_default, .timeout =
         {"pool.cache_limit", "18446744073709551616", "too large"},
         {"pool.cache_limit", "16777216T", "too large"},
         {"pool.cache_limit", "99999999999999999999999999999999999999", "too large"},
+        {"pool.limit", "0", "too small"},
+        {"pool.limit", "2097151", "too small"},
+        {"pool.limit", "unlimited", "too large"},
+        {"pool.limit", "on", "not a size"},
+        {"pool.limit", "0 %", "too small"},
+        {"pool.limit", "101%", "too large"},
+        {"pool.limit", "%", "not a whole number"},
+        {"pool.limit", "50 %%", "not a whole number"},
+        {"pool.limit", "1G%", "not a whole number"},
         {"share.grace", "5", "does not end in a unit (ns"},
         {"share.grace", "1 h", "does not end in a unit (ns"},
         {"share.grace", "1s1", "does not end in a unit (ns"},

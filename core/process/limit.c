@@ -1,0 +1,82 @@
+/* What a process may take of a device's memory (core/process/limit.h). */
+#include "core/process/limit.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#include "core/process/context.h"
+#include "core/process/stats.h"
+
+bool gs_core_is_limited(const struct gs_core *core)
+{
+    return core->options.limit.bytes > 0 || core->options.limit.percent > 0;
+}
+
+size_t gs_limit_of(const struct gs_core *core, const struct gs_device *device)
+{
+    return gs_limit_of_total(&core->options.limit, device->total);
+}
+
+size_t gs_limit_used(const struct gs_core *core, CUdevice device)
+{
+    return __atomic_load_n(&core->figures.used[device], __ATOMIC_SEQ_CST);
+}
+
+bool gs_limit_is_beyond(const struct gs_core *core, const struct gs_device *device, size_t bytes)
+{
+    size_t limit = gs_limit_of(core, device), used = gs_limit_used(core, device->ordinal);
+
+    if (limit == SIZE_MAX)
+        return false;
+    return used > limit || bytes > (limit - used) / GS_PAGE_SIZE * GS_PAGE_SIZE;
+}
+
+bool gs_limit_take(struct gs_core *core, const struct gs_device *device, size_t bytes)
+{
+    size_t *used = &core->figures.used[device->ordinal];
+
+    if (__atomic_add_fetch(used, bytes, __ATOMIC_SEQ_CST) <= gs_limit_of(core, device))
+        return true;
+    gs_limit_give(core, device->ordinal, bytes);
+    return false;
+}
+
+void gs_limit_give(struct gs_core *core, CUdevice device, size_t bytes)
+{
+    __atomic_sub_fetch(&core->figures.used[device], bytes, __ATOMIC_SEQ_CST);
+}
+
+/* ---- What a bounded program is told ------------------------------------------------------- */
+
+void gs_core_bound(struct gs_core *core, CUdevice device, size_t *free, size_t *total)
+{
+    size_t limit = gs_limit_of_total(&core->options.limit, *total), used;
+    struct gs_stats stats = {0};
+
+    if (limit >= *total)
+        limit = *total;
+    if (device < 0 && core->driver.ctx_get_device(&device) != CUDA_SUCCESS)
+        device = GS_NO_DEVICE;
+    if (device < GS_DEVICES_MAX)
+        gs_stats_read(core, device, &stats);
+    /* What is free in the arenas is free to the program. */
+    used = stats.live + stats.limbo;
+    *total = limit;
+    if (used >= limit)
+        *free = 0;
+    else if (*free > limit - used)
+        *free = limit - used;
+}
+
+CUdevice gs_core_device_of_uuid(struct gs_core *core, const unsigned char uuid[16])
+{
+    CUdevice found = GS_NO_DEVICE;
+
+    gs_lock_take(&core->lock);
+    for (const struct gs_context *context = core->contexts; context && found == GS_NO_DEVICE;
+         context = context->next)
+        if (memcmp(core->device[context->ordinal].uuid, uuid, 16) == 0)
+            found = context->ordinal;
+    gs_lock_release(&core->lock);
+    return found;
+}

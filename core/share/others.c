@@ -1,0 +1,182 @@
+/*
+ * What the user's other processes have of a device, for who has run out of it: each is asked for its
+ * figures (QUERY), device after device until that of the uuid, and all of them at once.
+ */
+#include "core/share/alive.h"
+#include "core/share/conn.h"
+#include "core/share/discard.h"
+#include "core/share/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define OTHERS_MAX GS_CONN_ANY
+#define NAMES_MAX  1024 /* of so many sockets in a folder */
+#define STEP_NS    (5 * GS_NS_PER_MS)
+
+struct other {
+    struct gs_fd kept; /* the program may close it */
+    int socket;        /* -1: it has said what it has, or hung up */
+    uint32_t device;
+    pid_t pid;
+};
+
+struct survey {
+    struct gs_share *share;
+    const unsigned char *uuid;
+    struct gs_share_others *found;
+    unsigned count, waiting;
+    struct other others[OTHERS_MAX];
+};
+
+static void enter(struct gs_share_others *found, const struct gs_share_other *other)
+{
+    unsigned at = GS_SHARE_HOLDERS;
+
+    found->answered++;
+    found->reserved += other->reserved;
+    found->cached += other->cached;
+    for (; at > 0 && found->most[at - 1].reserved < other->reserved; at--)
+        if (at < GS_SHARE_HOLDERS)
+            found->most[at] = found->most[at - 1];
+    if (at < GS_SHARE_HOLDERS)
+        found->most[at] = *other;
+}
+
+static void end(struct survey *survey, struct other *other)
+{
+    if (gs_fd_is_there(&other->kept))
+        gs_hang_up(other->socket);
+    other->socket = -1;
+    survey->waiting--;
+}
+
+static void silent(struct survey *survey, struct other *other)
+{
+    survey->found->silent++;
+    end(survey, other);
+}
+
+static void query(struct survey *survey, struct other *other)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_QUERY, other->device + 1);
+    message.query.index = UINT32_MAX; /* no client of his is asked about */
+    message.query.device = other->device;
+    if (gs_wire_send(other->socket, &message, -1) != 0)
+        silent(survey, other);
+}
+
+/* What it says of one device; it is asked about the next where that is another one. */
+static void take(struct survey *survey, struct other *other, const struct gs_wire_report *report)
+{
+    const struct gs_figures *figures = &report->figures;
+    struct gs_share_other told = {.pid = other->pid,
+                                  .reserved = figures->reserved,
+                                  .live = figures->live,
+                                  .cached = figures->cached};
+
+    if (report->has_figures && memcmp(figures->uuid, survey->uuid, sizeof figures->uuid) != 0 &&
+        other->device < 255) {
+        other->device++;
+        query(survey, other);
+        return;
+    }
+    if (report->has_figures && figures->reserved > 0 && !report->is_broker) {
+        memcpy(told.name, report->name, sizeof told.name);
+        gs_wire_printable(told.name);
+        enter(survey->found, &told);
+    }
+    end(survey, other);
+}
+
+static void hear(struct survey *survey, struct other *other)
+{
+    union gs_wire_message message;
+    int error;
+
+    while (other->socket >= 0) {
+        error = gs_fd_is_there(&other->kept) ? gs_wire_receive(other->socket, &message, NULL)
+                                             : -EBADF;
+        if (error == -EAGAIN)
+            return;
+        if (error || message.head.type != GS_WIRE_REPORT ||
+            message.head.request != other->device + 1)
+            silent(survey, other);
+        else
+            take(survey, other, &message.report);
+    }
+}
+
+/* One that has ended, whose socket a child of it holds, is nobody. */
+static void ask_one(struct survey *survey, int directory, const char *name)
+{
+    int socket = gs_directory_connect(directory, &survey->share->options, name, 0);
+    struct other *other = &survey->others[survey->count];
+    struct gs_conn_who who;
+
+    if (socket < 0)
+        return;
+    who = gs_conn_who(socket);
+    if (!gs_user_is_own(who.uid) || (who.pid > 0 && !gs_alive_runs(who.pid))) {
+        gs_hang_up(socket);
+        return;
+    }
+    *other = (struct other){.kept = gs_fd_keep(socket), .socket = socket, .pid = who.pid > 0 ? who.pid : 0};
+    survey->count++;
+    survey->waiting++;
+    if (other->pid > 0 && gs_alive_is_stopped(other->pid))
+        silent(survey, other);
+    else
+        query(survey, other);
+}
+
+/* In all folders that are this user's. */
+static void ask_all(struct survey *survey)
+{
+    char (*names)[GS_SOCKET_NAME_SIZE] = calloc(NAMES_MAX, sizeof *names);
+    char reason[GS_REASON_SIZE];
+    int directory = -1, count;
+
+    for (unsigned n = 0; names && directory != -ENOENT; n++) {
+        directory = gs_directory_open_place(&survey->share->options, n, false, reason);
+        if (directory < 0)
+            continue;
+        count = gs_directory_exporters(directory, survey->share->name, names, NAMES_MAX);
+        for (int i = 0; i < count && survey->count < OTHERS_MAX; i++)
+            ask_one(survey, directory, names[i]);
+        gs_fd_drop(directory);
+    }
+    free(names);
+}
+
+void gs_share_others(struct gs_share *share, const unsigned char uuid[16], uint64_t limit_ns,
+                     struct gs_share_others *ret_others)
+{
+    uint64_t deadline = gs_now_ns() + limit_ns;
+    struct survey *survey = calloc(1, sizeof *survey);
+    int sockets[OTHERS_MAX];
+    unsigned count;
+
+    memset(ret_others, 0, sizeof *ret_others);
+    if (!survey)
+        return;
+    survey->share = share;
+    survey->uuid = uuid;
+    survey->found = ret_others;
+    ask_all(survey);
+    while (survey->waiting > 0 && gs_now_ns() < deadline) {
+        count = 0;
+        for (unsigned i = 0; i < survey->count; i++)
+            if (survey->others[i].socket >= 0)
+                sockets[count++] = survey->others[i].socket;
+        gs_conn_wait_any(sockets, count, STEP_NS);
+        for (unsigned i = 0; i < survey->count; i++)
+            hear(survey, &survey->others[i]);
+    }
+    for (unsigned i = 0; i < survey->count; i++)
+        if (survey->others[i].socket >= 0)
+            silent(survey, &survey->others[i]);
+    free(survey);
+}

@@ -1,0 +1,60 @@
+/*
+ * gpushim report: what a trace says, in numbers (report_rows.c), as text and JSON (report.c), as a
+ * page (report_page.c), and in the formats of other programs (report_convert.c, report_pickle.c).
+ */
+#ifndef GS_SHIM_COMMAND_REPORT_H
+#define GS_SHIM_COMMAND_REPORT_H
+
+#include "shim/command/json.h"
+#include "shim/command/trace_blocks.h"
+#include "shim/command/trace_stack.h"
+
+#define REPORT_TOP 10 /* of each list */
+
+struct report_holder {
+    uint64_t bytes, count;
+    const struct trace_event *example; /* one of its allocations */
+};
+
+struct report_device {
+    unsigned device;
+    const struct gs_trace_device *told;
+    struct trace_device_sums sums;
+    uint64_t live_peak_ns;
+    struct report_holder holders[REPORT_TOP]; /* at the peak of live */
+    size_t holder_count, holders_left;        /* how many more there were */
+    struct report_holder never_freed[REPORT_TOP];
+    size_t never_freed_count, never_freed_left;
+};
+
+struct report {
+    struct trace trace;
+    struct trace_memory memory;
+    struct trace_modules *modules;
+    struct report_device *devices;
+    size_t device_count;
+    const struct trace_event *slowest[REPORT_TOP];
+    size_t slowest_count;
+};
+
+/* False, and said. */
+bool report_make(const char *path, struct report *ret_report);
+void report_free(struct report *report);
+
+/* "the process was killed, or the disk was full"; NULL: the file is whole. */
+const char *report_missing(const struct report *report);
+/* A holder's frame n, innermost first; where no stack was recorded, n 0 is its size. False: there
+ * is no such frame. */
+bool report_holder_text(const struct report *report, const struct report_holder *holder, unsigned n,
+                        char ret_text[TRACE_FRAME_SIZE]);
+
+/* The rows, as members of an object. */
+void report_write(struct json *json, const struct report *report);
+
+/* For command_replace: false, and errno, where it fails. `arg` is the struct report. */
+bool report_page(FILE *file, const void *arg);
+bool report_perfetto(FILE *file, const void *arg);
+bool report_rmm(FILE *file, const void *arg);
+bool report_memory_viz(FILE *file, const void *arg);
+
+#endif

@@ -1,0 +1,338 @@
+/*
+ * A trace as the snapshot that torch.cuda.memory._snapshot() gives, pickled: what
+ * pytorch.org/memory_viz reads. Chunks are its segments. Memory that is in no chunk (the driver's
+ * own) is a segment for as long as it is there: whoever draws blocks looks for the segment of each.
+ *
+ * The pickle is of protocol 2, of few instructions, since the page has a reader of its own: no list
+ * is filled by one instruction, and the keys are put aside once.
+ */
+#include "shim/command/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define KEYS(KEY)                                                                                  \
+    KEY(segments)                                                                                  \
+    KEY(device_traces)                                                                             \
+    KEY(action)                                                                                    \
+    KEY(addr)                                                                                      \
+    KEY(size)                                                                                      \
+    KEY(stream)                                                                                    \
+    KEY(frames)                                                                                    \
+    KEY(time_us)                                                                                   \
+    KEY(device_free)                                                                               \
+    KEY(filename)                                                                                  \
+    KEY(line)                                                                                      \
+    KEY(name)                                                                                      \
+    KEY(device)                                                                                    \
+    KEY(address)                                                                                   \
+    KEY(total_size)                                                                                \
+    KEY(allocated_size)                                                                            \
+    KEY(active_size)                                                                               \
+    KEY(requested_size)                                                                            \
+    KEY(segment_type)                                                                              \
+    KEY(blocks)                                                                                    \
+    KEY(state)                                                                                     \
+    KEY(alloc)                                                                                     \
+    KEY(free_requested)                                                                            \
+    KEY(free_completed)                                                                            \
+    KEY(segment_alloc)                                                                             \
+    KEY(segment_free)                                                                              \
+    KEY(oom)                                                                                       \
+    KEY(active_allocated)                                                                          \
+    KEY(inactive)                                                                                  \
+    KEY(large)
+
+enum key {
+#define KEY(word) key_##word,
+    KEYS(KEY)
+#undef KEY
+        keys
+};
+
+static const char *const words[] = {
+#define KEY(word) #word,
+    KEYS(KEY)
+#undef KEY
+};
+
+struct pickle {
+    FILE *file;
+    const struct report *report;
+    bool known[keys];
+};
+
+/* ---- Values --------------------------------------------------------------------------------- */
+
+static void put_little_endian(FILE *file, uint64_t number, unsigned bytes)
+{
+    for (unsigned i = 0; i < bytes; i++)
+        fputc((int)(number >> 8 * i & 0xff), file);
+}
+
+static void put_text(struct pickle *pickle, const char *text)
+{
+    fputc('X', pickle->file); /* BINUNICODE */
+    put_little_endian(pickle->file, strlen(text), 4);
+    fputs(text, pickle->file);
+}
+
+static void put_word(struct pickle *pickle, enum key key)
+{
+    if (!pickle->known[key]) {
+        put_text(pickle, words[key]);
+        fputc('q', pickle->file); /* BINPUT */
+    } else {
+        fputc('h', pickle->file); /* BINGET */
+    }
+    pickle->known[key] = true;
+    fputc((int)key, pickle->file);
+}
+
+static void put_number(struct pickle *pickle, uint64_t number)
+{
+    if (number <= INT32_MAX) {
+        fputc('J', pickle->file); /* BININT */
+        put_little_endian(pickle->file, number, 4);
+        return;
+    }
+    fputc(0x8a, pickle->file); /* LONG1: signed, so that the largest need one byte more */
+    fputc(number >> 63 ? 9 : 8, pickle->file);
+    put_little_endian(pickle->file, number, 8);
+    if (number >> 63)
+        fputc(0, pickle->file);
+}
+
+static void open_dict(struct pickle *pickle)
+{
+    fputs("}(", pickle->file); /* EMPTY_DICT MARK */
+}
+
+static void close_dict(struct pickle *pickle)
+{
+    fputc('u', pickle->file); /* SETITEMS */
+}
+
+static void open_list(struct pickle *pickle)
+{
+    fputc(']', pickle->file); /* EMPTY_LIST; each after it is followed by next */
+}
+
+static void next(struct pickle *pickle)
+{
+    fputc('a', pickle->file); /* APPEND */
+}
+
+static void put_pair(struct pickle *pickle, enum key key, uint64_t number)
+{
+    put_word(pickle, key);
+    put_number(pickle, number);
+}
+
+static void put_frames(struct pickle *pickle, const struct trace_event *event)
+{
+    struct trace_place place;
+
+    put_word(pickle, key_frames);
+    open_list(pickle);
+    for (unsigned i = 0; event && i < event->frame_count; i++) {
+        char offset[32];
+
+        trace_place(pickle->report->modules, trace_frame(event, i), &place);
+        snprintf(offset, sizeof offset, "+0x%llx", (unsigned long long)place.offset);
+        open_dict(pickle);
+        put_word(pickle, key_filename);
+        put_text(pickle, json_takes(place.file) ? place.file : "?");
+        put_pair(pickle, key_line, 0);
+        put_word(pickle, key_name);
+        put_text(pickle, place.function[0] && json_takes(place.function) ? place.function : offset);
+        close_dict(pickle);
+        next(pickle);
+    }
+}
+
+/* ---- Device traces -------------------------------------------------------------------------- */
+
+static void put_entry(struct pickle *pickle, enum key action, const struct trace_event *event,
+                      uint64_t address, uint64_t size)
+{
+    const struct trace *trace = &pickle->report->trace;
+
+    open_dict(pickle);
+    put_word(pickle, key_action);
+    put_word(pickle, action);
+    put_pair(pickle, key_addr, address);
+    put_pair(pickle, key_size, size);
+    put_pair(pickle, key_stream, event->stream);
+    put_pair(pickle, key_time_us, (trace->header.realtime_ns + event->at_ns) / 1000);
+    if (action == key_oom)
+        put_pair(pickle, key_device_free, 0); /* not recorded */
+    put_frames(pickle, event);
+    close_dict(pickle);
+    next(pickle);
+}
+
+static bool in_chunk(const struct pickle *pickle, const struct trace_block *block)
+{
+    return trace_chunk_of(&pickle->report->memory, block);
+}
+
+static void put_end(struct pickle *pickle, const struct trace_event *event,
+                    const struct trace_block *block)
+{
+    put_entry(pickle, key_free_requested, event, block->address, block->size);
+    put_entry(pickle, key_free_completed, event, block->address, block->size);
+    if (!in_chunk(pickle, block))
+        put_entry(pickle, key_segment_free, event, block->address, block->size);
+}
+
+static void put_begin(struct pickle *pickle, const struct trace_event *event,
+                      const struct trace_block *block)
+{
+    if (!in_chunk(pickle, block))
+        put_entry(pickle, key_segment_alloc, event, block->address, block->size);
+    put_entry(pickle, key_alloc, event, block->address, block->size);
+}
+
+static void put_event(struct pickle *pickle, unsigned device, size_t at)
+{
+    const struct trace_memory *memory = &pickle->report->memory;
+    const struct trace_event *event = &pickle->report->trace.events[at];
+    bool is_chunk = event->op == GS_TRACE_CHUNK_MADE || event->op == GS_TRACE_CHUNK_GONE;
+    const struct trace_block *all = is_chunk ? memory->chunks : memory->blocks;
+    const struct trace_block *ended = memory->ends[at] ? &all[memory->ends[at] - 1] : NULL;
+    const struct trace_block *begun = memory->begins[at] ? &all[memory->begins[at] - 1] : NULL;
+
+    if (ended && ended->device == device && is_chunk)
+        put_entry(pickle, key_segment_free, event, ended->address, ended->size);
+    else if (ended && ended->device == device)
+        put_end(pickle, event, ended);
+    if (begun && begun->device == device && is_chunk)
+        put_entry(pickle, key_segment_alloc, event, begun->address, begun->size);
+    else if (begun && begun->device == device)
+        put_begin(pickle, event, begun);
+    if (trace_is_alloc(event) && !begun && event->device == device)
+        put_entry(pickle, key_oom, event, 0, event->size);
+}
+
+static void put_traces(struct pickle *pickle)
+{
+    const struct report *report = pickle->report;
+    unsigned last = report->device_count ? report->devices[report->device_count - 1].device : 0;
+
+    put_word(pickle, key_device_traces);
+    open_list(pickle);
+    for (unsigned device = 0; device <= last; device++) {
+        open_list(pickle);
+        for (size_t i = 0; i < report->trace.count; i++)
+            if (report->memory.begins[i] || report->memory.ends[i] ||
+                trace_is_alloc(&report->trace.events[i]))
+                put_event(pickle, device, i);
+        next(pickle);
+    }
+}
+
+/* ---- Segments, as they are at the end ------------------------------------------------------- */
+
+static void put_block(struct pickle *pickle, const struct trace_block *block, uint64_t address,
+                      uint64_t size)
+{
+    open_dict(pickle);
+    put_pair(pickle, key_address, address);
+    put_pair(pickle, key_size, size);
+    put_pair(pickle, key_requested_size, size);
+    put_word(pickle, key_state);
+    put_word(pickle, block ? key_active_allocated : key_inactive);
+    put_frames(pickle, block ? &pickle->report->trace.events[block->from] : NULL);
+    close_dict(pickle);
+    next(pickle);
+}
+
+/* Its blocks in the order of their addresses, and what is free between them. */
+static void put_segment(struct pickle *pickle, const struct trace_block *segment,
+                        const struct trace_block *const *blocks, size_t count)
+{
+    const uint64_t end = segment->address + segment->size;
+    uint64_t at = segment->address, live = 0;
+
+    open_dict(pickle);
+    put_pair(pickle, key_device, segment->device);
+    put_pair(pickle, key_address, segment->address);
+    put_pair(pickle, key_total_size, segment->size);
+    put_pair(pickle, key_stream, 0);
+    put_word(pickle, key_segment_type);
+    put_word(pickle, key_large);
+    put_word(pickle, key_blocks);
+    open_list(pickle);
+    for (size_t i = 0; i < count; i++) {
+        if (blocks[i]->address < at || blocks[i]->size > end - blocks[i]->address)
+            continue; /* no recorder writes such */
+        if (blocks[i]->address > at)
+            put_block(pickle, NULL, at, blocks[i]->address - at);
+        put_block(pickle, blocks[i], blocks[i]->address, blocks[i]->size);
+        at = blocks[i]->address + blocks[i]->size;
+        live += blocks[i]->size;
+    }
+    if (at < end)
+        put_block(pickle, NULL, at, end - at);
+    put_pair(pickle, key_allocated_size, live);
+    put_pair(pickle, key_active_size, live);
+    close_dict(pickle);
+    next(pickle);
+}
+
+/* By chunk and address; those in none first. */
+static int by_chunk(const void *a, const void *b)
+{
+    const struct trace_block *x = *(const struct trace_block *const *)a,
+                             *y = *(const struct trace_block *const *)b;
+
+    if (x->chunk != y->chunk)
+        return x->chunk < y->chunk ? -1 : 1;
+    return x->address < y->address ? -1 : x->address > y->address;
+}
+
+static bool put_segments(struct pickle *pickle)
+{
+    const struct trace_memory *memory = &pickle->report->memory;
+    const struct trace_block **left = malloc((memory->block_count + 1) * sizeof *left);
+    size_t count = 0, at = 0;
+
+    if (!left)
+        return false;
+    for (size_t i = 0; i < memory->block_count; i++)
+        if (memory->blocks[i].to == TRACE_NEVER)
+            left[count++] = &memory->blocks[i];
+    qsort(left, count, sizeof *left, by_chunk);
+    put_word(pickle, key_segments);
+    open_list(pickle);
+    for (size_t i = 0; i < count; i++)
+        if (!in_chunk(pickle, left[i]))
+            put_segment(pickle, left[i], &left[i], 1);
+    for (size_t i = 0; i < memory->chunk_count; i++) {
+        size_t first;
+
+        while (at < count && left[at]->chunk < i + 1)
+            at++;
+        for (first = at; at < count && left[at]->chunk == i + 1;)
+            at++;
+        if (memory->chunks[i].to == TRACE_NEVER)
+            put_segment(pickle, &memory->chunks[i], &left[first], at - first);
+    }
+    free(left);
+    return true;
+}
+
+bool report_memory_viz(FILE *file, const void *arg)
+{
+    struct pickle pickle = {.file = file, .report = arg};
+
+    fputs("\x80\x02", file); /* PROTO 2 */
+    open_dict(&pickle);
+    if (!put_segments(&pickle))
+        return false;
+    put_traces(&pickle);
+    close_dict(&pickle);
+    fputc('.', file); /* STOP */
+    return !ferror(file);
+}

@@ -1,0 +1,226 @@
+/* The rows of gpushim report (report.h). */
+#include "shim/command/report.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shim/command/command.h"
+
+static bool fill_holders(const struct report *report, unsigned device, size_t event,
+                         struct report_holder ret[REPORT_TOP], size_t *ret_count, size_t *ret_left)
+{
+    const struct trace_memory *memory = &report->memory;
+    size_t count;
+    struct trace_holder *holders = trace_holders(memory, device, event, &count);
+
+    if (!holders)
+        return false;
+    *ret_count = count < REPORT_TOP ? count : REPORT_TOP;
+    *ret_left = count - *ret_count;
+    for (size_t i = 0; i < *ret_count; i++)
+        ret[i] = (struct report_holder){
+            .bytes = holders[i].bytes,
+            .count = holders[i].count,
+            .example = &report->trace.events[memory->blocks[holders[i].example].from]};
+    free(holders);
+    return true;
+}
+
+static bool fill_device(struct report *report, struct report_device *row, unsigned device)
+{
+    const struct trace *trace = &report->trace;
+
+    row->device = device;
+    row->told = &trace->devices[device];
+    row->sums = report->memory.devices[device];
+    if (row->sums.live_peak_at == TRACE_NEVER)
+        return true;
+    row->live_peak_ns = trace->events[row->sums.live_peak_at].at_ns;
+    return fill_holders(report, device, row->sums.live_peak_at, row->holders, &row->holder_count,
+                        &row->holders_left) &&
+           fill_holders(report, device, trace->count - 1, row->never_freed, &row->never_freed_count,
+                        &row->never_freed_left);
+}
+
+static bool fill_devices(struct report *report)
+{
+    bool filled = true;
+
+    for (unsigned i = 0; i < 256; i++)
+        report->device_count += report->trace.has_device[i];
+    report->devices = calloc(report->device_count + 1, sizeof *report->devices);
+    if (!report->devices)
+        return command_complain("there is too little memory"), false;
+    for (unsigned i = 0, row = 0; i < 256 && filled; i++)
+        if (report->trace.has_device[i])
+            filled = fill_device(report, &report->devices[row++], i);
+    return filled;
+}
+
+static void fill_slowest(struct report *report)
+{
+    for (size_t i = 0; i < report->trace.count; i++) {
+        const struct trace_event *event = &report->trace.events[i];
+        size_t at = report->slowest_count;
+
+        if (!trace_is_alloc(event) && !trace_is_free(event))
+            continue;
+        while (at > 0 && report->slowest[at - 1]->took_ns < event->took_ns)
+            at--;
+        if (at == REPORT_TOP)
+            continue;
+        if (report->slowest_count < REPORT_TOP)
+            report->slowest_count++;
+        memmove(report->slowest + at + 1, report->slowest + at,
+                (report->slowest_count - at - 1) * sizeof *report->slowest);
+        report->slowest[at] = event;
+    }
+}
+
+bool report_make(const char *path, struct report *ret_report)
+{
+    memset(ret_report, 0, sizeof *ret_report);
+    if (!trace_read(path, &ret_report->trace))
+        return false;
+    if (trace_follow(&ret_report->trace, &ret_report->memory) &&
+        (ret_report->modules = trace_modules_make(&ret_report->trace)) &&
+        fill_devices(ret_report)) {
+        fill_slowest(ret_report);
+        return true;
+    }
+    report_free(ret_report);
+    return false;
+}
+
+void report_free(struct report *report)
+{
+    free(report->devices);
+    trace_modules_free(report->modules);
+    trace_memory_free(&report->memory);
+    trace_free(&report->trace);
+    memset(report, 0, sizeof *report);
+}
+
+const char *report_missing(const struct report *report)
+{
+    return report->trace.cut ? "the file ends within a block: the process was killed, or the disk "
+                               "was full; what came later is missing"
+           : !report->trace.ended
+               ? "the file has no end: the process was killed, or still runs; what its threads had "
+                 "not written by then is missing"
+               : NULL;
+}
+
+bool report_holder_text(const struct report *report, const struct report_holder *holder, unsigned n,
+                        char ret_text[TRACE_FRAME_SIZE])
+{
+    const struct trace_event *event = holder->example;
+
+    if (n < event->frame_count)
+        trace_frame_text(report->modules, trace_frame(event, n), ret_text);
+    else if (n == 0)
+        snprintf(ret_text, TRACE_FRAME_SIZE, "blocks of %" PRIu64 " bytes", event->size);
+    else
+        return false;
+    return true;
+}
+
+/* ---- As JSON -------------------------------------------------------------------------------- */
+
+static void write_holders(struct json *json, const char *key, const struct report *report,
+                          const struct report_holder *holders, size_t count)
+{
+    char text[TRACE_FRAME_SIZE];
+
+    json_open(json, key, '[');
+    for (size_t i = 0; i < count; i++) {
+        json_open(json, NULL, '{');
+        json_number(json, "bytes", holders[i].bytes);
+        json_number(json, "blocks", holders[i].count);
+        json_bool(json, "by_size", !holders[i].example->frame_count);
+        json_open(json, "stack", '[');
+        for (unsigned n = 0; report_holder_text(report, &holders[i], n, text); n++)
+            json_text(json, NULL, text);
+        json_close(json, ']');
+        json_close(json, '}');
+    }
+    json_close(json, ']');
+}
+
+static void write_device(struct json *json, const struct report *report,
+                         const struct report_device *row)
+{
+    char uuid[33];
+
+    for (unsigned i = 0; i < sizeof row->told->uuid; i++)
+        sprintf(uuid + 2 * i, "%02x", row->told->uuid[i]);
+    json_open(json, NULL, '{');
+    json_number(json, "device", row->device);
+    json_text(json, "name", row->told->name);
+    json_text(json, "uuid", uuid);
+    json_number(json, "bytes", row->told->bytes);
+    json_number(json, "allocations", row->sums.allocations);
+    json_number(json, "allocated_bytes", row->sums.bytes);
+    json_number(json, "frees", row->sums.frees);
+    json_number(json, "refused", row->sums.refused);
+    json_number(json, "live_peak_bytes", row->sums.live_peak);
+    json_number(json, "live_peak_ns", row->live_peak_ns);
+    json_number(json, "reserved_peak_bytes", row->sums.reserved_peak);
+    json_number(json, "cached_peak_bytes", row->sums.cached_peak);
+    json_number(json, "retired_peak_bytes", row->sums.retired_peak);
+    json_number(json, "limbo_peak_bytes", row->sums.limbo_peak);
+    write_holders(json, "holders_at_peak", report, row->holders, row->holder_count);
+    json_number(json, "never_freed", row->sums.never_freed);
+    json_number(json, "never_freed_bytes", row->sums.live_end);
+    write_holders(json, "holders_at_end", report, row->never_freed, row->never_freed_count);
+    json_close(json, '}');
+}
+
+static void write_call(struct json *json, const struct trace_event *event)
+{
+    json_open(json, NULL, '{');
+    json_text(json, "call", trace_call_name(event));
+    json_number(json, "took_ns", event->took_ns);
+    json_number(json, "time_ns", event->time_ns);
+    json_number(json, "bytes", event->size);
+    json_number(json, "device", event->device);
+    json_number(json, "thread", event->thread);
+    json_text(json, "outcome", trace_outcome_name(event));
+    json_close(json, '}');
+}
+
+void report_write(struct json *json, const struct report *report)
+{
+    const struct trace *trace = &report->trace;
+    const struct trace_sums *sums = &report->memory.sums;
+
+    json_text(json, "program", trace->header.program);
+    json_number(json, "pid", trace->header.pid > 0 ? (uint64_t)trace->header.pid : 0);
+    json_number(json, "began_ns", trace->header.realtime_ns);
+    json_number(json, "duration_ns", trace->duration_ns);
+    json_bool(json, "has_stacks", trace->header.has_stacks);
+    json_bool(json, "ended", trace->ended);
+    json_bool(json, "cut", trace->cut);
+    json_text(json, "missing", report_missing(report));
+    json_number(json, "events", trace->count);
+    json_number(json, "threads", trace->threads);
+    json_number(json, "waited_for_file_ns", trace->waited_ns);
+    json_number(json, "allocations", sums->allocations);
+    json_number(json, "frees", sums->frees);
+    json_number(json, "refused", sums->refused);
+    json_number(json, "failed_frees", sums->failed_frees);
+    json_number(json, "unknown_frees", sums->unknown_frees);
+    json_number(json, "gone_with_their_context", sums->replaced);
+    json_number(json, "exported", sums->exported);
+    json_number(json, "opened", sums->opened);
+    json_number(json, "in_calls_ns", sums->in_calls_ns);
+    json_open(json, "devices", '[');
+    for (size_t i = 0; i < report->device_count; i++)
+        write_device(json, report, &report->devices[i]);
+    json_close(json, ']');
+    json_open(json, "slowest", '[');
+    for (size_t i = 0; i < report->slowest_count; i++)
+        write_call(json, report->slowest[i]);
+    json_close(json, ']');
+}

@@ -1,0 +1,362 @@
+/* What became of each block and chunk of a trace (trace_blocks.h). */
+#include "shim/command/trace_blocks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "shim/command/command.h"
+
+/* Blocks, or chunks, by their address while they are there: open addressing, never full. */
+struct table {
+    struct place {
+        uint64_t address;
+        size_t block; /* its place, and one; 0: free */
+    } * places;
+    size_t mask;
+};
+
+static size_t spread(uint64_t number)
+{
+    number *= UINT64_C(0x9e3779b97f4a7c15);
+    return (size_t)(number ^ number >> 29);
+}
+
+static bool table_make(struct table *table, size_t most)
+{
+    size_t size = 64;
+
+    while (size < most * 2)
+        size *= 2;
+    table->places = calloc(size, sizeof *table->places);
+    table->mask = size - 1;
+    return table->places;
+}
+
+/* Where it is, or would be. */
+static struct place *table_at(const struct table *table, uint64_t address)
+{
+    size_t at = spread(address) & table->mask;
+
+    while (table->places[at].block && table->places[at].address != address)
+        at = (at + 1) & table->mask;
+    return &table->places[at];
+}
+
+/* Those behind it move up, so that they are found. */
+static void table_remove(const struct table *table, struct place *place)
+{
+    size_t hole = (size_t)(place - table->places), at = hole;
+
+    for (;;) {
+        size_t home;
+
+        at = (at + 1) & table->mask;
+        if (!table->places[at].block)
+            break;
+        home = spread(table->places[at].address) & table->mask;
+        if (((at - home) & table->mask) >= ((at - hole) & table->mask)) {
+            table->places[hole] = table->places[at];
+            hole = at;
+        }
+    }
+    table->places[hole].block = 0;
+}
+
+/* ---- Following ------------------------------------------------------------------------------ */
+
+struct follower {
+    const struct trace *trace;
+    struct trace_memory *memory;
+    struct table blocks, chunks;
+    uint32_t *there; /* chunks that are there, each its place, by their address */
+    size_t there_count;
+    uint64_t live[256], reserved[256];
+};
+
+static uint64_t stack_of(const struct trace_event *event)
+{
+    uint64_t stack = 0;
+
+    for (unsigned i = 0; i < event->frame_count; i++) {
+        stack = (stack ^ trace_frame(event, i)) * UINT64_C(0x9e3779b97f4a7c15);
+        stack ^= stack >> 32;
+    }
+    return event->frame_count && !stack ? 1 : stack;
+}
+
+static void raise(uint64_t *most, uint64_t now)
+{
+    if (now > *most)
+        *most = now;
+}
+
+/* The block that this event ends; NULL: none is known there. */
+static struct trace_block *end_block(struct follower *follower, const struct table *table,
+                                     struct trace_block *blocks, const struct trace_event *event,
+                                     size_t at)
+{
+    struct place *place = table_at(table, event->address);
+    struct trace_block *block = place->block ? &blocks[place->block - 1] : NULL;
+
+    if (!block)
+        return NULL;
+    block->to = at;
+    follower->memory->ends[at] = (uint32_t)place->block;
+    table_remove(table, place);
+    return block;
+}
+
+static void begin_block(struct follower *follower, const struct table *table,
+                        struct trace_block *blocks, size_t *count, const struct trace_event *event,
+                        size_t at)
+{
+    struct trace_block *block = &blocks[(*count)++];
+
+    *block = (struct trace_block){.from = at,
+                                  .to = TRACE_NEVER,
+                                  .address = event->address,
+                                  .size = event->size,
+                                  .stack = stack_of(event),
+                                  .device = event->device};
+    *table_at(table, event->address) = (struct place){event->address, *count};
+    follower->memory->begins[at] = (uint32_t)*count;
+}
+
+/* How many of the chunks that are there begin at or below the address. */
+static size_t chunks_up_to(const struct follower *follower, uint64_t address)
+{
+    size_t low = 0, high = follower->there_count;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+
+        if (follower->memory->chunks[follower->there[middle]].address <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static void place_in_chunk(const struct follower *follower, struct trace_block *block)
+{
+    size_t n = chunks_up_to(follower, block->address);
+    const struct trace_block *chunk =
+        n > 0 ? &follower->memory->chunks[follower->there[n - 1]] : NULL;
+
+    if (chunk && chunk->device == block->device && block->size <= chunk->size &&
+        block->address - chunk->address <= chunk->size - block->size)
+        block->chunk = follower->there[n - 1] + 1;
+}
+
+static void follow_alloc(struct follower *follower, const struct trace_event *event, size_t at)
+{
+    struct trace_memory *memory = follower->memory;
+    struct trace_device_sums *sums = &memory->devices[event->device];
+    struct trace_block *gone;
+
+    if (!trace_did(event)) {
+        memory->sums.refused++, sums->refused++;
+        return;
+    }
+    memory->sums.allocations++, sums->allocations++;
+    sums->bytes += event->size;
+    gone = end_block(follower, &follower->blocks, memory->blocks, event, at);
+    if (gone) {
+        memory->sums.replaced++;
+        follower->live[gone->device] -= gone->size;
+    }
+    begin_block(follower, &follower->blocks, memory->blocks, &memory->block_count, event, at);
+    place_in_chunk(follower, &memory->blocks[memory->block_count - 1]);
+    follower->live[event->device] += event->size;
+    if (follower->live[event->device] > sums->live_peak) {
+        sums->live_peak = follower->live[event->device];
+        sums->live_peak_at = at;
+    }
+}
+
+static void follow_free(struct follower *follower, const struct trace_event *event, size_t at)
+{
+    struct trace_memory *memory = follower->memory;
+    struct trace_block *block;
+
+    if (!trace_did(event)) {
+        memory->sums.failed_frees++;
+        return;
+    }
+    memory->sums.frees++, memory->devices[event->device].frees++;
+    block = end_block(follower, &follower->blocks, memory->blocks, event, at);
+    if (block)
+        follower->live[block->device] -= block->size;
+    else if (event->address)
+        memory->sums.unknown_frees++;
+}
+
+static void follow_chunk(struct follower *follower, const struct trace_event *event, size_t at)
+{
+    struct trace_memory *memory = follower->memory;
+    struct trace_block *gone;
+    size_t n;
+
+    if (!trace_did(event))
+        return;
+    gone = end_block(follower, &follower->chunks, memory->chunks, event, at);
+    n = chunks_up_to(follower, event->address);
+    if (gone) {
+        follower->reserved[gone->device] -= gone->size;
+        n--, follower->there_count--;
+        memmove(follower->there + n, follower->there + n + 1,
+                (follower->there_count - n) * sizeof *follower->there);
+    }
+    if (event->op == GS_TRACE_CHUNK_GONE)
+        return;
+    memmove(follower->there + n + 1, follower->there + n,
+            (follower->there_count++ - n) * sizeof *follower->there);
+    follower->there[n] = (uint32_t)memory->chunk_count;
+    begin_block(follower, &follower->chunks, memory->chunks, &memory->chunk_count, event, at);
+    follower->reserved[event->device] += event->size;
+    raise(&memory->devices[event->device].reserved_peak, follower->reserved[event->device]);
+}
+
+static void follow(struct follower *follower, const struct trace_event *event, size_t at)
+{
+    struct trace_memory *memory = follower->memory;
+    struct trace_device_sums *sums = &memory->devices[event->device];
+
+    if (trace_is_alloc(event) || trace_is_free(event))
+        memory->sums.in_calls_ns += event->took_ns;
+    if (trace_is_alloc(event))
+        follow_alloc(follower, event, at);
+    else if (trace_is_free(event))
+        follow_free(follower, event, at);
+    else if (event->op == GS_TRACE_CHUNK_MADE || event->op == GS_TRACE_CHUNK_GONE)
+        follow_chunk(follower, event, at);
+    else if (event->op == GS_TRACE_FIGURES) {
+        raise(&sums->cached_peak, event->figures.cached);
+        raise(&sums->retired_peak, event->figures.retired);
+        raise(&sums->limbo_peak, event->figures.limbo);
+    }
+    memory->sums.exported += event->op == GS_TRACE_EXPORTED && trace_did(event);
+    memory->sums.opened += event->op == GS_TRACE_OPENED && trace_did(event);
+}
+
+static void sum_what_is_left(struct trace_memory *memory)
+{
+    for (size_t i = 0; i < memory->block_count; i++)
+        if (memory->blocks[i].to == TRACE_NEVER) {
+            memory->devices[memory->blocks[i].device].never_freed++;
+            memory->devices[memory->blocks[i].device].live_end += memory->blocks[i].size;
+        }
+}
+
+static bool no_memory(void)
+{
+    command_complain("the trace is too large for the memory of this machine; look at it on a "
+                     "larger one");
+    return false;
+}
+
+bool trace_follow(const struct trace *trace, struct trace_memory *ret_memory)
+{
+    struct follower follower = {.trace = trace, .memory = ret_memory};
+    size_t blocks = 0, chunks = 0;
+    bool room;
+
+    memset(ret_memory, 0, sizeof *ret_memory);
+    for (size_t i = 0; i < trace->count; i++) {
+        blocks += trace_is_alloc(&trace->events[i]);
+        chunks += trace->events[i].op == GS_TRACE_CHUNK_MADE;
+    }
+    for (unsigned i = 0; i < 256; i++)
+        ret_memory->devices[i].live_peak_at = TRACE_NEVER;
+    ret_memory->blocks = malloc((blocks + 1) * sizeof *ret_memory->blocks);
+    ret_memory->chunks = malloc((chunks + 1) * sizeof *ret_memory->chunks);
+    ret_memory->begins = calloc(trace->count + 1, sizeof *ret_memory->begins);
+    ret_memory->ends = calloc(trace->count + 1, sizeof *ret_memory->ends);
+    follower.there = malloc((chunks + 1) * sizeof *follower.there);
+    room = trace->count < UINT32_MAX && follower.there && ret_memory->begins && ret_memory->ends &&
+           table_make(&follower.blocks, blocks) && table_make(&follower.chunks, chunks) &&
+           ret_memory->blocks && ret_memory->chunks;
+    for (size_t i = 0; room && i < trace->count; i++)
+        follow(&follower, &trace->events[i], i);
+    free(follower.blocks.places);
+    free(follower.chunks.places);
+    free(follower.there);
+    if (room)
+        sum_what_is_left(ret_memory);
+    else
+        trace_memory_free(ret_memory);
+    return room || no_memory();
+}
+
+void trace_memory_free(struct trace_memory *memory)
+{
+    free(memory->blocks);
+    free(memory->chunks);
+    free(memory->begins);
+    free(memory->ends);
+    memset(memory, 0, sizeof *memory);
+}
+
+const struct trace_block *trace_chunk_of(const struct trace_memory *memory,
+                                         const struct trace_block *block)
+{
+    const struct trace_block *chunk = block->chunk ? &memory->chunks[block->chunk - 1] : NULL;
+
+    return chunk && chunk->to >= block->to ? chunk : NULL;
+}
+
+/* ---- Holders -------------------------------------------------------------------------------- */
+
+bool trace_is_there(const struct trace_block *block, size_t event)
+{
+    return block->from <= event && block->to > event;
+}
+
+/* Largest first; of equal ones who came first, so that the order is the same each time. */
+static int by_bytes(const void *a, const void *b)
+{
+    const struct trace_holder *x = a, *y = b;
+
+    if (x->bytes != y->bytes)
+        return x->bytes > y->bytes ? -1 : 1;
+    return x->example < y->example ? -1 : x->example > y->example;
+}
+
+struct trace_holder *trace_holders(const struct trace_memory *memory, unsigned device, size_t event,
+                                   size_t *ret_count)
+{
+    struct trace_holder *holders;
+    struct table table;
+    size_t count = 0, blocks = 0;
+
+    *ret_count = 0;
+    for (size_t i = 0; i < memory->block_count; i++)
+        blocks += memory->blocks[i].device == device && trace_is_there(&memory->blocks[i], event);
+    holders = malloc((blocks + 1) * sizeof *holders);
+    if (!table_make(&table, blocks) || !holders) {
+        free(table.places);
+        free(holders);
+        no_memory();
+        return NULL;
+    }
+    for (size_t i = 0; i < memory->block_count; i++) {
+        const struct trace_block *block = &memory->blocks[i];
+        uint64_t key = block->stack ? block->stack : block->size ^ UINT64_C(1) << 63;
+        struct place *place;
+
+        if (block->device != device || !trace_is_there(block, event))
+            continue;
+        place = table_at(&table, key);
+        if (!place->block) {
+            holders[count++] = (struct trace_holder){.example = i};
+            *place = (struct place){key, count};
+        }
+        holders[place->block - 1].bytes += block->size;
+        holders[place->block - 1].count++;
+    }
+    free(table.places);
+    qsort(holders, count, sizeof *holders, by_bytes);
+    *ret_count = count;
+    return holders;
+}

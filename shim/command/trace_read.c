@@ -1,0 +1,412 @@
+/* Reading what a process recorded (trace_read.h). */
+#include "shim/command/trace_read.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shim/command/command.h"
+
+/* No block that a recorder writes is as large, no time as late (36 years), no memory as much. */
+#define MOST_BLOCK (UINT32_C(64) << 20)
+#define MOST_TIME  (UINT64_C(1) << 60)
+#define MOST_BYTES (UINT64_C(1) << 50)
+
+struct reader {
+    const char *path;
+    struct trace *trace;
+    const unsigned char *bytes;
+    size_t size, at; /* of the file; of the block that is looked at */
+    size_t room;     /* for events */
+    size_t modules;  /* bytes of trace->modules */
+    uint32_t *threads;
+    size_t thread_room;
+};
+
+/* ---- The file ------------------------------------------------------------------------------- */
+
+/* All of it in memory: who wrote it may go on writing, or cut it. NULL with errno. */
+static unsigned char *load(const char *path, size_t *ret_size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    unsigned char *bytes = NULL, *grown;
+    size_t size = 0, room = 0;
+    struct stat info;
+    ssize_t got = -1;
+
+    if (fd < 0)
+        return NULL;
+    if (fstat(fd, &info) == 0 && !S_ISREG(info.st_mode))
+        errno = S_ISDIR(info.st_mode) ? EISDIR : ESPIPE;
+    else
+        do {
+            if (room - size < 2) {
+                room = room ? room * 2 : (size_t)info.st_size + 4096;
+                grown = realloc(bytes, room);
+                if (!grown)
+                    break;
+                bytes = grown;
+            }
+            got = read(fd, bytes + size, room - size);
+            size += got > 0 ? (size_t)got : 0;
+        } while (got > 0 || (got < 0 && errno == EINTR));
+    if (got != 0) {
+        int error = errno;
+
+        free(bytes);
+        bytes = NULL;
+        errno = error;
+    }
+    close(fd);
+    *ret_size = size;
+    return bytes;
+}
+
+static bool damaged(const struct reader *reader, const char *what)
+{
+    command_complain("'%s' is damaged: the block at byte %zu %s; record again, or bring the file "
+                     "over again",
+                     reader->path, reader->at, what);
+    return false;
+}
+
+static bool out_of_memory(const struct reader *reader)
+{
+    command_complain("'%s' is too large for the memory of this machine; look at it on a larger one",
+                     reader->path);
+    return false;
+}
+
+static bool read_header(struct reader *reader)
+{
+    struct gs_trace_header *header = &reader->trace->header;
+
+    if (reader->size < sizeof header->magic || memcmp(reader->bytes, GS_TRACE_MAGIC, 8) != 0)
+        return command_complain("'%s' is no trace; gpushim record writes them", reader->path),
+               false;
+    if (reader->size < sizeof *header)
+        return command_complain("'%s' ends within its first %zu bytes: nothing was recorded",
+                                reader->path, sizeof *header),
+               false;
+    memcpy(header, reader->bytes, sizeof *header);
+    if (header->version != GS_TRACE_VERSION)
+        return command_complain("'%s' is of version %u, and this program reads version %d; use the "
+                                "gpushim of the version that recorded it",
+                                reader->path, header->version, GS_TRACE_VERSION),
+               false;
+    if (header->header_size < sizeof *header || header->header_size > reader->size)
+        return command_complain("'%s' is damaged: it says that its first block is at byte %u; "
+                                "record again, or bring the file over again",
+                                reader->path, header->header_size),
+               false;
+    header->program[sizeof header->program - 1] = 0;
+    reader->at = header->header_size;
+    return true;
+}
+
+/* ---- Events --------------------------------------------------------------------------------- */
+
+/* What is wrong with it, after "the block at byte 1"; NULL: nothing is. */
+static const char *fault_of(const struct gs_trace_event *raw)
+{
+    bool is_call = raw->op >= GS_TRACE_ALLOC && raw->op < GS_TRACE_FIGURES;
+    const uint64_t most = MOST_BYTES;
+
+    if (!is_call && raw->op != GS_TRACE_FIGURES)
+        return "has an event of no kind that there is";
+    if (raw->outcome > GS_TRACE_REFUSED)
+        return "has an event of no outcome that there is";
+    if (raw->time_ns > MOST_TIME)
+        return "has an event of a time that cannot be";
+    if (is_call && raw->call.result == 0 && raw->outcome != GS_TRACE_REFUSED &&
+        (raw->call.size > most || raw->call.address > UINT64_MAX - most))
+        return "has an event of more memory than there can be";
+    if (!is_call && (raw->figures.live > most || raw->figures.cached > most ||
+                     raw->figures.retired > most || raw->figures.limbo > most))
+        return "has figures of more memory than there can be";
+    return NULL;
+}
+
+static void fill(struct trace_event *event, const struct gs_trace_event *raw, uint32_t thread)
+{
+    *event = (struct trace_event){.at_ns = raw->time_ns,
+                                  .time_ns = raw->time_ns,
+                                  .took_ns = raw->took_ns,
+                                  .thread = thread,
+                                  .op = raw->op,
+                                  .device = raw->device,
+                                  .outcome = raw->outcome,
+                                  .frame_count = raw->frames};
+    if (raw->op == GS_TRACE_FIGURES) {
+        event->figures.live = raw->figures.live;
+        event->figures.cached = raw->figures.cached;
+        event->figures.retired = raw->figures.retired;
+        event->figures.limbo = raw->figures.limbo;
+        return;
+    }
+    event->address = raw->call.address;
+    event->size = raw->call.size;
+    event->stream = raw->call.stream;
+    event->result = raw->call.result;
+    if (trace_is_alloc(event) || raw->op == GS_TRACE_CHUNK_MADE || raw->op == GS_TRACE_OPENED)
+        event->at_ns += raw->took_ns;
+}
+
+static bool add_event(struct reader *reader, const struct gs_trace_event *raw,
+                      const unsigned char *frames, uint32_t thread)
+{
+    struct trace *trace = reader->trace;
+    uint64_t end = raw->time_ns + raw->took_ns;
+    struct trace_event *event;
+
+    if (trace->count == reader->room) {
+        size_t room = reader->room ? reader->room * 2 : 1024;
+        struct trace_event *events = realloc(trace->events, room * sizeof *events);
+
+        if (!events)
+            return out_of_memory(reader);
+        trace->events = events;
+        reader->room = room;
+    }
+    event = &trace->events[trace->count++];
+    fill(event, raw, thread);
+    event->frames = frames;
+    trace->has_device[raw->device] = true;
+    if (end > trace->duration_ns)
+        trace->duration_ns = end;
+    return true;
+}
+
+static bool note_thread(struct reader *reader, uint32_t thread)
+{
+    uint32_t *threads;
+
+    for (size_t i = reader->trace->threads; i-- > 0;)
+        if (reader->threads[i] == thread)
+            return true;
+    if (reader->trace->threads == reader->thread_room) {
+        reader->thread_room = reader->thread_room * 2 + 16;
+        threads = realloc(reader->threads, reader->thread_room * sizeof *threads);
+        if (!threads)
+            return out_of_memory(reader);
+        reader->threads = threads;
+    }
+    reader->threads[reader->trace->threads++] = thread;
+    return true;
+}
+
+static bool read_events(struct reader *reader, const unsigned char *at, size_t left,
+                        uint32_t thread)
+{
+    struct gs_trace_event raw;
+    const char *fault;
+
+    if (left > 0 && !note_thread(reader, thread))
+        return false;
+    while (left > 0) {
+        size_t size;
+
+        if (left < sizeof raw)
+            return damaged(reader, "ends within an event");
+        memcpy(&raw, at, sizeof raw);
+        size = sizeof raw + raw.frames * sizeof(uint64_t);
+        if (size > left)
+            return damaged(reader, "ends within a call stack");
+        fault = fault_of(&raw);
+        if (fault)
+            return damaged(reader, fault);
+        if (!add_event(reader, &raw, at + sizeof raw, thread))
+            return false;
+        at += size, left -= size;
+    }
+    return true;
+}
+
+/* By when they took effect; those of one moment as in the file. A chunk that is made for an
+ * allocation comes so before it, though the allocation's event is written first: it begins first.
+ */
+static int by_time(const void *a, const void *b)
+{
+    const struct trace_event *x = a, *y = b;
+
+    if (x->at_ns != y->at_ns)
+        return x->at_ns < y->at_ns ? -1 : 1;
+    return x->frames < y->frames ? -1 : x->frames > y->frames; /* their order in the file */
+}
+
+/* ---- Blocks --------------------------------------------------------------------------------- */
+
+static bool read_devices(struct reader *reader, const unsigned char *at, size_t left)
+{
+    struct gs_trace_device device;
+
+    for (; left >= sizeof device; at += sizeof device, left -= sizeof device) {
+        memcpy(&device, at, sizeof device);
+        if (device.device > 255)
+            return damaged(reader, "has a GPU of a number that cannot be");
+        if (device.bytes > MOST_BYTES)
+            return damaged(reader, "has a GPU of more memory than there can be");
+        device.name[sizeof device.name - 1] = 0;
+        reader->trace->devices[device.device] = device;
+        reader->trace->has_device[device.device] = true;
+    }
+    return left == 0 || damaged(reader, "ends within a GPU");
+}
+
+static bool read_modules(struct reader *reader, const unsigned char *at, size_t left)
+{
+    char *text = realloc(reader->trace->modules, reader->modules + left + 2);
+
+    if (!text)
+        return out_of_memory(reader);
+    if (memchr(at, 0, left))
+        left = (size_t)((const unsigned char *)memchr(at, 0, left) - at);
+    memcpy(text + reader->modules, at, left);
+    reader->modules += left;
+    text[reader->modules++] = '\n';
+    text[reader->modules] = 0;
+    reader->trace->modules = text;
+    return true;
+}
+
+static bool read_block(struct reader *reader, const struct gs_trace_block *block)
+{
+    const unsigned char *at = reader->bytes + reader->at + sizeof *block;
+    size_t left = block->size - sizeof *block;
+
+    reader->trace->waited_ns += block->waited_ns;
+    switch (block->kind) {
+    case GS_TRACE_EVENTS:
+        return read_events(reader, at, left, block->thread);
+    case GS_TRACE_MODULES:
+        return read_modules(reader, at, left);
+    case GS_TRACE_DEVICES:
+        return read_devices(reader, at, left);
+    case GS_TRACE_END:
+        reader->trace->ended = true;
+        return true;
+    default:
+        return damaged(reader, "is of no kind that there is");
+    }
+}
+
+/* A file that grew before its bytes were there ends in zeros. */
+static bool is_all_zero(const unsigned char *at, size_t size)
+{
+    while (size > 0 && at[size - 1] == 0)
+        size--;
+    return size == 0;
+}
+
+static bool read_blocks(struct reader *reader)
+{
+    struct gs_trace_block block;
+    size_t left;
+
+    for (; (left = reader->size - reader->at) > 0; reader->at += block.size) {
+        const unsigned char *at = reader->bytes + reader->at;
+
+        reader->trace->cut = left < sizeof block || is_all_zero(at, left);
+        if (reader->trace->cut)
+            return true;
+        memcpy(&block, at, sizeof block);
+        if (block.magic != GS_TRACE_BLOCK_MAGIC)
+            return damaged(reader, "does not begin as one");
+        if (block.size < sizeof block || block.size > MOST_BLOCK)
+            return damaged(reader, "is of a size that cannot be");
+        if (block.waited_ns > MOST_TIME)
+            return damaged(reader, "tells a wait that cannot be");
+        reader->trace->cut = block.size > left;
+        if (reader->trace->cut)
+            return true;
+        if (!read_block(reader, &block))
+            return false;
+    }
+    return true;
+}
+
+bool trace_read(const char *path, struct trace *ret_trace)
+{
+    struct reader reader = {.path = path, .trace = ret_trace};
+    bool read;
+
+    memset(ret_trace, 0, sizeof *ret_trace);
+    ret_trace->bytes = load(path, &reader.size);
+    if (!ret_trace->bytes)
+        return command_complain("'%s' cannot be read: %s", path, strerror(errno)), false;
+    reader.bytes = ret_trace->bytes;
+    read = read_header(&reader) && read_blocks(&reader);
+    if (read && !ret_trace->modules && !(ret_trace->modules = strdup("")))
+        read = out_of_memory(&reader);
+    free(reader.threads);
+    if (!read)
+        trace_free(ret_trace);
+    else if (ret_trace->count > 0)
+        qsort(ret_trace->events, ret_trace->count, sizeof *ret_trace->events, by_time);
+    return read;
+}
+
+void trace_free(struct trace *trace)
+{
+    free(trace->events);
+    free(trace->modules);
+    free(trace->bytes);
+    memset(trace, 0, sizeof *trace);
+}
+
+/* ---- What an event is ----------------------------------------------------------------------- */
+
+uint64_t trace_frame(const struct trace_event *event, unsigned n)
+{
+    uint64_t address;
+
+    memcpy(&address, event->frames + n * sizeof address, sizeof address);
+    return address;
+}
+
+bool trace_is_alloc(const struct trace_event *event)
+{
+    return event->op == GS_TRACE_ALLOC || event->op == GS_TRACE_ALLOC_ASYNC;
+}
+
+bool trace_is_free(const struct trace_event *event)
+{
+    return event->op == GS_TRACE_FREE || event->op == GS_TRACE_FREE_ASYNC;
+}
+
+bool trace_did(const struct trace_event *event)
+{
+    return event->result == 0 && event->outcome != GS_TRACE_REFUSED;
+}
+
+const char *trace_call_name(const struct trace_event *event)
+{
+    static const char *const names[] = {[GS_TRACE_ALLOC] = "cuMemAlloc",
+                                        [GS_TRACE_FREE] = "cuMemFree",
+                                        [GS_TRACE_ALLOC_ASYNC] = "cuMemAllocAsync",
+                                        [GS_TRACE_FREE_ASYNC] = "cuMemFreeAsync",
+                                        [GS_TRACE_CHUNK_MADE] = "chunk made",
+                                        [GS_TRACE_CHUNK_GONE] = "chunk given back",
+                                        [GS_TRACE_EXPORTED] = "exported",
+                                        [GS_TRACE_OPENED] = "opened",
+                                        [GS_TRACE_CLOSED] = "closed",
+                                        [GS_TRACE_FIGURES] = "figures"};
+
+    return names[event->op];
+}
+
+const char *trace_outcome_name(const struct trace_event *event)
+{
+    static const char *const names[] = {[GS_TRACE_NONE] = "none",
+                                        [GS_TRACE_CACHED] = "cached",
+                                        [GS_TRACE_FURTHER] = "further",
+                                        [GS_TRACE_NEW] = "new memory",
+                                        [GS_TRACE_WAITED] = "after waiting",
+                                        [GS_TRACE_DRIVER] = "the driver's",
+                                        [GS_TRACE_REFUSED] = "refused"};
+
+    return names[event->outcome];
+}

@@ -1,0 +1,15 @@
+/*
+ * Where the reports of allocations that were refused go besides the log (the option
+ * pool.oom_report): each is appended to a file as a line of JSON.
+ */
+#ifndef GPUSHIM_SHIM_OOM_REPORT_H
+#define GPUSHIM_SHIM_OOM_REPORT_H
+
+#include <stddef.h>
+
+/* Before gs_oom_report is called. */
+void gs_oom_report_to(const char *path);
+/* struct gs_core_options has it. */
+void gs_oom_report(const char *line, size_t length);
+
+#endif

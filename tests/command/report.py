@@ -1,0 +1,375 @@
+"""gpushim report: what it says of traces, good ones and damaged ones, and what it turns them into.
+
+usage: report.py GPUSHIM
+"""
+import csv
+import ctypes
+import json
+import os
+import pickle
+import random
+import re
+import subprocess
+import sys
+import tempfile
+
+import trace_file as t
+
+gpushim = os.path.realpath(sys.argv[1])
+environment = {name: value for name, value in os.environ.items()
+               if not name.startswith(('GPUSHIM_', 'LD_PRELOAD'))}
+environment.update(GPUSHIM_CONFIG='', LC_ALL='C')
+BASE, MIB = 0x7f0000000000, 1 << 20
+DAMAGES = 400
+faults = []
+
+
+def check(right, what):
+    if not right:
+        faults.append(what)
+
+
+def run(*arguments):
+    return subprocess.run([gpushim, 'report', *arguments], env=environment, errors='replace', timeout=60,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False)
+
+
+def expect(arguments, status, out='', err=''):
+    ran = run(*arguments)
+    if (ran.returncode != status or not re.fullmatch(out, ran.stdout, re.S)
+            or not re.fullmatch(err, ran.stderr, re.S)):
+        faults.append(f'{arguments}: it ended with {ran.returncode}, not {status}, wrote {ran.stdout!r} and '
+                      f'{ran.stderr!r}, not {out!r} and {err!r}')
+    return ran.stdout
+
+
+def rows_of(path, err=''):
+    out = expect([path, '--json'], 0, '.*', err)
+    try:
+        return json.loads(out)
+    except ValueError:
+        faults.append(f'{path}: {out!r} is no JSON')
+        return {'devices': [{}], 'slowest': []}
+
+
+def compare(what, rows, **expected):
+    for name, value in expected.items():
+        check(rows.get(name) == value, f'{what}: {name} is {rows.get(name)}, not {value}')
+
+
+def sample(path):
+    """One thread; chunks of 8 MiB, blocks in them, one that is the driver's own, one refused."""
+    truth, chance = t.Truth(), random.Random(17)
+    for chunk in range(4):
+        truth.add(t.call, t.CHUNK_MADE, BASE + chunk * 8 * MIB, 8 * MIB, took=30000)
+    for step in range(500):
+        address = BASE + chance.randrange(32) * MIB
+        if address in truth.live:
+            truth.free(address, op=chance.choice([t.FREE, t.FREE_ASYNC]), stream=step % 3)
+        else:
+            truth.alloc(address, MIB - 512 * (step % 5), op=chance.choice([t.ALLOC, t.ALLOC_ASYNC]),
+                        stream=step % 3)
+    truth.alloc(0x500000000000, 3 * MIB, outcome=t.DRIVER, took=7_000_000)
+    truth.add(t.call, t.ALLOC, 0, (1 << 64) - 1, outcome=t.REFUSED, result=t.OUT_OF_MEMORY)
+    truth.add(t.figures, truth.now, 5 * MIB, 3 * MIB, MIB)
+    blocks = [truth.events[i:i + 100] for i in range(0, len(truth.events), 100)]
+    t.write(path, t.header(), t.devices((0, 80 << 30, b'Some GPU')),
+            *[t.block(t.EVENTS, b''.join(events), waited=1000) for events in blocks], t.block(t.END))
+    return truth
+
+
+# ---- What it says --------------------------------------------------------------------------------
+
+def tells(folder):
+    path = f'{folder}/sample'
+    truth = sample(path)
+    rows = rows_of(path)
+    compare('a trace', rows, program='trainer', pid=4711, events=len(truth.events), threads=1, ended=True,
+            cut=False, missing=None, allocations=truth.allocations, frees=truth.frees, refused=1,
+            unknown_frees=0, gone_with_their_context=0, waited_for_file_ns=1000 * 6, began_ns=t.BEGAN)
+    device = rows['devices'][0]
+    compare('its GPU', device, device=0, name='Some GPU', bytes=80 << 30, live_peak_bytes=truth.peak,
+            reserved_peak_bytes=32 * MIB, cached_peak_bytes=5 * MIB, retired_peak_bytes=3 * MIB,
+            limbo_peak_bytes=MIB, never_freed=len(truth.live), never_freed_bytes=sum(truth.live.values()),
+            uuid=bytes(range(16)).hex())
+    held = device.get('holders_at_peak', [])
+    check(sum(holder['bytes'] for holder in held) == truth.peak and all(holder['by_size'] for holder in held),
+          f'who holds the peak: {held}')
+    check([holder['bytes'] for holder in held] == sorted((holder['bytes'] for holder in held), reverse=True),
+          f'not the largest first: {held}')
+    check(rows['slowest'][0] == {'call': 'cuMemAlloc', 'took_ns': 7_000_000, 'bytes': 3 * MIB, 'device': 0,
+                                 'time_ns': rows['slowest'][0]['time_ns'], 'thread': 4711,
+                                 'outcome': "the driver's"} and len(rows['slowest']) == 10,
+          f'the slowest: {rows["slowest"]}')
+    expect([path], 0, rf'program +trainer, pid 4711, .*calls +{truth.allocations} allocations, {truth.frees} frees'
+                      rf'.*failed +1 allocations, 0 frees\n.*GPU 0, Some GPU, 80.0 GiB\npeaks .*reserved 32.0 MiB'
+                      rf'.*held at the peak.*never freed: {len(truth.live)} blocks.*slowest calls:\n +7 ms  cuMemAlloc'
+                      r' of 3.0 MiB, the driver.s.*')
+
+
+def nothing_recorded(folder):
+    path = t.write(f'{folder}/nothing', t.header(), t.block(t.END))
+    compare('nothing', rows_of(path), events=0, allocations=0, devices=[], slowest=[], duration_ns=0)
+    for option in '--html', '--perfetto', '--memory-viz', '--rmm':
+        expect([path, option, f'{folder}/out'], 0)
+
+
+def threads(folder):
+    """Two threads' events, each in a block: a block given by one is used by the other meanwhile."""
+    one = [t.call(1000, t.ALLOC, BASE, MIB, outcome=t.NEW), t.call(5000, t.FREE, BASE, took=4000)]
+    # Begins before the free does, and gets the memory when that is under way.
+    two = [t.call(4800, t.ALLOC, BASE, 2 * MIB, outcome=t.WAITED, took=3000, device=0),
+           t.call(20000, t.ALLOC, BASE + MIB, MIB, device=3)]
+    path = t.write(f'{folder}/threads', t.header(), t.block(t.EVENTS, b''.join(two), 12),
+                   t.block(t.EVENTS, b''.join(one), 11), t.block(t.END))
+    rows = rows_of(path)
+    compare('threads', rows, threads=2, allocations=3, frees=1, gone_with_their_context=0, unknown_frees=0)
+    check([(row['device'], row['live_peak_bytes'], row['never_freed']) for row in rows['devices']] ==
+          [(0, 2 * MIB, 1), (3, MIB, 1)], f'devices: {rows["devices"]}')
+
+
+def new_memory(folder):
+    """An allocation's event comes before that of the chunk that was made for it: it began first."""
+    events = [t.call(1000, t.ALLOC, BASE + 512, MIB, outcome=t.NEW, took=9000),
+              t.call(2000, t.CHUNK_MADE, BASE, 2 * MIB, took=5000)]
+    path = t.write(f'{folder}/new', t.header(), t.block(t.EVENTS, b''.join(events)), t.block(t.END))
+    expect([path, '--memory-viz', f'{folder}/new.pickle'], 0)
+    with open(f'{folder}/new.pickle', 'rb') as file:
+        snapshot = pickle.load(file)
+    check([(one['address'], one['total_size']) for one in snapshot['segments']] == [(BASE, 2 * MIB)] and
+          [entry['action'] for entry in snapshot['device_traces'][0]] == ['segment_alloc', 'alloc'],
+          f'new memory: {snapshot}')
+
+
+def odd_frees(folder):
+    events = [t.call(10, t.FREE, BASE), t.call(1000, t.FREE, 0), t.call(2000, t.ALLOC, BASE, MIB),
+              t.call(3000, t.ALLOC, BASE, 2 * MIB), t.call(4000, t.FREE, BASE, result=1),
+              t.call(5000, t.EXPORTED, BASE), t.call(6000, t.OPENED, 1, MIB)]
+    path = t.write(f'{folder}/odd', t.header(), t.block(t.EVENTS, b''.join(events)), t.block(t.END))
+    rows = rows_of(path)
+    compare('odd frees', rows, frees=2, unknown_frees=1, failed_frees=1, gone_with_their_context=1, exported=1,
+            opened=1)
+    compare('odd frees', rows['devices'][0], live_peak_bytes=2 * MIB, never_freed=1)
+
+
+def stacks(folder):
+    """Frames become module, place and function; blocks of one stack are one holder."""
+    libc = ctypes.CDLL('libc.so.6')
+    function = ctypes.cast(libc.malloc, ctypes.c_void_p).value
+    with open('/proc/self/maps', encoding='utf-8') as file:
+        lines = [line for line in file if ' r-x' in line]
+    maps = next(line for line in lines if int(line.split('-')[0], 16) <= function < int(
+        line.split()[0].split('-')[1], 16))
+    start, offset, path = int(maps.split('-')[0], 16), int(maps.split()[2], 16), maps.split()[5]
+    place = f'{os.path.basename(path)}+0x{function + 4 - start + offset:x}'
+    known, unknown = (function + 4, 0x10), (0x10, 0x20, 0x30)
+    events = [t.call(1000 * i, t.ALLOC, BASE + i * MIB, (i + 1) * 4096, frames=known if i % 3 else unknown)
+              for i in range(9)]
+    trace = t.write(f'{folder}/stacks', t.header(stacks=True), t.block(t.EVENTS, b''.join(events)),
+                    t.block(t.MODULES, ''.join(lines).encode()), t.block(t.END))
+    held = rows_of(trace)['devices'][0]['holders_at_peak']
+    check([(holder['bytes'], holder['blocks'], holder['by_size']) for holder in held] ==
+          [(4096 * 33, 6, False), (4096 * 12, 3, False)], f'stacks: {held}')
+    check(re.fullmatch(rf'\w*malloc \({re.escape(place)}\)', held[0]['stack'][0]) and
+          held[0]['stack'][1:] == ['0x10'] and held[1]['stack'] == ['0x10', '0x20', '0x30'], f'frames: {held}')
+    expect([trace], 0, rf'.*\d  \w*malloc \({re.escape(place)}\)\n +0x10\n.*')
+    # What cannot be a line, and files that are no ELF files, leave places as they are.
+    broken = b'\nx\n7f-\nffff-0 r-xp 0 0 0 /x\n0-100 r-xp 0 0:0 1   ' + folder.encode() + b'/stacks\n\xff\xfe'
+    trace = t.write(f'{folder}/broken', t.header(stacks=True), t.block(t.MODULES, broken),
+                    t.block(t.EVENTS, b''.join(events)))
+    held = rows_of(trace, ".*: the file has no end: .*\n")['devices'][0]['holders_at_peak']
+    check(held[1]['stack'] == ['stacks+0x10', 'stacks+0x20', 'stacks+0x30'], f'broken modules: {held}')
+
+
+# ---- What is wrong -------------------------------------------------------------------------------
+
+def cut(folder):
+    """Cut anywhere, it is read up to there, and that is said."""
+    whole = f'{folder}/whole'
+    sample(whole)
+    with open(whole, 'rb') as file:
+        content = file.read()
+    first = t.HEADER.size + t.BLOCK.size + t.DEVICE.size
+    for size in [*range(first + 1, len(content), 997), len(content) - 1]:
+        path = t.write(f'{folder}/cut', content[:size])
+        whole_blocks = (size - first) // (t.BLOCK.size + 100 * t.CALL.size)
+        events = 507 if size == len(content) - 1 else whole_blocks * 100
+        said = f"gpushim: '{re.escape(path)}': the file (ends within a block|has no end): .*\n"
+        compare(f'cut at {size}', rows_of(path, said), ended=False, events=events)
+    path = t.write(f'{folder}/zeros', content[:first + 4824], bytes(5000))
+    compare('zeros', rows_of(path, '.*ends within a block: the process was killed, or the disk was full.*'),
+            cut=True, events=100)
+
+
+def refused(folder):
+    good = t.call(1, t.ALLOC, BASE, MIB)
+    for content, said in (
+            (b'', 'is no trace; gpushim record writes them'), (b'x' * 500, 'is no trace; .*'),
+            (t.header()[:50], 'ends within its first 104 bytes: nothing was recorded'),
+            (t.header(version=2), 'is of version 2, and this program reads version 1; use .*'),
+            (t.header(size=90), 'is damaged: it says that its first block is at byte 90; .*'),
+            (t.header(size=900), 'is damaged: it says that its first block is at byte 900; .*'),
+            (t.header() + b'x' * 24, 'is damaged: the block at byte 104 does not begin as one; .*'),
+            (t.header() + t.BLOCK.pack(t.BLOCK_MAGIC, 23, 1, 1, 0), '.* 104 is of a size that cannot be; .*'),
+            (t.header() + t.BLOCK.pack(t.BLOCK_MAGIC, 1 << 31, 1, 1, 0), '.* 104 is of a size that cannot be; .*'),
+            (t.header() + t.block(t.EVENTS, waited=1 << 63), '.* tells a wait that cannot be; .*'),
+            (t.header() + t.block(9), '.* is of no kind that there is; .*'),
+            (t.header() + t.block(t.EVENTS, good + b'x'), '.* ends within an event; .*'),
+            (t.header() + t.block(t.EVENTS, t.call(1, 1, 1, 1, frames=[1, 2])[:-8]), '.* ends within a call stack; .*'),
+            (t.header() + t.block(t.EVENTS, t.call(1, 0, 1, 1)), '.* has an event of no kind .*'),
+            (t.header() + t.block(t.EVENTS, t.call(1, 99, 1, 1)), '.* has an event of no kind .*'),
+            (t.header() + t.block(t.EVENTS, t.call(1, 1, 1, 1, outcome=77)), '.* has an event of no outcome .*'),
+            (t.header() + t.block(t.EVENTS, t.call(1 << 63, 1, 1, 1)), '.* has an event of a time that cannot be.*'),
+            (t.header() + t.block(t.EVENTS, t.call(1, 1, 1, 1 << 60)), '.* more memory than there can be; .*'),
+            (t.header() + t.block(t.EVENTS, t.figures(1, 1 << 63)), '.* has figures of more memory .*'),
+            (t.header() + t.devices((300, 1, b'')), '.* has a GPU of a number that cannot be; .*'),
+            (t.header() + t.block(t.DEVICES, b'x' * 95), '.* ends within a GPU; .*')):
+        path = t.write(f'{folder}/refused', content)
+        expect([path], 1, '', f"gpushim: '{re.escape(path)}' {said}\n")
+        expect([path, '--json'], 1, '', f"gpushim: '{re.escape(path)}' {said}\n")
+    expect([folder], 1, '', f"gpushim: '{re.escape(folder)}' cannot be read: Is a directory\n")
+    expect([folder + '/none'], 1, '', '.* cannot be read: No such file or directory\n')
+    expect(['/dev/null'], 1, '', '.* cannot be read: .*\n')
+
+
+def damage(folder):
+    """Bytes changed, cut out and put in, anywhere: it reads what there is or says what is wrong."""
+    path, chance = f'{folder}/damaged', random.Random(4)
+    whole = t.header() + t.devices((0, 80 << 30, b'Some GPU'))
+    frames = t.block(t.EVENTS, b''.join(t.call(i, i % 10 + 1, BASE + i, MIB, i % 4, frames=range(i % 7))
+                                        for i in range(40)))
+    content = whole + frames * 3 + t.block(t.MODULES, b'0-ffff r-xp 0 0:0 1 /proc/self/exe\n')
+    seen = set()
+    for number in range(DAMAGES):
+        bytes_ = bytearray(content)
+        for _ in range(chance.choice([1, 1, 3, 20])):
+            at = chance.randrange(len(bytes_)) if chance.random() < .6 else chance.randrange(400)
+            size = chance.choice([1, 1, 4, 8, 48])
+            way = chance.randrange(4)
+            bytes_[at:at + size] = (chance.randbytes(size), b'\xff' * size, b'', bytes_[at:at + size] * 2)[way]
+        t.write(path, bytes(bytes_))
+        option = [[], ['--json'], ['--html', f'{folder}/d'], ['--memory-viz', f'{folder}/d'],
+                  ['--perfetto', f'{folder}/d'], ['--rmm', f'{folder}/d']][number % 6]
+        ran = run(path, *option)
+        seen.add(ran.returncode)
+        if ran.returncode not in (0, 1) or (ran.returncode == 1 and not ran.stderr.startswith('gpushim: ')):
+            faults.append(f'damage {number} {option}: it ended with {ran.returncode}, {ran.stderr!r}')
+    check(seen == {0, 1}, f'damaged files ended with {seen} alone')
+
+
+def usage(folder):
+    path = f'{folder}/sample'
+    expect([], 2, '', 'gpushim: report: the FILE to read is missing\nusage: .*')
+    expect([path, path], 2, '', 'gpushim: report does not know .*\nusage: .*')
+    expect(['--nothing'], 2, '', "gpushim: report does not know '--nothing'\nusage: .*")
+    expect([path, '--html'], 2, '', 'gpushim: --html: the file to write is missing after it\nusage: .*')
+    expect(['--help'], 0, 'usage: gpushim report .*')
+    expect([path, '--html', f'{folder}/none/x'], 1, '', '.*/none/x. cannot be written: No such file or directory\n')
+    expect([path, '--rmm', '/dev/null'], 1, '', '.*/dev/null. cannot be written: Invalid argument\n')
+    check(not os.path.isfile('/dev/null'), '/dev/null was replaced')
+
+
+# ---- What it turns them into ---------------------------------------------------------------------
+
+def to_perfetto(path, out, truth):
+    expect([path, '--perfetto', out], 0)
+    with open(out, encoding='utf-8') as file:
+        entries = json.load(file)['traceEvents']
+    counters = {}
+    for entry in entries:
+        check(entry['ph'] in 'MCX' and {'name', 'pid', 'tid', 'args'} <= set(entry), f'Perfetto: {entry}')
+        if entry['ph'] == 'C':
+            counters.setdefault(entry['name'], []).append(entry['args']['bytes'])
+    check(max(counters['GPU 0 live']) == truth.peak and counters['GPU 0 live'][-1] == sum(truth.live.values()),
+          f'Perfetto: live {max(counters["GPU 0 live"])}, {counters["GPU 0 live"][-1]}')
+    check(max(counters['GPU 0 reserved']) == 32 * MIB and counters['GPU 0 limbo'] == [MIB], 'Perfetto: counters')
+    slices = [entry for entry in entries if entry['ph'] == 'X']
+    check(sum(entry['name'].startswith('cuMemAlloc') for entry in slices) == truth.allocations + 1,
+          'Perfetto: allocations')
+    check(max(entry['dur'] for entry in slices) == 7000 and slices[0]['ts'] == 1.0, 'Perfetto: microseconds')
+
+
+def to_rmm(path, out, truth):
+    expect([path, '--rmm', out], 0)
+    with open(out, encoding='utf-8', newline='') as file:
+        reader = csv.DictReader(file)
+        rows = list(reader)
+    check(reader.fieldnames == ['Thread', 'Time', 'Action', 'Pointer', 'Size', 'Stream'], f'RMM: {reader.fieldnames}')
+    live, now, peak = {}, 0, 0
+    for row in rows:
+        check(re.fullmatch(r'\d\d:\d\d:\d\d\.\d{6}', row['Time']) and int(row['Thread']) == 4711, f'RMM: {row}')
+        if row['Action'] == 'allocate':
+            live[int(row['Pointer'], 16)] = int(row['Size'])
+            now += int(row['Size'])
+        elif row['Action'] == 'free':
+            check(live.pop(int(row['Pointer'], 16), None) == int(row['Size']), f'RMM: a free of what is not: {row}')
+            now -= int(row['Size'])
+        else:
+            check(row['Action'] == 'allocate failure' and row['Pointer'] == '(nil)', f'RMM: {row}')
+        peak = max(peak, now)
+    check(peak == truth.peak and live == truth.live, f'RMM: a peak of {peak}, not {truth.peak}')
+
+
+def to_memory_viz(path, out, truth):
+    """As memory_viz reads it: from the segments at the end backwards, each block in a segment."""
+    expect([path, '--memory-viz', out], 0)
+    with open(out, 'rb') as file:
+        snapshot = pickle.load(file)
+    segments = {one['address']: one['total_size'] for one in snapshot['segments']}
+    live = {}
+    for segment in snapshot['segments']:
+        at = segment['address']
+        for block in segment['blocks']:
+            check(block['address'] == at and block['requested_size'] <= block['size'], f'memory_viz: {block}')
+            if block['state'] == 'active_allocated':
+                live[at] = block['size']
+            at += block['size']
+        check(at == segment['address'] + segment['total_size'], f'memory_viz: holes in {segment}')
+    check(live == truth.live, f'memory_viz: {len(live)} blocks at the end, not {len(truth.live)}')
+    peak = now = sum(live.values())
+    for entry in reversed(snapshot['device_traces'][0]):
+        action, address, size = entry['action'], entry['addr'], entry['size']
+        if action == 'free_completed':
+            live[address] = size
+            now += size
+        elif action == 'alloc':
+            check(live.pop(address, None) == size, f'memory_viz: {entry}')
+            now -= size
+        elif action == 'segment_free':
+            segments[address] = size
+        elif action == 'segment_alloc':
+            check(segments.pop(address, None) == size, f'memory_viz: {entry}')
+        else:
+            check(action in ('free_requested', 'oom'), f'memory_viz: {entry}')
+        if action in ('free_completed', 'alloc') and address in live:
+            check(any(start <= address and address + size <= start + whole for start, whole in segments.items()),
+                  f'memory_viz: in no segment: {entry}')
+        peak = max(peak, now)
+    check(peak == truth.peak and not live and not segments and now == 0, f'memory_viz: {peak}, {live}, {segments}')
+    check(sum(entry['action'] == 'oom' for entry in snapshot['device_traces'][0]) == 1, 'memory_viz: oom')
+
+
+def converts(folder):
+    path = f'{folder}/sample'
+    truth = sample(path)
+    to_perfetto(path, f'{folder}/out.json', truth)
+    to_rmm(path, f'{folder}/out.csv', truth)
+    to_memory_viz(path, f'{folder}/out.pickle', truth)
+    path = t.write(f'{folder}/name', t.header(b'</script><b>\xff'), t.block(t.EVENTS, t.call(1, t.ALLOC, 1, 1)),
+                   t.block(t.END))
+    expect([path, '--html', f'{folder}/page'], 0)
+    with open(f'{folder}/page', encoding='utf-8') as file:
+        page = file.read()
+    check(page.count('</script>') == 2 and '<b>' not in page, 'a name ends the page\'s script')
+    check(not re.search(r'(src|href)=|url\(|https?://(?!www.w3.org/2000/svg)', page), 'the page names other pages')
+
+
+with tempfile.TemporaryDirectory(prefix='gpushim-report-') as scratch:
+    for prove in tells, nothing_recorded, threads, new_memory, odd_frees, stacks, cut, refused, damage, usage, converts:
+        try:
+            prove(scratch)
+        except (KeyError, IndexError, ValueError) as error:
+            faults.append(f'{prove.__name__}: {error!r}')
+for each in faults[:40]:
+    print(each)
+sys.exit(1 if faults else 0)

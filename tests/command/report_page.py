@@ -1,0 +1,138 @@
+"""The page of gpushim report in a browser: it draws itself without a fault and without a network, and what it
+adds up agrees with the trace. Skipped where there is no chromium.
+
+usage: report_page.py GPUSHIM
+"""
+import glob
+import html
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import trace_file as t
+
+gpushim = os.path.realpath(sys.argv[1])
+environment = {name: value for name, value in os.environ.items()
+               if not name.startswith(('GPUSHIM_', 'LD_PRELOAD', 'LD_LIBRARY_PATH'))}
+environment['GPUSHIM_CONFIG'] = ''
+browser = shutil.which('chromium') or shutil.which('chromium-browser') or shutil.which('google-chrome')
+BASE, MIB = 0x7f0000000000, 1 << 20
+MANY = 100_000  # events
+faults = []
+
+
+def check(right, what):
+    if not right:
+        faults.append(what)
+
+
+def many(path):
+    """Chunks with blocks of many sizes, freed in any order; a few of another GPU."""
+    truth, other, chance = t.Truth(), t.Truth(device=2), random.Random(5)
+    chunks = 40
+    for chunk in range(chunks):
+        truth.add(t.call, t.CHUNK_MADE, BASE + chunk * 32 * MIB, 32 * MIB, took=20000)
+    truth.alloc(0x600000000000, 5 * MIB, outcome=t.DRIVER)
+    while len(truth.events) < MANY:
+        address = BASE + chance.randrange(chunks * 32) * MIB
+        if address in truth.live:
+            truth.free(address)
+        elif chance.random() < .4:
+            truth.alloc(address, chance.choice([512, 4096, 100_000, MIB]), frames=[0x1000 + address % 7])
+        if len(truth.events) % 50 == 0:
+            truth.add(t.figures, truth.now, 7 * MIB, 2 * MIB, MIB)
+    for number in range(5):
+        other.alloc(BASE * 2 + number * MIB, MIB)
+    parts = [t.block(t.EVENTS, b''.join(truth.events[i:i + 1000])) for i in range(0, len(truth.events), 1000)]
+    t.write(path, t.header(b'<b>&amp;"', True), t.devices((0, 80 << 30, b'A GPU')), *parts,
+            t.block(t.EVENTS, b''.join(other.events), thread=2))
+    return truth, len(truth.events) + len(other.events)
+
+
+def open_page(folder, page):
+    """The page's elements once it has drawn itself, what the browser logged, and what it fetched."""
+    log = f'{folder}/net.json'
+    ran = subprocess.run([browser, '--headless', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage',
+                          f'--user-data-dir={folder}/profile', '--host-resolver-rules=MAP * ~NOTFOUND',
+                          '--enable-logging=stderr', '--v=0', f'--log-net-log={log}', '--no-first-run',
+                          '--disable-background-networking', '--disable-component-update', '--disable-sync',
+                          '--window-size=1160,1500', '--dump-dom', f'file://{page}'],
+                         env=environment | {'HOME': folder}, capture_output=True, text=True, errors='replace',
+                         timeout=240, check=False)
+    fetched = set()
+    for path in glob.glob(log):
+        with open(path, encoding='utf-8') as file:
+            fetched = set(re.findall(r'"url":"([^"]*)"', file.read()))
+    check(ran.returncode == 0, f'the browser ended with {ran.returncode}: {ran.stderr[-500:]}')
+    return ran.stdout, [line for line in ran.stderr.splitlines() if ':CONSOLE' in line], fetched
+
+
+def value(dom, name):
+    found = re.search(rf'<(?:dd|output)[^>]* id="{name}"([^>]*)>', dom) or re.search(
+        rf'<(?:dd|output) id="{name}"([^>]*)>', dom)
+    number = found and re.search(r'data-value="(\d+)"', found[1])
+    return int(number[1]) if number else None
+
+
+def agrees(dom, truth, events):
+    expected = {'total-allocations': truth.allocations + 5, 'total-frees': truth.frees, 'total-refused': 0,
+                'total-events': events, 'peak-live': truth.peak, 'peak-reserved': 40 * 32 * MIB,
+                'peak-cached': 7 * MIB, 'peak-retired': 2 * MIB, 'peak-limbo': MIB,
+                'never-freed': len(truth.live),
+                # What the script added up by itself of the blocks that are there at the peak.
+                'map-live': truth.peak, 'map-chunks': 40, 'map-reserved': 40 * 32 * MIB, 'map-outside': 5 * MIB}
+    found = {name: value(dom, name) for name in expected}
+    check(found == expected, f'the page has {found}, not {expected}')
+    check('drawn by gpushim report' in dom, 'the page did not come to its end')
+    paths = re.findall(r'<path [^>]*d="M([^"]*)"', dom)
+    check(len(paths) == 5 and all(path.count('L') <= 2002 for path in paths), f'{len(paths)} layers are drawn')
+    check(html.escape('<b>&amp;"', quote=False) in dom, 'the program\'s name is not as it is')
+    missing = re.search(r'<p class="warning" id="missing">([^<]*)<', dom)
+    check(missing and 'has no end' in missing[1], 'it does not say that the file has no end')
+    check(dom.count('<option ') == 2, 'the GPUs are not offered')
+
+
+def is_accessible(dom):
+    check('<html lang="en">' in dom and '<main>' in dom and dom.count('<h1>') == 1, 'language, main part or title lack')
+    for kind in 'input', 'select':
+        for name in re.findall(rf'<{kind} [^>]*?id="([^"]*)"', dom):
+            check(f'<label for="{name}">' in dom, f'{name} has no label')
+    for tag in re.findall(r'<(?:svg|canvas) [^>]*>', dom):
+        check('role="img"' in tag and 'aria-label' in tag, f'a drawing has no name: {tag[:80]}')
+    check(all('<caption>' in table for table in re.findall(r'<table.*?</table>', dom, re.S)), 'a table has no caption')
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix='gpushim-page-', dir='/tmp') as folder:
+        truth, events = many(f'{folder}/trace')
+        ran = subprocess.run([gpushim, 'report', f'{folder}/trace', '--html', f'{folder}/page.html'],
+                             env=environment, capture_output=True, text=True, timeout=60, check=False)
+        check(ran.returncode == 0, f'gpushim report: {ran}')
+        dom, said, fetched = open_page(folder, f'{folder}/page.html')
+        agrees(dom, truth, events)
+        is_accessible(dom)
+        check(not said, f'the browser says: {said}')
+        away = [url for url in fetched if not url.startswith(('file:', 'data:', 'chrome', 'about:'))]
+        # Some browsers look for updates of their own; the page is what counts.
+        away = [url for url in away if not re.match(r'https?://([\w.-]+\.)?(google|googleapis|gstatic)\.com/', url)]
+        check(not away, f'the page fetches {away}')
+        # The page forbids itself any: one that would is stopped, and the browser says so.
+        with open(f'{folder}/page.html', encoding='utf-8') as file:
+            page = file.read()
+        with open(f'{folder}/bad.html', 'w', encoding='utf-8') as file:
+            file.write(page.replace("'use strict';", "'use strict'; fetch('http://example.invalid/x').catch(() => 0);", 1))
+        _, said, _ = open_page(folder, f'{folder}/bad.html')
+        check(any('Content Security Policy' in line for line in said), f'a page that fetches is not noticed: {said}')
+
+
+if not browser:
+    print('skipped: there is no chromium here, in which to open the page')
+    sys.exit(77)
+main()
+for each in faults:
+    print(each)
+sys.exit(1 if faults else 0)

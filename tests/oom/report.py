@@ -1,0 +1,156 @@
+"""An allocation that is refused says where all memory is, in a line of log and in one of JSON.
+
+    report.py TAKE SHIM LIBCUDA
+"""
+import json
+import os
+import re
+import signal
+import stat
+import time
+
+from taker import MIB, PLACE, Taker, await_that, check, finish
+
+KEYS = {'time', 'pid', 'device', 'uuid', 'refused_by', 'asked_bytes', 'limit_bytes', 'total_bytes',
+        'free_bytes', 'outside_bytes', 'process', 'holders', 'others', 'help'}
+
+
+def reports(path):
+    try:
+        with open(path, encoding='ascii') as text:
+            return [json.loads(line) for line in text]
+    except FileNotFoundError:
+        return []
+
+
+def a_report_says_it_in_both_forms():
+    file = os.path.join(PLACE, 'report-%p.json')
+    taker = Taker(memory='64M', GPUSHIM_POOL_OOM_REPORT=file)
+    taker.must(f'alloc {40 * MIB}')
+    taker.must(f'create {8 * MIB}')
+    taker.refused(f'alloc {20 * MIB}')
+    taker.expect(r'no 20 MiB are left on device 0; this process has 40 MiB: 40 live, 0 cached, 0 retired, '
+                 r'0 in limbo; .*8 MiB are outside of that, 16 of 64 MiB are free; the largest free '
+                 r'piece kept here has \d+ KiB; what would help: free memory in this process, or ask '
+                 r'for less')
+    file = file.replace('%p', str(taker.pid))
+    check(stat.S_IMODE(os.stat(file).st_mode) == 0o600, 'it is for its owner alone')
+    report = reports(file)
+    check(len(report) == 1 and set(report[0]) == KEYS, f'one report with all that it has: {report}')
+    report = report[0]
+    expected = {'pid': taker.pid, 'device': 0, 'refused_by': 'driver', 'asked_bytes': 20 * MIB,
+                'limit_bytes': None, 'total_bytes': 64 * MIB, 'free_bytes': 16 * MIB,
+                'outside_bytes': 8 * MIB, 'help': ['free memory in this process, or ask for less']}
+    check({key: report[key] for key in expected} == expected, f'it says: {report}')
+    check(abs(report['time'] - time.time()) < 3600, f'of now: {report["time"]}')
+    check(re.fullmatch('GPU(-[0-9a-f]+){5}', report['uuid']), f'of which GPU: {report["uuid"]}')
+    check(report['process']['reserved_bytes'] == report['process']['live_bytes'] == 40 * MIB,
+          f'its own: {report["process"]}')
+    check(not report['others']['asked'] and report['others']['most'] == [], 'nobody else was asked')
+    taker.expect('other processes were not asked .pool.neighbours is off.')
+    taker.end()
+
+
+def a_limit_is_named():
+    file = os.path.join(PLACE, 'limit.json')
+    taker = Taker(GPUSHIM_POOL_OOM_REPORT=file, GPUSHIM_POOL_LIMIT='64M')
+    taker.must(f'alloc {40 * MIB}')
+    taker.refused(f'alloc {40 * MIB}')
+    report = reports(file)[0]
+    check(report['refused_by'] == 'pool.limit' and report['limit_bytes'] == 64 * MIB,
+          f'it says: {report}')
+    check(report['help'] == ['raise pool.limit, or free memory in this process'],
+          f'what would help: {report["help"]}')
+    taker.end()
+
+
+def it_is_said_once_a_second():
+    file = os.path.join(PLACE, 'often.json')
+    begun = time.monotonic()
+    taker = Taker(memory='64M', GPUSHIM_POOL_OOM_REPORT=file)
+    refused = taker.numbers(f'refuse 200 {65 * MIB}')[0]
+    took = time.monotonic() - begun
+    check(refused == 200, f'{refused} of 200 were refused')
+    check(1 <= len(taker.said()) <= took + 1, f'{len(taker.said())} lines in {took} s')
+    check(len(reports(file)) == len(taker.said()), f'{len(reports(file))} reports')
+    taker.end()
+
+
+def each_is_appended():
+    """Also what another process has written."""
+    file = os.path.join(PLACE, 'appended.json')
+    for _ in range(2):
+        taker = Taker(memory='64M', GPUSHIM_POOL_OOM_REPORT=file)
+        taker.refused(f'alloc {65 * MIB}')
+        taker.end()
+    check(len(reports(file)) == 2, f'two reports: {reports(file)}')
+
+
+def calls_that_are_the_drivers_are_reported_too():
+    taker = Taker(memory='64M')
+    taker.must(f'alloc {16 * MIB}')
+    taker.refused(f'create {60 * MIB}')
+    taker.expect('no 60 MiB are left on device 0; this process has 16 MiB')
+    taker.end()
+    taker = Taker(memory='64M')
+    taker.refused(f'async {70 * MIB}')
+    taker.expect('no 70 MiB are left on device 0; ')
+    taker.end()
+
+
+def a_file_that_cannot_be_written_is_named():
+    taker = Taker(memory='64M', GPUSHIM_POOL_OOM_REPORT=os.path.join(PLACE, 'none', 'x'))
+    taker.refused(f'alloc {65 * MIB}')
+    taker.expect(r'no 65 MiB are left')
+    taker.expect(r'report of pool\.oom_report cannot be written to .*/none/x \(No such file')
+    taker.end()
+
+
+def other_processes_are_named():
+    """They share a device; one of them is stopped then, and is not waited for."""
+    machine = {'SOFTCUDA_MACHINE': os.path.join(PLACE, 'machine'), 'GPUSHIM_POOL_NEIGHBOURS': 'on',
+               'GPUSHIM_POOL_DECAY': '10 min', 'memory': '512M'}
+    file = os.path.join(PLACE, 'others.json')
+    run = os.path.join(PLACE, 'run')
+    others = [Taker(**machine) for _ in range(2)]
+    for other in others:
+        other.must(f'alloc {160 * MIB}')
+    await_that(lambda: os.path.isdir(run) and
+               sum(bool(re.fullmatch('[0-9a-f]{32}', name)) for name in os.listdir(run)) >= 2,
+               'both can be asked')
+    taker = Taker(**machine, GPUSHIM_POOL_OOM_REPORT=file)
+    taker.must(f'alloc {32 * MIB}')
+
+    def both_said():
+        taker.refused(f'alloc {400 * MIB}')
+        return any(report['others']['answered'] == 2 for report in reports(file))
+    await_that(both_said, 'both say what they have')
+    found = [report for report in reports(file) if report['others']['answered'] == 2][-1:]
+    for report in found:
+        most = {one['pid']: one for one in report['others']['most']}
+        check(set(most) == {other.pid for other in others}, f'who: {report["others"]}')
+        check(all(one['live_bytes'] == 160 * MIB and one['name'] == 'take' for one in most.values()),
+              f'with what: {most}')
+        check(report['others']['reserved_bytes'] >= 320 * MIB and report['outside_bytes'] < 32 * MIB,
+              f'in all: {report}')
+        check('end other processes, or bound them by pool.limit' in report['help'],
+              f'what would help: {report["help"]}')
+    taker.expect(r'2 other processes of this user have 3\d\d MiB, \d+ of them cached: '
+                 rf'process ({others[0].pid}|{others[1].pid}) \(take\) 1\d\d, process')
+    os.kill(others[0].pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, others[0].pid, os.WSTOPPED)
+
+    def one_is_silent():
+        taker.refused(f'alloc {400 * MIB}')
+        return any(report['others']['silent'] == 1 for report in reports(file))
+    await_that(one_is_silent, 'the stopped one is counted')
+    os.kill(others[0].pid, signal.SIGCONT)
+    for one in taker, *others:
+        one.end()
+
+
+for test in [value for name, value in sorted(globals().items())
+             if callable(value) and getattr(value, '__module__', '') == '__main__' and
+             name != 'reports']:
+    test()
+finish()

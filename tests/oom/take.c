@@ -1,0 +1,244 @@
+/*
+ * A program that takes memory as its input says, a line at a time, and answers each with a line of
+ * words: results of the driver as numbers, and sizes in bytes.
+ *
+ *   alloc|async|pitch|managed|create BYTES   result
+ *   refuse TIMES BYTES                       how many of so many allocations failed
+ *   free N                                   result, of the N-th block that there is
+ *   info | info32                            result, free, total
+ *   total | total32                          result and total: of a direct call, of one that was
+ *                                            looked up, and of one by cuGetProcAddress
+ *   where SYMBOL                             the file whose function a look-up of it gives
+ *   nvml | nvml_v2 | nvml_direct             result, total, free, used: of functions that were looked
+ *                                            up, and of a direct call
+ *   nvml_where SYMBOL                        as where, of NVML
+ *
+ * With an argument it does not begin with CUDA: only NVML may be asked. It is linked with the driver, and with NVML,
+ * so that its direct calls meet what is exported before those.
+ */
+#include <cuda.h>
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BLOCKS 1024
+#define NVML   "libnvidia-ml.so.1"
+
+
+static CUdeviceptr blocks[BLOCKS];
+static int count;
+static bool has_context;
+
+typedef CUresult total_fn(size_t *bytes, CUdevice device);
+typedef CUresult total32_fn(unsigned *bytes, CUdevice device);
+typedef CUresult info32_fn(unsigned *free, unsigned *total);
+typedef CUresult find_fn(const char *symbol, void **pfn, int version, cuuint64_t flags,
+                         CUdriverProcAddressQueryResult *status);
+
+static void *look_up(const char *library, const char *symbol)
+{
+    void *handle = dlopen(library, RTLD_NOW);
+    void *found = handle ? dlsym(handle, symbol) : NULL;
+
+    if (!found)
+        exit((fprintf(stderr, "no %s: %s\n", symbol, dlerror()), 1));
+    return found;
+}
+
+static void *by_proc_address(const char *name, int version)
+{
+    find_fn *find = (find_fn *)look_up("libcuda.so.1", "cuGetProcAddress_v2");
+    CUdriverProcAddressQueryResult status;
+    void *found = NULL;
+
+    if (find(name, &found, version, 0, &status) != CUDA_SUCCESS || !found)
+        exit((fprintf(stderr, "no %s by cuGetProcAddress\n", name), 1));
+    return found;
+}
+
+static void say_where(const void *function)
+{
+    Dl_info info;
+
+    printf("%s\n", dladdr(function, &info) ? info.dli_fname : "nowhere");
+}
+
+static CUresult take(const char *how, size_t bytes)
+{
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location.type = CU_MEM_LOCATION_TYPE_DEVICE};
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr *block = &blocks[count];
+    CUresult result;
+    size_t pitch;
+
+    if (!strcmp(how, "create"))
+        return cuMemCreate(&handle, bytes, &prop, 0);
+    if (!strcmp(how, "async"))
+        result = cuMemAllocAsync(block, bytes, NULL);
+    else if (!strcmp(how, "managed"))
+        result = cuMemAllocManaged(block, bytes, CU_MEM_ATTACH_GLOBAL);
+    else if (!strcmp(how, "pitch"))
+        result = cuMemAllocPitch(block, &pitch, 1024, bytes / 1024, 4);
+    else
+        result = cuMemAlloc(block, bytes);
+    count += result == CUDA_SUCCESS && count < BLOCKS - 1;
+    return result;
+}
+
+static unsigned be_refused(unsigned times, size_t bytes)
+{
+    unsigned refused = 0;
+
+    while (times-- > 0)
+        refused += take("alloc", bytes) == CUDA_ERROR_OUT_OF_MEMORY;
+    return refused;
+}
+
+static CUresult give(int index)
+{
+    CUdeviceptr block = index < count ? blocks[index] : 0;
+
+    if (!block)
+        return CUDA_ERROR_INVALID_VALUE;
+    memmove(&blocks[index], &blocks[index + 1], (size_t)(--count - index) * sizeof *blocks);
+    return cuMemFree(block);
+}
+
+static void say_info(void)
+{
+    size_t left = 0, total = 0;
+    int result = cuMemGetInfo(&left, &total);
+
+    printf("%d %zu %zu\n", result, left, total);
+}
+
+static void say_info32(void)
+{
+    unsigned left = 0, total = 0;
+    int result = ((info32_fn *)look_up("libcuda.so.1", "cuMemGetInfo"))(&left, &total);
+
+    printf("%d %u %u\n", result, left, total);
+}
+
+static void say_total(void)
+{
+    size_t a = 0, b = 0, c = 0;
+    int result = cuDeviceTotalMem(&a, 0);
+
+    result |= ((total_fn *)look_up("libcuda.so.1", "cuDeviceTotalMem_v2"))(&b, 0);
+    result |= ((total_fn *)by_proc_address("cuDeviceTotalMem", 3020))(&c, 0);
+    printf("%d %zu %zu %zu\n", result, a, b, c);
+}
+
+static void say_total32(void)
+{
+    unsigned total = 0;
+    int result = ((total32_fn *)look_up("libcuda.so.1", "cuDeviceTotalMem"))(&total, 0);
+
+    printf("%d %u\n", result, total);
+}
+
+/* ---- NVML ---------------------------------------------------------------------------------- */
+
+struct memory {
+    unsigned long long total, free, used;
+};
+
+struct memory_v2 {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+};
+
+int nvmlInit_v2(void);
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **device);
+int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory);
+
+typedef int memory_fn(void *device, struct memory *memory);
+typedef int memory_v2_fn(void *device, struct memory_v2 *memory);
+
+/* The first device's, also before anything of CUDA is called. */
+static void *nvml_device(void)
+{
+    static char text[64] = "GPU-00000000-0000-0000-0000-000000000000";
+    void *device = NULL;
+    CUuuid uuid;
+
+    if (has_context && cuDeviceGetUuid(&uuid, 0) == CUDA_SUCCESS)
+        for (int i = 0, at = 4; i < 16; i++)
+            at += sprintf(text + at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                          (unsigned char)uuid.bytes[i]);
+    if (nvmlInit_v2() != 0 || nvmlDeviceGetHandleByUUID(text, &device) != 0)
+        exit((fprintf(stderr, "NVML has no %s\n", text), 1));
+    return device;
+}
+
+static void say_nvml(bool direct)
+{
+    memory_fn *get = (memory_fn *)look_up(NVML, "nvmlDeviceGetMemoryInfo");
+    void *device = nvml_device();
+    struct memory memory = {0};
+    int result = direct ? nvmlDeviceGetMemoryInfo(device, &memory) : get(device, &memory);
+
+    printf("%d %llu %llu %llu\n", result, memory.total, memory.free, memory.used);
+}
+
+static void say_nvml_v2(void)
+{
+    memory_v2_fn *get = (memory_v2_fn *)look_up(NVML, "nvmlDeviceGetMemoryInfo_v2");
+    struct memory_v2 memory = {.version = sizeof memory | 2u << 24};
+    int result = get(nvml_device(), &memory);
+
+    printf("%d %llu %llu %llu\n", result, memory.total, memory.free, memory.used);
+}
+
+static void act(char *line)
+{
+    char how[64] = "", word[64] = "";
+    unsigned long long number = 0;
+    unsigned times;
+
+    sscanf(line, "%63s %63s", how, word);
+    number = strtoull(word, NULL, 10);
+    if (!strcmp(how, "free"))
+        printf("%d\n", (int)give((int)number));
+    else if (!strcmp(how, "info"))
+        say_info();
+    else if (!strcmp(how, "info32"))
+        say_info32();
+    else if (!strcmp(how, "total"))
+        say_total();
+    else if (!strcmp(how, "total32"))
+        say_total32();
+    else if (!strcmp(how, "where"))
+        say_where(look_up("libcuda.so.1", word));
+    else if (!strcmp(how, "nvml_where"))
+        say_where(look_up(NVML, word));
+    else if (!strcmp(how, "nvml") || !strcmp(how, "nvml_direct"))
+        say_nvml(!strcmp(how, "nvml_direct"));
+    else if (!strcmp(how, "nvml_v2"))
+        say_nvml_v2();
+    else if (sscanf(line, "refuse %u %llu", &times, &number) == 2)
+        printf("%u\n", be_refused(times, number));
+    else
+        printf("%d\n", (int)take(how, number));
+    fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    CUcontext context;
+    char line[256];
+
+    has_context = argc < 2;
+    if (has_context &&
+        (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
+         cuCtxSetCurrent(context) != CUDA_SUCCESS))
+        return 2;
+    while (fgets(line, sizeof line, stdin))
+        act(line);
+    return 0;
+}

@@ -1,0 +1,144 @@
+/* What a process takes of a device at most (core/process/limit.h). */
+#include <criterion/criterion.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "core/process/context.h"
+#include "core/process/limit.h"
+#include "core/process/reclaim.h"
+#include "tests/driver/softcuda.h"
+#include "tests/unit/fixture.h"
+
+#define LIMIT   (64 * MIB)
+#define THREADS 4
+#define ROUNDS  400
+
+static struct fixture f;
+
+static void start(size_t bytes, unsigned percent)
+{
+    setenv("SOFTCUDA_MEMORY", "256M", 1);
+    fixture_options(&f);
+    f.options.limit = (struct gs_limit){bytes, percent};
+    fixture_start(&f);
+}
+
+Test(limit, what_the_arenas_have_counts_until_it_is_the_drivers_again, .timeout = 60)
+{
+    CUdeviceptr block;
+
+    start(LIMIT, 0);
+    cr_assert(gs_core_is_limited(f.core));
+    cr_assert_eq(gs_limit_used(f.core, 0), 0);
+    MUST(gs_core_alloc(f.core, 24 * MIB, &block));
+    cr_assert_eq(gs_limit_used(f.core, 0), 24 * MIB);
+    MUST(gs_core_free(f.core, block));
+    MUST(cuCtxSynchronize());
+    cr_assert_eq(gs_limit_used(f.core, 0), 24 * MIB, "it is kept");
+    gs_device_purge(f.core, &f.core->device[0], true);
+    cr_assert_eq(gs_limit_used(f.core, 0), 0);
+    fixture_end(&f);
+}
+
+Test(limit, what_the_driver_refuses_is_not_counted, .timeout = 60)
+{
+    CUdeviceptr block;
+
+    start(0, 100);
+    MUST(gs_core_alloc(f.core, 2 * MIB, &block));
+    cr_assert_eq(gs_core_alloc(f.core, 255 * MIB, &(CUdeviceptr){0}), GS_NO_MEMORY);
+    cr_assert_eq(gs_limit_used(f.core, 0), 2 * MIB);
+    MUST(gs_core_free(f.core, block));
+    fixture_end(&f);
+}
+
+Test(limit, none_is_none, .timeout = 60)
+{
+    CUdeviceptr block;
+
+    start(0, 0);
+    cr_assert_not(gs_core_is_limited(f.core));
+    MUST(gs_core_alloc(f.core, 128 * MIB, &block));
+    cr_assert_eq(gs_limit_of(f.core, &f.core->device[0]), SIZE_MAX);
+    MUST(gs_core_free(f.core, block));
+    fixture_end(&f);
+}
+
+Test(limit, figures_are_the_smaller_ones, .timeout = 60)
+{
+    size_t left = 200 * MIB, total = 256 * MIB;
+    CUdeviceptr block;
+
+    start(LIMIT, 0);
+    MUST(gs_core_alloc(f.core, 20 * MIB, &block));
+    gs_core_bound(f.core, 0, &left, &total);
+    cr_assert_eq(total, LIMIT);
+    cr_assert_eq(left, LIMIT - 20 * MIB);
+    left = 3 * MIB;
+    total = 256 * MIB;
+    gs_core_bound(f.core, -1, &left, &total);
+    cr_assert_eq(left, 3 * MIB, "the device has less");
+    left = total = 256 * MIB;
+    gs_core_bound(f.core, GS_NO_DEVICE, &left, &total);
+    cr_assert_eq(left, LIMIT, "of a device that it has nothing of");
+    cr_assert_eq(gs_core_device_of_uuid(f.core, f.core->device[0].uuid), 0);
+    cr_assert_eq(gs_core_device_of_uuid(f.core, (const unsigned char[16]){1}), GS_NO_DEVICE);
+    MUST(gs_core_free(f.core, block));
+    fixture_end(&f);
+}
+
+/* ---- Threads ------------------------------------------------------------------------------- */
+
+static bool over; /* atomic */
+static size_t most, refused; /* atomic */
+
+static void *take_and_give(void *arg)
+{
+    unsigned seed = (unsigned)(size_t)arg;
+    CUdeviceptr block;
+
+    MUST(cuCtxSetCurrent(f.context));
+    for (int i = 0; i < ROUNDS; i++) {
+        if (gs_core_alloc(f.core, (size_t)(rand_r(&seed) % 40 + 1) * MIB, &block) == GS_OK)
+            MUST(gs_core_free(f.core, block));
+        else
+            __atomic_add_fetch(&refused, 1, __ATOMIC_RELAXED);
+    }
+    return NULL;
+}
+
+/* As the driver counts it: nothing else is allocated meanwhile. */
+static void *look(void *arg)
+{
+    size_t left, total;
+
+    MUST(cuCtxSetCurrent(f.context));
+    while (!__atomic_load_n(&over, __ATOMIC_SEQ_CST)) {
+        MUST(cuMemGetInfo(&left, &total));
+        if (total - left > most)
+            most = total - left;
+    }
+    return NULL;
+}
+
+Test(limit, threads_never_have_more_together, .timeout = 120)
+{
+    pthread_t thread[THREADS], looker;
+    size_t before, total;
+
+    start(LIMIT, 0);
+    MUST(cuMemGetInfo(&before, &total));
+    before = total - before;
+    cr_assert_eq(pthread_create(&looker, NULL, look, NULL), 0);
+    for (size_t i = 0; i < THREADS; i++)
+        cr_assert_eq(pthread_create(&thread[i], NULL, take_and_give, (void *)(i + 1)), 0);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(thread[i], NULL);
+    __atomic_store_n(&over, true, __ATOMIC_SEQ_CST);
+    pthread_join(looker, NULL);
+    cr_assert_gt(most, before, "nothing was seen");
+    cr_assert_leq(most - before, LIMIT, "%zu MiB", (most - before) / MIB);
+    gs_device_purge(f.core, &f.core->device[0], true);
+    cr_assert_eq(gs_limit_used(f.core, 0), 0);
+    fixture_end(&f);
+}
