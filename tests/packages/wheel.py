@@ -185,7 +185,7 @@ def check_stats(python):
         memory = now['devices'].get('0', {}) if list(now['devices']) == ['0'] else {}
         check(memory.get('live') == MIB and memory['reserved'] == memory['reserved_peak'] >= memory['live'] +
               memory['cached'] and memory['misses'] == 1 == sum(memory['took']) and len(memory['took']) == 24 and
-              memory['map_ns'] > 0, f'stats: {now}')
+              memory['map_ns'] > 0 and re.fullmatch('(?!0{32})[0-9a-f]{32}', memory['uuid']), f'stats: {now}')
         check(now['registrations']['hits'] == now['registrations']['bytes'] == 0, f'stats: {now}')
     for (before, now), in said(call(python, '-c', ALLOCATES)), :
         check('not in this process' in before == now and 'LD_PRELOAD=' in now, f'without the library: {now}')

@@ -48,17 +48,16 @@ gpushim = gpushim.__main__:main
 
 
 def fields_of(header, struct):
-    """[(name, how many)]: all 64-bit, after the size of the struct itself."""
+    """[(name, its letter for Python's struct, how many)], after the size of the struct itself."""
+    letters = {'uint64_t': 'Q', 'unsigned char': 'B'}
     body = re.search(rf'^struct {struct} {{\n(.*?)^}};', header, re.M | re.S)[1]
     defined = dict(re.findall(r'^#define (\w+) (\d+)$', header, re.M))
     first, *lines = re.sub(r'/\*.*?\*/', '', body, flags=re.S).split(';')[:-1]
     fields = []
     for line in lines:
-        kind, names = line.strip().split(None, 1)
-        for name, count in re.findall(r'(\w+)(?:\[(\w+)\])?(?:, *|$)', names):
-            fields.append((name, int(defined.get(count, count or 1))))
-        if kind != 'uint64_t':
-            sys.exit(f'{struct}: {line.strip()}: is no uint64_t, which gpushim/__init__.py takes all for')
+        kind, names = re.fullmatch(r'\s*(uint64_t|unsigned char) (.*)', line, re.S).groups()
+        for name, count in re.findall(r'(\w+)(?:\[(\w+)\])?\s*(?:,|$)', names):
+            fields.append((name, letters[kind], int(defined.get(count, count or 1))))
     if first.strip() != 'size_t size' or len(fields) < 5:
         sys.exit(f'{struct}: {first.strip()}, {fields}')
     return tuple(fields)

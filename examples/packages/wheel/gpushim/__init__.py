@@ -9,6 +9,7 @@ The library is in a process from its start or not at all: importing this package
 import ctypes
 import errno
 import os
+import struct
 
 from gpushim import _built
 
@@ -40,17 +41,17 @@ def library():
 
 def _ask(function, names, *arguments):
     """One of gpushim.h's structs as a dict; None where the library does nothing (yet)."""
-    words = ctypes.c_uint64 * (_ROOM // 8)
-    room = words(_ROOM)  # what the struct begins with: its size
+    room = (ctypes.c_size_t * (_ROOM // 8))(_ROOM)  # what the struct begins with: its size
     error = function(*arguments, ctypes.byref(room))
     if error == errno.ENODEV:
         return None
     if error:
         raise OSError(error, os.strerror(error))
-    found, at = {}, 1
-    for name, count in names:
-        found[name] = room[at] if count == 1 else list(room[at:at + count])
-        at += count
+    values = list(struct.unpack_from('@N' + ''.join(f'{count}{kind}' for _, kind, count in names), bytes(room)))[1:]
+    found = {}
+    for name, kind, count in names:
+        value, values = values[:count], values[count:]
+        found[name] = bytes(value).hex() if kind == 'B' else value if count > 1 else value[0]
     return found
 
 
@@ -66,7 +67,7 @@ def stats():
 
     A device is listed by its number in CUDA when the process has had memory of the library's there. The
     names are those of gpushim.h, which says what they mean: bytes, nanoseconds where the name ends in _ns,
-    and counts since the start of the process; 'took' is a list. NotLoaded says, in words, that the library
+    and counts since the start of the process; 'took' is a list, 'uuid' in hexadecimal. NotLoaded says, in words, that the library
     is not here, or that it does nothing (the program has not used CUDA yet, or it is switched off).
     """
     if not loaded():
