@@ -16,13 +16,13 @@ void gs_oom_report_to(const char *path)
 }
 
 /* Opened each time: there is one report a second at most, and programs close what they do not know. */
-void gs_oom_report(const char *line, size_t length)
+void gs_oom_report(const char *line)
 {
     int saved = errno;
     const char *wrong;
     GS_UNCANCELLED;
 
-    wrong = gs_log_append(file, line, length);
+    wrong = gs_log_append(file, line, strlen(line));
     if (wrong)
         gs_log(GS_LOG_WARNING, "the report of pool.oom_report cannot be written to %s (%s)", file,
                wrong);

@@ -5,11 +5,9 @@
 #ifndef GPUSHIM_SHIM_OOM_REPORT_H
 #define GPUSHIM_SHIM_OOM_REPORT_H
 
-#include <stddef.h>
-
 /* Before gs_oom_report is called. */
 void gs_oom_report_to(const char *path);
-/* struct gs_core_options has it. */
-void gs_oom_report(const char *line, size_t length);
+/* With its newline. */
+void gs_oom_report(const char *line);
 
 #endif

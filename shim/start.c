@@ -25,7 +25,10 @@
 
 static void core_line(enum gs_log_level level, const void *place, const char *text)
 {
-    gs_log_text(level, place, text);
+    if (level == GS_LOG_REPORT)
+        gs_oom_report(text);
+    else
+        gs_log_text(level, place, text);
 }
 
 /* A path with %p in it replaced by the process id. */
@@ -202,7 +205,7 @@ static void fill_report(struct gs_core_options *options, const struct gs_config 
         return;
     expand(config->pool.oom_report.text, path, sizeof path);
     gs_oom_report_to(path);
-    options->report = gs_oom_report;
+    options->reports = true;
 }
 
 static bool start_core(const struct gs_config *config)

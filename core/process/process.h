@@ -43,9 +43,8 @@ struct gs_core_options {
     size_t cache_limit;  /* free bytes kept for one context; more goes back to the driver */
     unsigned cache_percent; /* the same, of the device's memory; 0: any */
     struct gs_limit limit;
-    /* Gets each report of an allocation that was refused (core/process/shortage.h) as one line of
-     * JSON with its newline; NULL: nobody does. From any thread, no lock held. */
-    void (*report)(const char *line, size_t length);
+    bool reports; /* the log gets each report of a refused allocation (core/process/shortage.h) also as
+                   * a line of JSON, with its newline, at GS_LOG_REPORT */
     bool neighbours;     /* on a full device, other processes are asked for memory and give it */
     struct gs_share_options share;
     struct gs_regcache_options registrations;

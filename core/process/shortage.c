@@ -144,7 +144,7 @@ void gs_shortage_say(struct gs_core *core, const struct gs_device *device, CUcon
 {
     struct gs_shortage shortage = {.device = device->ordinal, .wanted = size};
     int saved = errno;
-    size_t used, length;
+    size_t used;
     char text[TEXT_SIZE], json[JSON_SIZE];
 
     if (!may_say(core))
@@ -163,8 +163,7 @@ void gs_shortage_say(struct gs_core *core, const struct gs_device *device, CUcon
     find_help(&shortage);
     gs_shortage_text(&shortage, text, sizeof text);
     core->options.log.line(GS_LOG_WARNING, NULL, text); /* each time: not one place that is capped */
-    length = core->options.report ? gs_shortage_json(&shortage, json, sizeof json) : 0;
-    if (length)
-        core->options.report(json, length);
+    if (core->options.reports && gs_shortage_json(&shortage, json, sizeof json))
+        core->options.log.line(GS_LOG_REPORT, NULL, json);
     errno = saved;
 }

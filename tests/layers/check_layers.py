@@ -21,7 +21,7 @@ TABLE = pathlib.Path(__file__).with_name('exceptions.txt')
 INCLUDE = re.compile(r'^ *# *include *["<]([^">]*)', re.M)
 RANK = {'base': 0, 'gpu': 1, 'pool': 2, 'share': 3, 'regcache': 3, 'process': 4, 'api': 5}
 FILE_LINES = {'core': 600, 'shim': 600, 'config': 600, 'tests': 800}
-FUNCTION_LINES, STRUCT_FIELDS, CIRCLE_FILES = 60, 30, 6
+FUNCTION_LINES, STRUCT_FIELDS, CIRCLE_FILES, CALLBACKS = 60, 30, 6, 10
 # Of core/share: what they have, core/share/README.md says.
 SYSTEM = set("""alive conn directory discard folder instance loop memory socket start_broker sweep
              watch""".split())
@@ -261,6 +261,8 @@ def told(table):
               for field in re.findall(r'`(\w+)`', names)}
     for key in sorted(listed ^ {key for key in table if key.startswith('callback ')}):
         yield key, f'{page} has it, exceptions.txt not, or the other way round'
+    if len(listed) > CALLBACKS:
+        yield page, f'{len(listed)} callbacks, {CALLBACKS} are enough'
 
 
 # ---- Comments ----------------------------------------------------------------------------------

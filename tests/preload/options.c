@@ -111,7 +111,7 @@ void gs_oom_report_to(const char *path)
     snprintf(given.report_path, sizeof given.report_path, "%s", path);
 }
 
-void gs_oom_report(const char *line, size_t length)
+void gs_oom_report(const char *line)
 {
 }
 
