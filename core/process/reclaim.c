@@ -294,6 +294,17 @@ static gs_status wait_for_block(struct gs_core *core, struct gs_arena *arena, ui
     return status;
 }
 
+/* What can go at once goes, and is asked for. */
+static gs_status purge_and_grow(struct gs_core *core, struct gs_arena *arena, uint64_t life,
+                                const struct gs_device *device, size_t size,
+                                CUdeviceptr *ret_address)
+{
+    if (gs_device_purge(core, device, false) == 0)
+        return GS_NO_MEMORY;
+    gs_share_await_unmapped(core->share, device->uuid, UNMAPPED_NS);
+    return gs_arena_grow(core, arena, life, size, ret_address);
+}
+
 /*
  * Each step leaves the arena holding no more than the driver would for the same blocks, but for the
  * last one of its own, a block in the midst of a larger chunk. Only then are others asked.
@@ -333,10 +344,8 @@ gs_status gs_arena_reclaim(struct gs_core *core, struct gs_arena *arena, uint64_
         status = take_returned(core, device, context, size, NULL, ret_address);
     if (gs_is_out(status))
         status = exchange(core, arena, life, size, false, ret_address);
-    if (gs_is_out(status) && gs_device_purge(core, device, false) > 0) {
-        gs_share_await_unmapped(core->share, device->uuid, UNMAPPED_NS);
-        status = gs_arena_grow(core, arena, life, size, ret_address);
-    }
+    if (gs_is_out(status))
+        status = purge_and_grow(core, arena, life, device, size, ret_address);
     if (gs_is_out(status) && gs_releases_await(core, RELEASED_NS))
         status = gs_arena_grow(core, arena, life, size, ret_address);
     if (gs_is_out(status))
@@ -362,5 +371,7 @@ gs_status gs_arena_reclaim(struct gs_core *core, struct gs_arena *arena, uint64_
         status = take_anywhere(core, device, context, size, true, ret_address);
     if (gs_is_out(status))
         status = take_from_neighbours(core, arena, life, device, context, size, ret_address);
+    if (gs_is_out(status)) /* the share thread tells of ends: some may have come since the last look */
+        status = purge_and_grow(core, arena, life, device, size, ret_address);
     return gs_is_out(status) ? GS_NO_MEMORY : status;
 }
