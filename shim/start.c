@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "config/config.h"
+#include "core/base/path.h"
 #include "core/process/record.h"
 #include "shim/lookup/elf_symbols.h"
 #include "shim/lookup/late.h"
@@ -31,17 +32,6 @@ static void core_line(enum gs_log_level level, const void *place, const char *te
         gs_log_text(level, place, text);
 }
 
-/* A path with %p in it replaced by the process id. */
-static void expand(const char *target, char *ret_path, size_t size)
-{
-    const char *mark = strstr(target, "%p");
-
-    if (mark)
-        snprintf(ret_path, size, "%.*s%d%s", (int)(mark - target), target, (int)getpid(), mark + 2);
-    else
-        snprintf(ret_path, size, "%s", target);
-}
-
 /* The words of `log` in config/options.h stand in the order of the levels. */
 static void configure_log(const struct gs_config *config)
 {
@@ -50,7 +40,7 @@ static void configure_log(const struct gs_config *config)
     char path[GS_CONFIG_PATH_SIZE + 16];
     const char *wrong;
 
-    expand(target, path, sizeof path);
+    gs_path_of_process(target, path, sizeof path);
     wrong = gs_log_configure((enum gs_log_level)config->general.log, to_stderr ? NULL : path);
     if (wrong)
         gs_log(GS_LOG_WARNING, "the log cannot be written to %s (%s): it goes to standard error",
@@ -203,7 +193,7 @@ static void fill_report(struct gs_core_options *options, const struct gs_config 
 
     if (!config->pool.oom_report.text[0])
         return;
-    expand(config->pool.oom_report.text, path, sizeof path);
+    gs_path_of_process(config->pool.oom_report.text, path, sizeof path);
     gs_oom_report_to(path);
     options->reports = true;
 }

@@ -10,7 +10,7 @@
  * waits for it, and the next block says how long. Where the file cannot be written any more, one
  * warning says so, and recording ends.
  *
- * In builds that record nothing a call pays for one look at gs_trace_on. Nothing here is called
+ * In a process that records nothing a call pays for one look at gs_trace_on. Nothing here is called
  * with a lock of core's held.
  */
 #ifndef GS_CORE_BASE_TRACE_H

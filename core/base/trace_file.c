@@ -14,6 +14,7 @@
 #include "core/base/cancel.h"
 #include "core/base/clock.h"
 #include "core/base/fd.h"
+#include "core/base/path.h"
 #include "core/base/quiet.h"
 
 #define ANOTHERS (-1) /* the file is of the process that this one was forked of */
@@ -124,15 +125,10 @@ static const char *write_header(int fd, bool has_stacks, uint64_t *ret_began_ns)
 const char *gs_trace_file_open(const char *path, bool has_stacks, const struct gs_log *log,
                                uint64_t *ret_began_ns)
 {
-    const char *mark = strstr(path, "%p"), *wrong;
-    int fd, length;
+    const char *wrong;
+    int fd;
 
-    if (mark)
-        length = snprintf(file.path, sizeof file.path, "%.*s%d%s", (int)(mark - path), path,
-                          (int)getpid(), mark + 2);
-    else
-        length = snprintf(file.path, sizeof file.path, "%s", path);
-    if (length >= (int)sizeof file.path)
+    if (!gs_path_of_process(path, file.path, sizeof file.path))
         return "its name is too long";
     fd = open_new(file.path, &wrong);
     if (fd < 0)

@@ -315,7 +315,7 @@ static gs_status purge_and_grow(struct gs_core *core, struct gs_arena *arena, ui
  *   other freed blocks                the GPU, or 10 s; those freed in stream order 1 s of them
  *   chunks on their way back          the threads that are at it, or 1 s, five times
  *   blocks that openers have closed   the openers, their end, or 2 s (core/share/flush.c)
- *   idle mappings of them             the openers, or 0.5 s, twice
+ *   idle mappings of them             the openers, or 0.5 s, each time
  *   what other processes keep         they answer, or 1 s, twice (core/share/pressure_ask.c)
  *
  * So it is refused after some 20 s where all others stand still and the GPU has passed what

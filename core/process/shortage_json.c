@@ -1,70 +1,49 @@
 /* The report of an allocation that was refused, for programs (core/process/shortage.h). */
 #include "core/process/shortage.h"
 
-#include <stdarg.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <time.h>
 
+#include "core/base/text.h"
 #include "core/share/alive.h"
 
-struct json {
-    char *bytes;
-    size_t length, size;
-    bool cut;
-};
-
-__attribute__((format(printf, 2, 3))) static void add(struct json *json, const char *format, ...)
-{
-    size_t room = json->size - json->length;
-    va_list arguments;
-    int length;
-
-    va_start(arguments, format);
-    length = vsnprintf(json->bytes + json->length, room, format, arguments);
-    va_end(arguments);
-    if (length < 0 || (size_t)length >= room)
-        json->cut = true;
-    else
-        json->length += (size_t)length;
-}
-
 /* A name of a program is printable, and may have these in it. */
-static void add_name(struct json *json, const char *name)
+static void add_name(struct gs_text *json, const char *name)
 {
-    add(json, ",\"name\":\"");
+    gs_text_add(json, ",\"name\":\"");
     for (; *name; name++)
-        add(json, *name == '"' || *name == '\\' ? "\\%c" : "%c", *name);
-    add(json, "\"");
+        gs_text_add(json, *name == '"' || *name == '\\' ? "\\%c" : "%c", *name);
+    gs_text_add(json, "\"");
 }
 
-static void add_pid(struct json *json, pid_t pid)
+static void add_pid(struct gs_text *json, pid_t pid)
 {
     if (pid > 0)
-        add(json, "{\"pid\":%d", (int)pid);
+        gs_text_add(json, "{\"pid\":%d", (int)pid);
     else
-        add(json, "{\"pid\":null");
+        gs_text_add(json, "{\"pid\":null");
 }
 
-static void add_number(struct json *json, const char *key, bool known, uint64_t number)
+static void add_number(struct gs_text *json, const char *key, bool known, uint64_t number)
 {
     if (known)
-        add(json, ",\"%s\":%llu", key, (unsigned long long)number);
+        gs_text_add(json, ",\"%s\":%llu", key, (unsigned long long)number);
     else
-        add(json, ",\"%s\":null", key);
+        gs_text_add(json, ",\"%s\":null", key);
 }
 
-static void add_what(struct json *json, const struct gs_shortage *shortage)
+static void add_what(struct gs_text *json, const struct gs_shortage *shortage)
 {
     struct timespec now = {0};
 
     clock_gettime(CLOCK_REALTIME, &now);
-    add(json, "{\"time\":%lld.%03ld,\"pid\":%d,\"device\":%d,\"uuid\":\"GPU-",
-        (long long)now.tv_sec, now.tv_nsec / 1000000, (int)gs_alive_own_pid(),
-        (int)shortage->device);
+    gs_text_add(json, "{\"time\":%lld.%03ld,\"pid\":%d,\"device\":%d,\"uuid\":\"GPU-",
+                (long long)now.tv_sec, now.tv_nsec / 1000000, (int)gs_alive_own_pid(),
+                (int)shortage->device);
     for (unsigned i = 0; i < sizeof shortage->uuid; i++)
-        add(json, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", shortage->uuid[i]);
-    add(json, "\",\"refused_by\":\"%s\"", shortage->by_limit ? "pool.limit" : "driver");
+        gs_text_add(json, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                    shortage->uuid[i]);
+    gs_text_add(json, "\",\"refused_by\":\"%s\"", shortage->by_limit ? "pool.limit" : "driver");
     add_number(json, "asked_bytes", shortage->wanted > 0, shortage->wanted);
     add_number(json, "limit_bytes", shortage->limit != SIZE_MAX, shortage->limit);
     add_number(json, "total_bytes", shortage->has_info, shortage->total);
@@ -72,11 +51,11 @@ static void add_what(struct json *json, const struct gs_shortage *shortage)
     add_number(json, "outside_bytes", shortage->has_info, shortage->outside);
 }
 
-static void add_own(struct json *json, const struct gs_shortage *shortage)
+static void add_own(struct gs_text *json, const struct gs_shortage *shortage)
 {
     const struct gs_stats *stats = &shortage->stats;
 
-    add(json, ",\"process\":{\"reserved_bytes\":%zu", stats->reserved);
+    gs_text_add(json, ",\"process\":{\"reserved_bytes\":%zu", stats->reserved);
     add_number(json, "live_bytes", true, stats->live);
     add_number(json, "cached_bytes", true, stats->cached);
     add_number(json, "retired_bytes", true, stats->retired);
@@ -84,64 +63,64 @@ static void add_own(struct json *json, const struct gs_shortage *shortage)
     add_number(json, "limbo_bytes", true, stats->limbo);
     add_number(json, "going_bytes", true, shortage->going);
     add_number(json, "largest_free_bytes", true, shortage->largest);
-    add(json, "}");
+    gs_text_add(json, "}");
 }
 
-static void add_holders(struct json *json, const struct gs_share_held *held)
+static void add_holders(struct gs_text *json, const struct gs_share_held *held)
 {
-    add(json, ",\"holders\":{\"count\":%u", held->holders);
+    gs_text_add(json, ",\"holders\":{\"count\":%u", held->holders);
     add_number(json, "held_bytes", true, held->bytes);
     add_number(json, "mapped_bytes", true, held->mapped);
-    add(json, ",\"most\":[");
+    gs_text_add(json, ",\"most\":[");
     for (unsigned i = 0; i < held->holders && i < GS_SHARE_HOLDERS; i++) {
         const struct gs_share_holder *holder = &held->most[i];
 
-        add(json, "%s", i ? "," : "");
+        gs_text_add(json, "%s", i ? "," : "");
         add_pid(json, holder->pid);
         add_name(json, holder->name);
-        add(json, ",\"stopped\":%s", holder->stopped ? "true" : "false");
+        gs_text_add(json, ",\"stopped\":%s", holder->stopped ? "true" : "false");
         add_number(json, "held_bytes", true, holder->bytes);
         add_number(json, "held_ns", true, holder->held_ns);
         add_number(json, "mapped_bytes", true, holder->mapped);
-        add(json, "}");
+        gs_text_add(json, "}");
     }
-    add(json, "]}");
+    gs_text_add(json, "]}");
 }
 
-static void add_others(struct json *json, const struct gs_shortage *shortage)
+static void add_others(struct gs_text *json, const struct gs_shortage *shortage)
 {
     const struct gs_share_others *others = &shortage->others;
 
-    add(json, ",\"others\":{\"asked\":%s",
-        shortage->asked == GS_OTHERS_ASKED ? "true" : "false");
+    gs_text_add(json, ",\"others\":{\"asked\":%s",
+                shortage->asked == GS_OTHERS_ASKED ? "true" : "false");
     add_number(json, "answered", true, others->answered);
     add_number(json, "silent", true, others->silent);
     add_number(json, "reserved_bytes", true, others->reserved);
     add_number(json, "cached_bytes", true, others->cached);
-    add(json, ",\"most\":[");
+    gs_text_add(json, ",\"most\":[");
     for (unsigned i = 0; i < others->answered && i < GS_SHARE_HOLDERS; i++) {
-        add(json, "%s", i ? "," : "");
+        gs_text_add(json, "%s", i ? "," : "");
         add_pid(json, others->most[i].pid);
         add_name(json, others->most[i].name);
         add_number(json, "reserved_bytes", true, others->most[i].reserved);
         add_number(json, "live_bytes", true, others->most[i].live);
         add_number(json, "cached_bytes", true, others->most[i].cached);
-        add(json, "}");
+        gs_text_add(json, "}");
     }
-    add(json, "]}");
+    gs_text_add(json, "]}");
 }
 
 size_t gs_shortage_json(const struct gs_shortage *shortage, char *ret_line, size_t size)
 {
-    struct json json = {.bytes = ret_line, .size = size};
+    struct gs_text json = {.bytes = ret_line, .size = size};
 
     add_what(&json, shortage);
     add_own(&json, shortage);
     add_holders(&json, &shortage->held);
     add_others(&json, shortage);
-    add(&json, ",\"help\":[");
+    gs_text_add(&json, ",\"help\":[");
     for (unsigned i = 0; i < GS_SHORTAGE_HELPS && shortage->help[i]; i++)
-        add(&json, "%s\"%s\"", i ? "," : "", shortage->help[i]);
-    add(&json, "]}\n");
+        gs_text_add(&json, "%s\"%s\"", i ? "," : "", shortage->help[i]);
+    gs_text_add(&json, "]}\n");
     return json.cut ? 0 : json.length;
 }

@@ -1,129 +1,114 @@
 /* The report of an allocation that was refused, as a line of log (core/process/shortage.h). */
 #include "core/process/shortage.h"
 
-#include <stdarg.h>
 #include <stdint.h>
-#include <stdio.h>
 
-#define MIB(bytes)  ((size_t)((bytes) >> 20))
+#include "core/base/text.h"
+
+#define MIB(bytes) ((size_t)((bytes) >> 20))
 #define NAMED_MOST 2 /* processes: a line of log has an end */
-
-struct text {
-    char *bytes;
-    size_t length, size;
-};
-
-__attribute__((format(printf, 2, 3))) static void add(struct text *text, const char *format, ...)
-{
-    size_t room = text->size - text->length;
-    va_list arguments;
-    int length;
-
-    va_start(arguments, format);
-    length = vsnprintf(text->bytes + text->length, room, format, arguments);
-    va_end(arguments);
-    text->length += length < 0 ? 0 : (size_t)length < room ? (size_t)length : room - 1;
-}
 
 static size_t mib_up(size_t bytes)
 {
     return MIB(bytes) + (bytes % (1u << 20) != 0);
 }
 
-static void add_wanted(struct text *text, const struct gs_shortage *shortage)
+static void add_wanted(struct gs_text *text, const struct gs_shortage *shortage)
 {
     if (shortage->by_limit && shortage->wanted)
-        add(text, "%zu MiB more would be beyond pool.limit (%zu MiB) on device %d",
-            mib_up(shortage->wanted), MIB(shortage->limit), (int)shortage->device);
+        gs_text_add(text, "%zu MiB more would be beyond pool.limit (%zu MiB) on device %d",
+                    mib_up(shortage->wanted), MIB(shortage->limit), (int)shortage->device);
     else if (shortage->by_limit)
-        add(text, "pool.limit (%zu MiB) is reached on device %d", MIB(shortage->limit),
-            (int)shortage->device);
+        gs_text_add(text, "pool.limit (%zu MiB) is reached on device %d", MIB(shortage->limit),
+                    (int)shortage->device);
     else if (shortage->wanted)
-        add(text, "no %zu MiB are left on device %d", mib_up(shortage->wanted),
-            (int)shortage->device);
+        gs_text_add(text, "no %zu MiB are left on device %d", mib_up(shortage->wanted),
+                    (int)shortage->device);
     else
-        add(text, "no memory is left on device %d", (int)shortage->device);
+        gs_text_add(text, "no memory is left on device %d", (int)shortage->device);
 }
 
 /* This process by state. */
-static void add_own(struct text *text, const struct gs_shortage *shortage)
+static void add_own(struct gs_text *text, const struct gs_shortage *shortage)
 {
     const struct gs_stats *stats = &shortage->stats;
     size_t waits = stats->retired + stats->ordered;
 
-    add(text, "; this process has %zu MiB: %zu live, %zu cached, %zu retired, %zu in limbo",
-        MIB(stats->reserved + shortage->going), MIB(stats->live), MIB(stats->cached), MIB(waits),
-        MIB(stats->limbo));
+    gs_text_add(text, "; this process has %zu MiB: %zu live, %zu cached, %zu retired, %zu in limbo",
+                MIB(stats->reserved + shortage->going), MIB(stats->live), MIB(stats->cached),
+                MIB(waits), MIB(stats->limbo));
     if (shortage->going)
-        add(text, ", %zu on their way to the driver", MIB(shortage->going));
+        gs_text_add(text, ", %zu on their way to the driver", MIB(shortage->going));
     if (waits)
-        add(text, "; %zu MiB are freed behind GPU work that has not ended", mib_up(waits));
+        gs_text_add(text, "; %zu MiB are freed behind GPU work that has not ended", mib_up(waits));
 }
 
-static void add_holder(struct text *text, const struct gs_share_holder *holder)
+static void add_holder(struct gs_text *text, const struct gs_share_holder *holder)
 {
-    add(text, " process %d (%s)%s has", (int)holder->pid, holder->name,
-        holder->stopped ? ", stopped," : "");
+    gs_text_add(text, " process %d (%s)%s has", (int)holder->pid, holder->name,
+                holder->stopped ? ", stopped," : "");
     if (holder->bytes)
-        add(text, " %zu MiB for %llu s", MIB(holder->bytes),
-            (unsigned long long)(holder->held_ns / 1000000000u));
+        gs_text_add(text, " %zu MiB for %llu s", MIB(holder->bytes),
+                    (unsigned long long)(holder->held_ns / 1000000000u));
     if (holder->mapped)
-        add(text, "%s %zu MiB mapped and does not give it back", holder->bytes ? " and" : "",
-            MIB(holder->mapped));
+        gs_text_add(text, "%s %zu MiB mapped and does not give it back",
+                    holder->bytes ? " and" : "", MIB(holder->mapped));
 }
 
 /* Freed here, and with other processes. */
-static void add_held(struct text *text, const struct gs_share_held *held)
+static void add_held(struct gs_text *text, const struct gs_share_held *held)
 {
     if (held->bytes == 0 && held->mapped == 0)
         return;
-    add(text, "; %zu MiB are freed and with %u other processes:", MIB(held->bytes + held->mapped),
-        held->holders);
+    gs_text_add(text,
+                "; %zu MiB are freed and with %u other processes:", MIB(held->bytes + held->mapped),
+                held->holders);
     for (unsigned i = 0; i < held->holders && i < NAMED_MOST; i++) {
-        add(text, "%s", i ? "," : "");
+        gs_text_add(text, "%s", i ? "," : "");
         add_holder(text, &held->most[i]);
     }
 }
 
-static void add_others(struct text *text, const struct gs_shortage *shortage)
+static void add_others(struct gs_text *text, const struct gs_shortage *shortage)
 {
     const struct gs_share_others *others = &shortage->others;
 
     if (shortage->asked == GS_OTHERS_NOT_WANTED)
-        add(text, "; this user's other processes were not asked (pool.neighbours is off)");
+        gs_text_add(text, "; this user's other processes were not asked (pool.neighbours is off)");
     else if (shortage->asked == GS_OTHERS_NO_TIME)
-        add(text, "; this user's other processes were not asked: there was no time left");
+        gs_text_add(text, "; this user's other processes were not asked: there was no time left");
     if (others->answered) {
-        add(text, "; %u other processes of this user have %zu MiB, %zu of them cached:",
-            others->answered, MIB(others->reserved), MIB(others->cached));
+        gs_text_add(text, "; %u other processes of this user have %zu MiB, %zu of them cached:",
+                    others->answered, MIB(others->reserved), MIB(others->cached));
         for (unsigned i = 0; i < others->answered && i < NAMED_MOST; i++)
-            add(text, "%s process %d (%s) %zu", i ? "," : "", (int)others->most[i].pid,
-                others->most[i].name, MIB(others->most[i].reserved));
+            gs_text_add(text, "%s process %d (%s) %zu", i ? "," : "", (int)others->most[i].pid,
+                        others->most[i].name, MIB(others->most[i].reserved));
     }
     if (others->silent)
-        add(text, "; %u others do not say what they have", others->silent);
+        gs_text_add(text, "; %u others do not say what they have", others->silent);
     if (shortage->unheard) {
-        add(text,
+        gs_text_add(
+            text,
             "; %u other processes of this user do not answer when asked for what they keep idle",
             shortage->unheard);
         if (shortage->unheard_pid > 0)
-            add(text, ", as process %d", shortage->unheard_pid);
+            gs_text_add(text, ", as process %d", shortage->unheard_pid);
     }
 }
 
-static void add_device(struct text *text, const struct gs_shortage *shortage)
+static void add_device(struct gs_text *text, const struct gs_shortage *shortage)
 {
     if (shortage->has_info)
-        add(text, "; %zu MiB are outside of that, %zu of %zu MiB are free", MIB(shortage->outside),
-            MIB(shortage->free), MIB(shortage->total));
+        gs_text_add(text, "; %zu MiB are outside of that, %zu of %zu MiB are free",
+                    MIB(shortage->outside), MIB(shortage->free), MIB(shortage->total));
     else
-        add(text, "; the driver cannot be asked now what else there is");
-    add(text, "; the largest free piece kept here has %zu KiB", shortage->largest >> 10);
+        gs_text_add(text, "; the driver cannot be asked now what else there is");
+    gs_text_add(text, "; the largest free piece kept here has %zu KiB", shortage->largest >> 10);
 }
 
 void gs_shortage_text(const struct gs_shortage *shortage, char *ret_text, size_t size)
 {
-    struct text text = {.bytes = ret_text, .size = size};
+    struct gs_text text = {.bytes = ret_text, .size = size};
 
     add_wanted(&text, shortage);
     add_own(&text, shortage);
@@ -131,5 +116,5 @@ void gs_shortage_text(const struct gs_shortage *shortage, char *ret_text, size_t
     add_others(&text, shortage);
     add_device(&text, shortage);
     for (unsigned i = 0; i < GS_SHORTAGE_HELPS && shortage->help[i]; i++)
-        add(&text, "%s%s", i ? "; " : "; what would help: ", shortage->help[i]);
+        gs_text_add(&text, "%s%s", i ? "; " : "; what would help: ", shortage->help[i]);
 }

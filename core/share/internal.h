@@ -325,6 +325,14 @@ uint64_t gs_socket_tick(struct gs_share *share, uint64_t now);
 /* Clears the directory of what killed processes left, once and not before the socket is there. */
 void gs_sweep(struct gs_share *share);
 
+/* own.c */
+/* Visits the sockets of this user's other exporters, in all his folders. */
+void gs_own_each(const struct gs_share *share,
+                 void (*visit)(void *arg, int directory, const char *name), void *arg);
+/* A connection to the process of this user's that listens there and lives, with its pid (0: of another PID
+ * namespace); -1: there is none. Does not wait. */
+int gs_own_connect(const struct gs_share *share, int directory, const char *name, pid_t *ret_pid);
+
 /* pressure_ask.c: at the very end. */
 void gs_others_free(struct gs_share *share);
 

@@ -1,6 +1,6 @@
 /*
- * What the user's other processes have of a device, for who has run out of it: each is asked for its
- * figures (QUERY), device after device until that of the uuid, and all of them at once.
+ * What the user's other processes have of a device, for who has run out of it: each is asked for
+ * its figures (QUERY), device after device until that of the uuid, and all of them at once.
  */
 #include "core/share/alive.h"
 #include "core/share/conn.h"
@@ -11,7 +11,6 @@
 #include <string.h>
 
 #define OTHERS_MAX GS_CONN_ANY
-#define NAMES_MAX  1024 /* of so many sockets in a folder */
 #define STEP_NS    (5 * GS_NS_PER_MS)
 
 struct other {
@@ -97,8 +96,8 @@ static void hear(struct survey *survey, struct other *other)
     int error;
 
     while (other->socket >= 0) {
-        error = gs_fd_is_there(&other->kept) ? gs_wire_receive(other->socket, &message, NULL)
-                                             : -EBADF;
+        error =
+            gs_fd_is_there(&other->kept) ? gs_wire_receive(other->socket, &message, NULL) : -EBADF;
         if (error == -EAGAIN)
             return;
         if (error || message.head.type != GS_WIRE_REPORT ||
@@ -109,46 +108,25 @@ static void hear(struct survey *survey, struct other *other)
     }
 }
 
-/* One that has ended, whose socket a child of it holds, is nobody. */
-static void ask_one(struct survey *survey, int directory, const char *name)
+static void ask_one(void *arg, int directory, const char *name)
 {
-    int socket = gs_directory_connect(directory, &survey->share->options, name, 0);
+    struct survey *survey = arg;
     struct other *other = &survey->others[survey->count];
-    struct gs_conn_who who;
+    pid_t pid;
+    int socket;
 
+    if (survey->count == OTHERS_MAX)
+        return;
+    socket = gs_own_connect(survey->share, directory, name, &pid);
     if (socket < 0)
         return;
-    who = gs_conn_who(socket);
-    if (!gs_user_is_own(who.uid) || (who.pid > 0 && !gs_alive_runs(who.pid))) {
-        gs_hang_up(socket);
-        return;
-    }
-    *other = (struct other){.kept = gs_fd_keep(socket), .socket = socket, .pid = who.pid > 0 ? who.pid : 0};
+    *other = (struct other){.kept = gs_fd_keep(socket), .socket = socket, .pid = pid > 0 ? pid : 0};
     survey->count++;
     survey->waiting++;
     if (other->pid > 0 && gs_alive_is_stopped(other->pid))
         silent(survey, other);
     else
         query(survey, other);
-}
-
-/* In all folders that are this user's. */
-static void ask_all(struct survey *survey)
-{
-    char (*names)[GS_SOCKET_NAME_SIZE] = calloc(NAMES_MAX, sizeof *names);
-    char reason[GS_REASON_SIZE];
-    int directory = -1, count;
-
-    for (unsigned n = 0; names && directory != -ENOENT; n++) {
-        directory = gs_directory_open_place(&survey->share->options, n, false, reason);
-        if (directory < 0)
-            continue;
-        count = gs_directory_exporters(directory, survey->share->name, names, NAMES_MAX);
-        for (int i = 0; i < count && survey->count < OTHERS_MAX; i++)
-            ask_one(survey, directory, names[i]);
-        gs_fd_drop(directory);
-    }
-    free(names);
 }
 
 void gs_share_others(struct gs_share *share, const unsigned char uuid[16], uint64_t limit_ns,
@@ -165,7 +143,7 @@ void gs_share_others(struct gs_share *share, const unsigned char uuid[16], uint6
     survey->share = share;
     survey->uuid = uuid;
     survey->found = ret_others;
-    ask_all(survey);
+    gs_own_each(share, ask_one, survey);
     while (survey->waiting > 0 && gs_now_ns() < deadline) {
         count = 0;
         for (unsigned i = 0; i < survey->count; i++)

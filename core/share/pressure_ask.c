@@ -1,5 +1,4 @@
 /* Asking other processes for memory (the picture is in core/share/pressure.c). */
-#include "core/share/alive.h"
 #include "core/share/conn.h"
 #include "core/share/discard.h"
 #include "core/share/internal.h"
@@ -8,7 +7,6 @@
 #include <string.h>
 
 #define OTHERS_MAX GS_CONN_ANY /* that are asked, */
-#define NAMES_MAX  1024 /* of so many sockets in a folder */
 #define WAIT_NS    (50 * GS_NS_PER_MS) /* for one to say that it is seen to, */
 #define GIVING_NS  GS_NS_PER_S         /* and to have given */
 #define LOOK_NS    (5 * GS_NS_PER_MS)
@@ -75,22 +73,6 @@ static void hear(struct asking *asking, struct gs_other *other)
 
 /* ---- Whom ----------------------------------------------------------------------------------- */
 
-/* Whether a process of this user listens there: a child may hold the socket of one that has ended. */
-static bool is_own(int fd, pid_t *ret_pid)
-{
-    const struct gs_conn_who who = gs_conn_who(fd);
-    int error, pidfd;
-    bool ended;
-
-    *ret_pid = who.pid;
-    if (!gs_user_is_own(who.uid))
-        return false;
-    pidfd = gs_conn_pidfd(fd, &error);
-    ended = pidfd >= 0 ? gs_alive_exited(pidfd) : error == -ESRCH;
-    gs_fd_drop(pidfd);
-    return !ended;
-}
-
 static void add(struct asking *asking, struct gs_other *other)
 {
     other->next = asking->others;
@@ -105,15 +87,19 @@ static struct gs_other *find(struct gs_other *others, const char *name)
     return others;
 }
 
-static void ask_one(struct asking *asking, int directory, const char *name)
+static void ask_one(void *arg, int directory, const char *name)
 {
-    int fd = gs_directory_connect(directory, &asking->share->options, name, 0);
+    struct asking *asking = arg;
     struct gs_other *other;
     pid_t pid;
+    int fd;
 
+    if (asking->count == OTHERS_MAX || find(asking->others, name))
+        return;
+    fd = gs_own_connect(asking->share, directory, name, &pid);
     if (fd < 0)
         return;
-    other = is_own(fd, &pid) ? calloc(1, sizeof *other) : NULL;
+    other = calloc(1, sizeof *other);
     if (!other) {
         gs_hang_up(fd);
         return;
@@ -123,29 +109,6 @@ static void ask_one(struct asking *asking, int directory, const char *name)
     other->socket = gs_fd_keep(fd);
     send_plea(asking, other);
     add(asking, other);
-}
-
-/* In all folders that are this user's: which one a process has is its own matter. */
-static void ask_all(struct asking *asking)
-{
-    char (*names)[GS_SOCKET_NAME_SIZE] = calloc(NAMES_MAX, sizeof *names);
-    char reason[GS_REASON_SIZE];
-    int directory = -1;
-
-    for (unsigned n = 0; names && directory != -ENOENT; n++) {
-        int count;
-
-        directory = gs_directory_open_place(&asking->share->options, n, false, reason);
-        count = 0;
-        if (directory >= 0)
-            count = gs_directory_exporters(directory, asking->share->name, names, NAMES_MAX);
-        for (int i = 0; i < count && asking->count < OTHERS_MAX; i++)
-            if (!find(asking->others, names[i]))
-                ask_one(asking, directory, names[i]);
-        if (directory >= 0)
-            gs_fd_drop(directory);
-    }
-    free(names);
 }
 
 /* ---- Their answers -------------------------------------------------------------------------- */
@@ -256,7 +219,7 @@ void gs_share_ask(struct gs_share *share, const unsigned char uuid[16], uint64_t
 
     *ret_answers = (struct gs_share_answers){.given = 0};
     hear_silent(&asking);
-    ask_all(&asking);
+    gs_own_each(share, ask_one, &asking);
     await_answers(&asking);
     for (struct gs_other *other = asking.others; other; other = next) {
         next = other->next;

@@ -4,19 +4,9 @@
  * torch.cuda.ipc_collect for every program, from outside.
  */
 #include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "core/share/directory.h"
-#include "shim/command/ask.h"
 #include "shim/command/command.h"
-
-struct collection {
-    const struct gs_share_options *options;
-    long only; /* 0: all */
-    bool found, failed;
-    struct json *json; /* NULL: text */
-};
+#include "shim/command/order.h"
 
 static unsigned long long in_mib(uint64_t bytes)
 {
@@ -33,12 +23,12 @@ static void print_it(const struct who *who, const struct gs_wire_collected *coll
            in_mib(collected->limbo_bytes));
 }
 
-static void tell(struct collection *collection, const struct who *who,
-                 const struct gs_wire_collected *collected, const char *silent)
+static void print(struct order *order, const struct who *who,
+                  const struct gs_wire_collected *collected, const char *silent)
 {
-    struct json *json = collection->json;
+    struct json *json = order->json;
 
-    collection->failed |= silent[0] != 0;
+    order->failed |= silent[0] != 0;
     if (!json && silent[0])
         printf("pid %ld (%s): %s\n", who->pid, who->name, silent);
     if (!json && !silent[0])
@@ -59,42 +49,19 @@ static void tell(struct collection *collection, const struct who *who,
     json_close(json, '}');
 }
 
-static void collect(struct collection *collection, struct who *who, int fd)
+static void collect(struct order *order, const struct who *who, int fd, const char *silent)
 {
-    union gs_wire_message message, answer;
-    char silent[128] = "";
-    int error, pidfd;
+    union gs_wire_message message, answer = {.head = {0}};
+    char reason[128] = "";
+    int error;
 
-    error = ask(fd, UINT32_MAX, 0, &answer, &pidfd);
-    if (pidfd >= 0)
-        close(pidfd);
-    if (!error && answer.head.type == GS_WIRE_REPORT) {
-        gs_wire_printable(answer.report.name);
-        who_fill(who, who->pid, answer.report.pid, answer.report.name);
+    if (!silent[0]) {
         gs_wire_start(&message, GS_WIRE_COLLECT, 1);
         error = ask_for(fd, &message, GS_WIRE_COLLECTED, &answer);
+        if (error || answer.head.type != GS_WIRE_COLLECTED)
+            ask_order_silence(reason, sizeof reason, error, &answer);
     }
-    if (error || answer.head.type != GS_WIRE_COLLECTED)
-        ask_order_silence(silent, sizeof silent, error, &answer);
-    tell(collection, who, &answer.collected, silent);
-}
-
-static void look_at(void *arg, int directory, const char *name)
-{
-    struct collection *collection = arg;
-    struct who who;
-    int fd = ask_is_broker(name)
-                 ? -1
-                 : gs_directory_connect(directory, collection->options, name, ANSWER_NS);
-
-    if (fd < 0)
-        return;
-    who_fill(&who, ask_pid_of_listener(fd), 0, "");
-    if (!collection->only || who.pid == collection->only) {
-        collection->found = true;
-        collect(collection, &who, fd);
-    }
-    close(fd);
+    print(order, who, &answer.collected, silent[0] ? silent : reason);
 }
 
 int command_collect(int argc, char **argv)
@@ -102,34 +69,9 @@ int command_collect(int argc, char **argv)
     static const char usage[] =
         "usage: gpushim collect PID|all [--json]\n"
         "Has that process, or all of this user's (for root: of everybody), give back the memory of "
-        "others\nthat it has closed and keeps for the next open, and use again what others have given "
+        "others\nthat it has closed and keeps for the next open, and use again what others have "
+        "given "
         "back to it.\n";
-    struct gs_share_options options;
-    struct json json = {.file = stdout};
-    struct collection collection = {.options = &options};
-    char reason[GS_REASON_SIZE];
-    bool as_json;
-    int status;
 
-    if (!command_arguments(&argc, argv, 1, usage, &as_json, &status))
-        return status;
-    if (argc != 2)
-        return command_usage(usage);
-    if (strcmp(argv[1], "all") != 0 && (collection.only = command_pid(argv[1])) <= 0)
-        return command_usage(usage);
-    if (!command_share_options(&options))
-        return COMMAND_WRONG;
-    collection.json = as_json ? &json : NULL;
-    if (as_json)
-        json_open(&json, NULL, '[');
-    ask_each(&options, look_at, &collection, reason);
-    if (as_json) {
-        json_close(&json, ']');
-        json_end(&json);
-    }
-    if (collection.only && !collection.found) {
-        ask_complain_of_absent(collection.only);
-        return COMMAND_WRONG;
-    }
-    return collection.failed ? COMMAND_WRONG : COMMAND_WELL;
+    return order_command(argc, argv, usage, collect);
 }

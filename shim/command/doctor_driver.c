@@ -16,25 +16,19 @@
 
 #include "shim/command/doctor_cuda.h"
 #include "shim/command/doctor_row.h"
+#include "shim/command/old_dl.h"
 #include "shim/lookup/elf_symbols.h"
 
 #define ANSWER_MS     60000 /* for the next row; starting with 8 GPUs has been seen to take seconds */
 #define KERNEL_MODULE "/proc/driver/nvidia/version"
 #define EVENTS_SINCE  12050 /* cuCtxRecordEvent */
 
-/* glibc 2.34 gave these a new version. The older one is in every libc since, and before that in
- * libdl, which the link names (meson.build). */
-#ifdef __x86_64__
-#define OLDEST_GLIBC "GLIBC_2.2.5"
-#else
-#define OLDEST_GLIBC "GLIBC_2.17"
-#endif
-__asm__(".symver dlopen, dlopen@" OLDEST_GLIBC);
-__asm__(".symver dlerror, dlerror@" OLDEST_GLIBC);
+OLDEST(dlopen);
+OLDEST(dlerror);
 #ifdef __x86_64__
 __asm__(".symver dlinfo, dlinfo@GLIBC_2.3.3");
 #else
-__asm__(".symver dlinfo, dlinfo@" OLDEST_GLIBC);
+OLDEST(dlinfo);
 #endif
 
 struct link_map *doctor_load(const char *name, const char **ret_reason)

@@ -8,17 +8,12 @@
 #include <string.h>
 #include <time.h>
 
+#include "shim/command/old_dl.h"
 #include "shim/gpushim.h"
 
-/* As in doctor_driver.c. */
-#ifdef __x86_64__
-#define OLDEST_GLIBC "GLIBC_2.2.5"
-#else
-#define OLDEST_GLIBC "GLIBC_2.17"
-#endif
-__asm__(".symver dlopen, dlopen@" OLDEST_GLIBC);
-__asm__(".symver dlsym, dlsym@" OLDEST_GLIBC);
-__asm__(".symver dlerror, dlerror@" OLDEST_GLIBC);
+OLDEST(dlopen);
+OLDEST(dlsym);
+OLDEST(dlerror);
 
 #define STREAMS 1024 /* beyond, several of the trace's become one */
 

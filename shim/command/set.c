@@ -1,24 +1,21 @@
 /*
  * gpushim set: changes an option of a process that runs. The value is read here by config's own
- * parser, and goes as a number to the process's socket in the folder (core/share/order.c), which says
- * what it was. What can be changed is what config/options.h calls LIVE.
+ * parser, and goes as a number to the process's socket in the folder (core/share/order.c), which
+ * says what it was. What can be changed is what config/options.h calls LIVE.
  */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "config/internal.h"
-#include "core/share/directory.h"
-#include "shim/command/ask.h"
 #include "shim/command/command.h"
+#include "shim/command/order.h"
 #include "shim/command/run.h"
 
 struct setting {
-    const struct gs_share_options *options;
+    struct order order; /* first: what tells it is given this */
     const struct gs_option *option;
     const struct gs_config *config; /* with the value */
-    long pid;
-    bool found;
     struct who who;
     char silent[128]; /* why it is not set; "": it is */
     uint64_t before, after;
@@ -61,7 +58,8 @@ static void text_of(const struct gs_option *option, uint64_t number, char ret[GS
     gs_value_format(&config, option, ret);
 }
 
-/* ---- The process ------------------------------------------------------------------------------ */
+/* ---- The process ------------------------------------------------------------------------------
+ */
 
 static void set_it(struct setting *setting, int fd)
 {
@@ -84,35 +82,18 @@ static void set_it(struct setting *setting, int fd)
     setting->after = answer.set_to.after;
 }
 
-static void look_at(void *arg, int directory, const char *name)
+static void tell_it(struct order *order, const struct who *who, int fd, const char *silent)
 {
-    struct setting *setting = arg;
-    union gs_wire_message answer;
-    int fd, error, pidfd;
+    struct setting *setting = (struct setting *)order;
 
-    if (setting->found || ask_is_broker(name))
-        return;
-    fd = gs_directory_connect(directory, setting->options, name, ANSWER_NS);
-    if (fd < 0)
-        return;
-    if (ask_pid_of_listener(fd) == setting->pid) {
-        setting->found = true;
-        who_fill(&setting->who, setting->pid, 0, "");
-        error = ask(fd, UINT32_MAX, 0, &answer, &pidfd);
-        if (pidfd >= 0)
-            close(pidfd);
-        if (error || answer.head.type != GS_WIRE_REPORT) {
-            ask_order_silence(setting->silent, sizeof setting->silent, error, &answer);
-        } else {
-            gs_wire_printable(answer.report.name);
-            who_fill(&setting->who, setting->pid, answer.report.pid, answer.report.name);
-            set_it(setting, fd);
-        }
-    }
-    close(fd);
+    setting->who = *who;
+    snprintf(setting->silent, sizeof setting->silent, "%s", silent);
+    if (!silent[0])
+        set_it(setting, fd);
 }
 
-/* ---- The command ------------------------------------------------------------------------------ */
+/* ---- The command ------------------------------------------------------------------------------
+ */
 
 static void write_it(const struct setting *setting, const char *name, const char *before,
                      const char *after)
@@ -130,23 +111,22 @@ static void write_it(const struct setting *setting, const char *name, const char
     json_end(&json);
 }
 
-static int tell(const struct setting *setting, bool as_json)
+static int print(const struct setting *setting, bool as_json)
 {
     char name[GS_OPTION_NAME_SIZE], before[GS_VALUE_SIZE], after[GS_VALUE_SIZE];
 
-    if (!setting->found) {
-        ask_complain_of_absent(setting->pid);
+    if (!setting->order.found)
         return COMMAND_WRONG;
-    }
     gs_option_name(setting->option, name);
     text_of(setting->option, setting->before, before);
     text_of(setting->option, setting->after, after);
     if (as_json)
         write_it(setting, name, before, after);
     else if (!setting->silent[0])
-        printf("pid %ld (%s): %s %s -> %s\n", setting->pid, setting->who.name, name, before, after);
+        printf("pid %ld (%s): %s %s -> %s\n", setting->who.pid, setting->who.name, name, before,
+               after);
     if (setting->silent[0] && !as_json)
-        command_complain("process %ld %s", setting->pid, setting->silent);
+        command_complain("process %ld %s", setting->who.pid, setting->silent);
     return setting->silent[0] ? COMMAND_WRONG : COMMAND_WELL;
 }
 
@@ -185,8 +165,7 @@ int command_set(int argc, char **argv)
         "The process has to be this user's; root may change anybody's.\n";
     static struct gs_config config;
     struct gs_share_options options;
-    struct setting setting = {.options = &options, .config = &config};
-    char reason[GS_REASON_SIZE];
+    struct setting setting = {.order = {.options = &options, .tell = tell_it}, .config = &config};
     bool as_json;
     int status;
 
@@ -195,11 +174,11 @@ int command_set(int argc, char **argv)
             print_options(stdout);
         return status;
     }
-    if (argc != 3 || (setting.pid = command_pid(argv[1])) <= 0)
+    if (argc != 3 || (setting.order.only = command_pid(argv[1])) <= 0)
         return command_usage(usage);
     setting.option = run_option_read("", argv[2], &config);
     if (!setting.option || !can_change(setting.option) || !command_share_options(&options))
         return COMMAND_WRONG;
-    ask_each(&options, look_at, &setting, reason);
-    return tell(&setting, as_json);
+    order_each(&setting.order);
+    return print(&setting, as_json);
 }

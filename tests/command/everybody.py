@@ -59,7 +59,7 @@ def main():
         check(status == 0 and sum(row['given_bytes'] for row in given) >= 64 * MIB,
               f'root may trim it: {given} {error}')
         status, given, error = rows(folder, 'trim', str(holders[0].pid), user=USERS[1])
-        check(status == 1 and 'cannot be asked' in error, f'another user may not: {given} {error}')
+        check(status == 1 and 'belongs to another user' in error, f'another user may not: {given} {error}')
         for arguments in (('set', str(holders[0].pid), 'pool.decay=3s'), ('collect', str(holders[0].pid))):
             status, told, error = rows(folder, *arguments)
             told = told[0] if isinstance(told, list) and told else told

@@ -7,11 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), os.pardir))
+from faults import PATIENT_S, await_that, check, end_with_faults  # as others take them from here
 
 GPUSHIM, SHIM, LIBCUDA = (os.path.abspath(argument) for argument in sys.argv[1:4])
 MIB = 1 << 20
-PATIENT_S = 60
 
 # A program of the test's own: allocates and frees what its input says, and answers each line.
 HOLDER = '''
@@ -43,24 +44,6 @@ for line in sys.stdin:
         assert cuda.cuIpcCloseMemHandle(opened.pop(int(value))) == 0
     print('done', flush=True)
 '''
-
-faults = []
-
-
-def check(condition, what):
-    if not condition:
-        faults.append(what)
-
-
-def await_that(condition, what):
-    deadline = time.monotonic() + PATIENT_S
-    while not condition():
-        if time.monotonic() > deadline:
-            faults.append(what)
-            return False
-        time.sleep(0.01)
-    return True
-
 
 def clean(folder):
     plain = {name: value for name, value in os.environ.items()
@@ -98,9 +81,3 @@ class Holder:
 def gpushim(folder, *arguments):
     return subprocess.run([GPUSHIM, *arguments], env=clean(folder), capture_output=True, text=True,
                           timeout=PATIENT_S, check=False)
-
-
-def end_with_faults():
-    for fault in faults:
-        print(fault)
-    sys.exit(1 if faults else 0)

@@ -7,7 +7,7 @@ NVML is a stand-in, which says that 256 MiB of 1 GiB are used.
 import os
 import sys
 
-from taker import LIBCUDA, MIB, SHIM, Taker, check, finish
+from taker import LIBCUDA, MIB, SHIM, Taker, check, end_with_faults
 
 NVML = sys.argv[4]
 
@@ -164,4 +164,4 @@ def nvml_is_left_alone_where_there_is_no_limit():
 for test in [value for name, value in sorted(globals().items())
              if callable(value) and getattr(value, '__module__', '') == '__main__']:
     test()
-finish()
+end_with_faults()

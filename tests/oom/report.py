@@ -9,7 +9,7 @@ import signal
 import stat
 import time
 
-from taker import MIB, PLACE, Taker, await_that, check, finish
+from taker import MIB, PLACE, Taker, await_that, check, end_with_faults
 
 KEYS = {'time', 'pid', 'device', 'uuid', 'refused_by', 'asked_bytes', 'limit_bytes', 'total_bytes',
         'free_bytes', 'outside_bytes', 'process', 'holders', 'others', 'help'}
@@ -153,4 +153,4 @@ for test in [value for name, value in sorted(globals().items())
              if callable(value) and getattr(value, '__module__', '') == '__main__' and
              name != 'reports']:
     test()
-finish()
+end_with_faults()

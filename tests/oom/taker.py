@@ -8,31 +8,16 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), os.pardir))
+from faults import await_that, check, end_with_faults  # as others take them from here
 
 TAKE, SHIM, LIBCUDA = (os.path.abspath(argument) for argument in sys.argv[1:4])
 MIB = 1 << 20
 OUT = 2  # CUDA_ERROR_OUT_OF_MEMORY
-PATIENT_S = 60
 
-faults = []
 folder = tempfile.TemporaryDirectory(prefix='gpushim-oom-')
 PLACE = folder.name
-
-
-def check(condition, what):
-    if not condition:
-        faults.append(what)
-
-
-def await_that(condition, what):
-    deadline = time.monotonic() + PATIENT_S
-    while not condition():
-        if time.monotonic() > deadline:
-            faults.append(what)
-            return False
-        time.sleep(0.01)
-    return True
 
 
 class Taker:
@@ -93,9 +78,3 @@ class Taker:
         status = self.process.wait()
         check(status == 0, f'it ended with {status}')
         self.process.stdout.close()
-
-
-def finish():
-    for fault in faults:
-        print(fault)
-    sys.exit(1 if faults else 0)

@@ -1,0 +1,20 @@
+/* Putting text together (core/base/text.h). */
+#include "core/base/text.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+void gs_text_add(struct gs_text *text, const char *format, ...)
+{
+    size_t room = text->size - text->length;
+    va_list arguments;
+    int length;
+
+    va_start(arguments, format);
+    length = vsnprintf(text->bytes + text->length, room, format, arguments);
+    va_end(arguments);
+    if (length < 0)
+        return;
+    text->cut |= (size_t)length >= room;
+    text->length += (size_t)length < room ? (size_t)length : room - 1;
+}

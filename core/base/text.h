@@ -1,0 +1,18 @@
+/* Text that is put together piece by piece in memory of a fixed size. */
+#ifndef GS_CORE_BASE_TEXT_H
+#define GS_CORE_BASE_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct gs_text {
+    char *bytes;
+    size_t size, length;
+    bool cut; /* something did not fit: of that piece there is what did */
+};
+
+/* As printf, behind what is there. */
+void gs_text_add(struct gs_text *text, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+#endif

@@ -1,0 +1,84 @@
+/* Telling processes to do something (order.h). */
+#include "shim/command/order.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/share/directory.h"
+#include "shim/command/command.h"
+
+static void tell_one(struct order *order, int fd)
+{
+    union gs_wire_message answer;
+    char silent[128] = "";
+    struct who who;
+    int error, pidfd;
+
+    who_fill(&who, ask_pid_of_listener(fd), 0, "");
+    if (order->only && who.pid != order->only)
+        return;
+    order->found = true;
+    error = ask(fd, UINT32_MAX, 0, &answer, &pidfd);
+    if (pidfd >= 0)
+        close(pidfd);
+    if (error || answer.head.type != GS_WIRE_REPORT) {
+        ask_order_silence(silent, sizeof silent, error, &answer);
+    } else {
+        gs_wire_printable(answer.report.name);
+        who_fill(&who, who.pid, answer.report.pid, answer.report.name);
+    }
+    order->tell(order, &who, fd, silent);
+}
+
+static void look_at(void *arg, int directory, const char *name)
+{
+    struct order *order = arg;
+    int fd;
+
+    if (ask_is_broker(name) || (order->only && order->found))
+        return;
+    fd = gs_directory_connect(directory, order->options, name, ANSWER_NS);
+    if (fd < 0)
+        return;
+    tell_one(order, fd);
+    close(fd);
+}
+
+void order_each(struct order *order)
+{
+    char reason[GS_REASON_SIZE];
+
+    ask_each(order->options, look_at, order, reason);
+    if (order->only && !order->found)
+        ask_complain_of_absent(order->only);
+    order->failed |= order->only && !order->found;
+}
+
+int order_command(int argc, char **argv, const char *usage,
+                  __typeof__(((struct order *)0)->tell) tell)
+{
+    struct gs_share_options options;
+    struct json json = {.file = stdout};
+    struct order order = {.options = &options, .tell = tell};
+    bool as_json;
+    int status;
+
+    if (!command_arguments(&argc, argv, 1, usage, &as_json, &status))
+        return status;
+    if (argc != 2)
+        return command_usage(usage);
+    if (strcmp(argv[1], "all") != 0 && (order.only = command_pid(argv[1])) <= 0)
+        return command_usage(usage);
+    if (!command_share_options(&options))
+        return COMMAND_WRONG;
+    order.json = as_json ? &json : NULL;
+    if (as_json)
+        json_open(&json, NULL, '[');
+    order_each(&order);
+    if (as_json) {
+        json_close(&json, ']');
+        json_end(&json);
+    }
+    return order.failed ? COMMAND_WRONG : COMMAND_WELL;
+}

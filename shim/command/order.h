@@ -1,0 +1,26 @@
+/*
+ * Commands by which processes are told to do something (trim, collect, set): each that is meant is
+ * connected to and asked who it is, and then it is told.
+ */
+#ifndef GS_SHIM_COMMAND_ORDER_H
+#define GS_SHIM_COMMAND_ORDER_H
+
+#include "shim/command/ask.h"
+
+struct order {
+    const struct gs_share_options *options;
+    long only; /* 0: all */
+    bool found, failed;
+    struct json *json; /* NULL: text */
+    /* `silent` says why the process cannot be told; "": it can, over the connection. */
+    void (*tell)(struct order *order, const struct who *who, int fd, const char *silent);
+};
+
+/* Tells those that are meant; an absent one is complained of. */
+void order_each(struct order *order);
+
+/* gpushim NAME PID|all [--json]: its exit status. */
+int order_command(int argc, char **argv, const char *usage,
+                  __typeof__(((struct order *)0)->tell) tell);
+
+#endif

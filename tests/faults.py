@@ -1,0 +1,27 @@
+"""For tests that are programs: faults are collected, and printed at the end."""
+import sys
+import time
+
+PATIENT_S = 60
+faults = []
+
+
+def check(condition, what):
+    if not condition:
+        faults.append(what)
+
+
+def await_that(condition, what):
+    deadline = time.monotonic() + PATIENT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            faults.append(what)
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def end_with_faults():
+    for fault in faults:
+        print(fault)
+    sys.exit(1 if faults else 0)
