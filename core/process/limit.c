@@ -7,11 +7,6 @@
 #include "core/process/context.h"
 #include "core/process/stats.h"
 
-bool gs_core_is_limited(const struct gs_core *core)
-{
-    return core->options.limit.bytes > 0 || core->options.limit.percent > 0;
-}
-
 size_t gs_limit_of(const struct gs_core *core, const struct gs_device *device)
 {
     return gs_limit_of_total(&core->options.limit, device->total);

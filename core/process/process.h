@@ -87,9 +87,6 @@ bool gs_core_make_room(struct gs_core *core, CUdevice device, size_t bytes, unsi
  */
 void gs_core_refused(struct gs_core *core, CUdevice device, size_t bytes);
 
-/* Whether what this process takes is bounded (core/process/limit.h): then what the arenas do not
- * give the driver is not asked for. */
-bool gs_core_is_limited(const struct gs_core *core);
 /* Makes the memory that a device (below 0: the current one) has free, and in all, what a bounded
  * program is told. GS_NO_DEVICE: one that this process has nothing of. */
 #define GS_NO_DEVICE INT_MAX

@@ -28,7 +28,7 @@ void gs_room_refused(CUdevice device, size_t bytes)
 
 bool gs_room_is_bounded(gs_status status)
 {
-    return status == GS_NO_MEMORY && gs_state_enter() && gs_core_is_limited(gs_core);
+    return status == GS_NO_MEMORY && gs_state_enter() && gs_bounded;
 }
 
 /* The device that such memory is of; none for memory of the host. */
