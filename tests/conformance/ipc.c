@@ -238,6 +238,46 @@ Test(ipc, both_processes_share_with_each_other)
     peer_quit(peer);
 }
 
+/* Copies reach what was opened from every context; fills and the range are the opening one's. */
+Test(ipc, another_context_than_the_one_that_opened)
+{
+    const CUresult fills = under_shim() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE,
+                   ranges = under_shim() ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    static const size_t bytes[] = {3, 4 * MIB};
+    struct peer *peer = peer_start(-1);
+    CUcontext other = context_create(device);
+    CUdeviceptr theirs = 0, opened = 0;
+    CUipcMemHandle handle;
+    unsigned char byte;
+    CUstream stream;
+    size_t size;
+
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 2; i++) {
+        OK(cuCtxSetCurrent(context));
+        OK(peer_alloc(peer, MEMORY_PLAIN, &theirs, bytes[i]));
+        OK(peer_share(peer, theirs, &handle));
+        OK(cuIpcOpenMemHandle(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+        OK(cuMemsetD8(opened, 5, 3));
+        OK(cuCtxSynchronize());
+        OK(cuMemGetAddressRange(NULL, &size, opened));
+        OK(cuCtxSetCurrent(other));
+        CHECK(fills, cuMemsetD8(opened, 5, 3));
+        CHECK(fills, cuMemsetD8Async(opened, 5, 3, stream));
+        CHECK(fills, cuMemsetD2D8(opened, 2, 5, 1, 1));
+        OK(cuStreamSynchronize(stream));
+        CHECK(ranges, cuMemGetAddressRange(NULL, &size, opened));
+        OK(cuMemcpyDtoH(&byte, opened + 2, 1));
+        cr_assert_eq(byte, 5);
+        OK(cuMemcpyHtoD(opened + 2, &byte, 1));
+        OK(cuCtxSetCurrent(context));
+        OK(cuIpcCloseMemHandle(opened));
+        OK(peer_free(peer, MEMORY_PLAIN, theirs));
+    }
+    OK(cuCtxDestroy(other));
+    peer_quit(peer);
+}
+
 /* The symbol without a version is the form of before CUDA 11. */
 Test(ipc, both_forms_of_the_open)
 {

@@ -297,6 +297,16 @@ CUresult sd_memset(CUdeviceptr dst, uint32_t value, unsigned width, size_t count
     return sd_memset_2d(dst, 0, value, width, count, 1, stream);
 }
 
+/* Measured on an H200: of its device's contexts the one that opened it fills memory of another
+ * process alone; copies and kernels of all reach it. */
+static bool may_fill(const struct sd_context *context, CUdeviceptr dst)
+{
+    const struct sd_block *block = sd_block_find(dst);
+
+    return !block || block->kind != SD_BLOCK_IPC || block->context == context ||
+           block->device != context->device;
+}
+
 CUresult sd_queue_fill(struct sd_queue *queue, CUdeviceptr dst, size_t pitch, uint32_t value,
                        unsigned width, size_t count, size_t rows, bool other_devices)
 {
@@ -308,7 +318,8 @@ CUresult sd_queue_fill(struct sd_queue *queue, CUdeviceptr dst, size_t pitch, ui
         return CUDA_SUCCESS;
     if (__builtin_mul_overflow(count, width, &row) || (rows > 1 && pitch < row) ||
         __builtin_mul_overflow(rows - 1, pitch, &bytes) || (dst | pitch) % width ||
-        !sd_block_range_ok(queue->context, dst, bytes + row, SD_ACCESS_WRITE, other_devices))
+        !sd_block_range_ok(queue->context, dst, bytes + row, SD_ACCESS_WRITE, other_devices) ||
+        !may_fill(queue->context, dst))
         return CUDA_ERROR_INVALID_VALUE;
     work.set.more_rows = rows - 1;
     work.set.pitch = pitch;

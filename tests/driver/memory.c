@@ -173,7 +173,8 @@ CUresult sd_mem_get_address_range(CUdeviceptr *base, size_t *size, CUdeviceptr p
     result = sd_current(&context);
     if (result)
         return result;
-    if (!block)
+    /* Measured: memory opened from another process has a range in the context that opened it. */
+    if (!block || (block->kind == SD_BLOCK_IPC && block->context != context))
         return CUDA_ERROR_NOT_FOUND;
     if (base)
         *base = block->base;

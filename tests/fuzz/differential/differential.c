@@ -27,6 +27,7 @@ const char *const limit_texts[LIMITS] = {
     [LIMIT_IPC_OF_ALL] = "Stream-ordered memory has IPC handles",
     [LIMIT_FAR] = "Stream-ordered memory is reached from another GPU",
     [LIMIT_USED] = "does not count stream-ordered memory that `cudaFree` freed",
+    [LIMIT_OPENED] = "Memory opened from another process is filled, and has an address range, in every context",
     [LIMIT_RDMA] = "is said to be capable of GPUDirect RDMA",
 };
 

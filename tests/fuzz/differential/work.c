@@ -30,6 +30,11 @@ void step_fill(void)
 
     if (slot < 0 || !place(slot, &stream))
         return;
+    if (block->kind == OPENED && (current_context() || order_of(stream).context)) {
+        /* Not in the context that opened it: the fill would be made on one side alone. */
+        LIMIT(LIMIT_OPENED, cuMemGetAddressRange, NULL, &size, block->ptr);
+        return;
+    }
     size = pick_part(block, 8 * KIB, &offset);
     at = block->ptr + offset;
     width = at % 4 == 0 && size % 4 == 0 ? 4 : at % 2 == 0 && size % 2 == 0 ? 2 : 1;
