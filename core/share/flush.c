@@ -128,14 +128,15 @@ struct wait {
 };
 
 /* Called with the lock held. How long the blocks themselves are waited for: what was freed a moment
- * ago, what the share thread is at, and what a thread is telling the end of. 0: not at all. */
+ * ago, what the share thread is at, and whose end is being told or is still to be told of. 0: not at
+ * all. */
 static uint64_t blocks_until_locked(const struct gs_share *share, const struct wait *wait,
                                     uint64_t now, bool *ret_any)
 {
     const struct gs_export *export = share->limbo.newest;
     uint64_t end = wait->begun_ns + wait->limit_ns, until;
 
-    *ret_any = share->exporter.telling > 0;
+    *ret_any = share->exporter.telling > 0 || share->exporter.ended_oldest;
     if (*ret_any && end > now)
         return end;
     for (; export; export = export->limbo_older) {

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "party.h"
+#include "tests/clock.h"
 #include "tests/folder.h"
 
 #define MIB    ((size_t)1 << 20)
@@ -78,6 +79,7 @@ static void need(char how, unsigned after_ms)
     CUipcMemHandle handle;
     struct party other = party_start("reader", NULL);
     CUresult result;
+    uint64_t before;
     char said;
 
     must("cuMemAlloc", cuMemAlloc(&shared, SHARED));
@@ -87,9 +89,11 @@ static void need(char how, unsigned after_ms)
     must("cuMemFree", cuMemFree(shared));
     usleep(after_ms * 1000); /* it reads on */
     let_go(how, &other);
+    before = now_ns();
     result = cuMemAlloc(&needed, NEEDED);
     if (result != CUDA_SUCCESS) {
-        fprintf(stderr, "after %u ms of reading on: %d\n", after_ms, (int)result);
+        fprintf(stderr, "after %u ms of reading on: %d after %u ms\n", after_ms, (int)result,
+                (unsigned)((now_ns() - before) / 1000000));
         fail("memory that has come back is not to be had", how);
     }
     must("cuMemFree", cuMemFree(needed));

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/share/exporter.h"
 #include "core/share/wire.h"
 #include "scene.h"
 #include "tests/children.h"
@@ -281,6 +282,53 @@ Test(share_limbo, what_comes_back_is_waited_for)
     gs_share_await_given_back(side.share, NULL, 300 * MS);
     __atomic_store_n(&rests_us, 0, __ATOMIC_SEQ_CST);
     cr_assert_geq(side_now() - begun, 300 * MS, "what is open since a moment ago was not waited for");
+}
+
+/* The share thread has heard of an end, and comes to tell of it when somebody waits, or is told to. */
+static bool tells_late, is_late; /* atomic */
+
+bool __real_gs_exports_tell(struct gs_share *share);
+bool __wrap_gs_exports_tell(struct gs_share *share);
+
+bool __wrap_gs_exports_tell(struct gs_share *share)
+{
+    bool ended;
+
+    gs_lock_take(&share->lock);
+    ended = share->exporter.ended_oldest != NULL;
+    gs_lock_release(&share->lock);
+    while (ended && __atomic_load_n(&tells_late, __ATOMIC_SEQ_CST)) {
+        __atomic_store_n(&is_late, true, __ATOMIC_SEQ_CST);
+        usleep(100);
+    }
+    return __real_gs_exports_tell(share);
+}
+
+bool __real_gs_wait_given_back_locked(struct gs_share *share, uint64_t until_ns);
+bool __wrap_gs_wait_given_back_locked(struct gs_share *share, uint64_t until_ns);
+
+bool __wrap_gs_wait_given_back_locked(struct gs_share *share, uint64_t until_ns)
+{
+    __atomic_store_n(&tells_late, false, __ATOMIC_SEQ_CST);
+    return __real_gs_wait_given_back_locked(share, until_ns);
+}
+
+/* On a busy machine it may be long between the two. */
+Test(share_limbo, an_end_that_was_heard_and_not_told_is_waited_for)
+{
+    unsigned before;
+    bool waited;
+
+    start();
+    free_block(0);
+    before = __atomic_load_n(&side.leases_ended, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&tells_late, true, __ATOMIC_SEQ_CST);
+    other_ask(&other, "close %lx", address[0]);
+    cr_assert(SIDE_WAIT(__atomic_load_n(&is_late, __ATOMIC_SEQ_CST)));
+    gs_share_await_given_back(side.share, NULL, 20000 * MS);
+    waited = __atomic_load_n(&side.leases_ended, __ATOMIC_SEQ_CST) > before;
+    __atomic_store_n(&tells_late, false, __ATOMIC_SEQ_CST);
+    cr_assert(waited, "the memory is said to be back, and is not");
 }
 
 /* One that is stopped, while it has something open that was freed long ago. */
