@@ -128,6 +128,20 @@ static int adopt(struct gs_share *share, int directory, int listener)
     return error;
 }
 
+/* What cannot be watched. That may be so because the program has closed what it does not know: these
+ * numbers are its own then. */
+static void take_down(struct gs_share *share)
+{
+    gs_lock_take(&share->lock);
+    if (gs_fd_is_there(&share->place.directory_is))
+        unlinkat(share->place.directory, share->name, 0);
+    gs_fd_close(&share->place.directory_is);
+    gs_fd_close(&share->place.listener_is);
+    share->place.directory = -1;
+    __atomic_store_n(&share->place.listener, -1, __ATOMIC_RELEASE);
+    gs_lock_release(&share->lock);
+}
+
 static void say_again(struct gs_share *share)
 {
     bool used = __atomic_load_n(&share->exporter.used, __ATOMIC_RELAXED);
@@ -159,10 +173,7 @@ static gs_status socket_start(struct gs_share *share)
     error = adopt(share, directory, listener);
     if (error) {
         snprintf(reason, sizeof reason, "its socket cannot be watched: %s", strerror(-error));
-        unlinkat(share->place.directory, share->name, 0);
-        close(share->place.listener);
-        close(share->place.directory);
-        share->place.listener = share->place.directory = -1;
+        take_down(share);
         gs_say_not_exported(share, reason);
         return GS_NOT_OFFERED;
     }

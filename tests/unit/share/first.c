@@ -439,6 +439,16 @@ static bool has_no_room_for(uint64_t watch)
     return watch >> 56 == GS_WATCH_REMOTE || watch >> 56 == GS_WATCH_LISTENER;
 }
 
+/* The program closes what it does not know, and has files of its own under these numbers. */
+static bool is_closing;
+static int its_pipe[2];
+
+static void swap(int listener)
+{
+    cr_assert_eq(dup2(its_pipe[0], listener), listener);
+    cr_assert_eq(dup2(its_pipe[1], side.share->place.directory), side.share->place.directory);
+}
+
 static bool stays;       /* atomic: whoever has a connection watched stays in that call until */
 static bool others_went; /* atomic: another thread has had the lock, or for as long as it is waited for */
 static bool is_in;       /* atomic: he is in it */
@@ -451,6 +461,8 @@ int __wrap_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
         SIDE_WAIT(__atomic_load_n(&others_went, __ATOMIC_SEQ_CST));
     }
     if (is_full && op == EPOLL_CTL_ADD && has_no_room_for(event->data.u64)) {
+        if (is_closing)
+            swap(fd);
         errno = ENOSPC;
         return -1;
     }
@@ -513,6 +525,25 @@ Test(share_first, exports_whose_socket_could_not_be_watched_leave_nothing_behind
     }
     cr_assert(SIDE_WAIT(side_open_fds() <= fds));
     is_full = false;
+    cr_assert_eq(side_export(&side, &piece, 0, 512, &export), GS_OK);
+    cr_assert(side_gets_back(&side, export));
+    side_chunk_free(&side, &piece);
+}
+
+Test(share_first, a_socket_that_cannot_be_watched_is_not_closed_for_the_programs_file)
+{
+    struct side_chunk piece = side_chunk_new(&side, 2 * MIB);
+    struct gs_export *export;
+    char byte;
+
+    cr_assert_eq(pipe2(its_pipe, O_CLOEXEC), 0);
+    is_full = is_closing = true;
+    cr_assert_eq(side_export(&side, &piece, 0, 512, &export), GS_NOT_OFFERED);
+    is_full = is_closing = false;
+    close(its_pipe[1]); /* the other number of it is left */
+    cr_assert_eq(fcntl(its_pipe[0], F_SETFL, O_NONBLOCK), 0);
+    cr_assert_eq(read(its_pipe[0], &byte, 1), -1, "it was closed");
+    cr_assert_eq(errno, EAGAIN);
     cr_assert_eq(side_export(&side, &piece, 0, 512, &export), GS_OK);
     cr_assert(side_gets_back(&side, export));
     side_chunk_free(&side, &piece);
