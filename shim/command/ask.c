@@ -61,6 +61,17 @@ int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type
     return error;
 }
 
+int ask_of_ended(int fd, uint32_t number, uint32_t device, union gs_wire_message *ret_answer)
+{
+    union gs_wire_message query;
+
+    gs_wire_start(&query, GS_WIRE_QUERY, number);
+    query.query.index = number;
+    query.query.device = device;
+    query.query.farewell = 1;
+    return ask_for(fd, &query, GS_WIRE_REPORT, ret_answer);
+}
+
 void ask_order_silence(char *ret_reason, size_t size, int error,
                        const union gs_wire_message *answer)
 {

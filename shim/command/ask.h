@@ -42,6 +42,9 @@ void who_write(struct json *json, const struct who *who);
  * REPORT is about comes with its pidfd, the caller's, where who answers has one, else -1.
  */
 int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answer, int *ret_pidfd);
+/* The same of a device of the process that ended with this number, or the next one, which a broker
+ * knows. */
+int ask_of_ended(int fd, uint32_t number, uint32_t device, union gs_wire_message *ret_answer);
 /* The same for any message with `type` of answer; a REFUSE is one, too. */
 int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type,
             union gs_wire_message *ret_answer);

@@ -70,10 +70,57 @@ static void name_of(long pid, char ret_name[16])
 struct search {
     struct table *table;
     const struct gs_share_options *options;
-    bool brokers;
+    enum figures_also also;
 };
 
 static const struct row nobody = {.rate = -1, .slow_rate = -1, .is_first = true};
+
+/* Of the process that has ended with this number, or the next one after it, what a broker kept. Pids
+ * are this process's where it and the broker have the same. The next number; 0: there is none. */
+static uint32_t add_ended(struct table *table, const struct row *broker, int fd, uint32_t number)
+{
+    union gs_wire_message answer;
+    struct row row = nobody;
+    uint32_t found = 0;
+
+    row.ended = row.has_figures = true;
+    for (unsigned device = 0; device <= GS_FAREWELL_DEVICES; device++) {
+        const struct gs_wire_report *report = &answer.report;
+        struct row *added;
+        bool pids;
+
+        if (ask_of_ended(fd, found ? found : number, device, &answer) ||
+            answer.head.type != GS_WIRE_REPORT || !report->farewell ||
+            (found && report->farewell != found) || report->farewell < number)
+            break;
+        found = report->farewell;
+        if (!report->has_figures)
+            break;
+        if (!report->figures.reserved_peak && !(report->figures.hits + report->figures.misses))
+            continue;
+        gs_wire_printable(answer.report.client_name);
+        pids = report->client_seen && broker->who.pid && (uint64_t)broker->who.pid == report->pid;
+        who_fill(&row.who, 0, report->client_pid, report->client_name);
+        row.who.pid = pids ? (long)report->client_pid : 0;
+        row.ago_ns = report->client_age_ns;
+        row.device = device;
+        row.figures = report->figures;
+        row.seen_ns = gs_now_ns();
+        added = add(table, &row);
+        if (!added)
+            return 0;
+        row.is_first = false;
+    }
+    return found ? found + 1 : 0;
+}
+
+static void add_all_ended(struct table *table, const struct row *broker, int fd)
+{
+    uint32_t number = 1;
+
+    for (unsigned i = 0; number && i < GS_FAREWELLS; i++)
+        number = add_ended(table, broker, fd, number);
+}
 
 /* A process that is stopped is not asked: it would only be waited for. */
 static void add_listener(void *arg, int directory, const char *name)
@@ -84,6 +131,7 @@ static void add_listener(void *arg, int directory, const char *name)
     union gs_wire_message answer;
     struct row row = nobody;
     char command[16] = "";
+    bool is_wanted;
     long pid;
 
     if (fd < 0)
@@ -109,9 +157,12 @@ static void add_listener(void *arg, int directory, const char *name)
     } else {
         ask_silence(row.silent, sizeof row.silent, error, &answer);
     }
-    if (row.answers && (search->brokers || !row.is_broker))
+    is_wanted = search->also == FIGURES_BROKERS || !row.is_broker;
+    if (row.answers && is_wanted)
         add_figures(search->table, &row, fd);
-    else if (search->brokers || !row.is_broker)
+    else if (row.answers && search->also == FIGURES_ENDED)
+        add_all_ended(search->table, &row, fd);
+    else if (is_wanted)
         add(search->table, &row);
     close(fd);
 }
@@ -119,7 +170,7 @@ static void add_listener(void *arg, int directory, const char *name)
 static bool is_known(const struct table *table, long pid)
 {
     for (size_t i = 0; i < table->count; i++)
-        if (table->rows[i].who.pid == pid)
+        if (table->rows[i].who.pid == pid && !table->rows[i].ended)
             return true;
     return false;
 }
@@ -166,15 +217,19 @@ static int compare(const void *a, const void *b)
 {
     const struct row *left = a, *right = b;
 
+    if (left->ended || right->ended)
+        return !left->ended || !right->ended || left->ago_ns == right->ago_ns
+                   ? left->ended - right->ended
+                   : left->ago_ns < right->ago_ns ? -1 : 1;
     if (left->figures.reserved != right->figures.reserved)
         return left->figures.reserved < right->figures.reserved ? 1 : -1;
     return left->who.pid < right->who.pid ? -1 : left->who.pid > right->who.pid;
 }
 
-bool figures_find(struct table *table, long only, bool brokers)
+bool figures_find(struct table *table, long only, enum figures_also also)
 {
     struct gs_share_options options;
-    struct search search = {table, &options, brokers};
+    struct search search = {table, &options, also};
     char reason[GS_REASON_SIZE];
     size_t kept = 0;
 
@@ -183,7 +238,8 @@ bool figures_find(struct table *table, long only, bool brokers)
     ask_each(&options, add_listener, &search, reason);
     add_quiet(table);
     for (size_t i = 0; i < table->count; i++)
-        if (!only || table->rows[i].who.pid == only)
+        if (!only || table->rows[i].who.pid == only ||
+            (table->rows[i].ended && table->rows[i].who.told == (uint64_t)only))
             table->rows[kept++] = table->rows[i];
     table->count = kept;
     if (kept)
