@@ -47,22 +47,36 @@ def sharer(folder, size):
     return holder
 
 
-def prove_an_end(folder, how):
-    holder = sharer(folder, 96 * MIB)
-    live = [row for row in rows(folder, 'stats', str(holder.pid)) if row['pid'] == holder.pid]
-    check(len(live) == 1 and live[0]['state'] == 'running' and 'ended_seconds' not in live[0],
-          f'while it runs it has not ended: {live}')
+def end(holder, how):
     does, expected = ENDS[how]
     holder.process.stdin.write(f'do {does.encode().hex()}\n')
     holder.process.stdin.close()
     status = holder.process.wait(timeout=PATIENT_S)
     check(status == expected, f'{how}: the status is its own: {status}')
+
+
+def prove_an_end(folder, how):
+    holder = sharer(folder, 96 * MIB)
+    live = [row for row in rows(folder, 'stats', str(holder.pid)) if row['pid'] == holder.pid]
+    check(len(live) == 1 and live[0]['state'] == 'running' and 'ended_seconds' not in live[0],
+          f'while it runs it has not ended: {live}')
+    end(holder, how)
     await_that(lambda: any(row['pid'] == holder.pid for row in ended(folder)), f'{how}: it is listed as ended')
     row = [row for row in ended(folder) if row['pid'] == holder.pid]
     check(len(row) == 1 and row[0]['live_bytes'] == 96 * MIB and row[0]['device'] == 0 and
           row[0]['name'].startswith('python') and row[0]['own_pid'] == holder.pid and not row[0]['stopped'] and
           row[0]['uuid'] == live[0]['uuid'] and 0 <= row[0]['ended_seconds'] <= 2 * PATIENT_S,
           f'{how}: with its last figures: {row}')
+    return holder.pid
+
+
+def prove_a_stopped_broker(folder, broker):
+    """Nobody's end waits for it. What was said by then it reads when it goes on."""
+    holder = sharer(folder, 96 * MIB)
+    broker.send_signal(signal.SIGSTOP)
+    end(holder, 'exit')
+    broker.send_signal(signal.SIGCONT)
+    await_that(lambda: any(row['pid'] == holder.pid for row in ended(folder)), 'it is listed then')
     return holder.pid
 
 
@@ -82,8 +96,9 @@ def prove_text(folder, pids):
 
 
 def prove_others(folder):
-    """Who is killed, and who has no broker, leaves nothing."""
+    """Who is killed, and who has no broker, leaves nothing; neither does a forked child for its parent."""
     killed, alone = sharer(folder, 64 * MIB), Holder(folder)
+    killed.do('do ' + 'import os; os.waitpid(os.fork() or sys.exit(0), 0)'.encode().hex())
     alone.do(f'alloc {64 * MIB}')
     alone.process.stdin.close()
     check(alone.process.wait(timeout=PATIENT_S) == 0, 'it ends')
@@ -123,6 +138,7 @@ def main():
         await_that(lambda: any(name.startswith('broker') for name in os.listdir(folder)), 'the broker listens')
         check(not ended(folder), 'nobody has ended yet')
         pids = [prove_an_end(folder, how) for how in ENDS]
+        pids.append(prove_a_stopped_broker(folder, broker))
         prove_text(folder, pids)
         prove_others(folder)
         prove_malformed(folder)
