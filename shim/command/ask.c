@@ -16,24 +16,45 @@
 #include "shim/command/figures.h"
 
 #define USERS_MAX 4096
+#define LATE_NS   (100 * GS_NS_PER_MS) /* for each that is asked when the time of all is over */
 
-int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answer, int *ret_pidfd)
+uint64_t ask_left(uint64_t deadline_ns)
+{
+    uint64_t now = gs_now_ns();
+
+    return deadline_ns > now + LATE_NS ? deadline_ns - now : LATE_NS;
+}
+
+/* Whether something came; whoever is asked ends the wait, or the deadline does. */
+static bool has_come(int fd, uint64_t deadline_ns)
 {
     struct pollfd answer = {.fd = fd, .events = POLLIN};
+    int ready;
+
+    do
+        ready = poll(&answer, 1, (int)(ask_left(deadline_ns) / GS_NS_PER_MS));
+    while (ready < 0 && errno == EINTR); /* it was stopped and goes on */
+    return ready == 1;
+}
+
+int ask_send(int fd, uint32_t index, uint32_t device)
+{
     union gs_wire_message query;
-    int ready, error;
+    int error;
 
     gs_wire_start(&query, GS_WIRE_QUERY, index + 1);
     query.query.index = index;
     query.query.device = device;
-    *ret_pidfd = -1;
     error = gs_wire_send(fd, &query, -1);
-    if (error && error != -EPIPE) /* what made it hang up may lie there */
-        return error;
-    do
-        ready = poll(&answer, 1, (int)(ANSWER_NS / GS_NS_PER_MS));
-    while (ready < 0 && errno == EINTR); /* it was stopped and goes on */
-    if (ready != 1)
+    return error == -EPIPE ? 0 : error; /* what made it hang up may lie there */
+}
+
+int ask_hear(int fd, uint64_t deadline_ns, union gs_wire_message *ret_answer, int *ret_pidfd)
+{
+    int error;
+
+    *ret_pidfd = -1;
+    if (!has_come(fd, deadline_ns))
         return -ETIMEDOUT;
     error = gs_wire_receive(fd, ret_answer, ret_pidfd);
     if (!error && ret_answer->head.type != GS_WIRE_REPORT &&
@@ -42,18 +63,22 @@ int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answ
     return error;
 }
 
+int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answer, int *ret_pidfd)
+{
+    int error = ask_send(fd, index, device);
+
+    *ret_pidfd = -1;
+    return error ? error : ask_hear(fd, gs_now_ns() + ANSWER_NS, ret_answer, ret_pidfd);
+}
+
 int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type,
             union gs_wire_message *ret_answer)
 {
-    struct pollfd answer = {.fd = fd, .events = POLLIN};
-    int ready, error = gs_wire_send(fd, message, -1);
+    int error = gs_wire_send(fd, message, -1);
 
     if (error && error != -EPIPE)
         return error;
-    do
-        ready = poll(&answer, 1, (int)(ANSWER_NS / GS_NS_PER_MS));
-    while (ready < 0 && errno == EINTR);
-    if (ready != 1)
+    if (!has_come(fd, gs_now_ns() + ANSWER_NS))
         return -ETIMEDOUT;
     error = gs_wire_receive(fd, ret_answer, NULL);
     if (!error && ret_answer->head.type != type && ret_answer->head.type != GS_WIRE_REFUSE)
@@ -61,15 +86,23 @@ int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type
     return error;
 }
 
-int ask_of_ended(int fd, uint32_t number, uint32_t device, union gs_wire_message *ret_answer)
+int ask_of_ended(int fd, uint64_t deadline_ns, uint32_t number, uint32_t device,
+                 union gs_wire_message *ret_answer)
 {
     union gs_wire_message query;
+    int pidfd, error;
 
     gs_wire_start(&query, GS_WIRE_QUERY, number);
     query.query.index = number;
     query.query.device = device;
     query.query.farewell = 1;
-    return ask_for(fd, &query, GS_WIRE_REPORT, ret_answer);
+    error = gs_wire_send(fd, &query, -1);
+    if (error && error != -EPIPE)
+        return error;
+    error = ask_hear(fd, deadline_ns, ret_answer, &pidfd);
+    if (pidfd >= 0)
+        close(pidfd);
+    return error;
 }
 
 void ask_order_silence(char *ret_reason, size_t size, int error,

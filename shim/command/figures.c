@@ -11,6 +11,8 @@
 #include "core/share/directory.h"
 #include "shim/command/command.h"
 
+#define TOGETHER 128 /* are asked at once, of those there are */
+
 static struct row *add(struct table *table, const struct row *like)
 {
     if (table->count == table->room) {
@@ -27,7 +29,7 @@ static struct row *add(struct table *table, const struct row *like)
 }
 
 /* Of every device that it has had memory of; one row without figures where that is none. */
-static void add_figures(struct table *table, const struct row *process, int fd)
+static void add_figures(struct table *table, const struct row *process, int fd, uint64_t deadline)
 {
     union gs_wire_message answer = {.report = process->report};
     unsigned had = 0;
@@ -47,7 +49,10 @@ static void add_figures(struct table *table, const struct row *process, int fd)
             row->seen_ns = gs_now_ns();
             row->is_first = had++ == 0;
         }
-        error = ask(fd, UINT32_MAX, device + 1, &answer, &pidfd);
+        error = ask_send(fd, UINT32_MAX, device + 1);
+        if (error)
+            break;
+        error = ask_hear(fd, deadline, &answer, &pidfd);
         if (pidfd >= 0)
             close(pidfd);
         error = error ? error : answer.head.type != GS_WIRE_REPORT;
@@ -67,17 +72,48 @@ static void name_of(long pid, char ret_name[16])
     gs_wire_printable(ret_name);
 }
 
+/* One that was asked and is to be heard. */
+struct asked {
+    struct row row;
+    int fd, error;
+};
+
 struct search {
     struct table *table;
     const struct gs_share_options *options;
     enum figures_also also;
+    uint64_t deadline_ns; /* of those who are asked now */
+    unsigned count;
+    struct asked asked[TOGETHER];
 };
 
 static const struct row nobody = {.rate = -1, .slow_rate = -1, .is_first = true};
 
+static void hear(struct asked *asked, uint64_t deadline)
+{
+    struct row *row = &asked->row;
+    union gs_wire_message answer;
+    int pidfd = -1;
+
+    if (!asked->error)
+        asked->error = ask_hear(asked->fd, deadline, &answer, &pidfd);
+    if (pidfd >= 0)
+        close(pidfd);
+    row->answers = !asked->error && answer.head.type == GS_WIRE_REPORT;
+    if (!row->answers) {
+        ask_silence(row->silent, sizeof row->silent, asked->error, &answer);
+        return;
+    }
+    gs_wire_printable(answer.report.name);
+    who_fill(&row->who, row->who.pid, answer.report.pid, answer.report.name);
+    row->report = answer.report;
+    row->is_broker = answer.report.is_broker;
+}
+
 /* Of the process that has ended with this number, or the next one after it, what a broker kept. Pids
  * are this process's where it and the broker have the same. The next number; 0: there is none. */
-static uint32_t add_ended(struct table *table, const struct row *broker, int fd, uint32_t number)
+static uint32_t add_ended(struct table *table, const struct row *broker, int fd, uint64_t deadline,
+                          uint32_t number)
 {
     union gs_wire_message answer;
     struct row row = nobody;
@@ -89,9 +125,10 @@ static uint32_t add_ended(struct table *table, const struct row *broker, int fd,
         struct row *added;
         bool pids;
 
-        if (ask_of_ended(fd, found ? found : number, device, &answer) ||
-            answer.head.type != GS_WIRE_REPORT || !report->farewell ||
-            (found && report->farewell != found) || report->farewell < number)
+        if (ask_of_ended(fd, deadline, found ? found : number, device, &answer) ||
+            answer.head.type != GS_WIRE_REPORT || report->farewell < number)
+            return 0;
+        if (found && report->farewell != found)
             break;
         found = report->farewell;
         if (!report->has_figures)
@@ -111,60 +148,68 @@ static uint32_t add_ended(struct table *table, const struct row *broker, int fd,
             return 0;
         row.is_first = false;
     }
-    return found ? found + 1 : 0;
+    return found + 1;
 }
 
-static void add_all_ended(struct table *table, const struct row *broker, int fd)
+static void add_all_ended(struct table *table, const struct row *broker, int fd, uint64_t deadline)
 {
     uint32_t number = 1;
 
     for (unsigned i = 0; number && i < GS_FAREWELLS; i++)
-        number = add_ended(table, broker, fd, number);
+        number = add_ended(table, broker, fd, deadline, number);
+}
+
+/* All at once have the time of one: a few that do not answer must not keep a scrape beyond its own. */
+static void hear_all(struct search *search)
+{
+    uint64_t deadline;
+
+    for (unsigned i = 0; i < search->count; i++)
+        hear(&search->asked[i], search->deadline_ns);
+    deadline = gs_now_ns() + ANSWER_NS;
+    for (unsigned i = 0; i < search->count; i++) {
+        const struct asked *asked = &search->asked[i];
+
+        if (search->also == FIGURES_BROKERS || !asked->row.is_broker) {
+            if (asked->row.answers)
+                add_figures(search->table, &asked->row, asked->fd, deadline);
+            else
+                add(search->table, &asked->row);
+        } else if (asked->row.answers && search->also == FIGURES_ENDED) {
+            add_all_ended(search->table, &asked->row, asked->fd, deadline);
+        }
+        close(asked->fd);
+    }
+    search->count = 0;
 }
 
 /* A process that is stopped is not asked: it would only be waited for. */
 static void add_listener(void *arg, int directory, const char *name)
 {
-    const struct search *search = arg;
-    int fd = gs_directory_connect(directory, search->options, name, ANSWER_NS);
-    int error = -ETIMEDOUT, pidfd = -1;
-    union gs_wire_message answer;
-    struct row row = nobody;
+    struct search *search = arg;
+    struct asked *asked = &search->asked[search->count];
     char command[16] = "";
-    bool is_wanted;
+    struct row *row = &asked->row;
     long pid;
 
-    if (fd < 0)
+    if (search->count == 0)
+        search->deadline_ns = gs_now_ns() + ANSWER_NS;
+    asked->fd = gs_directory_connect(directory, search->options, name,
+                                     ask_left(search->deadline_ns));
+    if (asked->fd < 0)
         return;
-    pid = ask_pid_of_listener(fd);
+    *row = nobody;
+    pid = ask_pid_of_listener(asked->fd);
     if (pid)
         name_of(pid, command);
-    who_fill(&row.who, pid, 0, command);
-    row.has_socket = true;
-    row.is_broker = ask_is_broker(name);
-    memcpy(row.socket, name, strnlen(name, sizeof row.socket - 1));
-    row.stopped = pid && gs_alive_is_stopped((pid_t)pid);
-    if (!row.stopped)
-        error = ask(fd, UINT32_MAX, 0, &answer, &pidfd);
-    if (pidfd >= 0)
-        close(pidfd);
-    row.answers = !error && answer.head.type == GS_WIRE_REPORT;
-    if (row.answers) {
-        gs_wire_printable(answer.report.name);
-        who_fill(&row.who, pid, answer.report.pid, answer.report.name);
-        row.report = answer.report;
-        row.is_broker = answer.report.is_broker;
-    } else {
-        ask_silence(row.silent, sizeof row.silent, error, &answer);
-    }
-    is_wanted = search->also == FIGURES_BROKERS || !row.is_broker;
-    if (row.answers && is_wanted)
-        add_figures(search->table, &row, fd);
-    else if (row.answers && search->also == FIGURES_ENDED)
-        add_all_ended(search->table, &row, fd);
-    else if (is_wanted)
-        add(search->table, &row);
-    close(fd);
+    who_fill(&row->who, pid, 0, command);
+    row->has_socket = true;
+    row->is_broker = ask_is_broker(name);
+    memcpy(row->socket, name, strnlen(name, sizeof row->socket - 1));
+    row->stopped = pid && gs_alive_is_stopped((pid_t)pid);
+    asked->error = row->stopped ? -ETIMEDOUT : ask_send(asked->fd, UINT32_MAX, 0);
+    if (++search->count == TOGETHER)
+        hear_all(search);
 }
 
 static bool is_known(const struct table *table, long pid)
@@ -229,13 +274,14 @@ static int compare(const void *a, const void *b)
 bool figures_find(struct table *table, long only, enum figures_also also)
 {
     struct gs_share_options options;
-    struct search search = {table, &options, also};
+    struct search search = {.table = table, .options = &options, .also = also};
     char reason[GS_REASON_SIZE];
     size_t kept = 0;
 
     if (!command_share_options(&options))
         return false;
     ask_each(&options, add_listener, &search, reason);
+    hear_all(&search);
     add_quiet(table);
     for (size_t i = 0; i < table->count; i++)
         if (!only || table->rows[i].who.pid == only ||

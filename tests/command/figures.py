@@ -9,11 +9,15 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import tempfile
+import time
 
 from holder import (GPUSHIM, MIB, PATIENT_S, SHIM, Holder, await_that, check, clean, end_with_faults,
                     gpushim)
+
+MUTE = 20
 
 
 def rows(folder, *arguments):
@@ -98,6 +102,28 @@ def prove_silence(folder, holder):
         check(run.returncode == 1 and 'shares nothing' in run.stderr, f'not process 1 either: {run}')
 
 
+def prove_many_silent(folder, holder):
+    """Who listens and never answers keeps a list, or a scrape of 10 s, for as long as one of them does."""
+    listeners = []
+    for i in range(MUTE):
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(os.path.join(folder, f'{i:032x}'))
+        listener.listen(8)
+        listeners.append(listener)
+    began = time.monotonic()
+    found = rows(folder, 'stats')
+    took = time.monotonic() - began
+    mute = [row for row in found if row['pid'] == os.getpid()]
+    check(len(mute) == MUTE and all(row['silent'] == 'does not answer' for row in mute),
+          f'each of them is listed as that: {mute}')
+    check([row for row in found if row['pid'] == holder.pid and row['live_bytes'] == 32 * MIB],
+          'and the others as ever')
+    check(took < MUTE, f'one after the other is waited for: {took} s')  # 2 s each
+    for i, listener in enumerate(listeners):
+        listener.close()
+        os.unlink(os.path.join(folder, f'{i:032x}'))
+
+
 def prove_watching(folder, holder):
     watching = subprocess.Popen([GPUSHIM, 'stats', '--watch', '0.2s', '--json'], env=clean(folder),
                                 stdout=subprocess.PIPE, text=True)
@@ -153,6 +179,7 @@ def main():
         prove_watching(folder, holder)
         prove_trimming(folder, holder)
         prove_silence(folder, holder)
+        prove_many_silent(folder, holder)
         prove_others(folder, holder)
         holder.end()
         prove_usage(folder)

@@ -274,8 +274,11 @@ def has_stacks(folder):
     trace = read(path)
     check_calls('with stacks', trace, done)
     ranges = [[int(part, 16) for part in line.split()[0].split('-')] for line in ''.join(trace.modules).splitlines()]
-    check(trace.has_stacks and ranges and trace.blocks[1][0] == recording.MODULES or
-          recording.MODULES in [each[0] for each in trace.blocks[:3]], f'{trace.blocks[:3]}')
+    kinds = [each[0] for each in trace.blocks]
+    first = kinds.index(recording.MODULES) if recording.MODULES in kinds else len(kinds)
+    earlier = {each[1] for each in trace.blocks[:first] if each[0] == recording.EVENTS}
+    check(trace.has_stacks and ranges and first < len(kinds), f'{trace.blocks[:3]}')
+    check(trace.blocks[first][1] not in earlier, f'the thread that wrote them had events before: {trace.blocks[:4]}')
     lengths = collections.Counter(len(event.frames) for event in trace.of(*CALLS))
     check(max(lengths) <= 12 and min(lengths) >= 1 and max(lengths) > 2, f'frames: {lengths}')
     outside = [frame for event in trace.events for frame in event.frames
