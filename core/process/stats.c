@@ -193,19 +193,15 @@ static int last_device_locked(const struct gs_core *core)
     return last;
 }
 
-bool gs_stats_tell(struct gs_core *core, unsigned device, struct gs_figures *ret_figures)
+static bool tell_locked(struct gs_core *core, unsigned device, struct gs_figures *ret_figures)
 {
     const struct gs_arena_counts *counts;
     struct gs_stats stats;
-    int last;
+    int last = last_device_locked(core);
 
-    gs_lock_take(&core->lock);
-    last = last_device_locked(core);
-    if (last >= 0 && device <= (unsigned)last)
-        read_device_locked(core, (CUdevice)device, &stats);
-    gs_lock_release(&core->lock);
     if (last < 0 || device > (unsigned)last)
         return false;
+    read_device_locked(core, (CUdevice)device, &stats);
     counts = &stats.counts;
     *ret_figures = (struct gs_figures){.reserved = stats.reserved,
                                        .live = stats.live,
@@ -227,6 +223,29 @@ bool gs_stats_tell(struct gs_core *core, unsigned device, struct gs_figures *ret
         ret_figures->slow += counts->took[i];
     memcpy(ret_figures->uuid, core->device[device].uuid, sizeof ret_figures->uuid);
     return true;
+}
+
+bool gs_stats_tell(struct gs_core *core, unsigned device, struct gs_figures *ret_figures)
+{
+    bool told;
+
+    gs_lock_take(&core->lock);
+    told = tell_locked(core, device, ret_figures);
+    gs_lock_release(&core->lock);
+    return told;
+}
+
+void gs_stats_leave(struct gs_core *core)
+{
+    struct gs_figures figures;
+    bool goes = true;
+
+    for (unsigned device = 0; goes && gs_lock_try(&core->lock); device++) {
+        goes = tell_locked(core, device, &figures);
+        gs_lock_release(&core->lock);
+        if (goes && (figures.reserved_peak || figures.hits + figures.misses))
+            goes = gs_share_leave(core->share, device, &figures);
+    }
 }
 
 /* How long the calls took that did more, as far as there were any. */

@@ -190,6 +190,7 @@ static void client_free(struct gs_share *share, struct gs_client *client)
     gs_plea_gone(share, client);
     if (client->published)
         end_published(share, client);
+    gs_farewell_client_gone(share, client);
     client_close_socket(share, client);
     client_forget_exit(share, client);
     HASH_DEL(share->clients.first, client);

@@ -236,6 +236,14 @@ bool gs_publisher_on_publish(struct gs_share *share, struct gs_client *client,
 /* Whether its process confirmed the export. Once it has ended that is for ever. */
 bool gs_publisher_confirms(const struct gs_publisher *publisher, const struct gs_export *export);
 bool gs_publisher_lets(const struct gs_publisher *publisher, uid_t uid, gid_t gid);
+/* The users and groups that it shares with besides its own user; whether the process is of one. */
+struct gs_listed {
+    uid_t uids[GS_IDS_MAX];
+    gid_t gids[GS_IDS_MAX];
+    unsigned uid_count, gid_count;
+};
+const struct gs_listed *gs_publisher_listed(const struct gs_publisher *publisher);
+bool gs_listed_has(const struct gs_listed *listed, uid_t uid, gid_t gid);
 /* Whether any of them lets a process open, so that it may connect. */
 bool gs_publishers_let(const struct gs_share *share, uid_t uid, gid_t gid);
 /* Of the user it runs as. */
@@ -248,6 +256,7 @@ void gs_publisher_unref(struct gs_share *share, struct gs_publisher *publisher);
 struct gs_user {
     uid_t uid;
     unsigned clients, exports, chunks; /* connections; and published to this broker */
+    unsigned farewells; /* processes of his whose last figures are here */
     unsigned unread; /* descriptors that it was sent, of another user, and may not have read yet */
     unsigned refs;   /* it stays for these, too */
     UT_hash_handle hh;
@@ -291,6 +300,18 @@ uint64_t gs_broker_tick(struct gs_share *share, uint64_t now);
 /* Whether it takes in who comes now: then it is needed. */
 bool gs_broker_may_accept(struct gs_share *share);
 void gs_broker_free(struct gs_share *share);
+
+/* farewell.c: last figures of processes that have ended. FAREWELL, as gs_client_serve; the client has
+ * gone, and what it said is told from now on. */
+bool gs_farewell_came(struct gs_share *share, struct gs_client *client,
+                      const struct gs_wire_farewell *message);
+void gs_farewell_client_gone(struct gs_share *share, const struct gs_client *client);
+/* The one that the client asks for, if he may see it. */
+void gs_farewell_tell(struct gs_share *share, const struct gs_client *client,
+                      const struct gs_wire_query *query, struct gs_wire_report *report);
+/* Drops those that are too old; when the next one is, or GS_NEVER. */
+uint64_t gs_farewells_tick(struct gs_share *share, uint64_t now);
+void gs_farewells_free(struct gs_share *share);
 
 /* mappings.c: who has chunks mapped without a reference. Called by the share thread. */
 /* The client keeps the chunk of the export; false: it may not. Where there is no host memory to

@@ -17,6 +17,7 @@
  *                exports published to a broker,
  *     broker.c, publisher.c
  *                and in that
+ *     farewell.c last figures, left with a broker
  *     mappings.c chunks mapped without a reference
  *     flush.c    what is on its way back
  *     pressure.c, pressure_ask.c
@@ -134,6 +135,8 @@ struct gs_store {
     struct gs_publisher *publishers;
     uint64_t published_due_ns;
     bool published_said; /* a limit was met */
+    struct gs_farewell *farewells; /* the newest first */
+    uint32_t last_farewell;
 };
 
 /* What is freed, and held by others or pinned (limbo.c). */

@@ -12,21 +12,19 @@
 struct gs_publisher {
     unsigned refs;
     struct gs_user *user;
-    uid_t uids[GS_IDS_MAX];
-    gid_t gids[GS_IDS_MAX];
-    unsigned uid_count, gid_count;
+    struct gs_listed listed;
     int memory; /* its ids of what may be served */
     uint32_t slots;
     struct gs_publisher *next, *previous;
 };
 
-static void take_ids(struct gs_publisher *publisher, const struct gs_wire_publish *message)
+static void take_ids(struct gs_listed *listed, const struct gs_wire_publish *message)
 {
     _Static_assert(sizeof(uid_t) == sizeof(uint32_t) && sizeof(gid_t) == sizeof(uint32_t), "ids");
-    publisher->uid_count = message->uid_count;
-    publisher->gid_count = message->gid_count;
-    memcpy(publisher->uids, message->uids, message->uid_count * sizeof *publisher->uids);
-    memcpy(publisher->gids, message->gids, message->gid_count * sizeof *publisher->gids);
+    listed->uid_count = message->uid_count;
+    listed->gid_count = message->gid_count;
+    memcpy(listed->uids, message->uids, message->uid_count * sizeof *listed->uids);
+    memcpy(listed->gids, message->gids, message->gid_count * sizeof *listed->gids);
 }
 
 /* Those whom the exporter lets in come to this socket, whatever this broker was started with. */
@@ -34,7 +32,7 @@ static void let_in(struct gs_share *share, const struct gs_publisher *publisher)
 {
     int error;
 
-    if (publisher->uid_count + publisher->gid_count > 0 && !gs_socket_is_given(share) &&
+    if (publisher->listed.uid_count + publisher->listed.gid_count > 0 && !gs_socket_is_given(share) &&
         (error = gs_directory_let_all(share->place.directory, share->name)) != 0)
         gs_log_line(&share->log, GS_LOG_INFO, "other users cannot come to the broker's socket: %s",
                     strerror(-error));
@@ -65,7 +63,7 @@ bool gs_publisher_on_publish(struct gs_share *share, struct gs_client *client,
     publisher->memory = *fd;
     publisher->slots = message->slots;
     *fd = -1;
-    take_ids(publisher, message);
+    take_ids(&publisher->listed, message);
     publisher->next = share->store.publishers;
     if (publisher->next)
         publisher->next->previous = publisher;
@@ -83,17 +81,25 @@ bool gs_publisher_confirms(const struct gs_publisher *publisher, const struct gs
            gs_memory_read(publisher->memory, export->slot * sizeof id, &id) && id == export->key.id;
 }
 
-bool gs_publisher_lets(const struct gs_publisher *publisher, uid_t uid, gid_t gid)
+bool gs_listed_has(const struct gs_listed *listed, uid_t uid, gid_t gid)
 {
-    if (uid == publisher->user->uid)
-        return true;
-    for (unsigned i = 0; i < publisher->uid_count; i++)
-        if (publisher->uids[i] == uid)
+    for (unsigned i = 0; i < listed->uid_count; i++)
+        if (listed->uids[i] == uid)
             return true;
-    for (unsigned i = 0; i < publisher->gid_count; i++)
-        if (publisher->gids[i] == gid)
+    for (unsigned i = 0; i < listed->gid_count; i++)
+        if (listed->gids[i] == gid)
             return true;
     return false;
+}
+
+bool gs_publisher_lets(const struct gs_publisher *publisher, uid_t uid, gid_t gid)
+{
+    return uid == publisher->user->uid || gs_listed_has(&publisher->listed, uid, gid);
+}
+
+const struct gs_listed *gs_publisher_listed(const struct gs_publisher *publisher)
+{
+    return &publisher->listed;
 }
 
 bool gs_publishers_let(const struct gs_share *share, uid_t uid, gid_t gid)

@@ -76,6 +76,7 @@ void gs_report_client(const struct gs_client *client, uint64_t now,
 
     report->client_pid = (uint64_t)client->pid;
     report->client_age_ns = now - client->since_ns;
+    report->client_seen = client->is_seen;
     report->left = client->published;
     memcpy(report->client_name, client->said.name, sizeof report->client_name);
     for (reference = client->references; reference; reference = reference->hh.next)
@@ -105,12 +106,14 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
     message.report.clients = share->clients.count;
     strncpy(message.report.name, program_invocation_short_name, sizeof message.report.name - 1);
     message.report.has_figures =
-        share->events.asked &&
+        !query->farewell && share->events.asked &&
         share->events.asked(share->events.arg, GS_ASKED_FIGURES, query->device, &told);
     message.report.figures = told.figures;
+    if (query->farewell)
+        gs_farewell_tell(share, client, query, &message.report);
     HASH_ITER(hh, share->clients.first, other, next)
     {
-        if (index++ != query->index)
+        if (index++ != query->index || query->farewell)
             continue;
         gs_report_client(other, now, &message.report);
         if (gs_fd_is_there(&other->kept_pidfd))

@@ -285,6 +285,8 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
         return gs_broker_on_share(share, client, &message->share, fd);
     case GS_WIRE_UNSHARE:
         return gs_broker_on_unshare(share, client, &message->unshare);
+    case GS_WIRE_FAREWELL:
+        return gs_farewell_came(share, client, &message->farewell);
     case GS_WIRE_PURGE:
         return gs_plea_came(share, client, &message->purge);
     case GS_WIRE_SET:

@@ -28,6 +28,10 @@
  * It is answered by PURGED: at once, that this is seen to, and once more with the bytes that went back
  * to the driver. One PURGE is under way on a connection at a time.
  *
+ * A process that ends in order says FAREWELL to its broker, with its last figures of each device
+ * (core/share/farewell.c), without an answer. Whoever asks a broker for the process with a number, or
+ * the next after it (`farewell` of QUERY), is told of that one in place of a client.
+ *
  * The same user, or root, may SET an option to a value, and have the process COLLECT
  * (core/share/order.c): answered at once by SET_TO and COLLECTED.
  *
@@ -52,7 +56,7 @@
 
 #include "core/share/ipc_handle.h"
 
-#define GS_WIRE_VERSION 8
+#define GS_WIRE_VERSION 9
 
 enum gs_wire_type {
     GS_WIRE_HELLO = 1,
@@ -79,6 +83,7 @@ enum gs_wire_type {
     GS_WIRE_SET_TO = 22,
     GS_WIRE_COLLECT = 23,
     GS_WIRE_COLLECTED = 24,
+    GS_WIRE_FAREWELL = 25,
     GS_WIRE_TYPES
 };
 
@@ -224,6 +229,8 @@ struct gs_wire_query {
     struct gs_wire_head head;
     uint32_t index;  /* of the client that is asked about, */
     uint32_t device; /* and the device whose figures are */
+    uint32_t farewell; /* 1: the figures of the process that ended with this number, or the next one */
+    uint32_t zero;
 };
 
 struct gs_wire_report {
@@ -233,7 +240,7 @@ struct gs_wire_report {
     uint32_t clients; /* how many there are; below: the one that was asked about, if there is */
     uint32_t is_broker;
     uint64_t client_pid;
-    uint64_t client_age_ns;                 /* since it connected */
+    uint64_t client_age_ns; /* since it connected; or since it ended */
     uint64_t references, reference_bytes;   /* of this client */
     uint64_t reference_age_ns;              /* since it came to hold what it has held longest */
     uint64_t limbo_references,
@@ -244,8 +251,10 @@ struct gs_wire_report {
     char name[16];                          /* of who answers */
     char client_name[16];
     uint32_t has_figures; /* 1: below, of the device; 0: none, nor of a later one */
-    uint32_t zero;
+    uint32_t farewell;    /* the number of the process that ended which this is about; 0: none */
     struct gs_figures figures;
+    uint32_t client_seen; /* 1: client_pid is as who answers sees it; 0: as the client does */
+    uint32_t zero;
 };
 
 #define GS_OPTION_SIZE 40
@@ -274,6 +283,16 @@ struct gs_wire_collected {
     uint64_t given, given_bytes, ended, ended_bytes, limbo, limbo_bytes;
 };
 
+#define GS_FAREWELL_DEVICES 16 /* of the first ones figures are left */
+#define GS_FAREWELLS        64 /* a broker keeps those of so many processes */
+
+struct gs_wire_farewell {
+    struct gs_wire_head head;
+    uint32_t device; /* its number in CUDA */
+    uint32_t zero;
+    struct gs_figures figures;
+};
+
 union gs_wire_message {
     struct gs_wire_head head;
     struct gs_wire_hello hello;
@@ -300,6 +319,7 @@ union gs_wire_message {
     struct gs_wire_set_to set_to;
     struct gs_wire_collect collect;
     struct gs_wire_collected collected;
+    struct gs_wire_farewell farewell;
 };
 
 /* Fills in the head for a message of `type`, whose other bytes become zero. */

@@ -86,6 +86,25 @@ int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type
     return error;
 }
 
+int ask_of_ended(int fd, uint64_t deadline_ns, uint32_t number, uint32_t device,
+                 union gs_wire_message *ret_answer)
+{
+    union gs_wire_message query;
+    int pidfd, error;
+
+    gs_wire_start(&query, GS_WIRE_QUERY, number);
+    query.query.index = number;
+    query.query.device = device;
+    query.query.farewell = 1;
+    error = gs_wire_send(fd, &query, -1);
+    if (error && error != -EPIPE)
+        return error;
+    error = ask_hear(fd, deadline_ns, ret_answer, &pidfd);
+    if (pidfd >= 0)
+        close(pidfd);
+    return error;
+}
+
 void ask_order_silence(char *ret_reason, size_t size, int error,
                        const union gs_wire_message *answer)
 {

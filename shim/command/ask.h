@@ -49,6 +49,10 @@ int ask_hear(int fd, uint64_t deadline_ns, union gs_wire_message *ret_answer, in
 /* How long one of them is waited for by now: a short while where the deadline has passed, in which those
  * answer that only come late. */
 uint64_t ask_left(uint64_t deadline_ns);
+/* The same of a device of the process that ended with this number, or the next one, which a broker
+ * knows. */
+int ask_of_ended(int fd, uint64_t deadline_ns, uint32_t number, uint32_t device,
+                 union gs_wire_message *ret_answer);
 /* The same for any message with `type` of answer; a REFUSE is one, too. */
 int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type,
             union gs_wire_message *ret_answer);

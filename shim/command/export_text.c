@@ -283,7 +283,7 @@ bool export_write(FILE *file)
     struct timespec began;
 
     clock_gettime(CLOCK_MONOTONIC, &began);
-    if (!figures_find(&table, 0, true))
+    if (!figures_find(&table, 0, FIGURES_BROKERS))
         return false;
     put_about(file, &began);
     put_counts(file, &table);

@@ -81,7 +81,7 @@ struct asked {
 struct search {
     struct table *table;
     const struct gs_share_options *options;
-    bool brokers;
+    enum figures_also also;
     uint64_t deadline_ns; /* of those who are asked now */
     unsigned count;
     struct asked asked[TOGETHER];
@@ -110,6 +110,55 @@ static void hear(struct asked *asked, uint64_t deadline)
     row->is_broker = answer.report.is_broker;
 }
 
+/* Of the process that has ended with this number, or the next one after it, what a broker kept. Pids
+ * are this process's where it and the broker have the same. The next number; 0: there is none. */
+static uint32_t add_ended(struct table *table, const struct row *broker, int fd, uint64_t deadline,
+                          uint32_t number)
+{
+    union gs_wire_message answer;
+    struct row row = nobody;
+    uint32_t found = 0;
+
+    row.ended = row.has_figures = true;
+    for (unsigned device = 0; device <= GS_FAREWELL_DEVICES; device++) {
+        const struct gs_wire_report *report = &answer.report;
+        struct row *added;
+        bool pids;
+
+        if (ask_of_ended(fd, deadline, found ? found : number, device, &answer) ||
+            answer.head.type != GS_WIRE_REPORT || report->farewell < number)
+            return 0;
+        if (found && report->farewell != found)
+            break;
+        found = report->farewell;
+        if (!report->has_figures)
+            break;
+        if (!report->figures.reserved_peak && !(report->figures.hits + report->figures.misses))
+            continue;
+        gs_wire_printable(answer.report.client_name);
+        pids = report->client_seen && broker->who.pid && (uint64_t)broker->who.pid == report->pid;
+        who_fill(&row.who, 0, report->client_pid, report->client_name);
+        row.who.pid = pids ? (long)report->client_pid : 0;
+        row.ago_ns = report->client_age_ns;
+        row.device = device;
+        row.figures = report->figures;
+        row.seen_ns = gs_now_ns();
+        added = add(table, &row);
+        if (!added)
+            return 0;
+        row.is_first = false;
+    }
+    return found + 1;
+}
+
+static void add_all_ended(struct table *table, const struct row *broker, int fd, uint64_t deadline)
+{
+    uint32_t number = 1;
+
+    for (unsigned i = 0; number && i < GS_FAREWELLS; i++)
+        number = add_ended(table, broker, fd, deadline, number);
+}
+
 /* All at once have the time of one: a few that do not answer must not keep a scrape beyond its own. */
 static void hear_all(struct search *search)
 {
@@ -121,11 +170,13 @@ static void hear_all(struct search *search)
     for (unsigned i = 0; i < search->count; i++) {
         const struct asked *asked = &search->asked[i];
 
-        if (search->brokers || !asked->row.is_broker) {
+        if (search->also == FIGURES_BROKERS || !asked->row.is_broker) {
             if (asked->row.answers)
                 add_figures(search->table, &asked->row, asked->fd, deadline);
             else
                 add(search->table, &asked->row);
+        } else if (asked->row.answers && search->also == FIGURES_ENDED) {
+            add_all_ended(search->table, &asked->row, asked->fd, deadline);
         }
         close(asked->fd);
     }
@@ -164,7 +215,7 @@ static void add_listener(void *arg, int directory, const char *name)
 static bool is_known(const struct table *table, long pid)
 {
     for (size_t i = 0; i < table->count; i++)
-        if (table->rows[i].who.pid == pid)
+        if (table->rows[i].who.pid == pid && !table->rows[i].ended)
             return true;
     return false;
 }
@@ -211,15 +262,19 @@ static int compare(const void *a, const void *b)
 {
     const struct row *left = a, *right = b;
 
+    if (left->ended || right->ended)
+        return !left->ended || !right->ended || left->ago_ns == right->ago_ns
+                   ? left->ended - right->ended
+                   : left->ago_ns < right->ago_ns ? -1 : 1;
     if (left->figures.reserved != right->figures.reserved)
         return left->figures.reserved < right->figures.reserved ? 1 : -1;
     return left->who.pid < right->who.pid ? -1 : left->who.pid > right->who.pid;
 }
 
-bool figures_find(struct table *table, long only, bool brokers)
+bool figures_find(struct table *table, long only, enum figures_also also)
 {
     struct gs_share_options options;
-    struct search search = {.table = table, .options = &options, .brokers = brokers};
+    struct search search = {.table = table, .options = &options, .also = also};
     char reason[GS_REASON_SIZE];
     size_t kept = 0;
 
@@ -229,7 +284,8 @@ bool figures_find(struct table *table, long only, bool brokers)
     hear_all(&search);
     add_quiet(table);
     for (size_t i = 0; i < table->count; i++)
-        if (!only || table->rows[i].who.pid == only)
+        if (!only || table->rows[i].who.pid == only ||
+            (table->rows[i].ended && table->rows[i].who.told == (uint64_t)only))
             table->rows[kept++] = table->rows[i];
     table->count = kept;
     if (kept)

@@ -12,6 +12,8 @@
 struct row {
     struct who who;
     bool stopped;
+    bool ended;       /* these are its last figures, which a broker keeps; */
+    uint64_t ago_ns;  /* since then */
     bool has_figures;
     unsigned device;
     char silent[128]; /* why it has none; "" */
@@ -35,8 +37,9 @@ struct table {
 /* Whether the library lies in the process's memory, where that may be read. */
 bool figures_has_library(long pid);
 /* All of them, or those of the one with that pid; those that have most from the driver come first.
- * Without `brokers`, which have no memory of their own, these are left out. False, and said: the
- * configuration does not allow it. */
-bool figures_find(struct table *table, long only, bool brokers);
+ * `also`: brokers, which have no memory of their own; and behind all, the last one to end first,
+ * processes that have ended. False, and said: the configuration does not allow it. */
+enum figures_also { FIGURES_BROKERS, FIGURES_ENDED };
+bool figures_find(struct table *table, long only, enum figures_also also);
 
 #endif

@@ -14,7 +14,7 @@
 
 #define EVERY_S 2 /* top, where nobody says how often */
 
-/* What it did a second since then. */
+/* What it did a second since then; one that has ended does nothing. */
 static void add_rates(struct table *table, const struct table *before)
 {
     for (size_t i = 0; i < table->count; i++)
@@ -23,7 +23,7 @@ static void add_rates(struct table *table, const struct table *before)
             const struct row *old = &before->rows[k];
             double seconds = (double)(row->seen_ns - old->seen_ns) / (double)GS_NS_PER_S;
 
-            if (!row->has_figures || !old->has_figures || row->who.pid != old->who.pid ||
+            if (row->ended || old->ended || !row->has_figures || !old->has_figures || row->who.pid != old->who.pid ||
                 row->who.told != old->who.told || row->device != old->device || seconds <= 0)
                 continue;
             row->rate = (double)(row->figures.hits + row->figures.misses - old->figures.hits -
@@ -66,6 +66,8 @@ static void print_row(const struct row *row)
     } else {
         printf("    %s%s%s", row->silent, row->who.container[0] ? ", in " : "", row->who.container);
     }
+    if (row->ended)
+        printf("(ended %llu s ago)", (unsigned long long)(row->ago_ns / GS_NS_PER_S));
     printf("%s\n", row->stopped ? " (stopped)" : "");
 }
 
@@ -87,6 +89,9 @@ static void write_row(struct json *json, const struct row *row)
 
     json_open(json, NULL, '{');
     who_write(json, &row->who);
+    json_text(json, "state", row->ended ? "ended" : row->stopped ? "stopped" : "running");
+    if (row->ended)
+        json_number(json, "ended_seconds", row->ago_ns / GS_NS_PER_S);
     json_bool(json, "stopped", row->stopped);
     json_text(json, "silent", row->silent[0] ? row->silent : NULL);
     if (row->has_figures) {
@@ -135,7 +140,7 @@ static int watch(long only, unsigned every_ms, bool as_json, bool is_page)
     bool well;
 
     for (;;) {
-        well = figures_find(&table, only, false);
+        well = figures_find(&table, only, FIGURES_ENDED);
         add_rates(&table, &before);
         if (is_page)
             printf("\033[H\033[J");
@@ -220,6 +225,8 @@ int command_stats(int argc, char **argv)
                                 "waiting for the GPU (retired),\n"
                                 "freed and still used by other processes (limbo); and what it did "
                                 "since it began, or a second.\n"
+                                "A broker keeps the last figures of processes that have ended for "
+                                "an hour: ended.\n"
                                 "With --watch again and again; with --json one line each time.\n";
 
     return begin(argc, argv, usage, 0, false);

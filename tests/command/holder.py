@@ -42,6 +42,8 @@ for line in sys.stdin:
         opened.append(pointer)
     elif word == 'close':
         assert cuda.cuIpcCloseMemHandle(opened.pop(int(value))) == 0
+    elif word == 'do': # Python, as hexadecimal digits
+        exec(bytes.fromhex(value))
     print('done', flush=True)
 '''
 

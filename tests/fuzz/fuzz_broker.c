@@ -153,6 +153,8 @@ static void write_one(struct fuzz_input *input, uint8_t kind, union gs_wire_mess
     case 6:
         gs_wire_start(message, GS_WIRE_QUERY, 1);
         message->query.index = fuzz_byte(input);
+        message->query.device = message->query.index % 20;
+        message->query.farewell = message->query.index % 2;
         break;
     default:
         gs_wire_start(message, GS_WIRE_HELLO + fuzz_byte(input) % (GS_WIRE_TYPES - 1), 0);

@@ -79,6 +79,15 @@ static void fill_set(struct fuzz_input *input, struct gs_wire_set *set)
     set->value = fuzz_byte(input) * UINT64_C(0x0101010101010101);
 }
 
+static void fill_farewell(struct fuzz_input *input, struct gs_wire_farewell *farewell)
+{
+    uint8_t kind = fuzz_byte(input);
+
+    farewell->device = kind % 32 < 31 ? kind % 32 : UINT32_MAX;
+    farewell->zero = kind >= 224;
+    memset(&farewell->figures, fuzz_byte(input), sizeof farewell->figures);
+}
+
 void fuzz_fill(struct fuzz_input *input, union gs_wire_message *message)
 {
     _Static_assert(FUZZ_BYTES >= sizeof *message, "any message");
@@ -90,6 +99,8 @@ void fuzz_fill(struct fuzz_input *input, union gs_wire_message *message)
         fill_purged(input, &message->purged);
     else if (message->head.type == GS_WIRE_SET)
         fill_set(input, &message->set);
+    else if (message->head.type == GS_WIRE_FAREWELL)
+        fill_farewell(input, &message->farewell);
     else if (message->head.size == sizeof message->close) /* and of all that carry one number */
         message->close.block_id = fuzz_byte(input) % 8;
 }

@@ -200,7 +200,8 @@ static void says_what_others_say(void)
         GS_WIRE_SHARE,   GS_WIRE_UNSHARE,  GS_WIRE_REPORT, GS_WIRE_CACHE,
         GS_WIRE_UNMAP,   GS_WIRE_UNMAPPED, GS_WIRE_FLUSH,  GS_WIRE_FLUSHED,
         GS_WIRE_PUBLISH, GS_WIRE_HELLO,    GS_WIRE_PURGE,  GS_WIRE_PURGED,
-        GS_WIRE_SET,     GS_WIRE_SET_TO,   GS_WIRE_COLLECT, GS_WIRE_COLLECTED};
+        GS_WIRE_SET,     GS_WIRE_SET_TO,   GS_WIRE_COLLECT, GS_WIRE_COLLECTED,
+        GS_WIRE_FAREWELL};
     enum { COUNT = sizeof types / sizeof *types };
 
     for (unsigned i = 0;; i++) {
@@ -291,6 +292,35 @@ static void leaves_from_many(void)
         siege_say_type(*fd, GS_WIRE_UNSHARE);
         if (i >= 2 * MANY)
             siege_holds();
+    }
+}
+
+/* As many processes that end, each with more last figures than there is room for; every other one talks
+ * nonsense at the end. */
+static void says_farewell_without_end(void)
+{
+    int memory = leave_memory();
+
+    for (unsigned i = 0;; i++) {
+        unsigned char instance[GS_INSTANCE_SIZE] = {(unsigned char)i, 0x77};
+        union gs_wire_message message;
+        int fd = siege_dial();
+
+        if (fd < 0)
+            continue;
+        siege_greet(fd, instance, NULL);
+        say_publish(fd, memory);
+        gs_wire_start(&message, GS_WIRE_FAREWELL, 0);
+        for (unsigned j = 0; j < 3 * GS_FAREWELL_DEVICES; j++) {
+            message.farewell.device = j % GS_FAREWELL_DEVICES;
+            memset(&message.farewell.figures, (int)j, sizeof message.farewell.figures);
+            siege_say(fd, &message, -1);
+        }
+        message.farewell.device = i % 2 ? 0 : 1000;
+        siege_say(fd, &message, -1);
+        if (i >= 2 * GS_FAREWELLS)
+            siege_holds();
+        read_all_and_close(fd);
     }
 }
 
@@ -400,7 +430,7 @@ const struct siege_attack siege_clients[] = {
     {"says what is not its to say", EXPORTER, SAME_USER,
      NO_OPENERS | SAYS(CLOSE) | SAYS(CACHE) | SAYS(UNMAPPED) | SAYS(FLUSHED) | SAYS(HELLO) |
          SAYS(SHARE) | SAYS(UNSHARE) | SAYS(PUBLISH) | SAYS(SET) | SAYS(SET_TO) | SAYS(COLLECT) |
-         SAYS(COLLECTED),
+         SAYS(COLLECTED) | SAYS(FAREWELL),
      TAKES(TURNS), says_what_others_say},
     {"makes connections without end", BROKER, UNINVITED, SAYS(HELLO) | SAYS(OPEN),
      TAKES(CONNECTIONS), greets_and_asks},
@@ -409,6 +439,10 @@ const struct siege_attack siege_clients[] = {
     {"leaves from many connections", BROKER, LISTED,
      SAYS(HELLO) | SAYS(PUBLISH) | SAYS(SHARE) | SAYS(UNSHARE),
      TAKES(CONNECTIONS) | TAKES(EXPORTS) | TAKES(UNDER_WAY), leaves_from_many},
+    {"says farewell without end", BROKER, LISTED, SAYS(HELLO) | SAYS(PUBLISH) | SAYS(FAREWELL),
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), says_farewell_without_end},
+    {"says farewell without end", BROKER, SAME_USER, SAYS(HELLO) | SAYS(PUBLISH) | SAYS(FAREWELL),
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), says_farewell_without_end},
     {"leaves in another's name", BROKER, LISTED, SAYS(HELLO) | SAYS(PUBLISH) | SAYS(SHARE),
      TAKES(EXPORTS), leaves_in_anothers_name},
     {"reads no answer to its questions", BROKER, LISTED, SAYS(QUERY),
@@ -418,7 +452,7 @@ const struct siege_attack siege_clients[] = {
      churns},
     {"says what is not its to say", BROKER, SAME_USER,
      NO_OPENERS | SAYS(CLOSE) | SAYS(CACHE) | SAYS(UNMAPPED) | SAYS(FLUSHED) | SAYS(PURGE) |
-         SAYS(SET) | SAYS(COLLECT),
+         SAYS(SET) | SAYS(COLLECT) | SAYS(FAREWELL),
      TAKES(TURNS), says_what_others_say},
 };
 const size_t siege_client_count = sizeof siege_clients / sizeof *siege_clients;

@@ -204,6 +204,8 @@ Test(share_wire, a_version_is_its_messages)
         {AT(unshare, block_id), 16},
         {AT(query, index), 16},
         {AT(query, device), 20},
+        {AT(query, farewell), 24},
+        {AT(query, zero), 28},
         {AT(report, pid), 16},
         {AT(report, exports), 24},
         {AT(report, bytes), 32},
@@ -227,8 +229,13 @@ Test(share_wire, a_version_is_its_messages)
         {AT(report, name), 168},
         {AT(report, client_name), 184},
         {AT(report, has_figures), 200},
-        {AT(report, zero), 204},
+        {AT(report, farewell), 204},
         {AT(report, figures), 208},
+        {AT(report, client_seen), 360},
+        {AT(report, zero), 364},
+        {AT(farewell, device), 16},
+        {AT(farewell, zero), 20},
+        {AT(farewell, figures), 24},
         {AT(publish, slots), 16},
         {AT(publish, uid_count), 20},
         {AT(publish, gid_count), 24},
@@ -254,11 +261,11 @@ Test(share_wire, a_version_is_its_messages)
         {AT(collected, limbo_bytes), 56},
     };
 #undef AT
-    static const uint32_t lengths[] = {0, 80, 88, 80, 24, 24, 24, 120, 24, 24, 360, 24, 24, 24, 24, 24,
-                                       544, 24, 16, 40, 32, 64, 40, 16, 64};
+    static const uint32_t lengths[] = {0, 80, 88, 80, 24, 24, 24, 120, 24, 32, 368, 24, 24, 24, 24, 24,
+                                       544, 24, 16, 40, 32, 64, 40, 16, 64, 176};
     union gs_wire_message message;
 
-    cr_assert_eq(GS_WIRE_VERSION, 8);
+    cr_assert_eq(GS_WIRE_VERSION, 9);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         cr_assert_eq(places[i][0], places[i][1], "field %zu is at %zu", i, places[i][0]);
     cr_assert_eq((size_t)GS_WIRE_TYPES, sizeof lengths / sizeof *lengths);
