@@ -10,7 +10,9 @@
  * Who holds something freed is asked, and waited for; one that has hung up until its lease has
  * ended. One that did not answer in time (it is stopped, or means harm) is not waited for again
  * before it does. So a wait here is ended by the opener's thread or by its end, and is SILENT_NS
- * long at most, or what the rest after a hang-up takes, but no more than ENDING_NS.
+ * long at most, or what the rest after a hang-up takes, but no more than ENDING_NS. What has ended and
+ * the arenas have not been told of is waited for until the share thread has told, or as long as the
+ * caller says.
  */
 #include "core/share/exporter.h"
 

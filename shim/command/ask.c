@@ -18,11 +18,11 @@
 #define USERS_MAX 4096
 #define LATE_NS   (100 * GS_NS_PER_MS) /* for each that is asked when the time of all is over */
 
-uint64_t ask_left(uint64_t deadline_ns)
+uint64_t ask_until(uint64_t deadline_ns)
 {
-    uint64_t now = gs_now_ns();
+    uint64_t late = gs_now_ns() + LATE_NS;
 
-    return deadline_ns > now + LATE_NS ? deadline_ns - now : LATE_NS;
+    return deadline_ns > late ? deadline_ns : late;
 }
 
 /* Whether something came; whoever is asked ends the wait, or the deadline does. */
@@ -31,22 +31,29 @@ static bool has_come(int fd, uint64_t deadline_ns)
     struct pollfd answer = {.fd = fd, .events = POLLIN};
     int ready;
 
-    do
-        ready = poll(&answer, 1, (int)(ask_left(deadline_ns) / GS_NS_PER_MS));
-    while (ready < 0 && errno == EINTR); /* it was stopped and goes on */
+    do {
+        uint64_t now = gs_now_ns();
+
+        ready = poll(&answer, 1, deadline_ns > now ? (int)((deadline_ns - now) / GS_NS_PER_MS) : 0);
+    } while (ready < 0 && errno == EINTR); /* it was stopped and goes on */
     return ready == 1;
+}
+
+static int send_to(int fd, const union gs_wire_message *message)
+{
+    int error = gs_wire_send(fd, message, -1);
+
+    return error == -EPIPE ? 0 : error; /* what made it hang up may lie there */
 }
 
 int ask_send(int fd, uint32_t index, uint32_t device)
 {
     union gs_wire_message query;
-    int error;
 
     gs_wire_start(&query, GS_WIRE_QUERY, index + 1);
     query.query.index = index;
     query.query.device = device;
-    error = gs_wire_send(fd, &query, -1);
-    return error == -EPIPE ? 0 : error; /* what made it hang up may lie there */
+    return send_to(fd, &query);
 }
 
 int ask_hear(int fd, uint64_t deadline_ns, union gs_wire_message *ret_answer, int *ret_pidfd)
@@ -74,9 +81,9 @@ int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answ
 int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type,
             union gs_wire_message *ret_answer)
 {
-    int error = gs_wire_send(fd, message, -1);
+    int error = send_to(fd, message);
 
-    if (error && error != -EPIPE)
+    if (error)
         return error;
     if (!has_come(fd, gs_now_ns() + ANSWER_NS))
         return -ETIMEDOUT;
@@ -96,8 +103,8 @@ int ask_of_ended(int fd, uint64_t deadline_ns, uint32_t number, uint32_t device,
     query.query.index = number;
     query.query.device = device;
     query.query.farewell = 1;
-    error = gs_wire_send(fd, &query, -1);
-    if (error && error != -EPIPE)
+    error = send_to(fd, &query);
+    if (error)
         return error;
     error = ask_hear(fd, deadline_ns, ret_answer, &pidfd);
     if (pidfd >= 0)

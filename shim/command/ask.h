@@ -46,9 +46,9 @@ int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answ
  * hear. */
 int ask_send(int fd, uint32_t index, uint32_t device);
 int ask_hear(int fd, uint64_t deadline_ns, union gs_wire_message *ret_answer, int *ret_pidfd);
-/* How long one of them is waited for by now: a short while where the deadline has passed, in which those
- * answer that only come late. */
-uint64_t ask_left(uint64_t deadline_ns);
+/* Until when one of them is waited for: a short while where the deadline of all has passed, in which
+ * those answer that only come late. */
+uint64_t ask_until(uint64_t deadline_ns);
 /* The same of a device of the process that ended with this number, or the next one, which a broker
  * knows. */
 int ask_of_ended(int fd, uint64_t deadline_ns, uint32_t number, uint32_t device,

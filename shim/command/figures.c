@@ -11,7 +11,8 @@
 #include "core/share/directory.h"
 #include "shim/command/command.h"
 
-#define TOGETHER 128 /* are asked at once, of those there are */
+#define TOGETHER     128  /* are asked at once, of those there are */
+#define DEVICES_MOST 1024 /* of a process: one that means harm would tell of them without end */
 
 static struct row *add(struct table *table, const struct row *like)
 {
@@ -36,7 +37,8 @@ static void add_figures(struct table *table, const struct row *process, int fd, 
     struct row *row;
     int pidfd, error = 0;
 
-    for (unsigned device = 0; !error && answer.report.has_figures; device++) {
+    for (unsigned device = 0;
+         !error && answer.report.has_figures && device < DEVICES_MOST; device++) {
         const struct gs_figures *figures = &answer.report.figures;
 
         if (figures->reserved_peak || figures->hits + figures->misses) {
@@ -92,11 +94,11 @@ static const struct row nobody = {.rate = -1, .slow_rate = -1, .is_first = true}
 static void hear(struct asked *asked, uint64_t deadline)
 {
     struct row *row = &asked->row;
-    union gs_wire_message answer;
+    union gs_wire_message answer = {.head = {0}};
     int pidfd = -1;
 
     if (!asked->error)
-        asked->error = ask_hear(asked->fd, deadline, &answer, &pidfd);
+        asked->error = ask_hear(asked->fd, ask_until(deadline), &answer, &pidfd);
     if (pidfd >= 0)
         close(pidfd);
     row->answers = !asked->error && answer.head.type == GS_WIRE_REPORT;
@@ -172,11 +174,11 @@ static void hear_all(struct search *search)
 
         if (search->also == FIGURES_BROKERS || !asked->row.is_broker) {
             if (asked->row.answers)
-                add_figures(search->table, &asked->row, asked->fd, deadline);
+                add_figures(search->table, &asked->row, asked->fd, ask_until(deadline));
             else
                 add(search->table, &asked->row);
         } else if (asked->row.answers && search->also == FIGURES_ENDED) {
-            add_all_ended(search->table, &asked->row, asked->fd, deadline);
+            add_all_ended(search->table, &asked->row, asked->fd, ask_until(deadline));
         }
         close(asked->fd);
     }
@@ -195,7 +197,7 @@ static void add_listener(void *arg, int directory, const char *name)
     if (search->count == 0)
         search->deadline_ns = gs_now_ns() + ANSWER_NS;
     asked->fd = gs_directory_connect(directory, search->options, name,
-                                     ask_left(search->deadline_ns));
+                                     ask_until(search->deadline_ns) - gs_now_ns());
     if (asked->fd < 0)
         return;
     *row = nobody;

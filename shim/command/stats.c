@@ -23,8 +23,9 @@ static void add_rates(struct table *table, const struct table *before)
             const struct row *old = &before->rows[k];
             double seconds = (double)(row->seen_ns - old->seen_ns) / (double)GS_NS_PER_S;
 
-            if (row->ended || old->ended || !row->has_figures || !old->has_figures || row->who.pid != old->who.pid ||
-                row->who.told != old->who.told || row->device != old->device || seconds <= 0)
+            if (row->ended || old->ended || !row->has_figures || !old->has_figures ||
+                row->who.pid != old->who.pid || row->who.told != old->who.told ||
+                row->device != old->device || seconds <= 0)
                 continue;
             row->rate = (double)(row->figures.hits + row->figures.misses - old->figures.hits -
                                  old->figures.misses) /

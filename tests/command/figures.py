@@ -10,14 +10,18 @@ import pathlib
 import re
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
+import threading
 import time
 
 from holder import (GPUSHIM, MIB, PATIENT_S, SHIM, Holder, await_that, check, clean, end_with_faults,
                     gpushim)
+from wire import message
 
 MUTE = 20
+REPORT, HAS_FIGURES = 10, 200  # a message, and where in it figures begin (core/share/wire.h)
 
 
 def rows(folder, *arguments):
@@ -124,6 +128,30 @@ def prove_many_silent(folder, holder):
         os.unlink(os.path.join(folder, f'{i:032x}'))
 
 
+def prove_without_end(folder, holder):
+    """Who answers each question with figures of one more GPU is believed up to a number of them."""
+    path = os.path.join(folder, 'f' * 32)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        listener.listen(8)
+
+        def answer():
+            connection, _ = listener.accept()
+            with connection:
+                while connection.recv(4096):
+                    connection.send(message(REPORT, struct.pack('<QQ', 1, 0) + bytes(HAS_FIGURES - 32) +
+                                            struct.pack('<II19Q', 1, 0, *[1] * 19) + bytes(8)))
+        talker = threading.Thread(target=answer, daemon=True)
+        talker.start()
+        found = rows(folder, 'stats')
+        told = [row['device'] for row in found if row['pid'] == os.getpid()]
+        check(told == list(range(len(told))) and 1 < len(told) < 10000, f'it has an end: {len(told)}')
+        check([row for row in found if row['pid'] == holder.pid and row['live_bytes'] == 32 * MIB],
+              'and the others are as ever')
+        talker.join(PATIENT_S)
+    os.unlink(path)
+
+
 def prove_watching(folder, holder):
     watching = subprocess.Popen([GPUSHIM, 'stats', '--watch', '0.2s', '--json'], env=clean(folder),
                                 stdout=subprocess.PIPE, text=True)
@@ -180,6 +208,7 @@ def main():
         prove_trimming(folder, holder)
         prove_silence(folder, holder)
         prove_many_silent(folder, holder)
+        prove_without_end(folder, holder)
         prove_others(folder, holder)
         holder.end()
         prove_usage(folder)

@@ -278,7 +278,7 @@ def has_stacks(folder):
     first = kinds.index(recording.MODULES) if recording.MODULES in kinds else len(kinds)
     earlier = {each[1] for each in trace.blocks[:first] if each[0] == recording.EVENTS}
     check(trace.has_stacks and ranges and first < len(kinds), f'{trace.blocks[:3]}')
-    check(trace.blocks[first][1] not in earlier, f'the thread that wrote them had events before: {trace.blocks[:4]}')
+    check(not trace.blocks[first:] or trace.blocks[first][1] not in earlier, f'the thread that wrote them had events before: {trace.blocks[:4]}')
     lengths = collections.Counter(len(event.frames) for event in trace.of(*CALLS))
     check(max(lengths) <= 12 and min(lengths) >= 1 and max(lengths) > 2, f'frames: {lengths}')
     outside = [frame for event in trace.events for frame in event.frames

@@ -114,7 +114,7 @@ def main():
         if not faults:
             prove_files(podman, folder)
     finally:
-        podman('system', 'reset', '--force')
+        podman('rmi', '--all', '--force')  # not "system reset": that takes the user's own networks along
         shutil.rmtree(folder, ignore_errors=True)
     for each in faults:
         print(each)
