@@ -132,7 +132,8 @@ bool gs_lookup_is_ours(const char *symbol)
 
     for (int i = 0; i < 2; i++) {
         int length = snprintf(name, sizeof name, forms[i], symbol);
-        if (length > 0 && (size_t)length < sizeof name && gs_name_row(name) >= 0)
+        int row = length > 0 && (size_t)length < sizeof name ? gs_name_row(name) : -1;
+        if (row >= 0 && is_wanted(row))
             return true;
     }
     return false;

@@ -23,7 +23,8 @@ bool gs_lookup_answer(const struct gs_lookup *lookup, void **ret_answer);
  * the real function is to answer. */
 bool gs_pin_answer(const struct gs_lookup *lookup, void **ret_answer);
 
-/* Whether a name as cuGetProcAddress takes it (without _v2 and the like) is that of a row. */
+/* Whether a name as cuGetProcAddress takes it (without _v2 and the like) is that of a row that
+ * this process's look-ups lead to. */
 bool gs_lookup_is_ours(const char *symbol);
 
 /* What to give for an address that the driver gave: the hook of the row that it is the real

@@ -155,6 +155,7 @@ static CUresult find(const char *symbol, void **pfn, int version, cuuint64_t fla
         {"cuMemFree", 3020, (void *)cuMemFree_v2},
         {"cuMemGetInfo", 3020, (void *)cuMemGetInfo_v2},
         {"cuMemGetInfo", 2000, (void *)cuMemGetInfo},
+        {"cuDeviceTotalMem", 3020, (void *)cuDeviceTotalMem_v2},
         {"cuMemAllocAsync", 11020,
          per_thread ? (void *)cuMemAllocAsync_ptsz : (void *)cuMemAllocAsync},
         {"cuIpcOpenMemHandle", 11000, (void *)cuIpcOpenMemHandle_v2},
