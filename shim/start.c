@@ -248,6 +248,11 @@ static bool start_core(const struct gs_config *config)
     return true;
 }
 
+void gs_shim_forking(void)
+{
+    gs_core_forking(gs_core);
+}
+
 void gs_shim_forked(void)
 {
     gs_core_forked(gs_core);

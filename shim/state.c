@@ -27,6 +27,14 @@ extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), voi
     __attribute__((weak));
 extern void *__dso_handle __attribute__((visibility("hidden")));
 
+/* In the thread that forks, which may be in a signal handler. */
+static void forking(void)
+{
+    GS_KEEP_ERRNO;
+    if (atomic_load_explicit(&gs_state, memory_order_acquire) == GS_STATE_READY)
+        gs_shim_forking();
+}
+
 static void forked_child(void)
 {
     int expected = GS_STATE_READY;
@@ -47,7 +55,7 @@ static void load(void *const *row)
     GS_UNCANCELLED;
     gs_driver_adopt(row);
     if (__register_atfork)
-        __register_atfork(NULL, NULL, forked_child, &__dso_handle);
+        __register_atfork(forking, NULL, forked_child, &__dso_handle);
     in_start = true;
     bool enabled = gs_shim_start();
     in_start = false;

@@ -61,6 +61,9 @@ bool gs_state_has_driver(void);
  */
 bool gs_shim_start(void);
 
+/* Before an enabled process forks, in the thread that does. No lock, no wait. */
+void gs_shim_forking(void);
+
 /* In a child forked of an enabled process, before it goes on: the child then passes all on. */
 void gs_shim_forked(void);
 

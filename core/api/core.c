@@ -137,6 +137,11 @@ void gs_core_destroy(struct gs_core *core)
     free(core);
 }
 
+void gs_core_forking(struct gs_core *core)
+{
+    gs_share_forking(core->share);
+}
+
 void gs_core_forked(struct gs_core *core)
 {
     for (unsigned i = 0; i < GS_DEVICES_MAX; i++)

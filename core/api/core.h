@@ -27,6 +27,10 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
  * or in use, and no other call under way. */
 void gs_core_destroy(struct gs_core *core);
 
+/* Before this process forks: those whose memory it has open are to know, since a child keeps its GPU work
+ * alive. No lock, no wait; safe in a signal handler. */
+void gs_core_forking(struct gs_core *core);
+
 /* In a child just forked, which uses nothing else of core: closes what it would keep memory by. */
 void gs_core_forked(struct gs_core *core);
 

@@ -83,7 +83,8 @@ static bool per_thread_stream_is_free(struct gs_core *core)
 }
 
 /* A capture that is open refuses it where it refuses an allocation, and is broken by the one as by
- * the other (measured on an H200): the driver is asked for one. */
+ * the other (measured on an H200): the driver is asked for one. Of memory that has outlived its context
+ * (NULL) in the one that is current. */
 static gs_status allowed(struct gs_core *core, CUcontext context)
 {
     const struct gs_driver *driver = &core->driver;
@@ -92,7 +93,7 @@ static gs_status allowed(struct gs_core *core, CUcontext context)
     gs_status status;
 
     if (!gs_core_capturing(core) || !driver->mem_alloc || !driver->mem_free_async ||
-        driver->ctx_push_current(context) != CUDA_SUCCESS)
+        (context && driver->ctx_push_current(context) != CUDA_SUCCESS))
         return GS_OK;
     if (per_thread_stream_is_free(core)) {
         status = driver->mem_alloc(&block, 512);
@@ -101,7 +102,8 @@ static gs_status allowed(struct gs_core *core, CUcontext context)
     } else {
         status = GS_OK;
     }
-    driver->ctx_pop_current(&popped);
+    if (context)
+        driver->ctx_pop_current(&popped);
     return status == (gs_status)CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ? status : GS_OK;
 }
 

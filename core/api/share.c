@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/process/context.h"
+#include "core/process/neighbour.h"
 
 static struct gs_share_source source_of(const struct gs_block *block)
 {
@@ -106,8 +107,10 @@ gs_status gs_core_open(struct gs_core *core, const unsigned char ipc_handle[GS_I
     if (status != GS_OK)
         return status;
     status = gs_share_open(core->share, ipc_handle, context->handle, context->ordinal, ret_address);
-    if (status == GS_OK)
+    if (status == GS_OK) {
         gs_peers_admit(core, *ret_address);
+        gs_neighbour_opened(core);
+    }
     return status;
 }
 

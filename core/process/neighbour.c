@@ -29,6 +29,14 @@ void gs_neighbour_join(struct gs_core *core)
         core->neighbour.joined = gs_share_serve(core->share) == GS_OK;
 }
 
+void gs_neighbour_opened(struct gs_core *core)
+{
+    if (core->options.neighbours &&
+        !__atomic_load_n(&core->neighbour.opened, __ATOMIC_RELAXED) &&
+        !__atomic_exchange_n(&core->neighbour.opened, true, __ATOMIC_RELAXED))
+        gs_share_serve(core->share);
+}
+
 /* The device of this process that a request is about, or NULL. */
 static const struct gs_device *device_of(struct gs_core *core, const unsigned char uuid[16])
 {

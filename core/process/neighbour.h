@@ -3,8 +3,8 @@
  * they only keep for later. How they speak is core/share/pressure.c's; here is who asks for how much,
  * and who gives how much, how often.
  *
- * A process can be asked once it has a purge thread, which puts its socket up. Nobody is waited for
- * longer than a bound, and a process that does not answer is not waited for again until it does.
+ * A process can be asked once it has a purge thread, which puts its socket up, and once it shares or
+ * opens memory: what it keeps of others' is asked for as well. Nobody is waited for longer than a bound, and a process that does not answer is not waited for again until it does.
  */
 #ifndef GS_CORE_PROCESS_NEIGHBOUR_H
 #define GS_CORE_PROCESS_NEIGHBOUR_H
@@ -28,6 +28,7 @@ struct gs_neighbour_counts {
 
 struct gs_neighbour {
     struct gs_neighbour_counts counts;
+    bool opened; /* atomic: this process has opened memory of others', and can be asked about it */
     /* The purge thread's own. */
     bool joined;                     /* others can ask */
     uint64_t gave_ns;                /* when it gave something, */
@@ -42,6 +43,8 @@ struct gs_neighbour {
 
 /* The purge thread: from now on others can ask. Where that cannot be it may be tried again. */
 void gs_neighbour_join(struct gs_core *core);
+/* Memory of another process was opened: the same, tried once. Costs a socket the first time. */
+void gs_neighbour_opened(struct gs_core *core);
 /* The purge thread: gives what others ask for, as far as it is idle, and tells them. */
 void gs_neighbour_answer(struct gs_core *core);
 

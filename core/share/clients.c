@@ -8,7 +8,8 @@
  * A client without references costs nothing to lose: it is dropped when it is silent or idle for
  * too long, and the oldest such one makes room when there are too many; an opener connects again by
  * itself. One with references is kept until its lease ends:
- *   hung up, then exited          at once: its GPU work is over
+ *   hung up, then exited          at once: its GPU work is over; settle_ns more where it has forked:
+ *                                 a child that was killed with it may let go of the GPU last
  *   exited, then hung up          a forked child held the socket: settle_ns more
  *   hung up and the exit unseen   settle_ns more; where the process lives on a second more than
  *                                 that, since a killed process takes a while from its hang-up to
@@ -333,12 +334,17 @@ void gs_client_exited(struct gs_share *share, uint64_t id)
 
     if (!client || client->pidfd < 0)
         return;
-    if (client->fd < 0) {
+    if (client->fd < 0 && !client->said.forked) {
         client_free(share, client);
         return;
     }
     client->over.exited = true;
     client_forget_exit(share, client);
+    if (client->fd < 0) {
+        client->due_ns = gs_now_ns() + share->options.settle_ns;
+        gs_flush_hung_up(share, client);
+        return;
+    }
     end_sharing(share, client);
 }
 
@@ -527,7 +533,7 @@ void gs_clients_accept(struct gs_share *share)
 }
 
 /* The program here may have closed connections: nothing is told of those any more. Looked at when the
- * thread comes to look at its socket (socket.c). */
+ * thread comes to look at its socket (place.c). */
 static void look_for_lost(struct gs_share *share, uint64_t now)
 {
     struct gs_client *client, *next;

@@ -290,12 +290,13 @@ static bool flush_all_locked(struct gs_share *share)
 uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
 {
     struct gs_opened *passed;
-    uint64_t idle, kept, look, flush, due = GS_NEVER;
+    uint64_t idle, kept, look, flush, fork, due = GS_NEVER;
 
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
         return GS_NEVER;
     gs_lock_take(&share->opener.lock);
     look = gs_remotes_tick_locked(share, now);
+    fork = gs_fork_tick_locked(share, now);
     idle = gs_idle_tick_locked(share, now);
     wait_for_contexts_locked(share);
     passed = take_passed_locked(share);
@@ -323,6 +324,7 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
     due = flush < due ? flush : due;
     gs_lock_release(&share->opener.lock);
     due = look < due ? look : due;
+    due = fork < due ? fork : due;
     due = due < idle ? due : idle;
     return due < kept ? due : kept;
 }
@@ -353,7 +355,8 @@ void gs_closing_work(struct gs_share *share)
 
 void gs_opener_release(struct gs_share *share)
 {
-    bool left = share->opener.closing && !share->opener.remotes_watched;
+    bool untold = __atomic_load_n(&share->opener.forked, __ATOMIC_SEQ_CST) && !share->opener.fork_told;
+    bool left = (share->opener.closing || untold) && !share->opener.remotes_watched;
 
     gs_lock_release(&share->opener.lock);
     if (left)

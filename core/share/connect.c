@@ -217,6 +217,7 @@ static void set_connected(struct gs_share *share, struct gs_remote *remote, int 
     remote->conn.greeted = remote->conn.may_hold = false;
     remote->conn.resumed = remote->conn.refused = false;
     remote->conn.deaf = false;
+    remote->conn.fork_told = false;
     remote->conn.crossing = 0;
     remote->absent_ns = 0;
     remote->conn.connected_ns = gs_now_ns();

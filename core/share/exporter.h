@@ -151,6 +151,7 @@ struct gs_said {
     char name[16];
     unsigned char from[GS_INSTANCE_SIZE]; /* its own instance; zero: none */
     uint64_t stack; /* where the stack of its program begins; 0: not known */
+    bool forked;    /* its exit is no proof that its GPU work is over */
 };
 
 /* What is over of a client, or of an earlier one of its process. */

@@ -23,6 +23,7 @@
  *     pressure.c, pressure_ask.c
  *                being asked for idle memory, and asking others
  *     order.c    being told to set an option, or to collect
+ *     place.c    when this process's socket is put up, and again
  *     limbo.c    too much freed and held
  *     held.c     who has what is freed, for the log
  *     report.c   who holds what
@@ -81,7 +82,7 @@ struct gs_opener_context;
 
 /* ---- The parts of struct gs_share ----------------------------------------------------------- */
 
-/* This process's place in the runtime directory (socket.c). */
+/* This process's place in the runtime directory (place.c, socket.c). */
 struct gs_share_place {
     char path[GS_FOLDER_SIZE + GS_BROKER_NAME_SIZE]; /* "": not known, or none of ours */
     uint64_t inode, device;                          /* what was put up there */
@@ -234,6 +235,8 @@ struct gs_opener {
     bool polling; /* the thread looks at `closing` by itself, again after: */
     uint64_t poll_ns;
     bool unreachable_said; /* atomic */
+    bool forked;             /* atomic: this process has a child, or had, */
+    bool fork_told;          /* and all to whom it was connected by then know it */
     uint64_t sleep_until_ns; /* atomic: answers are not looked for without sleeping: it was in vain */
 };
 
@@ -316,17 +319,26 @@ void gs_thread_event(struct gs_share *share, enum gs_watch kind, uint64_t id);
 /* Does what is due at `now`; when to come again, if nothing happens before, or GS_NEVER. */
 uint64_t gs_thread_tick(struct gs_share *share, uint64_t now);
 
-/* ---- socket.c ------------------------------------------------------------------------------- */
+/* ---- place.c -------------------------------------------------------------------------------- */
 
 /* Starts the share thread, and puts up the socket that openers connect to; where that has gone,
  * another. GS_NOT_OFFERED (logged once). */
 gs_status gs_socket_start(struct gs_share *share);
-/* Whether the socket belongs to whoever started this broker. */
-bool gs_socket_is_given(const struct gs_share *share);
 /* The share thread: sees that the socket is there and clears the directory; when to come again. */
 uint64_t gs_socket_tick(struct gs_share *share, uint64_t now);
 /* Clears the directory of what killed processes left, once and not before the socket is there. */
 void gs_sweep(struct gs_share *share);
+
+/* ---- socket.c ------------------------------------------------------------------------------- */
+
+/* Whether the socket belongs to whoever started this broker. */
+bool gs_socket_is_given(const struct gs_share *share);
+/* Whether it is not there any more, by the path that openers use, or closed by the program. */
+bool gs_socket_is_lost(struct gs_share *share);
+/* The new directory and listener, made by gs_directory_put_up, are the share's from now on, in place of
+ * those before. 0, or a negative errno: they cannot be watched, and are to be taken down. */
+int gs_socket_adopt(struct gs_share *share, int directory, int listener);
+void gs_socket_take_down(struct gs_share *share);
 
 /* own.c */
 /* Visits the sockets of this user's other exporters, in all his folders. */

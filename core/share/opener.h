@@ -26,6 +26,7 @@ struct gs_connection {
     bool may_hold;      /* something was asked for or taken up: he may think that it is held */
     bool resumed, refused; /* what was held over another was taken up; and that was refused */
     bool watched;       /* the thread watches the connection */
+    bool fork_told;     /* he knows that this process has forked */
 };
 
 /* An exporter. While it is busy only the thread that made it so reads or writes anything here but
@@ -188,6 +189,8 @@ bool gs_opener_has_thread(struct gs_share *share);
 void gs_remote_event(struct gs_share *share, uint64_t id);
 /* Looks at those that were busy then; when to come again. */
 uint64_t gs_remotes_tick_locked(struct gs_share *share, uint64_t now);
+/* Tells those who do not know it that this process has forked; when to come again. */
+uint64_t gs_fork_tick_locked(struct gs_share *share, uint64_t now);
 /* Frees a remote that nothing refers to any more. */
 void gs_remote_reap_locked(struct gs_share *share, struct gs_remote *remote);
 

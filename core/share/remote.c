@@ -18,6 +18,7 @@
 #define LOOK_NS GS_NS_PER_MS
 #define ASTRAY_NS      GS_NS_PER_S /* connections are looked at, and tried again, after this; */
 #define ASTRAY_WAIT_NS (20 * GS_NS_PER_MS) /* the thread waits for so long, as others wait for it */
+#define FORK_AGAIN_NS (10 * GS_NS_PER_MS) /* those who could not be told of a fork are told after this */
 #define ROOM_NS (50 * GS_NS_PER_MS) /* for a descriptor is looked for again after this */
 
 struct gs_remote *gs_remote_find_locked(struct gs_share *share, const unsigned char *instance)
@@ -320,6 +321,44 @@ uint64_t gs_remotes_tick_locked(struct gs_share *share, uint64_t now)
     uint64_t astray = astray_tick_locked(share, now), noticed = noticed_tick_locked(share, now);
 
     return astray < noticed ? astray : noticed;
+}
+
+static bool tell_fork(struct gs_remote *remote)
+{
+    union gs_wire_message message;
+
+    gs_remote_look(remote);
+    if (remote->conn.fd < 0 || remote->conn.fork_told) /* the next connection begins with it */
+        return true;
+    gs_wire_start(&message, GS_WIRE_FORKED, 0);
+    remote->conn.fork_told = !gs_wire_goes_later(gs_wire_send(remote->conn.fd, &message, -1));
+    return remote->conn.fork_told;
+}
+
+uint64_t gs_fork_tick_locked(struct gs_share *share, uint64_t now)
+{
+    struct gs_remote *remote, *next;
+    bool told = true;
+
+    if (share->opener.fork_told || !__atomic_load_n(&share->opener.forked, __ATOMIC_SEQ_CST))
+        return GS_NEVER;
+    HASH_ITER(hh, share->opener.remotes, remote, next)
+    told = !remote->busy && tell_fork(remote) && told;
+    share->opener.fork_told = told;
+    return told ? GS_NEVER : now + FORK_AGAIN_NS;
+}
+
+/* Who has the lock, maybe this very thread below a handler of a signal, tells as he lets go of it
+ * (gs_opener_release), or the share thread does. */
+void gs_share_forking(struct gs_share *share)
+{
+    if (__atomic_exchange_n(&share->opener.forked, true, __ATOMIC_SEQ_CST))
+        return;
+    if (gs_lock_try(&share->opener.lock)) {
+        gs_fork_tick_locked(share, gs_now_ns());
+        gs_lock_release(&share->opener.lock);
+    }
+    gs_thread_wake(share);
 }
 
 bool gs_remote_flush_locked(struct gs_share *share, struct gs_remote *remote)

@@ -48,7 +48,11 @@ static int send_hello(const struct gs_share *share, struct gs_remote *remote, ui
     if (error == -ETOOMANYREFS) /* the kernel mostly tells who this is */
         error = send_by(remote, &message, -1, deadline);
     gs_fd_drop(pidfd);
-    return error;
+    if (error || !__atomic_load_n(&share->opener.forked, __ATOMIC_SEQ_CST))
+        return error;
+    gs_wire_start(&message, GS_WIRE_FORKED, 0);
+    remote->conn.fork_told = true;
+    return send_by(remote, &message, -1, deadline);
 }
 
 /* Greets over a new connection and takes up what was held over one that the program has closed: 0,
@@ -200,15 +204,11 @@ static int receive_answer(struct gs_share *share, struct gs_remote *remote, uint
     }
 }
 
-static gs_status refused(struct gs_share *share, const struct gs_remote *remote,
-                         const struct gs_wire_refuse *refuse)
+static gs_status refused(struct gs_share *share, const struct gs_wire_refuse *refuse)
 {
     const char *text = gs_wire_reason_text(refuse->reason);
 
-    if (refuse->reason == GS_REFUSED_HANDLE && remote->conn.by_broker)
-        gs_say_unreachable(share, "the process that shared it has ended, and the broker does not "
-                                  "have it" GS_BROKER_HELPS);
-    else if (refuse->reason == GS_REFUSED_HANDLE || refuse->reason == GS_REFUSED_DRIVER ||
+    if (refuse->reason == GS_REFUSED_HANDLE || refuse->reason == GS_REFUSED_DRIVER ||
              refuse->reason == GS_REFUSED_EARLY || refuse->reason == GS_REFUSED_FLIGHT)
         gs_log_line(&share->log, GS_LOG_DEBUG, "the exporter refused: %s, driver's error %u", text,
                     (unsigned)refuse->driver_error);
@@ -247,7 +247,7 @@ static gs_status use_answer(struct gs_share *share, struct gs_remote *remote,
     bool is_grant = message->head.type == GS_WIRE_GRANT;
 
     if (message->head.type == GS_WIRE_REFUSE)
-        return refused(share, remote, &message->refuse);
+        return refused(share, &message->refuse);
     if (is_grant && grant_valid(&message->grant, ipc_handle) && want_fd == (*fd >= 0))
         return GS_OK;
     if (is_grant)
@@ -327,6 +327,31 @@ static bool is_for_now(const struct gs_remote *remote, const union gs_wire_messa
            (remote->conn.by_broker && message->refuse.reason == GS_REFUSED_EARLY);
 }
 
+/* Nothing is held over the connection: there may be another, to the process itself if it is there. */
+static bool may_go(const struct gs_remote *remote)
+{
+    return remote->opened_count == 0 && !remote->imports;
+}
+
+/*
+ * The broker does not have it. Its process is asked once more, where this connection may have been made
+ * while that was not to be found (its folder was cleared, say): it has put its socket up again.
+ */
+static bool asks_the_process(struct gs_share *share, struct gs_remote *remote, gs_status status,
+                             bool *asked)
+{
+    if (status != GS_STALE || !remote->conn.by_broker)
+        return false;
+    if (!*asked && may_go(remote)) {
+        *asked = true;
+        gs_remote_disconnect(share, remote);
+        return true;
+    }
+    gs_say_unreachable(share, "the process that shared it has ended, and the broker does not "
+                              "have it" GS_BROKER_HELPS);
+    return false;
+}
+
 gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
                             const struct gs_ipc_handle *ipc_handle, const unsigned char *bytes,
                             bool want_fd, struct gs_room *room, struct gs_wire_grant *ret_grant,
@@ -335,6 +360,7 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
     union gs_wire_message message = {0};
     uint64_t looked = gs_now_ns(), waited = 0, connection = remote->connection;
     gs_status status = GS_OK;
+    bool asked = remote->conn.fd < 0 && !remote->astray; /* the process itself is looked for first */
 
     *ret_fd = -1;
     /* An exporter hangs up on a connection that has long been idle: that one is made anew. */
@@ -353,6 +379,10 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
             return status;
         if (attempt(share, remote, ipc_handle, bytes, want_fd, room, &message, ret_fd, &status) ==
             0) {
+            if (asks_the_process(share, remote, status, &asked)) {
+                i--;
+                continue;
+            }
             if (!is_for_now(remote, &message, status))
                 break;
             waited += gs_look_counts(&looked);
@@ -360,8 +390,7 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
                 gs_say_unreachable(share, gs_wire_reason_text(message.refuse.reason));
                 break;
             }
-            if (message.refuse.reason == GS_REFUSED_EARLY && remote->opened_count == 0 &&
-                !remote->imports)
+            if (message.refuse.reason == GS_REFUSED_EARLY && may_go(remote))
                 gs_remote_disconnect(share, remote); /* he is asked first, if he can be by now */
             gs_rest_ns(EARLY_STEP_NS);
             status = GS_OK;

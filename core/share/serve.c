@@ -277,6 +277,9 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
     case GS_WIRE_BYE:
         client->over.done = true;
         return client->greeted;
+    case GS_WIRE_FORKED:
+        client->said.forked = true;
+        return client->greeted;
     case GS_WIRE_TAKE_UP:
         return on_take_up(share, client, message->take_up.block_id);
     case GS_WIRE_FLUSHED:

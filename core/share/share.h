@@ -134,6 +134,10 @@ void gs_share_destroy(struct gs_share *share);
  * driver call, no lock. Safe in a forked child (it then does nothing). */
 void gs_share_at_exit(struct gs_share *share);
 
+/* The process is about to fork: whoever it has opened memory of is told, soon. No lock, no wait. Safe
+ * in a signal handler. */
+void gs_share_forking(struct gs_share *share);
+
 /* The process ends: leaves its last figures of a device with its broker, if it has one and they go at
  * once; false: nothing more goes. Safe in a signal handler, and in a forked child. */
 bool gs_share_leave(struct gs_share *share, unsigned device, const struct gs_figures *figures);

@@ -1,14 +1,11 @@
 /*
- * The socket that this process's openers connect to: put up at the first export, and again wherever
- * it can be when it has gone. Folders go: /run/user/UID when its user logs out, one in /tmp when
- * somebody clears that.
+ * How the socket that this process's openers connect to is put up and taken down (place.c says when).
  *
  * The numbers of descriptor stay, what is behind them changes at once: other threads may be at
  * them. What was connected by then goes on.
  */
 #include "core/share/discard.h"
-#include "core/share/exporter.h"
-#include "core/share/opener.h"
+#include "core/share/internal.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -19,10 +16,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SWEEP_AFTER_NS (20 * GS_NS_PER_MS) /* the first openers are served before */
-#define LOOK_NS        GS_NS_PER_S
-
-/* Whether the socket belongs to whoever started this broker. */
 bool gs_socket_is_given(const struct gs_share *share)
 {
     return share->options.is_broker && share->options.listen_fd >= 0;
@@ -56,9 +49,9 @@ static void remember_locked(struct gs_share *share, int directory)
     share->place.device = device_of(&info);
 }
 
-/* By the path that openers use; where the program has closed the socket, nobody can. Whoever cannot
- * be seen from here any more (this process has another user or root now) may be there. */
-static bool is_lost(struct gs_share *share)
+/* Whoever cannot be seen from here any more (this process has another user or root now) may be
+ * there. */
+bool gs_socket_is_lost(struct gs_share *share)
 {
     char path[sizeof share->place.path];
     uint64_t inode, device;
@@ -104,13 +97,16 @@ static bool tells_who(int listener)
     return pidfd >= 0;
 }
 
-/* The new directory and listener are the share's from now on. */
-static int adopt(struct gs_share *share, int directory, int listener)
+int gs_socket_adopt(struct gs_share *share, int directory, int listener)
 {
     const struct gs_fd now = gs_fd_keep(directory);
     const struct gs_fd *before = &share->place.directory_is;
     int error;
 
+    /* Then nobody has to send his pidfd. A broker takes more, also what is sent to it while it is
+     * stopped. */
+    if (!share->options.is_broker && tells_who(listener))
+        gs_socket_take_rights(listener, false);
     gs_lock_take(&share->lock);
     if (share->place.listener >= 0 && gs_fd_is_there(&share->place.listener_is))
         gs_unwatch(share, share->place.listener);
@@ -128,9 +124,8 @@ static int adopt(struct gs_share *share, int directory, int listener)
     return error;
 }
 
-/* What cannot be watched. That may be so because the program has closed what it does not know: these
- * numbers are its own then. */
-static void take_down(struct gs_share *share)
+/* The program may have closed what it does not know: these numbers are its own then. */
+void gs_socket_take_down(struct gs_share *share)
 {
     gs_lock_take(&share->lock);
     if (gs_fd_is_there(&share->place.directory_is))
@@ -140,71 +135,6 @@ static void take_down(struct gs_share *share)
     share->place.directory = -1;
     __atomic_store_n(&share->place.listener, -1, __ATOMIC_RELEASE);
     gs_lock_release(&share->lock);
-}
-
-static void say_again(struct gs_share *share)
-{
-    bool used = __atomic_load_n(&share->exporter.used, __ATOMIC_RELAXED);
-
-    gs_log_line(&share->log, used ? GS_LOG_WARNING : GS_LOG_DEBUG,
-                "the socket for those who open this process's memory had been removed: there is "
-                "another now, %s",
-                share->place.path);
-}
-
-static gs_status socket_start(struct gs_share *share)
-{
-    char reason[GS_REASON_SIZE];
-    bool again = share->place.listener >= 0;
-    int directory = -1, error;
-    int listener = gs_directory_put_up(&share->options, share->name, share->options.is_broker,
-                                       &directory, reason);
-
-    if (listener < 0) {
-        gs_say_not_exported(share, reason);
-        return GS_NOT_OFFERED;
-    }
-    if (share->place.spare_fd < 0) /* an attempt before this one may have failed below */
-        share->place.spare_fd = fcntl(share->loop.wake, F_DUPFD_CLOEXEC, 0);
-    /* Then nobody has to send his pidfd. A broker takes more, also what is sent to it while it is
-     * stopped. */
-    if (!share->options.is_broker && tells_who(listener))
-        gs_socket_take_rights(listener, false);
-    error = adopt(share, directory, listener);
-    if (error) {
-        snprintf(reason, sizeof reason, "its socket cannot be watched: %s", strerror(-error));
-        take_down(share);
-        gs_say_not_exported(share, reason);
-        return GS_NOT_OFFERED;
-    }
-    if (again && __atomic_load_n(&share->ending, __ATOMIC_ACQUIRE)) /* nobody else takes it down */
-        gs_directory_unlink(share->place.directory, share->name);
-    else if (again)
-        say_again(share);
-    __atomic_store_n(&share->place.sweep_ns, gs_now_ns() + SWEEP_AFTER_NS, __ATOMIC_RELEASE);
-    gs_thread_wake(share); /* or it sleeps until somebody connects */
-    return GS_OK;
-}
-
-gs_status gs_socket_start(struct gs_share *share)
-{
-    gs_status status = gs_thread_start(share);
-
-    if (status != GS_OK)
-        return GS_NOT_OFFERED;
-    if (is_lost(share)) {
-        gs_lock_take(&share->lock);
-        if (share->socket_start == GS_STARTED)
-            share->socket_start = GS_NOT_STARTED;
-        __atomic_store_n(&share->exporter.refusal_said, false, __ATOMIC_RELAXED);
-        gs_lock_release(&share->lock);
-    }
-    return gs_start_once(share, &share->socket_start, socket_start);
-}
-
-gs_status gs_share_serve(struct gs_share *share)
-{
-    return gs_socket_start(share);
 }
 
 bool gs_share_can(struct gs_share *share, char *ret_reason)
@@ -219,41 +149,4 @@ bool gs_share_can(struct gs_share *share, char *ret_reason)
     if (epoll >= 0)
         close(epoll);
     return can && gs_directory_try(&share->options, share->name, ret_reason);
-}
-
-/* ---- The share thread ----------------------------------------------------------------------- */
-
-/* Who exits while the share thread is at it sweeps as well: what that has begun ends with it. */
-void gs_sweep(struct gs_share *share)
-{
-    if (__atomic_load_n(&share->place.sweep_ns, __ATOMIC_ACQUIRE) == GS_NEVER)
-        return;
-    if (!share->options.is_broker)
-        gs_directory_sweep(share->place.directory, &share->options);
-    __atomic_store_n(&share->place.sweep_ns, GS_NEVER, __ATOMIC_RELEASE);
-}
-
-uint64_t gs_socket_tick(struct gs_share *share, uint64_t now)
-{
-    uint64_t due = __atomic_load_n(&share->place.sweep_ns, __ATOMIC_ACQUIRE);
-
-    if (due <= now) {
-        gs_sweep(share);
-        due = GS_NEVER;
-    }
-    if (__atomic_load_n(&share->place.listener, __ATOMIC_ACQUIRE) < 0 || gs_socket_is_given(share))
-        return due;
-    if (share->place.touch_ns == 0)
-        share->place.touch_ns = now + GS_TOUCH_S * GS_NS_PER_S;
-    if (now >= share->place.touch_ns) {
-        share->place.touch_ns = now + GS_TOUCH_S * GS_NS_PER_S;
-        gs_directory_touch(share->place.directory, share->name);
-        __atomic_store_n(&share->place.sweep_ns, now, __ATOMIC_RELEASE);
-        due = now;
-    }
-    if (now >= share->place.look_ns) {
-        gs_socket_start(share);
-        share->place.look_ns = gs_now_ns() + LOOK_NS;
-    }
-    return due < share->place.look_ns ? due : share->place.look_ns;
 }

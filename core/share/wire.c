@@ -32,6 +32,7 @@ static const uint32_t sizes[GS_WIRE_TYPES] = {
     [GS_WIRE_COLLECT] = sizeof(struct gs_wire_collect),
     [GS_WIRE_COLLECTED] = sizeof(struct gs_wire_collected),
     [GS_WIRE_FAREWELL] = sizeof(struct gs_wire_farewell),
+    [GS_WIRE_FORKED] = sizeof(struct gs_wire_forked),
 };
 
 void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint32_t request)

@@ -16,7 +16,9 @@
  *
  * An opener whose program has closed the connection connects again and says HELLO, TAKE_UP block for
  * each that it holds still, and TAKE_UP 0: then all else of its earlier connections is given back.
- * One that hangs up by itself says BYE before: it uses nothing of what it may hold.
+ * One that hangs up by itself says BYE before: it uses nothing of what it may hold. One that has
+ * forked says FORKED, behind HELLO or as soon as it has: the child has its descriptors of the GPU, and
+ * so its exit is no proof that its GPU work is over.
  *
  * An exporter that publishes its exports to a broker says HELLO to it, PUBLISH users (+ a memfd),
  * and then SHARE handle (+ the chunk's descriptor) and UNSHARE block, without answers. In the memfd
@@ -56,7 +58,7 @@
 
 #include "core/share/ipc_handle.h"
 
-#define GS_WIRE_VERSION 9
+#define GS_WIRE_VERSION 10
 
 enum gs_wire_type {
     GS_WIRE_HELLO = 1,
@@ -84,6 +86,7 @@ enum gs_wire_type {
     GS_WIRE_COLLECT = 23,
     GS_WIRE_COLLECTED = 24,
     GS_WIRE_FAREWELL = 25,
+    GS_WIRE_FORKED = 26,
     GS_WIRE_TYPES
 };
 
@@ -175,6 +178,11 @@ struct gs_wire_take_up {
 
 /* Either side's last word: nothing is held over this connection. */
 struct gs_wire_bye {
+    struct gs_wire_head head;
+};
+
+/* A child of the opener's may have what keeps its GPU work alive. */
+struct gs_wire_forked {
     struct gs_wire_head head;
 };
 
@@ -320,6 +328,7 @@ union gs_wire_message {
     struct gs_wire_collect collect;
     struct gs_wire_collected collected;
     struct gs_wire_farewell farewell;
+    struct gs_wire_forked forked;
 };
 
 /* Fills in the head for a message of `type`, whose other bytes become zero. */

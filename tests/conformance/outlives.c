@@ -247,6 +247,38 @@ Test(outlives, it_is_freed_while_a_stream_captures)
     OK(cuStreamDestroy(stream));
 }
 
+/* A capture that refuses an allocation refuses what sets an attribute, also of what lives on. */
+static void refuses_attributes(enum how how)
+{
+    CUcontext other = context;
+    CUdeviceptr old = 0;
+    CUgraph graph = NULL;
+    unsigned int on = 1;
+    CUstream stream;
+
+    if (how == DESTROYED)
+        context_create(device);
+    OK(cuMemAllocAsync(&old, 2 * MIB, CU_STREAM_PER_THREAD));
+    OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    end_context(how, other);
+    stream = new_stream();
+    OK(launch_spin(stream, 1));
+    OK(cuStreamSynchronize(stream));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    OK(launch_spin(stream, 1));
+    CHECK(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+          cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, old));
+    CHECK(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &graph));
+    OK(cuMemFree(old));
+    OK(cuStreamDestroy(stream));
+}
+
+Test(outlives, its_attributes_are_not_set_while_a_stream_captures)
+{
+    refuses_attributes(DESTROYED);
+    refuses_attributes(RESET);
+}
+
 /* No context of its device is left. */
 Test(outlives, all_contexts_of_its_device)
 {

@@ -51,6 +51,10 @@ struct gs_single *gs_core_single(struct gs_core *core)
     return NULL;
 }
 
+void gs_core_forking(struct gs_core *core)
+{
+}
+
 void gs_core_forked(struct gs_core *core)
 {
 }

@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 
 static bool driver_there = true, start_result = true;
-static atomic_int starts, loads, adoptions, forks;
+static atomic_int starts, loads, adoptions, forks, announced;
 static atomic_bool start_is_slow;
 static sem_t in_start, go_on;
 static bool entered_in_start, had_driver_in_start;
@@ -34,6 +34,11 @@ bool gs_driver_find(bool may_load, void **row)
 void gs_driver_adopt(void *const *row)
 {
     adoptions++;
+}
+
+void gs_shim_forking(void)
+{
+    announced++;
 }
 
 void gs_shim_forked(void)
@@ -113,6 +118,7 @@ static void forked(void)
     if (pid == 0)
         _exit(!gs_state_enter()); /* its own beginning */
     CHECK(status_of(pid) == 0, "a child of an unborn process");
+    CHECK(announced == 0, "a fork of an unborn process");
     CHECK(gs_state_enter(), "the parent");
     pid = child();
     if (pid == 0) {
@@ -121,7 +127,8 @@ static void forked(void)
         pid_t grandchild = child();
         if (grandchild == 0)
             _exit(gs_state_enter());
-        _exit(status_of(grandchild) != 0 || starts != 1 || forks != 1);
+        _exit(status_of(grandchild) != 0 || starts != 1 || forks != 1 ||
+              announced != 1);
     }
     CHECK(status_of(pid) == 0, "a child of a process that is ready");
     CHECK(gs_state_enter(), "the parent after the fork");

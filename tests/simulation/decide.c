@@ -183,6 +183,17 @@ static void close_unknown(struct process *process, unsigned which)
     fd_close_unknown(process, which);
 }
 
+/* All of a group, as a container is ended. The children have the GPU last, and their parent, which has
+ * nothing to wait for, may have exited before. */
+static void kill_with_children(struct process *process, uint64_t linger_ns, uint64_t exit_ns)
+{
+    const struct image *image = process->image;
+
+    process_kill(process, 0, exit_ns);
+    if (image)
+        process_children_end(image, linger_ns);
+}
+
 static void disturb(struct process *process, const struct decision *decision)
 {
     uint64_t linger = decision->arg % 61 * GS_NS_PER_MS;
@@ -190,6 +201,8 @@ static void disturb(struct process *process, const struct decision *decision)
     world.disturbed = true;
     switch (decision->kind) {
     case DECIDE_KILL:
+        if (decision->arg / 7 % 3 == 0)
+            return kill_with_children(process, linger, decision->arg / 61 % 8 * GS_NS_PER_MS);
         return process_kill(process, linger, linger + decision->arg / 61 % 40 * GS_NS_PER_MS);
     case DECIDE_STOP:
         return process_stop(process, true);

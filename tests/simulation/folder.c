@@ -8,10 +8,8 @@
 #include "core/share/opener.h"
 #include "simulation.h"
 
-#define BACKLOG        4
-#define BUFFER         (212992 / 4) /* what a socket takes, as it is set when nobody sets it */
-#define SWEEP_AFTER_NS (20 * GS_NS_PER_MS)
-#define LOOK_NS        GS_NS_PER_S
+#define BACKLOG 4
+#define BUFFER  (212992 / 4) /* what a socket takes, as it is set when nobody sets it */
 
 static struct entry {
     char name[GS_BROKER_NAME_SIZE];
@@ -197,6 +195,48 @@ void gs_directory_unlink(int directory, const char *name)
         leave(link);
 }
 
+static bool is_taken(const char *name, bool broker)
+{
+    const struct entry *entry = find(name);
+
+    return broker && entry && entry->listener && !entry->listener->life->exited;
+}
+
+int gs_directory_put_up(const struct gs_share_options *options, const char *name, bool broker,
+                        int *ret_directory, char ret_reason[GS_REASON_SIZE])
+{
+    struct process *process = process_here();
+    struct file *made = file_new(FILE_LISTENER);
+    int listener;
+
+    made->life = process->life;
+    listener = fd_new(process, made);
+    *ret_directory = listener < 0 ? -1 : fd_new(process, file_new(FILE_DIRECTORY));
+    if (*ret_directory < 0 || is_taken(name, broker)) {
+        gs_fd_drop(*ret_directory);
+        gs_fd_drop(listener);
+        snprintf(ret_reason, GS_REASON_SIZE, "no socket can be made");
+        return -1;
+    }
+    enter(name, made, process->image);
+    return listener;
+}
+
+void gs_directory_touch(int directory, const char *name)
+{
+}
+
+/* Of those that have ended: nobody listens there. */
+void gs_directory_sweep(int directory, const struct gs_share_options *options)
+{
+    for (struct entry **link = &entries; *link;) {
+        if (!(*link)->listener && (*link)->image != process_here()->image)
+            leave(link);
+        else
+            link = &(*link)->next;
+    }
+}
+
 int gs_directory_let_all(int directory, const char *name)
 {
     return 0;
@@ -226,44 +266,7 @@ static void exchange_locked(int *number, struct gs_fd *kept, int fd)
     *kept = gs_fd_keep(*number);
 }
 
-static bool is_taken(const struct gs_share *share)
-{
-    const struct entry *entry = find(share->name);
-
-    return share->options.is_broker && entry && entry->listener && !entry->listener->life->exited;
-}
-
-static gs_status socket_start(struct gs_share *share)
-{
-    struct process *process = process_here();
-    struct file *made = file_new(FILE_LISTENER);
-    int listener, directory;
-
-    made->life = process->life;
-    listener = fd_new(process, made);
-    directory = listener < 0 ? -1 : fd_new(process, file_new(FILE_DIRECTORY));
-    if (directory < 0 || is_taken(share)) {
-        gs_fd_drop(directory);
-        gs_fd_drop(listener);
-        gs_say_not_exported(share, "no socket can be made");
-        return GS_NOT_OFFERED;
-    }
-    enter(share->name, made, process->image);
-    if (share->place.spare_fd < 0)
-        share->place.spare_fd = gs_fd_copy(share->loop.wake);
-    gs_lock_take(&share->lock);
-    if (share->place.listener >= 0 && gs_fd_is_there(&share->place.listener_is))
-        gs_unwatch(share, share->place.listener);
-    exchange_locked(&share->place.directory, &share->place.directory_is, directory);
-    exchange_locked(&share->place.listener, &share->place.listener_is, listener);
-    gs_watch(share, GS_WATCH_ADD, share->place.listener, GS_WATCH_READ, GS_WATCH_LISTENER, 0);
-    gs_lock_release(&share->lock);
-    share->place.sweep_ns = gs_now_ns() + SWEEP_AFTER_NS;
-    gs_thread_wake(share);
-    return GS_OK;
-}
-
-static bool is_lost(const struct gs_share *share)
+bool gs_socket_is_lost(struct gs_share *share)
 {
     const struct entry *entry = find(share->name);
 
@@ -272,48 +275,18 @@ static bool is_lost(const struct gs_share *share)
             !gs_fd_is_there(&share->place.listener_is));
 }
 
-gs_status gs_socket_start(struct gs_share *share)
+int gs_socket_adopt(struct gs_share *share, int directory, int listener)
 {
-    gs_status status = gs_thread_start(share);
-
-    if (status != GS_OK)
-        return GS_NOT_OFFERED;
-    if (is_lost(share)) {
-        gs_lock_take(&share->lock);
-        if (share->socket_start == GS_STARTED)
-            share->socket_start = GS_NOT_STARTED;
-        gs_lock_release(&share->lock);
-    }
-    return gs_start_once(share, &share->socket_start, socket_start);
+    gs_lock_take(&share->lock);
+    if (share->place.listener >= 0 && gs_fd_is_there(&share->place.listener_is))
+        gs_unwatch(share, share->place.listener);
+    exchange_locked(&share->place.directory, &share->place.directory_is, directory);
+    exchange_locked(&share->place.listener, &share->place.listener_is, listener);
+    gs_watch(share, GS_WATCH_ADD, share->place.listener, GS_WATCH_READ, GS_WATCH_LISTENER, 0);
+    gs_lock_release(&share->lock);
+    return 0;
 }
 
-gs_status gs_share_serve(struct gs_share *share)
+void gs_socket_take_down(struct gs_share *share)
 {
-    return gs_socket_start(share);
-}
-
-/* Of those that have ended: nobody listens there. */
-void gs_sweep(struct gs_share *share)
-{
-    for (struct entry **link = &entries; *link;) {
-        if (!(*link)->listener && (*link)->image != process_here()->image)
-            leave(link);
-        else
-            link = &(*link)->next;
-    }
-    share->place.sweep_ns = GS_NEVER;
-}
-
-uint64_t gs_socket_tick(struct gs_share *share, uint64_t now)
-{
-    if (share->place.sweep_ns <= now)
-        gs_sweep(share);
-    if (share->place.listener < 0)
-        return GS_NEVER;
-    if (now >= share->place.look_ns) {
-        gs_socket_start(share);
-        share->place.look_ns = gs_now_ns() + LOOK_NS;
-    }
-    return share->place.sweep_ns < share->place.look_ns ? share->place.sweep_ns
-                                                        : share->place.look_ns;
 }

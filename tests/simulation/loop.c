@@ -57,6 +57,9 @@ void gs_thread_wake(struct gs_share *share)
 {
     struct process *process = process_here();
 
+    for (unsigned i = 0; !process && i < PROCESSES_MAX; i++) /* a fork comes from outside */
+        if (world.processes[i].share == share)
+            process = &world.processes[i];
     process->woken = true;
     fibre_wake_all(process, process);
 }

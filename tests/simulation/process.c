@@ -6,6 +6,7 @@
 
 #include "core/gpu/fence.h"
 #include "core/share/alive.h"
+#include "core/share/internal.h"
 
 #define REPAIR_NS (10 * GS_NS_PER_S) /* by then there is another connection for one that was closed */
 #define FIRST_PID   1000
@@ -91,6 +92,7 @@ static void image_ends(struct process *process, uint64_t linger_ns)
         fibre_kill(&process->threads[i]);
     driver_forget(process);
     image->over = true;
+    image->fork_told = process->share && process->share->opener.fork_told;
     image->gpu_gone_ns = world.now_ns + linger_ns;
     heap_free_all(process);
     watches_free(process);
@@ -153,6 +155,8 @@ void process_fork(struct process *process)
     child->image = process->image;
     child->number = may_lack_connections(process) ? 0 : ++world.next_number;
     child->image->clean = false;
+    if (process->share)
+        gs_share_forking(process->share);
     for (unsigned i = 0; i < FDS_MAX; i++) {
         child->files[i] = process->fds[i].file;
         if (child->files[i])
@@ -162,8 +166,8 @@ void process_fork(struct process *process)
     world.children = child;
 }
 
-/* A parent that is dying exits after its GPU work: where the child was the last to have it, and its
- * parent is quicker, no exporter could tell (README.md). */
+/* A parent that is dying exits after its GPU work: where the child was the last to have it, its parent
+ * is quicker, and was killed before it said that it has forked, no exporter could tell (README.md). */
 static void hold_up_parent(const struct image *image, uint64_t until_ns)
 {
     for (unsigned i = 0; i < PROCESSES_MAX; i++) {
@@ -190,9 +194,21 @@ void process_child_ends(struct child *child, uint64_t linger_ns)
             file_unref(child->files[i]);
     if (child->image->over) { /* else its parent has the GPU's descriptors still */
         rule_child_ended(child, world.now_ns + linger_ns);
-        hold_up_parent(child->image, world.now_ns + linger_ns);
+        if (!child->image->fork_told)
+            hold_up_parent(child->image, world.now_ns + linger_ns);
     }
     sim_free(child);
+}
+
+void process_children_end(const struct image *image, uint64_t linger_ns)
+{
+    struct child *child = world.children, *next;
+
+    for (; child; child = next) {
+        next = child->next;
+        if (child->image == image)
+            process_child_ends(child, linger_ns);
+    }
 }
 
 /* All who may watch it look. */

@@ -140,6 +140,7 @@ struct image {
     struct life *life;
     bool over;             /* its memory has gone */
     bool clean;            /* nothing was done to it that a process can notice */
+    bool fork_told;        /* it had said that it has forked to all, when it ended */
     uint64_t gpu_gone_ns;  /* when its GPU work ends with it; NEVER: not yet */
 };
 
@@ -243,6 +244,7 @@ void process_kill(struct process *process, uint64_t linger_ns, uint64_t exit_ns)
 void process_stop(struct process *process, bool stopped);
 void process_exec(struct process *process, uint64_t linger_ns);
 void process_fork(struct process *process);
+void process_children_end(const struct image *image, uint64_t linger_ns);
 void process_child_ends(struct child *child, uint64_t linger_ns);
 /* What is due now. */
 void processes_tick(void);

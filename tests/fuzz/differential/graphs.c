@@ -5,6 +5,8 @@
 
 static void use(struct graph *graph, int block)
 {
+    if (world.block[block].context >= 0)
+        graph->contexts |= 1u << world.block[block].context;
     graph->use[graph->uses].block = block;
     graph->use[graph->uses++].life = world.block[block].life;
 }
@@ -166,6 +168,7 @@ void step_capture(void)
         return;
     memset(graph, 0, sizeof *graph);
     graph->context = world.stream[stream].context;
+    graph->contexts = 1u << graph->context;
     graph->context_life = world.context[graph->context].life;
     say(" g%d s%d mode %d", slot, stream, (int)mode);
     CALL(cuCtxPushCurrent, context_handle(graph->context));

@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The context is about to go: its work is done, and what does not go with it by itself goes before. */
+/* The context is about to go: its work is done, and what does not go with it by itself goes before. So
+ * do graphs of other contexts that copy its memory: the driver (580.159.04, an H200) takes a lock of
+ * the copy's context when such a graph is destroyed, and may wait for ever where that has gone. */
 static bool leave(int slot)
 {
     CUcontext before;
@@ -16,7 +18,10 @@ static bool leave(int slot)
     CALL(cuCtxSynchronize);
     CALL(cuCtxPopCurrent, &before);
     for (int i = 0; i < GRAPHS; i++)
-        if (world.graph[i].live && world.graph[i].context == slot) {
+        if (world.graph[i].live && world.graph[i].contexts >> slot & 1) {
+            CALL(cuCtxPushCurrent, context_handle(world.graph[i].context));
+            CALL(cuCtxSynchronize);
+            CALL(cuCtxPopCurrent, &before);
             CALL(cuGraphExecDestroy, world.graph[i].exec);
             CALL(cuGraphDestroy, world.graph[i].handle);
             world.graph[i].live = false;

@@ -96,7 +96,8 @@ struct graph {
     CUgraphExec exec;
     int context;
     unsigned context_life;
-    unsigned uses; /* blocks that it touches */
+    unsigned contexts; /* of its blocks, and its own: a bit each */
+    unsigned uses;     /* blocks that it touches */
     struct {
         int block;
         unsigned life;

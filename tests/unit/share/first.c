@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/share/exporter.h"
 #include "core/share/opener.h"
 #include "scene.h"
 #include "tests/children.h"
@@ -594,4 +595,26 @@ Test(share_first, thread_that_could_not_be_started_is_not_woken_through_another_
     cr_assert_eq(read(its, &written, sizeof written), -1, "file %d was written to", its);
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
     refuses = waits = false;
+}
+
+/* It was given up for a moment, and another socket, which came with one, was put up meanwhile. */
+Test(share_first, the_spare_descriptor_is_made_again_where_there_is_none)
+{
+    static struct gs_share bare;
+    int fds = side_open_fds(), kept;
+
+    bare.loop.wake = eventfd(0, EFD_CLOEXEC);
+    bare.place.spare_fd = -1;
+    bare.place.spare_given = true;
+    bare.clients.lost_look_ns = GS_NEVER;
+    gs_clients_tick(&bare, gs_now_ns());
+    kept = bare.place.spare_fd;
+    cr_assert_geq(kept, 0);
+    cr_assert_not(bare.place.spare_given);
+    bare.place.spare_given = true;
+    gs_clients_tick(&bare, gs_now_ns());
+    cr_assert_eq(bare.place.spare_fd, kept);
+    close(kept);
+    close(bare.loop.wake);
+    cr_assert_eq(side_open_fds(), fds);
 }

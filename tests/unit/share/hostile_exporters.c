@@ -199,6 +199,60 @@ Test(share_hostile, an_exporter_that_lies_is_refused_and_nothing_is_left)
     }
 }
 
+/* An honest exporter by hand. Exit status 43 where it heard of a fork before it was asked for anything,
+ * 42 afterwards. */
+static pid_t hearer(const unsigned char *at)
+{
+    int listener;
+    pid_t child = exporter_fork(at, &listener);
+
+    if (child == 0) {
+        int fd = accept(listener, NULL, NULL), heard = 0, asks = 0;
+        union gs_wire_message message;
+        struct gs_ipc_handle asked;
+
+        while (recv(fd, &message, sizeof message, 0) > 0) {
+            if (message.head.type == GS_WIRE_FORKED)
+                heard = asks ? 42 : 43;
+            if (message.head.type != GS_WIRE_OPEN)
+                continue;
+            asks++;
+            gs_ipc_handle_read(message.open.ipc_handle, &asked);
+            lie_once(fd, HONEST, &asked, message.head.request);
+        }
+        _exit(heard);
+    }
+    return child;
+}
+
+/* Whoever forks says so to those whose memory he has, and from then on to each before he asks. */
+Test(share_hostile, who_has_forked_says_so)
+{
+    struct sockaddr_un at[2];
+    struct side victim;
+    pid_t exporters[2];
+
+    side_start(&victim, &options);
+    for (int i = 0; i < 2; i++) {
+        unsigned char asked[GS_IPC_HANDLE_SIZE];
+        CUdeviceptr opened;
+
+        make_ipc_handle(asked, (unsigned char)(0x70 + i));
+        side_path_of(dir, asked, &at[i]);
+        exporters[i] = hearer(asked);
+        cr_assert_eq(gs_share_open(victim.share, asked, SIDE_CONTEXT, 0, &opened), GS_OK);
+        gs_share_forking(victim.share);
+    }
+    side_stop(&victim);
+    for (int i = 0; i < 2; i++) {
+        int status;
+
+        cr_assert_eq(waitpid(exporters[i], &status, 0), exporters[i]);
+        cr_assert_eq(WEXITSTATUS(status), 42 + i, "%d", i);
+        unlink(at[i].sun_path);
+    }
+}
+
 /* An exporter by hand whose first grant is of no use, and whose program frees that block before the
  * CLOSE has come. Exit status 42 when a later block was given back as soon as it was called back. */
 static pid_t recaller(const unsigned char *at)

@@ -438,6 +438,40 @@ Test(share_lease, a_descriptor_that_is_no_pidfd_keeps_nothing)
 }
 #endif
 
+/* Its exit is no proof where it has forked: the child, killed with it, may let go of the GPU last. */
+Test(share_lease, of_a_process_that_has_forked_rests_after_its_exit)
+{
+    uint64_t exits = 0, over;
+    int told[2];
+    pid_t child;
+
+    cr_assert_eq(pipe(told), 0);
+    child = fork_child();
+    if (child == 0) {
+        int fd = side_dial(dir, ipc_handle);
+        char opened = open_by_hand(fd, own_pidfd()) ? 'y' : 'n';
+        union gs_wire_message message;
+
+        gs_wire_start(&message, GS_WIRE_FORKED, 0);
+        if (gs_wire_send(fd, &message, -1) != 0 || write(told[1], &opened, 1) != 1)
+            _exit(1);
+        close(fd);
+        usleep(100000);
+        exits = side_now();
+        _exit(write(told[1], &exits, sizeof exits) != (ssize_t)sizeof exits);
+    }
+    close(told[1]);
+    cr_assert_eq(read(told[0], &exits, 1), 1);
+    cr_assert_eq((char)exits, 'y');
+    other_kill(&other);
+    cr_assert(side_gets_back(&side, export));
+    over = side_now();
+    cr_assert_eq(read(told[0], &exits, sizeof exits), (ssize_t)sizeof exits);
+    cr_assert_geq(over - exits, SETTLE_MS * MS);
+    waitpid(child, NULL, 0);
+    close(told[0]);
+}
+
 /* The kernel tells about the exit only once it is over, the socket hangs up before: as a process
  * whose GPU work goes on meanwhile (measured: 60 ms) the child hangs up and stays a while. One that
  * stays longer than that second has given its lease up. */

@@ -69,8 +69,10 @@ static void do_ipc_handle(unsigned long address)
 
 static void do_fork(void)
 {
-    pid_t child = fork();
+    pid_t child;
 
+    gs_share_forking(side.share);
+    child = fork();
     if (child == 0) {
         gs_share_at_exit(side.share); /* must not touch the parent's file */
         close(0);

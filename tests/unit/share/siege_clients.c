@@ -201,7 +201,7 @@ static void says_what_others_say(void)
         GS_WIRE_UNMAP,   GS_WIRE_UNMAPPED, GS_WIRE_FLUSH,  GS_WIRE_FLUSHED,
         GS_WIRE_PUBLISH, GS_WIRE_HELLO,    GS_WIRE_PURGE,  GS_WIRE_PURGED,
         GS_WIRE_SET,     GS_WIRE_SET_TO,   GS_WIRE_COLLECT, GS_WIRE_COLLECTED,
-        GS_WIRE_FAREWELL};
+        GS_WIRE_FAREWELL, GS_WIRE_FORKED};
     enum { COUNT = sizeof types / sizeof *types };
 
     for (unsigned i = 0;; i++) {
@@ -430,7 +430,7 @@ const struct siege_attack siege_clients[] = {
     {"says what is not its to say", EXPORTER, SAME_USER,
      NO_OPENERS | SAYS(CLOSE) | SAYS(CACHE) | SAYS(UNMAPPED) | SAYS(FLUSHED) | SAYS(HELLO) |
          SAYS(SHARE) | SAYS(UNSHARE) | SAYS(PUBLISH) | SAYS(SET) | SAYS(SET_TO) | SAYS(COLLECT) |
-         SAYS(COLLECTED) | SAYS(FAREWELL),
+         SAYS(COLLECTED) | SAYS(FAREWELL) | SAYS(FORKED),
      TAKES(TURNS), says_what_others_say},
     {"makes connections without end", BROKER, UNINVITED, SAYS(HELLO) | SAYS(OPEN),
      TAKES(CONNECTIONS), greets_and_asks},

@@ -1,0 +1,113 @@
+/*
+ * When this process's socket is put up (socket.c says how): at the first export, the first open, or as
+ * soon as there is enough memory to be asked for; and again wherever it can be when it has gone.
+ * Folders go: /run/user/UID when its user logs out, one in /tmp when somebody clears that.
+ */
+#include "core/share/exporter.h"
+#include "core/share/opener.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define SWEEP_AFTER_NS (20 * GS_NS_PER_MS) /* the first openers are served before */
+#define LOOK_NS        GS_NS_PER_S
+
+/* ---- Putting it up -------------------------------------------------------------------------- */
+
+static void say_again(struct gs_share *share)
+{
+    bool used = __atomic_load_n(&share->exporter.used, __ATOMIC_RELAXED);
+
+    gs_log_line(&share->log, used ? GS_LOG_WARNING : GS_LOG_DEBUG,
+                "the socket for those who open this process's memory had been removed: there is "
+                "another now, %s",
+                share->place.path);
+}
+
+static gs_status put_up(struct gs_share *share)
+{
+    char reason[GS_REASON_SIZE];
+    bool again = share->place.listener >= 0;
+    int directory = -1, error;
+    int listener = gs_directory_put_up(&share->options, share->name, share->options.is_broker,
+                                       &directory, reason);
+
+    if (listener < 0) {
+        gs_say_not_exported(share, reason);
+        return GS_NOT_OFFERED;
+    }
+    if (share->place.spare_fd < 0) /* an attempt before this one may have failed below */
+        share->place.spare_fd = gs_fd_copy(share->loop.wake);
+    error = gs_socket_adopt(share, directory, listener);
+    if (error) {
+        snprintf(reason, sizeof reason, "its socket cannot be watched: %s", strerror(-error));
+        gs_socket_take_down(share);
+        gs_say_not_exported(share, reason);
+        return GS_NOT_OFFERED;
+    }
+    if (again && __atomic_load_n(&share->ending, __ATOMIC_ACQUIRE)) /* nobody else takes it down */
+        gs_directory_unlink(share->place.directory, share->name);
+    else if (again)
+        say_again(share);
+    __atomic_store_n(&share->place.sweep_ns, gs_now_ns() + SWEEP_AFTER_NS, __ATOMIC_RELEASE);
+    gs_thread_wake(share); /* or it sleeps until somebody connects */
+    return GS_OK;
+}
+
+gs_status gs_socket_start(struct gs_share *share)
+{
+    gs_status status = gs_thread_start(share);
+
+    if (status != GS_OK)
+        return GS_NOT_OFFERED;
+    if (gs_socket_is_lost(share)) {
+        gs_lock_take(&share->lock);
+        if (share->socket_start == GS_STARTED)
+            share->socket_start = GS_NOT_STARTED;
+        __atomic_store_n(&share->exporter.refusal_said, false, __ATOMIC_RELAXED);
+        gs_lock_release(&share->lock);
+    }
+    return gs_start_once(share, &share->socket_start, put_up);
+}
+
+gs_status gs_share_serve(struct gs_share *share)
+{
+    return gs_socket_start(share);
+}
+
+/* ---- The share thread ----------------------------------------------------------------------- */
+
+/* Who exits while the share thread is at it sweeps as well: what that has begun ends with it. */
+void gs_sweep(struct gs_share *share)
+{
+    if (__atomic_load_n(&share->place.sweep_ns, __ATOMIC_ACQUIRE) == GS_NEVER)
+        return;
+    if (!share->options.is_broker)
+        gs_directory_sweep(share->place.directory, &share->options);
+    __atomic_store_n(&share->place.sweep_ns, GS_NEVER, __ATOMIC_RELEASE);
+}
+
+uint64_t gs_socket_tick(struct gs_share *share, uint64_t now)
+{
+    uint64_t due = __atomic_load_n(&share->place.sweep_ns, __ATOMIC_ACQUIRE);
+
+    if (due <= now) {
+        gs_sweep(share);
+        due = GS_NEVER;
+    }
+    if (__atomic_load_n(&share->place.listener, __ATOMIC_ACQUIRE) < 0 || gs_socket_is_given(share))
+        return due;
+    if (share->place.touch_ns == 0)
+        share->place.touch_ns = now + GS_TOUCH_S * GS_NS_PER_S;
+    if (now >= share->place.touch_ns) {
+        share->place.touch_ns = now + GS_TOUCH_S * GS_NS_PER_S;
+        gs_directory_touch(share->place.directory, share->name);
+        __atomic_store_n(&share->place.sweep_ns, now, __ATOMIC_RELEASE);
+        due = now;
+    }
+    if (now >= share->place.look_ns) {
+        gs_socket_start(share);
+        share->place.look_ns = gs_now_ns() + LOOK_NS;
+    }
+    return due < share->place.look_ns ? due : share->place.look_ns;
+}
