@@ -136,9 +136,11 @@ dpkg-buildpackage dpkg-dev
 dh debhelper
 lintian lintian
 debootstrap debootstrap
+gpgv gpgv
 rpmbuild rpm
 cpio cpio
 qemu-aarch64 qemu-user
+mpirun openmpi-bin
 PROGRAMS
     )
     python3 -c 'import yaml' 2>/dev/null || say python3-yaml

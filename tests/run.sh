@@ -11,7 +11,7 @@
 #   5. the libFuzzer targets, FUZZ_SECONDS each (60), where clang has what they need;
 #   6. ten of the planted bugs, which the tests are to notice (tests/mutants.sh runs all of them).
 # quick stops after the first. all first installs what single tests are skipped without (podman,
-# Prometheus, Chromium, packagers, qemu: whatever can be had), and last runs the suite packages. rest
+# Prometheus, Chromium, Open MPI, packagers, qemu: whatever can be had), and last runs the suite packages. rest
 # does of all what is left out without it: it builds, and runs the suites packages, command and
 # containers. -D options go to each build's meson setup. A build folder that is there is used and
 # configured anew. The last line is "N passed, N failed, N skipped"; each line before it that starts

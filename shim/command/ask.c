@@ -142,7 +142,7 @@ void ask_complain_of_absent(long pid)
         command_complain("process %ld has not the library: gpushim run starts programs with it",
                          pid);
     else
-        command_complain("process %ld cannot be asked: it shares nothing and holds less than 64 MiB, "
+        command_complain("process %ld cannot be asked: it holds less than 64 MiB and neither shares nor opens memory, "
                          "has pool.neighbours off, or has another share.dir (gpushim stats %ld)",
                          pid, pid);
 }
@@ -272,24 +272,37 @@ struct users {
     unsigned count;
 };
 
-/* Adds those by whose numbers, after `prefix`, something there is named. */
+static void add_user(struct users *users, uid_t uid)
+{
+    bool is_new = uid != (uid_t)-1 && uid != geteuid() && users->count < USERS_MAX;
+
+    for (unsigned i = 0; is_new && i < users->count; i++)
+        is_new = users->of[i] != uid;
+    if (is_new)
+        users->of[users->count++] = uid;
+}
+
+static void add_owner(struct users *users, int directory, const char *name)
+{
+    struct statx info;
+
+    if (statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_UID, &info) == 0 &&
+        S_ISDIR(info.stx_mode))
+        add_user(users, info.stx_uid);
+}
+
+/* Adds those whose something there is that is named by a number after `prefix`: the owner's, but in
+ * a container with users of its own it is the one that he has inside. */
 static void add_users(struct users *users, const char *folder, const char *prefix)
 {
     const size_t length = strlen(prefix);
     DIR *names = opendir(folder);
     const struct dirent *entry;
 
-    while (names && (entry = readdir(names)) && users->count < USERS_MAX) {
-        const char *number = entry->d_name + length;
-        const unsigned long uid = strtoul(number, NULL, 10);
-        bool is_new = strncmp(entry->d_name, prefix, length) == 0 && *number >= '0' &&
-                      *number <= '9' && uid < (uid_t)-1 && uid != geteuid();
-
-        for (unsigned i = 0; is_new && i < users->count; i++)
-            is_new = users->of[i] != uid;
-        if (is_new)
-            users->of[users->count++] = (uid_t)uid;
-    }
+    while (names && (entry = readdir(names)))
+        if (strncmp(entry->d_name, prefix, length) == 0 && entry->d_name[length] >= '0' &&
+            entry->d_name[length] <= '9')
+            add_owner(users, dirfd(names), entry->d_name);
     if (names)
         closedir(names);
 }
@@ -309,6 +322,8 @@ unsigned ask_each(const struct gs_share_options *options,
 
     if (geteuid() != 0)
         return folders;
+    if (options->dir[0])
+        add_owner(&users, AT_FDCWD, options->dir); /* one of his alone */
     add_users(&users, "/run/user", "");
     add_users(&users, options->dir[0] ? options->dir : "/tmp", GS_OWN_PREFIX);
     add_users(&users, "/dev/shm", GS_OWN_PREFIX);

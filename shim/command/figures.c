@@ -254,7 +254,7 @@ static void add_quiet(struct table *table)
         who_fill(&row->who, pid, (uint64_t)pid, name);
         row->stopped = gs_alive_is_stopped((pid_t)pid);
         snprintf(row->silent, sizeof row->silent,
-                 "holds too little to be asked, and shares nothing here");
+                 "holds too little to be asked, and neither shares nor opens memory");
     }
     if (processes)
         closedir(processes);

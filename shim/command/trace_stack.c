@@ -2,6 +2,7 @@
  * they say of themselves is checked. */
 #include "shim/command/trace_stack.h"
 
+#include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +17,12 @@
 #include <unistd.h>
 
 #include "shim/command/command.h"
+#include "shim/command/old_dl.h"
+
+OLDEST(dlopen);
+OLDEST(dlsym);
+
+#define SYMBOL_MOST 4096 /* longer ones stay as they are */
 
 /* A file, mapped here to be looked at; NULL bytes: it is not there, or is no ELF file. */
 struct image {
@@ -230,6 +237,34 @@ static const char *function_at(const struct image *image, uint64_t offset)
 
 /* ---- A place -------------------------------------------------------------------------------- */
 
+typedef char *demangle_fn(const char *symbol, char *buffer, size_t *size, int *ret_status);
+
+/* Of the C++ library, where there is one. */
+static demangle_fn *find_demangle(void)
+{
+    static demangle_fn *demangle;
+    static bool tried;
+    void *library;
+
+    if (!tried) {
+        library = dlopen("libstdc++.so.6", RTLD_LAZY);
+        demangle = library ? (demangle_fn *)dlsym(library, "__cxa_demangle") : NULL;
+        tried = true;
+    }
+    return demangle;
+}
+
+/* Symbols of C++ are codes that few can read. */
+static void put_function(const char *symbol, char ret_function[TRACE_FRAME_SIZE])
+{
+    bool coded = strncmp(symbol, "_Z", 2) == 0 && strnlen(symbol, SYMBOL_MOST) < SYMBOL_MOST;
+    demangle_fn *demangle = coded ? find_demangle() : NULL;
+    char *readable = demangle ? demangle(symbol, NULL, NULL, NULL) : NULL;
+
+    snprintf(ret_function, TRACE_FRAME_SIZE, "%s", readable ? readable : symbol);
+    free(readable);
+}
+
 static void look_up(struct trace_modules *modules, uint64_t address, struct trace_place *ret_place)
 {
     const struct module *module = NULL;
@@ -253,7 +288,7 @@ static void look_up(struct trace_modules *modules, uint64_t address, struct trac
     if (image->bytes && ret_place->offset > 0)
         function = function_at(image, ret_place->offset - 1);
     if (function)
-        snprintf(ret_place->function, sizeof ret_place->function, "%s", function);
+        put_function(function, ret_place->function);
 }
 
 void trace_place(struct trace_modules *modules, uint64_t address, struct trace_place *ret_place)

@@ -46,7 +46,7 @@ static bool add_holder(struct sharer *sharer, const struct gs_wire_report *repor
 
     if (!report->left && !report->references)
         return true;
-    if (!pid && sharer->who.pid == (long)report->pid)
+    if (!pid && report->client_seen && sharer->who.pid == (long)report->pid)
         pid = (long)report->client_pid;
     holder = calloc(1, sizeof *holder);
     if (!holder)

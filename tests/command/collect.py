@@ -37,7 +37,7 @@ def start(folder):
 
 
 def prove_it_goes_back(folder):
-    exporter, opener = start(folder), start(folder)
+    exporter, opener = start(folder), Holder(folder, **LONG)  # which has no memory of its own
     for i in range(3):
         exporter.do(f'alloc {(i + 2) * MIB}')
         opener.do(f'open {exporter.do(f"share {i + 1}")}')

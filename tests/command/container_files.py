@@ -30,6 +30,36 @@ ctypes.CDLL("libcuda.so.1").cuInit(0)
 with open(sys.argv[-1], "w") as file:
     json.dump([sys.argv[1:], hasattr(ctypes.CDLL(None), "gpushim_memory")], file)
 '''
+# One of two ranks: the first shares memory that no driver shares, the other opens it. Each says whether it could.
+RANK = '''import ctypes, os, sys, time
+rank, folder = int(os.environ["OMPI_COMM_WORLD_RANK"]), sys.argv[1]
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_ubyte * 64)]
+cuda = ctypes.CDLL("libcuda.so.1")
+context, at, handle = ctypes.c_void_p(), ctypes.c_uint64(), Handle()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+def put(name, content):
+    with open(f"{folder}/made-{rank}", "wb") as file:
+        file.write(content)
+    os.rename(f"{folder}/made-{rank}", f"{folder}/{name}")
+def get(name):
+    end = time.monotonic() + 40
+    while not os.path.exists(f"{folder}/{name}") and time.monotonic() < end:
+        time.sleep(0.01)
+    with open(f"{folder}/{name}", "rb") as file:
+        return file.read()
+if rank == 0:
+    assert cuda.cuMemAllocAsync(ctypes.byref(at), ctypes.c_size_t(1 << 20), None) == 0
+    result = cuda.cuIpcGetMemHandle(ctypes.byref(handle), at)
+    put("handle", bytes(handle))
+    get("opened")
+else:
+    handle = Handle.from_buffer_copy(get("handle"))
+    result = cuda.cuIpcOpenMemHandle_v2(ctypes.byref(at), handle, 1)
+    put("opened", b"")
+print(f"rank {rank}: {result}", flush=True)
+'''
 
 
 def check(right, what):
@@ -130,6 +160,21 @@ def launchers(installed):
     check(ran.returncode == 0 and not ran.stdout, f'the prolog where no library is: {ran}')
 
 
+def open_mpi(installed, folder):
+    """By the real one, where it is: two ranks on this machine."""
+    if 'Open MPI' not in (run('mpirun', '--version').stdout if shutil.which('mpirun') else ''):
+        skipped.append('two ranks: no mpirun of Open MPI')
+        return
+    settings = {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1', 'OMPI_MCA_plm': 'isolated',
+                'OMPI_MCA_rmaps_base_oversubscribe': '1', 'OMPI_MCA_oob_tcp_if_include': 'lo',
+                'LD_LIBRARY_PATH': driver, 'GPUSHIM_SHARE_DIR': installed.share}
+    for script, expected in ((('sh', f'{examples}/mpirun.sh'), ['rank 0: 0', 'rank 1: 0']),
+                             (('mpirun',), ['rank 0: 1', 'rank 1: 1'])): # without the library: INVALID_VALUE
+        talk = tempfile.mkdtemp(dir=folder)
+        ran = run(*script, '-np', '2', sys.executable, '-c', RANK, talk, PREFIX=installed.prefix, **settings)
+        check(ran.returncode == 0 and sorted(ran.stdout.splitlines()) == expected, f'Open MPI: {ran}')
+
+
 def kernel(installed, folder):
     argv = json.loads(text_of('jupyter/kernel.json'))['argv']
     check(installed.has(argv[0]) and argv[-1] == '{connection_file}', f'the kernel: {argv}')
@@ -202,6 +247,8 @@ def manifests(installed):
     for path in sorted(glob.glob(f'{examples}/*.yaml')):
         with open(path, encoding='utf-8') as file:
             objects = list(yaml.safe_load_all(file))
+        if os.path.basename(path) == 'kubernetes-policy.yaml':
+            continue # tests/containers/kubernetes.py has what it makes of pods
         for each in objects:
             kinds.append(each['kind'])
             if each['kind'] == 'DaemonSet':
@@ -215,10 +262,6 @@ def manifests(installed):
     # All run as one user; those on a folder of the node (two pods, the broker) name the same.
     check({user for user, _ in seen} == {1000}, f'users: {seen}')
     check([folder for _, folder in seen if folder] == ['/run/gpushim'] * 3, f'folders: {seen}')
-    if shutil.which('kubeconform'):
-        ran = run('kubeconform', '-strict', *sorted(glob.glob(f'{examples}/*.yaml')))
-        check(ran.returncode == 0 or 'schema' in ran.stdout + ran.stderr and 'download' in ran.stdout + ran.stderr,
-              f'kubeconform: {ran}')
 
 
 def names():
@@ -240,12 +283,12 @@ with tempfile.TemporaryDirectory(prefix='gpushim-files-', dir='/tmp') as scratch
     names()
     engines(at)
     launchers(at)
+    open_mpi(at, scratch)
     kernel(at, scratch)
     drop_in(at, scratch)
     manifests(at)
 for line in faults:
     print(line)
-if not faults and skipped:
-    print('skipped: ' + '; '.join(skipped))
-    sys.exit(77)
+for line in skipped:
+    print('skipped:', line)
 sys.exit(1 if faults else 0)

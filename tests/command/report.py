@@ -152,16 +152,35 @@ def odd_frees(folder):
     compare('odd frees', rows['devices'][0], live_peak_bytes=2 * MIB, never_freed=1)
 
 
-def stacks(folder):
-    """Frames become module, place and function; blocks of one stack are one holder."""
-    libc = ctypes.CDLL('libc.so.6')
-    function = ctypes.cast(libc.malloc, ctypes.c_void_p).value
+def mapped(function):
+    """The lines of what is mapped here, and where in which file a function's address is."""
     with open('/proc/self/maps', encoding='utf-8') as file:
         lines = [line for line in file if ' r-x' in line]
     maps = next(line for line in lines if int(line.split('-')[0], 16) <= function < int(
         line.split()[0].split('-')[1], 16))
     start, offset, path = int(maps.split('-')[0], 16), int(maps.split()[2], 16), maps.split()[5]
-    place = f'{os.path.basename(path)}+0x{function + 4 - start + offset:x}'
+    return lines, f'{os.path.basename(path)}+0x{function + 4 - start + offset:x}'
+
+
+def readable(folder):
+    """C++ names are told as one writes them."""
+    try:
+        library = ctypes.CDLL('libstdc++.so.6')
+    except OSError:
+        return
+    function = ctypes.cast(library['_ZSt9terminatev'], ctypes.c_void_p).value
+    lines, place = mapped(function)
+    trace = t.write(f'{folder}/readable', t.header(stacks=True),
+                    t.block(t.EVENTS, t.call(1000, t.ALLOC, BASE, MIB, frames=(function + 4,))),
+                    t.block(t.MODULES, ''.join(lines).encode()), t.block(t.END))
+    held = rows_of(trace)['devices'][0]['holders_at_peak']
+    check(held[0]['stack'] == [f'std::terminate() ({place})'], f'a C++ name: {held}')
+
+
+def stacks(folder):
+    """Frames become module, place and function; blocks of one stack are one holder."""
+    function = ctypes.cast(ctypes.CDLL('libc.so.6').malloc, ctypes.c_void_p).value
+    lines, place = mapped(function)
     known, unknown = (function + 4, 0x10), (0x10, 0x20, 0x30)
     events = [t.call(1000 * i, t.ALLOC, BASE + i * MIB, (i + 1) * 4096, frames=known if i % 3 else unknown)
               for i in range(9)]
@@ -365,7 +384,7 @@ def converts(folder):
 
 
 with tempfile.TemporaryDirectory(prefix='gpushim-report-') as scratch:
-    for prove in tells, nothing_recorded, threads, new_memory, odd_frees, stacks, cut, refused, damage, usage, converts:
+    for prove in tells, nothing_recorded, threads, new_memory, odd_frees, stacks, readable, cut, refused, damage, usage, converts:
         try:
             prove(scratch)
         except (KeyError, IndexError, ValueError) as error:

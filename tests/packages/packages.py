@@ -1,11 +1,13 @@
 """The packages that examples/packages/build.sh makes: built from the tree, they have nothing that the distribution's
-checker minds; installed in a fresh system they work; removed they leave nothing.
+checker minds; installed in a fresh system they work, with a program on the software driver; removed they leave nothing.
 
-The system is made by debootstrap, which needs root and a network. RPMs are unpacked and run where they lie, and so are
-Debian's packages where no system can be made.
+A fresh system of each RELEASE is made by debootstrap, which needs root and a network. RPMs are unpacked and run where
+they lie, and so are Debian's packages where no system can be made.
 
-usage: packages.py deb|rpm SOURCE BUILD VERSION SHARE_DRIVER LIBCUDA
+usage: packages.py deb|rpm SOURCE BUILD VERSION SHARE_DRIVER HOLDER LIBCUDA [RELEASE...]
 """
+import base64
+import collections
 import glob
 import json
 import os
@@ -15,8 +17,13 @@ import subprocess
 import sys
 import tempfile
 
-kind, source, build, version, share_driver, libcuda = sys.argv[1:]
-faults, skipped = [], []
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
+import shell
+
+kind, source, build, version, share_driver, holder, libcuda = sys.argv[1:8]
+releases = sys.argv[8:]
+faults, skipped, proved = [], [], []
 
 ENVIRONMENT = {name: value for name, value in os.environ.items()
                if not name.startswith(('GPUSHIM_', 'LD_', 'MESON', 'DEB'))}
@@ -25,6 +32,13 @@ ENVIRONMENT.update(LC_ALL='C.UTF-8', PATH=os.environ['PATH'] + ':/usr/sbin:/sbin
 INSIDE = {'PATH': '/usr/sbin:/usr/bin:/sbin:/bin', 'LC_ALL': 'C.UTF-8', 'HOME': '/nonexistent'}
 OTHERS = re.compile(r'/(?:var/log|var/cache/ldconfig|var/lib/dpkg/[a-z]+-old$|var/lib/dpkg/lock|tmp|run|proc|dev)')
 DRIVER = '/opt/driver'
+MIB = 1 << 20
+# Where a release comes from, and who signs it. Debian has no package with Ubuntu's keys: the one here is the public key
+# F6EC B376 2474 EDA9 D21B 7022 8719 20D1 991B C93C. debootstrap's script is named for one older than the release.
+Archive = collections.namedtuple('Archive', 'mirror keys script')
+DEBIAN = Archive('http://deb.debian.org/debian', '/usr/share/keyrings/debian-archive-keyring.gpg', 'sid')
+UBUNTU = Archive('http://archive.ubuntu.com/ubuntu', f'{source}/tests/packages/ubuntu-archive-2018.asc', 'gutsy')
+ARCHIVES = {'bookworm': DEBIAN, 'trixie': DEBIAN, 'noble': UBUNTU}
 # Mounts what programs expect, where nobody else sees it; $1 is the system, $2 the user.
 ENTER = '''mount -t proc proc "$1/proc" || mount --rbind /proc "$1/proc" || exit 125
 mount -t tmpfs -o mode=1777 tmpfs "$1/dev/shm" 2>/dev/null || exit 125
@@ -45,9 +59,9 @@ def check(right, what):
 def end():
     for each in faults:
         print(each)
-    if not faults and skipped:
-        print('skipped:', '; '.join(skipped))
-    sys.exit(1 if faults else 77 if skipped else 0)
+    for each in skipped:
+        print('skipped:', each)
+    sys.exit(1 if faults else 0 if proved else 77)
 
 
 # ---- Building ---------------------------------------------------------------------------------------
@@ -85,8 +99,8 @@ def check_by_lintian(folder):
 
 class Place:
     """Where the packages are installed: a folder, and how a command is run in it."""
-    def __init__(self, root, chroot):
-        self.root, self.chroot = root, chroot
+    def __init__(self, name, root, chroot):
+        self.name, self.root, self.chroot = name, root, chroot
 
     def run(self, *words, user='0:0', settings=None):
         if self.chroot:
@@ -98,6 +112,20 @@ class Place:
         words = [self.path(word) if word.startswith('/') else word for word in words]
         return call(*words, timeout=600,
                     environment=INSIDE | {'PATH': f'{self.root}/usr/bin:' + INSIDE['PATH']} | settings)
+
+    def shell(self, user='0:0'):
+        """One that stays, with the software driver at hand; the folder is the one that the library chooses."""
+        words = ['unshare', '--mount', '--pid', '--fork', 'sh', '-c', ENTER, 'sh', self.root, user, 'sh']
+        settings = INSIDE | {'LD_LIBRARY_PATH': DRIVER}
+        if not self.chroot:
+            # Beside it others may share in that folder.
+            os.makedirs(self.path('/tmp/share'), 0o700)
+            words = ['sh']
+            settings |= {'PATH': f'{self.root}/usr/bin:' + INSIDE['PATH'], 'LD_LIBRARY_PATH': self.path(DRIVER),
+                         'GPUSHIM_SHARE_DIR': self.path('/tmp/share')}
+        process = subprocess.Popen(words, env=settings, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT)
+        return shell.Shell(process, '/tmp' if self.chroot else self.path('/tmp'))
 
     def path(self, path):
         return self.root + path
@@ -183,37 +211,94 @@ def check_sharing(place):
                   f'{start} share_driver b as {user} ends with {ran.returncode}: {ran.stdout}{ran.stderr}')
 
 
+def check_steps(session, place, where):
+    """What a new user does: doctor, run, and a look at what runs."""
+    start = f'gpushim run -- {place.seen(DRIVER)}/holder'
+    giver = shell.Driven(session, start)
+    check(giver.do(f'alloc {96 * MIB}') == 'done', f'{where}: no memory: {giver.log()}')
+    taker = shell.Driven(session, start, first=5)
+    check(taker.do('open ' + giver.do('share 0')) == 'done', f'{where}: it cannot be opened: {taker.log()}')
+    processes = 2 if place.chroot else r'\d+'
+
+    for command, expected in (
+            ('gpushim version', rf'gpushim {re.escape(version)}\nlibgpushim {re.escape(version)} '),
+            ('gpushim doctor',
+             rf'^ok +driver .*^ok +library .*^ok +processes +{processes} use CUDA with this library'),
+            (f'gpushim doctor {giver.pid}', r'^ok +libraries +it has the library, '),
+            ('gpushim top', rf'^ *{giver.pid} holder +0 +\d+ +96 '),
+            ('gpushim stats', rf'^ *{giver.pid} holder +0 +\d+ +96 '),
+            ('gpushim who', rf'^process pid {giver.pid} \(holder\): 1 blocks shared.*^ +held by pid {taker.pid} ')):
+        ran = session.run(command)
+        check(ran.returncode == 0 and re.search(expected, ran.stdout, re.M | re.S), f'{where}: {ran}')
+    for program in taker, giver:
+        status = program.end()
+        check(status == 0, f'{where}: the program ended with {status}')
+
+
+def check_use(place):
+    for user in ('0:0', '65534:65534') if place.chroot else ('0:0',):
+        session = place.shell(user)
+        try:
+            check_steps(session, place, f'{place.name} as {user}')
+            session.end()
+        except (shell.Ended, ValueError, subprocess.TimeoutExpired) as failure:
+            check(False, f'{place.name} as {user}: {failure}')
+            session.process.kill()
+            session.process.wait()
+
+
 def check_place(place):
     library = library_of(place)
     os.makedirs(place.path(DRIVER))
     shutil.copy(share_driver, place.path(DRIVER + '/share_driver'))
+    shutil.copy(holder, place.path(DRIVER + '/holder'))
     shutil.copy(libcuda, place.path(DRIVER + '/libcuda.so.1'))
     check_files(place, library)
     check_pages(place)
     check_command(place, library)
     check_sharing(place)
+    check_use(place)
     shutil.rmtree(place.path(DRIVER))
+    proved.append(place.name)
 
 
 # ---- A fresh system ---------------------------------------------------------------------------------
 
 
-def fresh_system(folder):
-    """None, with the reason in skipped, where none can be made."""
-    release = dict(re.findall(r'^(\w+)="?([^"\n]*)', open('/etc/os-release', encoding='utf-8').read(), re.M))
+def keyring(path):
+    """As gpgv takes it: in binary."""
+    if not path.endswith('.asc'):
+        return path
+    with open(path, encoding='ascii') as file:
+        body = re.search(r'\n\n(.*?)\n=', file.read(), re.S)[1]
+    with tempfile.NamedTemporaryFile(dir=temporary, suffix='.gpg', delete=False) as file:
+        file.write(base64.b64decode(body))
+    return file.name
+
+
+def made_by_debootstrap(release, folder):
+    """Why it is not; None: it is."""
+    archive = ARCHIVES[release]
     if os.geteuid() != 0 or not shutil.which('debootstrap', path=ENVIRONMENT['PATH']):
-        skipped.append('installing and removing: needs root and debootstrap')
-        return None
-    ran = call('debootstrap', '--variant=minbase', release.get('VERSION_CODENAME', 'stable'), folder, timeout=1200)
-    if ran.returncode:
-        skipped.append(f'installing and removing: debootstrap: {" ".join(ran.stdout.splitlines()[-1:])}{ran.stderr}')
-        return None
-    place = Place(folder, True)
-    ran = place.run('true')
-    if ran.returncode:
-        skipped.append(f'installing and removing: no mounts or chroot here: {ran.stderr.strip()}')
-        return None
-    return place
+        return 'needs root and debootstrap'
+    if not os.path.exists(archive.keys):
+        return f"no keys of its archive's ({archive.keys})"
+    ran = call('debootstrap', '--variant=minbase', '--force-check-gpg', f'--keyring={keyring(archive.keys)}', release,
+               folder, archive.mirror, archive.script, timeout=1200)
+    return f'debootstrap: {" ".join(ran.stdout.splitlines()[-1:])}{ran.stderr}' if ran.returncode else None
+
+
+def fresh_system(release, folder):
+    """None, with the reason in skipped, where none can be made."""
+    place = Place(release, folder, True)
+    why = made_by_debootstrap(release, folder)
+    if not why:
+        ran = place.run('sh', '-c', '. /etc/os-release; echo $VERSION_CODENAME')
+        why = f'no mounts or chroot here: {ran.stderr.strip()}' if ran.returncode else None
+        check(why or ran.stdout == f'{release}\n', f'{release} is {ran.stdout}')
+    if why:
+        skipped.append(f'installing and removing in {release}: {why}')
+    return None if why else place
 
 
 def paths(place):
@@ -230,17 +315,17 @@ def check_system(place, packages):
     for name in names:
         shutil.copy(packages[name], place.path(f'/tmp/packages/{name}.deb'))
     ran = place.run('dpkg', '-i', *(f'/tmp/packages/{name}.deb' for name in names))
-    check(ran.returncode == 0, f'dpkg -i ends with {ran.returncode}: {ran.stdout}{ran.stderr}')
-    if faults:
+    check(ran.returncode == 0, f'dpkg -i in {place.name} ends with {ran.returncode}: {ran.stdout}{ran.stderr}')
+    if ran.returncode:
         return
     ran = place.run('true', settings={'LD_PRELOAD': 'libgpushim.so'})
-    check(ran.returncode == 0 and not ran.stderr, f'LD_PRELOAD=libgpushim.so: {ran.stderr}')
+    check(ran.returncode == 0 and not ran.stderr, f'LD_PRELOAD=libgpushim.so in {place.name}: {ran.stderr}')
     check_place(place)
     ran = place.run('dpkg', '--purge', *names)
-    check(ran.returncode == 0, f'dpkg --purge ends with {ran.returncode}: {ran.stdout}{ran.stderr}')
+    check(ran.returncode == 0, f'dpkg --purge in {place.name} ends with {ran.returncode}: {ran.stdout}{ran.stderr}')
     left, taken = sorted(paths(place) - before), sorted(before - paths(place))
-    check(not left, f'after removal there is still: {left}')
-    check(not taken, f'removal took along: {taken}')
+    check(not left, f'{place.name}: after removal there is still: {left}')
+    check(not taken, f'{place.name}: removal took along: {taken}')
 
 
 def unpack(packages, folder):
@@ -252,23 +337,23 @@ def unpack(packages, folder):
             words = ['sh', '-c', 'cd "$1" && rpm2cpio "$0" | cpio -idm --quiet', path, folder]
         ran = call(*words)
         check(ran.returncode == 0, f'{words}: {ran.stdout}{ran.stderr}')
-    return Place(folder, False)
+    return Place('unpacked', folder, False)
 
 
 with tempfile.TemporaryDirectory(prefix='gpushim-packages-') as temporary:
     os.chmod(temporary, 0o755)
     os.mkdir(f'{temporary}/packages')
     built = build_packages(f'{temporary}/packages')
-    system = None
     if kind == 'deb':
         check_by_lintian(f'{temporary}/packages')
-        system = fresh_system(f'{temporary}/system')
     elif not shutil.which('cpio'):
         skipped.append('no cpio to unpack an RPM')
         end()
-    if system:
-        check_system(system, built)
-    else:
+    for each in releases:
+        system = fresh_system(each, f'{temporary}/{each}')
+        if system:
+            check_system(system, built)
+    if not proved and not faults:
         os.mkdir(f'{temporary}/unpacked')
         check_place(unpack(built, f'{temporary}/unpacked'))
 end()

@@ -1,0 +1,246 @@
+"""The manifests of examples/containers: each fits the schemas of the Kubernetes versions that have its kind, and a
+mistake in one would be noticed. The admission policy's expressions are evaluated, and what they give is put together
+with pods as an API server does it: then these have the library, and keep what they had.
+
+There is no API server here: what one refuses beyond its schemas is not seen. kubernetes.py starts this.
+
+usage: manifests.py FOLDER_OF_EXAMPLES
+"""
+import copy
+import glob
+import os
+import sys
+
+import celpy
+import celpy.adapter
+import kubernetes_validate
+import yaml
+from celpy.celtypes import MapType
+
+examples = sys.argv[1]
+# The oldest versions that are looked at; before 1.36 there was no MutatingAdmissionPolicy of v1.
+OLDEST, OLDEST_WITH_POLICY = 28, 36
+LIBRARY = '/opt/gpushim/lib/libgpushim.so'
+LABEL = {'libgpushim.dev/library': 'on'}
+# By which member the items of a list are one and the same, as Kubernetes' schemas say.
+KEYS = {'containers': 'name', 'volumes': 'name', 'env': 'name', 'volumeMounts': 'mountPath'}
+faults = []
+
+
+def check(right, what):
+    if not right:
+        faults.append(what)
+
+
+def manifests_of(name):
+    with open(os.path.join(examples, name), encoding='utf-8') as file:
+        return list(yaml.safe_load_all(file))
+
+
+# ---- Schemas ---------------------------------------------------------------------------------------------
+
+
+def refusal(manifest, version):
+    """Why the schemas of a version refuse it; None: they do not."""
+    try:
+        kubernetes_validate.validate(manifest, version, strict=True)
+    except kubernetes_validate.ValidationError as error:
+        return f'{"/".join(str(part) for part in error.path)}: {error.message}'
+    except kubernetes_validate.SchemaNotFoundError as error:
+        return error.message
+    return None
+
+
+def newest():
+    return int(kubernetes_validate.latest_version().split('.')[1])
+
+
+def versions_of(manifest):
+    oldest = OLDEST_WITH_POLICY if manifest['kind'].startswith('MutatingAdmission') else OLDEST
+    return [f'1.{minor}' for minor in range(oldest, newest() + 1)]
+
+
+def mistakes(manifest):
+    """Copies with one each."""
+    yield {**manifest, 'nonsense': 1}
+    yield {**manifest, 'kind': manifest['kind'] + 's'}
+    yield {**manifest, 'spec': {**manifest['spec'], 'contianers': []}}
+    yield {**manifest, 'metadata': {'name': 1}}
+
+
+def check_schemas(name):
+    for manifest in manifests_of(name):
+        what = f'{name}: {manifest["kind"]} {manifest["metadata"]["name"]}'
+        versions = versions_of(manifest)
+        check(len(versions) > 1, f'{what}: versions {versions}')
+        for version in versions:
+            why = refusal(manifest, version)
+            check(not why, f'{what}: Kubernetes {version}: {why}')
+        for mistake in mistakes(manifest):
+            check(refusal(mistake, versions[-1]), f'{what}: a mistake goes unnoticed: {mistake}')
+
+
+# ---- Evaluating the policy -------------------------------------------------------------------------------
+
+
+class Type(MapType):
+    """What an expression calls Object.spec.containers: makes an object of that type."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def __getitem__(self, name):
+        return Type(f'{self.path}.{name}')
+
+    def __call__(self, members):
+        return Made(self.path, members)
+
+
+class Made(MapType):
+    """An object, and of which type an expression made it."""
+
+    def __init__(self, path, members):
+        super().__init__(members)
+        self.path = path
+
+
+def plain(value, path='Object'):
+    """As ordinary Python; each object is to be of the type that its place has."""
+    if isinstance(value, celpy.CELEvalError):
+        raise value
+    if isinstance(value, dict):
+        check(getattr(value, 'path', path) == path, f'at {path} there is an {getattr(value, "path", "")}')
+        return {str(name): plain(each, f'{path}.{name}') for name, each in value.items()}
+    if isinstance(value, list):
+        return [plain(each, path) for each in value]
+    return bool(value) if isinstance(value, celpy.celtypes.BoolType) else str(value)
+
+
+def evaluate(expression, pod, variables):
+    """cel-python 0.5 takes `a ? b : c` as a member's value for a: it has to be in brackets."""
+    environment = celpy.Environment()
+    program = environment.program(environment.compile(expression))
+    return plain(program.evaluate({'object': celpy.adapter.json_to_cel(pod), 'Object': Type('Object'),
+                                   'variables': celpy.adapter.json_to_cel(variables)}))
+
+
+def merged(there, applied, name=None):
+    """What server-side apply makes of two values."""
+    if isinstance(applied, dict) and isinstance(there, dict):
+        return {**there, **{key: merged(there.get(key), value, key) for key, value in applied.items()}}
+    if isinstance(applied, list) and name in KEYS:
+        key = KEYS[name]
+        found = {each[key]: each for each in there or []}
+        for each in applied:
+            found[each[key]] = merged(found.get(each[key]), each)
+        return list(found.values())
+    return applied
+
+
+class Policy:
+    """A MutatingAdmissionPolicy, of which no other parts are known than those that the example has."""
+
+    def __init__(self, manifest):
+        spec = manifest['spec']
+        check(set(spec) == {'failurePolicy', 'reinvocationPolicy', 'matchConstraints', 'matchConditions', 'variables',
+                            'mutations'} and set(spec['matchConstraints']) == {'objectSelector', 'resourceRules'},
+              f'the policy has parts that are not looked at: {spec}')
+        self.labels = spec['matchConstraints']['objectSelector']['matchLabels']
+        self.conditions = spec['matchConditions']
+        self.variables, (self.mutation,) = spec['variables'], spec['mutations']
+
+    def is_for(self, pod):
+        labels = pod['metadata'].get('labels', {})
+        return all(labels.get(name) == value for name, value in self.labels.items()) and \
+            all(evaluate(each['expression'], pod, {}) for each in self.conditions)
+
+    def admit(self, pod):
+        """The pod as it is after the policy."""
+        if not self.is_for(pod):
+            return copy.deepcopy(pod)
+        variables = {each['name']: evaluate(each['expression'], pod, {}) for each in self.variables}
+        return merged(pod, evaluate(self.mutation['applyConfiguration']['expression'], pod, variables))
+
+
+# ---- What it makes of pods -------------------------------------------------------------------------------
+
+
+def pod_of(*containers, labels=None, **spec):
+    labels = LABEL if labels is None else labels
+    return {'apiVersion': 'v1', 'kind': 'Pod', 'metadata': {'name': 'one', 'labels': labels},
+            'spec': {'containers': list(containers), **spec}}
+
+
+def container(name='main', **members):
+    return {'name': name, 'image': 'registry.example/one:1', **members}
+
+
+def variables_of(one):
+    return {each['name']: each.get('value') for each in one.get('env', [])}
+
+
+def check_admitted(policy, pod, preloads, what):
+    """It has the library in each container, is a pod, and asked once more the policy changes nothing."""
+    after = policy.admit(pod)
+    why = refusal(after, f'1.{newest()}')
+    check(not why, f'{what}: it is no pod any more: {why}')
+    volumes = {each['name']: each.get('hostPath', {}).get('path') for each in after['spec'].get('volumes', [])}
+    for one, preload in zip(after['spec']['containers'], preloads):
+        mounts = {each['mountPath']: each for each in one.get('volumeMounts', [])}
+        check(variables_of(one).get('LD_PRELOAD') == preload, f'{what}: LD_PRELOAD: {one}')
+        check(variables_of(one).get('GPUSHIM_SHARE_DIR') in mounts, f'{what}: its folder is no mount: {one}')
+        for path, read_only in (('/opt/gpushim', True), ('/run/gpushim', False)):
+            mount = mounts.get(path, {})
+            check(mount.get('readOnly', False) is read_only and volumes.get(mount.get('name')) == path,
+                  f'{what}: {path}: {one}, {volumes}')
+    check(policy.admit(after) == after, f'{what}: a second time something changes: {policy.admit(after)}, {after}')
+    return after
+
+
+def check_what_stays(policy):
+    """Of what pods have themselves nothing goes."""
+    own = container(env=[{'name': 'LD_PRELOAD', 'value': '/lib/libown.so'},
+                         {'name': 'GPUSHIM_SHARE_DIR', 'value': '/own'},
+                         {'name': 'OTHER', 'valueFrom': {'fieldRef': {'fieldPath': 'metadata.name'}}}],
+                    volumeMounts=[{'name': 'data', 'mountPath': '/own'}])
+    pod = pod_of(own, container('bare'), container('empty', env=[{'name': 'LD_PRELOAD', 'value': ''}]),
+                 volumes=[{'name': 'data', 'emptyDir': {}}], hostIPC=False)
+    after = check_admitted(policy, pod, [f'{LIBRARY}:/lib/libown.so', LIBRARY, LIBRARY], 'a pod of its own')
+    now, first = after['spec']['containers'], after['spec']['containers'][0]
+    check(variables_of(first)['GPUSHIM_SHARE_DIR'] == '/own' and own['env'][2] in first['env'] and
+          own['volumeMounts'][0] in first['volumeMounts'] and pod['spec']['volumes'][0] in after['spec']['volumes'] and
+          [each['name'] for each in now] == ['main', 'bare', 'empty'] and
+          all(each['image'] == own['image'] for each in now), f'something went: {after}')
+
+
+def check_who_is_left(policy):
+    elsewhere = {'configMapKeyRef': {'name': 'settings', 'key': 'preload'}}
+    for pod in (pod_of(container(), labels={}), pod_of(container(), labels={**LABEL, 'libgpushim.dev/library': 'off'}),
+                pod_of(container(env=[{'name': 'LD_PRELOAD', 'valueFrom': elsewhere}])),
+                pod_of(container(), container('two', env=[{'name': 'GPUSHIM_SHARE_DIR', 'valueFrom': elsewhere}]))):
+        check(policy.admit(pod) == pod, f'it is to be left as it is: {pod}')
+
+
+def check_policy():
+    manifest, binding = manifests_of('kubernetes-policy.yaml')
+    check(binding['spec']['policyName'] == manifest['metadata']['name'], 'the binding is of another policy')
+    policy = Policy(manifest)
+    check_what_stays(policy)
+    check_who_is_left(policy)
+    # Those that write it out themselves are as before, but for the names of their volumes.
+    for pod in manifests_of('kubernetes-pods.yaml'):
+        pod['metadata']['labels'] = {**pod['metadata'].get('labels', {}), **LABEL}
+        after = check_admitted(policy, pod, [LIBRARY], 'kubernetes-pods.yaml')
+        before, now = pod['spec']['containers'][0], after['spec']['containers'][0]
+        check(now['env'] == before['env'] and len(now['volumeMounts']) == len(before['volumeMounts']), f'{now}')
+
+
+files = sorted(os.path.basename(path) for path in glob.glob(f'{examples}/*.yaml'))
+check(len(files) == 4, f'the manifests are {files}')
+for each in files:
+    check_schemas(each)
+check_policy()
+for fault in faults:
+    print(fault)
+sys.exit(1 if faults else 0)
