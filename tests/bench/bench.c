@@ -268,47 +268,94 @@ static char *line;
 static size_t line_size;
 static FILE *line_file;
 
+#define DEEPEST 8
+static char closers[DEEPEST];
+static unsigned depth;
+static bool is_first; /* of its object or list */
+
+static void value(const char *key)
+{
+    if (!is_first)
+        fputs(", ", line_file);
+    is_first = false;
+    if (key)
+        fprintf(line_file, "\"%s\": ", key);
+}
+
+static void open_value(const char *key, const char *brackets)
+{
+    value(key);
+    if (depth == DEEPEST)
+        bench_die("the result is too deep");
+    fputc(brackets[0], line_file);
+    closers[depth++] = brackets[1];
+    is_first = true;
+}
+
+void json_object(const char *key)
+{
+    open_value(key, "{}");
+}
+
+void json_list(const char *key)
+{
+    open_value(key, "[]");
+}
+
+void json_close(void)
+{
+    fputc(closers[--depth], line_file);
+    is_first = false;
+}
+
 void json_begin(const char *name)
 {
     line_file = open_memstream(&line, &line_size);
     if (!line_file)
         bench_die("no host memory for the result");
-    fprintf(line_file, "{\"bench\": \"%s\"", name);
+    fputc('{', line_file);
+    is_first = true;
+    json_text("bench", name);
     json_text("driver", bench_software_driver() ? "software" : "real");
     json_bool("shim", bench_under_shim());
 }
 
-void json_count(const char *key, uint64_t value)
+void json_count(const char *key, uint64_t number)
 {
-    fprintf(line_file, ", \"%s\": %llu", key, (unsigned long long)value);
+    value(key);
+    fprintf(line_file, "%llu", (unsigned long long)number);
 }
 
-void json_number(const char *key, double value)
+void json_number(const char *key, double number)
 {
-    fprintf(line_file, ", \"%s\": %.6g", key, value);
+    value(key);
+    fprintf(line_file, "%.6g", number);
 }
 
-void json_text(const char *key, const char *value)
+void json_text(const char *key, const char *text)
 {
-    fprintf(line_file, ", \"%s\": \"", key);
-    for (; *value; value++)
-        if (*value == '"' || *value == '\\')
-            fprintf(line_file, "\\%c", *value);
-        else if ((unsigned char)*value < ' ')
-            fprintf(line_file, "\\u%04x", (unsigned)*value);
+    value(key);
+    fputc('"', line_file);
+    for (; *text; text++)
+        if (*text == '"' || *text == '\\')
+            fprintf(line_file, "\\%c", *text);
+        else if ((unsigned char)*text < ' ')
+            fprintf(line_file, "\\u%04x", (unsigned)*text);
         else
-            fputc(*value, line_file);
+            fputc(*text, line_file);
     fputc('"', line_file);
 }
 
-void json_bool(const char *key, bool value)
+void json_bool(const char *key, bool truth)
 {
-    fprintf(line_file, ", \"%s\": %s", key, value ? "true" : "false");
+    value(key);
+    fputs(truth ? "true" : "false", line_file);
 }
 
 void json_null(const char *key)
 {
-    fprintf(line_file, ", \"%s\": null", key);
+    value(key);
+    fputs("null", line_file);
 }
 
 void json_end(void)

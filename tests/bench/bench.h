@@ -87,6 +87,11 @@ void bench_receive(int socket, void *data, size_t size);
 
 /* Opens it with the program's name, the driver and whether the shim is there. */
 void json_begin(const char *name);
+
+/* Within a list, key is NULL. */
+void json_object(const char *key); /* what follows is in it, until json_close */
+void json_list(const char *key);
+void json_close(void);
 void json_count(const char *key, uint64_t value);
 void json_number(const char *key, double value);
 void json_text(const char *key, const char *value);

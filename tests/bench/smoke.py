@@ -288,6 +288,185 @@ def overhead():
     refused(1, 'usage: overhead', 'overhead', '--runs', 0)
 
 
+MIXES = ('mixed', 'server', 'training', 'threads')
+
+
+def counts_agree(line, calls):
+    """What the histograms, the sums and the slowest calls say fits together."""
+    check(line['calls'] == calls == line['all']['calls'], f'{line["calls"]} of {calls} calls')
+    check(line['alloc']['calls'] + line['free']['calls'] == calls, 'both kinds are all calls')
+    for kind in ('alloc', 'free', 'all'):
+        figures = line[kind]
+        check(figures['calls'] > 0, f'calls of kind {kind}')
+        check(sum(count for _, count in figures['histogram']) == figures['calls'],
+              f'the histogram of {kind} has all calls')
+        begins = [begin for begin, _ in figures['histogram']]
+        check(begins == sorted(set(begins)), 'the buckets are in order')
+        check(begins[-1] <= figures['max_ns'] < begins[-1] * (1 + 1 / 64) + 1,
+              'the maximum is in the last bucket')
+        least = sum(begin * count for begin, count in figures['histogram'])
+        mean = figures['mean_ns'] * figures['calls']
+        check(least * 0.999 <= mean <= least * 1.001 * (1 + 1 / 64), 'the mean is of these times')
+        rising = [figures[f'{name}_ns'] for name in ('p50', 'p90', 'p99', 'p99.9', 'p99.99', 'max')]
+        check(rising == sorted(rising), f'{rising} rise')
+        # So many took at most p90, and no more than that less its bucket.
+        below = sum(count for begin, count in figures['histogram'] if begin <= figures['p90_ns'])
+        fewer = sum(count for begin, count in figures['histogram']
+                    if begin * (1 + 1 / 64) < figures['p90_ns'] - 1)
+        check(fewer < 0.9 * figures['calls'] <= below, 'p90 is where 9 of 10 calls end')
+    slowest = [call['ns'] for call in line['slowest']]
+    check(len(slowest) == 32 and slowest == sorted(slowest, reverse=True), 'the slowest in order')
+    check(slowest[0] == line['all']['max_ns'], 'the first of the slowest is the maximum')
+    check(all(call['size'] > 0 and call['at_ns'] <= line['seconds'] * 1.001e9
+              for call in line['slowest']), 'when and of what')
+
+
+def latency():
+    calls = 3000
+    for mix in MIXES:
+        for more in ((), ('--async',)):
+            lines = [measure(mode, 'latency', mix, '--calls', calls, *more)
+                     for mode in ('native', 'shim')]
+            for line in lines:
+                counts_agree(line, calls)
+                positive(line, 'live_peak', 'reserved_peak', 'ratio', 'seconds')
+                check(line['mix'] == mix and line['async'] == bool(more), 'its mix')
+                check(line['threads'] == (16 if mix == 'threads' else 1), 'its threads')
+                if mix != 'threads':
+                    check(line['ratio'] >= 1, 'what is live is held')
+            check('library' in lines[1] and 'library' not in lines[0], "the library's own figures")
+            check(lines[0]['bytes'] == lines[1]['bytes'], 'both allocate the same')
+            if mix != 'threads':  # one's peak may be at the other's low
+                check(lines[0]['live_peak'] == lines[1]['live_peak'], 'both have the same live')
+    other = measure('native', 'latency', 'mixed', '--calls', calls, '--seed', 2)
+    first = measure('native', 'latency', 'mixed', '--calls', calls)
+    check(other['bytes'] != first['bytes'], 'another seed is another mix')
+    short = measure('native', 'latency', 'mixed', '--calls', '1G', '--milliseconds', 50)
+    check(0 < short['calls'] < 1 << 30, 'a run may end by time')
+    for bad in ((), ('none',), ('mixed', '--calls', 0), ('threads', '--calls', 15),
+                ('mixed', '--streams', 5)):
+        refused(1, 'usage: latency', 'latency', *bad)
+    refused(1, 'run it under the library', 'latency', 'mixed', '--why')
+
+
+def latency_why():
+    """What takes long by order is found, with the call of the driver that took it."""
+    delay_ns = 20000000
+    for driver_call, which in (('cuMemCreate', 'alloc'), ('cuMemSetAccess', 'alloc')):
+        os.environ['SOFTCUDA_FAULTS'] = f'{driver_call}:delay:{delay_ns // 1000}'
+        line = measure('shim', 'latency', 'training', '--calls', 1500, '--why', '--above', '10M')
+        del os.environ['SOFTCUDA_FAULTS']
+        counts_agree(line, 1500)
+        asked, found = line['why'], 0
+        for call in line['slowest']:
+            for each in call['driver']:
+                if each['call'] == driver_call:
+                    found += 1
+                    check(each['ns'] >= delay_ns and call['ns'] >= each['ns'], 'it took its time')
+                    check(each['bytes'] >= call['size'], 'it made the chunk of the call')
+                    check(call['call'] == which, f'it is a call of kind {which}')
+        first = line['slowest'][0]
+        check(found > 0 and first['cause'] == driver_call, f'{driver_call} is not blamed: {first}')
+        causes = {each['cause']: each for each in asked['causes']}
+        sums = {each['call']: each for each in asked['driver']}
+        check(causes[driver_call]['calls'] >= found, f'{driver_call} is counted')
+        check(causes[driver_call]['max_ns'] == first['ns'], 'its longest')
+        check(sums[driver_call]['ns'] >= found * delay_ns, 'the time in the driver')
+        check(sums['cuMemCreate']['bytes'] >= 2 * MIB * sums['cuMemCreate']['calls'], 'the chunks')
+    # Most of what goes back does so by a thread of the library's.
+    delay_ns = 2000000
+    os.environ['SOFTCUDA_FAULTS'] = f'cuMemUnmap:delay:{delay_ns // 1000}'
+    line = measure('shim', 'latency', 'mixed', '--calls', 20000, '--why')
+    del os.environ['SOFTCUDA_FAULTS']
+    sums = {each['call']: each for each in line['why']['driver']}
+    for whose in ('', 'others_'):
+        calls, ns = (sums['cuMemUnmap'][whose + what] for what in ('calls', 'ns'))
+        check(ns >= calls * delay_ns, f'{calls} took {ns} ns')
+    check(sums['cuMemUnmap']['others_calls'] > 0, 'what other threads ask is seen')
+
+
+def latency_turns():
+    """latency.py, with the build folder and with a bundle as tests/gpu/bundle.sh makes it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        bundle = folder / 'bundle'
+        (bundle / 'softcuda').mkdir(parents=True)
+        for place, file in (('latency', 'tests/bench/latency'),
+                            ('libgpushim.so', 'shim/libgpushim.so'),
+                            ('softcuda/libcuda.so.1', 'tests/driver/libcuda.so.1')):
+            (bundle / place).symlink_to(BUILD / file)
+        (bundle / 'commit').write_text('0123abc\n')
+        for more, mixes in ((('--why', '--mix', 'mixed', '--mix', 'server'), ('mixed', 'server')),
+                            (('--bundle', bundle, '--async', '--budget', '8'), MIXES)):
+            out, rows = folder / f'out{len(mixes)}', folder / 'rows'
+            done = subprocess.run(
+                [sys.executable, str(HERE / 'latency.py'), '--software', '--turns', '2',
+                 '--seconds', '0.1', '--out', str(out), '--rows', str(rows), *map(str, more)],
+                capture_output=True, text=True, timeout=PATIENT_S, check=False)
+            print(done.stdout, done.stderr, sep='', end='')
+            check(done.returncode == 0, f'latency.py ended with {done.returncode}')
+            said = json.loads((out / 'latency.json').read_text())
+            check(tuple(said['mixes']) == mixes, 'the mixes')
+            check(said['machine']['gpu'] == 'software driver', 'the machine')
+            check('--bundle' not in more or said['commit'] == '0123abc', 'the commit')
+            for ways in said['mixes'].values():
+                for way in ('native', 'shim'):
+                    positive(ways[way]['all'], 'mean', 'p50', 'p99.99', 'max')
+                    check(len(ways[way]['maxima_ns']) == said['turns'], 'a maximum each turn')
+                    check(math.isclose(sum(count for _, count in ways[way]['histogram']),
+                                       ways[way]['calls'] * said['turns'], rel_tol=0.5), 'all calls')
+                check(('why' in ways) == ('--why' in more), 'why')
+            check((out / 'latency.txt').read_text() == done.stdout, 'the text')
+            tree = xml.etree.ElementTree.parse(out / 'latency.svg').getroot()
+            lines = tree.findall('{http://www.w3.org/2000/svg}polyline')
+            check(len(lines) == 2 * len(mixes), f'{len(lines)} curves are drawn')
+            check(all(len(line.get('points').split()) > 3 for line in lines), 'curves')
+            told = [row.split('\t') for row in rows.read_text().splitlines()]
+            check([row[0] for row in told[-len(mixes):]] == [f'latency_{mix}' for mix in mixes] and
+                  all(len(row) == 4 and 'p99.99' in row[1] for row in told), 'the rows')
+        failing = subprocess.run([sys.executable, str(HERE / 'latency.py'), '--bundle',
+                                  str(folder / 'none'), '--mix', 'mixed'], capture_output=True,
+                                 text=True, timeout=PATIENT_S, check=False)
+        check(failing.returncode == 1, 'a program that is not there is a failure')
+
+
+# Calls of the driver that the library makes for 1,000 of the program's, other than questions whether an
+# event is done: those about chunks and those about events, by cuMemAlloc; then both in stream order.
+# What is usual and a tenth.
+KEPT = {'mixed': (107, 5.5, 70, 0.5), 'server': (24, 22.5, 15.5, 0.5),
+        'training': (41, 0.7, 58.5, 1), 'threads': (68, 24, 35, 2.8)}
+OF_CHUNKS = {'cuMemCreate', 'cuMemRelease', 'cuMemAddressReserve', 'cuMemAddressFree', 'cuMemMap',
+             'cuMemUnmap', 'cuMemSetAccess'}
+
+
+def asked(mix, *more):
+    """Of chunks and of events, for 1,000 calls."""
+    calls = 20000
+    done = run('shim', 'latency', mix, '--calls', calls, '--why', *more)
+    check(done.returncode == 0, f'latency ended with {done.returncode}: {done.stderr}')
+    sums = {each['call']: each['calls'] + each['others_calls']
+            for each in json.loads(done.stdout)['why']['driver']}
+    chunks = sum(sums.get(name, 0) for name in OF_CHUNKS)
+    check(chunks > 0, 'no chunk is made at all')
+    return (chunks * 1000 / calls, (sum(sums.values()) - chunks - sums.get('cuEventQuery', 0)) *
+            1000 / calls)
+
+
+def latency_kept():
+    if os.environ['GPUSHIM_AS_SHIPPED'] != '1':
+        print('skipped: what is kept depends on how long making chunks takes')
+        sys.exit(77)
+    for mix, budgets in KEPT.items():
+        for most, more in ((budgets[:2], ()), (budgets[2:], ('--async',))):
+            for _ in range(20):  # how far the GPU is behind, and what making takes, is never the same
+                chunks, events = asked(mix, *more)
+                if chunks <= most[0] and events <= most[1]:
+                    break
+            print(f'{mix} {more}: {chunks} calls about chunks, {events} about events')
+            check(chunks <= most[0] and events <= most[1],
+                  f'{mix} {more}: {chunks} and {events} calls, {most} at most')
+
+
 def everything():
     with tempfile.TemporaryDirectory() as folder:
         out, svg = pathlib.Path(folder, 'bench.json'), pathlib.Path(folder, 'bench.svg')

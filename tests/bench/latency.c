@@ -1,0 +1,450 @@
+/*
+ * How long each allocation and each free takes, in mixes of them: see latency.h.
+ *
+ *   latency MIX [--async] [--calls N] [--milliseconds N] [--seed N] [--streams N]
+ *               [--why [--above NS]]
+ *
+ * MIX is mixed, server, training or threads. The run ends with --calls calls of all threads, or after
+ * --milliseconds. --async allocates and frees in stream order. --why tells for each slow call what
+ * the library asked of the driver meanwhile, which makes all calls slower; --above says which are
+ * slow.
+ */
+#include "../conformance/kernels.h"
+#include "latency.h"
+#include "shim/gpushim.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#define STREAMS       4
+#define KERNELS_AHEAD 64   /* of a thread: at some point a program waits for what it started */
+#define LOOK_EVERY    1024 /* calls of a thread, at the driver's memory */
+
+static const char usage[] =
+    "latency mixed|server|training|threads [--async] [--calls N] [--milliseconds N] [--seed N]\n"
+    "               [--streams N] [--why [--above NS]]";
+
+struct run {
+    const struct latency_mix *mix;
+    bool async, why;
+    uint64_t calls, milliseconds, seed, streams, above_ns;
+    CUcontext context;
+    CUfunction kernel;
+    pthread_barrier_t begins;
+    uint64_t began_ns;
+    unsigned counting; /* threads that still count */
+    uint64_t live, live_peak;
+    /* Natively. Under the library its own figures are better: they miss no peak. */
+    bool under_library;
+    uint64_t free_at_start, reserved_peak;
+};
+
+struct latency_actor {
+    struct run *run;
+    pthread_t thread;
+    unsigned number;
+    uint64_t random;
+    CUstream stream[STREAMS];
+    unsigned turn;
+    CUevent ended[KERNELS_AHEAD];
+    uint64_t kernels;
+    bool counting;
+    uint64_t calls_left, bytes, ended_ns;
+    struct latency_counts counts[LATENCY_KINDS];
+    struct latency_slowest slowest;
+};
+
+/* ---- what a mix asks ---- */
+
+uint64_t latency_random(struct latency_actor *actor, uint64_t below)
+{
+    uint64_t x = actor->random += 0x9e3779b97f4a7c15u; /* splitmix64 */
+
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return (x ^ x >> 31) % below;
+}
+
+unsigned latency_threads(const struct latency_actor *actor)
+{
+    return actor->run->mix->threads;
+}
+
+void latency_begin(struct latency_actor *actor)
+{
+    struct run *run = actor->run;
+
+    latency_finish(actor);
+    if (pthread_barrier_wait(&run->begins) == PTHREAD_BARRIER_SERIAL_THREAD) {
+        run->began_ns = bench_now();
+        run->counting = run->mix->threads;
+        latency_why_count(true);
+    }
+    pthread_barrier_wait(&run->begins);
+    actor->counting = true;
+}
+
+bool latency_is_done(const struct latency_actor *actor)
+{
+    return !actor->counting;
+}
+
+void latency_stream(struct latency_actor *actor, unsigned nth)
+{
+    actor->turn = nth % (unsigned)actor->run->streams;
+}
+
+void latency_finish(struct latency_actor *actor)
+{
+    for (unsigned i = 0; i < actor->run->streams; i++)
+        MUST(cuStreamSynchronize(actor->stream[i]));
+}
+
+void latency_pause(unsigned milliseconds)
+{
+    struct timespec pause = {.tv_nsec = milliseconds * 1000000};
+
+    while (nanosleep(&pause, &pause) != 0 && errno == EINTR)
+        continue;
+}
+
+void latency_kernel(struct latency_actor *actor, const struct latency_block *block, uint64_t ns)
+{
+    uint64_t count = 1, address = block->address;
+    uint32_t value = (uint32_t)actor->kernels;
+    void *arguments[] = {&address, &value, &count, &ns};
+    CUevent ended = actor->ended[actor->kernels++ % KERNELS_AHEAD];
+
+    MUST(cuEventSynchronize(ended));
+    MUST(cuLaunchKernel(actor->run->kernel, 1, 1, 1, 1, 1, 1, 0, block->stream, arguments, NULL));
+    MUST(cuEventRecord(ended, block->stream));
+}
+
+/* ---- timed calls ---- */
+
+static void raise_to(uint64_t *most, uint64_t value)
+{
+    uint64_t before = __atomic_load_n(most, __ATOMIC_RELAXED);
+
+    while (value > before && !__atomic_compare_exchange_n(most, &before, value, false,
+                                                          __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        continue;
+}
+
+static void look_at_memory(struct run *run)
+{
+    size_t left, total;
+
+    MUST(cuMemGetInfo(&left, &total));
+    if (left < run->free_at_start)
+        raise_to(&run->reserved_peak, run->free_at_start - left);
+}
+
+/* At each new peak, and now and then. */
+static void watch_memory(struct latency_actor *actor, uint64_t live)
+{
+    struct run *run = actor->run;
+    bool peak = live > __atomic_load_n(&run->live_peak, __ATOMIC_RELAXED);
+
+    if (peak)
+        raise_to(&run->live_peak, live);
+    if (!run->under_library && (peak || actor->calls_left % LOOK_EVERY == 0))
+        look_at_memory(run);
+}
+
+static void stop_counting(struct latency_actor *actor, uint64_t now)
+{
+    actor->counting = false;
+    actor->ended_ns = now;
+    if (__atomic_sub_fetch(&actor->run->counting, 1, __ATOMIC_SEQ_CST) == 0)
+        latency_why_count(false);
+}
+
+static void keep_slow(struct latency_actor *actor, struct latency_slow *call,
+                      const struct latency_why_mark *mark)
+{
+    bool blamed = mark && call->ns >= actor->run->above_ns;
+    bool kept = latency_is_slow(&actor->slowest, call->ns);
+
+    if (mark && (blamed || kept))
+        call->why = latency_why_tell(mark, call->ns);
+    if (blamed)
+        latency_why_blame(call->why, call->ns);
+    if (kept)
+        latency_slowest_add(&actor->slowest, call);
+    else
+        free(call->why);
+}
+
+static void count_call(struct latency_actor *actor, enum latency_kind kind, size_t size,
+                       uint64_t began, uint64_t ended, const struct latency_why_mark *mark)
+{
+    struct run *run = actor->run;
+    struct latency_slow call = {.at_ns = began - run->began_ns,
+                                .ns = ended - began,
+                                .size = size,
+                                .kind = kind,
+                                .thread = actor->number};
+
+    latency_count(&actor->counts[kind], call.ns);
+    keep_slow(actor, &call, mark);
+    if (kind == LATENCY_ALLOC)
+        actor->bytes += size;
+    if (--actor->calls_left == 0 ||
+        (run->milliseconds && ended - run->began_ns > run->milliseconds * 1000000))
+        stop_counting(actor, ended);
+}
+
+/* The call itself is between the two clocks, and nothing else is. */
+static CUresult timed(struct latency_actor *actor, enum latency_kind kind,
+                      struct latency_block *block)
+{
+    struct latency_why_mark mark, *why = actor->run->why && actor->counting ? &mark : NULL;
+    const bool async = actor->run->async;
+    CUresult result;
+    uint64_t began, ended;
+
+    if (why)
+        latency_why_begin(why);
+    began = bench_now();
+    if (kind == LATENCY_ALLOC)
+        result = async ? cuMemAllocAsync(&block->address, block->size, block->stream)
+                       : cuMemAlloc(&block->address, block->size);
+    else
+        result = async ? cuMemFreeAsync(block->address, block->stream) : cuMemFree(block->address);
+    ended = bench_now();
+    if (why)
+        latency_why_end(why);
+    if (actor->counting)
+        count_call(actor, kind, block->size, began, ended, why);
+    return result;
+}
+
+void latency_allocate(struct latency_actor *actor, struct latency_block *block, size_t size)
+{
+    *block = (struct latency_block){.size = size, .stream = actor->stream[actor->turn]};
+    bench_must(timed(actor, LATENCY_ALLOC, block), "allocating");
+    watch_memory(actor, __atomic_add_fetch(&actor->run->live, size, __ATOMIC_RELAXED));
+}
+
+void latency_free(struct latency_actor *actor, struct latency_block *block)
+{
+    if (!block->address)
+        return;
+    bench_must(timed(actor, LATENCY_FREE, block), "freeing");
+    __atomic_sub_fetch(&actor->run->live, block->size, __ATOMIC_RELAXED);
+    block->address = 0;
+}
+
+/* ---- a run ---- */
+
+/* The first kernel and the first event of a stream load and make what later ones find. */
+static void warm(struct latency_actor *actor)
+{
+    struct latency_block block = {.size = 4096};
+
+    for (unsigned i = 0; i < KERNELS_AHEAD; i++)
+        MUST(cuEventCreate(&actor->ended[i], CU_EVENT_DISABLE_TIMING));
+    MUST(cuMemAlloc(&block.address, block.size));
+    for (unsigned i = 0; i < actor->run->streams; i++) {
+        MUST(cuStreamCreate(&actor->stream[i], CU_STREAM_NON_BLOCKING));
+        block.stream = actor->stream[i];
+        latency_kernel(actor, &block, 1000);
+    }
+    latency_finish(actor);
+    MUST(cuMemFree(block.address));
+}
+
+static void *act(void *argument)
+{
+    struct latency_actor *actor = argument;
+    struct run *run = actor->run;
+
+    MUST(cuCtxSetCurrent(run->context));
+    if (run->why)
+        latency_why_thread();
+    warm(actor);
+    run->mix->play(actor);
+    latency_finish(actor);
+    return NULL;
+}
+
+static struct latency_actor *play(struct run *run)
+{
+    unsigned threads = run->mix->threads;
+    struct latency_actor *actors = bench_array(threads, sizeof *actors);
+
+    pthread_barrier_init(&run->begins, NULL, threads);
+    for (unsigned i = 0; i < threads; i++) {
+        actors[i] = (struct latency_actor){.run = run, .number = i};
+        actors[i].random = run->seed * 1000 + i;
+        actors[i].calls_left = run->calls / threads + (i < run->calls % threads);
+    }
+    for (unsigned i = 1; i < threads; i++)
+        if (pthread_create(&actors[i].thread, NULL, act, &actors[i]) != 0)
+            bench_die("cannot start thread %u", i);
+    act(&actors[0]);
+    for (unsigned i = 1; i < threads; i++)
+        pthread_join(actors[i].thread, NULL);
+    pthread_barrier_destroy(&run->begins);
+    return actors;
+}
+
+static void start(struct run *run)
+{
+    CUmodule module; /* goes with the process */
+    size_t total, left;
+
+    /* The software driver's kernels sleep: as exactly as the system can, so that short ones are. */
+    prctl(PR_SET_TIMERSLACK, 1);
+    run->under_library = bench_under_shim();
+    if (run->why && !run->under_library)
+        bench_die("--why tells what the library asks of the driver: run it under the library");
+    if (run->why) {
+        latency_why_start();
+        latency_why_thread();
+    }
+    run->context = bench_start();
+    MUST(cuModuleLoadData(&module, kernels_ptx));
+    MUST(cuModuleGetFunction(&run->kernel, module, "spin_fill"));
+    MUST(cuMemGetInfo(&left, &total));
+    run->free_at_start = left;
+}
+
+/* ---- printing ---- */
+
+/* The library's own figures. */
+static uint64_t print_library(void)
+{
+    int (*ask)(int, struct gpushim_memory *);
+    struct gpushim_memory memory = {.size = sizeof memory};
+
+    *(void **)&ask = dlsym(RTLD_DEFAULT, "gpushim_memory");
+    if (!ask || ask(0, &memory) != 0)
+        bench_die("the library does not tell what it holds");
+    json_object("library");
+    json_count("live_peak", memory.live_peak);
+    json_count("reserved_peak", memory.reserved_peak);
+    json_count("hits", memory.hits);
+    json_count("misses", memory.misses);
+    json_count("chunks_made", memory.chunks_made);
+    json_count("chunks_given_back", memory.chunks_given_back);
+    json_count("in_background", memory.in_background);
+    json_count("at_once", memory.at_once);
+    json_count("events", memory.events);
+    json_count("waits", memory.waits);
+    json_count("wait_ns", memory.wait_ns);
+    json_count("map_ns", memory.map_ns);
+    json_close();
+    return memory.reserved_peak;
+}
+
+/* What two clocks take that nothing lies between: every time has as much too much. */
+static uint64_t clock_ns(void)
+{
+    uint64_t least = UINT64_MAX;
+
+    for (int i = 0; i < 1000; i++) {
+        uint64_t began = bench_now(), took = bench_now() - began;
+        least = took < least ? took : least;
+    }
+    return least;
+}
+
+static void print_memory(const struct run *run)
+{
+    uint64_t reserved = run->under_library ? print_library() : run->reserved_peak;
+
+    json_count("live_peak", run->live_peak);
+    json_count("reserved_peak", reserved);
+    json_number("ratio", (double)reserved / (double)run->live_peak);
+}
+
+static void print_calls(const struct run *run, struct latency_actor *actors)
+{
+    struct latency_counts *all = bench_array(LATENCY_KINDS + 1, sizeof *all);
+    struct latency_slowest *slowest = bench_array(1, sizeof *slowest);
+
+    for (unsigned i = 0; i < run->mix->threads; i++) {
+        for (unsigned kind = 0; kind < LATENCY_KINDS; kind++) {
+            latency_counts_add(&all[kind], &actors[i].counts[kind]);
+            latency_counts_add(&all[LATENCY_KINDS], &actors[i].counts[kind]);
+        }
+        for (unsigned k = 0; k < actors[i].slowest.count; k++)
+            if (latency_is_slow(slowest, actors[i].slowest.call[k].ns))
+                latency_slowest_add(slowest, &actors[i].slowest.call[k]);
+            else
+                free(actors[i].slowest.call[k].why);
+    }
+    latency_counts_print("alloc", &all[LATENCY_ALLOC]);
+    latency_counts_print("free", &all[LATENCY_FREE]);
+    latency_counts_print("all", &all[LATENCY_KINDS]);
+    latency_slowest_print("slowest", slowest);
+    for (unsigned i = 0; i < slowest->count; i++)
+        free(slowest->call[i].why);
+    free(slowest);
+    free(all);
+}
+
+static void print(const struct run *run, struct latency_actor *actors)
+{
+    uint64_t calls = 0, bytes = 0, ended = run->began_ns;
+
+    for (unsigned i = 0; i < run->mix->threads; i++) {
+        for (unsigned kind = 0; kind < LATENCY_KINDS; kind++)
+            calls += actors[i].counts[kind].calls;
+        bytes += actors[i].bytes;
+        ended = actors[i].ended_ns > ended ? actors[i].ended_ns : ended;
+    }
+    json_begin("latency");
+    json_text("mix", run->mix->name);
+    json_bool("async", run->async);
+    json_count("seed", run->seed);
+    json_count("threads", run->mix->threads);
+    json_count("streams", run->streams);
+    json_count("calls", calls);
+    json_count("bytes", bytes);
+    json_number("seconds", (double)(ended - run->began_ns) / 1e9);
+    json_count("clock_ns", clock_ns());
+    print_memory(run);
+    print_calls(run, actors);
+    if (run->why)
+        latency_why_print_sums("why", run->above_ns);
+    json_end();
+}
+
+int main(int argc, char **argv)
+{
+    struct run run = {.calls = 100000, .seed = 1, .above_ns = 20000};
+    const struct bench_option options[] = {{"async", BENCH_FLAG, &run.async},
+                                           {"calls", BENCH_NUMBER, &run.calls},
+                                           {"milliseconds", BENCH_NUMBER, &run.milliseconds},
+                                           {"seed", BENCH_NUMBER, &run.seed},
+                                           {"streams", BENCH_NUMBER, &run.streams},
+                                           {"why", BENCH_FLAG, &run.why},
+                                           {"above", BENCH_NUMBER, &run.above_ns},
+                                           {NULL}};
+    const char *name = bench_options(argv, options, usage);
+
+    for (run.mix = latency_mixes; name && run.mix->name; run.mix++)
+        if (strcmp(run.mix->name, name) == 0)
+            break;
+    if (!name || !run.mix->name)
+        bench_die("no such mix\nusage: %s", usage);
+    if (run.streams == 0)
+        run.streams = run.mix->streams;
+    if (run.calls < run.mix->threads || run.streams > STREAMS)
+        bench_die("a call for each thread at least, and %u streams at most\nusage: %s", STREAMS,
+                  usage);
+    start(&run);
+    struct latency_actor *actors = play(&run);
+    print(&run, actors);
+    free(actors);
+    return 0;
+}

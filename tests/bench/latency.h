@@ -1,0 +1,142 @@
+/*
+ * The latency benchmark in its parts:
+ *
+ *   latency.c        runs one mix, by one thread or several, and prints what it found
+ *   latency_mix.c    the mixes: which blocks are allocated and freed in which order
+ *   latency_count.c  how long calls took: histograms, and the slowest one by one
+ *   latency_why.c    what the library asked of the driver meanwhile, and what else a call waited for
+ *
+ * Each allocation and each free is timed by itself. A mix is made of a seed and is the same each
+ * time, whatever allocator is underneath and however long its calls take.
+ */
+#ifndef LATENCY_H
+#define LATENCY_H
+
+#include "bench.h"
+
+#include <sys/resource.h>
+
+enum latency_kind { LATENCY_ALLOC, LATENCY_FREE };
+#define LATENCY_KINDS 2
+
+/* ---- how long calls took (latency_count.c) ---- */
+
+/* Up to 127 ns exactly, above to 1/64 of the time; the last one begins at half an hour. */
+#define LATENCY_BUCKETS (36 * 64)
+
+struct latency_counts {
+    uint64_t calls, sum_ns, max_ns;
+    uint64_t bucket[LATENCY_BUCKETS];
+};
+
+void latency_count(struct latency_counts *counts, uint64_t ns);
+void latency_counts_add(struct latency_counts *sum, const struct latency_counts *counts);
+
+/* The least time that so many percent of the calls took at most: the upper edge of its bucket. 0
+ * where there are no calls. */
+uint64_t latency_percentile(const struct latency_counts *counts, double percent);
+
+/* An object of that name: calls, mean, percentiles, maximum, and the buckets that are not empty,
+ * each with the time at which it begins. */
+void latency_counts_print(const char *key, const struct latency_counts *counts);
+
+struct latency_why; /* latency_why.c: what happened during one call */
+
+struct latency_slow {
+    uint64_t at_ns; /* since the counting began */
+    uint64_t ns, size;
+    enum latency_kind kind;
+    unsigned thread;
+    struct latency_why *why; /* NULL: nobody looked; its own, freed with it */
+};
+
+#define LATENCY_SLOWEST 32
+
+struct latency_slowest {
+    unsigned count;
+    struct latency_slow call[LATENCY_SLOWEST]; /* the slowest first */
+};
+
+/* Whether a call of that time is one of the slowest so far. */
+bool latency_is_slow(const struct latency_slowest *slowest, uint64_t ns);
+void latency_slowest_add(struct latency_slowest *slowest, const struct latency_slow *call);
+void latency_slowest_print(const char *key, const struct latency_slowest *slowest);
+
+/* ---- why (latency_why.c) ---- */
+
+/*
+ * From now on the calls that the library makes of the driver are timed. It takes the driver's
+ * functions from libcuda's own symbol table: there the addresses of those that matter here are
+ * replaced, in this process's memory. So it works with any driver; it must come before the first
+ * call of CUDA's. Ends the program where it cannot be done.
+ */
+void latency_why_start(void);
+
+/* This thread is the program's: of its calls of the driver those in timed calls are summed up. */
+void latency_why_thread(void);
+
+/* Whether calls of the driver are summed up from now on; at first not. */
+void latency_why_count(bool counts);
+
+/* Before a call of the program's that is timed, and after it. */
+struct latency_why_mark {
+    struct rusage before, after;
+    uint64_t driver_calls; /* that this thread had made */
+    uint64_t began_ns;
+};
+void latency_why_begin(struct latency_why_mark *mark);
+void latency_why_end(struct latency_why_mark *mark);
+
+/* What is known about the call that has just ended, by the same thread; the caller's to free. */
+struct latency_why *latency_why_tell(const struct latency_why_mark *mark, uint64_t ns);
+
+/* Adds a slow call to those of its cause. */
+void latency_why_blame(const struct latency_why *why, uint64_t ns);
+
+/* Within the object of a slow call. */
+void latency_why_print(const struct latency_why *why);
+
+/* An object of that name: the causes of all slow calls, and all calls of the driver, those during
+ * the program's timed calls and those by the library's own threads. */
+void latency_why_print_sums(const char *key, uint64_t above_ns);
+
+/* ---- what a mix is made with (latency.c) ---- */
+
+struct latency_actor; /* one thread of a mix */
+
+struct latency_block {
+    CUdeviceptr address; /* 0: not live */
+    size_t size;
+    CUstream stream;
+};
+
+struct latency_mix {
+    const char *name;
+    unsigned threads, streams; /* streams: of each thread */
+    void (*play)(struct latency_actor *actor); /* calls latency_begin once, and ends when the run is done */
+};
+extern const struct latency_mix latency_mixes[]; /* name NULL ends it */
+
+/* A number below `below`, the next of this thread's. */
+uint64_t latency_random(struct latency_actor *actor, uint64_t below);
+unsigned latency_threads(const struct latency_actor *actor);
+
+/* What was allocated before is the mix's start and does not count. Waits for the other threads. */
+void latency_begin(struct latency_actor *actor);
+bool latency_is_done(const struct latency_actor *actor);
+
+/* The stream of the next allocations and kernels. */
+void latency_stream(struct latency_actor *actor, unsigned nth);
+
+void latency_allocate(struct latency_actor *actor, struct latency_block *block, size_t size);
+void latency_free(struct latency_actor *actor, struct latency_block *block);
+
+/* A kernel of that length that writes to the block, in the order of its stream. As many as a
+ * program gets ahead of its GPU are under way at most. */
+void latency_kernel(struct latency_actor *actor, const struct latency_block *block, uint64_t ns);
+
+/* Waits for all of this thread's kernels. */
+void latency_finish(struct latency_actor *actor);
+void latency_pause(unsigned milliseconds);
+
+#endif
