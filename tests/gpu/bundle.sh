@@ -23,7 +23,7 @@ conformance=tests/conformance/conformance
 programs="shim/libgpushim.so shim/command/gpushim shim/command/gpushim-broker $conformance ${conformance}_peer
     examples/share/share_driver tests/chaos/chaos tests/stress/stress tests/stress/single
     tests/stress/libgpushim-no-epochs.so tests/stress/libgpushim-no-order.so tests/chaos/libmutant_hang-up.so tests/rdma/registration
-    tests/fuzz/differential/differential"
+    tests/fuzz/differential/differential tests/bench/latency"
 for program in $programs; do
     [ -e "$build/$program" ] || die "no $build/$program: run 'meson compile -C $build' first"
 done
@@ -33,6 +33,8 @@ mkdir -p "$bundle/lib" "$bundle/runtime"
 for program in $programs; do
     cp "$build/$program" "$bundle/"
 done
+# What is measured with it says so; there may be no git there.
+git -C "$root" rev-parse HEAD >"$bundle/commit" 2>/dev/null || rm -f "$bundle/commit"
 # To compare the real driver with.
 mkdir "$bundle/softcuda"
 cp "$build/tests/driver/libcuda.so.1" "$bundle/softcuda/"

@@ -7,14 +7,14 @@
 # Parts, all of them by default; those in the first two lines need the machine for themselves,
 # the others run side by side, natively and under the shim at once:
 #
-#   conformance two_gpu cudart examples register torch_stats torch_memory stress single chaos
-#   differential numba
+#   conformance two_gpu cudart examples register torch_stats torch_memory latency programs
+#   stress single chaos differential numba
 #   sanitizer cupy jax nccl peer command torch_share torch_kill torch_steps torch_graph
 #   torch_compile torch_fork
 #
 # Every program has its time limit and a failure stops nothing. Ends with a table: name, native
 # result, result under the shim, equal or what differs. $OUT, /tmp/gpu-out by default, gets the
-# table's rows (rows.tsv, for tests/gpu/table.py) and all logs (logs.tar.gz). $BUDGET is how many
+# table's rows (rows.tsv, for tests/gpu/table.py), all logs (logs.tar.gz), and latency.*. $BUDGET is how many
 # seconds everything may take, 520 by default: where that is too little for all parts, run some at a
 # time. $JOBS is how many parts run side by side, a quarter of the cores by default.
 #
@@ -23,8 +23,8 @@
 # shellcheck disable=SC2317 # the parts are called by name
 set -u
 
-alone='conformance two_gpu cudart examples register torch_stats torch_memory stress single chaos'
-alone="$alone differential numba"
+alone='conformance two_gpu cudart examples register torch_stats torch_memory latency programs'
+alone="$alone stress single chaos differential numba"
 beside='sanitizer cupy jax nccl peer command torch_share torch_kill torch_steps'
 beside="$beside torch_graph torch_compile torch_fork"
 
@@ -658,23 +658,68 @@ part_torch_fork()
     both torch_fork 120 python3 "$workloads/torch_fork.py"
 }
 
+# turns PREFIX SECONDS ARGS…: programs step by step in turns (tests/gpu/workloads/turns.py), a row each
+# whatever becomes of it. What each step took and counted goes to $out/PREFIX.jsonl at once.
+turns()
+{
+    prefix=$1 seconds=$2 room=$(($(seconds_left) - 60))
+    shift 2
+    [ "$seconds" -le "$room" ] || seconds=$room
+    mkdir -p "$logs/$prefix.logs"
+    rm -f "$out/$prefix.jsonl"
+    run native "$logs/$prefix" $((seconds + 60)) python3 "$workloads/turns.py" --shim "$shim" \
+        --seconds "$seconds" --keep "$out/$prefix.jsonl" --logs "$logs/$prefix.logs" \
+        --rows "$logs/$part.rows" --rows-as "$prefix" "$@"
+    cut -c 1-400 "$logs/$prefix"
+    if [ "$(cat "$logs/$prefix.status")" != 0 ]; then
+        wrong
+        echo "-- $prefix: exit $(cat "$logs/$prefix.status")"
+        tail -n 8 "$logs/$prefix.err"
+        [ -s "$logs/$part.rows" ] || row "$prefix" '-' '-' "failed ($(cat "$logs/$prefix.status"))"
+    fi
+}
+
 # Speed and memory as tests/bench/README.md has them: PyTorch's caching allocator natively against no
-# cache of its own under the shim. One after the other: half a minute each.
+# cache of its own under the shim. TORCH_MEMORY_SECONDS is how long for all four, 120 by default.
 part_torch_memory()
 {
     needs memory torch || return 0
-    for workload in gpt resnet gnn decode; do
-        [ "$workload" != gnn ] || needs memory_gnn torch_geometric || continue
-        [ "$workload" != decode ] || needs memory_decode transformers || continue
-        run native "$logs/memory_$workload" 90 python3 "$workloads/torch_turns.py" "$workload" \
-            --shim "$shim" --rows "$logs/$part.rows"
-        cat "$logs/memory_$workload"
-        if [ "$(cat "$logs/memory_$workload.status")" != 0 ]; then
-            wrong
-            row "memory_$workload" '-' '-' "failed ($(cat "$logs/memory_$workload.status"))"
-            tail -n 8 "$logs/memory_$workload.err"
-        fi
-    done
+    turns memory "${TORCH_MEMORY_SECONDS:-120}" --modes cached,shim --once uncached \
+        torch_gpt torch_resnet torch_gnn torch_decode
+}
+
+# The same, and cached under the shim, for programs that no tuning had seen, with what slow steps
+# counted. PROGRAMS_SECONDS is how long for all of them, 400 by default; PROGRAMS is which.
+part_programs()
+{
+    programs='torch_unet torch_detector torch_translate torch_experts torch_lstm torch_server
+        torch_diffusion torch_sampled torch_play torch_speech torch_points torch_long
+        jax_transformer jax_physics cupy_images cupy_tables'
+    # shellcheck disable=SC2086 # names
+    turns program "${PROGRAMS_SECONDS:-400}" --profile ${PROGRAMS:-$programs}
+}
+
+# How long single allocations and frees take (tests/bench/latency.py). LATENCY_SECONDS is how long all of
+# it may take, 120 by default; LATENCY_TURNS how often each mix is run each way, 5 by default. No figure
+# makes the part fail.
+part_latency()
+{
+    if [ ! -x "$bundle/latency" ]; then
+        cannot latency 'not in the bundle'
+        return
+    fi
+    latency_seconds=${LATENCY_SECONDS:-120}
+    # The last turn may take longer than what was reckoned with.
+    run native "$logs/latency" $((latency_seconds * 3 / 2 + 30)) python3 \
+        "$root/tests/bench/latency.py" --bundle "$bundle" --turns "${LATENCY_TURNS:-5}" \
+        --budget "$latency_seconds" --why --out "$logs/latency.out" --rows "$logs/$part.rows"
+    cat "$logs/latency"
+    if [ "$(cat "$logs/latency.status")" != 0 ]; then
+        wrong
+        row latency '-' '-' "failed ($(cat "$logs/latency.status"))"
+        tail -n 8 "$logs/latency.err"
+    fi
+    cp "$logs/latency.out"/latency.* "$out/" 2>/dev/null
 }
 
 # ---- All of it ----

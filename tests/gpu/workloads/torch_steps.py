@@ -1,26 +1,23 @@
 """Steps of four workloads on random data with fixed seeds: trains a small GPT, a ResNet-50 or a
 graph network (torch_geometric), or lets a small Llama (transformers) continue prompts.
 
-    python3 torch_steps.py gpt|resnet|gnn|decode STEPS [--fast [--told]]
+    python3 torch_steps.py gpt|resnet|gnn|decode STEPS [--fast]
 
 Prints every step's loss as an exact hexadecimal float, or what the Llama said ("RESULT"), and the
 median step time ("TIME", milliseconds). With deterministic algorithms these are the same in every
 run, so a difference between two ways to get memory is a bug. --fast leaves PyTorch its usual
 algorithms and prints the time and the allocator's peaks ("MEMORY") alone: what a program pays.
-With --told it takes steps when it is told to (torch_turns.py): reads numbers of steps from its
-standard input, one a line, and answers with their times in milliseconds, as a JSON list.
+turns.py takes its steps too (programs/torch_gpt.py and so on), in turns with other processes.
 Batches change their size from step to step, as real ones do: that is what makes allocators work.
 """
 
-import importlib
-import json
 import os
 import random
 import statistics
 import sys
 import time
 
-if "--fast" not in sys.argv:
+if __name__ == "__main__" and "--fast" not in sys.argv:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
@@ -189,18 +186,6 @@ def timed(step):
     return loss, (time.perf_counter() - start) * 1e3
 
 
-def take_orders(workload):
-    """What it needs is loaded at once, the model made when the first steps are asked for."""
-    for module in {"gnn": ["torch_geometric.nn"], "decode": ["transformers"]}.get(workload, []):
-        importlib.import_module(module)
-    step = None
-    for line in sys.stdin:
-        count = int(line)
-        if count and not step:
-            step = STEPS[workload]()
-        print(json.dumps([timed(step)[1] for _ in range(count)]), flush=True)
-
-
 STEPS = {"gpt": gpt_step, "resnet": resnet_step, "gnn": gnn_step, "decode": decode_step}
 
 
@@ -210,9 +195,6 @@ def main():
     torch.manual_seed(SEED)
     if not fast:
         be_deterministic()
-    if "--told" in sys.argv:
-        take_orders(workload)
-        return
     step = STEPS[workload]()
     times = []
     for i in range(steps):

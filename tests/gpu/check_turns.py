@@ -1,0 +1,421 @@
+"""Checks how programs are compared step by step in turns (workloads/turns.py and what it starts) with
+programs that need no GPU, and the programs themselves as far as that goes without their frameworks.
+
+    check_turns.py [SHIM SOFTWARE_DRIVER]    with them also what the library counts
+"""
+import ast
+import builtins
+import contextlib
+import io
+import json
+import os
+import pathlib
+import random
+import re
+import symtable
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+WORKLOADS = HERE / 'workloads'
+sys.path.insert(0, str(WORKLOADS))
+
+import turn_figures  # noqa: E402
+import turn_process  # noqa: E402
+import turns  # noqa: E402
+
+MIB = 1 << 20
+PATIENT_S = 200  # the machine may be busy
+MODES = ('cached', 'shim', 'shim_cached')
+
+STEADY = '''import random
+STEPS, FULL, TINY = 3, {'scale': 100}, {'scale': 7}
+def build(device, scale):
+    return lambda number: number + scale * random.random()
+'''
+# What becomes of the one that stands for the library.
+WORSE = '''import os, sys, threading
+STEPS, FULL, TINY = 3, {}, {}
+print('what a program prints is no answer')
+def build(device):
+    def step(number):
+        if number == AT and os.environ['TURN'] == 'shim':
+            sys.stderr.write('its last words')
+            HOW
+        return number
+    return step
+'''
+HANGS = 'threading.Event().wait()'
+RAISES = "raise ValueError('of its own')"
+
+
+def check(what, got, expected):
+    if got != expected:
+        sys.exit(f'{what}: {got!r}, not {expected!r}')
+
+
+def must(condition, what):
+    if not condition:
+        sys.exit(f'failed: {what}')
+
+
+# ---- Figures, of records made up here ----
+
+def steps(program, mode, times, of_turn=2, did=None):
+    """Steps in turns of `of_turn`, with these times."""
+    return [{'kind': 'step', 'program': program, 'mode': mode, 'turn': i // of_turn, 'step': 3 + i,
+             'ms': ms, 'host_ms': ms / 2, 'value': 0.0, 'did': did(ms) if did else {}}
+            for i, ms in enumerate(times)]
+
+
+def alone(program, mode, ms, device, framework, library=None):
+    return [{'kind': 'alone', 'program': program, 'mode': mode, 'ms': ms, 'device': device},
+            {'kind': 'peaks', 'program': program, 'mode': mode, 'framework': framework,
+             'library': library}]
+
+
+def failure(program, mode, what, missing=None):
+    return [{'kind': 'failure', 'program': program, 'mode': mode, 'what': what, 'missing': missing}]
+
+
+def of(records):
+    figures = turn_figures.Programs()
+    for record in records:
+        figures.add(json.loads(json.dumps(record)))
+    return figures
+
+
+def made_up():
+    """Ten steps each in five turns: ratios 1, 1.1, 1, 1.2, 1, 1, 1, 1, 1, 2 of one and 1 of the other."""
+    return (alone('torch_x', 'cached', 9.0, 1000 * MIB, [800 * MIB, 500 * MIB]) +
+            alone('torch_x', 'shim', 9.0, 900 * MIB, None, [850 * MIB, 680 * MIB]) +
+            alone('torch_x', 'shim_cached', 9.0, 1000 * MIB, [700 * MIB, 500 * MIB],
+                  [800 * MIB, 780 * MIB]) +
+            alone('torch_x', 'uncached', 55.0, 800 * MIB, None) +
+            steps('torch_x', 'cached', [10.0] * 10) +
+            steps('torch_x', 'shim', [10.0, 11.0, 10.0, 12.0, 10.0, 10.0, 10.0, 10.0, 10.0, 20.0],
+                  did=lambda ms: {'waits': 4 if ms > 10.5 else 0, 'further': 1, 'slow': 0}) +
+            steps('torch_x', 'shim_cached', [10.3] * 10))
+
+
+def check_figures():
+    figures = of(made_up())
+    shim = figures.compared('torch_x')['shim']
+    check('the median of steps', round(shim.time(), 6), 1.0)
+    check('all steps together', round(shim.together(), 6), 1.13)
+    check('medians of turns', [round(turn, 6) for turn in shim.turns], [1.05, 1.1, 1.0, 1.0, 1.5])
+    check('quartiles', turn_figures.spread([5.0, 1.0, 2.0, 4.0, 3.0]), (2.0, 4.0))
+    check('of one turn', turn_figures.spread([1.5]), (1.5, 1.5))
+    check('a row', figures.row('torch_x', 'program'), (
+        'program_torch_x',
+        'cached 10.00 ms, 1000 MiB of the device, 800 MiB reserved (1.60 of live); '
+        'uncached 55.00 ms, 800 MiB of the device',
+        'uncached 10.00 ms, 900 MiB of the device, 850 MiB reserved (1.25 of live); '
+        'cached 10.30 ms, 1000 MiB of the device, 800 MiB reserved (1.60 of live)',
+        'uncached 1.000 (1.000 to 1.100) times the time, 0.900 times the memory, '
+        '1.062 times what is reserved, above 1; cached 1.030 (1.030 to 1.030) times the time, '
+        'above 1.02, 1.000 times the memory, 1.000 times what is reserved; 10 steps in 5 turns'))
+    profile = list(figures.profile('torch_x'))
+    check('whose profile', profile[0], '-- torch_x, shim: 1.000 times the time of cached, all steps '
+          'together 1.130; means of a step')
+    of_shim = profile[2:[line.startswith('--') for line in profile].index(True, 1)]
+    lines = {line[:31].strip(): line[31:].split() for line in of_shim}
+    check('how many are slow', lines['steps'], ['3.000', '7.000'])
+    check('what these counted', lines['waits'], ['4.000', '0.000'])
+    check('what is alike', lines['further'], ['1.000', '1.000'])
+    must('slow' not in lines, 'what is 0 everywhere is left out')
+    must(not figures.any_failed(), 'nothing failed')
+
+
+def check_failures_in_figures():
+    without = [record for record in made_up() if record['mode'] != 'shim']
+    figures = of(without + failure('torch_x', 'shim', 'hung in steps 3 to 4 (60 s)'))
+    said = figures.row('torch_x', 'program')[3]
+    must(said.startswith('failed: shim: hung in steps 3 to 4 (60 s); cached 1.030'), said)
+    must(figures.any_failed(), 'who hangs has failed')
+    out = 'not run: out of time'
+    figures = of(failure('torch_x', 'cached', out) + failure('torch_x', 'shim', out))
+    check('no time for any', figures.row('torch_x', 'p')[1:], ('-', '-', f'failed: cached, shim: {out}'))
+    figures = of(failure('torch_x', 'cached', 'No module', 'torch_geometric'))
+    check('what is not installed', figures.row('torch_x', 'p')[3],
+          'not run: no Python module torch_geometric here')
+    must(not figures.any_failed(), 'what is not installed has not failed')
+    figures = of(steps('torch_x', 'shim', [1.0]))
+    check('without the first', figures.row('torch_x', 'p')[3], 'nothing to compare')
+
+
+# ---- Turns ----
+
+def options_of(folder, **settings):
+    (folder / 'logs').mkdir(exist_ok=True)
+    settings = {'modes': MODES, 'once': (), 'shim': None, 'seconds': 1e6, 'patience': PATIENT_S,
+                'profile': True, 'keep': str(folder / 'kept'), 'rows': str(folder / 'rows'),
+                'rows_as': 'program', 'logs': folder / 'logs', 'device': 'cpu', 'tiny': True,
+                'folder': folder, **settings}
+    return turns.argparse.Namespace(**settings)
+
+
+class Short(turns.Run):
+    """A run in which each program has its five turns and no time for more; when so many turns have
+    begun there is no time at all."""
+
+    def __init__(self, options, ends_in=None):
+        super().__init__(options)
+        self.ends_in, self.turns_begun = ends_in, 0
+
+    def left(self):
+        return 0 if self.turns_begun == self.ends_in else PATIENT_S
+
+    def keep(self, kind, *rest, **what):
+        self.turns_begun += kind == 'turn'
+        super().keep(kind, *rest, **what)
+
+    def measure(self, programs):
+        self.load(programs)
+        for program in programs:
+            program.measure(until=0)
+            self.tell(program.name)
+
+
+def run_of(folder, programs, kind=Short, **settings):
+    """(rows by program, records, what was printed) of the programs, {name: source}."""
+    for name in ('kept', 'rows'):
+        (folder / name).unlink(missing_ok=True)
+    for name, source in programs.items():
+        (folder / f'{name}.py').write_text(source)
+    run = kind(options_of(folder, **settings))
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        run.measure([turns.Program(folder / f'{name}.py', run) for name in programs])
+    run.kept.close()
+    rows = [line.split('\t') for line in (folder / 'rows').read_text().splitlines()]
+    records = [json.loads(line) for line in (folder / 'kept').read_text().splitlines()]
+    must(all(len(row) == 4 for row in rows), 'a row is four cells')
+    return {row[0]: row[3] for row in rows}, records, said.getvalue()
+
+
+def taken(records, mode, program='plain_steady'):
+    return [(record['turn'], record['step'], record['value']) for record in records
+            if record['kind'] == 'step' and (record['program'], record['mode']) == (program, mode)]
+
+
+def check_turns(folder):
+    rows, records, said = run_of(folder, {'plain_steady': STEADY})
+    first = taken(records, 'cached')
+    check('its numbers', [step for _, step, _ in first], list(range(8)))
+    check('its turns', [turn for turn, _, _ in first], [None] * 3 + list(range(5)))
+    for _, number, value in first:
+        random.seed(turn_process.SEED + number)
+        check(f'numbers of step {number}', value, number + 7 * random.random())
+    for mode in MODES[1:]:
+        check(f'steps of {mode}', taken(records, mode), first)
+    orders = [record['order'] for record in records if record['kind'] == 'turn']
+    check('who begins', [order[0] for order in orders], [*MODES, *MODES][:5])
+    order_taken = [record['mode'] for record in records if record['kind'] == 'step' and
+                   record['turn'] is not None]
+    check('who steps when', order_taken, [mode for order in orders for mode in order])
+    must('8 steps' not in rows['program_plain_steady'] and
+         rows['program_plain_steady'].endswith('; 5 steps in 5 turns'), rows)
+    must('-- plain_steady, shim: ' in said, f'the profile is printed: {said}')
+    with contextlib.redirect_stdout(io.StringIO()) as again:
+        check('looked at again', turns.main(['--again', str(folder / 'kept')]), False)
+    must(again.getvalue().strip() in said, f'the same row again: {again.getvalue()}, not in {said}')
+
+
+def check_more_turns(folder):
+    """Where there is time for more there are more, and at most so many."""
+    most, turns.MOST_TURNS = turns.MOST_TURNS, 7
+    try:
+        rows, records, _ = run_of(folder, {'plain_steady': STEADY}, kind=turns.Run)
+    finally:
+        turns.MOST_TURNS = most
+    check('turns', len([record for record in records if record['kind'] == 'turn']), 7)
+    must(rows['program_plain_steady'].endswith(f'{7 * turns.MOST_STEPS} steps in 7 turns'), rows)
+
+
+def check_once(folder):
+    _, records, _ = run_of(folder, {'plain_steady': STEADY}, modes=('cached', 'shim'),
+                           once=('shim_cached',))
+    check('who steps by itself', taken(records, 'shim_cached'), taken(records, 'shim')[:3])
+    check('who steps in turns', len(taken(records, 'shim')), 8)
+
+
+def check_worse(folder):
+    """Whatever becomes of one, the others and the next program go on."""
+    cases = {
+        'raises': (5, RAISES, 'failed: shim: in step 5: ValueError: of its own; cached '),
+        'raises_alone': (1, RAISES, 'failed: shim: in step 1: ValueError: of its own; cached '),
+        'ends': (5, 'os._exit(9)', 'failed: shim: ended with status 9; cached '),
+        'is_killed': (5, 'os.kill(os.getpid(), 9)', 'failed: shim: ended with signal 9; cached '),
+        'hangs': (5, HANGS, 'failed: shim: hung in steps 5 to 5 (1 s); cached '),
+    }
+    programs = {f'plain_{name}': WORSE.replace('AT', str(at)).replace('HOW', how)
+                for name, (at, how, _) in cases.items()}
+    ask, hung = turns.Process.ask, []
+
+    def hurried(process, first, count, seconds):
+        if first == 5 and process.name == 'shim' and process.program.name == 'plain_hangs':
+            hung.append(process)
+            seconds = 1
+        return ask(process, first, count, seconds)
+
+    turns.Process.ask = hurried
+    try:
+        rows, _, said = run_of(folder, {**programs, 'plain_steady': STEADY})
+    finally:
+        turns.Process.ask = ask
+    for name, (_, _, begin) in cases.items():
+        row = rows[f'program_plain_{name}']
+        must(row.startswith(begin), f'{name}: {row}')
+        must(row.endswith('; 5 steps in 5 turns'), f'{name}: the others go on: {row}')
+    must(rows['program_plain_steady'].startswith('uncached '), f'the next one goes on: {rows}')
+    must('its last words' in said, 'what it wrote at the end is shown')
+    check('who hangs is ended', [process.process.returncode for process in hung], [-9])
+
+
+def check_first_fails(folder):
+    source = WORSE.replace("'shim'", "'cached'").replace('AT', '5').replace('HOW', RAISES)
+    rows, records, _ = run_of(folder, {'plain_first': source})
+    must(rows['program_plain_first'].startswith('failed: cached: in step 5: ValueError'), rows)
+    # The others have the turn that it failed in, and no more.
+    check('without the first', [taken(records, mode, 'plain_first')[-1][1] for mode in MODES],
+          [4, 5, 5])
+
+
+def check_not_there(folder):
+    missing = "import no_such_framework\n" + STEADY
+    rows, _, _ = run_of(folder, {'plain_missing': missing, 'plain_broken': 'STEPS = (', 'plain_steady': STEADY},
+                        modes=('cached', 'library'), shim='/no/such/library.so')
+    check('a module', rows['program_plain_missing'],
+          'not run: no Python module no_such_framework here')
+    must(rows['program_plain_broken'].startswith('failed: cached, library: SyntaxError'), rows)
+    check('the library', rows['program_plain_steady'], 'failed: library: the library is not there')
+
+
+def check_time(folder):
+    rows, records, _ = run_of(folder, {'plain_steady': STEADY}, kind=turns.Run, seconds=0)
+    check('no time', (rows['program_plain_steady'], taken(records, 'cached')),
+          ('failed: cached, shim, shim_cached: not run: out of time', []))
+    # Time that ends in a turn lets it end, and later programs are not begun.
+    rows, _, _ = run_of(folder, {'plain_steady': STEADY, 'plain_other': STEADY},
+                        kind=lambda options: Short(options, ends_in=2))
+    must(rows['program_plain_steady'].endswith('; 2 steps in 2 turns'), rows)
+    check('what comes after', rows['program_plain_other'],
+          'failed: cached, shim, shim_cached: not run: out of time')
+    shares = []
+
+    class Shared(turns.Program):
+        def measure(self, until):
+            shares.append(until - turns.time.monotonic())
+            super().measure(until - 1e6)
+
+    options = options_of(folder, seconds=9e5)
+    run = turns.Run(options)
+    with contextlib.redirect_stdout(io.StringIO()):
+        run.measure([Shared(folder / 'plain_steady.py', run), Shared(folder / 'plain_other.py', run)])
+    check('half each, and what the first leaves', [round(share / 4.5e5, 1) for share in shares],
+          [1.0, 2.0])
+
+
+# ---- The programs ----
+
+def undefined(path):
+    """Names that nothing in the file binds."""
+    top = symtable.symtable(path.read_text(encoding='utf-8'), str(path), 'exec')
+    bound = {symbol.get_name() for symbol in top.get_symbols()
+             if symbol.is_assigned() or symbol.is_imported()}
+    bound |= {*dir(builtins), '__file__', '__name__', '__doc__'}
+    tables, unknown = [top], set()
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        unknown |= {symbol.get_name() for symbol in table.get_symbols()
+                    if symbol.is_referenced() and symbol.get_name() not in bound and
+                    (table is top or symbol.is_global())}
+    return sorted(unknown)
+
+
+def check_programs():
+    files = sorted(WORKLOADS.rglob('*.py'))
+    must(len(files) > 30, 'the files are found')
+    for path in files:
+        compile(path.read_text(encoding='utf-8'), str(path), 'exec')
+        check(f'{path.name}: names that it has from nowhere', undefined(path), [])
+    programs = [path for path in (WORKLOADS / 'programs').glob('*.py') if path.stem != 'layers']
+    for path in programs:
+        tree = ast.parse(path.read_text(encoding='utf-8'))
+        must(ast.get_docstring(tree), f'{path.name} says what it is')
+        must(path.stem.partition('_')[0] in turns.MODES, f'{path.name} is of a framework')
+        names = {target.id for node in tree.body if isinstance(node, ast.Assign)
+                 for target in node.targets if isinstance(target, ast.Name)}
+        must({'STEPS', 'FULL', 'TINY'} <= names, f'{path.name} has STEPS, FULL and TINY')
+        builds = [node for node in tree.body if isinstance(node, ast.FunctionDef) and
+                  node.name == 'build']
+        must(builds and builds[0].args.args[0].arg == 'device', f'{path.name} has build(device, …)')
+    parts = (HERE / 'run.sh').read_text(encoding='utf-8').partition('part_torch_memory()')[2]
+    for path in programs:
+        check(f'run.sh has {path.stem}', re.findall(r'\w+', parts).count(path.stem), 1)
+
+
+def check_undefined(folder):
+    path = folder / 'typo.py'
+    path.write_text('import os\ndef one(x):\n    def two(y):\n        return x + y + z + len(os.sep)\n'
+                    '    return [two(i) for i in w]\nclass A:\n    def f(self): return A\n')
+    check('what is not bound', undefined(path), ['w', 'z'])
+
+
+# ---- What the library counts ----
+
+ALLOCATES = '''import ctypes
+STEPS, FULL, TINY = 2, {}, {}
+def build(device):
+    cuda, context = ctypes.CDLL('libcuda.so.1'), ctypes.c_void_p()
+    def must(error):
+        if error:
+            raise OSError(f'CUDA error {error}')
+    must(cuda.cuInit(0))
+    must(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+    must(cuda.cuCtxSetCurrent(context))
+    def step(number):
+        blocks = []
+        for i in range(5):
+            blocks.append(ctypes.c_uint64())
+            must(cuda.cuMemAlloc_v2(ctypes.byref(blocks[-1]), ctypes.c_size_t(3 << 20)))
+        for block in blocks:
+            must(cuda.cuMemFree_v2(block))
+        return number
+    return step
+'''
+
+
+def check_counted(folder, shim, driver):
+    os.environ['LD_LIBRARY_PATH'] = f'{driver}:{os.environ.get("LD_LIBRARY_PATH", "")}'
+    rows, records, _ = run_of(folder, {'plain_allocates': ALLOCATES}, modes=('cached', 'library'),
+                              shim=shim)
+    must(rows['program_plain_allocates'].endswith('; 5 steps in 5 turns'), rows)
+    counted = [record['did'] for record in records
+               if record['kind'] == 'step' and record['mode'] == 'library']
+    check('allocations of each step', [did['allocations'] for did in counted], [5] * 7)
+    must(counted[0]['made'] > 0 and counted[0]['further'] > 0, f'the first makes chunks: {counted[0]}')
+    check('natively', [record['did'] for record in records
+                       if record['kind'] == 'step' and record['mode'] == 'cached'], [{}] * 7)
+    peaks = [record['library'] for record in records if record['kind'] == 'peaks' and
+             record['mode'] == 'library']
+    must(15 * MIB <= peaks[-1][0] <= 64 * MIB and peaks[-1][1] == 15 * MIB, f'its peaks: {peaks}')
+
+
+def main():
+    check_figures()
+    check_failures_in_figures()
+    check_programs()
+    turns.GRACE_S = PATIENT_S
+    for case in (check_undefined, check_turns, check_more_turns, check_once, check_worse,
+                 check_first_fails, check_not_there, check_time):
+        with tempfile.TemporaryDirectory() as name:
+            case(pathlib.Path(name))
+    if len(sys.argv) > 2:
+        with tempfile.TemporaryDirectory() as name:
+            check_counted(pathlib.Path(name), *sys.argv[1:3])
+
+
+if __name__ == '__main__':
+    main()
