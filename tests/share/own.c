@@ -7,6 +7,7 @@
  *                    and they keep what they have; a handle of what has gone is refused
  *   own strips       what one handle is of: neither what has no access, nor another reservation
  *   own idle         what an opener keeps for its next open is given back when the memory goes
+ *   own full         the same where the GPU is full: the program gets its memory again at once
  *   own ends         the exporter is killed, and the opener is
  *   own churn        a thread unmaps and maps anew at random, while others open: what one gets is what
  *                    was mapped when its handle was given out, or nothing
@@ -443,6 +444,20 @@ static int exporter(bool a_block_too)
     return 0;
 }
 
+/* The GPU has 128 MiB. */
+static void check_full(void)
+{
+    struct party other = party_start("opener", NULL);
+
+    for (int i = 0; i < 20; i++) {
+        CUdeviceptr base = map_all(50);
+
+        close_there(&other, open_there(&other, handle_of(base), 50 * PIECE));
+        end_all(base, 50);
+    }
+    expect("the opener failed", party_end(&other) == 0);
+}
+
 #define CHURNED 12
 #define OPENS   300
 
@@ -590,7 +605,7 @@ int main(int argc, char **argv)
         return exporter(argc > 2);
     surroundings_new();
     setenv("GPUSHIM_SHARE_DIR", surroundings_folder, 1);
-    if (strcmp(how, "idle"))
+    if (strcmp(how, "idle") && strcmp(how, "full"))
         setenv("GPUSHIM_SHARE_IDLE", "0", 1);
     if (!strcmp(how, "strips"))
         setenv("GPUSHIM_LOG", "debug", 1);
@@ -615,6 +630,8 @@ int main(int argc, char **argv)
         check_idle();
     else if (!strcmp(how, "ends"))
         check_ends();
+    else if (!strcmp(how, "full"))
+        check_full();
     else if (!strcmp(how, "churn"))
         check_churn();
     else if (!strcmp(how, "broker") && argc == 3)
