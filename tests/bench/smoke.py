@@ -471,6 +471,30 @@ def latency_kept():
                   f'{mix} {more}: {chunks} and {events} calls, {most} at most')
 
 
+def curves():
+    """curves.py, in small: all points are there, and a step is said."""
+    with tempfile.TemporaryDirectory() as name:
+        out = pathlib.Path(name)
+        done = subprocess.run([sys.executable, str(HERE / 'curves.py'), '--software', '--quick', '--threads', '1', '2',
+                               '--live', '10', '--repeats', '1', '--out', str(out)], capture_output=True, text=True,
+                              timeout=PATIENT_S, check=False)
+        print(done.stdout, done.stderr, sep='', end='')
+        check(done.returncode == 0, f'curves.py ended with {done.returncode}')
+        said = json.loads((out / 'curves.json').read_text())
+        check(len(said['curves']) == 4, 'plain and stream-ordered, one thread and two')
+        for curve in said['curves']:
+            for way in ('native', 'shim'):
+                check(list(curve[way]) == ['512', '131072', '33554432'], f'its sizes: {curve}')
+                check(all(ns > 0 for ns in curve[way].values()), f'its times: {curve}')
+        check((out / 'curves.txt').read_text() == done.stdout, 'the text')
+        tree = xml.etree.ElementTree.parse(out / 'curves.svg').getroot()
+        check(len(tree.findall('{http://www.w3.org/2000/svg}polyline')) == 8, 'eight curves are drawn')
+    sys.path.insert(0, str(HERE))
+    import curves as module
+    check(module.is_step({512: 36, 1024: 82}, 1024) and not module.is_step({512: 36, 1024: 43}, 1024) and
+          not module.is_step({512: 4, 1024: 9}, 1024) and not module.is_step({1024: 82}, 1024), 'what a step is')
+
+
 def everything():
     with tempfile.TemporaryDirectory() as folder:
         out, svg = pathlib.Path(folder, 'bench.json'), pathlib.Path(folder, 'bench.svg')
