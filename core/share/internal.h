@@ -12,6 +12,7 @@
  *     client.c   what is said on one                import.c   chunks mapped here
  *     lives.c    whether its process lives          idle.c     closed, kept for the next open
  *     serve.c    answers to messages                cached.c   cached chunks, without a reference
+ *     strip.c    the program's own mappings         fetch.c    their pieces
  *     quota.c    what each user takes               closing.c  references on their way back
  *     publish.c, confirm.c                          flushed.c  they are back
  *                exports published to a broker,

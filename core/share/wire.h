@@ -5,6 +5,8 @@
  *   HELLO (+ own pidfd)      ------->    who opens; no answer unless it is refused
  *   OPEN handle, want_fd     ------->
  *                            <-------    GRANT (+ the chunk's descriptor), or REFUSE reason
+ *   FETCH block, first       ------->    GRANT said that the memory is of several pieces:
+ *                            <-------    PIECES (+ some of their descriptors), or REFUSE; and so on
  *   CLOSE block              ------->    one reference less; no answer
  *                            <-------    RECALL block: its program has freed it. Answered by CLOSE
  *                                        as soon as the opener's program does not have it open
@@ -38,7 +40,7 @@
  * The same user, or root, may SET an option to a value, and have the process COLLECT
  * (core/share/order.c): answered at once by SET_TO and COLLECTED.
  *
- * An opener has one OPEN under way at a time; `request` ties the answer to it. One GRANT is one
+ * An opener has one OPEN or FETCH under way at a time; `request` ties the answer to it. One GRANT is one
  * reference and is given back by one CLOSE. A message that is not exactly of its type's length, of
  * another version or of a type the receiver does not take is refused, and so is its sender.
  *
@@ -59,7 +61,11 @@
 
 #include "core/share/ipc_handle.h"
 
-#define GS_WIRE_VERSION 11
+#define GS_WIRE_VERSION 12
+
+/* So many pieces come in one message at most: the kernel would take 253, but a process that may have
+ * 256 descriptors has others too. */
+#define GS_PIECES_MAX 32
 
 enum gs_wire_type {
     GS_WIRE_HELLO = 1,
@@ -90,6 +96,8 @@ enum gs_wire_type {
     GS_WIRE_FORKED = 26,
     GS_WIRE_FIND = 27,
     GS_WIRE_FOUND = 28,
+    GS_WIRE_FETCH = 29,
+    GS_WIRE_PIECES = 30,
     GS_WIRE_TYPES
 };
 
@@ -141,6 +149,10 @@ struct gs_wire_grant {
     unsigned char uuid[16]; /* of the device that holds the memory */
     uint32_t read_only;     /* 1: the opener is to map the chunk for reading */
     uint32_t strict;        /* 1: the chunk is not to stay mapped without a reference (no CACHE) */
+    uint32_t pieces; /* 0: a chunk, and its descriptor came along if it was wanted. Else the block is a
+                      * strip of so many, all of the chunk, which are to be fetched; what the handle is
+                      * of begins at `offset` */
+    uint32_t zero;
 };
 
 struct gs_wire_refuse {
@@ -187,6 +199,21 @@ struct gs_wire_bye {
 /* A child of the opener's may have what keeps its GPU work alive. */
 struct gs_wire_forked {
     struct gs_wire_head head;
+};
+
+/* By who holds the block. */
+struct gs_wire_fetch {
+    struct gs_wire_head head;
+    uint64_t block_id;
+    uint32_t first, count; /* pieces; at most so many are sent */
+};
+
+/* Comes with `count` descriptors, one at least. */
+struct gs_wire_pieces {
+    struct gs_wire_head head;
+    uint64_t block_id;
+    uint32_t first, count;
+    uint64_t sizes[GS_PIECES_MAX]; /* bytes; behind them zeros */
 };
 
 struct gs_wire_flush {
@@ -327,6 +354,7 @@ struct gs_wire_farewell {
     struct gs_figures figures;
 };
 
+/* Those that are a head alone have no member. */
 union gs_wire_message {
     struct gs_wire_head head;
     struct gs_wire_hello hello;
@@ -346,17 +374,16 @@ union gs_wire_message {
     struct gs_wire_flushed flushed;
     struct gs_wire_publish publish;
     struct gs_wire_take_up take_up;
-    struct gs_wire_bye bye;
     struct gs_wire_purge purge;
     struct gs_wire_purged purged;
     struct gs_wire_set set;
     struct gs_wire_set_to set_to;
-    struct gs_wire_collect collect;
     struct gs_wire_collected collected;
     struct gs_wire_farewell farewell;
-    struct gs_wire_forked forked;
     struct gs_wire_find find;
     struct gs_wire_found found;
+    struct gs_wire_fetch fetch;
+    struct gs_wire_pieces pieces;
 };
 
 /* Fills in the head for a message of `type`, whose other bytes become zero. */
@@ -386,6 +413,13 @@ bool gs_wire_goes_later(int error);
  * descriptor goes now, since too many of this user's are under way, or the other side takes none.
  */
 int gs_wire_send(int socket, const union gs_wire_message *message, int fd);
+/* The same with several: of PIECES. */
+struct gs_wire_fds {
+    unsigned count;
+    int fd[GS_PIECES_MAX];
+};
+int gs_wire_send_all(int socket, const union gs_wire_message *message,
+                     const struct gs_wire_fds *fds);
 
 /*
  * Receives one message without waiting. 0; -EAGAIN: nothing there; -ENOTCONN: the other side has
@@ -398,5 +432,9 @@ int gs_wire_send(int socket, const union gs_wire_message *message, int fd);
  * to be read there. Whatever else came along is closed, by nobody who could be held up (discard.h).
  */
 int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd);
+/* The same for who expects PIECES, which alone may bring more than one: all are the caller's. (To the
+ * others PIECES bring none: they are too late, and closed.) */
+int gs_wire_receive_all(int socket, union gs_wire_message *ret_message,
+                        struct gs_wire_fds *ret_fds);
 
 #endif

@@ -13,7 +13,7 @@
 #define MANY 300 /* connections, or as many as go */
 #define NO_OPENERS                                                                                 \
     (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(REPORT) | SAYS(UNMAP) | SAYS(FLUSH) |        \
-     SAYS(PURGED))
+     SAYS(PURGED) | SAYS(FETCH) | SAYS(PIECES))
 
 /* Whether it was hung up on; looks for a millisecond. */
 static bool is_over(int fd)
@@ -222,7 +222,8 @@ static void says_what_others_say(void)
         GS_WIRE_UNMAP,   GS_WIRE_UNMAPPED, GS_WIRE_FLUSH,  GS_WIRE_FLUSHED,
         GS_WIRE_PUBLISH, GS_WIRE_HELLO,    GS_WIRE_PURGE,  GS_WIRE_PURGED,
         GS_WIRE_SET,     GS_WIRE_SET_TO,   GS_WIRE_COLLECT, GS_WIRE_COLLECTED,
-        GS_WIRE_FAREWELL, GS_WIRE_FORKED,   GS_WIRE_FOUND};
+        GS_WIRE_FAREWELL, GS_WIRE_FORKED,   GS_WIRE_FOUND,  GS_WIRE_FETCH,
+        GS_WIRE_PIECES};
     enum { COUNT = sizeof types / sizeof *types };
 
     for (unsigned i = 0;; i++) {
