@@ -180,7 +180,7 @@
     OPTION(registrations, keep, ENUM(registrations_keep), "local",                                 \
            "Which registrations of GPU memory with network cards and storage are kept after their "\
            "last use: none, those that no other machine can reach (local), or all.")               \
-    OPTION(registrations, count, NUMBER("0", "1048576"), "16384",                                  \
+    OPTION(registrations, count, LIVE(NUMBER("0", "1048576")), "16384",                            \
            "How many registrations are kept; beyond it the least recently used ones go.")          \
     OPTION(registrations, bytes, LIVE(BYTES("0", "unlimited")), "64 GiB",                          \
            "How much GPU memory the kept registrations pin.")

@@ -416,6 +416,9 @@ void gs_report_client(const struct gs_client *client, uint64_t now,
 bool gs_report(struct gs_share *share, struct gs_client *client,
                const struct gs_wire_query *query);
 
+/* find.c: answers, as gs_client_serve. */
+bool gs_find(struct gs_share *share, struct gs_client *client, const struct gs_wire_find *find);
+
 /* serve.c: does what a message asks for. *fd came with it; where it is taken it becomes -1. False:
  * the client is to go, it broke the protocol or does not read. */
 bool gs_client_serve(struct gs_share *share, struct gs_client *client,

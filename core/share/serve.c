@@ -302,6 +302,8 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
         return gs_collect_came(share, client, message->head.request);
     case GS_WIRE_QUERY:
         return gs_report(share, client, &message->query);
+    case GS_WIRE_FIND:
+        return gs_find(share, client, &message->find);
     default:
         return gs_client_fault(client, "it sent a message that is not an opener's to send");
     }

@@ -26,7 +26,8 @@
  * and then SHARE handle (+ the chunk's descriptor) and UNSHARE block, without answers. In the memfd
  * it confirms what may be served after its end (core/share/confirm.c). Once the exporter has ended
  * the broker serves its openers in the same words as it did. Anybody who may open may also QUERY
- * the n-th client and is sent a REPORT.
+ * the n-th client and is sent a REPORT; or FIND one block, by its handle or an address in it, and the
+ * n-th client or the next that has it open, and is told of both by FOUND.
  *
  * A process of the same user that finds a GPU full says PURGE device, bytes (core/share/pressure.c).
  * It is answered by PURGED: at once, that this is seen to, and once more with the bytes that went back
@@ -60,7 +61,7 @@
 
 #include "core/share/ipc_handle.h"
 
-#define GS_WIRE_VERSION 11
+#define GS_WIRE_VERSION 12
 
 /* So many pieces come in one message at most: the kernel would take 253, but a process that may have
  * 256 descriptors has others too. */
@@ -93,8 +94,10 @@ enum gs_wire_type {
     GS_WIRE_COLLECTED = 24,
     GS_WIRE_FAREWELL = 25,
     GS_WIRE_FORKED = 26,
-    GS_WIRE_FETCH = 27,
-    GS_WIRE_PIECES = 28,
+    GS_WIRE_FIND = 27,
+    GS_WIRE_FOUND = 28,
+    GS_WIRE_FETCH = 29,
+    GS_WIRE_PIECES = 30,
     GS_WIRE_TYPES
 };
 
@@ -292,6 +295,29 @@ struct gs_wire_report {
     uint32_t zero;
 };
 
+struct gs_wire_find {
+    struct gs_wire_head head;
+    uint32_t index;      /* of the first client that may be told of */
+    uint32_t by_address; /* 1: the number is an address in the memory of who answers; 0: a block's, */
+    unsigned char instance[GS_INSTANCE_SIZE]; /* as its handle has them */
+    uint64_t number;
+};
+
+struct gs_wire_found {
+    struct gs_wire_head head;
+    uint64_t pid; /* of who answers */
+    uint64_t block_id; /* 0: there is none, or handles of it are stale */
+    unsigned char instance[GS_INSTANCE_SIZE];
+    uint64_t size, freed_ns; /* how long ago, where: */
+    uint32_t is_freed, is_broker;
+    uint32_t is_early; /* 1: it is not looked for yet again, ask later */
+    uint32_t next;     /* the index after that of the client below, who has it; 0: nobody more has */
+    uint64_t client_pid, held_ns;
+    uint32_t client_seen, zero;
+    char name[16]; /* of who answers */
+    char client_name[16];
+};
+
 #define GS_OPTION_SIZE 40
 
 struct gs_wire_set {
@@ -328,6 +354,7 @@ struct gs_wire_farewell {
     struct gs_figures figures;
 };
 
+/* Those that are a head alone have no member. */
 union gs_wire_message {
     struct gs_wire_head head;
     struct gs_wire_hello hello;
@@ -347,15 +374,14 @@ union gs_wire_message {
     struct gs_wire_flushed flushed;
     struct gs_wire_publish publish;
     struct gs_wire_take_up take_up;
-    struct gs_wire_bye bye;
     struct gs_wire_purge purge;
     struct gs_wire_purged purged;
     struct gs_wire_set set;
     struct gs_wire_set_to set_to;
-    struct gs_wire_collect collect;
     struct gs_wire_collected collected;
     struct gs_wire_farewell farewell;
-    struct gs_wire_forked forked;
+    struct gs_wire_find find;
+    struct gs_wire_found found;
     struct gs_wire_fetch fetch;
     struct gs_wire_pieces pieces;
 };

@@ -160,8 +160,8 @@ static const char *name_of(unsigned type)
         [GS_WIRE_FLUSHED] = "FLUSHED",   [GS_WIRE_PUBLISH] = "LEAVE",
         [GS_WIRE_TAKE_UP] = "TAKE_UP",   [GS_WIRE_BYE] = "BYE",
         [GS_WIRE_PURGE] = "PURGE",       [GS_WIRE_PURGED] = "PURGED",
-        [GS_WIRE_FAREWELL] = "FAREWELL", [GS_WIRE_FETCH] = "FETCH",
-        [GS_WIRE_PIECES] = "PIECES"};
+        [GS_WIRE_FAREWELL] = "FAREWELL", [GS_WIRE_FORKED] = "FORKED",
+        [GS_WIRE_FETCH] = "FETCH",       [GS_WIRE_PIECES] = "PIECES"};
 
     return type < GS_WIRE_TYPES && names[type] ? names[type] : "something";
 }

@@ -323,14 +323,33 @@ Test(share_wire, a_version_is_its_messages)
         {AT(collected, ended_bytes), 40},
         {AT(collected, limbo), 48},
         {AT(collected, limbo_bytes), 56},
+        {AT(find, index), 16},
+        {AT(find, by_address), 20},
+        {AT(find, instance), 24},
+        {AT(find, number), 40},
+        {AT(found, pid), 16},
+        {AT(found, block_id), 24},
+        {AT(found, instance), 32},
+        {AT(found, size), 48},
+        {AT(found, freed_ns), 56},
+        {AT(found, is_freed), 64},
+        {AT(found, is_broker), 68},
+        {AT(found, is_early), 72},
+        {AT(found, next), 76},
+        {AT(found, client_pid), 80},
+        {AT(found, held_ns), 88},
+        {AT(found, client_seen), 96},
+        {AT(found, zero), 100},
+        {AT(found, name), 104},
+        {AT(found, client_name), 120},
     };
 #undef AT
     static const uint32_t lengths[] = {0, 80, 88, 88, 24, 24, 24, 120, 24, 32, 368, 24, 24, 24, 24, 24,
-                                       544, 24, 16, 40, 32, 64, 40, 16, 64, 176, 16,
+                                       544, 24, 16, 40, 32, 64, 40, 16, 64, 176, 16, 48, 136,
                                        32, 288};
     union gs_wire_message message;
 
-    cr_assert_eq(GS_WIRE_VERSION, 11);
+    cr_assert_eq(GS_WIRE_VERSION, 12);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         cr_assert_eq(places[i][0], places[i][1], "field %zu is at %zu", i, places[i][0]);
     cr_assert_eq((size_t)GS_WIRE_TYPES, sizeof lengths / sizeof *lengths);
