@@ -13,6 +13,7 @@
  *                    was mapped when its handle was given out, or nothing
  *   own broker B     with a broker (the program B) it is its process's alone all the same
  *   own off          share.own_vmm = off: as natively
+ *   own alone        share.isolate = alone: a handle is of one piece
  *   own opener       opens, reads, writes and closes as it is told
  *
  * The library is preloaded. What is mapped, referenced and exported is asked of the software driver.
@@ -566,6 +567,21 @@ static void check_off(void)
     end_all(base, 2);
 }
 
+static void check_alone(void)
+{
+    struct party other = party_start("opener", NULL);
+    CUdeviceptr base = map_all(3);
+    uint64_t middle = open_there(&other, handle_of(base + PIECE), PIECE);
+
+    expect("another piece", read_there(&other, middle) == 2);
+    close_there(&other, middle);
+    unmap(base, 0, 1); /* not of what the handle is of */
+    close_there(&other, open_there(&other, handle_of(base + PIECE), PIECE));
+    unmap(base, 1, 2);
+    must("cuMemAddressFree", cuMemAddressFree(base, 3 * PIECE));
+    expect("the opener failed", party_end(&other) == 0);
+}
+
 static void check_ends(void)
 {
     struct party killed = party_start("exporter", NULL), other = party_start("opener", NULL),
@@ -605,12 +621,13 @@ int main(int argc, char **argv)
         return exporter(argc > 2);
     surroundings_new();
     setenv("GPUSHIM_SHARE_DIR", surroundings_folder, 1);
-    if (strcmp(how, "idle") && strcmp(how, "full"))
-        setenv("GPUSHIM_SHARE_IDLE", "0", 1);
+    setenv("GPUSHIM_SHARE_IDLE", !strcmp(how, "idle") || !strcmp(how, "full") ? "60 min" : "0", 1);
     if (!strcmp(how, "strips"))
         setenv("GPUSHIM_LOG", "debug", 1);
     if (!strcmp(how, "off"))
         setenv("GPUSHIM_SHARE_OWN_VMM", "off", 1);
+    if (!strcmp(how, "alone"))
+        setenv("GPUSHIM_SHARE_ISOLATE", "alone", 1);
     if (!strcmp(how, "broker"))
         setenv("GPUSHIM_SHARE_STRATEGY", "broker", 1);
     getrlimit(RLIMIT_NOFILE, &limit);
@@ -638,6 +655,8 @@ int main(int argc, char **argv)
         check_broker(argv[2]);
     else if (!strcmp(how, "off"))
         check_off();
+    else if (!strcmp(how, "alone"))
+        check_alone();
     else
         fail("what is to be shown", argc);
     printf("ok\n");
