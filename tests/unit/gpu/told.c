@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <pthread.h>
 #include <semaphore.h>
+#include <unistd.h>
 
 #include "core/base/clock.h"
 #include "tests/driver/softcuda.h"
@@ -395,6 +396,7 @@ Test(told, the_legacy_stream_has_its_event_at_the_free_and_no_later, .timeout = 
     CUdeviceptr block, other;
     struct gs_fence fence;
     struct told t;
+    uint64_t begun;
 
     told_start(&t, CU_STREAM_DEFAULT);
     sem_init(&step, 0, 0);
@@ -407,20 +409,20 @@ Test(told, the_legacy_stream_has_its_event_at_the_free_and_no_later, .timeout = 
     cr_assert_neq(other, block, "its work has not run");
     softcuda_hold(0);
     MUST(cuCtxSynchronize());
-    MUST(!gs_told_work(t.fences, t.a));
-    MUST(cuLaunchHostFunc(t.a, wait_for_step, NULL));
-    work(&t, NULL); /* what comes after the free is in no hurry */
-    MUST(cuStreamQuery(t.b) == CUDA_SUCCESS ? 0 : 0);
-    sem_post(&step);
+    work(&t, NULL);
+    MUST(gs_core_free(t.base.core, other));
+    MUST(gs_core_alloc(t.base.core, 16 * MIB, &other)); /* that much later */
+    work(&t, NULL);
     MUST(cuCtxSynchronize());
-    MUST(!gs_told_work(t.fences, NULL));
     MUST(cuLaunchHostFunc(t.a, wait_for_step, NULL));
-    MUST(gs_core_alloc(t.base.core, 64 * MIB, &block)); /* closes the epoch */
+    begun = fixture_home(&t.base)->events.line->begun;
+    MUST(gs_core_free_async(t.base.core, other, t.b)); /* its epoch is closed at once */
+    cr_assert_gt(fixture_home(&t.base)->events.line->begun, begun);
+    MUST(gs_core_alloc(t.base.core, 64 * MIB, &block));
     submit(&t, t.b);
     MUST(cuStreamSynchronize(t.b)); /* for ever, were there an event in between */
     sem_post(&step);
     MUST(gs_core_free(t.base.core, block));
-    MUST(gs_core_free(t.base.core, other));
     cr_assert(fence.line);
     told_end(&t);
 }
@@ -496,6 +498,8 @@ Test(told, a_stream_is_put_behind_all_of_them)
         fence_now(&t); /* one that has less */
         cr_assert(gs_fence_order(&fence, c));
         submit(&t, c);
+        for (int i = 0; i < 50 && cuStreamQuery(c) == NOT_READY; i++)
+            usleep(1000); /* it would be overtaken long before */
         cr_assert_eq(cuStreamQuery(c), NOT_READY);
         sem_post(&step);
         MUST(cuStreamSynchronize(c));
@@ -582,6 +586,7 @@ Test(told, streams_of_another_context_are_that_ones)
 Test(told, a_set_that_fails_is_made_up_for)
 {
     struct gs_fence fence = {0};
+    unsigned long before;
     struct told t;
 
     told_start(&t, CU_STREAM_NON_BLOCKING);
@@ -593,7 +598,9 @@ Test(told, a_set_that_fails_is_made_up_for)
         cr_assert_eq(gs_fence_record(&t.pool, &fence), CUDA_ERROR_OUT_OF_MEMORY);
         softcuda_reset();
         softcuda_hold(1);
+        before = softcuda_calls("cuEventRecord");
         fence = fence_now(&t);
+        cr_assert_eq(softcuda_calls("cuEventRecord") - before, 2);
         cr_assert_eq(query(&t, &fence), NOT_READY);
         softcuda_hold(0);
         MUST(gs_fence_wait(&fence, UINT64_MAX));
