@@ -1,4 +1,4 @@
-/* A library that forgets some of the streams that it is told of, for the tests of stress with a driver
+/* With old_driver.c: a library that forgets some of the streams that it is told of, for the tests of stress with a driver
  * that has no cuCtxRecordEvent: they must find it. */
 #include "core/gpu/fence.h"
 
