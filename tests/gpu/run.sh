@@ -149,7 +149,7 @@ needs_two_gpus()
 # ---- The conformance suite ----
 
 # The suites that look at the device's free memory have it to themselves.
-quiet='info|lifetime|contexts|pools|room'
+quiet='info|lifetime|contexts|pools|room|threads'
 busy='alloc|async|reuse|ipc|capture|vmm|process|reach|nodes|forms|other'
 
 # conformance_once MODE GROUP…: one log with a line "RESULT suite::test outcome" for each test and
