@@ -123,7 +123,7 @@ static inline void leave_locked(struct gs_core *core, struct gs_arena *arena)
     if (surplus) {
         uint64_t began = gs_now_ns();
 
-        gs_arena_release(core, arena, surplus, 0);
+        gs_arena_make_room(core, arena, surplus, 0);
         gs_stats_took(arena, began);
     }
 }

@@ -33,6 +33,10 @@ static const uint32_t sizes[GS_WIRE_TYPES] = {
     [GS_WIRE_COLLECTED] = sizeof(struct gs_wire_collected),
     [GS_WIRE_FAREWELL] = sizeof(struct gs_wire_farewell),
     [GS_WIRE_FORKED] = sizeof(struct gs_wire_forked),
+    [GS_WIRE_FIND] = sizeof(struct gs_wire_find),
+    [GS_WIRE_FOUND] = sizeof(struct gs_wire_found),
+    [GS_WIRE_FETCH] = sizeof(struct gs_wire_fetch),
+    [GS_WIRE_PIECES] = sizeof(struct gs_wire_pieces),
 };
 
 void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint32_t request)
