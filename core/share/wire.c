@@ -33,6 +33,12 @@ static const uint32_t sizes[GS_WIRE_TYPES] = {
     [GS_WIRE_COLLECTED] = sizeof(struct gs_wire_collected),
     [GS_WIRE_FAREWELL] = sizeof(struct gs_wire_farewell),
     [GS_WIRE_FORKED] = sizeof(struct gs_wire_forked),
+    [GS_WIRE_NAME] = sizeof(struct gs_wire_name),
+    [GS_WIRE_FIND] = sizeof(struct gs_wire_find),
+    [GS_WIRE_NAMED] = sizeof(struct gs_wire_named),
+    [GS_WIRE_UNNAME] = sizeof(struct gs_wire_unname),
+    [GS_WIRE_UNNAMED] = sizeof(struct gs_wire_unnamed),
+    [GS_WIRE_KEPT] = sizeof(struct gs_wire_kept),
 };
 
 void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint32_t request)

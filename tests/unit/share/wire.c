@@ -49,12 +49,23 @@ static void send_raw(const void *bytes, size_t size, int fd, unsigned count)
     cr_assert_eq(sendmsg(pair[0], &header, 0), (ssize_t)size);
 }
 
+/* Some numbers are not used. */
+static bool is_used(int type)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, type, 0);
+    return message.head.size > 0;
+}
+
 Test(share_wire, every_type_arrives_as_sent)
 {
     for (int type = GS_WIRE_HELLO; type < GS_WIRE_TYPES; type++) {
         union gs_wire_message sent, got;
         int fd;
 
+        if (!is_used(type))
+            continue;
         gs_wire_start(&sent, type, 77);
         memset((char *)&sent + sizeof sent.head, type, sent.head.size - sizeof sent.head);
         cr_assert_eq(gs_wire_send(pair[0], &sent, -1), 0);
@@ -72,6 +83,11 @@ Test(share_wire, any_other_length_is_refused)
 
         gs_wire_start(&message, type, 1);
         memcpy(bytes, &message, sizeof message);
+        if (!is_used(type)) {
+            message.head.size = sizeof message.head;
+            cr_assert_not(gs_wire_valid(&message, sizeof message.head), "type %d", type);
+            continue;
+        }
         for (size_t length = 0; length <= sizeof bytes; length++)
             cr_assert_eq(gs_wire_valid((const union gs_wire_message *)bytes, length),
                          length == message.head.size);
@@ -259,13 +275,45 @@ Test(share_wire, a_version_is_its_messages)
         {AT(collected, ended_bytes), 40},
         {AT(collected, limbo), 48},
         {AT(collected, limbo_bytes), 56},
+        {AT(name, block_id), 16},
+        {AT(name, since_ns), 24},
+        {AT(name, offset), 32},
+        {AT(name, naming.name), 40},
+        {AT(name, naming.label), 104},
+        {AT(name, naming.note_size), 168},
+        {AT(name, naming.zero), 172},
+        {AT(name, naming.note), 176},
+        {AT(find, name), 16},
+        {AT(find, uid), 80},
+        {AT(find, next), 84},
+        {AT(named, state), 16},
+        {AT(named, zero), 20},
+        {AT(named, since_ns), 24},
+        {AT(named, found.naming), 32},
+        {AT(named, found.ipc_handle), 424},
+        {AT(named, found.offset), 488},
+        {AT(named, found.size), 496},
+        {AT(named, found.address), 504},
+        {AT(named, found.age_ns), 512},
+        {AT(named, found.pid), 520},
+        {AT(named, found.process), 528},
+        {AT(named, found.uuid), 544},
+        {AT(named, found.uid), 560},
+        {AT(named, found.kept), 564},
+        {AT(unname, since_ns), 16},
+        {AT(unname, name), 24},
+        {AT(unnamed, count), 16},
+        {AT(unnamed, zero), 20},
+        {AT(kept, kept), 16},
+        {AT(kept, zero), 20},
     };
 #undef AT
     static const uint32_t lengths[] = {0, 80, 88, 80, 24, 24, 24, 120, 24, 32, 368, 24, 24, 24, 24, 24,
-                                       544, 24, 16, 40, 32, 64, 40, 16, 64, 176, 16};
+                                       544, 24, 16, 40, 32, 64, 40, 16, 64, 176, 16, 0, 0, 0, 0, 432,
+                                       88, 568, 88, 24, 24};
     union gs_wire_message message;
 
-    cr_assert_eq(GS_WIRE_VERSION, 10);
+    cr_assert_eq(GS_WIRE_VERSION, 11);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         cr_assert_eq(places[i][0], places[i][1], "field %zu is at %zu", i, places[i][0]);
     cr_assert_eq((size_t)GS_WIRE_TYPES, sizeof lengths / sizeof *lengths);
