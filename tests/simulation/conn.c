@@ -159,7 +159,10 @@ static const char *name_of(unsigned type)
         [GS_WIRE_FLUSHED] = "FLUSHED",   [GS_WIRE_PUBLISH] = "LEAVE",
         [GS_WIRE_TAKE_UP] = "TAKE_UP",   [GS_WIRE_BYE] = "BYE",
         [GS_WIRE_PURGE] = "PURGE",       [GS_WIRE_PURGED] = "PURGED",
-        [GS_WIRE_FAREWELL] = "FAREWELL"};
+        [GS_WIRE_FAREWELL] = "FAREWELL", [GS_WIRE_NAME] = "NAME",
+        [GS_WIRE_FIND] = "FIND",         [GS_WIRE_NAMED] = "NAMED",
+        [GS_WIRE_UNNAME] = "UNNAME",     [GS_WIRE_UNNAMED] = "UNNAMED",
+        [GS_WIRE_KEPT] = "KEPT"};
 
     return type < GS_WIRE_TYPES && names[type] ? names[type] : "something";
 }

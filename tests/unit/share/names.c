@@ -4,7 +4,10 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "broker_scene.h"
 #include "names_scene.h"
@@ -324,4 +327,69 @@ Test(share_names, without_a_broker_that_can_be_had_the_name_is_the_processs)
     other_export(&other, 0, 512, 9, handle);
     cr_assert_eq(others_note(&other, "w"), 1);
     cr_assert(strstr(other_ask(&other, "lookup w"), "kept 0"));
+}
+
+/* One that takes its time to read a name, and says that it does not keep it, or that it does. */
+static void slow_broker(unsigned *read, bool keeps)
+{
+    char path[128];
+    int listener, fd;
+
+    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
+    listener = side_listen(path);
+    for (;;) {
+        union gs_wire_message message = {.head = {0}};
+
+        fd = accept(listener, NULL, NULL);
+        while (recv(fd, &message, sizeof message, 0) > 0) {
+            if (message.head.type != GS_WIRE_NAME)
+                continue;
+            usleep(50000);
+            __atomic_add_fetch(read, 1, __ATOMIC_SEQ_CST);
+            gs_wire_start(&message, GS_WIRE_KEPT, message.head.request);
+            message.kept.kept = keeps;
+            gs_wire_send(fd, &message, -1);
+        }
+        close(fd);
+    }
+}
+
+static void publishes_to_a_slow_broker(bool keeps)
+{
+    unsigned *read = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct gs_export *export;
+    struct gs_found found;
+    char path[128];
+    pid_t broker;
+
+    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
+    end(export_at(0, 7)); /* the folder is there */
+    scene_stop();
+    broker = fork_child();
+    if (broker == 0)
+        slow_broker(read, keeps);
+    cr_assert(SIDE_WAIT(access(path, F_OK) == 0));
+    options.broker = true;
+    scene_chunk();
+    export = export_at(0, 7);
+    for (unsigned i = 1; i < 4; i++) {
+        cr_assert_eq(publish(export, "w", (int)i), GS_OK);
+        cr_assert_geq(__atomic_load_n(read, __ATOMIC_SEQ_CST), i, "it has read what was published");
+        cr_assert_eq(gs_share_look_up(side.share, "w", &found), GS_LOOK_FOUND);
+        cr_assert_eq(found.kept, keeps);
+    }
+    cr_assert_eq(strstr(side_logged(), "it ends with this process") == NULL, keeps);
+    end_process(broker);
+    unlink(path);
+    munmap(read, 4096);
+}
+
+Test(share_names, publishing_returns_when_the_broker_has_it)
+{
+    publishes_to_a_slow_broker(true);
+}
+
+Test(share_names, publishing_says_so_when_the_broker_does_not_keep_it)
+{
+    publishes_to_a_slow_broker(false);
 }
