@@ -158,6 +158,11 @@
            "Whether an IPC handle may give access to neighbours: off, as the driver's does; "      \
            "refuse, small blocks get no handle; alone, every block of this process has whole "     \
            "2 MiB pages of its own.")                                                              \
+    OPTION(share, own_vmm, BOOL(), "on",                                                           \
+           "Whether memory that a program makes and maps by itself (cuMemCreate, cuMemMap) is "    \
+           "shared by CUDA IPC as other memory is; it gets descriptors for that which the program "\
+           "did not ask for and does not see, and off keeps it as it was asked for, should they "  \
+           "stand in the way of something (what cuda-checkpoint does with them was not tried).")   \
     OPTION(share, limbo_warning, LIVE(BYTES("0", "unlimited")), "unlimited",                       \
            "A line of log tells who holds what when this much memory is freed and still held by "  \
            "other processes.")                                                                     \
@@ -175,7 +180,7 @@
     OPTION(registrations, keep, ENUM(registrations_keep), "local",                                 \
            "Which registrations of GPU memory with network cards and storage are kept after their "\
            "last use: none, those that no other machine can reach (local), or all.")               \
-    OPTION(registrations, count, NUMBER("0", "1048576"), "16384",                                  \
+    OPTION(registrations, count, LIVE(NUMBER("0", "1048576")), "16384",                            \
            "How many registrations are kept; beyond it the least recently used ones go.")          \
     OPTION(registrations, bytes, LIVE(BYTES("0", "unlimited")), "64 GiB",                          \
            "How much GPU memory the kept registrations pin.")

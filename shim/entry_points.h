@@ -47,6 +47,11 @@
     GS_ENTRY(cuMemPoolDestroy,                        NOTE, 11020) \
     GS_ENTRY(cuMemPoolExportPointer,                OURS, 11020) \
     GS_ENTRY(cuMemMap,                              OURS, 10020) \
+    GS_ENTRY(cuMemRelease,                          NOTE, 10020) \
+    GS_ENTRY(cuMemAddressReserve,                   NOTE, 10020) \
+    GS_ENTRY(cuMemExportToShareableHandle,          OURS, 10020) \
+    GS_ENTRY(cuMemImportFromShareableHandle,        NOTE, 10020) \
+    GS_ENTRY(cuMemGetAllocationPropertiesFromHandle, OURS, 10020) \
     GS_ENTRY(cuMemUnmap,                            OURS, 10020) \
     GS_ENTRY(cuMemAddressFree,                      OURS, 10020) \
     GS_ENTRY(cuMemSetAccess,                        OURS, 10020) \

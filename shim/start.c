@@ -212,6 +212,7 @@ static bool start_core(const struct gs_config *config)
         .cache_percent = (unsigned)config->pool.cache_share,
         .limit = limit_of(config),
         .neighbours = config->pool.neighbours,
+        .own_vmm = config->share.own_vmm,
         .registrations = {.count = config->registrations.count,
                           .bytes = config->registrations.bytes},
         .retiring_percent = (unsigned)config->pool.retiring_limit,

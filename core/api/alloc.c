@@ -81,9 +81,7 @@ static gs_status allocate_slowly_locked(struct gs_core *core, struct gs_arena *a
     if (block)
         return GS_OK;
     GS_UNCANCELLED;
-    if (excess)
-        gs_arena_release(core, arena, excess, size);
-    gs_releases_make_room(core, arena, size);
+    gs_arena_make_room(core, arena, excess, size);
     gs_context_purge_dead(core);
     if (core->shared.wipe)
         gs_arena_wipe(core, arena);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/process/context.h"
+#include "core/process/own.h"
 #include "core/process/settings.h"
 #include "core/process/stats.h"
 
@@ -58,7 +59,13 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
     if (status == GS_OK)
         status = gs_regcache_create(&core->options.registrations, &released, &core->options.log,
                                     &core->regcache);
+    if (status == GS_OK && options->own_vmm && options->share.enable) {
+        core->programs.own = gs_own_new(core->share);
+        status = core->programs.own ? GS_OK : GS_NO_HOST_MEMORY;
+    }
     if (status != GS_OK) {
+        if (core->regcache)
+            gs_regcache_destroy(core->regcache);
         if (core->share)
             gs_share_destroy(core->share);
         free(core);
@@ -122,6 +129,7 @@ void gs_core_destroy(struct gs_core *core)
     gs_releases_finish(core);
     gs_releases_destroy(core);
     gs_share_destroy(core->share);
+    gs_own_free(core->programs.own);
     gs_regcache_destroy(core->regcache);
     while ((context = core->spare_contexts)) {
         core->spare_contexts = context->next;

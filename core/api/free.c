@@ -131,7 +131,7 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
     if (surplus) {
         uint64_t began = gs_now_ns();
 
-        gs_arena_release(core, arena, surplus, 0);
+        gs_arena_make_room(core, arena, surplus, 0);
         gs_stats_took(arena, began);
     }
     return status;

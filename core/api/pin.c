@@ -303,7 +303,7 @@ void gs_core_context_going(struct gs_core *core)
 
 void gs_core_on_unmap(struct gs_core *core, void (*unmapping)(uint64_t address, size_t size))
 {
-    __atomic_store_n(&core->unmapping, unmapping, __ATOMIC_RELEASE);
+    __atomic_store_n(&core->programs.unmapping, unmapping, __ATOMIC_RELEASE);
 }
 
 struct gs_regcache *gs_core_regcache(struct gs_core *core)

@@ -19,7 +19,8 @@
  *
  * Pre-conditions, stated once:
  *   mem_create, mem_release, mem_address_reserve, mem_address_free, mem_map, mem_set_access,
- *   mem_export, mem_import        no current context needed; fine during a capture. None waits
+ *   mem_export, mem_import, mem_retain
+ *                                 no current context needed; fine during a capture. None waits
  *                                 for the GPU: a device's first use makes one of each under the
  *                                 lock of the contexts, everything after it does so without.
  *   mem_set_access                to give a device access: may be called with an arena's lock held,
@@ -106,7 +107,8 @@
     OP(mem_get_granularity, cuMemGetAllocationGranularity, 0)                                      \
     OP(mem_get_address_range, cuMemGetAddressRange_v2, 0)                                          \
     OP(mem_export, cuMemExportToShareableHandle, 0)                                                \
-    OP(mem_import, cuMemImportFromShareableHandle, 0)
+    OP(mem_import, cuMemImportFromShareableHandle, 0)                                              \
+    OP(mem_retain, cuMemRetainAllocationHandle, 0)
 
 struct gs_driver {
 #define GS_OP_FIELD(field, symbol, required) __typeof__(&symbol) field;

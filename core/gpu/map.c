@@ -100,19 +100,25 @@ static uint64_t next_page(const struct gs_map *map, uint64_t page, uint64_t end)
     return end;
 }
 
-bool gs_map_overlaps(const struct gs_map *map, uint64_t address, size_t size)
+uint64_t gs_map_next(const struct gs_map *map, uint64_t address, size_t size)
 {
     const uint64_t pages = LEAF_COUNT * LEAF_ENTRIES;
-    uint64_t last, end;
+    uint64_t last, end, page;
 
     if (size == 0)
-        return false;
+        return GS_MAP_NONE;
     if (__builtin_add_overflow(address, size - 1, &last))
         last = UINT64_MAX;
     end = (last >> GS_PAGE_SHIFT) + 1;
     if (end > pages)
         end = pages;
-    return next_page(map, address >> GS_PAGE_SHIFT, end) < end;
+    page = next_page(map, address >> GS_PAGE_SHIFT, end);
+    return page < end ? page << GS_PAGE_SHIFT : GS_MAP_NONE;
+}
+
+bool gs_map_overlaps(const struct gs_map *map, uint64_t address, size_t size)
+{
+    return gs_map_next(map, address, size) != GS_MAP_NONE;
 }
 
 void gs_map_each(const struct gs_map *map, void (*visit)(uint64_t address, void *arg), void *arg)

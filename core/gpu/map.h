@@ -30,6 +30,7 @@ struct gs_span {
     enum gs_span_kind {
         GS_SPAN_CHUNK = 1,  /* an arena's chunk: struct gs_chunk of core/pool/arena.h */
         GS_SPAN_IMPORT = 2, /* another process's chunk, mapped here: core/share */
+        GS_SPAN_OWN = 3, /* the program's own mapping, in a map of such: core/process/own.c */
     } kind;
     uint32_t frees; /* atomic; of a chunk: counts the blocks freed in it, and wraps */
 };
@@ -69,6 +70,10 @@ static inline struct gs_span *gs_map_find(const struct gs_map *map, uint64_t add
  */
 gs_status gs_map_insert(struct gs_map *map, struct gs_span *span);
 void gs_map_remove(struct gs_map *map, struct gs_span *span);
+
+/* The first page of [address, address + size) that a span covers any part of, or GS_MAP_NONE. Lock-free. */
+#define GS_MAP_NONE UINT64_MAX
+uint64_t gs_map_next(const struct gs_map *map, uint64_t address, size_t size);
 
 /* Whether a span lies in any part of [address, address + size). Lock-free. */
 bool gs_map_overlaps(const struct gs_map *map, uint64_t address, size_t size);

@@ -12,7 +12,7 @@
  * could be fragmented at worst a small share of the device's. No block crosses a chunk. Blocks of a
  * chunk form a list in address order, and free neighbours merge; a small block that becomes free
  * goes to a quick list of its exact size first and merges when an allocation finds nothing else; of
- * the large ones that are their chunk's only block the last one is kept apart.
+ * the large ones the last is kept apart.
  *
  * A context has one arena, and more for small blocks of threads that got into each other's way.
  *
@@ -131,7 +131,7 @@ struct gs_arena_free {
     size_t mixed;    /* of its chunks: gs_block_may_lie_locked */
     size_t quick_bytes;
     struct gs_block *spare;                     /* records */
-    struct gs_block *whole; /* a large chunk, the last that came back, or NULL */
+    struct gs_block *last; /* the large one that came back last, not merged, or NULL */
     struct gs_block *quick[GS_QUICK_CLASSES]; /* by size in units, linked by entry.next */
     struct gs_bins bins[GS_BIN_KINDS];
 };

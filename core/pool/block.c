@@ -326,35 +326,55 @@ static struct gs_block *take_small_locked(struct gs_arena *arena, size_t need, s
     return entry ? take_entry_locked(arena, entry, need, size) : NULL;
 }
 
-/* Among the free ones proper; false: there was none. */
-static bool settle_whole_locked(struct gs_arena *arena)
+/* The large block that came back last leaves its place, for its next owner or the free ones proper. */
+static struct gs_block *unlast_locked(struct gs_arena *arena)
 {
-    struct gs_block *block = arena->free.whole;
+    struct gs_block *block = arena->free.last;
 
-    arena->free.whole = NULL;
-    if (block)
-        make_ready_locked(arena, block);
-    return block != NULL;
+    arena->free.last = NULL;
+    GS_SUB(arena->free_bytes, block->entry.size);
+    if (kind_of(block) == GS_BIN_LARGE_PART)
+        arena->free.fragmented -= block->entry.size;
+    return block;
 }
 
-static struct gs_block *take_whole_locked(struct gs_arena *arena, size_t size)
+/* False: there was none. */
+static bool settle_last_locked(struct gs_arena *arena)
 {
-    struct gs_block *block = arena->free.whole;
+    if (!arena->free.last)
+        return false;
+    gs_arena_give_locked(arena, unlast_locked(arena));
+    return true;
+}
 
-    arena->free.whole = NULL;
-    GS_SUB(arena->free_bytes, block->entry.size);
+static struct gs_block *take_last_locked(struct gs_arena *arena, size_t size)
+{
+    struct gs_block *block = unlast_locked(arena);
+
     note_ready_locked(arena);
     gs_block_live_locked(arena, block, size);
     return block;
+}
+
+static void give_last_locked(struct gs_arena *arena, struct gs_block *block)
+{
+    settle_last_locked(arena);
+    if (kind_of(block) == GS_BIN_LARGE_WHOLE)
+        gs_chunk_settle_debt_locked(arena, block->chunk);
+    else
+        arena->free.fragmented += block->entry.size;
+    block->state = GS_BLOCK_QUICK;
+    arena->free.last = block;
+    GS_ADD(arena->free_bytes, block->entry.size);
 }
 
 static struct gs_block *take_large_ready_locked(struct gs_arena *arena, size_t need, size_t size)
 {
     struct gs_bin_entry *entry;
 
-    if (arena->free.whole && arena->free.whole->entry.size == need)
-        return take_whole_locked(arena, size);
-    settle_whole_locked(arena);
+    if (arena->free.last && arena->free.last->entry.size == need)
+        return take_last_locked(arena, size);
+    settle_last_locked(arena);
     entry = find_large_locked(arena, need);
     return entry ? take_entry_locked(arena, entry, need, size) : NULL;
 }
@@ -432,15 +452,11 @@ void gs_arena_give_quick_locked(struct gs_arena *arena, struct gs_block *block)
     size_t unit = block->entry.size >> GS_UNIT_SHIFT;
 
     gs_latch_assert_held(&arena->lock);
-    if (kind_of(block) == GS_BIN_LARGE_WHOLE) {
-        settle_whole_locked(arena);
-        gs_chunk_settle_debt_locked(arena, block->chunk);
-        block->state = GS_BLOCK_QUICK;
-        arena->free.whole = block;
-        GS_ADD(arena->free_bytes, block->entry.size);
+    if (is_large(block->chunk)) {
+        give_last_locked(arena, block);
         return;
     }
-    if (unit >= GS_QUICK_CLASSES || is_large(block->chunk) ||
+    if (unit >= GS_QUICK_CLASSES ||
         (arena->free.quick_bytes > QUICK_BYTES_MIN &&
          arena->free.quick_bytes > arena->live / QUICK_SHARE)) {
         gs_arena_give_locked(arena, block);
@@ -455,7 +471,7 @@ void gs_arena_give_quick_locked(struct gs_arena *arena, struct gs_block *block)
 
 bool gs_arena_settle_locked(struct gs_arena *arena)
 {
-    bool any = settle_whole_locked(arena);
+    bool any = settle_last_locked(arena);
 
     gs_latch_assert_held(&arena->lock);
     for (size_t unit = 0; arena->free.quick_bytes > 0; unit++) {

@@ -18,7 +18,7 @@ struct gs_export;
 
 enum gs_block_state {
     GS_BLOCK_FREE,  /* in a bin, merged with its neighbours */
-    GS_BLOCK_QUICK, /* free as well, in a quick list or its arena's free.whole, not merged */
+    GS_BLOCK_QUICK, /* free as well, in a quick list or its arena's free.last, not merged */
     GS_BLOCK_LIVE,
     GS_BLOCK_RETIRED,
     GS_BLOCK_ORDERED,    /* free for one stream, in that stream's bins */

@@ -168,6 +168,15 @@ static bool stays_native_locked(struct gs_core *core)
     return true;
 }
 
+/* Called with the contexts' lock held. */
+static void probe_locked(struct gs_core *core, CUdevice ordinal)
+{
+    gs_lock_assert_held(&core->lock);
+    if (core->device[ordinal].mode == GS_MODE_UNKNOWN)
+        gs_device_probe(&core->driver, &core->options.log, ordinal, keeps_warm_up(core),
+                        stays_native_locked(core), &core->device[ordinal]);
+}
+
 static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
                          struct gs_context **ret)
 {
@@ -197,13 +206,27 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
         if (status == GS_OK && !*ret)
             status = context_make_locked(core, handle, ordinal, ret);
     }
-    if (status == GS_OK && probe && core->device[(*ret)->ordinal].mode == GS_MODE_UNKNOWN)
-        gs_device_probe(&core->driver, &core->options.log, (*ret)->ordinal, keeps_warm_up(core),
-                        stays_native_locked(core), &core->device[(*ret)->ordinal]);
+    if (status == GS_OK && probe)
+        probe_locked(core, (*ret)->ordinal);
     gs_lock_release(&core->lock);
     if (status == GS_OK)
         gs_single_context(&core->single, (*ret)->handle);
     return status;
+}
+
+enum gs_device_mode gs_context_device_mode(struct gs_core *core, CUdevice ordinal)
+{
+    CUcontext handle;
+    enum gs_device_mode mode = GS_MODE_UNKNOWN;
+
+    if (ordinal < 0 || ordinal >= GS_DEVICES_MAX ||
+        core->driver.ctx_get_current(&handle) != CUDA_SUCCESS)
+        return mode;
+    gs_lock_take(&core->lock);
+    probe_locked(core, ordinal);
+    mode = core->device[ordinal].mode;
+    gs_lock_release(&core->lock);
+    return mode;
 }
 
 static gs_status look_up_and_cache(struct gs_core *core, CUcontext handle, uint64_t seen, bool probe,

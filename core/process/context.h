@@ -47,6 +47,12 @@ struct gs_graph_memory {
     size_t made;  /* and of those before, until one is launched */
 };
 
+/* What the program does by itself. */
+struct gs_programs {
+    void (*unmapping)(uint64_t address, size_t size); /* its listener; atomic; may be NULL */
+    struct gs_own *own; /* the memory that it maps; NULL: not followed */
+};
+
 /* Contexts that are gone. */
 struct gs_gone {
     struct gs_arena_counts counts[GS_DEVICES_MAX];
@@ -61,7 +67,6 @@ struct gs_core {
     struct gs_share *share;
     struct gs_regcache *regcache;
     struct gs_arena_shared shared;
-    void (*unmapping)(uint64_t address, size_t size); /* the program's; atomic; may be NULL */
     struct gs_lock lock; /* rank CONTEXTS; protects all below but `generation` */
     struct gs_context *contexts, *spare_contexts;
     struct gs_purge purge;
@@ -77,6 +82,7 @@ struct gs_core {
     uint64_t generation; /* atomic: another one whenever a handle changes its meaning */
     struct gs_map map;
     struct gs_peers peers;
+    struct gs_programs programs;
     struct gs_async_count async[GS_DEVICES_MAX]; /* by device */
     struct gs_device_figures figures;
     int device_count;      /* atomic; 0: not asked yet */
@@ -119,6 +125,10 @@ static inline struct gs_arena *gs_next_pool_locked(const struct gs_core *core,
  * give. No lock is held. Returns how many. */
 unsigned gs_pools_of(struct gs_core *core, const struct gs_device *device,
                      struct gs_arena *ret_arenas[GS_POOLS_MAX]);
+
+/* What a device can, found out here if it was not before; it needs no context, but a driver that is
+ * initialised. GS_MODE_UNKNOWN: it could not be tried. */
+enum gs_device_mode gs_context_device_mode(struct gs_core *core, CUdevice ordinal);
 
 /* The record of the current context, made when it is first seen. GS_NO_CONTEXT,
  * GS_NO_HOST_MEMORY, or the driver's error. The hot path: one driver call, no lock. */

@@ -45,6 +45,7 @@ struct gs_core_options {
     struct gs_limit limit;
     bool reports; /* the log gets each report of a refused allocation (core/process/shortage.h) also as
                    * a line of JSON, with its newline, at GS_LOG_REPORT */
+    bool own_vmm; /* memory that the program maps itself is made shareable, and shared */
     bool neighbours;     /* on a full device, other processes are asked for memory and give it */
     struct gs_share_options share;
     struct gs_regcache_options registrations;

@@ -8,6 +8,7 @@
 
 #define LOAD(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
 #define COUNTED_NS UINT64_C(100000000)   /* the same, where it is only to be counted */
+#define BEHIND_PERCENT 2 /* of what was live at most, which the background may be behind by */
 #define FINISH_NS UINT64_C(1000000000) /* for the chunks that other threads are at */
 
 void gs_releases_init(struct gs_core *core)
@@ -95,45 +96,45 @@ size_t gs_releases_finish(struct gs_core *core)
 }
 
 /* Whether the arena may grow by `size` while `left` bytes that were its own are not the driver's
- * yet: with them it holds no more than it did at some time, or a share more where making and giving
- * back take much of the time. Other arenas are not asked. */
+ * yet: with them it holds a little more than it did at some time. Other arenas are not asked. */
 static bool has_room(const struct gs_arena *arena, size_t left, size_t size)
 {
-    unsigned percent = LOAD(arena->kept.slack_percent);
-    size_t more =
-        percent > GS_SLACK_PERCENT_MORE ? LOAD(arena->counts.live_peak) / 100 * percent : 0;
+    size_t more = LOAD(arena->counts.live_peak) / 100 * BEHIND_PERCENT;
 
     return LOAD(arena->reserved) + left + size <= LOAD(arena->counts.reserved_peak) + more;
 }
 
-void gs_releases_make_room(struct gs_core *core, const struct gs_arena *arena, size_t size)
-{
-    size_t left = LOAD(core->releases.bytes);
-
-    if (left > 0 && !has_room(arena, left, size))
-        gs_releases_finish(core);
-}
-
-void gs_arena_release(struct gs_core *core, struct gs_arena *arena, struct gs_chunk *chunks,
-                      size_t size)
+/* How many they are; 0: there is no thread for it, and they are the driver's. */
+static unsigned leave_all(struct gs_core *core, struct gs_chunk *chunks)
 {
     struct gs_chunk *last = chunks;
     size_t bytes = chunks->span.size;
-    uint64_t began = gs_now_ns();
     unsigned count = 1;
 
+    if (!gs_purge_is_there(core)) {
+        gs_chunks_unmap(core, chunks);
+        return 0;
+    }
     for (; last->next; last = last->next, count++)
         bytes += last->next->span.size;
-    if (has_room(arena, LOAD(core->releases.bytes) + bytes, size) && gs_purge_is_there(core)) {
-        leave(&core->releases, chunks, last, bytes);
-        if (!gs_purge_release(core)) /* it has just been ended */
-            gs_releases_finish(core);
-    } else {
-        gs_chunks_unmap(core, chunks);
-        count = 0;
-    }
+    leave(&core->releases, chunks, last, bytes);
+    if (!gs_purge_release(core)) /* it has just been ended */
+        gs_releases_finish(core);
+    return count;
+}
+
+void gs_arena_make_room(struct gs_core *core, struct gs_arena *arena, struct gs_chunk *chunks,
+                        size_t size)
+{
+    uint64_t began = gs_now_ns();
+    unsigned left = chunks ? leave_all(core, chunks) : 0, given = 0;
+
+    while (!has_room(arena, LOAD(core->releases.bytes), size) && give_one(core) > 0)
+        given++;
+    if (!chunks && !given)
+        return;
     gs_latch_take(&arena->lock);
-    GS_ADD(arena->counts.later, count);
+    GS_ADD(arena->counts.later, left > given ? left - given : 0);
     gs_arena_felt_locked(arena, gs_now_ns() - began, true);
     gs_latch_release(&arena->lock);
 }

@@ -1,8 +1,9 @@
 /*
  * Giving chunks back to the driver in the background. Unmapping and releasing one takes 30 us and
  * more with its size, which an allocation that makes room for another size need not wait for: it
- * leaves them to the purge thread (core/process/purge.h), as long as the arena holds no more for it
- * than it did at some time before, or a little more where all of it costs time. Who
+ * leaves them to the purge thread (core/process/purge.h). Where the arena would hold more by what is
+ * left than it did at some time before, and a little, it gives back one after the other itself until it
+ * does not: several in one allocation were its longest ones. Who
  * runs out of memory, and who asks how much is free, gives back what is left of them itself.
  */
 #ifndef GS_CORE_PROCESS_RELEASE_H
@@ -30,15 +31,12 @@ void gs_releases_init(struct gs_core *core);
 void gs_releases_destroy(struct gs_core *core);
 
 /*
- * Detached chunks of the arena, which is about to grow by `size`: gives them back now or leaves
- * them to the background, and counts as the arena's what the calling thread does. No lock is held.
+ * Detached chunks of the arena, or NULL, which is about to grow by `size`: leaves them to the background or,
+ * where there is none, gives them back. Where the arena would hold too much beside all that is left, the
+ * oldest of that are given back first. Counts as the arena's what the calling thread does. No lock is held.
  */
-void gs_arena_release(struct gs_core *core, struct gs_arena *arena, struct gs_chunk *chunks,
-                      size_t size);
-
-/* The arena is about to grow by `size`: where it would hold too much beside what is left, that is
- * given back first. No lock is held. */
-void gs_releases_make_room(struct gs_core *core, const struct gs_arena *arena, size_t size);
+void gs_arena_make_room(struct gs_core *core, struct gs_arena *arena, struct gs_chunk *chunks,
+                        size_t size);
 
 /* Gives back all that is left, and waits for what other threads are at. Returns bytes that the
  * driver has got meanwhile; 0 at once where the thread is giving back already, and a listener or

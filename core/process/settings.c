@@ -7,7 +7,7 @@
  *   pool.cache_limit, _share     each arena's bound is made anew here; every free looks at that, and
  *                                the purge thread for what is kept already
  *   share.limbo_*                the share thread, which looks at once (core/share/limbo.c)
- *   registrations.bytes          the next registration that is made or ends
+ *   registrations.bytes, .count  the next registration that is made or ends
  */
 #include "core/process/settings.h"
 
@@ -16,7 +16,7 @@
 #include "core/process/context.h"
 #include "core/process/purge.h"
 
-enum option { LOG, DECAY, CACHE_LIMIT, CACHE_SHARE, WARNING, WARNING_BLOCKS, WARNING_AGE, LIMIT, BYTES };
+enum option { LOG, DECAY, CACHE_LIMIT, CACHE_SHARE, WARNING, WARNING_BLOCKS, WARNING_AGE, LIMIT, BYTES, COUNT };
 
 /* The values that config takes, too: what comes from outside is not believed. */
 static const struct {
@@ -33,6 +33,7 @@ static const struct {
     [WARNING_AGE] = {"share.limbo_warning_age", 86400 * GS_NS_PER_S, false},
     [LIMIT] = {"share.limbo_limit", UINT64_MAX, true},
     [BYTES] = {"registrations.bytes", UINT64_MAX, false},
+    [COUNT] = {"registrations.count", 1048576, false},
 };
 
 #define ROWS (sizeof rows / sizeof *rows)
@@ -99,6 +100,8 @@ static uint64_t set(struct gs_core *core, enum option option, uint64_t value)
         return set_cache(core, option, value);
     case BYTES:
         return gs_regcache_set_bytes(core->regcache, value);
+    case COUNT:
+        return gs_regcache_set_count(core->regcache, value);
     default:
         return set_limbo(core, option, value);
     }

@@ -21,7 +21,7 @@ bool gs_releasing_here(void)
 
 static size_t unmap_chunk(struct gs_core *core, struct gs_chunk *chunk)
 {
-    void (*unmapping)(uint64_t, size_t) = __atomic_load_n(&core->unmapping, __ATOMIC_ACQUIRE);
+    void (*unmapping)(uint64_t, size_t) = __atomic_load_n(&core->programs.unmapping, __ATOMIC_ACQUIRE);
     struct gs_trace_mark mark;
     size_t bytes = 0;
 

@@ -54,16 +54,26 @@ void gs_regcache_limit_bytes(struct gs_regcache *cache, uint64_t bytes)
     gs_lock_release(&cache->lock);
 }
 
-uint64_t gs_regcache_set_bytes(struct gs_regcache *cache, uint64_t bytes)
+static uint64_t set_limit(struct gs_regcache *cache, uint64_t *limit, uint64_t value)
 {
     uint64_t before;
 
     gs_lock_take(&cache->lock);
-    before = cache->wanted_bytes;
-    cache->wanted_bytes = bytes;
+    before = *limit;
+    *limit = value;
     gs_reg_weigh_locked(cache);
     gs_lock_release(&cache->lock);
     return before;
+}
+
+uint64_t gs_regcache_set_bytes(struct gs_regcache *cache, uint64_t bytes)
+{
+    return set_limit(cache, &cache->wanted_bytes, bytes);
+}
+
+uint64_t gs_regcache_set_count(struct gs_regcache *cache, uint64_t count)
+{
+    return set_limit(cache, &cache->limit_count, count);
 }
 
 bool gs_regcache_empty(const struct gs_regcache *cache)

@@ -176,6 +176,14 @@ void gs_share_chunk_gone(struct gs_share *share, uint64_t chunk_id)
     errno = saved;
 }
 
+bool gs_chunk_fds_give_up(struct gs_share *share)
+{
+    bool any = count_kept(share) > 0;
+
+    shrink(share, 0);
+    return any;
+}
+
 void gs_chunk_fds_free(struct gs_share *share)
 {
     shrink(share, 0);

@@ -122,37 +122,45 @@ void gs_conn_wait_any(const int *sockets, unsigned count, uint64_t ns)
 
 /* ---- Messages ------------------------------------------------------------------------------- */
 
-int gs_wire_send(int socket, const union gs_wire_message *message, int fd)
+int gs_wire_send_all(int socket, const union gs_wire_message *message,
+                     const struct gs_wire_fds *fds)
 {
-    char control[CMSG_SPACE(sizeof fd)] __attribute__((aligned(sizeof(struct cmsghdr)))) = {0};
+    char control[CMSG_SPACE(GS_PIECES_MAX * sizeof(int))]
+        __attribute__((aligned(sizeof(struct cmsghdr)))) = {0};
     struct iovec part = {.iov_base = (void *)message, .iov_len = message->head.size};
     struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
+    size_t size = fds->count * sizeof *fds->fd;
     ssize_t sent;
 
-    if (fd >= 0) {
+    if (fds->count > 0) {
         struct cmsghdr *attached;
 
         header.msg_control = control;
-        header.msg_controllen = sizeof control;
+        header.msg_controllen = CMSG_SPACE(size);
         attached = CMSG_FIRSTHDR(&header);
         attached->cmsg_level = SOL_SOCKET;
         attached->cmsg_type = SCM_RIGHTS;
-        attached->cmsg_len = CMSG_LEN(sizeof fd);
-        memcpy(CMSG_DATA(attached), &fd, sizeof fd);
+        attached->cmsg_len = CMSG_LEN(size);
+        memcpy(CMSG_DATA(attached), fds->fd, size);
     }
     do
         sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
     while (sent < 0 && errno == EINTR);
-    if (sent < 0 && fd >= 0 && errno == EPERM) /* the other side takes none, or not yet */
+    if (sent < 0 && fds->count > 0 && errno == EPERM) /* the other side takes none, or not yet */
         return -ETOOMANYREFS;
     return sent < 0 ? -errno : 0;
 }
 
-/* What came with a message: the only descriptor, or -1. More than one is not in the protocol; then
- * all of them go and *ret_many is set. */
-static int take_fds(struct msghdr *header, int socket, bool *ret_many)
+int gs_wire_send(int socket, const union gs_wire_message *message, int fd)
 {
-    int kept = -1, seen = 0;
+    return gs_wire_send_all(socket, message,
+                            &(struct gs_wire_fds){.count = fd >= 0, .fd = {fd}});
+}
+
+/* What came with a message; returns how many. */
+static unsigned take_fds(struct msghdr *header, int ret_fds[FDS_MAX])
+{
+    unsigned taken = 0;
 
     for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c; c = CMSG_NXTHDR(header, c)) {
         size_t count;
@@ -160,22 +168,18 @@ static int take_fds(struct msghdr *header, int socket, bool *ret_many)
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
             continue;
         count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        for (size_t i = 0; i < count; i++) {
-            int fd;
+        if (count > FDS_MAX - taken) /* there is room for no more */
+            count = FDS_MAX - taken;
+        memcpy(&ret_fds[taken], CMSG_DATA(c), count * sizeof(int));
+        taken += (unsigned)count;
+    }
+    return taken;
+}
 
-            memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
-            if (seen++ == 0)
-                kept = fd;
-            else
-                gs_discard(fd, gs_conn_who(socket).uid);
-        }
-    }
-    *ret_many = seen > 1;
-    if (seen > 1) {
-        gs_discard(kept, gs_conn_who(socket).uid);
-        kept = -1;
-    }
-    return kept;
+static void discard_all(int socket, const int *fds, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        gs_discard(fds[i], gs_conn_who(socket).uid);
 }
 
 /* As recvmsg, without waiting, and with what the other side said before it hung up. */
@@ -195,43 +199,69 @@ static ssize_t receive(int socket, struct msghdr *header, int flags)
 /*
  * A message is looked at before it is taken. The kernel closes what came along and found no room
  * here, and that may take as long as its sender likes; what is still in the socket, or is here
- * already, it does not.
+ * already, it does not. `ret_fds` NULL: none is wanted, nor made room for.
  */
-int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd)
+static int receive_message(int socket, union gs_wire_message *ret_message,
+                           struct gs_wire_fds *ret_fds)
 {
     char control[CMSG_SPACE(FDS_MAX * sizeof(int))]
         __attribute__((aligned(sizeof(struct cmsghdr))));
     struct iovec part = {.iov_base = ret_message, .iov_len = sizeof *ret_message};
     struct msghdr header = {.msg_iov = &part,
                             .msg_iovlen = 1,
-                            .msg_control = ret_fd ? control : NULL,
-                            .msg_controllen = ret_fd ? sizeof control : 0};
+                            .msg_control = ret_fds ? control : NULL,
+                            .msg_controllen = ret_fds ? sizeof control : 0};
     struct msghdr none = {0};
     ssize_t got = receive(socket, &header, MSG_PEEK);
     bool many, lacks, sound;
-    int fd;
+    int fds[FDS_MAX];
+    unsigned count;
 
-    if (ret_fd)
-        *ret_fd = -1;
     if (got < 0)
         return (int)got;
-    fd = take_fds(&header, socket, &many);
+    count = take_fds(&header, fds);
     lacks = header.msg_flags & MSG_CTRUNC;
-    /* No message of ours is empty, so nothing is lost by taking an empty one for the end. */
-    sound = !many && !(header.msg_flags & MSG_TRUNC) && gs_wire_valid(ret_message, (size_t)got);
+    sound = !(header.msg_flags & MSG_TRUNC) && gs_wire_valid(ret_message, (size_t)got);
+    many = count > (sound && ret_message->head.type == GS_WIRE_PIECES ? GS_PIECES_MAX : 1);
+    sound &= !many;
     if (!lacks)
         receive(socket, &none, 0);
-    if (fd >= 0 && (lacks || !sound)) {
-        gs_discard(fd, gs_conn_who(socket).uid);
-        fd = -1;
+    if (lacks || !sound) {
+        discard_all(socket, fds, count);
+        count = 0;
     }
     if (!sound && got > 0 && gs_wire_is_of_another_version(ret_message, (size_t)got))
         return -EPROTONOSUPPORT;
+    /* No message of ours is empty, so nothing is lost by taking an empty one for the end. */
     if (!sound)
         return got == 0 && !lacks && !many ? -ENOTCONN : -EPROTO;
     if (lacks)
-        return ret_fd ? -EMFILE : -EPROTO;
-    if (ret_fd)
-        *ret_fd = fd;
+        return ret_fds ? -EMFILE : -EPROTO;
+    if (ret_fds) {
+        ret_fds->count = count;
+        memcpy(ret_fds->fd, fds, count * sizeof *fds);
+    }
     return 0;
+}
+
+int gs_wire_receive_all(int socket, union gs_wire_message *ret_message,
+                        struct gs_wire_fds *ret_fds)
+{
+    ret_fds->count = 0;
+    return receive_message(socket, ret_message, ret_fds);
+}
+
+int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd)
+{
+    struct gs_wire_fds fds = {0};
+    int error = receive_message(socket, ret_message, ret_fd ? &fds : NULL);
+
+    if (!ret_fd)
+        return error;
+    if (fds.count > 0 && ret_message->head.type == GS_WIRE_PIECES) {
+        discard_all(socket, fds.fd, fds.count);
+        fds.count = 0;
+    }
+    *ret_fd = fds.count > 0 ? fds.fd[0] : -1;
+    return error;
 }

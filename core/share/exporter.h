@@ -39,6 +39,7 @@ struct gs_export {
     bool queued[GS_WORKS]; /* the share thread is to do something about it */
     struct gs_export *next_work[GS_WORKS];
     uint64_t freed_ns; /* 0: the program has it */
+    unsigned going; /* of a strip: calls that may end it */
     struct gs_export_place grace; /* freed and never opened: by the time of the free */
     struct gs_export_place ended; /* its end is to be told of */
     bool limbo; /* freed, and held or pinned: in the list of such, */
@@ -61,8 +62,8 @@ void gs_names_forget_locked(struct gs_share *share);
 /* Answers, as gs_client_serve. */
 bool gs_name_came(struct gs_share *share, struct gs_client *client,
                   const struct gs_wire_name *message);
-bool gs_find_came(struct gs_share *share, struct gs_client *client,
-                  const struct gs_wire_find *message);
+bool gs_look_up_came(struct gs_share *share, struct gs_client *client,
+                     const struct gs_wire_look_up *message);
 bool gs_unname_came(struct gs_share *share, struct gs_client *client,
                     const struct gs_wire_unname *message);
 void gs_names_free(struct gs_share *share);
@@ -97,9 +98,29 @@ void gs_chunk_fd_keep(struct gs_share *share, const struct gs_export *export,
 bool gs_chunk_fd_has_room(const struct gs_share *share);
 /* Whether a descriptor made ahead of the first open would be kept, and there is none. */
 bool gs_chunk_fd_wanted(struct gs_share *share, const struct gs_export *export);
+/* Closes those that are kept, where no descriptor is left for something else; false: there were none. */
+bool gs_chunk_fds_give_up(struct gs_share *share);
 void gs_chunk_fds_free(struct gs_share *share);
 
+/* strip.c */
+static inline bool gs_export_is_strip(const struct gs_export *export)
+{
+    return export->source.strip != NULL;
+}
+/* Lock held. It is not to be opened, nor is any more of it to be given: it has gone, or is going. */
+static inline bool gs_strip_is_stale_locked(const struct gs_export *export)
+{
+    return gs_export_is_strip(export) && (export->freed_ns || export->going > 0);
+}
+/* FETCH, as gs_client_serve. */
+bool gs_strip_fetch_came(struct gs_share *share, struct gs_client *client,
+                         const struct gs_wire_fetch *fetch);
+
 /* exports.c */
+/* With the lock held: its holders are to give it back as soon as they can. */
+void gs_export_recall_locked(struct gs_share *share, struct gs_export *export);
+/* The same. Frees a strip that has gone, and that nobody holds or is at any more. */
+void gs_export_end_strip_locked(struct gs_share *share, struct gs_export *export);
 /* The share thread: does a part of the work that exports ask for; when to come again. */
 uint64_t gs_exports_work(struct gs_share *share, uint64_t now);
 /* The export that these bytes are the handle of, pinned, or NULL. */
@@ -301,6 +322,10 @@ uint64_t gs_client_uncrowd(struct gs_client *client, uint64_t now);
  * where his user, another than this process's, has left as many unread as he may. */
 int gs_client_send(struct gs_share *share, struct gs_client *client,
                    const union gs_wire_message *message, int fd);
+/* The same of several, as many as gs_client_may_send told before, of `most` that are wanted. */
+unsigned gs_client_may_send(struct gs_share *share, struct gs_client *client, unsigned most);
+int gs_client_send_all(struct gs_share *share, struct gs_client *client,
+                       const union gs_wire_message *message, const struct gs_wire_fds *fds);
 /* Ends its connection; and the same where the program has closed the descriptor. */
 void gs_client_hang_up(struct gs_share *share, struct gs_client *client);
 void gs_client_lost(struct gs_client *client);
@@ -412,10 +437,15 @@ void gs_report_client(const struct gs_client *client, uint64_t now,
 bool gs_report(struct gs_share *share, struct gs_client *client,
                const struct gs_wire_query *query);
 
+/* find.c: answers, as gs_client_serve. */
+bool gs_find(struct gs_share *share, struct gs_client *client, const struct gs_wire_find *find);
+
 /* serve.c: does what a message asks for. *fd came with it; where it is taken it becomes -1. False:
  * the client is to go, it broke the protocol or does not read. */
 bool gs_client_serve(struct gs_share *share, struct gs_client *client,
                      const union gs_wire_message *message, int *fd);
+/* Why something could not be sent with a descriptor, for who is told so. */
+enum gs_wire_reason gs_reason_of_send(int error);
 /* One reference more of the export, or NULL without host memory. */
 struct gs_reference *gs_reference_add(struct gs_client *client, struct gs_export *export);
 

@@ -106,8 +106,13 @@ uint64_t gs_exports_work(struct gs_share *share, uint64_t now)
     return now;
 }
 
-/* Called with the lock held: its holders are to give it back as soon as they can. */
-static void recall_locked(struct gs_share *share, struct gs_export *export)
+static void export_free(struct gs_export *export)
+{
+    gs_share_strip_unref(export->source.strip);
+    free(export);
+}
+
+void gs_export_recall_locked(struct gs_share *share, struct gs_export *export)
 {
     if (export->recalled || export->references == 0)
         return;
@@ -155,7 +160,7 @@ gs_status gs_share_export(struct gs_share *share, const struct gs_share_source *
     if (!export)
         return status == GS_OK ? no_host_memory(share) : status;
     export->source = *source;
-    export->read_only = share->options.read_only;
+    export->read_only = share->options.read_only || source->read_only;
     export->key.id = __atomic_add_fetch(&share->exporter.next_export, 1, __ATOMIC_RELAXED);
     memcpy(export->key.instance, share->instance, sizeof export->key.instance);
     if (!write_ipc_handle(share, export)) {
@@ -173,6 +178,8 @@ gs_status gs_share_export(struct gs_share *share, const struct gs_share_source *
         free(export);
         return no_host_memory(share);
     }
+    if (gs_export_is_strip(export))
+        gs_share_strip_ref(export->source.strip);
     *ret_export = export;
     return GS_OK;
 }
@@ -181,7 +188,7 @@ void gs_share_given_out(struct gs_share *share, struct gs_export *export)
 {
     int saved = errno;
 
-    if (!share->options.export_ahead && !share->options.broker)
+    if ((!share->options.export_ahead && !share->options.broker) || gs_export_is_strip(export))
         return;
     gs_lock_take(&share->lock);
     export->given_out = true;
@@ -253,7 +260,7 @@ void gs_share_freed(struct gs_share *share, struct gs_export *export, uint64_t f
 
     gs_lock_take(&share->lock);
     __atomic_store_n(&export->freed_ns, freed_ns, __ATOMIC_RELAXED); /* gs_report looks unlocked */
-    recall_locked(share, export);
+    gs_export_recall_locked(share, export);
     gs_limbo_note_locked(share, export);
     sooner = gs_names_end_locked(share, export);
     if (!export->opened && share->options.grace_ns > 0)
@@ -327,7 +334,7 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_export *export)
     unopened = export->freed_ns && !export->opened;
     export->wanted |= held;
     if (held)
-        recall_locked(share, export);
+        gs_export_recall_locked(share, export);
     else if (!in_grace) {
         gs_names_end_locked(share, export);
         gs_broker_take_back_locked(share, export);
@@ -340,7 +347,7 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_export *export)
         return false;
     if (unopened)
         gs_say_unopened(share);
-    free(export);
+    export_free(export);
     return true;
 }
 
@@ -358,7 +365,7 @@ struct gs_export *gs_export_pin(struct gs_share *share,
     gs_lock_take(&share->lock);
     HASH_FIND(hh, share->exporter.exports, &key, sizeof key, export);
     if (export && (!gs_bytes_equal(ipc_handle, export->ipc_handle, GS_IPC_HANDLE_SIZE) ||
-                  gs_export_is_stale(share, export)))
+                  gs_export_is_stale(share, export) || gs_strip_is_stale_locked(export)))
         export = NULL;
     if (export)
         gs_export_pin_locked(share, export);
@@ -366,9 +373,21 @@ struct gs_export *gs_export_pin(struct gs_share *share,
     return export;
 }
 
+void gs_export_end_strip_locked(struct gs_share *share, struct gs_export *export)
+{
+    if (!export->freed_ns || export->references > 0 || export->pins > 0)
+        return;
+    HASH_DEL(share->exporter.exports, export);
+    export_free(export);
+}
+
 /* Called with the lock held. A withdrawal may have met what is gone now. */
 static void note_unheld(struct gs_share *share, struct gs_export *export)
 {
+    if (gs_export_is_strip(export)) {
+        gs_export_end_strip_locked(share, export);
+        return;
+    }
     if (export->references > 0 || export->pins > 0)
         return;
     gs_export_ended_locked(share, export);
@@ -391,7 +410,7 @@ void gs_export_take_up(struct gs_share *share, struct gs_export *export)
     gs_limbo_note_locked(share, export);
     export->recalled = false;
     if (export->freed_ns || export->wanted)
-        recall_locked(share, export);
+        gs_export_recall_locked(share, export);
     gs_lock_release(&share->lock);
 }
 
@@ -406,7 +425,7 @@ void gs_export_unpin(struct gs_share *share, struct gs_export *export, bool gran
         export->recalled = false; /* the newest holder was not asked */
     }
     if (export->freed_ns || export->wanted)
-        recall_locked(share, export);
+        gs_export_recall_locked(share, export);
     note_unheld(share, export);
     gs_lock_release(&share->lock);
 }
@@ -427,6 +446,6 @@ void gs_exports_free(struct gs_share *share)
     HASH_ITER(hh, share->exporter.exports, export, next)
     {
         HASH_DEL(share->exporter.exports, export);
-        free(export);
+        export_free(export);
     }
 }

@@ -103,25 +103,54 @@ static gs_status take_room(struct gs_share *share, struct gs_room *room, size_t 
     return GS_OK;
 }
 
-static gs_status map_handle(struct gs_share *share, struct gs_import *import, CUdevice device,
-                            struct gs_room *room)
+gs_status gs_import_begin(struct gs_share *share, const struct gs_wire_grant *grant,
+                          struct gs_room *room, struct gs_import **ret_import)
 {
-    const struct gs_driver *driver = share->driver;
+    struct gs_import *import = record_new(share);
     CUdeviceptr base;
     gs_status status;
 
+    if (!import)
+        return GS_NO_HOST_MEMORY;
+    import->span.size = grant->chunk_size;
+    import->chunk_id = grant->chunk_id;
+    import->strip = grant->pieces > 0;
+    import->read_only = grant->read_only || share->options.read_only;
+    import->strict = grant->strict;
+    import->cached = import->unwanted = false;
+    __atomic_store_n(&import->devices, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&import->homes, 0, __ATOMIC_RELAXED);
+    memcpy(import->uuid, grant->uuid, sizeof import->uuid);
     status = take_room(share, room, import->span.size, &base);
-    if (status != GS_OK)
-        return status;
-    status = driver->mem_map(base, import->span.size, 0, import->handle, 0);
     if (status == GS_OK) {
         import->span.base = base;
-        status = gs_import_allow(share, import, device);
-        if (status == GS_OK)
-            return GS_OK;
-        driver->mem_unmap(base, import->span.size);
+        *ret_import = import;
+        return GS_OK;
     }
-    driver->mem_address_free(base, import->span.size);
+    gs_lock_take(&share->opener.lock);
+    gs_import_recycle_locked(share, import);
+    gs_lock_release(&share->opener.lock);
+    return status;
+}
+
+void gs_import_abandon(struct gs_share *share, struct gs_import *import)
+{
+    share->driver->mem_address_free(import->span.base, import->span.size);
+    gs_lock_take(&share->opener.lock);
+    gs_import_recycle_locked(share, import);
+    gs_lock_release(&share->opener.lock);
+}
+
+static gs_status map_handle(struct gs_share *share, struct gs_import *import, CUdevice device)
+{
+    const struct gs_driver *driver = share->driver;
+    gs_status status = driver->mem_map(import->span.base, import->span.size, 0, import->handle, 0);
+
+    if (status != GS_OK)
+        return status;
+    status = gs_import_allow(share, import, device);
+    if (status != GS_OK)
+        driver->mem_unmap(import->span.base, import->span.size);
     return status;
 }
 
@@ -129,36 +158,28 @@ gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *gran
                         CUdevice device, struct gs_room *room, struct gs_open_steps *steps,
                         struct gs_import **ret_import)
 {
+    CUmemGenericAllocationHandle handle;
     struct gs_import *import;
     gs_status status;
 
     if (!gs_memory_may_be_drivers(fd))
         return GS_UNREACHABLE;
-    import = record_new(share);
-    if (!import)
-        return GS_NO_HOST_MEMORY;
-    import->span.size = grant->chunk_size;
-    import->chunk_id = grant->chunk_id;
-    import->read_only = grant->read_only || share->options.read_only;
-    import->strict = grant->strict;
-    import->cached = import->unwanted = false;
-    __atomic_store_n(&import->devices, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&import->homes, 0, __ATOMIC_RELAXED);
-    memcpy(import->uuid, grant->uuid, sizeof import->uuid);
-    status = share->driver->mem_import(&import->handle, (void *)(uintptr_t)fd,
+    status = share->driver->mem_import(&handle, (void *)(uintptr_t)fd,
                                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     steps->imported = gs_now_ns();
+    if (status != GS_OK)
+        return status;
+    status = gs_import_begin(share, grant, room, &import);
     if (status == GS_OK) {
-        status = map_handle(share, import, device, room);
+        import->handle = handle;
+        status = map_handle(share, import, device);
         if (status == GS_OK) {
             *ret_import = import;
             return GS_OK;
         }
-        share->driver->mem_release(import->handle);
+        gs_import_abandon(share, import);
     }
-    gs_lock_take(&share->opener.lock);
-    gs_import_recycle_locked(share, import);
-    gs_lock_release(&share->opener.lock);
+    share->driver->mem_release(handle);
     return status;
 }
 
@@ -173,7 +194,7 @@ void gs_import_unmap(struct gs_share *share, struct gs_import *import)
 
     if (result == CUDA_SUCCESS)
         result = driver->mem_address_free(import->span.base, import->span.size);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS && !import->strip)
         result = driver->mem_release(import->handle);
     if (result == CUDA_ERROR_DEINITIALIZED) /* the process ends: the driver gave it back itself */
         return;
@@ -224,9 +245,21 @@ static unsigned first_above(const struct gs_import *import, CUdeviceptr address)
     return low;
 }
 
+/* Where it is, or is to be. */
+static unsigned place_of(const struct gs_import *import, const struct gs_opened *opened)
+{
+    unsigned at = 0;
+
+    if (!import->strip)
+        return first_above(import, opened->address);
+    while (at < import->count && import->sorted[at] != opened)
+        at++;
+    return at;
+}
+
 gs_status gs_import_add_locked(struct gs_import *import, struct gs_opened *opened)
 {
-    unsigned at = first_above(import, opened->address);
+    unsigned at = place_of(import, opened);
 
     if (at < import->count && import->sorted[at]->address < opened->address + opened->size)
         return GS_UNREACHABLE;
@@ -248,7 +281,7 @@ gs_status gs_import_add_locked(struct gs_import *import, struct gs_opened *opene
 
 void gs_import_remove_locked(struct gs_import *import, struct gs_opened *opened)
 {
-    unsigned at = first_above(import, opened->address);
+    unsigned at = place_of(import, opened);
 
     import->count--;
     memmove(&import->sorted[at], &import->sorted[at + 1],
@@ -257,9 +290,25 @@ void gs_import_remove_locked(struct gs_import *import, struct gs_opened *opened)
 
 struct gs_opened *gs_import_at_locked(const struct gs_import *import, CUdeviceptr address)
 {
-    unsigned at = first_above(import, address);
+    unsigned at = 0;
 
+    if (import->strip) {
+        while (at + 1 < import->count && import->sorted[at]->count == 0)
+            at++;
+        return at < import->count ? import->sorted[at] : NULL;
+    }
+    at = first_above(import, address);
     if (at == import->count || import->sorted[at]->address > address)
         return NULL;
     return import->sorted[at];
+}
+
+struct gs_opened *gs_import_started_locked(const struct gs_import *import, CUdeviceptr start)
+{
+    struct gs_opened *opened = import->strip ? NULL : gs_import_at_locked(import, start);
+
+    for (unsigned at = 0; import->strip && at < import->count && !opened; at++)
+        if (import->sorted[at]->start == start && import->sorted[at]->count > 0)
+            opened = import->sorted[at];
+    return opened && opened->start == start && opened->count > 0 ? opened : NULL;
 }

@@ -12,6 +12,7 @@
  *     client.c   what is said on one                import.c   chunks mapped here
  *     lives.c    whether its process lives          idle.c     closed, kept for the next open
  *     serve.c    answers to messages                cached.c   cached chunks, without a reference
+ *     strip.c    the program's own mappings         fetch.c    their pieces
  *     quota.c    what each user takes               closing.c  references on their way back
  *     publish.c, confirm.c                          flushed.c  they are back
  *                exports published to a broker,
@@ -28,7 +29,8 @@
  *     place.c    when this process's socket is put up, and again
  *     limbo.c    too much freed and held
  *     held.c     who has what is freed, for the log
- *     report.c   who holds what
+ *     report.c, find.c
+ *                who holds what
  *
  * All of that is messages, time and events. What the kernel is asked stands in the system files:
  *
@@ -193,6 +195,7 @@ struct gs_clients {
     uint64_t lost_look_ns; /* when to look whether the program has closed connections */
     struct gs_share_stats stats; /* as they were told last, */
     uint64_t stats_due_ns;       /* and are told until then */
+    uint64_t find_due_ns;        /* a block is looked for by address again */
 };
 
 /* Other processes on a full GPU, and this one (pressure.c, pressure_ask.c). */

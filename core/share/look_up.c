@@ -1,5 +1,5 @@
 /*
- * Looking a name up (names.c): all who may have it are asked at once, by FIND, and the newest is taken;
+ * Looking a name up (names.c): all who may have it are asked at once, by LOOK_UP, and the newest is taken;
  * and the name's end, or what was published anew, is told them the same way, by UNNAME.
  *
  * What they say is as good as they are: of this user's own processes and of brokers it is believed
@@ -74,7 +74,7 @@ static bool take_named(struct inquiry *inquiry, const struct asked *asked,
     if (named->state == GS_NAMED_NONE)
         return true;
     if (named->state > GS_NAMED_OF_OTHERS || !gs_naming_is_good(&found->naming) ||
-        memcmp(found->naming.name, inquiry->question->find.name, GS_NAME_SIZE) != 0 ||
+        memcmp(found->naming.name, inquiry->question->look_up.name, GS_NAME_SIZE) != 0 ||
         (named->state == GS_NAMED_HERE && found->offset >= found->size))
         return false;
     if (!is_better(inquiry, named, uid))
@@ -239,8 +239,8 @@ enum gs_look_up gs_share_look_up(struct gs_share *share, const char *name,
     enum gs_look_up outcome = GS_LOOK_NONE;
     int saved = errno;
 
-    gs_wire_start(&question, GS_WIRE_FIND, 1);
-    strncpy(question.find.name, name, GS_NAME_SIZE - 1);
+    gs_wire_start(&question, GS_WIRE_LOOK_UP, 1);
+    strncpy(question.look_up.name, name, GS_NAME_SIZE - 1);
     inquiry = inquire(share, &question, GS_NAME_ANSWER_NS);
     if (!inquiry)
         return GS_LOOK_SILENT;

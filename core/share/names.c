@@ -2,7 +2,7 @@
  * Names of exports: a block is found again by a word that its program chose.
  *
  *   gs_share_name ──► this table ── NAME, NAME 0 ──► the broker's table     until the block is freed,
- *        FIND ──────────┘                 FIND ─────────┘                   or the name taken back
+ *     LOOK_UP ──────────┘              LOOK_UP ─────────┘                   or the name taken back
  *
  * A name is one user's: each may have the same. It stands in the table of the process that published
  * it, which ends with that process and leaves nothing behind, and in its broker's, which serves the
@@ -388,7 +388,7 @@ static bool leads(const struct gs_name *name)
             gs_publisher_confirms(name->export->publisher, name->export));
 }
 
-static bool is_behind(const struct gs_name_key *key, const struct gs_wire_find *find)
+static bool is_behind(const struct gs_name_key *key, const struct gs_wire_look_up *find)
 {
     int order = strcmp(key->name, find->name);
 
@@ -414,7 +414,7 @@ static bool is_better(const struct gs_name *name, const struct gs_name *best,
 
 static const struct gs_name *sought_locked(const struct gs_share *share,
                                            const struct gs_client *client,
-                                           const struct gs_wire_find *find)
+                                           const struct gs_wire_look_up *find)
 {
     const struct gs_name *name, *found = NULL;
 
@@ -457,8 +457,8 @@ static void fill(const struct gs_share *share, const struct gs_name *name, bool 
     found->kept = share->options.is_broker || (name->kept && export->brokered);
 }
 
-bool gs_find_came(struct gs_share *share, struct gs_client *client,
-                  const struct gs_wire_find *find)
+bool gs_look_up_came(struct gs_share *share, struct gs_client *client,
+                     const struct gs_wire_look_up *find)
 {
     union gs_wire_message message;
     const struct gs_name *name;

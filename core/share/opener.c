@@ -110,7 +110,9 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
     }
     ret->steps.answered = gs_now_ns();
     ret->fresh = !ret->import;
-    if (ret->fresh)
+    if (ret->fresh && ret->grant.pieces > 0)
+        status = gs_strip_map(share, remote, &ret->grant, device, &room, &ret->steps, &ret->import);
+    else if (ret->fresh)
         status = gs_import_map(share, &ret->grant, fd, device, &room, &ret->steps, &ret->import);
     else if (import_fits(ret->import, &ret->grant))
         status = gs_import_allow(share, ret->import, device);
@@ -140,7 +142,8 @@ static gs_status enter_locked(struct gs_share *share, struct gs_remote *remote,
     opened->remote = remote;
     opened->import = granted->import;
     opened->connection = remote->connection;
-    opened->address = granted->import->span.base + granted->grant.offset;
+    opened->start = granted->import->span.base + granted->grant.offset;
+    opened->address = granted->import->strip ? granted->import->span.base : opened->start;
     opened->size = granted->grant.size;
     opened->id = ++share->opener.next_import;
     opened->count = 1;
@@ -202,7 +205,7 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_remote *remot
         }
         status = enter_locked(share, remote, &granted, opened);
         if (status == GS_OK) {
-            *ret_address = opened->address;
+            *ret_address = opened->start;
             return GS_OK;
         }
         gs_lock_release(&share->opener.lock);
@@ -236,7 +239,7 @@ static gs_status count_locked(struct gs_share *share, struct gs_opened *opened, 
     else if (opened->count == 0)
         gs_closing_stop_locked(share, opened);
     opened->count++;
-    *ret_address = opened->address;
+    *ret_address = opened->start;
     return GS_OK;
 }
 
@@ -389,6 +392,7 @@ gs_status gs_share_close(struct gs_share *share, CUdeviceptr address)
 {
     int saved = errno;
     gs_status status = GS_NOT_OURS;
+    const struct gs_import *import;
     struct gs_opened *opened;
     bool has_thread;
 
@@ -396,8 +400,9 @@ gs_status gs_share_close(struct gs_share *share, CUdeviceptr address)
         return GS_NOT_OURS;
     has_thread = gs_opener_has_thread(share);
     gs_lock_take(&share->opener.lock);
-    opened = opened_at_locked(share, address);
-    if (opened && opened->address == address) {
+    import = import_locked(share, address);
+    opened = import ? gs_import_started_locked(import, address) : NULL;
+    if (opened) {
         if (--opened->count == 0) {
             if (has_thread)
                 gs_idle_start_locked(share, opened);

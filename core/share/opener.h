@@ -43,6 +43,8 @@ struct gs_remote {
     uint64_t absent_ns; /* since when nobody is there to tell; 0: somebody was */
     bool busy;          /* one thread works with it, without the lock */
     bool noticed;       /* something came while it was busy: the thread looks again */
+    uint64_t fetching;   /* a strip whose pieces are on their way, 0: none. Called back meanwhile it is
+                          * refused with the next ones */
     uint64_t flush;      /* a FLUSH to be answered, 0: none; under the lock, busy or not */
     uint64_t flushed_ns; /* the last answer */
     unsigned opened_count;
@@ -59,7 +61,8 @@ struct gs_import {
     uint64_t connection;
     uint64_t chunk_id;
     unsigned char uuid[16];
-    CUmemGenericAllocationHandle handle;
+    CUmemGenericAllocationHandle handle; /* of a strip none: its pieces' were released when mapped */
+    bool strip;
     bool read_only;
     bool strict;   /* is not kept without a reference */
     bool cached;   /* no block of it is held; in the list of cached ones, since: */
@@ -68,7 +71,7 @@ struct gs_import {
     struct gs_import *cached_older, *cached_newer;
     uint64_t devices; /* atomic; bit d: device d has access, */
     uint64_t homes;   /* and has opened a block; atomic as well */
-    struct gs_opened **sorted; /* by address */
+    struct gs_opened **sorted; /* by address; of a strip as they came */
     unsigned count, room;
     struct gs_import *next;
 };
@@ -109,6 +112,7 @@ struct gs_opened {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
     size_t size;
+    CUdeviceptr start; /* what its program was told: of a strip the piece, else the address */
     uint64_t id;
     uint64_t count; /* opens minus closes; 0: idle or closing */
     bool idle;      /* in the list of idle ones, since: */
@@ -202,9 +206,26 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
                             const struct gs_ipc_handle *ipc_handle, const unsigned char *bytes,
                             bool want_fd, struct gs_room *room, struct gs_wire_grant *ret_grant,
                             int *ret_fd);
+/* For files that ask for something else, the remote busy by this thread: sends, waiting for room up to
+ * `deadline`. Then the answer: 0 with a message, -ETIMEDOUT, or another negative errno when the
+ * connection has ended. -EMFILE: there is no room for the descriptors of an answer, this one or one
+ * that came too late. And what a REFUSE comes to; it is said. */
+int gs_remote_send(const struct gs_remote *remote, const union gs_wire_message *message, int fd,
+                   uint64_t deadline);
+int gs_remote_answer(struct gs_share *share, struct gs_remote *remote, uint64_t deadline,
+                     union gs_wire_message *ret_message, struct gs_wire_fds *ret_fds);
+gs_status gs_remote_refused(struct gs_share *share, const struct gs_wire_refuse *refuse);
+/* Closes what the exporter sent; there is none afterwards. */
+void gs_remote_discard(const struct gs_remote *remote, struct gs_wire_fds *fds);
 /* The program has closed the connection: another one takes its place, or he who has the memory has
  * ended and all is lost. */
 gs_status gs_remote_resume(struct gs_share *share, struct gs_remote *remote);
+
+/* fetch.c */
+/* As gs_import_map, of a strip: fetches its pieces. */
+gs_status gs_strip_map(struct gs_share *share, struct gs_remote *remote,
+                       const struct gs_wire_grant *grant, CUdevice device, struct gs_room *room,
+                       struct gs_open_steps *steps, struct gs_import **ret_import);
 
 /* import.c */
 struct gs_import *gs_import_find(struct gs_remote *remote, uint64_t chunk_id);
@@ -212,6 +233,11 @@ struct gs_import *gs_import_find(struct gs_remote *remote, uint64_t chunk_id);
  * is alone in it, or small. Who waits for a grant has the time, and it wakes the driver's caches. */
 void gs_room_make(struct gs_share *share, uint64_t size, struct gs_room *room);
 void gs_room_free(struct gs_share *share, struct gs_room *room);
+/* A record for what was granted, at reserved addresses: the room, if that is of its size. Mapped, it is
+ * an import; else it is given up. */
+gs_status gs_import_begin(struct gs_share *share, const struct gs_wire_grant *grant,
+                          struct gs_room *room, struct gs_import **ret_import);
+void gs_import_abandon(struct gs_share *share, struct gs_import *import);
 /* Maps a granted chunk, in the room if that is of its size; `fd` stays the caller's. Nothing is
  * left behind on failure. The import is not in the map nor with its remote yet. */
 gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
@@ -230,7 +256,10 @@ void gs_import_recycle_locked(struct gs_share *share, struct gs_import *import);
  * exporter would say. GS_NO_HOST_MEMORY. */
 gs_status gs_import_add_locked(struct gs_import *import, struct gs_opened *opened);
 void gs_import_remove_locked(struct gs_import *import, struct gs_opened *opened);
+/* The block that covers the address; of a strip, whose blocks all are the strip, one that is open if any
+ * is. And the open one that was told to the program to be there. */
 struct gs_opened *gs_import_at_locked(const struct gs_import *import, CUdeviceptr address);
+struct gs_opened *gs_import_started_locked(const struct gs_import *import, CUdeviceptr start);
 
 /* idle.c, cached.c: all that is kept for the next open goes back; how many blocks or chunks, and their
  * bytes, are added. opener.lock is held. */

@@ -100,13 +100,19 @@ static uint64_t count_unread(const struct gs_share *share)
     return count;
 }
 
-/* Whether one descriptor more may go to the other user. */
-static bool may_send(struct gs_share *share, const struct gs_user *user)
+/* Whether `more` descriptors, one at least, may go to the other user. */
+static bool may_get(const struct gs_share *share, const struct gs_user *user, unsigned more)
 {
-    uint64_t most = gs_fd_limit() / UNREAD_PART + 1;
+    return gs_user_may(user, user->unread + more - 1, count_unread(share) + more - 1,
+                       gs_fd_limit() / UNREAD_PART + 1);
+}
+
+/* The same when what he has read was looked for. */
+static bool may_send(struct gs_share *share, const struct gs_user *user, unsigned more)
+{
     struct gs_client *client, *next;
 
-    if (gs_user_may(user, user->unread, count_unread(share), most))
+    if (may_get(share, user, more))
         return true;
     HASH_ITER(hh, share->clients.first, client, next)
     {
@@ -114,23 +120,37 @@ static bool may_send(struct gs_share *share, const struct gs_user *user)
             count_read(client->user, &client->unread);
     }
     unread_drop(share, false);
-    return gs_user_may(user, user->unread, count_unread(share), most);
+    return may_get(share, user, more);
+}
+
+unsigned gs_client_may_send(struct gs_share *share, struct gs_client *client, unsigned most)
+{
+    while (most > 0 && !gs_user_is_own(client->uid) && !may_send(share, client->user, most))
+        most /= 2;
+    return most;
+}
+
+int gs_client_send_all(struct gs_share *share, struct gs_client *client,
+                       const union gs_wire_message *message, const struct gs_wire_fds *fds)
+{
+    bool counts = fds->count > 0 && !gs_user_is_own(client->uid);
+    int error;
+
+    if (counts && !may_send(share, client->user, fds->count))
+        return -ETOOMANYREFS;
+    error = gs_wire_send_all(client->fd, message, fds);
+    if (!error && counts) {
+        client->unread += fds->count;
+        client->user->unread += fds->count;
+    }
+    return error;
 }
 
 int gs_client_send(struct gs_share *share, struct gs_client *client,
                    const union gs_wire_message *message, int fd)
 {
-    bool counts = fd >= 0 && !gs_user_is_own(client->uid);
-    int error;
-
-    if (counts && !may_send(share, client->user))
-        return -ETOOMANYREFS;
-    error = gs_wire_send(client->fd, message, fd);
-    if (!error && counts) {
-        client->unread++;
-        client->user->unread++;
-    }
-    return error;
+    return gs_client_send_all(share, client, message,
+                              &(struct gs_wire_fds){.count = fd >= 0, .fd = {fd}});
 }
 
 void gs_client_lost(struct gs_client *client)

@@ -144,6 +144,9 @@ void gs_remote_take_other_locked(struct gs_share *share, struct gs_remote *remot
         remote->conn.deaf = true; /* there is nothing else to say but the hang-up */
     else if (message->head.type != GS_WIRE_RECALL && message->head.type != GS_WIRE_UNMAP)
         take_late(remote, message);
+    else if (message->head.type == GS_WIRE_RECALL && remote->fetching &&
+             message->recall.block_id == remote->fetching)
+        return;
     else if (message->head.type == GS_WIRE_UNMAP
                  ? gs_cached_call_back_locked(share, remote, message->unmap.chunk_id)
                  : gs_idle_recall_locked(share, remote, message->recall.block_id))

@@ -17,7 +17,7 @@
 #define EARLY_STEP_NS (5 * GS_NS_PER_MS) /* looking again after this */
 
 /* Sends, waiting for room up to `deadline`. */
-static int send_by(const struct gs_remote *remote, const union gs_wire_message *message, int fd,
+int gs_remote_send(const struct gs_remote *remote, const union gs_wire_message *message, int fd,
                    uint64_t deadline)
 {
     for (;;) {
@@ -44,15 +44,15 @@ static int send_hello(const struct gs_share *share, struct gs_remote *remote, ui
     message.hello.stack = gs_alive_own_stack();
     message.hello.pid = (uint64_t)gs_alive_own_pid();
     strncpy(message.hello.name, program_invocation_short_name, sizeof message.hello.name - 1);
-    error = send_by(remote, &message, pidfd, deadline);
+    error = gs_remote_send(remote, &message, pidfd, deadline);
     if (error == -ETOOMANYREFS) /* the kernel mostly tells who this is */
-        error = send_by(remote, &message, -1, deadline);
+        error = gs_remote_send(remote, &message, -1, deadline);
     gs_fd_drop(pidfd);
     if (error || !__atomic_load_n(&share->opener.forked, __ATOMIC_SEQ_CST))
         return error;
     gs_wire_start(&message, GS_WIRE_FORKED, 0);
     remote->conn.fork_told = true;
-    return send_by(remote, &message, -1, deadline);
+    return gs_remote_send(remote, &message, -1, deadline);
 }
 
 /* Greets over a new connection and takes up what was held over one that the program has closed: 0,
@@ -86,7 +86,7 @@ static int take_up(struct gs_share *share, struct gs_remote *remote)
     for (unsigned i = 0; !error && i <= count; i++) {
         gs_wire_start(&message, GS_WIRE_TAKE_UP, 0);
         message.take_up.block_id = ids[i];
-        error = send_by(remote, &message, -1, remote->deadline_ns);
+        error = gs_remote_send(remote, &message, -1, remote->deadline_ns);
     }
     remote->conn.crossing += count;
     remote->conn.may_hold = count > 0;
@@ -135,7 +135,7 @@ static int send_open(const struct gs_share *share, struct gs_remote *remote,
     memcpy(message.open.ipc_handle, bytes, GS_IPC_HANDLE_SIZE);
     message.open.want_fd = want_fd;
     remote->conn.may_hold = true;
-    return send_by(remote, &message, -1, deadline);
+    return gs_remote_send(remote, &message, -1, deadline);
 }
 
 static bool may_spin(struct gs_share *share, const struct gs_remote *remote)
@@ -162,11 +162,23 @@ static bool look_again(struct gs_share *share, uint64_t *looked, uint64_t *until
     return false;
 }
 
-/* The answer to the last request: 0 with a message, -ETIMEDOUT, or another negative errno when the
- * connection has ended. -EMFILE: there is no room for the descriptor of an answer, this one or one
- * that came too late. */
-static int receive_answer(struct gs_share *share, struct gs_remote *remote, uint64_t deadline,
-                          union gs_wire_message *ret_message, int *ret_fd)
+void gs_remote_discard(const struct gs_remote *remote, struct gs_wire_fds *fds)
+{
+    for (unsigned i = 0; i < fds->count; i++)
+        gs_discard(fds->fd[i], gs_conn_who(remote->conn.fd).uid);
+    fds->count = 0;
+}
+
+/* What is no answer to the last request. */
+static void take_other(struct gs_share *share, struct gs_remote *remote,
+                       const union gs_wire_message *message, struct gs_wire_fds *fds)
+{
+    gs_remote_discard(remote, fds);
+    gs_remote_take_other(share, remote, message, -1);
+}
+
+int gs_remote_answer(struct gs_share *share, struct gs_remote *remote, uint64_t deadline,
+                     union gs_wire_message *ret_message, struct gs_wire_fds *ret_fds)
 {
     uint64_t until = may_spin(share, remote) ? remote->conn.sent_ns + SPIN_NS : 0,
              looked = gs_now_ns();
@@ -174,7 +186,7 @@ static int receive_answer(struct gs_share *share, struct gs_remote *remote, uint
     for (;;) {
         /* Meanwhile the program may have closed it, and another connection may have its number. */
         int error = gs_fd_is_there(&remote->conn.kept_fd)
-                        ? gs_wire_receive(remote->conn.fd, ret_message, ret_fd)
+                        ? gs_wire_receive_all(remote->conn.fd, ret_message, ret_fds)
                         : -EBADF;
 
         if (error == -EAGAIN && look_again(share, &looked, &until))
@@ -182,8 +194,7 @@ static int receive_answer(struct gs_share *share, struct gs_remote *remote, uint
         if (!error && gs_now_ns() >= deadline &&
             ret_message->head.request != remote->conn.request) {
             /* It talks on about something else. */
-            gs_remote_take_other(share, remote, ret_message, *ret_fd);
-            *ret_fd = -1;
+            take_other(share, remote, ret_message, ret_fds);
             return -ETIMEDOUT;
         }
         if (error == -EAGAIN) {
@@ -200,11 +211,11 @@ static int receive_answer(struct gs_share *share, struct gs_remote *remote, uint
         if ((ret_message->head.request && ret_message->head.request == remote->conn.request) ||
             (ret_message->head.type == GS_WIRE_REFUSE && ret_message->head.request == 0))
             return 0;
-        gs_remote_take_other(share, remote, ret_message, *ret_fd);
+        take_other(share, remote, ret_message, ret_fds);
     }
 }
 
-static gs_status refused(struct gs_share *share, const struct gs_wire_refuse *refuse)
+gs_status gs_remote_refused(struct gs_share *share, const struct gs_wire_refuse *refuse)
 {
     const char *text = gs_wire_reason_text(refuse->reason);
 
@@ -228,6 +239,17 @@ static gs_status refused(struct gs_share *share, const struct gs_wire_refuse *re
     }
 }
 
+/* Where the block lies. A strip is one block, whole pages in each piece. */
+static bool place_valid(const struct gs_wire_grant *grant)
+{
+    if (grant->pieces == 0)
+        return grant->size <= grant->chunk_size &&
+               grant->offset <= grant->chunk_size - grant->size;
+    return grant->size == grant->chunk_size && grant->offset < grant->size &&
+           grant->offset % GS_PAGE_SIZE == 0 && grant->strict &&
+           grant->pieces <= grant->chunk_size / GS_PAGE_SIZE;
+}
+
 /* Whether what the exporter says makes sense and is about the block that was asked for. */
 static bool grant_valid(const struct gs_wire_grant *grant, const struct gs_ipc_handle *ipc_handle)
 {
@@ -235,9 +257,8 @@ static bool grant_valid(const struct gs_wire_grant *grant, const struct gs_ipc_h
 
     return grant->block_id == ipc_handle->block_id && grant->chunk_id == ipc_handle->chunk_id &&
            grant->size == ipc_handle->size && grant->size > 0 && grant->chunk_size <= limit &&
-           grant->chunk_size % GS_PAGE_SIZE == 0 && grant->size <= grant->chunk_size &&
-           grant->offset <= grant->chunk_size - grant->size && grant->read_only <= 1 &&
-           grant->strict <= 1;
+           grant->chunk_size % GS_PAGE_SIZE == 0 && grant->read_only <= 1 && grant->strict <= 1 &&
+           !grant->zero && place_valid(grant);
 }
 
 static gs_status use_answer(struct gs_share *share, struct gs_remote *remote,
@@ -247,8 +268,9 @@ static gs_status use_answer(struct gs_share *share, struct gs_remote *remote,
     bool is_grant = message->head.type == GS_WIRE_GRANT;
 
     if (message->head.type == GS_WIRE_REFUSE)
-        return refused(share, &message->refuse);
-    if (is_grant && grant_valid(&message->grant, ipc_handle) && want_fd == (*fd >= 0))
+        return gs_remote_refused(share, &message->refuse);
+    if (is_grant && grant_valid(&message->grant, ipc_handle) &&
+        (want_fd && message->grant.pieces == 0) == (*fd >= 0))
         return GS_OK;
     if (is_grant)
         gs_remote_return(remote, message->grant.block_id);
@@ -273,6 +295,7 @@ static int attempt(struct gs_share *share, struct gs_remote *remote,
                    struct gs_room *room, union gs_wire_message *ret_message, int *ret_fd,
                    gs_status *ret_status)
 {
+    struct gs_wire_fds fds = {0};
     uint64_t deadline = remote->deadline_ns;
     int error = send_open(share, remote, bytes, want_fd, deadline);
     bool sent = error == 0;
@@ -286,7 +309,10 @@ static int attempt(struct gs_share *share, struct gs_remote *remote,
     if (sent && want_fd && room)
         gs_room_make(share, ipc_handle->size, room);
     if (sent || error == -EPIPE || error == -ECONNRESET) /* a refusal may lie there */
-        error = receive_answer(share, remote, deadline, ret_message, ret_fd);
+        error = gs_remote_answer(share, remote, deadline, ret_message, &fds);
+    if (fds.count > 1)
+        gs_remote_discard(remote, &fds); /* and the message is no answer to an OPEN */
+    *ret_fd = fds.count > 0 ? fds.fd[0] : -1;
     if (remote->conn.refused)
         gs_remote_watch(share, remote); /* somebody must tell him later what is held */
     if (error == -ETIMEDOUT) {

@@ -74,7 +74,7 @@ static void reference_remove(struct gs_client *client, struct gs_reference *refe
     free(reference);
 }
 
-static enum gs_wire_reason reason_of(int error)
+enum gs_wire_reason gs_reason_of_send(int error)
 {
     if (error == -ETOOMANYREFS)
         return GS_REFUSED_FLIGHT;
@@ -110,7 +110,8 @@ static int send_grant(struct gs_share *share, struct gs_client *client,
     message.grant.offset = source->offset;
     message.grant.size = source->size;
     message.grant.read_only = export->read_only;
-    message.grant.strict = share->options.isolate;
+    message.grant.strict = share->options.isolate || gs_export_is_strip(export);
+    message.grant.pieces = source->strip ? source->strip->pieces : 0;
     memcpy(message.grant.uuid, source->uuid, sizeof message.grant.uuid);
     return gs_client_send(share, client, &message, fd);
 }
@@ -131,7 +132,8 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_ex
     struct gs_fd fd;
     int error = 0;
 
-    reason = make_chunk_fd(share, export, open->want_fd != 0, &fd, &fresh, &driver_error);
+    reason = make_chunk_fd(share, export, open->want_fd != 0 && !gs_export_is_strip(export), &fd,
+                           &fresh, &driver_error);
     exported = gs_now_ns();
     if (!reason) {
         reference = gs_reference_add(client, export);
@@ -148,7 +150,7 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_ex
         gs_export_drop(share, export, 1);
         reference_remove(client, reference);
         reference = NULL;
-        reason = reason_of(error);
+        reason = gs_reason_of_send(error);
     }
     if (reference)
         gs_mapping_remove(share, client, export->source.chunk_id);
@@ -277,6 +279,8 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
     case GS_WIRE_BYE:
         client->over.done = true;
         return client->greeted;
+    case GS_WIRE_FETCH:
+        return gs_strip_fetch_came(share, client, &message->fetch);
     case GS_WIRE_FORKED:
         client->said.forked = true;
         return client->greeted;
@@ -298,12 +302,14 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
         return gs_collect_came(share, client, message->head.request);
     case GS_WIRE_NAME:
         return gs_name_came(share, client, &message->name);
-    case GS_WIRE_FIND:
-        return gs_find_came(share, client, &message->find);
+    case GS_WIRE_LOOK_UP:
+        return gs_look_up_came(share, client, &message->look_up);
     case GS_WIRE_UNNAME:
         return gs_unname_came(share, client, &message->unname);
     case GS_WIRE_QUERY:
         return gs_report(share, client, &message->query);
+    case GS_WIRE_FIND:
+        return gs_find(share, client, &message->find);
     default:
         return gs_client_fault(client, "it sent a message that is not an opener's to send");
     }

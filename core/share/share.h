@@ -27,6 +27,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <sys/types.h>
 
 #include "core/gpu/driver.h"
@@ -172,6 +173,33 @@ bool gs_share_leave(struct gs_share *share, unsigned device, const struct gs_fig
 
 /* ---- Exporter ------------------------------------------------------------------------------- */
 
+/*
+ * A strip: memory that the program mapped itself, in pieces that lie side by side, each of one handle.
+ * A handle is of a piece, and its opener gets the strip around it, once, whichever of its pieces he
+ * opens: cuIpcOpenMemHandle gives him the place of the piece. So what a program adds to it, which it has
+ * counted from the beginning of the piece (cuMemGetAddressRange tells no other), leads to the right
+ * byte, and on into the pieces behind.
+ */
+struct gs_share_strip {
+    uint32_t references; /* atomic: exports, and whoever makes one */
+    uint32_t pieces;
+    uint64_t id; /* never reused within this process, and no chunk's: GS_STRIP_IDS */
+    uint64_t sizes[];
+};
+#define GS_STRIP_IDS (UINT64_C(1) << 63) /* chunks count up from 1 */
+
+static inline void gs_share_strip_ref(struct gs_share_strip *strip)
+{
+    __atomic_add_fetch(&strip->references, 1, __ATOMIC_RELAXED);
+}
+
+/* Frees it with the last one; NULL is fine. */
+static inline void gs_share_strip_unref(struct gs_share_strip *strip)
+{
+    if (strip && __atomic_sub_fetch(&strip->references, 1, __ATOMIC_ACQ_REL) == 0)
+        free(strip);
+}
+
 struct gs_share_source {
     CUmemGenericAllocationHandle handle; /* stays valid until the export is withdrawn */
     uint64_t chunk_id;                   /* never reused within this process */
@@ -181,6 +209,10 @@ struct gs_share_source {
     uint64_t address;                    /* of the block in this process, for lease_ended */
     bool alone;                          /* no other block ever lies in the chunk beside it */
     unsigned char uuid[16];              /* of the device that holds the memory */
+    /* A strip: `size` and `chunk_size` are that of all of it, `address` is where it begins, and a piece
+     * lies at `offset`. There is no handle, for none is kept (core/share/strip.c). NULL: it is none. */
+    struct gs_share_strip *strip;
+    bool read_only; /* whoever opens it may read it only */
 };
 
 struct gs_export;
@@ -211,6 +243,15 @@ gs_status gs_share_export(struct gs_share *share, const struct gs_share_source *
 void gs_share_given_out(struct gs_share *share, struct gs_export *export);
 void gs_export_handle(const struct gs_export *export,
                       unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE]);
+
+/*
+ * A strip's memory may be about to go: from now on nobody gets any of it, until `stays` says that it
+ * was left as it was. Or it has gone, which ends the export: who has it open keeps what he has. Neither
+ * waits for anybody. An export has a reference of its strip of its own.
+ */
+void gs_share_strip_going(struct gs_share *share, struct gs_export *export);
+void gs_share_strip_stays(struct gs_share *share, struct gs_export *export);
+void gs_share_strip_gone(struct gs_share *share, struct gs_export *export);
 
 /*
  * The program has freed the block: from `freed_ns` (CLOCK_MONOTONIC) on the grace runs, and when it

@@ -5,6 +5,8 @@
  *   HELLO (+ own pidfd)      ------->    who opens; no answer unless it is refused
  *   OPEN handle, want_fd     ------->
  *                            <-------    GRANT (+ the chunk's descriptor), or REFUSE reason
+ *   FETCH block, first       ------->    GRANT said that the memory is of several pieces:
+ *                            <-------    PIECES (+ some of their descriptors), or REFUSE; and so on
  *   CLOSE block              ------->    one reference less; no answer
  *                            <-------    RECALL block: its program has freed it. Answered by CLOSE
  *                                        as soon as the opener's program does not have it open
@@ -24,7 +26,8 @@
  * and then SHARE handle (+ the chunk's descriptor) and UNSHARE block, without answers. In the memfd
  * it confirms what may be served after its end (core/share/confirm.c). Once the exporter has ended
  * the broker serves its openers in the same words as it did. Anybody who may open may also QUERY
- * the n-th client and is sent a REPORT.
+ * the n-th client and is sent a REPORT; or FIND one block, by its handle or an address in it, and the
+ * n-th client or the next that has it open, and is told of both by FOUND.
  *
  * A process of the same user that finds a GPU full says PURGE device, bytes (core/share/pressure.c).
  * It is answered by PURGED: at once, that this is seen to, and once more with the bytes that went back
@@ -35,14 +38,14 @@
  * the next after it (`farewell` of QUERY), is told of that one in place of a client.
  *
  * Names (core/share/names.c): an exporter says NAME name, block to its broker, which answers by KEPT,
- * the only one over that connection; and NAME name, 0, where it has taken it back. Anybody who may open may FIND a name, or the next one behind it, and is
+ * the only one over that connection; and NAME name, 0, where it has taken it back. Anybody who may open may LOOK_UP a name, or the next one behind it, and is
  * answered by NAMED, which has a handle where he may open it. The same user may UNNAME one that was
  * published before some time: answered by UNNAMED, whether there was one.
  *
  * The same user, or root, may SET an option to a value, and have the process COLLECT
  * (core/share/order.c): answered at once by SET_TO and COLLECTED.
  *
- * An opener has one OPEN under way at a time; `request` ties the answer to it. One GRANT is one
+ * An opener has one OPEN or FETCH under way at a time; `request` ties the answer to it. One GRANT is one
  * reference and is given back by one CLOSE. A message that is not exactly of its type's length, of
  * another version or of a type the receiver does not take is refused, and so is its sender.
  *
@@ -63,7 +66,11 @@
 
 #include "core/share/ipc_handle.h"
 
-#define GS_WIRE_VERSION 11
+#define GS_WIRE_VERSION 13
+
+/* So many pieces come in one message at most: the kernel would take 253, but a process that may have
+ * 256 descriptors has others too. */
+#define GS_PIECES_MAX 32
 
 enum gs_wire_type {
     GS_WIRE_HELLO = 1,
@@ -92,9 +99,12 @@ enum gs_wire_type {
     GS_WIRE_COLLECTED = 24,
     GS_WIRE_FAREWELL = 25,
     GS_WIRE_FORKED = 26,
-    /* 27 to 30 are not used. */
+    GS_WIRE_FIND = 27,
+    GS_WIRE_FOUND = 28,
+    GS_WIRE_FETCH = 29,
+    GS_WIRE_PIECES = 30,
     GS_WIRE_NAME = 31,
-    GS_WIRE_FIND = 32,
+    GS_WIRE_LOOK_UP = 32,
     GS_WIRE_NAMED = 33,
     GS_WIRE_UNNAME = 34,
     GS_WIRE_UNNAMED = 35,
@@ -150,6 +160,10 @@ struct gs_wire_grant {
     unsigned char uuid[16]; /* of the device that holds the memory */
     uint32_t read_only;     /* 1: the opener is to map the chunk for reading */
     uint32_t strict;        /* 1: the chunk is not to stay mapped without a reference (no CACHE) */
+    uint32_t pieces; /* 0: a chunk, and its descriptor came along if it was wanted. Else the block is a
+                      * strip of so many, all of the chunk, which are to be fetched; what the handle is
+                      * of begins at `offset` */
+    uint32_t zero;
 };
 
 struct gs_wire_refuse {
@@ -196,6 +210,21 @@ struct gs_wire_bye {
 /* A child of the opener's may have what keeps its GPU work alive. */
 struct gs_wire_forked {
     struct gs_wire_head head;
+};
+
+/* By who holds the block. */
+struct gs_wire_fetch {
+    struct gs_wire_head head;
+    uint64_t block_id;
+    uint32_t first, count; /* pieces; at most so many are sent */
+};
+
+/* Comes with `count` descriptors, one at least. */
+struct gs_wire_pieces {
+    struct gs_wire_head head;
+    uint64_t block_id;
+    uint32_t first, count;
+    uint64_t sizes[GS_PIECES_MAX]; /* bytes; behind them zeros */
 };
 
 struct gs_wire_flush {
@@ -277,6 +306,29 @@ struct gs_wire_report {
     uint32_t zero;
 };
 
+struct gs_wire_find {
+    struct gs_wire_head head;
+    uint32_t index;      /* of the first client that may be told of */
+    uint32_t by_address; /* 1: the number is an address in the memory of who answers; 0: a block's, */
+    unsigned char instance[GS_INSTANCE_SIZE]; /* as its handle has them */
+    uint64_t number;
+};
+
+struct gs_wire_found {
+    struct gs_wire_head head;
+    uint64_t pid; /* of who answers */
+    uint64_t block_id; /* 0: there is none, or handles of it are stale */
+    unsigned char instance[GS_INSTANCE_SIZE];
+    uint64_t size, freed_ns; /* how long ago, where: */
+    uint32_t is_freed, is_broker;
+    uint32_t is_early; /* 1: it is not looked for yet again, ask later */
+    uint32_t next;     /* the index after that of the client below, who has it; 0: nobody more has */
+    uint64_t client_pid, held_ns;
+    uint32_t client_seen, zero;
+    char name[16]; /* of who answers */
+    char client_name[16];
+};
+
 #define GS_OPTION_SIZE 40
 
 struct gs_wire_set {
@@ -321,7 +373,7 @@ struct gs_wire_name {
     struct gs_naming naming;
 };
 
-struct gs_wire_find {
+struct gs_wire_look_up {
     struct gs_wire_head head;
     char name[GS_NAME_SIZE];
     uint32_t uid;  /* with `next`: whose the name is that the answer comes behind */
@@ -356,6 +408,7 @@ struct gs_wire_kept {
     uint32_t zero;
 };
 
+/* Those that are a head alone have no member. */
 union gs_wire_message {
     struct gs_wire_head head;
     struct gs_wire_hello hello;
@@ -375,17 +428,18 @@ union gs_wire_message {
     struct gs_wire_flushed flushed;
     struct gs_wire_publish publish;
     struct gs_wire_take_up take_up;
-    struct gs_wire_bye bye;
     struct gs_wire_purge purge;
     struct gs_wire_purged purged;
     struct gs_wire_set set;
     struct gs_wire_set_to set_to;
-    struct gs_wire_collect collect;
     struct gs_wire_collected collected;
     struct gs_wire_farewell farewell;
-    struct gs_wire_forked forked;
-    struct gs_wire_name name;
     struct gs_wire_find find;
+    struct gs_wire_found found;
+    struct gs_wire_fetch fetch;
+    struct gs_wire_pieces pieces;
+    struct gs_wire_name name;
+    struct gs_wire_look_up look_up;
     struct gs_wire_named named;
     struct gs_wire_unname unname;
     struct gs_wire_unnamed unnamed;
@@ -419,6 +473,13 @@ bool gs_wire_goes_later(int error);
  * descriptor goes now, since too many of this user's are under way, or the other side takes none.
  */
 int gs_wire_send(int socket, const union gs_wire_message *message, int fd);
+/* The same with several: of PIECES. */
+struct gs_wire_fds {
+    unsigned count;
+    int fd[GS_PIECES_MAX];
+};
+int gs_wire_send_all(int socket, const union gs_wire_message *message,
+                     const struct gs_wire_fds *fds);
 
 /*
  * Receives one message without waiting. 0; -EAGAIN: nothing there; -ENOTCONN: the other side has
@@ -431,5 +492,9 @@ int gs_wire_send(int socket, const union gs_wire_message *message, int fd);
  * to be read there. Whatever else came along is closed, by nobody who could be held up (discard.h).
  */
 int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd);
+/* The same for who expects PIECES, which alone may bring more than one: all are the caller's. (To the
+ * others PIECES bring none: they are too late, and closed.) */
+int gs_wire_receive_all(int socket, union gs_wire_message *ret_message,
+                        struct gs_wire_fds *ret_fds);
 
 #endif

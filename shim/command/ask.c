@@ -16,6 +16,7 @@
 #include "shim/command/figures.h"
 
 #define USERS_MAX 4096
+#define EARLY_NS  (5 * GS_NS_PER_MS) /* who does not look for a block yet is asked again */
 #define LATE_NS   (100 * GS_NS_PER_MS) /* for each that is asked when the time of all is over */
 
 uint64_t ask_until(uint64_t deadline_ns)
@@ -76,6 +77,36 @@ int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answ
 
     *ret_pidfd = -1;
     return error ? error : ask_hear(fd, gs_now_ns() + ANSWER_NS, ret_answer, ret_pidfd);
+}
+
+int ask_find(int fd, const struct gs_wire_find *find, union gs_wire_message *ret_answer,
+             int *ret_pidfd)
+{
+    const uint64_t deadline = gs_now_ns() + ANSWER_NS;
+    union gs_wire_message message = {.find = *find};
+    int error;
+
+    gs_wire_start(&message, GS_WIRE_FIND, find->index + 1);
+    message.find.index = find->index;
+    message.find.by_address = find->by_address;
+    message.find.number = find->number;
+    memcpy(message.find.instance, find->instance, sizeof find->instance);
+    do {
+        *ret_pidfd = -1;
+        error = send_to(fd, &message);
+        if (error)
+            return error;
+        if (!has_come(fd, deadline))
+            return -ETIMEDOUT;
+        error = gs_wire_receive(fd, ret_answer, ret_pidfd);
+        if (!error && ret_answer->head.type != GS_WIRE_FOUND &&
+            ret_answer->head.type != GS_WIRE_REFUSE)
+            return -EPROTO;
+        if (error || ret_answer->head.type != GS_WIRE_FOUND || !ret_answer->found.is_early)
+            return error;
+        gs_rest_ns(EARLY_NS);
+    } while (gs_now_ns() < deadline); /* others ask it for addresses without end */
+    return -ETIMEDOUT;
 }
 
 int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type,
@@ -230,6 +261,16 @@ bool ask_is_socket(const char *name)
 {
     return ask_is_broker(name) || (strlen(name) == GS_SOCKET_NAME_SIZE - 1 &&
                                    strspn(name, "0123456789abcdef") == GS_SOCKET_NAME_SIZE - 1);
+}
+
+void who_print(const struct who *who)
+{
+    if (who->pid && who->container[0])
+        printf("pid %ld in %s", who->pid, who->container);
+    else if (who->pid)
+        printf("pid %ld", who->pid);
+    else
+        printf("pid %llu of another PID namespace", (unsigned long long)who->told);
 }
 
 void who_write(struct json *json, const struct who *who)

@@ -33,6 +33,8 @@ long ask_pid_of_listener(int fd);
 long ask_pid_of_pidfd(int pidfd);
 /* `pid` as this process sees it, or 0; `told` and `name` as it says of itself. */
 void who_fill(struct who *who, long pid, uint64_t told, const char *name);
+/* The kernel's number as this process sees it; or the one it gives itself, marked as that. */
+void who_print(const struct who *who);
 /* Members of an object: pid, own_pid, name, container. */
 void who_write(struct json *json, const struct who *who);
 
@@ -53,6 +55,9 @@ uint64_t ask_until(uint64_t deadline_ns);
  * knows. */
 int ask_of_ended(int fd, uint64_t deadline_ns, uint32_t number, uint32_t device,
                  union gs_wire_message *ret_answer);
+/* Asks for a block and the first client from this index on that has it; as ask, but a FOUND or a REFUSE. */
+int ask_find(int fd, const struct gs_wire_find *find, union gs_wire_message *ret_answer,
+             int *ret_pidfd);
 /* The same for any message with `type` of answer; a REFUSE is one, too. */
 int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type,
             union gs_wire_message *ret_answer);

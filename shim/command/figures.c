@@ -29,6 +29,46 @@ static struct row *add(struct table *table, const struct row *like)
     return &table->rows[table->count++];
 }
 
+static void add_holder(struct row *process, const struct gs_wire_report *report, int pidfd)
+{
+    struct limbo_holder holder = {.bytes = report->limbo_reference_bytes};
+    unsigned at = process->holder_count++;
+    char name[sizeof report->client_name];
+    long pid = ask_pid_of_pidfd(pidfd);
+
+    if (!pid && report->client_seen && process->who.pid == (long)report->pid)
+        pid = (long)report->client_pid;
+    memcpy(name, report->client_name, sizeof name);
+    gs_wire_printable(name);
+    who_fill(&holder.who, pid, report->client_pid, name);
+    holder.stopped = pid && gs_alive_is_stopped((pid_t)pid);
+    at = at < LIMBO_HOLDERS ? at : LIMBO_HOLDERS;
+    for (; at > 0 && process->holders[at - 1].bytes < holder.bytes; at--)
+        if (at < LIMBO_HOLDERS)
+            process->holders[at] = process->holders[at - 1];
+    if (at < LIMBO_HOLDERS)
+        process->holders[at] = holder;
+}
+
+/* For whom it keeps what its program has freed. */
+static void find_holders(struct row *process, int fd, uint64_t deadline)
+{
+    union gs_wire_message answer;
+    int pidfd, error = 0;
+
+    for (uint32_t i = 0; !error && process->report.limbo && i < process->report.clients; i++) {
+        error = ask_send(fd, i, 0);
+        if (error)
+            break;
+        error = ask_hear(fd, deadline, &answer, &pidfd);
+        if (!error && answer.head.type == GS_WIRE_REPORT && answer.report.limbo_references)
+            add_holder(process, &answer.report, pidfd);
+        if (pidfd >= 0)
+            close(pidfd);
+        error = error ? error : answer.head.type != GS_WIRE_REPORT;
+    }
+}
+
 /* Of every device that it has had memory of; one row without figures where that is none. */
 static void add_figures(struct table *table, const struct row *process, int fd, uint64_t deadline)
 {
@@ -63,6 +103,12 @@ static void add_figures(struct table *table, const struct row *process, int fd, 
         return;
     if (!row->is_broker)
         snprintf(row->silent, sizeof row->silent, "has had no GPU memory");
+}
+
+static void add_answering(struct table *table, struct row *process, int fd, uint64_t deadline)
+{
+    find_holders(process, fd, deadline);
+    add_figures(table, process, fd, deadline);
 }
 
 static void name_of(long pid, char ret_name[16])
@@ -170,11 +216,11 @@ static void hear_all(struct search *search)
         hear(&search->asked[i], search->deadline_ns);
     deadline = gs_now_ns() + ANSWER_NS;
     for (unsigned i = 0; i < search->count; i++) {
-        const struct asked *asked = &search->asked[i];
+        struct asked *asked = &search->asked[i];
 
         if (search->also == FIGURES_BROKERS || !asked->row.is_broker) {
             if (asked->row.answers)
-                add_figures(search->table, &asked->row, asked->fd, ask_until(deadline));
+                add_answering(search->table, &asked->row, asked->fd, ask_until(deadline));
             else
                 add(search->table, &asked->row);
         } else if (asked->row.answers && search->also == FIGURES_ENDED) {

@@ -8,6 +8,15 @@
 
 #include "shim/command/ask.h"
 
+#define LIMBO_HOLDERS 4 /* are told of */
+
+/* Who holds what a process has freed. */
+struct limbo_holder {
+    struct who who;
+    bool stopped;
+    uint64_t bytes;
+};
+
 /* What one process has of one GPU; or nothing but that it is there. */
 struct row {
     struct who who;
@@ -27,6 +36,8 @@ struct row {
                                                           : GS_SOCKET_NAME_SIZE];
     bool answers; /* then there is: */
     struct gs_wire_report report;
+    struct limbo_holder holders[LIMBO_HOLDERS]; /* of memory in limbo, on any GPU: who has most */
+    unsigned holder_count;                      /* so many are there in all */
 };
 
 struct table {

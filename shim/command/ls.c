@@ -72,7 +72,7 @@ static bool add(struct listing *listing, const struct row *row)
 }
 
 /* Whether it is what was asked for: a name behind the last one. */
-static bool is_next(const struct gs_found *found, const struct gs_wire_find *last)
+static bool is_next(const struct gs_found *found, const struct gs_wire_look_up *last)
 {
     int order;
 
@@ -89,8 +89,8 @@ static int ask_names(struct listing *listing, int fd, long pid, union gs_wire_me
     struct row row;
     int error;
 
-    gs_wire_start(&find, GS_WIRE_FIND, 1);
-    find.find.next = 1;
+    gs_wire_start(&find, GS_WIRE_LOOK_UP, 1);
+    find.look_up.next = 1;
     for (;;) {
         error = ask_for(fd, &find, GS_WIRE_NAMED, ret_answer);
         if (error || ret_answer->head.type != GS_WIRE_NAMED)
@@ -99,15 +99,15 @@ static int ask_names(struct listing *listing, int fd, long pid, union gs_wire_me
             return 0;
         row = (struct row){.found = ret_answer->named.found,
                            .may_open = ret_answer->named.state == GS_NAMED_HERE};
-        if (!is_next(&row.found, &find.find))
+        if (!is_next(&row.found, &find.look_up))
             return -EPROTO;
         gs_wire_printable(row.found.process);
         who_fill(&row.who, pid, row.found.pid, row.found.process);
         if (!listing->only || strcmp(listing->only, row.found.naming.name) == 0)
             if (!add(listing, &row))
                 return -ENOMEM;
-        memcpy(find.find.name, row.found.naming.name, sizeof find.find.name);
-        find.find.uid = row.found.uid;
+        memcpy(find.look_up.name, row.found.naming.name, sizeof find.look_up.name);
+        find.look_up.uid = row.found.uid;
     }
 }
 

@@ -72,15 +72,45 @@ static void print_row(const struct row *row)
     printf("%s\n", row->stopped ? " (stopped)" : "");
 }
 
+static void print_holders(const struct row *row)
+{
+    for (unsigned i = 0; i < row->holder_count && i < LIMBO_HOLDERS; i++) {
+        const struct limbo_holder *holder = &row->holders[i];
+
+        printf("%8s limbo: %llu MiB for ", "", in_mib(holder->bytes));
+        who_print(&holder->who);
+        printf(" (%.15s)%s\n", holder->who.name, holder->stopped ? ", which is stopped" : "");
+    }
+    if (row->holder_count > LIMBO_HOLDERS)
+        printf("%8s limbo: and for %u more (gpushim who)\n", "", row->holder_count - LIMBO_HOLDERS);
+}
+
 static void print_table(const struct table *table)
 {
     printf("%8s %-15s %3s %8s %8s %8s %8s %7s %11s %11s %7s %s\n", "pid", "command", "GPU",
            "reserved", "live", "cached", "retired", "limbo", "allocations", "over 1 ms", "waits",
            "container");
-    for (size_t i = 0; i < table->count; i++)
+    for (size_t i = 0; i < table->count; i++) {
         print_row(&table->rows[i]);
+        if (table->rows[i].is_first)
+            print_holders(&table->rows[i]);
+    }
     if (!table->count)
         printf("no process with the library that this user may see\n");
+}
+
+static void write_holders(struct json *json, const struct row *row)
+{
+    json_open(json, "limbo_holders", '[');
+    for (unsigned i = 0; i < row->holder_count && i < LIMBO_HOLDERS; i++) {
+        json_open(json, NULL, '{');
+        who_write(json, &row->holders[i].who);
+        json_bool(json, "stopped", row->holders[i].stopped);
+        json_number(json, "bytes", row->holders[i].bytes);
+        json_close(json, '}');
+    }
+    json_close(json, ']');
+    json_number(json, "limbo_holders_in_all", row->holder_count);
 }
 
 static void write_row(struct json *json, const struct row *row)
@@ -118,6 +148,8 @@ static void write_row(struct json *json, const struct row *row)
         json_number(json, "map_ns", figures->map_ns);
         json_number(json, "calls_over_1_ms", figures->slow);
     }
+    if (row->is_first && row->holder_count)
+        write_holders(json, row);
     json_close(json, '}');
 }
 

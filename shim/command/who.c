@@ -15,6 +15,7 @@
 #include "shim/command/ask.h"
 #include "shim/command/command.h"
 #include "shim/command/json.h"
+#include "shim/command/who.h"
 
 #define REPORTS_MAX 65536
 
@@ -102,30 +103,19 @@ static unsigned long long in_seconds(uint64_t ns)
     return (unsigned long long)(ns / GS_NS_PER_S);
 }
 
-/* The kernel's number as this process sees it; or the one it gives itself, marked as that. */
-static void print_who(const struct who *who)
-{
-    if (who->pid && who->container[0])
-        printf("pid %ld in %s", who->pid, who->container);
-    else if (who->pid)
-        printf("pid %ld", who->pid);
-    else
-        printf("pid %llu of another PID namespace", (unsigned long long)who->told);
-}
-
 static void print_holder(const struct holder *holder)
 {
     const struct gs_wire_report *report = &holder->report;
 
     if (report->left) {
         printf("  from ");
-        print_who(&holder->who);
+        who_print(&holder->who);
         printf(" (%.15s) for %llu s: %llu blocks left here\n", holder->who.name,
                in_seconds(report->client_age_ns), (unsigned long long)report->left);
     }
     if (report->references) {
         printf("  held by ");
-        print_who(&holder->who);
+        who_print(&holder->who);
         printf(
             " (%.15s)%s: %llu blocks, %llu KiB, the longest for %llu s; of freed ones %llu, %llu "
             "KiB\n",
@@ -147,7 +137,7 @@ static void print_sharer(const struct sharer *sharer, const char *socket)
 
     if (report->head.type == GS_WIRE_REPORT) {
         printf("%s ", sharer->is_broker ? "broker" : "process");
-        print_who(&sharer->who);
+        who_print(&sharer->who);
         printf(
             " (%.15s): %llu blocks shared, %llu KiB; freed and kept %llu, %llu KiB, the oldest for "
             "%llu s\n",
@@ -161,7 +151,7 @@ static void print_sharer(const struct sharer *sharer, const char *socket)
         return;
     printf("%s ", sharer->is_broker ? "broker" : "process");
     if (sharer->who.pid)
-        print_who(&sharer->who);
+        who_print(&sharer->who);
     else
         printf("of another PID namespace (%s)", socket);
     printf(": %s\n", sharer->silent);
@@ -262,18 +252,19 @@ static void list_one(void *arg, int directory, const char *name)
     }
 }
 
-static const char usage[] = "usage: gpushim who [PID] [--json]\n"
-                            "Lists the processes that share GPU memory, who holds what of theirs "
-                            "and since when, and what is\n"
-                            "freed and still held. With PID, what that process shares or holds. "
-                            "GPUSHIM_SHARE_DIR names the\n"
-                            "folder of their sockets.\n";
+static const char usage[] =
+    "usage: gpushim who [PID | HANDLE | ADDRESS] [--json]\n"
+    "Lists the processes that share GPU memory, who holds what of theirs and since when, and what is\n"
+    "freed and still held. With PID, what that process shares or holds. With HANDLE, the 64 bytes of an\n"
+    "IPC handle in hexadecimal, or ADDRESS, 0x and one of the memory of whoever shares it: that block, and\n"
+    "who has it open. GPUSHIM_SHARE_DIR names the folder of their sockets.\n";
 
 int command_who(int argc, char **argv)
 {
     struct gs_share_options options;
     struct json json = {.file = stdout};
     struct listing listing = {.options = &options};
+    struct gs_wire_find block;
     char reason[GS_REASON_SIZE];
     unsigned folders;
     bool as_json;
@@ -281,6 +272,8 @@ int command_who(int argc, char **argv)
 
     if (!command_arguments(&argc, argv, 1, usage, &as_json, &status))
         return status;
+    if (argc > 1 && who_is_block(argv[1], &block))
+        return who_block(&block, argv[1], as_json);
     if (argc > 1 && (listing.only = command_pid(argv[1])) <= 0)
         return command_usage(usage);
     if (!command_share_options(&options))

@@ -1,6 +1,6 @@
 /*
- * CUDA IPC of memory. Handles for our memory are made by us; a handle that is not one was made
- * by the native driver and goes to it.
+ * CUDA IPC of memory. Handles for our memory are made by us, and for what the program has mapped
+ * itself; a handle that is not one was made by the native driver and goes to it.
  */
 #include "shim/registration/pinning.h"
 #include "hook.h"
@@ -11,6 +11,8 @@
 
 #include <string.h>
 
+#include "core/api/own.h"
+
 _Static_assert(sizeof(CUipcMemHandle) == GS_IPC_HANDLE_SIZE,
                "an IPC handle of ours fills a handle");
 
@@ -19,13 +21,14 @@ static CUresult get_handle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
     unsigned char token[GS_IPC_HANDLE_SIZE];
     gs_status status;
 
-    if (!gs_state_enter() || !pHandle || !gs_ours(dptr))
+    if (!gs_state_enter() || !pHandle)
         return gs_real.cuIpcGetMemHandle(pHandle, dptr);
     GS_KEEP_CALLER;
     status = gs_core_in_context(gs_core);
     if (status != GS_OK)
-        return gs_result(status);
-    status = gs_core_ipc_handle(gs_core, dptr, token);
+        return gs_ours(dptr) ? gs_result(status) : gs_real.cuIpcGetMemHandle(pHandle, dptr);
+    status = gs_ours(dptr) ? gs_core_ipc_handle(gs_core, dptr, token)
+                           : gs_core_own_ipc_handle(gs_core, dptr, token);
     if (status == GS_NOT_OURS)
         return gs_real.cuIpcGetMemHandle(pHandle, dptr);
     if (status == GS_OK)

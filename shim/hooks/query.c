@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "core/api/memops.h"
+#include "core/api/own.h"
 #include "core/api/peer_access.h"
 
 /* No allocation is ever there: the driver answers for it what it answers for unknown pointers. */
@@ -114,14 +115,48 @@ static void note_tokens(CUpointer_attribute attribute)
         gs_single_drain(gs_single, "memory is made ready for other devices");
 }
 
+/*
+ * The program's own memory may have descriptors that it did not ask for. They are not told of; and where
+ * they are why it can be shared by CUDA IPC, that is. (Memory of which it asked for descriptors it may
+ * share by them, and takes this for the way that the driver has: that stays as it is.)
+ */
+static void answer_of_own(CUpointer_attribute attribute, void *data, CUdeviceptr ptr)
+{
+    const unsigned yes = 1;
+    CUmemAllocationHandleType types;
+    struct gs_own *own;
+
+    if (attribute != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES &&
+        attribute != CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE)
+        return;
+    own = gs_core_own(gs_core);
+    if (own && attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
+        gs_own_is_shared_at(own, ptr))
+        memcpy(data, &yes, sizeof yes);
+    if (!own || attribute != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES ||
+        !gs_own_is_added_at(own, ptr))
+        return;
+    memcpy(&types, data, sizeof types);
+    types = (CUmemAllocationHandleType)((unsigned)types &
+                                        ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    memcpy(data, &types, sizeof types);
+}
+
 GS_HOOK CUresult CUDAAPI cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
                                                CUdeviceptr ptr)
 {
     struct gs_block_info info;
+    CUresult result;
     gs_status status;
 
-    if (!gs_state_enter() || !data || !gs_ours(ptr))
+    if (!gs_state_enter() || !data)
         return gs_real.cuPointerGetAttribute(data, attribute, ptr);
+    if (!gs_ours(ptr)) {
+        result = gs_real.cuPointerGetAttribute(data, attribute, ptr);
+        if (result == CUDA_SUCCESS)
+            answer_of_own(attribute, data, ptr);
+        return result;
+    }
     GS_KEEP_ERRNO;
     note_tokens(attribute);
     status = gs_core_find(gs_core, ptr, &info);
@@ -139,8 +174,14 @@ GS_HOOK CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes,
     CUresult result;
     gs_status status;
 
-    if (!gs_state_enter() || !gs_ours(ptr))
+    if (!gs_state_enter())
         return gs_real.cuPointerGetAttributes(numAttributes, attributes, data, ptr);
+    if (!gs_ours(ptr)) {
+        result = gs_real.cuPointerGetAttributes(numAttributes, attributes, data, ptr);
+        for (unsigned int i = 0; result == CUDA_SUCCESS && i < numAttributes; i++)
+            answer_of_own(attributes[i], data[i], ptr);
+        return result;
+    }
     GS_KEEP_ERRNO;
     status = gs_core_find(gs_core, ptr, &info);
     result = gs_real.cuPointerGetAttributes(numAttributes, attributes, data,
@@ -169,13 +210,4 @@ GS_HOOK CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_attr
     status = gs_core_sync_memops(gs_core, ptr, on != 0);
     return status == GS_NOT_OURS ? gs_real.cuPointerSetAttribute(value, attribute, ptr)
                                  : gs_result(status);
-}
-
-GS_HOOK CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle,
-                                                     void *addr)
-{
-    /* Success would make UCX and NCCL export the chunk with the offset of a block. */
-    if (gs_state_enter() && gs_ours((CUdeviceptr)addr))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemRetainAllocationHandle(handle, addr);
 }

@@ -8,8 +8,6 @@
 #include "submit.h"
 #include "shim/say.h"
 
-#include <limits.h>
-
 unsigned gs_room_step(CUdevice device, size_t bytes, unsigned step)
 {
     if (!gs_state_enter())
@@ -29,19 +27,6 @@ void gs_room_refused(CUdevice device, size_t bytes)
 bool gs_room_is_bounded(gs_status status)
 {
     return status == GS_NO_MEMORY && gs_state_enter() && gs_bounded;
-}
-
-/* The device that such memory is of; none for memory of the host. */
-static CUdevice device_of(const CUmemAllocationProp *prop)
-{
-    return prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? prop->location.id : INT_MAX;
-}
-
-GS_HOOK CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
-                                     const CUmemAllocationProp *prop, unsigned long long flags)
-{
-    gs_state_enter();
-    return GS_WITH_ROOM(device_of(prop), size, gs_real.cuMemCreate(handle, size, prop, flags));
 }
 
 GS_HOOK CUresult CUDAAPI cuArrayCreate_v2(CUarray *pHandle,

@@ -1,16 +1,24 @@
 /*
  * Virtual memory management, where a program points it at memory of ours: the driver refuses these
  * calls for memory of cuMemAlloc, so they are refused here. The program's own mappings are passed
- * on. And what lets others than the program's own work come to memory of ours.
+ * on, and noted (core/process/own.h). And what lets others than the program's own work come to memory
+ * of ours.
  */
 #include "hook.h"
 #include "shim/registration/pinning.h"
 #include "shim/start.h"
 
+#include "core/api/own.h"
 #include "core/api/peer_access.h"
 
 /* What a range is exported in: the pages of the host, which cards map too. */
 #define EXPORT_PAGE ((CUdeviceptr)4096)
+
+/* NULL: nothing is noted. */
+static struct gs_own *own(void)
+{
+    return gs_state_enter() ? gs_core_own(gs_core) : NULL;
+}
 
 static bool touches_ours(CUdeviceptr ptr, size_t size)
 {
@@ -20,33 +28,67 @@ static bool touches_ours(CUdeviceptr ptr, size_t size)
 GS_HOOK CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
                                   CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
+    CUresult result;
+
     if (touches_ours(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemMap(ptr, size, offset, handle, flags);
+    result = gs_real.cuMemMap(ptr, size, offset, handle, flags);
+    if (result == CUDA_SUCCESS && own()) {
+        GS_KEEP_CALLER;
+        gs_own_mapped(own(), ptr, size, offset, handle);
+    }
+    return result;
 }
 
 GS_HOOK CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
+    struct gs_own_going going;
+    CUresult result;
+
     if (touches_ours(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
     if (gs_state_enter() && size > 0)
         gs_core_foreign_going(gs_core, ptr, size);
-    return gs_real.cuMemUnmap(ptr, size);
+    if (!own())
+        return gs_real.cuMemUnmap(ptr, size);
+    GS_KEEP_CALLER;
+    gs_own_unmapping(own(), ptr, size, &going);
+    result = gs_real.cuMemUnmap(ptr, size);
+    gs_own_unmapped(own(), &going, result == CUDA_SUCCESS);
+    return result;
 }
 
 GS_HOOK CUresult CUDAAPI cuMemAddressFree(CUdeviceptr ptr, size_t size)
 {
+    struct gs_own_range range;
+    CUresult result;
+    bool known;
+
     if (touches_ours(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemAddressFree(ptr, size);
+    if (!own())
+        return gs_real.cuMemAddressFree(ptr, size);
+    GS_KEEP_CALLER;
+    known = gs_own_unreserving(own(), ptr, &range);
+    result = gs_real.cuMemAddressFree(ptr, size);
+    if (known && result != CUDA_SUCCESS)
+        gs_own_reserved(own(), range.base, range.size);
+    return result;
 }
 
 GS_HOOK CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc,
                                         size_t count)
 {
+    CUresult result;
+
     if (touches_ours(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemSetAccess(ptr, size, desc, count);
+    result = gs_real.cuMemSetAccess(ptr, size, desc, count);
+    if (result == CUDA_SUCCESS && own()) {
+        GS_KEEP_CALLER;
+        gs_own_access_set(own(), ptr, size, desc, count);
+    }
+    return result;
 }
 
 /* For memory of cuMemAlloc the driver answers that there is no access (measured on an H200). */

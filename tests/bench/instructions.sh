@@ -121,6 +121,8 @@ say "one warm pair, $mode, on the software driver:"
 pair '64 KiB' 640 --size 64K
 pair '64 KiB, stream-ordered' 770 --size 64K --async
 pair '256 MiB' 645 --size 256M
+# Which has others in its chunk.
+pair '1 MiB' 645 --size 1M --live 301
 # As in a program of several streams, where freed memory waits for the GPU.
 GPUSHIM_POOL_LONE_STREAM=off
 export GPUSHIM_POOL_LONE_STREAM

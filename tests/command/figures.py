@@ -86,8 +86,33 @@ def prove_others(folder, holder):
         text = gpushim(folder, 'who', str(quiet.pid)).stdout
         return f'pid {quiet.pid} (' in text and 'which is stopped' in text
     await_that(is_marked, f'a stopped holder is marked: {text}')
+    row = of(folder, holder.pid)
+    check([(each['pid'], each['stopped'], each['bytes']) for each in row['limbo_holders']] ==
+          [(quiet.pid, True, 32 * MIB)], f'stats tell for whom it is kept: {row}')
+    text = gpushim(folder, 'stats').stdout
+    check(f'limbo: 32 MiB for pid {quiet.pid} (' in text and 'which is stopped' in text, text)
     quiet.end()
     apart.end()
+
+
+def prove_many_holders(folder):
+    """Those who hold most of what is freed, and how many more there are."""
+    holder, openers = Holder(folder), [Holder(folder) for _ in range(6)]
+    for i in range(6):
+        holder.do(f'alloc {(i + 1) * 4 * MIB}')
+    handles = [holder.do(f'share {i}') for i in range(6)]
+    for opener, handle in zip((openers[i] for i in (3, 0, 5, 1, 4, 2)), (handles[i] for i in (3, 0, 5, 1, 4, 2))):
+        opener.do(f'open {handle}')
+    check('limbo_holders' not in of(folder, holder.pid), 'what lives is in no limbo')
+    for _ in range(6):
+        holder.do('free 0')
+    row = of(folder, holder.pid)
+    check([(each['pid'], each['bytes']) for each in row['limbo_holders']] ==
+          [(openers[i].pid, (i + 1) * 4 * MIB) for i in (5, 4, 3, 2)], f'the first four: {row}')
+    check(row['limbo_holders_in_all'] == 6, f'of six: {row}')
+    check('limbo: and for 2 more (gpushim who)' in gpushim(folder, 'stats').stdout, 'in text, too')
+    for each in (holder, *openers):
+        each.end()
 
 
 def prove_silence(folder, holder):
@@ -211,6 +236,7 @@ def main():
         prove_without_end(folder, holder)
         prove_others(folder, holder)
         holder.end()
+        prove_many_holders(folder)
         prove_usage(folder)
     end_with_faults()
 

@@ -271,6 +271,8 @@ static int attribute_value(const struct sd_device *device, CUdevice_attribute at
         return sd_feature(SD_WITH_VMM) && sd_feature(SD_WITH_POSIX_FD);
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
         return sd_feature(SD_WITH_VMM) && sd_feature(SD_WITH_RDMA);
+    case CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED: /* memory of it is as any other here */
+        return sd_feature(SD_WITH_VMM);
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
         return sd_feature(SD_WITH_VMM); /* says so, and creation is then not permitted */
     case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:

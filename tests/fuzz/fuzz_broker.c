@@ -123,7 +123,7 @@ static void make_ipc_handle(uint8_t choice, unsigned char *ret_bytes)
 
 static void write_one(struct fuzz_input *input, uint8_t kind, union gs_wire_message *message)
 {
-    switch (kind % 8) {
+    switch (kind % 9) {
     case 0:
         gs_wire_start(message, GS_WIRE_HELLO, 0);
         memset(message->hello.instance, 1 + fuzz_byte(input) % 2, GS_INSTANCE_SIZE);
@@ -155,6 +155,13 @@ static void write_one(struct fuzz_input *input, uint8_t kind, union gs_wire_mess
         message->query.index = fuzz_byte(input);
         message->query.device = message->query.index % 20;
         message->query.farewell = message->query.index % 2;
+        break;
+    case 8:
+        gs_wire_start(message, GS_WIRE_FIND, 1);
+        memset(message->find.instance, 1 + fuzz_byte(input) % 2, GS_INSTANCE_SIZE);
+        message->find.number = fuzz_byte(input) % 6;
+        message->find.index = fuzz_byte(input) % 4;
+        message->find.by_address = message->find.index / 2;
         break;
     default:
         gs_wire_start(message, GS_WIRE_HELLO + fuzz_byte(input) % (GS_WIRE_TYPES - 1), 0);

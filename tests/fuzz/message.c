@@ -113,7 +113,7 @@ static void fill_name(struct fuzz_input *input, struct gs_wire_name *name)
     memset(name->naming.label, kind & 32 ? 'l' : 0, kind & 64 ? 64 : 3);
 }
 
-static void fill_find(struct fuzz_input *input, struct gs_wire_find *find)
+static void fill_look_up(struct fuzz_input *input, struct gs_wire_look_up *find)
 {
     uint8_t kind = fuzz_byte(input);
 
@@ -138,8 +138,8 @@ void fuzz_fill(struct fuzz_input *input, union gs_wire_message *message)
         fill_farewell(input, &message->farewell);
     else if (message->head.type == GS_WIRE_NAME)
         fill_name(input, &message->name);
-    else if (message->head.type == GS_WIRE_FIND)
-        fill_find(input, &message->find);
+    else if (message->head.type == GS_WIRE_LOOK_UP)
+        fill_look_up(input, &message->look_up);
     else if (message->head.type == GS_WIRE_UNNAME)
         fill_text(input, message->unname.name, sizeof message->unname.name);
     else if (message->head.size == sizeof message->close) /* and of all that carry one number */

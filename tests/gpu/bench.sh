@@ -4,6 +4,7 @@
 #   sh tests/gpu/bench.sh bundle [BUILD_FOLDER]   where it is built: gathers .bundle/bench
 #   sh tests/gpu/bench.sh [ARGS OF run.py…]       on the GPU machine, in the repository's root
 #   sh tests/gpu/bench.sh register                there too: registrations (tests/bench/register.sh)
+#   sh tests/gpu/bench.sh curves [ARGS OF curves.py…]   there too: pairs by size, threads and live blocks
 #
 # The bundle is the part of a build folder that tests/with.sh needs. tests/gpu/bundle.sh empties
 # .bundle: run that one first where both are wanted. On the GPU machine bench.json and bench.svg
@@ -62,5 +63,9 @@ mkdir -p "$out"
 GPUSHIM_BUILD=$bundle
 LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$bundle/lib
 export GPUSHIM_BUILD LD_LIBRARY_PATH
+if [ "${1:-}" = curves ]; then
+    shift
+    exec python3 "$root/tests/bench/curves.py" --out "$out" --budget "${BUDGET:-520}" "$@"
+fi
 exec python3 "$root/tests/bench/run.py" --out "$out/bench.json" --svg "$out/bench.svg" \
     --budget "${BUDGET:-520}" "$@"

@@ -160,7 +160,8 @@ def check_files(place, library):
     check_library(place.path(library))
     ran = call(sys.executable, f'{source}/tests/preload/check_broker.py', place.path('/usr/bin/gpushim-broker'), version)
     check(ran.returncode == 0, ran.stdout + ran.stderr)
-    for path in ('include/gpushim.h', 'lib/systemd/user/gpushim-broker.socket', 'share/zsh/site-functions/_gpushim',
+    for path in ('include/gpushim.h', 'lib/systemd/user/gpushim-broker.socket',
+                 'lib/systemd/user/gpushim-exporter.service', 'share/zsh/site-functions/_gpushim',
                  'share/bash-completion/completions/gpushim', 'share/fish/vendor_completions.d/gpushim.fish'):
         check(os.path.isfile(place.path('/usr/' + path)), f'/usr/{path} is not there')
     with open(place.path('/usr/lib/systemd/user/gpushim-broker.service'), encoding='utf-8') as file:

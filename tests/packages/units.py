@@ -1,7 +1,8 @@
-"""The broker's units: systemd finds nothing wrong with them, they start the broker that is installed, and the socket
-has the name that processes look for: what looks for a broker there starts it, and has its answer.
+"""The broker's units and the exporter's: systemd finds nothing wrong with them, they start what is installed, and the
+broker's socket has the name that processes look for: what looks for a broker there starts it, and has its answer.
+What the exporter's unit starts serves figures.
 
-usage: units.py GPUSHIM GPUSHIM_BROKER GPUSHIM-BROKER.SERVICE GPUSHIM-BROKER.SOCKET
+usage: units.py GPUSHIM GPUSHIM_BROKER GPUSHIM-BROKER.SERVICE GPUSHIM-BROKER.SOCKET GPUSHIM-EXPORTER.SERVICE
 """
 import configparser
 import json
@@ -13,9 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 gpushim, broker = (os.path.abspath(path) for path in sys.argv[1:3])
-service_file, socket_file = sys.argv[3:]
+service_file, socket_file, exporter_file = sys.argv[3:]
 faults, skipped = [], []
 
 ENVIRONMENT = {name: value for name, value in os.environ.items()
@@ -41,16 +43,16 @@ def expand(text, runtime):
 
 
 def verify(folder):
-    """systemd's own look at the units, with the broker that is built in place of the installed one."""
+    """systemd's own look at the units, with what is built in place of what is installed."""
     if not shutil.which('systemd-analyze'):
         skipped.append('no systemd-analyze')
         return
-    for path in (service_file, socket_file):
+    for path in (service_file, socket_file, exporter_file):
         with open(path, encoding='utf-8') as file:
-            text = re.sub(r'^ExecStart=.*', f'ExecStart={broker}', file.read(), flags=re.M)
+            text = re.sub(r'^(ExecStart)=[^ \n]*/', fr'\1={os.path.dirname(broker)}/', file.read(), flags=re.M)
         with open(os.path.join(folder, os.path.basename(path)), 'w', encoding='utf-8') as file:
             file.write(text)
-    for path in (service_file, socket_file):
+    for path in (service_file, socket_file, exporter_file):
         ran = subprocess.run(
             ['systemd-analyze', '--user', '--man=no', 'verify', os.path.join(folder, os.path.basename(path))],
             env=ENVIRONMENT | {'XDG_RUNTIME_DIR': folder}, capture_output=True, text=True, timeout=60, check=False)
@@ -104,11 +106,30 @@ def activate(runtime, service, address):
             faults.append(f'the broker ends with {activator.returncode}: {activator.stderr.read()}')
 
 
+def serve(folder):
+    """What the exporter's unit starts, at a port that is free."""
+    words = read(exporter_file)['Service']['ExecStart'].split()
+    if os.path.basename(words[0]) != 'gpushim' or words[-1] != '127.0.0.1:9465':
+        faults.append(f'{exporter_file} starts {words}')
+    with subprocess.Popen([gpushim, *words[1:-1], '127.0.0.1:0'], stdout=subprocess.PIPE, text=True,
+                          env=ENVIRONMENT | {'GPUSHIM_SHARE_DIR': folder}) as exporter:
+        try:
+            line = exporter.stdout.readline()
+            with urllib.request.urlopen(line.split()[-1], timeout=60) as page:
+                if 'gpushim_build_info' not in page.read().decode():
+                    faults.append(f'{line}: no figures')
+        finally:
+            exporter.send_signal(signal.SIGTERM)
+        if exporter.wait(timeout=60) != 0:
+            faults.append(f'the exporter ends with {exporter.returncode}')
+
+
 service, socket = read(service_file), read(socket_file)
 if os.path.basename(service['Service']['ExecStart']) != 'gpushim-broker':
     faults.append(f'{service_file} starts {service["Service"]["ExecStart"]}')
 with tempfile.TemporaryDirectory(prefix='gpushim-units-') as temporary:
     verify(temporary)
+    serve(temporary)
     activate(temporary, service, expand(socket['Socket']['ListenSequentialPacket'], temporary))
 for each in faults:
     print(each)

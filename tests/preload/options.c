@@ -182,6 +182,7 @@ static const struct option options[] = {
     NUMBER("SHARE_IDLE_BLOCKS", "18", core.share.idle_blocks, 18),
     NUMBER("SHARE_ACCESS", "read-only", core.share.read_only, true),
     NUMBER("SHARE_ISOLATE", "refuse", core.share.isolate, true),
+    NUMBER("SHARE_OWN_VMM", "off", core.own_vmm, false),
     NUMBER("SHARE_LIMBO_WARNING", "7M", core.share.limbo_warning, 7 * MIB),
     NUMBER("SHARE_LIMBO_WARNING_BLOCKS", "19", core.share.limbo_warning_blocks, 19),
     NUMBER("SHARE_LIMBO_LIMIT", "9M", core.share.limbo_limit, 9 * MIB),

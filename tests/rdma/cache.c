@@ -390,6 +390,18 @@ Test(cache, the_limit_can_be_changed_as_far_as_a_device_allows)
     cr_assert_eq(stats().bytes, 6 * MIB);
 }
 
+Test(cache, how_many_are_kept_can_be_changed)
+{
+    start_anew(3, UINT64_MAX);
+    cr_assert_eq(gs_regcache_set_count(cache, 5), 3);
+    for (unsigned i = 0; i < 8; i++)
+        use_once(&lent, AT + i * 4 * MIB, MIB);
+    cr_assert_eq(stats().entries, 5);
+    cr_assert_eq(gs_regcache_set_count(cache, 2), 5);
+    use_once(&lent, AT + 64 * MIB, MIB);
+    cr_assert_eq(stats().entries, 2);
+}
+
 Test(cache, a_limit_of_none_keeps_none)
 {
     start_anew(0, UINT64_MAX);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "core/base/fd.h"
 #include "core/share/wire.h"
 #include "simulation.h"
 
@@ -159,10 +160,11 @@ static const char *name_of(unsigned type)
         [GS_WIRE_FLUSHED] = "FLUSHED",   [GS_WIRE_PUBLISH] = "LEAVE",
         [GS_WIRE_TAKE_UP] = "TAKE_UP",   [GS_WIRE_BYE] = "BYE",
         [GS_WIRE_PURGE] = "PURGE",       [GS_WIRE_PURGED] = "PURGED",
-        [GS_WIRE_FAREWELL] = "FAREWELL", [GS_WIRE_NAME] = "NAME",
-        [GS_WIRE_FIND] = "FIND",         [GS_WIRE_NAMED] = "NAMED",
-        [GS_WIRE_UNNAME] = "UNNAME",     [GS_WIRE_UNNAMED] = "UNNAMED",
-        [GS_WIRE_KEPT] = "KEPT"};
+        [GS_WIRE_FAREWELL] = "FAREWELL", [GS_WIRE_FORKED] = "FORKED",
+        [GS_WIRE_FETCH] = "FETCH",       [GS_WIRE_PIECES] = "PIECES",
+        [GS_WIRE_NAME] = "NAME",         [GS_WIRE_LOOK_UP] = "LOOK_UP",
+        [GS_WIRE_NAMED] = "NAMED",       [GS_WIRE_UNNAME] = "UNNAME",
+        [GS_WIRE_UNNAMED] = "UNNAMED",   [GS_WIRE_KEPT] = "KEPT"};
 
     return type < GS_WIRE_TYPES && names[type] ? names[type] : "something";
 }
@@ -181,9 +183,10 @@ static void trace(const struct file *socket, const char *how, const union gs_wir
               (int)socket->life->pid);
 }
 
-int gs_wire_send(int socket, const union gs_wire_message *message, int fd)
+int gs_wire_send_all(int socket, const union gs_wire_message *message,
+                     const struct gs_wire_fds *fds)
 {
-    struct file *file = socket_of(socket), *attached;
+    struct file *file = socket_of(socket);
     struct message *sent;
 
     sim_point();
@@ -194,19 +197,22 @@ int gs_wire_send(int socket, const union gs_wire_message *message, int fd)
         return -EPIPE;
     if (file->peer->unread >= file->limit)
         return -EAGAIN;
-    if (fd >= 0 && process_here()->no_flight)
+    if (fds->count > 0 && process_here()->no_flight)
         return -ETOOMANYREFS;
-    attached = fd < 0 ? NULL : process_here()->fds[fd].file;
-    if (fd >= 0 && !attached)
-        return -EBADF;
+    for (unsigned i = 0; i < fds->count; i++)
+        if (!process_here()->fds[fds->fd[i]].file)
+            return -EBADF;
     if (message->head.type == GS_WIRE_GRANT)
         rule_granted(process_here(), file->life, message->grant.block_id);
     sent = sim_alloc(sizeof *sent + message->head.size);
     sent->size = message->head.size;
     sent->counts = message->head.size + OVERHEAD;
-    sent->file = attached;
-    if (attached)
-        file_ref(attached);
+    sent->files = fds->count;
+    sent->file = fds->count ? sim_alloc(fds->count * sizeof *sent->file) : NULL;
+    for (unsigned i = 0; i < fds->count; i++) {
+        sent->file[i] = process_here()->fds[fds->fd[i]].file;
+        file_ref(sent->file[i]);
+    }
     memcpy(sent->bytes, message, message->head.size);
     *file->peer->last = sent;
     file->peer->last = &sent->next;
@@ -217,15 +223,37 @@ int gs_wire_send(int socket, const union gs_wire_message *message, int fd)
     return 0;
 }
 
+int gs_wire_send(int socket, const union gs_wire_message *message, int fd)
+{
+    return gs_wire_send_all(socket, message,
+                            &(struct gs_wire_fds){.count = fd >= 0, .fd = {fd}});
+}
+
+/* All that came along, or none. */
+static bool take_files(const struct message *message, struct gs_wire_fds *ret_fds)
+{
+    for (unsigned i = 0; i < message->files; i++) {
+        int fd = fd_new(process_here(), message->file[i]);
+
+        if (fd < 0) {
+            while (ret_fds->count > 0)
+                gs_fd_drop(ret_fds->fd[--ret_fds->count]);
+            return false;
+        }
+        ret_fds->fd[ret_fds->count++] = fd;
+    }
+    return true;
+}
+
 /* What comes along and finds no room leaves its message where it is. */
-int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd)
+static int receive_message(int socket, union gs_wire_message *ret_message,
+                           struct gs_wire_fds *ret_fds)
 {
     struct file *file;
     struct message *first;
-    int fd = -1;
 
-    if (ret_fd)
-        *ret_fd = -1;
+    if (ret_fds)
+        ret_fds->count = 0;
     sim_point();
     file = socket_of(socket);
     if (!file)
@@ -236,24 +264,37 @@ int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd)
     memcpy(ret_message, first->bytes, first->size);
     if (!gs_wire_valid(ret_message, first->size))
         return -EPROTO;
-    if (first->file && !ret_fd)
+    if (first->files > 0 && !ret_fds)
         return -EPROTO;
-    if (first->file) {
-        fd = fd_new(process_here(), first->file);
-        if (fd < 0)
-            return -EMFILE;
-        file_unref(first->file);
-    }
+    if (ret_fds && !take_files(first, ret_fds))
+        return -EMFILE;
     file->first = first->next;
     if (!file->first)
         file->last = &file->first;
     file->unread -= first->counts;
-    sim_free(first);
+    message_free(first);
     if (file->peer)
         file_changed(file->peer);
-    if (ret_fd)
-        *ret_fd = fd;
     if (world.trace)
         trace(file, "hears", ret_message);
     return 0;
+}
+
+int gs_wire_receive_all(int socket, union gs_wire_message *ret_message,
+                        struct gs_wire_fds *ret_fds)
+{
+    return receive_message(socket, ret_message, ret_fds);
+}
+
+int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd)
+{
+    struct gs_wire_fds fds = {0};
+    int error = receive_message(socket, ret_message, ret_fd ? &fds : NULL);
+
+    if (!ret_fd)
+        return error;
+    while (fds.count > 0 && ret_message->head.type == GS_WIRE_PIECES)
+        gs_fd_drop(fds.fd[--fds.count]);
+    *ret_fd = fds.count > 0 ? fds.fd[0] : -1;
+    return error;
 }

@@ -35,10 +35,12 @@ void file_changed(struct file *file)
             fibre_wake(&process->threads[i]);
 }
 
-static void message_free(struct message *message)
+void message_free(struct message *message)
 {
+    for (unsigned i = 0; i < message->files; i++)
+        file_unref(message->file[i]);
     if (message->file)
-        file_unref(message->file);
+        sim_free(message->file);
     sim_free(message);
 }
 

@@ -81,7 +81,8 @@ struct message {
     struct message *next;
     size_t size;       /* of `bytes` */
     size_t counts;     /* against the sender's limit */
-    struct file *file; /* that came along, or NULL */
+    unsigned files; /* that came along, GS_PIECES_MAX at most */
+    struct file **file;
     unsigned char bytes[];
 };
 
@@ -114,6 +115,7 @@ struct descriptor {
 struct file *file_new(enum file_kind kind);
 void file_ref(struct file *file);
 void file_unref(struct file *file);
+void message_free(struct message *message);
 /* Whoever waits for something to happen to it looks again. */
 void file_changed(struct file *file);
 /* Takes the file; -1 with errno: there is no number left, and the file has gone. */

@@ -234,8 +234,8 @@ Test(memory, what_goes_back_in_the_background_is_there_for_who_needs_it)
     fixture_end(&f);
 }
 
-/* An arena does not hold more than ever because of it. */
-Test(memory, what_goes_back_in_the_background_is_waited_for_where_it_is_too_much)
+/* An arena does not hold more than ever because of it, but for what the thread is at. */
+Test(memory, what_goes_back_in_the_background_is_given_back_at_once_where_it_is_too_much)
 {
     struct fixture f;
     struct gs_arena *arena;
@@ -245,7 +245,7 @@ Test(memory, what_goes_back_in_the_background_is_waited_for_where_it_is_too_much
     must_alloc(&f, 150 * MIB);
     cr_assert_eq(fixture_counts(&f).later, 2);
     must_alloc(&f, 80 * MIB); /* and 750 */
-    cr_assert_eq(__atomic_load_n(&f.core->releases.bytes, __ATOMIC_SEQ_CST), 0);
+    cr_assert_leq(__atomic_load_n(&f.core->releases.bytes, __ATOMIC_SEQ_CST), 100 * MIB);
     cr_assert_eq(arena->reserved, 630 * MIB);
     fixture_end(&f);
 }
@@ -257,7 +257,8 @@ Test(memory, what_makes_room_goes_back_at_once_where_the_arena_never_held_as_muc
     setenv("SOFTCUDA_MEMORY", "16G", 1);
     make_spare(&f, 600 * MIB);
     must_alloc(&f, 150 * MIB);
-    cr_assert_eq(fixture_counts(&f).later, 0);
+    cr_assert_leq(__atomic_load_n(&f.core->releases.bytes, __ATOMIC_SEQ_CST), 100 * MIB);
+    cr_assert_leq(fixture_counts(&f).later, 1);
     cr_assert_eq(fixture_counts(&f).trims, 2);
     fixture_end(&f);
 }

@@ -279,11 +279,11 @@ Test(share_names_wrong, messages_that_make_no_sense_end_their_connection)
             message.name.naming.name[0] = 0;
         cr_assert(is_sent_off(&message, true), "%d", i);
     }
-    gs_wire_start(&message, GS_WIRE_FIND, 0);
-    message.find.next = 2;
+    gs_wire_start(&message, GS_WIRE_LOOK_UP, 0);
+    message.look_up.next = 2;
     cr_assert(is_sent_off(&message, false));
-    message.find.next = 0;
-    memset(message.find.name, 'x', GS_NAME_SIZE);
+    message.look_up.next = 0;
+    memset(message.look_up.name, 'x', GS_NAME_SIZE);
     cr_assert(is_sent_off(&message, false));
     gs_wire_start(&message, GS_WIRE_UNNAME, 0);
     cr_assert(is_sent_off(&message, false), "no name");
@@ -359,7 +359,7 @@ static void answer(int fd, const struct liar *liar, const union gs_wire_message 
     gs_wire_start(&message, GS_WIRE_NAMED, asked->head.request);
     message.named.state = GS_NAMED_HERE;
     message.named.since_ns = UINT64_MAX;
-    message.named.found.naming = naming_of(asked->find.name, 66);
+    message.named.found.naming = naming_of(asked->look_up.name, 66);
     message.named.found.size = 512;
     message.named.found.uid = 0;
     if (liar->lie == ANSWERS_ANOTHER)

@@ -14,7 +14,7 @@
 #define MANY 300 /* connections, or as many as go */
 #define NO_OPENERS                                                                                 \
     (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(REPORT) | SAYS(UNMAP) | SAYS(FLUSH) |        \
-     SAYS(PURGED))
+     SAYS(PURGED) | SAYS(FETCH) | SAYS(PIECES))
 
 /* Whether it was hung up on; looks for a millisecond. */
 static bool is_over(int fd)
@@ -67,6 +67,27 @@ static void guesses(void)
 
         for (int j = 0; j < 100 && siege_ask(fd, 1) == 0; j++)
             continue;
+        if (i >= 20)
+            siege_holds();
+        close(fd);
+    }
+}
+
+/* Asks for blocks, every other time by an address, for which all exports are looked through. */
+static void looks_for_blocks(void)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_FIND, 1);
+    for (unsigned i = 0;; i++) {
+        int fd = siege_greeted();
+
+        for (unsigned j = 0; j < 200; j++) {
+            message.find.by_address = j % 2;
+            message.find.number = j % 4 ? UINT64_MAX - j : 1;
+            if (siege_say(fd, &message, -1) != 0)
+                break;
+        }
         if (i >= 20)
             siege_holds();
         close(fd);
@@ -202,8 +223,8 @@ static void says_what_others_say(void)
         GS_WIRE_UNMAP,   GS_WIRE_UNMAPPED, GS_WIRE_FLUSH,  GS_WIRE_FLUSHED,
         GS_WIRE_PUBLISH, GS_WIRE_HELLO,    GS_WIRE_PURGE,  GS_WIRE_PURGED,
         GS_WIRE_SET,     GS_WIRE_SET_TO,   GS_WIRE_COLLECT, GS_WIRE_COLLECTED,
-        GS_WIRE_FAREWELL, GS_WIRE_FORKED,  GS_WIRE_NAME,   GS_WIRE_NAMED,
-        GS_WIRE_UNNAMED};
+        GS_WIRE_FAREWELL, GS_WIRE_FORKED,   GS_WIRE_FOUND,  GS_WIRE_FETCH,
+        GS_WIRE_PIECES, GS_WIRE_NAME,    GS_WIRE_NAMED,  GS_WIRE_UNNAMED};
     enum { COUNT = sizeof types / sizeof *types };
 
     for (unsigned i = 0;; i++) {
@@ -440,9 +461,9 @@ static void asks_for_names(void)
         int fd = siege_dial();
 
         for (unsigned j = 0; j < 40; j++) {
-            gs_wire_start(&message, j % 2 ? GS_WIRE_FIND : GS_WIRE_UNNAME, j);
+            gs_wire_start(&message, j % 2 ? GS_WIRE_LOOK_UP : GS_WIRE_UNNAME, j);
             if (j % 2)
-                message.find.next = 1;
+                message.look_up.next = 1;
             else
                 strcpy(message.unname.name, "name-1");
             if (siege_say(fd, &message, -1) != 0)
@@ -462,6 +483,8 @@ const struct siege_attack siege_clients[] = {
     {"makes silent connections without end", EXPORTER, SAME_USER, 0, TAKES(CONNECTIONS), silent},
     {"guesses without end", EXPORTER, SAME_USER, SAYS(HELLO) | SAYS(OPEN),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), guesses},
+    {"looks for blocks without end", EXPORTER, LISTED, SAYS(FIND),
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), looks_for_blocks},
     {"reads no answer to its questions", EXPORTER, LISTED, SAYS(QUERY),
      TAKES(SOCKET_MEMORY) | TAKES(UNDER_WAY), questions_unread},
     {"takes no descriptor", EXPORTER, LISTED_HOLDER, SAYS(OPEN),
@@ -486,11 +509,12 @@ const struct siege_attack siege_clients[] = {
     {"says what is not its to say", EXPORTER, SAME_USER,
      NO_OPENERS | SAYS(CLOSE) | SAYS(CACHE) | SAYS(UNMAPPED) | SAYS(FLUSHED) | SAYS(HELLO) |
          SAYS(SHARE) | SAYS(UNSHARE) | SAYS(PUBLISH) | SAYS(SET) | SAYS(SET_TO) | SAYS(COLLECT) |
-         SAYS(COLLECTED) | SAYS(FAREWELL) | SAYS(FORKED) | SAYS(NAME) | SAYS(NAMED) | SAYS(UNNAMED),
+         SAYS(COLLECTED) | SAYS(FAREWELL) | SAYS(FORKED) | SAYS(FOUND) |
+         SAYS(NAME) | SAYS(NAMED) | SAYS(UNNAMED),
      TAKES(TURNS), says_what_others_say},
-    {"asks for names without end", EXPORTER, LISTED, SAYS(FIND) | SAYS(UNNAME),
+    {"asks for names without end", EXPORTER, LISTED, SAYS(LOOK_UP) | SAYS(UNNAME),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_names},
-    {"asks for names without end", EXPORTER, SAME_USER, SAYS(FIND) | SAYS(UNNAME),
+    {"asks for names without end", EXPORTER, SAME_USER, SAYS(LOOK_UP) | SAYS(UNNAME),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_names},
     {"makes connections without end", BROKER, UNINVITED, SAYS(HELLO) | SAYS(OPEN),
      TAKES(CONNECTIONS), greets_and_asks},
@@ -506,10 +530,12 @@ const struct siege_attack siege_clients[] = {
     {"names what it left without end", BROKER, SAME_USER,
      SAYS(HELLO) | SAYS(PUBLISH) | SAYS(SHARE) | SAYS(NAME), TAKES(TURNS) | TAKES(EXPORTS),
      names_without_end},
-    {"asks for names without end", BROKER, LISTED, SAYS(FIND) | SAYS(UNNAME),
+    {"asks for names without end", BROKER, LISTED, SAYS(LOOK_UP) | SAYS(UNNAME),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_names},
     {"leaves in another's name", BROKER, LISTED, SAYS(HELLO) | SAYS(PUBLISH) | SAYS(SHARE),
      TAKES(EXPORTS), leaves_in_anothers_name},
+    {"looks for blocks without end", BROKER, LISTED, SAYS(FIND),
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), looks_for_blocks},
     {"reads no answer to its questions", BROKER, LISTED, SAYS(QUERY),
      TAKES(SOCKET_MEMORY) | TAKES(UNDER_WAY), questions_unread},
     {"takes no descriptor", BROKER, LISTED_HOLDER, SAYS(OPEN), TAKES(UNDER_WAY), opens_unread},

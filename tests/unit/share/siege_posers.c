@@ -102,8 +102,6 @@ static void talks(int fd, enum gs_wire_type first)
 
         if (i >= 20 * GS_WIRE_TYPES)
             siege_holds();
-        if (type >= 27 && type <= 30) /* not used */
-            continue;
         while ((error = siege_say_type(fd, type)) == -EAGAIN) {
             siege_holds(); /* nobody reads it any more */
             poll(&room, 1, 50);

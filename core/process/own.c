@@ -1,0 +1,420 @@
+/* Memory that the program makes and maps by itself (core/process/own.h): its mappings, and what of them
+ * lies side by side. */
+#include "core/process/own.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define DEVICES_MAX 64
+
+struct gs_own *gs_own_new(struct gs_share *share)
+{
+    struct gs_own *own = calloc(1, sizeof *own);
+
+    if (!own)
+        return NULL;
+    gs_lock_init(&own->lock, GS_RANK_OWN);
+    gs_map_init(&own->map);
+    own->share = share;
+    return own;
+}
+
+/* ---- Mappings -------------------------------------------------------------------------------- */
+
+static struct gs_own_mapping *mapping_locked(const struct gs_own *own, uint64_t address)
+{
+    gs_lock_assert_held(&own->lock);
+    return (struct gs_own_mapping *)gs_map_find(&own->map, address);
+}
+
+/* The first mapping in [address, end), or NULL. */
+static struct gs_own_mapping *next_mapping_locked(const struct gs_own *own, uint64_t address,
+                                                  uint64_t end)
+{
+    uint64_t at = address < end ? gs_map_next(&own->map, address, end - address) : GS_MAP_NONE;
+
+    return at == GS_MAP_NONE ? NULL : mapping_locked(own, at);
+}
+
+bool gs_own_is_added_at(struct gs_own *own, CUdeviceptr address)
+{
+    const struct gs_own_mapping *mapping;
+    bool added;
+
+    gs_lock_take(&own->lock);
+    mapping = mapping_locked(own, address);
+    added = mapping && mapping->handle && mapping->handle->memory.added;
+    gs_lock_release(&own->lock);
+    return added;
+}
+
+/* The exports of any part of the range leave the table; they are put in front of *list. */
+static void take_exports_locked(struct gs_own *own, uint64_t base, uint64_t size,
+                                struct gs_own_export **list)
+{
+    struct gs_own_export *export, *next;
+
+    gs_lock_assert_held(&own->lock);
+    HASH_ITER(hh, own->exports, export, next)
+    {
+        if (export->place.range.base >= base + size || base >= export->place.range.base + export->place.range.size)
+            continue;
+        HASH_DEL(own->exports, export);
+        export->next = *list;
+        *list = export;
+    }
+}
+
+static void end_exports(struct gs_own *own, struct gs_own_export *export)
+{
+    while (export) {
+        struct gs_own_export *next = export->next;
+
+        gs_share_strip_gone(own->share, export->export);
+        gs_share_strip_unref(export->strip);
+        free(export);
+        export = next;
+    }
+}
+
+/* Leaves the map: the driver may have another mapping there in a moment. */
+static void take_mapping_locked(struct gs_own *own, struct gs_own_mapping *mapping)
+{
+    gs_map_remove(&own->map, &mapping->span);
+    if (!mapping->handle)
+        return;
+    mapping->handle->pins++;
+    mapping->handle->mappings--;
+    gs_own_settle_locked(own, mapping->handle);
+}
+
+static void drop_mapping_locked(struct gs_own *own, struct gs_own_mapping *mapping)
+{
+    if (mapping->handle) {
+        mapping->handle->pins--;
+        gs_own_settle_locked(own, mapping->handle);
+    }
+    free(mapping);
+}
+
+static void put_mapping_back_locked(struct gs_own *own, struct gs_own_mapping *mapping)
+{
+    if (mapping->handle) {
+        mapping->handle->pins--;
+        mapping->handle->mappings++;
+        gs_own_know_locked(own, mapping->handle);
+    }
+    gs_map_insert(&own->map, &mapping->span); /* it was there: nothing is to be made for it */
+}
+
+static void take_range_locked(struct gs_own *own, uint64_t base, uint64_t size,
+                              struct gs_own_going *ret)
+{
+    struct gs_own_mapping *mapping;
+
+    *ret = (struct gs_own_going){0};
+    own->changes++;
+    take_exports_locked(own, base, size, &ret->exports);
+    while ((mapping = next_mapping_locked(own, base, base + size))) {
+        take_mapping_locked(own, mapping);
+        mapping->next = ret->mappings;
+        ret->mappings = mapping;
+    }
+}
+
+void gs_own_unmapping(struct gs_own *own, CUdeviceptr base, size_t size, struct gs_own_going *ret)
+{
+    uint64_t end;
+
+    *ret = (struct gs_own_going){0};
+    if (__builtin_add_overflow((uint64_t)base, size, &end))
+        return; /* the driver refuses it */
+    gs_lock_take(&own->lock);
+    take_range_locked(own, base, size, ret);
+    for (struct gs_own_export *export = ret->exports; export; export = export->next)
+        gs_share_strip_going(own->share, export->export);
+    gs_lock_release(&own->lock);
+}
+
+void gs_own_unmapped(struct gs_own *own, struct gs_own_going *going, bool done)
+{
+    struct gs_own_mapping *mapping;
+    struct gs_own_export *export, *ended = done ? going->exports : NULL;
+
+    if (done)
+        going->exports = NULL;
+    gs_lock_take(&own->lock);
+    while ((mapping = going->mappings)) {
+        going->mappings = mapping->next;
+        if (done)
+            drop_mapping_locked(own, mapping);
+        else
+            put_mapping_back_locked(own, mapping);
+    }
+    while ((export = going->exports)) {
+        going->exports = export->next;
+        gs_share_strip_stays(own->share, export->export);
+        HASH_ADD(hh, own->exports, place, sizeof export->place, export);
+        if (export->hh.tbl)
+            continue;
+        export->next = ended; /* no host memory is left */
+        ended = export;
+    }
+    gs_lock_release(&own->lock);
+    end_exports(own, ended);
+}
+
+static const char *why_not(const struct gs_own *own, const struct gs_own_mapping *mapping,
+                           size_t offset)
+{
+    if (!mapping->handle)
+        return "its handle was made where the library could not see it";
+    if (mapping->handle->memory.why)
+        return mapping->handle->memory.why;
+    if (offset > 0 || mapping->span.size != mapping->handle->memory.size)
+        return "a part of a handle is mapped";
+    return gs_own_reservation_locked(own, mapping->span.base)
+               ? NULL
+               : "its address was reserved where the library could not see it";
+}
+
+void gs_own_mapped(struct gs_own *own, CUdeviceptr base, size_t size, size_t offset,
+                   CUmemGenericAllocationHandle handle)
+{
+    struct gs_own_mapping *mapping = calloc(1, sizeof *mapping);
+    const struct gs_own_range *reservation;
+    struct gs_own_going stale = {0};
+
+    gs_lock_take(&own->lock);
+    take_range_locked(own, base, size, &stale); /* what ended where nobody saw it */
+    if (mapping) {
+        mapping->span = (struct gs_span){.base = base, .size = size, .kind = GS_SPAN_OWN};
+        mapping->handle = gs_own_handle_locked(own, handle);
+        mapping->why = why_not(own, mapping, offset);
+        reservation = gs_own_reservation_locked(own, base);
+        mapping->reservation = reservation ? reservation->base : 0;
+        if (gs_map_insert(&own->map, &mapping->span) != GS_OK)
+            free(mapping);
+        else if (mapping->handle)
+            mapping->handle->mappings++;
+    }
+    gs_lock_release(&own->lock);
+    gs_own_unmapped(own, &stale, true);
+}
+
+/* False: nobody can reach, or write, any more what somebody could. */
+static bool set_access(struct gs_own_mapping *mapping, const CUmemAccessDesc *desc, size_t count)
+{
+    const uint64_t reads = mapping->reads, writes = mapping->writes;
+
+    for (size_t i = 0; i < count; i++) {
+        uint64_t bit;
+
+        if (desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || desc[i].location.id < 0 ||
+            desc[i].location.id >= DEVICES_MAX)
+            continue;
+        bit = UINT64_C(1) << desc[i].location.id;
+        mapping->reads &= ~bit;
+        mapping->writes &= ~bit;
+        if (desc[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
+            mapping->reads |= bit;
+        if (desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+            mapping->writes |= bit;
+    }
+    return (mapping->reads || !reads) && (mapping->writes || !writes);
+}
+
+void gs_own_access_set(struct gs_own *own, CUdeviceptr base, size_t size,
+                       const CUmemAccessDesc *desc, size_t count)
+{
+    struct gs_own_export *ended = NULL;
+    struct gs_own_mapping *mapping;
+    uint64_t at = base, end = base + size;
+
+    gs_lock_take(&own->lock);
+    own->changes++;
+    while ((mapping = next_mapping_locked(own, at, end))) {
+        if (!set_access(mapping, desc, count))
+            take_exports_locked(own, mapping->span.base, mapping->span.size, &ended);
+        at = mapping->span.base + mapping->span.size;
+    }
+    gs_lock_release(&own->lock);
+    end_exports(own, ended);
+}
+
+/* ---- Strips ---------------------------------------------------------------------------------- */
+
+static bool is_part(const struct gs_own_mapping *mapping, uint64_t reservation)
+{
+    return mapping && !mapping->why && mapping->reads && mapping->reservation == reservation;
+}
+
+static const struct gs_own_mapping *before_locked(const struct gs_own *own,
+                                                  const struct gs_own_mapping *mapping)
+{
+    const struct gs_own_mapping *before =
+        mapping->span.base > 0 ? mapping_locked(own, mapping->span.base - 1) : NULL;
+
+    return is_part(before, mapping->reservation) ? before : NULL;
+}
+
+static const struct gs_own_mapping *behind_locked(const struct gs_own *own,
+                                                  const struct gs_own_mapping *mapping)
+{
+    const struct gs_own_mapping *behind = mapping_locked(own, mapping->span.base + mapping->span.size);
+
+    return is_part(behind, mapping->reservation) ? behind : NULL;
+}
+
+/* How far it goes, from its first piece on; returns how many there are. */
+static uint32_t measure_locked(const struct gs_own *own, const struct gs_own_mapping *first,
+                               struct gs_own_found *ret)
+{
+    uint32_t pieces = 0;
+
+    ret->place.range = (struct gs_own_range){.base = first->span.base};
+    ret->device = first->handle->memory.device;
+    ret->read_only = false;
+    ret->changes = own->changes;
+    for (const struct gs_own_mapping *piece = first; piece; piece = behind_locked(own, piece)) {
+        ret->place.range.size += piece->span.size;
+        ret->read_only |= !piece->writes;
+        pieces++;
+    }
+    return pieces;
+}
+
+/* That of another export of the same, or one more. NULL: no host memory. */
+static struct gs_share_strip *strip_locked(struct gs_own *own, const struct gs_own_range *range,
+                                           const struct gs_own_mapping *first, uint32_t pieces)
+{
+    struct gs_share_strip *strip;
+    uint32_t at = 0;
+
+    for (struct gs_own_export *export = own->exports; export; export = export->hh.next) {
+        if (memcmp(&export->place.range, range, sizeof *range) != 0)
+            continue;
+        gs_share_strip_ref(export->strip);
+        return export->strip;
+    }
+    strip = malloc(sizeof *strip + pieces * sizeof *strip->sizes);
+    if (!strip)
+        return NULL;
+    strip->references = 1;
+    strip->pieces = pieces;
+    strip->id = GS_STRIP_IDS | ++own->strips;
+    for (const struct gs_own_mapping *piece = first; piece; piece = behind_locked(own, piece))
+        strip->sizes[at++] = piece->span.size;
+    return strip;
+}
+
+static gs_status find_piece_locked(struct gs_own *own, CUdeviceptr address,
+                                struct gs_own_found *ret_found,
+                                unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE],
+                                const char **ret_why)
+{
+    const struct gs_own_mapping *piece = mapping_locked(own, address), *first = piece, *before;
+    struct gs_own_export *export;
+    uint32_t pieces;
+
+    if (!piece)
+        return GS_NOT_OURS;
+    *ret_why = piece->why ? piece->why : piece->reads ? NULL : "no device has access to it";
+    if (*ret_why)
+        return GS_NOT_OFFERED;
+    while ((before = before_locked(own, first)))
+        first = before;
+    pieces = measure_locked(own, first, ret_found);
+    ret_found->place.offset = piece->span.base - first->span.base;
+    ret_found->strip = NULL;
+    HASH_FIND(hh, own->exports, &ret_found->place, sizeof ret_found->place, export);
+    if (export) {
+        gs_export_handle(export->export, ret_ipc_handle);
+        return GS_OK;
+    }
+    ret_found->strip = strip_locked(own, &ret_found->place.range, first, pieces);
+    return ret_found->strip ? GS_OK : GS_NO_HOST_MEMORY;
+}
+
+gs_status gs_own_find(struct gs_own *own, CUdeviceptr address, struct gs_own_found *ret_found,
+                      unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE], const char **ret_why)
+{
+    gs_status status;
+
+    gs_lock_take(&own->lock);
+    status = find_piece_locked(own, address, ret_found, ret_ipc_handle, ret_why);
+    gs_lock_release(&own->lock);
+    return status;
+}
+
+bool gs_own_enter(struct gs_own *own, const struct gs_own_found *found, struct gs_export *export)
+{
+    struct gs_own_export *entered = calloc(1, sizeof *entered);
+    bool done = false;
+
+    if (!entered)
+        return false;
+    entered->place = found->place;
+    entered->export = export;
+    entered->strip = found->strip;
+    gs_lock_take(&own->lock);
+    if (own->changes == found->changes) {
+        HASH_ADD(hh, own->exports, place, sizeof entered->place, entered);
+        done = entered->hh.tbl != NULL;
+        own->changes += done; /* another thread may be at the same */
+    }
+    if (done)
+        gs_share_strip_ref(entered->strip);
+    gs_lock_release(&own->lock);
+    if (!done)
+        free(entered);
+    return done;
+}
+
+bool gs_own_is_shared_at(struct gs_own *own, CUdeviceptr address)
+{
+    const struct gs_own_mapping *mapping;
+    bool shared;
+
+    gs_lock_take(&own->lock);
+    mapping = mapping_locked(own, address);
+    shared = mapping && !mapping->why && mapping->reads && mapping->handle->memory.added;
+    gs_lock_release(&own->lock);
+    return shared;
+}
+
+/* ---- The end --------------------------------------------------------------------------------- */
+
+static void free_mapping(uint64_t address, void *arg)
+{
+    struct gs_own *own = arg;
+    struct gs_own_going going;
+
+    gs_own_unmapping(own, address, 1, &going);
+    gs_own_unmapped(own, &going, true);
+}
+
+void gs_own_free(struct gs_own *own)
+{
+    struct gs_own_export *export, *next_export;
+    struct gs_own_handle *handle, *next;
+
+    if (!own)
+        return;
+    HASH_ITER(hh, own->exports, export, next_export)
+    {
+        HASH_DEL(own->exports, export); /* the share has ended, with all its exports */
+        gs_share_strip_unref(export->strip);
+        free(export);
+    }
+    gs_map_each(&own->map, free_mapping, own);
+    HASH_ITER(hh, own->handles, handle, next)
+    {
+        HASH_DEL(own->handles, handle);
+        free(handle);
+    }
+    free(own->reservations);
+    gs_map_destroy(&own->map);
+    gs_lock_destroy(&own->lock);
+    free(own);
+}

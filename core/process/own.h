@@ -1,0 +1,145 @@
+/*
+ * Memory that the program makes and maps by itself: cuMemCreate, cuMemMap and their kin. The calls are
+ * the driver's, which judges them; what has succeeded is noted here, so that it can be said which
+ * addresses are mapped, in how many pieces, inside which reservation, and whether others may have it.
+ *
+ *   handle ──< mapping (a piece) ──> reservation        strip: pieces side by side in one reservation,
+ *                                                       with access, which can be shared; an export
+ *                                                       is of one strip as it was then
+ *
+ * What goes away leaves these tables before the driver is asked, and comes back where he refuses: a
+ * moment later his handle or address may be another's. An export ends with the first of its pieces
+ * that goes, or that nobody here may reach any more.
+ *
+ * Handles get the type POSIX descriptor where the program asked for none (core/api/own.c): `added`.
+ */
+#ifndef GS_CORE_PROCESS_OWN_H
+#define GS_CORE_PROCESS_OWN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/gpu/driver.h"
+#include "core/gpu/map.h"
+#include "core/share/share.h"
+
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
+
+/* A handle's memory. */
+struct gs_own_memory {
+    size_t size;
+    CUdevice device;
+    bool added;      /* the program did not ask for descriptors of it */
+    const char *why; /* it cannot be shared; NULL: it can */
+};
+
+struct gs_own_handle {
+    CUmemGenericAllocationHandle handle;
+    struct gs_own_memory memory;
+    unsigned references, mappings; /* of the program's */
+    unsigned pins;                 /* calls under way */
+    bool known;                    /* in the table: its number is not another's */
+    UT_hash_handle hh;
+};
+
+struct gs_own_mapping {
+    struct gs_span span; /* first: what the map points at */
+    struct gs_own_handle *handle; /* NULL: not known */
+    const char *why;        /* it cannot be shared; NULL: it can */
+    uint64_t reservation;   /* where that begins */
+    uint64_t reads, writes; /* bit d: device d may */
+    struct gs_own_mapping *next;
+};
+
+struct gs_own_range {
+    uint64_t base, size;
+};
+
+/* Of what an export is: a strip, and of that the piece at an offset. */
+struct gs_own_place {
+    struct gs_own_range range;
+    uint64_t offset;
+};
+
+struct gs_own_export {
+    struct gs_own_place place;
+    struct gs_share_strip *strip; /* has a reference of it */
+    struct gs_export *export;
+    struct gs_own_export *next;
+    UT_hash_handle hh;
+};
+
+struct gs_own {
+    struct gs_lock lock; /* rank OWN; protects all of it */
+    struct gs_map map;   /* of mappings */
+    struct gs_own_range *reservations; /* by address */
+    size_t reservation_count, reservation_room;
+    struct gs_own_handle *handles;
+    struct gs_own_export *exports;
+    uint64_t changes; /* counts what may have changed a strip */
+    uint64_t strips;  /* made so far */
+    struct gs_share *share;
+};
+
+/* What leaves while the driver is asked. */
+struct gs_own_going {
+    struct gs_own_mapping *mappings;
+    struct gs_own_export *exports;
+};
+
+/* NULL: no host memory. `share` outlives it, and has ended when it is freed. NULL may be freed. */
+struct gs_own *gs_own_new(struct gs_share *share);
+void gs_own_free(struct gs_own *own);
+
+/* A handle was made, or imported; or another reference of one was got. */
+void gs_own_made(struct gs_own *own, CUmemGenericAllocationHandle handle,
+                 const struct gs_own_memory *memory);
+void gs_own_retained(struct gs_own *own, CUmemGenericAllocationHandle handle);
+/* A reference is about to be given back, and was, or not. NULL: the handle is not known. */
+struct gs_own_handle *gs_own_releasing(struct gs_own *own, CUmemGenericAllocationHandle handle);
+void gs_own_released(struct gs_own *own, struct gs_own_handle *handle, bool done);
+/* Whether the program did not ask for the descriptors that the handle, or what is mapped there, has. */
+bool gs_own_is_added(struct gs_own *own, CUmemGenericAllocationHandle handle);
+bool gs_own_is_added_at(struct gs_own *own, CUdeviceptr address);
+
+/* For own.c. The handle of that number, or NULL; it is known again; nothing of it is left, perhaps, and
+ * then it is freed where no call is at it. The reservation that covers an address, or NULL. */
+struct gs_own_handle *gs_own_handle_locked(struct gs_own *own, CUmemGenericAllocationHandle handle);
+void gs_own_know_locked(struct gs_own *own, struct gs_own_handle *handle);
+void gs_own_settle_locked(struct gs_own *own, struct gs_own_handle *handle);
+const struct gs_own_range *gs_own_reservation_locked(const struct gs_own *own, uint64_t address);
+
+void gs_own_reserved(struct gs_own *own, CUdeviceptr base, size_t size);
+/* It is about to be given back; false: it is not known. Where it stays: gs_own_reserved. */
+bool gs_own_unreserving(struct gs_own *own, CUdeviceptr base, struct gs_own_range *ret);
+
+void gs_own_mapped(struct gs_own *own, CUdeviceptr base, size_t size, size_t offset,
+                   CUmemGenericAllocationHandle handle);
+void gs_own_unmapping(struct gs_own *own, CUdeviceptr base, size_t size, struct gs_own_going *ret);
+void gs_own_unmapped(struct gs_own *own, struct gs_own_going *going, bool done);
+void gs_own_access_set(struct gs_own *own, CUdeviceptr base, size_t size,
+                       const CUmemAccessDesc *desc, size_t count);
+
+/* A piece, and the strip around it. */
+struct gs_own_found {
+    struct gs_own_place place;
+    struct gs_share_strip *strip; /* a reference, the caller's; NULL: it is exported */
+    CUdevice device;              /* of the first piece */
+    bool read_only;
+    uint64_t changes;
+};
+
+/* What is mapped at an address. GS_NOT_OURS: nothing is known to be. GS_NOT_OFFERED: it cannot be
+ * shared, for *ret_why. GS_NO_HOST_MEMORY. Where it is exported that is its handle. */
+gs_status gs_own_find(struct gs_own *own, CUdeviceptr address, struct gs_own_found *ret_found,
+                      unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE], const char **ret_why);
+/* From now on the export is that of what was found. False: something has changed meanwhile, or there
+ * is no host memory; the export stays the caller's. */
+bool gs_own_enter(struct gs_own *own, const struct gs_own_found *found, struct gs_export *export);
+/* Whether what is mapped at an address is shared by this library alone: the program asked for no
+ * descriptors of it, and the driver has no other way. */
+bool gs_own_is_shared_at(struct gs_own *own, CUdeviceptr address);
+
+#endif

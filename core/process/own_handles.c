@@ -1,0 +1,194 @@
+/* Memory that the program makes by itself: its handles, and the addresses that it reserves
+ * (core/process/own.h). */
+#include "core/process/own.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Handles --------------------------------------------------------------------------------- */
+
+struct gs_own_handle *gs_own_handle_locked(struct gs_own *own, CUmemGenericAllocationHandle handle)
+{
+    struct gs_own_handle *found;
+
+    gs_lock_assert_held(&own->lock);
+    HASH_FIND(hh, own->handles, &handle, sizeof handle, found);
+    return found;
+}
+
+static void forget_locked(struct gs_own *own, struct gs_own_handle *handle)
+{
+    gs_lock_assert_held(&own->lock);
+    if (handle->known)
+        HASH_DEL(own->handles, handle);
+    handle->known = false;
+}
+
+void gs_own_know_locked(struct gs_own *own, struct gs_own_handle *handle)
+{
+    gs_lock_assert_held(&own->lock);
+    if (handle->known)
+        return;
+    HASH_ADD(hh, own->handles, handle, sizeof handle->handle, handle);
+    handle->known = handle->hh.tbl != NULL;
+}
+
+/* The driver has nothing of it any more when the last of both has gone. */
+void gs_own_settle_locked(struct gs_own *own, struct gs_own_handle *handle)
+{
+    if (handle->references > 0 || handle->mappings > 0)
+        return;
+    forget_locked(own, handle);
+    if (handle->pins == 0)
+        free(handle);
+}
+
+void gs_own_made(struct gs_own *own, CUmemGenericAllocationHandle handle,
+                 const struct gs_own_memory *memory)
+{
+    struct gs_own_handle *made = calloc(1, sizeof *made), *old;
+
+    gs_lock_take(&own->lock);
+    old = gs_own_handle_locked(own, handle);
+    if (old) { /* it ended where nobody saw it; or it is one more reference of it, of an import */
+        forget_locked(own, old);
+        old->references = 0;
+        gs_own_settle_locked(own, old);
+    }
+    if (made) {
+        made->handle = handle;
+        made->memory = *memory;
+        made->references = 1;
+        gs_own_know_locked(own, made);
+        if (!made->known)
+            free(made);
+    }
+    gs_lock_release(&own->lock);
+}
+
+void gs_own_retained(struct gs_own *own, CUmemGenericAllocationHandle handle)
+{
+    struct gs_own_handle *found;
+
+    gs_lock_take(&own->lock);
+    found = gs_own_handle_locked(own, handle);
+    if (found)
+        found->references++;
+    gs_lock_release(&own->lock);
+}
+
+struct gs_own_handle *gs_own_releasing(struct gs_own *own, CUmemGenericAllocationHandle handle)
+{
+    struct gs_own_handle *found;
+
+    gs_lock_take(&own->lock);
+    found = gs_own_handle_locked(own, handle);
+    if (found && found->references > 0) {
+        found->pins++;
+        found->references--;
+        gs_own_settle_locked(own, found);
+    } else {
+        found = NULL;
+    }
+    gs_lock_release(&own->lock);
+    return found;
+}
+
+void gs_own_released(struct gs_own *own, struct gs_own_handle *handle, bool done)
+{
+    if (!handle)
+        return;
+    gs_lock_take(&own->lock);
+    handle->pins--;
+    if (!done) {
+        handle->references++;
+        gs_own_know_locked(own, handle);
+    }
+    gs_own_settle_locked(own, handle);
+    gs_lock_release(&own->lock);
+}
+
+bool gs_own_is_added(struct gs_own *own, CUmemGenericAllocationHandle handle)
+{
+    const struct gs_own_handle *found;
+    bool added;
+
+    gs_lock_take(&own->lock);
+    found = gs_own_handle_locked(own, handle);
+    added = found && found->memory.added;
+    gs_lock_release(&own->lock);
+    return added;
+}
+
+/* ---- Reservations ---------------------------------------------------------------------------- */
+
+/* The index of the first one that ends above the address. */
+static size_t reservation_above(const struct gs_own *own, uint64_t address)
+{
+    size_t low = 0, high = own->reservation_count;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        const struct gs_own_range *range = &own->reservations[middle];
+
+        if (range->base + range->size <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+const struct gs_own_range *gs_own_reservation_locked(const struct gs_own *own, uint64_t address)
+{
+    size_t at = reservation_above(own, address);
+
+    gs_lock_assert_held(&own->lock);
+    if (at == own->reservation_count || own->reservations[at].base > address)
+        return NULL;
+    return &own->reservations[at];
+}
+
+void gs_own_reserved(struct gs_own *own, CUdeviceptr base, size_t size)
+{
+    size_t at;
+
+    gs_lock_take(&own->lock);
+    if (own->reservation_count == own->reservation_room) {
+        size_t room = own->reservation_room ? 2 * own->reservation_room : 16;
+        struct gs_own_range *grown = realloc(own->reservations, room * sizeof *grown);
+
+        if (grown) {
+            own->reservations = grown;
+            own->reservation_room = room;
+        }
+    }
+    at = reservation_above(own, base);
+    if (own->reservation_count < own->reservation_room) {
+        memmove(&own->reservations[at + 1], &own->reservations[at],
+                (own->reservation_count - at) * sizeof *own->reservations);
+        own->reservations[at] = (struct gs_own_range){base, size};
+        own->reservation_count++;
+    } /* else what is mapped there is not shared */
+    gs_lock_release(&own->lock);
+}
+
+bool gs_own_unreserving(struct gs_own *own, CUdeviceptr base, struct gs_own_range *ret)
+{
+    const struct gs_own_range *found;
+    size_t at;
+
+    gs_lock_take(&own->lock);
+    found = gs_own_reservation_locked(own, base);
+    if (found && found->base == base) {
+        *ret = *found;
+        at = (size_t)(found - own->reservations);
+        memmove(&own->reservations[at], &own->reservations[at + 1],
+                (own->reservation_count - at - 1) * sizeof *own->reservations);
+        own->reservation_count--;
+    } else {
+        found = NULL;
+    }
+    gs_lock_release(&own->lock);
+    return found != NULL;
+}

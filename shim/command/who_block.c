@@ -1,0 +1,231 @@
+/*
+ * gpushim who HANDLE | ADDRESS: one block, who shares it and who has it open. Everybody is asked: a block
+ * may be its process's and be left at a broker, too, and two processes may have memory at one address.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/share/directory.h"
+#include "shim/command/ask.h"
+#include "shim/command/command.h"
+#include "shim/command/json.h"
+#include "shim/command/who.h"
+
+#define HOLDERS_MAX 65536
+
+/* ---- What is asked for ---------------------------------------------------------------------- */
+
+static int digit(char c)
+{
+    const char *at = c ? strchr("0123456789abcdef", c | 0x20) : NULL;
+
+    return at ? (int)(at - "0123456789abcdef") : -1;
+}
+
+static bool read_handle(const char *text, unsigned char ret_bytes[GS_IPC_HANDLE_SIZE])
+{
+    for (size_t i = 0; i < GS_IPC_HANDLE_SIZE; i++) {
+        int high = digit(text[2 * i]), low = high < 0 ? -1 : digit(text[2 * i + 1]);
+
+        if (low < 0)
+            return false;
+        ret_bytes[i] = (unsigned char)(high << 4 | low);
+    }
+    return !text[(size_t)2 * GS_IPC_HANDLE_SIZE];
+}
+
+bool who_is_block(const char *text, struct gs_wire_find *ret_find)
+{
+    unsigned char bytes[GS_IPC_HANDLE_SIZE];
+    struct gs_ipc_handle handle;
+    char *end;
+
+    *ret_find = (struct gs_wire_find){.by_address = 1};
+    if (read_handle(text, bytes)) {
+        /* One that is none of ours is no block's: who_block says so. */
+        if (gs_ipc_handle_read(bytes, &handle) == GS_OK) {
+            memcpy(ret_find->instance, handle.instance, sizeof handle.instance);
+            ret_find->number = handle.block_id;
+        }
+        ret_find->by_address = 0;
+        return true;
+    }
+    if (text[0] != '0' || (text[1] | 0x20) != 'x' || digit(text[2]) < 0)
+        return false;
+    errno = 0;
+    ret_find->number = strtoull(text, &end, 16);
+    return !*end && !errno;
+}
+
+/* ---- Asking --------------------------------------------------------------------------------- */
+
+struct holding {
+    struct who who;
+    bool stopped;
+    uint64_t held_ns;
+};
+
+struct block {
+    struct who who; /* whose it is */
+    struct gs_wire_found found;
+    struct holding *holders;
+    size_t count;
+};
+
+struct search {
+    const struct gs_share_options *options;
+    struct gs_wire_find find;
+    unsigned found;
+    struct json *json; /* NULL: text */
+};
+
+static bool add_holder(struct block *block, struct gs_wire_found *found, int pidfd)
+{
+    struct holding *more = realloc(block->holders, (block->count + 1) * sizeof *more);
+    long pid = ask_pid_of_pidfd(pidfd);
+
+    if (!more)
+        return false;
+    block->holders = more;
+    more += block->count++;
+    if (!pid && found->client_seen && block->who.pid == (long)found->pid)
+        pid = (long)found->client_pid;
+    gs_wire_printable(found->client_name);
+    who_fill(&more->who, pid, found->client_pid, found->client_name);
+    more->stopped = pid && gs_alive_is_stopped((pid_t)pid);
+    more->held_ns = found->held_ns;
+    return true;
+}
+
+/* False: there is none, or it does not tell. Whoever gives the same index again ends it, too. */
+static bool ask_for_block(const struct search *search, int fd, struct block *block)
+{
+    union gs_wire_message answer;
+    struct gs_wire_find find = search->find;
+    int pidfd = -1;
+
+    while (block->count < HOLDERS_MAX) {
+        bool more = ask_find(fd, &find, &answer, &pidfd) == 0 &&
+                    answer.head.type == GS_WIRE_FOUND && answer.found.block_id;
+
+        if (more && find.index == 0) {
+            block->found = answer.found;
+            gs_wire_printable(answer.found.name);
+            who_fill(&block->who, block->who.pid, answer.found.pid, answer.found.name);
+        }
+        more = more && answer.found.next > find.index && add_holder(block, &answer.found, pidfd);
+        if (pidfd >= 0)
+            close(pidfd);
+        if (!more)
+            break;
+        find.index = answer.found.next;
+        find.by_address = 0; /* another may lie there by now */
+        find.number = block->found.block_id;
+        memcpy(find.instance, block->found.instance, sizeof find.instance);
+    }
+    return block->found.block_id != 0;
+}
+
+/* ---- Telling -------------------------------------------------------------------------------- */
+
+static unsigned long long in_seconds(uint64_t ns)
+{
+    return (unsigned long long)(ns / GS_NS_PER_S);
+}
+
+static void print_block(const struct block *block)
+{
+    printf("block %llu of %llu KiB, shared by %s ", (unsigned long long)block->found.block_id,
+           (unsigned long long)(block->found.size + 1023) / 1024,
+           block->found.is_broker ? "broker" : "process");
+    who_print(&block->who);
+    printf(" (%.15s)", block->who.name);
+    if (block->found.is_freed)
+        printf("; freed %llu s ago and kept", in_seconds(block->found.freed_ns));
+    printf(block->count ? "\n" : "; nobody has it open\n");
+    for (size_t i = 0; i < block->count; i++) {
+        const struct holding *holder = &block->holders[i];
+
+        printf("  open in ");
+        who_print(&holder->who);
+        printf(" (%.15s)%s for %llu s\n", holder->who.name,
+               holder->stopped ? ", which is stopped," : "", in_seconds(holder->held_ns));
+    }
+}
+
+static void write_block(struct json *json, const struct block *block)
+{
+    json_open(json, NULL, '{');
+    json_bool(json, "broker", block->found.is_broker);
+    who_write(json, &block->who);
+    json_number(json, "block", block->found.block_id);
+    json_number(json, "bytes", block->found.size);
+    json_bool(json, "freed", block->found.is_freed);
+    json_number(json, "freed_seconds", block->found.freed_ns / GS_NS_PER_S);
+    json_open(json, "holders", '[');
+    for (size_t i = 0; i < block->count; i++) {
+        json_open(json, NULL, '{');
+        who_write(json, &block->holders[i].who);
+        json_bool(json, "stopped", block->holders[i].stopped);
+        json_number(json, "seconds", block->holders[i].held_ns / GS_NS_PER_S);
+        json_close(json, '}');
+    }
+    json_close(json, ']');
+    json_close(json, '}');
+}
+
+static void look_at(void *arg, int directory, const char *name)
+{
+    struct search *search = arg;
+    int fd = gs_directory_connect(directory, search->options, name, ANSWER_NS);
+    struct block block = {.count = 0};
+
+    if (fd < 0)
+        return;
+    who_fill(&block.who, ask_pid_of_listener(fd), 0, "");
+    if (ask_for_block(search, fd, &block)) {
+        search->found++;
+        if (search->json)
+            write_block(search->json, &block);
+        else
+            print_block(&block);
+    }
+    free(block.holders);
+    close(fd);
+}
+
+int who_block(const struct gs_wire_find *find, const char *text, bool as_json)
+{
+    struct gs_share_options options;
+    struct json json = {.file = stdout};
+    struct search search = {.options = &options, .find = *find, .json = as_json ? &json : NULL};
+    char reason[GS_REASON_SIZE];
+    unsigned folders;
+
+    if (!find->by_address && !find->number) {
+        command_complain("no handle of this library's: the driver made it, or it was changed");
+        return COMMAND_WRONG;
+    }
+    if (!command_share_options(&options))
+        return COMMAND_WRONG;
+    if (as_json)
+        json_open(&json, NULL, '[');
+    folders = ask_each(&options, look_at, &search, reason);
+    if (as_json)
+        json_close(&json, ']');
+    if (as_json && !json_end(&json))
+        return COMMAND_WRONG;
+    if (!folders)
+        command_complain("%s", reason);
+    else if (!search.found && find->by_address)
+        command_complain("no process that this user may ask shares memory at %s; an address is one of the process that "
+                         "shares it, not of those that have it open",
+                         text);
+    else if (!search.found)
+        command_complain("the block of that handle has been freed and is used again, or its process has "
+                         "ended (GPUSHIM_SHARE_DIR names the folder of the sockets)");
+    return folders && search.found ? COMMAND_WELL : COMMAND_WRONG;
+}

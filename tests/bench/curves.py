@@ -1,0 +1,158 @@
+"""What an allocation and its free cost by size, in powers of two: one curve each for plain and stream-ordered
+ones, for every number of threads and of live blocks of that size.
+
+usage: curves.py [--out FOLDER] [--software] [--budget SECONDS] [--memory BYTES] [--repeats N] [--quick]
+                 [--threads N…] [--live N…]
+
+A point is the median of `pair`'s batches, and of --repeats runs the least: what else the machine does only adds.
+A point whose cost is more than a fifth, and more than 10 ns, above that of half its size is a step, and marked *.
+Live blocks take no more than --memory (16 GiB; 8 on the software driver) together, so curves of many end early.
+--out writes curves.txt, curves.json and curves.svg. No figure decides the exit status: 1 means that a
+program failed.
+"""
+import argparse
+import datetime
+import json
+import math
+import pathlib
+import sys
+import time
+from xml.sax.saxutils import escape
+
+from run import NATIVE, SHIM, TEXT, machine, run_once
+
+SIZES = [512 << i for i in range(24)]  # to 4 GiB
+WAYS = ('native', 'shim')
+STEP, STEP_NS = 1.2, 10
+FEW = 1 << 26  # above it a pair may be a chunk's making and giving back
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 380, 230, 62, 60, 40
+
+
+def name_of(size):
+    for unit, factor in (('G', 30), ('M', 20), ('K', 10)):
+        if size >= 1 << factor:
+            return f'{size >> factor}{unit}'
+    return str(size)
+
+
+def point(options, way, curve, size):
+    """Nanoseconds of a pair, of all threads together; None where it cannot be had."""
+    pairs = 200 if options.quick else 2000 if size >= FEW or way == 'native' else 20000
+    command = ('pair', '--size', str(size), '--pairs', str(pairs), '--warmup', str(pairs // 10),
+               '--threads', str(curve['threads']), '--live', str(curve['live']),
+               *(('--async',) if curve['async'] else ()))
+    values = []
+    for _ in range(options.repeats):
+        result = run_once(command, way, options.software)
+        if 'error' in result:
+            print(f'failed: {way} {" ".join(command)}: {result["error"]}', file=sys.stderr)
+            return None
+        values.append(result['ns_per_pair'])
+    return min(values)
+
+
+def measure(options):
+    """[curve], each with its points by way; and whether all could be had."""
+    curves = [{'async': ordered, 'threads': threads, 'live': live, 'native': {}, 'shim': {}}
+              for ordered in (False, True) for threads in options.threads for live in options.live]
+    end = time.monotonic() + options.budget
+    whole = True
+    for curve in curves:
+        for size in options.sizes:
+            if size * (curve['live'] + curve['threads']) > options.memory:
+                break
+            for way in WAYS:
+                if time.monotonic() > end:
+                    print('left out: the budget is used up', file=sys.stderr)
+                    return curves, False
+                ns = point(options, way, curve, size)
+                whole = whole and ns is not None
+                if ns is not None:
+                    curve[way][size] = ns
+    return curves, whole
+
+
+def is_step(points, size):
+    before, now = points.get(size // 2), points.get(size)
+    return bool(before and now and now > before * STEP and now - before > STEP_NS)
+
+
+def title(curve):
+    return (f'{"stream-ordered" if curve["async"] else "plain"}, {curve["threads"]} threads, '
+            f'{curve["live"]:,} live')
+
+
+def text(curves):
+    for curve in curves:
+        yield f'{title(curve)}: ns a pair; * a step'
+        for way in WAYS:
+            points = curve[way]
+            yield f'  {"library" if way == "shim" else way:8}' + ' '.join(
+                f'{name_of(size)}:{ns:.0f}{"*" if is_step(points, size) else ""}'
+                for size, ns in points.items())
+    steps = [(title(curve), name_of(size)) for curve in curves for size in curve['shim']
+             if is_step(curve['shim'], size)]
+    yield f'{len(steps)} steps under the library' + ''.join(f'; {name} at {size}' for name, size in steps)
+
+
+def draw(curves, where):
+    """A field each for plain and stream-ordered ones; both axes are logarithmic."""
+    values = [ns for curve in curves for way in WAYS for ns in curve[way].values()] or [1, 10]
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    high = max(high, low + 1)
+    sizes = sorted({size for curve in curves for way in WAYS for size in curve[way]}) or SIZES[:2]
+    span = max(1, math.log2(sizes[-1] / sizes[0]))
+    full = 2 * (LEFT + WIDTH + 20)
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {full} {TOP + HEIGHT + BOTTOM}" width="{full}" '
+           f'height="{TOP + HEIGHT + BOTTOM}" font-family="sans-serif" font-size="12" fill="{TEXT}" role="img">',
+           '<title>An allocation and its free by size: the native driver and libgpushim</title>',
+           f'<text x="{LEFT}" y="20">{escape(where)}: ns a pair by size; grey the driver, green the library; one line '
+           'for each number of threads and live blocks</text>']
+    for ordered in (False, True):
+        left = LEFT + ordered * (LEFT + WIDTH + 20)
+        out.append(f'<text x="{left}" y="{TOP - 10}" font-weight="bold">'
+                   f'{"stream-ordered" if ordered else "plain"}</text>')
+        out.append(f'<rect x="{left}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="{TEXT}"/>')
+        for power in range(low, high + 1):
+            y = TOP + HEIGHT * (high - power) / (high - low)
+            out.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{10 ** power:,}</text>')
+        for size in sizes[::4]:
+            x = left + WIDTH * math.log2(size / sizes[0]) / span
+            out.append(f'<text x="{x:.1f}" y="{TOP + HEIGHT + 16}" text-anchor="middle">{name_of(size)}</text>')
+        for curve in (each for each in curves if each['async'] == ordered):
+            for way, colour in zip(WAYS, (NATIVE, SHIM)):
+                path = ' '.join(f'{left + WIDTH * math.log2(size / sizes[0]) / span:.1f},'
+                                f'{TOP + HEIGHT * (high - math.log10(ns)) / (high - low):.1f}'
+                                for size, ns in curve[way].items())
+                out.append(f'<polyline points="{path}" fill="none" stroke="{colour}"/>')
+    return '\n'.join([*out, '</svg>', ''])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--out', type=pathlib.Path)
+    parser.add_argument('--software', action='store_true')
+    parser.add_argument('--quick', action='store_true')
+    parser.add_argument('--budget', type=float, default=math.inf, metavar='SECONDS')
+    parser.add_argument('--memory', type=int)
+    parser.add_argument('--repeats', type=int, default=2)
+    parser.add_argument('--threads', type=int, nargs='+', default=[1, 4, 16])
+    parser.add_argument('--live', type=int, nargs='+', default=[10, 1000, 100000, 1000000])
+    options = parser.parse_args()
+    options.memory = options.memory or (8 if options.software else 16) << 30
+    options.sizes = SIZES[::8] if options.quick else SIZES
+    curves, whole = measure(options)
+    where = machine(options.software)
+    said = '\n'.join(text(curves)) + '\n'
+    print(said, end='')
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        when = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds')
+        (options.out / 'curves.txt').write_text(said)
+        (options.out / 'curves.json').write_text(json.dumps({'machine': where, 'when': when, 'curves': curves}, indent=1))
+        (options.out / 'curves.svg').write_text(draw(curves, where['gpu']))
+    sys.exit(0 if whole else 1)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,150 @@
+"""gpushim who HANDLE | ADDRESS: one shared block, whose it is and who has it open.
+
+    who_block.py GPUSHIM SHIM LIBCUDA
+"""
+import json
+import os
+import signal
+import struct
+import tempfile
+
+from holder import GPUSHIM, MIB, Holder, await_that, check, end_with_faults, gpushim
+import wire
+
+LONG = {'GPUSHIM_SHARE_IDLE': '60 min', 'GPUSHIM_POOL_DECAY': '60 min', 'GPUSHIM_SHARE_GRACE': '60 min'}
+NEVER = {'GPUSHIM_SHARE_IDLE': '0', 'GPUSHIM_SHARE_GRACE': '0'}  # what is closed or freed goes at once
+
+
+def blocks(folder, what):
+    run = gpushim(folder, 'who', what, '--json')
+    check(run.returncode == (0 if json.loads(run.stdout) else 1), f'its status: {run}')
+    return json.loads(run.stdout)
+
+
+def address_of(holder, index):
+    return int(holder.do('do ' + f'print(held[{index}].value)'.encode().hex()))
+
+
+def shared(holder, size):
+    """A block of its own: its number, its handle."""
+    holder.do(f'alloc {size}')
+    index = int(holder.do('do ' + b'print(len(held) - 1)'.hex()))
+    return index, holder.do(f'share {index}')
+
+
+def refused(folder, what, status, *words):
+    run = gpushim(folder, 'who', what)
+    check(run.returncode == status and not run.stdout and all(word in run.stderr for word in words),
+          f'who {what}: {run}')
+
+
+def one_block(folder):
+    exporter, first, second = (Holder(folder, **LONG) for _ in range(3))
+    index, handle = shared(exporter, 3 * MIB)
+    _, other = shared(exporter, 5 * MIB)
+    at = address_of(exporter, index)
+    found = blocks(folder, handle)
+    check([(row['pid'], row['bytes'], row['freed'], row['holders']) for row in found] ==
+          [(exporter.pid, 3 * MIB, False, [])], f'shared, and open nowhere: {found}')
+    first.do(f'open {handle}')
+    first.do(f'open {handle}')
+    second.do(f'open {handle}')
+    second.do(f'open {other}')
+    by_handle = blocks(folder, handle.upper())
+    holders = {row['pid']: row for row in by_handle[0]['holders']}
+    check(sorted(holders) == sorted([first.pid, second.pid]), f'both have it: {by_handle}')
+    check(not any(row['stopped'] for row in holders.values()), f'nobody is stopped: {by_handle}')
+    check([row['pid'] for row in blocks(folder, other)[0]['holders']] == [second.pid], 'the other is one\'s')
+    for where in (at, at + 3 * MIB - 1):
+        check(blocks(folder, hex(where))[0]['block'] == by_handle[0]['block'], f'by an address: {hex(where)}')
+    text = gpushim(folder, 'who', hex(at)).stdout
+    check(f'of 3072 KiB, shared by process pid {exporter.pid}' in text and f'open in pid {first.pid}' in text, text)
+    refused(folder, hex(at + 3 * MIB), 1, 'shares memory at', 'not of those that have it open')
+    # It is freed and still held, by one that stands still.
+    second.process.send_signal(signal.SIGSTOP)
+    exporter.do(f'free {index}')
+    for what in (handle, hex(at)):
+        row = blocks(folder, what)[0]
+        check(row['freed'] and row['freed_seconds'] < 60, f'it is freed: {row}')
+        check({h['pid']: h['stopped'] for h in row['holders']} == {first.pid: False, second.pid: True},
+              f'and one holder stands still: {row}')
+    text = gpushim(folder, 'who', handle).stdout
+    check('ago and kept' in text and ', which is stopped' in text, text)
+    for holder in (first, second):
+        holder.end()
+    await_that(lambda: not any(row['holders'] for row in blocks(folder, handle)), 'it is given back')
+    exporter.end()
+
+
+def gone(folder):
+    """Handles of blocks that are no more."""
+    exporter = Holder(folder, **NEVER)
+    index, handle = shared(exporter, MIB)
+    _, kept = shared(exporter, MIB)
+    at = address_of(exporter, index)
+    exporter.do(f'free {index}')
+    await_that(lambda: not blocks(folder, handle), 'a freed block that nobody had is no more')
+    refused(folder, handle, 1, 'has been freed')
+    refused(folder, hex(at), 1, 'shares memory at')
+    check(len(blocks(folder, kept)) == 1, 'the other is')
+    exporter.end()
+    refused(folder, kept, 1, 'its process has ended')
+
+
+def many(folder):
+    """More holders than one answer has."""
+    exporter = Holder(folder, **LONG)
+    _, handle = shared(exporter, MIB)
+    openers = [Holder(folder, **LONG) for _ in range(12)]
+    for opener in openers[1:]:
+        opener.do(f'open {handle}')
+    found = blocks(folder, handle)[0]['holders']
+    check(sorted(row['pid'] for row in found) == sorted(opener.pid for opener in openers[1:]), f'all of them: {found}')
+    for each in (exporter, *openers):
+        each.end()
+
+
+def at_a_broker(folder):
+    """One that was left behind is the broker's."""
+    broker = {**LONG, 'GPUSHIM_SHARE_STRATEGY': 'broker', 'GPUSHIM_SHARE_BROKER': GPUSHIM + '-broker'}
+    exporter, opener = Holder(folder, **broker), Holder(folder, **broker)
+    _, handle = shared(exporter, MIB)
+    opener.do(f'open {handle}')
+    await_that(lambda: sorted(row['broker'] for row in blocks(folder, handle)) == [False, True], 'both have it')
+    check([len(row['holders']) for row in sorted(blocks(folder, handle), key=lambda row: row['broker'])] == [1, 0],
+          f'who opened it asked the process: {blocks(folder, handle)}')
+    exporter.end()
+    await_that(lambda: [row['broker'] for row in blocks(folder, handle)] == [True], 'the broker has it')
+    late = Holder(folder, **broker)
+    late.do(f'open {handle}')
+    await_that(lambda: late.pid in [holder['pid'] for row in blocks(folder, handle) for holder in row['holders']],
+               'and serves it')
+    broker_pid = blocks(folder, handle)[0]['pid']
+    for each in (opener, late):
+        each.end()
+    os.kill(broker_pid, signal.SIGKILL)
+
+
+def wrong(folder):
+    exporter = Holder(folder, **LONG)
+    _, handle = shared(exporter, MIB)
+    changed = handle[:20] + ('0' if handle[20] != '0' else '1') + handle[21:]
+    refused(folder, changed, 1, 'it was changed')
+    refused(folder, '00' * 64, 1, 'the driver made it')
+    for what in (handle[:-1], handle + '0', handle[:-1] + 'x', '0x', '0xzz', '0x1ffffffffffffffff', 'block', '-1'):
+        run = gpushim(folder, 'who', what)
+        check(run.returncode == 2 and 'usage: gpushim who' in run.stderr, f'who {what}: {run}')
+    # Whoever asks by hand, for numbers that nobody has.
+    path = wire.sockets(folder)[0]
+    for by_address, number in ((0, 0), (0, 2**64 - 1), (1, 0), (1, 2**64 - 1), (7, 5)):
+        answers = wire.say(path, wire.message(wire.FIND, struct.pack('<II16sQ', 2**32 - 1, by_address, b'x' * 16, number)))
+        check(len(answers) == 1 and answers[0][0] == wire.FOUND and
+              struct.unpack_from('<QQ', answers[0][1])[1] == 0, f'{number}: {answers}')
+    check(len(blocks(folder, handle)) == 1, 'it goes on')
+    exporter.end()
+
+
+for prove in (one_block, gone, many, at_a_broker, wrong):
+    with tempfile.TemporaryDirectory(prefix='gpushim-who-') as scratch:
+        prove(scratch)
+end_with_faults()

@@ -1,0 +1,497 @@
+/*
+ * Memory that a program makes and maps by itself (cuMemCreate, cuMemMap), shared by CUDA IPC.
+ *
+ *   own pieces N     one handle of N pieces, in processes that may have 256 descriptors: the opener
+ *                    has one range, both see what the other writes, and nothing is left afterwards
+ *   own lifetime     the program unmaps, releases and maps anew while others have it open: at once,
+ *                    and they keep what they have; a handle of what has gone is refused
+ *   own strips       what one handle is of: neither what has no access, nor another reservation
+ *   own idle         what an opener keeps for its next open is given back when the memory goes
+ *   own ends         the exporter is killed, and the opener is
+ *   own opener       opens, reads, writes and closes as it is told
+ *
+ * The library is preloaded. What is mapped, referenced and exported is asked of the software driver.
+ */
+#include <dirent.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "party.h"
+#include "softcuda.h"
+
+#define PIECE      ((size_t)2 << 20)
+#define PIECES_MAX 2000
+#define LIMIT      256
+#define OWN        24 /* descriptors of a process for itself: its streams, socket, directory, ... */
+
+/* ---- What the program maps ------------------------------------------------------------------- */
+
+static CUmemAllocationProp properties(void)
+{
+    return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+}
+
+static CUdeviceptr reserve(unsigned pieces)
+{
+    CUdeviceptr base;
+
+    must("cuMemAddressReserve", cuMemAddressReserve(&base, pieces * PIECE, 0, 0, 0));
+    return base;
+}
+
+static void access_set(CUdeviceptr address, size_t size, CUmemAccess_flags flags)
+{
+    CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}, .flags = flags};
+
+    must("cuMemSetAccess", cuMemSetAccess(address, size, &access, 1));
+}
+
+/* The handle is released at once: the mapping has the memory. */
+static void map_stamped(CUdeviceptr base, unsigned piece, uint32_t stamp)
+{
+    CUdeviceptr address = base + piece * PIECE;
+    CUmemAllocationProp prop = properties();
+    CUmemGenericAllocationHandle handle;
+
+    must("cuMemCreate", cuMemCreate(&handle, PIECE, &prop, 0));
+    must("cuMemMap", cuMemMap(address, PIECE, 0, handle, 0));
+    must("cuMemRelease", cuMemRelease(handle));
+    access_set(address, PIECE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    must("cuMemsetD32", cuMemsetD32(address, stamp, 1));
+    must("cuCtxSynchronize", cuCtxSynchronize());
+}
+
+static CUdeviceptr map_all(unsigned pieces)
+{
+    CUdeviceptr base = reserve(pieces);
+
+    for (unsigned i = 0; i < pieces; i++)
+        map_stamped(base, i, i + 1);
+    return base;
+}
+
+static void unmap(CUdeviceptr base, unsigned first, unsigned pieces)
+{
+    must("cuMemUnmap", cuMemUnmap(base + first * PIECE, pieces * PIECE));
+}
+
+static void end_all(CUdeviceptr base, unsigned pieces)
+{
+    unmap(base, 0, pieces);
+    must("cuMemAddressFree", cuMemAddressFree(base, pieces * PIECE));
+}
+
+static CUipcMemHandle handle_of(CUdeviceptr address)
+{
+    CUipcMemHandle handle;
+
+    must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, address));
+    return handle;
+}
+
+static bool is_same(const CUipcMemHandle *a, const CUipcMemHandle *b)
+{
+    return memcmp(a, b, sizeof *a) == 0;
+}
+
+static uint32_t word_at(CUdeviceptr address)
+{
+    uint32_t word = 0;
+
+    must("cuMemcpyDtoH", cuMemcpyDtoH(&word, address, sizeof word));
+    return word;
+}
+
+/* ---- Counts ---------------------------------------------------------------------------------- */
+
+struct counts {
+    uint32_t handles, mappings, reservations, fds, descriptors;
+};
+
+/* The software driver keeps its memory's descriptors above the soft limit. */
+static uint32_t descriptors(void)
+{
+    DIR *list = opendir("/proc/self/fd");
+    const struct dirent *entry;
+    uint32_t count = 0;
+
+    while ((entry = readdir(list)))
+        count += entry->d_name[0] != '.' && atoi(entry->d_name) < LIMIT;
+    closedir(list);
+    return count - 1; /* the list's own */
+}
+
+static struct counts counts(void)
+{
+    struct softcuda_census now;
+
+    softcuda_census(&now);
+    return (struct counts){now.handles, now.mappings, now.reservations, now.exported_fds,
+                           descriptors()};
+}
+
+static bool no_more(struct counts before)
+{
+    struct counts now = counts();
+
+    return now.handles <= before.handles && now.mappings <= before.mappings &&
+           now.reservations <= before.reservations && now.fds <= before.fds &&
+           now.descriptors <= before.descriptors;
+}
+
+/* ---- The opener ------------------------------------------------------------------------------ */
+
+struct order {
+    enum { OPEN = 1, CLOSE, READ, WRITE, COUNT } what;
+    CUipcMemHandle handle;
+    uint64_t address;
+    uint32_t word;
+};
+
+struct answer {
+    int32_t result;
+    uint64_t address, base, size;
+    uint32_t word;
+    struct counts counts;
+};
+
+static struct answer obey(const struct order *order)
+{
+    struct answer answer = {0};
+    CUdeviceptr address = 0, base = 0;
+    size_t size = 0;
+
+    switch (order->what) {
+    case OPEN:
+        answer.result = (int)cuIpcOpenMemHandle(&address, order->handle,
+                                                CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+        answer.address = address;
+        if (answer.result == 0)
+            must("cuMemGetAddressRange", cuMemGetAddressRange(&base, &size, address + 4));
+        answer.base = base;
+        answer.size = size;
+        break;
+    case CLOSE:
+        answer.result = (int)cuIpcCloseMemHandle(order->address);
+        break;
+    case READ:
+        answer.word = word_at(order->address);
+        break;
+    case WRITE:
+        answer.result = (int)cuMemsetD32(order->address, order->word, 1);
+        must("cuCtxSynchronize", cuCtxSynchronize());
+        break;
+    case COUNT:
+        answer.counts = counts();
+        break;
+    }
+    return answer;
+}
+
+static int opener(void)
+{
+    struct order order;
+    struct answer answer;
+
+    start_driver();
+    while (hear_or_end(PARTY_SOCKET, &order, sizeof order)) {
+        answer = obey(&order);
+        say(PARTY_SOCKET, &answer, sizeof answer);
+    }
+    return 0;
+}
+
+static struct answer tell(const struct party *party, const struct order *order)
+{
+    struct answer answer;
+
+    say(party->socket, order, sizeof *order);
+    hear(party->socket, &answer, sizeof answer);
+    return answer;
+}
+
+static struct answer try_to_open(const struct party *party, CUipcMemHandle handle)
+{
+    return tell(party, &(struct order){.what = OPEN, .handle = handle});
+}
+
+/* The handle of a piece: its place, with all of the strip around it. */
+static uint64_t open_piece_there(const struct party *party, CUipcMemHandle handle, size_t size,
+                                 unsigned piece)
+{
+    struct answer answer = try_to_open(party, handle);
+
+    must("cuIpcOpenMemHandle there", (CUresult)answer.result);
+    if (answer.base + piece * PIECE != answer.address || answer.size != size)
+        fail("what it opened has another range, of MiB", (int)(answer.size >> 20));
+    return answer.address;
+}
+
+static uint64_t open_there(const struct party *party, CUipcMemHandle handle, size_t size)
+{
+    return open_piece_there(party, handle, size, 0);
+}
+
+static uint32_t read_there(const struct party *party, uint64_t address)
+{
+    return tell(party, &(struct order){.what = READ, .address = address}).word;
+}
+
+static void write_there(const struct party *party, uint64_t address, uint32_t word)
+{
+    must("cuMemsetD32 there",
+         (CUresult)tell(party, &(struct order){.what = WRITE, .address = address, .word = word})
+             .result);
+}
+
+static void close_there(const struct party *party, uint64_t address)
+{
+    must("cuIpcCloseMemHandle there",
+         (CUresult)tell(party, &(struct order){.what = CLOSE, .address = address}).result);
+}
+
+static struct counts count_there(const struct party *party)
+{
+    return tell(party, &(struct order){.what = COUNT}).counts;
+}
+
+static bool no_more_there(const struct party *party, struct counts before)
+{
+    struct counts now = count_there(party);
+
+    return now.handles <= before.handles && now.mappings <= before.mappings &&
+           now.reservations <= before.reservations && now.fds <= before.fds;
+}
+
+static void expect(const char *what, bool holds)
+{
+    if (!holds)
+        fail(what, 0);
+}
+
+/* ---- What is shown --------------------------------------------------------------------------- */
+
+static void check_pieces(unsigned pieces)
+{
+    struct party other = party_start("opener", NULL);
+    struct counts here = counts(), there = count_there(&other), open_counts;
+    CUdeviceptr base = map_all(pieces), start = 0;
+    CUipcMemHandle handle = handle_of(base + 12345),
+                   middle = handle_of(base + pieces / 2 * PIECE + 12345);
+    uint64_t address, again, piece;
+    size_t size = 0;
+
+    must("cuMemGetAddressRange", cuMemGetAddressRange(&start, &size, base + 5));
+    expect("the exporter's address range is not the driver's", start == base && size == PIECE);
+    address = open_there(&other, handle, pieces * PIECE);
+    for (unsigned i = 0; i < pieces; i++)
+        if (read_there(&other, address + i * PIECE) != i + 1)
+            fail("another's memory lies in piece", (int)i);
+    write_there(&other, address + (pieces - 1) * PIECE, 4711);
+    expect("what the opener wrote", word_at(base + (pieces - 1) * PIECE) == 4711);
+    again = open_there(&other, handle, pieces * PIECE);
+    expect("opened again it lies elsewhere", again == address);
+    /* A program counts from where the piece begins, as cuMemGetAddressRange tells it. */
+    piece = open_piece_there(&other, middle, pieces * PIECE, pieces / 2);
+    expect("a piece of it lies elsewhere", piece == address + pieces / 2 * PIECE);
+    if (pieces > 2)
+        expect("the piece behind it", read_there(&other, piece + PIECE) == pieces / 2 + 2);
+    open_counts = count_there(&other);
+    expect("handles of the opener's stay", open_counts.handles <= there.handles);
+    expect("descriptors of the opener's stay", open_counts.descriptors <= OWN);
+    expect("descriptors of the exporter's stay", descriptors() <= OWN);
+    close_there(&other, address);
+    expect("closed once it is gone", read_there(&other, address) == (pieces == 1 ? 4711 : 1));
+    close_there(&other, piece);
+    expect("with a piece all is gone", read_there(&other, address) == (pieces == 1 ? 4711 : 1));
+    if (pieces > 1)
+        expect("a piece was closed that is not open",
+               tell(&other, &(struct order){.what = CLOSE, .address = piece}).result ==
+                   CUDA_ERROR_INVALID_VALUE);
+    close_there(&other, address);
+    expect("the opener keeps something", AWAIT(no_more_there(&other, there)));
+    end_all(base, pieces);
+    here.descriptors = OWN; /* with its socket and thread */
+    expect("the exporter keeps something", AWAIT(no_more(here)));
+    if (party_end(&other) != 0)
+        fail("the opener failed", 0);
+}
+
+static void check_lifetime(void)
+{
+    struct party first = party_start("opener", NULL), late = party_start("opener", NULL);
+    CUdeviceptr base = map_all(4);
+    CUipcMemHandle handle = handle_of(base), anew;
+    uint64_t address = open_there(&first, handle, 4 * PIECE), other;
+    struct counts before = counts();
+
+    anew = handle_of(base + PIECE - 1);
+    expect("the same piece has another handle", is_same(&handle, &anew));
+    if (cuMemUnmap(base + PIECE, PIECE / 2) == CUDA_SUCCESS)
+        fail("half a mapping was unmapped", 0);
+    anew = handle_of(base);
+    expect("a call that was refused changed the handle", is_same(&handle, &anew));
+    unmap(base, 1, 1);
+    expect("an unmapped handle is still had", counts().handles <= before.handles &&
+                                                  counts().mappings + 1 == before.mappings);
+    expect("what is open went with it", read_there(&first, address + PIECE) == 2);
+    expect("a stale handle was opened",
+           try_to_open(&late, handle).result == CUDA_ERROR_NOT_PERMITTED);
+    map_stamped(base, 1, 77);
+    expect("remapped memory shows in an old open", read_there(&first, address + PIECE) == 2);
+    expect("a stale handle was opened where something is mapped again",
+           try_to_open(&late, handle).result == CUDA_ERROR_NOT_PERMITTED);
+    anew = handle_of(base);
+    expect("another strip has the same handle", !is_same(&handle, &anew));
+    other = open_there(&late, anew, 4 * PIECE);
+    expect("the new piece", read_there(&late, other + PIECE) == 77);
+    expect("an old piece", read_there(&late, other + 2 * PIECE) == 3);
+    end_all(base, 4);
+    expect("all of it went while it is open", read_there(&first, address) == 1 &&
+                                                 read_there(&late, other + 3 * PIECE) == 4);
+    close_there(&first, address);
+    close_there(&late, other);
+    expect("an opener failed", party_end(&first) == 0 && party_end(&late) == 0);
+}
+
+static void check_strips(void)
+{
+    struct party other = party_start("opener", NULL), late = party_start("opener", NULL);
+    CUdeviceptr base = reserve(6), beside;
+    CUipcMemHandle handle, whole;
+    uint64_t address;
+
+    for (unsigned i = 0; i < 5; i++)
+        map_stamped(base, i, i + 1);
+    beside = base + 6 * PIECE;
+    must("cuMemAddressReserve", cuMemAddressReserve(&beside, PIECE, 0, beside, 0));
+    map_stamped(beside, 0, 99);
+    whole = handle_of(base);
+    address = open_there(&other, whole, 5 * PIECE);
+    /* One without access is in no strip, and has no handle; the handle before is stale. */
+    access_set(base + 2 * PIECE, PIECE, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    expect("a handle of what nobody may reach",
+           cuIpcGetMemHandle(&handle, base + 2 * PIECE) == CUDA_ERROR_INVALID_VALUE);
+    close_there(&other, address);
+    expect("a strip that lost its middle was opened",
+           try_to_open(&late, whole).result == CUDA_ERROR_NOT_PERMITTED);
+    address = open_piece_there(&other, handle_of(base + PIECE), 2 * PIECE, 1);
+    expect("the strip before", read_there(&other, address) == 2);
+    close_there(&other, address);
+    address = open_piece_there(&other, handle_of(base + 4 * PIECE), 2 * PIECE, 1);
+    expect("the strip behind", read_there(&other, address - PIECE) == 4);
+    close_there(&other, address);
+    /* With one more piece it is a larger one, up to the end of the reservation; the smaller opens still. */
+    handle = handle_of(base + 4 * PIECE);
+    map_stamped(base, 5, 6);
+    address = open_piece_there(&other, handle_of(base + 4 * PIECE), 3 * PIECE, 1);
+    expect("the larger strip", read_there(&other, address + PIECE) == 6);
+    close_there(&other, address);
+    address = open_piece_there(&other, handle, 2 * PIECE, 1);
+    close_there(&other, address);
+    /* What may be read only is shared so. */
+    access_set(base, 2 * PIECE, CU_MEM_ACCESS_FLAGS_PROT_READ);
+    address = open_there(&other, handle_of(base), 2 * PIECE);
+    expect("what may be read only was written",
+           tell(&other, &(struct order){.what = WRITE, .address = address, .word = 5}).result != 0);
+    close_there(&other, address);
+    must("cuMemUnmap", cuMemUnmap(beside, PIECE));
+    must("cuMemAddressFree", cuMemAddressFree(beside, PIECE));
+    end_all(base, 6);
+    expect("an opener failed", party_end(&other) == 0 && party_end(&late) == 0);
+}
+
+static void check_idle(void)
+{
+    struct party other = party_start("opener", NULL);
+    struct counts there = count_there(&other);
+    CUdeviceptr base = map_all(3);
+    uint64_t address = open_there(&other, handle_of(base), 3 * PIECE);
+
+    close_there(&other, address);
+    expect("nothing was kept for the next open", count_there(&other).mappings >= there.mappings + 3);
+    end_all(base, 3);
+    expect("the opener keeps memory that has gone", AWAIT(no_more_there(&other, there)));
+    expect("the opener failed", party_end(&other) == 0);
+}
+
+/* In a process of its own: shares, and waits to be killed. */
+static int exporter(void)
+{
+    CUipcMemHandle handle;
+
+    start_driver();
+    handle = handle_of(map_all(40));
+    say(PARTY_SOCKET, &handle, sizeof handle);
+    hear_or_end(PARTY_SOCKET, &handle, 1);
+    return 0;
+}
+
+static void check_ends(void)
+{
+    struct party killed = party_start("exporter", NULL), other = party_start("opener", NULL),
+                 late = party_start("opener", NULL);
+    struct counts here;
+    CUipcMemHandle handle;
+    CUdeviceptr base;
+    uint64_t address;
+
+    hear(killed.socket, &handle, sizeof handle);
+    address = open_there(&other, handle, 40 * PIECE);
+    party_kill(&killed);
+    for (unsigned i = 0; i < 40; i++)
+        expect("memory of a killed process", read_there(&other, address + i * PIECE) == i + 1);
+    expect("a handle of a killed process was opened", try_to_open(&late, handle).result != 0);
+    base = map_all(40);
+    here = counts();
+    address = open_there(&other, handle_of(base), 40 * PIECE);
+    expect("what is open", read_there(&other, address + 39 * PIECE) == 40);
+    party_kill(&other);
+    here.descriptors = OWN;
+    expect("something is left of a killed opener", AWAIT(no_more(here)));
+    address = open_there(&late, handle_of(base), 40 * PIECE);
+    expect("what is open after that", read_there(&late, address) == 1);
+    end_all(base, 40);
+    expect("the late opener failed", party_end(&late) == 0);
+}
+
+int main(int argc, char **argv)
+{
+    const char *how = argc > 1 ? argv[1] : "";
+    struct rlimit limit;
+
+    if (!strcmp(how, "opener"))
+        return opener();
+    if (!strcmp(how, "exporter"))
+        return exporter();
+    surroundings_new();
+    setenv("GPUSHIM_SHARE_DIR", surroundings_folder, 1);
+    if (strcmp(how, "idle"))
+        setenv("GPUSHIM_SHARE_IDLE", "0", 1);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_max < 2 * PIECES_MAX)
+        skip("the hard limit of descriptors (ulimit -Hn) leaves the software driver's memory no room");
+    limit.rlim_cur = LIMIT;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+        fail("setrlimit", errno);
+    start_driver();
+    if (!strcmp(how, "pieces") && argc == 3)
+        check_pieces((unsigned)atoi(argv[2]));
+    else if (!strcmp(how, "lifetime"))
+        check_lifetime();
+    else if (!strcmp(how, "strips"))
+        check_strips();
+    else if (!strcmp(how, "idle"))
+        check_idle();
+    else if (!strcmp(how, "ends"))
+        check_ends();
+    else
+        fail("what is to be shown", argc);
+    printf("ok\n");
+    return 0;
+}
