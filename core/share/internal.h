@@ -360,8 +360,8 @@ bool gs_names_end(struct gs_share *share, uint32_t uid, const char *name, uint64
 
 /* own.c */
 /* Visits the sockets of all other exporters that this process may ask, and brokers', in the folders of
- * this user and of those that the options name. */
-void gs_peers_each(const struct gs_share *share,
+ * this user and of those that the options name. False: nobody was, there is no host memory. */
+bool gs_peers_each(const struct gs_share *share,
                    void (*visit)(void *arg, int directory, const char *name), void *arg);
 /* A connection to who listens there and lives; -EAGAIN: he does not take it at once; -EACCES: this user
  * may not come to him, and ret_who->uid is whose he is; -ENOENT: there is none. */

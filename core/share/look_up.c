@@ -186,6 +186,12 @@ static void ask_one(void *arg, int directory, const char *name)
         silent(inquiry, asked); /* who is stopped is told, and not waited for */
 }
 
+static void ask_all(struct inquiry *inquiry)
+{
+    inquiry->silent += !gs_peers_each(inquiry->share, ask_one, inquiry);
+    hear_all(inquiry);
+}
+
 static struct inquiry *inquire(struct gs_share *share, const union gs_wire_message *question,
                                uint64_t limit_ns)
 {
@@ -211,9 +217,7 @@ static struct inquiry *unname(struct gs_share *share, union gs_wire_message *que
     question->unname.since_ns = since_ns;
     inquiry = inquire(share, question, GS_SHARE_TELL_NS);
     if (inquiry)
-        gs_peers_each(share, ask_one, inquiry);
-    if (inquiry)
-        hear_all(inquiry);
+        ask_all(inquiry);
     return inquiry;
 }
 
@@ -248,8 +252,7 @@ enum gs_look_up gs_share_look_up(struct gs_share *share, const char *name,
         inquiry->state = GS_NAMED_HERE;
         inquiry->deadline_ns = gs_now_ns() + GS_SHARE_TELL_NS;
     }
-    gs_peers_each(share, ask_one, inquiry);
-    hear_all(inquiry);
+    ask_all(inquiry);
     if (inquiry->state == GS_NAMED_HERE) {
         *ret_found = inquiry->found;
         outcome = GS_LOOK_FOUND;

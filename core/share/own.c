@@ -83,7 +83,7 @@ void gs_own_each(const struct gs_share *share,
     free(names);
 }
 
-void gs_peers_each(const struct gs_share *share,
+bool gs_peers_each(const struct gs_share *share,
                    void (*visit)(void *arg, int directory, const char *name), void *arg)
 {
     char(*names)[GS_SOCKET_NAME_SIZE] = calloc(NAMES_MAX, sizeof *names);
@@ -91,8 +91,10 @@ void gs_peers_each(const struct gs_share *share,
     unsigned place = 0;
     int directory;
 
+    if (!names)
+        return false;
     gs_broker_name(broker);
-    while (names && (directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
+    while ((directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
         int count = gs_directory_exporters(directory, share->name, names, NAMES_MAX);
 
         for (int i = 0; i < count; i++)
@@ -101,4 +103,5 @@ void gs_peers_each(const struct gs_share *share,
         gs_fd_drop(directory);
     }
     free(names);
+    return true;
 }
