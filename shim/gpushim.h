@@ -162,6 +162,73 @@ struct gpushim_memory {
  * EINVAL; ENODEV: libgpushim does nothing in this process, or not yet. */
 int gpushim_memory(int device, struct gpushim_memory *memory);
 
+/* ---- Names -------------------------------------------------------------------------------------- */
+
+/*
+ * GPU memory under a name, by which this user's other processes find it, in other containers too
+ * (GPUSHIM_SHARE_DIR). With GPUSHIM_SHARE_STRATEGY=broker it is found and opened after the end of the
+ * process that published it (for GPUSHIM_SHARE_KEEP since somebody had it open last); otherwise the name
+ * ends with that process.
+ *
+ * A name is of 1 to 63 letters, figures and the characters . _ - + : @ /. It belongs to the user: another
+ * user may have the same.
+ */
+struct gpushim_publication {
+    size_t size;       /* of this struct */
+    uint64_t address;  /* in memory that cuMemAlloc or one of its kin gave this process */
+    const char *label; /* for people, in gpushim ls: up to 63 bytes without control characters, or NULL */
+    const void *note;  /* for programs: up to 256 bytes, as they are; or NULL */
+    size_t note_size;
+};
+
+/*
+ * Shares the allocation around the address, as cuIpcGetMemHandle does, and publishes it, until it is
+ * freed, the name taken back, or published anew. Who has found an earlier one keeps that: a look-up
+ * finds the one or the other, and after this has returned this one.
+ *
+ * With a broker it returns when that has been told of it, after 5 s at most; where there is none, or it
+ * does not read, a line of log says that the name ends with this process, which is no error.
+ *
+ * EINVAL: a name, label, note or size as no name has. ENODEV: not libgpushim's memory, or it does
+ * nothing in this process. EFAULT: not allocated, or freed; memory of another process is that one's to
+ * publish. ENOTSUP: it cannot be shared, and the log says why. ENOSPC: 1024 names in this process. ENOMEM.
+ */
+int gpushim_publish(const char *name, const struct gpushim_publication *publication);
+
+struct gpushim_named {
+    size_t size; /* of this struct, set by the caller */
+    unsigned char handle[64]; /* for cuIpcOpenMemHandle, cudaIpcOpenMemHandle */
+    uint64_t offset;  /* of what was published from what that gives */
+    uint64_t bytes;   /* of the allocation */
+    uint64_t address; /* where this process itself has published it, in place of opening it; else 0 */
+    uint64_t age_ns;  /* since it was published */
+    uint64_t pid;     /* which process that did, as whoever answers sees it: for people */
+    uint32_t uid;     /* whose the name is */
+    uint32_t kept;    /* 1: a broker has it, beyond the end of its process */
+    unsigned char uuid[16]; /* of the GPU */
+    char process[16];
+    char label[64];
+    size_t note_size;
+    unsigned char note[256];
+};
+
+/*
+ * The newest that this user's processes, or else those of users that GPUSHIM_SHARE_UIDS names on both
+ * sides, have under the name. Asks them all at once: a millisecond, and up to a second where some do not
+ * answer.
+ *
+ * EINVAL; ENODEV: libgpushim does nothing in this process. ENOENT: nobody has it. EACCES: another
+ * user's, which this one may not open: named->uid, and the log, say whose. ETIMEDOUT: nobody who has
+ * answered has it, but some have not. Nothing else is changed then.
+ */
+int gpushim_lookup(const char *name, struct gpushim_named *named);
+
+/*
+ * Ends this user's name, whichever of his processes published it. Who has it open keeps it. EINVAL,
+ * ENODEV, ENOENT, EACCES, ETIMEDOUT, as above.
+ */
+int gpushim_unpublish(const char *name);
+
 #ifdef __cplusplus
 }
 #endif

@@ -14,6 +14,7 @@ static inline CUresult gs_result(gs_status status)
     switch (status) {
     case GS_NO_MEMORY:
     case GS_NO_HOST_MEMORY:
+    case GS_TOO_MANY:
         return CUDA_ERROR_OUT_OF_MEMORY;
     case GS_CAPTURING:
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;

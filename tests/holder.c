@@ -9,12 +9,17 @@
  *   share INDEX     says that block's IPC handle, in hexadecimal digits
  *   open HANDLE     opens another process's block
  *   close INDEX     closes one, counted likewise
+ *   publish NAME    the first block, under a name; lookup NAME says its handle; unpublish NAME
  *   churn COUNT     allocates and frees that many blocks, of 1 KiB to 1 MiB
  */
 #include <cuda.h>
+#include <dlfcn.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "shim/gpushim.h"
 
 #define BLOCKS 64
 
@@ -50,16 +55,42 @@ static CUresult open_handle(const char *digits)
                 &ptr);
 }
 
+static void print_handle(const void *handle)
+{
+    for (size_t i = 0; i < sizeof(CUipcMemHandle); i++)
+        printf("%02x", ((const unsigned char *)handle)[i]);
+    printf("\n");
+}
+
 static CUresult share(CUdeviceptr ptr)
 {
     CUipcMemHandle handle;
     CUresult result = cuIpcGetMemHandle(&handle, ptr);
 
-    for (size_t i = 0; result == CUDA_SUCCESS && i < sizeof handle; i++)
-        printf("%02x", (unsigned char)handle.reserved[i]);
     if (result == CUDA_SUCCESS)
-        printf("\n");
+        print_handle(&handle);
     return result;
+}
+
+/* By the library's calls, where it is in the process. */
+static CUresult name_it(const char *word, const char *name)
+{
+    struct gpushim_publication publication = {.size = sizeof publication, .address = allocated.of[0]};
+    struct gpushim_named named = {.size = sizeof named};
+    void *found = dlsym(RTLD_DEFAULT, word[0] == 'p'   ? "gpushim_publish"
+                                      : word[0] == 'u' ? "gpushim_unpublish"
+                                                       : "gpushim_lookup");
+    int error = ENODEV;
+
+    if (found && word[0] == 'p')
+        error = ((__typeof__(&gpushim_publish))found)(name, &publication);
+    else if (found && word[0] == 'u')
+        error = ((__typeof__(&gpushim_unpublish))found)(name);
+    else if (found)
+        error = ((__typeof__(&gpushim_lookup))found)(name, &named);
+    if (!error && word[0] == 'l')
+        print_handle(named.handle);
+    return error ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
 }
 
 static CUresult churn(unsigned long count)
@@ -94,6 +125,8 @@ static CUresult carry_out(const char *word, const char *value)
         return open_handle(value);
     if (strcmp(word, "churn") == 0)
         return churn(number);
+    if (strcmp(word, "publish") == 0 || strcmp(word, "lookup") == 0 || strcmp(word, "unpublish") == 0)
+        return name_it(word, value);
     found = one_of(strcmp(word, "close") == 0 ? &opened : &allocated, number);
     if (found && strcmp(word, "free") == 0)
         return cuMemFree(*found);
@@ -110,7 +143,7 @@ static void say(const char *word, CUresult result)
 
     if (result != CUDA_SUCCESS)
         cuGetErrorName(result, &name);
-    if (result != CUDA_SUCCESS || strcmp(word, "share") != 0)
+    if (result != CUDA_SUCCESS || (strcmp(word, "share") != 0 && strcmp(word, "lookup") != 0))
         printf("%s\n", result == CUDA_SUCCESS ? "done" : name);
     fflush(stdout);
 }

@@ -101,6 +101,13 @@ gs_status gs_core_open(struct gs_core *core, const unsigned char ipc_handle[GS_I
                        CUdeviceptr *ret_address);
 gs_status gs_core_close(struct gs_core *core, CUdeviceptr address);
 
+/* Publishes the live block that covers the address under a name; as gs_share_name and gs_share_named.
+ * GS_NOT_LIVE: no live block of this process's, but perhaps one that it has opened. */
+gs_status gs_core_publish(struct gs_core *core, CUdeviceptr address,
+                          const struct gs_naming *naming);
+/* For gs_share_look_up and gs_share_unname. */
+struct gs_share *gs_core_share(struct gs_core *core);
+
 /* ---- What the program does beside ------------------------------------------------------- */
 
 /* A capture is about to begin on the stream (GS_NO_HOST_MEMORY: it must not), or is over, or did

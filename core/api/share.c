@@ -92,6 +92,33 @@ gs_status gs_core_ipc_handle(struct gs_core *core, CUdeviceptr address,
     return status == GS_OK ? GS_OK : GS_INVALID;
 }
 
+gs_status gs_core_publish(struct gs_core *core, CUdeviceptr address,
+                          const struct gs_naming *naming)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    gs_status status = gs_core_ipc_handle(core, address, ipc_handle);
+    struct gs_block *block;
+    uint64_t since_ns;
+
+    if (status != GS_OK)
+        return status == GS_INVALID ? GS_NOT_LIVE : status;
+    status = lock_around(core, address, &block);
+    if (status != GS_OK)
+        return status == GS_INVALID ? GS_NOT_LIVE : status;
+    status = block->export ? gs_share_name(core->share, block->export, naming,
+                                           address - block->base, &since_ns)
+                           : GS_NOT_LIVE; /* another thread has freed and allocated it meanwhile */
+    gs_latch_release(&block->chunk->arena->lock);
+    if (status == GS_OK)
+        gs_share_named(core->share, naming->name, since_ns);
+    return status == GS_INVALID ? GS_NOT_LIVE : status;
+}
+
+struct gs_share *gs_core_share(struct gs_core *core)
+{
+    return core->share;
+}
+
 gs_status gs_core_open(struct gs_core *core, const unsigned char ipc_handle[GS_IPC_HANDLE_SIZE],
                        CUdeviceptr *ret_address)
 {

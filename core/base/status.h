@@ -25,6 +25,7 @@ enum {
     GS_INVALID = -11,      /* an argument no call of this kind takes */
     GS_STALE = -12,        /* a handle that its exporter does not take: its block was freed */
     GS_NO_RANDOM = -13,    /* the kernel gives no random bytes */
+    GS_TOO_MANY = -14,     /* there are as many of them as may be */
 };
 
 #endif

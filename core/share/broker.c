@@ -104,6 +104,7 @@ static void export_drop(struct gs_share *share, struct gs_export *export)
 {
     gs_lock_take(&share->lock);
     gs_export_told_locked(share, export);
+    gs_names_end_locked(share, export);
     HASH_DEL(share->exporter.exports, export);
     gs_lock_release(&share->lock);
     chunk_drop(share, chunk_of(export));

@@ -34,6 +34,7 @@
 #define GS_OWN_PREFIX       "gpushim-" /* a user's directory in one that is open to all; then his number */
 #define GS_NEW_SUFFIX       ".new" /* a socket that does not listen yet */
 /* Whether this user is our own; or that, or one that the options name. */
+uid_t gs_user_own(void);
 bool gs_user_is_own(uid_t uid);
 bool gs_user_is_listed(const struct gs_share_options *options, uid_t uid);
 /* The same for a process: its group may be named instead. */

@@ -45,8 +45,28 @@ struct gs_export {
     bool limbo; /* freed, and held or pinned: in the list of such, */
     bool limbo_held; /* and held by others: counted there */
     struct gs_export *limbo_older, *limbo_newer;
+    struct gs_name *names; /* that it is published under */
     UT_hash_handle hh;
 };
+
+/* names.c: what is published here, or was left with this broker, under a name. */
+/* The lock is held. The export's names end; true: the broker is to be told. */
+bool gs_names_end_locked(struct gs_share *share, struct gs_export *export);
+/* Tells the broker what it does not know yet: 0, or why that does not go now. */
+int gs_names_tell_locked(struct gs_share *share);
+/* What it answers. */
+void gs_names_kept(struct gs_share *share, const struct gs_wire_kept *message);
+/* The broker was told of an export, whose names it may hear of now; is lost, with all that it knew. */
+void gs_names_are_due_locked(struct gs_share *share);
+void gs_names_forget_locked(struct gs_share *share);
+/* Answers, as gs_client_serve. */
+bool gs_name_came(struct gs_share *share, struct gs_client *client,
+                  const struct gs_wire_name *message);
+bool gs_look_up_came(struct gs_share *share, struct gs_client *client,
+                     const struct gs_wire_look_up *message);
+bool gs_unname_came(struct gs_share *share, struct gs_client *client,
+                    const struct gs_wire_unname *message);
+void gs_names_free(struct gs_share *share);
 
 /* queue.c: the lists that an export is in. All with the lock held. */
 /* The share thread is at it, or will be: until then the block cannot be withdrawn. */
@@ -279,6 +299,7 @@ struct gs_user {
     uid_t uid;
     unsigned clients, exports, chunks; /* connections; and published to this broker */
     unsigned farewells; /* processes of his whose last figures are here */
+    unsigned names; /* that he published to this broker */
     unsigned unread; /* descriptors that it was sent, of another user, and may not have read yet */
     unsigned refs;   /* it stays for these, too */
     UT_hash_handle hh;

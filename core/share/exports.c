@@ -262,6 +262,7 @@ void gs_share_freed(struct gs_share *share, struct gs_export *export, uint64_t f
     __atomic_store_n(&export->freed_ns, freed_ns, __ATOMIC_RELAXED); /* gs_report looks unlocked */
     gs_export_recall_locked(share, export);
     gs_limbo_note_locked(share, export);
+    sooner = gs_names_end_locked(share, export);
     if (!export->opened && share->options.grace_ns > 0)
         gs_grace_start_locked(share, export);
     if (export == share->exporter.grace_oldest && end < share->exporter.grace_due_ns) {
@@ -335,6 +336,7 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_export *export)
     if (held)
         gs_export_recall_locked(share, export);
     else if (!in_grace) {
+        gs_names_end_locked(share, export);
         gs_broker_take_back_locked(share, export);
         gs_grace_stop_locked(share, export); /* it was opened in it */
         gs_export_told_locked(share, export);

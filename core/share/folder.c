@@ -14,6 +14,11 @@
 #define OTHERS_MAX   1024 /* that are looked at in such a directory, */
 #define LIST_ENTRIES 4096 /* among so many entries */
 
+uid_t gs_user_own(void)
+{
+    return geteuid();
+}
+
 bool gs_user_is_own(uid_t uid)
 {
     return uid == geteuid();

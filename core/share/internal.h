@@ -24,6 +24,8 @@
  *     pressure.c, pressure_ask.c
  *                being asked for idle memory, and asking others
  *     order.c    being told to set an option, or to collect
+ *     names.c, look_up.c
+ *                names of exports, here and of others
  *     place.c    when this process's socket is put up, and again
  *     limbo.c    too much freed and held
  *     held.c     who has what is freed, for the log
@@ -124,6 +126,8 @@ struct gs_link {
      * the last look that is (0: there was none). */
     uint64_t found_ns, retry_ns, pause_ns;
     uint64_t slow_ns; /* until then nothing is published to it; 0: it takes what it is given */
+    uint32_t named;   /* the last NAME that it was told: under the lock */
+    bool absent;      /* there is none, as far as was looked: under the lock */
     bool full;        /* atomic: its socket has no room, and the kernel says when it has; */
     uint64_t full_ns; /* when that is told of */
     struct gs_export *put_off;      /* what is to be published to it then */
@@ -166,6 +170,9 @@ struct gs_exporter {
     struct gs_mapped_chunk *mapped_chunks; /* chunks that clients keep mapped without a reference */
     struct gs_mapped_chunk *unmaps;        /* the ones among them whose memory has gone */
     bool unmaps_new;                   /* clients are not asked for all of them yet */
+    struct gs_name *names; /* what is published under a name */
+    bool names_due;        /* the broker is to be told of some, */
+    struct gs_cond names_told; /* and has answered, or is lost */
     bool ever_opened;   /* atomic: some handle of this process's was */
     bool unopened_said; /* atomic: or none was, and that was said */
     bool used;          /* atomic: this process shares; before that it can only be asked for memory */
@@ -343,7 +350,23 @@ bool gs_socket_is_lost(struct gs_share *share);
 int gs_socket_adopt(struct gs_share *share, int directory, int listener);
 void gs_socket_take_down(struct gs_share *share);
 
+/* names.c: of this user. Waits until the broker has it, as gs_share_named; false: it has not. */
+bool gs_names_await_kept(struct gs_share *share, const char *name, uint64_t since_ns);
+/* What this process has published under the name; ends it, if that was at that time or before. False: it
+ * has nothing. */
+bool gs_names_own(struct gs_share *share, const char *name, uint64_t *ret_since_ns,
+                  struct gs_found *ret_found);
+bool gs_names_end(struct gs_share *share, uint32_t uid, const char *name, uint64_t since_ns);
+
 /* own.c */
+/* Visits the sockets of all other exporters that this process may ask, and brokers', in the folders of
+ * this user and of those that the options name. False: nobody was, there is no host memory. */
+bool gs_peers_each(const struct gs_share *share,
+                   void (*visit)(void *arg, int directory, const char *name), void *arg);
+/* A connection to who listens there and lives; -EAGAIN: he does not take it at once; -EACCES: this user
+ * may not come to him, and ret_who->uid is whose he is; -ENOENT: there is none. */
+int gs_peer_connect(const struct gs_share *share, int directory, const char *name,
+                    struct gs_conn_who *ret_who);
 /* Visits the sockets of this user's other exporters, in all his folders. */
 void gs_own_each(const struct gs_share *share,
                  void (*visit)(void *arg, int directory, const char *name), void *arg);

@@ -11,32 +11,54 @@
 
 #define NAMES_MAX 1024 /* sockets in a folder that are looked at */
 
-/* Whether a process of this user listens there: a child may hold the socket of one that has ended.
- */
-static bool is_own(int fd, pid_t *ret_pid)
+/* A child may hold the socket of one that has ended. */
+static bool has_ended(int fd)
 {
-    const struct gs_conn_who who = gs_conn_who(fd);
-    int error, pidfd;
-    bool ended;
+    int error, pidfd = gs_conn_pidfd(fd, &error);
+    bool ended = pidfd >= 0 ? gs_alive_exited(pidfd) : error == -ESRCH;
 
-    *ret_pid = who.pid;
-    if (!gs_user_is_own(who.uid))
-        return false;
-    pidfd = gs_conn_pidfd(fd, &error);
-    ended = pidfd >= 0 ? gs_alive_exited(pidfd) : error == -ESRCH;
     gs_fd_drop(pidfd);
-    return !ended;
+    return ended;
+}
+
+/* Of those that the options name; nobody's id: none of them. */
+static uid_t whose(const struct gs_share *share, int directory, const char *name)
+{
+    for (unsigned i = 0; i < share->options.uid_count; i++)
+        if (gs_directory_is_of(directory, &share->options, name, share->options.uids[i], 0))
+            return share->options.uids[i];
+    return (uid_t)-1;
+}
+
+int gs_peer_connect(const struct gs_share *share, int directory, const char *name,
+                    struct gs_conn_who *ret_who)
+{
+    int fd = gs_directory_connect(directory, &share->options, name, 0);
+
+    if (fd == -EACCES)
+        ret_who->uid = whose(share, directory, name);
+    if (fd < 0)
+        return fd == -EMFILE ? -EAGAIN : fd == -EAGAIN || fd == -EACCES ? fd : -ENOENT;
+    *ret_who = gs_conn_who(fd);
+    if (!has_ended(fd))
+        return fd;
+    gs_hang_up(fd);
+    return -ENOENT;
 }
 
 int gs_own_connect(const struct gs_share *share, int directory, const char *name, pid_t *ret_pid)
 {
     int fd = gs_directory_connect(directory, &share->options, name, 0);
+    struct gs_conn_who who;
 
-    if (fd >= 0 && !is_own(fd, ret_pid)) {
-        gs_hang_up(fd);
-        fd = -1;
-    }
-    return fd < 0 ? -1 : fd;
+    if (fd < 0)
+        return -1;
+    who = gs_conn_who(fd);
+    *ret_pid = who.pid;
+    if (gs_user_is_own(who.uid) && !has_ended(fd))
+        return fd;
+    gs_hang_up(fd);
+    return -1;
 }
 
 /* Which folder a process has is its own matter. */
@@ -59,4 +81,27 @@ void gs_own_each(const struct gs_share *share,
             gs_fd_drop(directory);
     }
     free(names);
+}
+
+bool gs_peers_each(const struct gs_share *share,
+                   void (*visit)(void *arg, int directory, const char *name), void *arg)
+{
+    char(*names)[GS_SOCKET_NAME_SIZE] = calloc(NAMES_MAX, sizeof *names);
+    char reason[GS_REASON_SIZE], broker[GS_BROKER_NAME_SIZE];
+    unsigned place = 0;
+    int directory;
+
+    if (!names)
+        return false;
+    gs_broker_name(broker);
+    while ((directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
+        int count = gs_directory_exporters(directory, share->name, names, NAMES_MAX);
+
+        for (int i = 0; i < count; i++)
+            visit(arg, directory, names[i]);
+        visit(arg, directory, broker);
+        gs_fd_drop(directory);
+    }
+    free(names);
+    return true;
 }

@@ -212,9 +212,11 @@ static void forget(struct gs_share *share)
     share->link.slow_ns = 0;
     __atomic_store_n(&share->link.full, false, __ATOMIC_RELEASE);
     share->link.fd = -1;
+    share->link.absent = true;
     HASH_ITER(hh, share->exporter.exports, export, next)
     export->brokered = false;
     gs_confirm_forget_locked(share);
+    gs_names_forget_locked(share);
     gs_lock_release(&share->lock);
 }
 
@@ -250,6 +252,10 @@ static void find_broker(struct gs_share *share)
 
         fd = error ? error : connect_started(share, again);
     }
+    gs_lock_take(&share->lock);
+    share->link.absent = fd < 0;
+    gs_cond_wake_all(&share->exporter.names_told);
+    gs_lock_release(&share->lock);
     if (fd < 0) {
         pause_looking(share);
         gs_log_line(&share->log, again ? GS_LOG_DEBUG : GS_LOG_WARNING,
@@ -330,6 +336,8 @@ static bool tell(struct gs_share *share)
 
     gs_lock_take(&share->lock);
     error = gs_confirm_tell_locked(share);
+    if (!error)
+        error = gs_names_tell_locked(share);
     gs_lock_release(&share->lock);
     take_note(share, error);
     return error == 0;
@@ -421,6 +429,8 @@ void gs_broker_publish(struct gs_share *share, struct gs_export *export, const s
     export->brokered = !error;
     if (error)
         gs_confirm_cancel_locked(share, export);
+    else if (export->names)
+        gs_names_are_due_locked(share);
     gs_lock_release(&share->lock);
 }
 
@@ -437,23 +447,20 @@ void gs_broker_take_back_locked(struct gs_share *share, struct gs_export *export
 }
 
 /* What a broker that hangs up has said last. */
-static void say_lost(struct gs_share *share, int fd)
+static void say_lost(struct gs_share *share, int error, const union gs_wire_message *said)
 {
-    union gs_wire_message message;
-    int error = gs_wire_receive(fd, &message, NULL);
-
     if (error == -EPROTONOSUPPORT)
         gs_log_line(&share->log, share->link.pause_ns ? GS_LOG_DEBUG : GS_LOG_WARNING,
                     "the broker has " GS_WIRE_VERSION_TEXT
                     ": memory is shared as long as this process runs; use the same for both",
-                    (unsigned)message.head.version, GS_WIRE_VERSION);
+                    (unsigned)said->head.version, GS_WIRE_VERSION);
     else
         gs_log_line(&share->log, GS_LOG_WARNING,
                     "the broker has ended%s%s: memory is shared as long as this process runs, until "
                     "there is another",
-                    error == 0 && message.head.type == GS_WIRE_REFUSE ? ", saying: " : "",
-                    error == 0 && message.head.type == GS_WIRE_REFUSE
-                        ? gs_wire_reason_text(message.refuse.reason)
+                    error == 0 && said->head.type == GS_WIRE_REFUSE ? ", saying: " : "",
+                    error == 0 && said->head.type == GS_WIRE_REFUSE
+                        ? gs_wire_reason_text(said->refuse.reason)
                         : "");
 }
 
@@ -466,7 +473,8 @@ static void on_room(struct gs_share *share)
 
 void gs_broker_event(struct gs_share *share)
 {
-    int fd = share->link.fd;
+    int fd = share->link.fd, error;
+    union gs_wire_message message;
 
     if (!is_connected(share))
         return;
@@ -475,9 +483,14 @@ void gs_broker_event(struct gs_share *share)
             on_room(share);
         return;
     }
+    error = gs_wire_receive(fd, &message, NULL);
+    if (error == 0 && message.head.type == GS_WIRE_KEPT) {
+        gs_names_kept(share, &message.kept); /* if there is room by now, that is told again */
+        return;
+    }
     gs_unwatch(share, fd);
     forget(share);
-    say_lost(share, fd);
+    say_lost(share, error, &message);
     gs_hang_up(fd);
     look_for_next(share);
 }

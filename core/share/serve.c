@@ -300,6 +300,12 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
         return gs_set_came(share, client, &message->set);
     case GS_WIRE_COLLECT:
         return gs_collect_came(share, client, message->head.request);
+    case GS_WIRE_NAME:
+        return gs_name_came(share, client, &message->name);
+    case GS_WIRE_LOOK_UP:
+        return gs_look_up_came(share, client, &message->look_up);
+    case GS_WIRE_UNNAME:
+        return gs_unname_came(share, client, &message->unname);
     case GS_WIRE_QUERY:
         return gs_report(share, client, &message->query);
     case GS_WIRE_FIND:

@@ -47,6 +47,7 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     gs_cond_init(&share->started);
     gs_cond_init(&share->opener.changed);
     gs_cond_init(&share->asked.given_back);
+    gs_cond_init(&share->exporter.names_told);
     *ret_share = share;
     return GS_OK;
 }
@@ -66,6 +67,7 @@ void gs_share_destroy(struct gs_share *share)
     }
     gs_closing_finish(share);
     gs_clients_free(share);
+    gs_names_free(share);
     gs_broker_free(share);
     gs_exports_free(share);
     gs_chunk_fds_free(share);
@@ -75,6 +77,7 @@ void gs_share_destroy(struct gs_share *share)
     gs_cond_destroy(&share->started);
     gs_cond_destroy(&share->opener.changed);
     gs_cond_destroy(&share->asked.given_back);
+    gs_cond_destroy(&share->exporter.names_told);
     gs_lock_destroy(&share->lock);
     gs_lock_destroy(&share->opener.lock);
     free(share);

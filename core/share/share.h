@@ -115,6 +115,34 @@ struct gs_share_events {
     void *arg;
 };
 
+/* ---- Names: what they are (names.c) */
+
+#define GS_NAME_SIZE  64 /* with the zero behind it; then all zeros */
+#define GS_LABEL_SIZE 64
+#define GS_NOTE_SIZE  256
+#define GS_NAMES_MAX  1024 /* of a process; and that a broker keeps of all */
+
+/* What a publisher says of a block. */
+struct gs_naming {
+    char name[GS_NAME_SIZE];   /* a letter, a figure or one of ._-+:@/ each */
+    char label[GS_LABEL_SIZE]; /* for people */
+    uint32_t note_size, zero;
+    unsigned char note[GS_NOTE_SIZE]; /* for programs; zeros behind note_size */
+};
+
+/* What a look-up finds. */
+struct gs_found {
+    struct gs_naming naming;
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    uint64_t offset, size;  /* of what is named within the block; of the block */
+    uint64_t address;       /* of what is named, in the process that published it; else 0 */
+    uint64_t age_ns, pid;   /* since it was published; by whom, as who answers sees him */
+    char process[16];       /* his name */
+    unsigned char uuid[16]; /* of the device that holds the memory */
+    uint32_t uid;           /* whose it is */
+    uint32_t kept;          /* 1: a broker has it too */
+};
+
 struct gs_share;
 
 /* Makes the sharing state; opens nothing. `driver`, `map`, `fences` and `log` outlive it.
@@ -298,6 +326,41 @@ void gs_share_await_unmapped(struct gs_share *share, const unsigned char uuid[16
 /* From now on the bounds for what is freed and held are those of `options`, which are looked at anew.
  * Of `asked` alone: the share thread, without a lock. */
 void gs_share_bound_limbo(struct gs_share *share, const struct gs_share_options *options);
+
+/* ---- Names ---------------------------------------------------------------------------------- */
+
+/* Whether all of it is as it is said there. */
+bool gs_naming_is_good(const struct gs_naming *naming);
+/*
+ * Publishes what lies `offset` bytes into an exported block under a name, which ends with the block's
+ * free. In place of what this process had under it before; *ret_since_ns is for gs_share_named. May be
+ * called with rank ARENA held, by which the block stays. GS_INVALID: freed; GS_TOO_MANY, GS_NO_HOST_MEMORY.
+ */
+gs_status gs_share_name(struct gs_share *share, struct gs_export *export,
+                        const struct gs_naming *naming, uint64_t offset, uint64_t *ret_since_ns);
+/*
+ * Then, without a lock: with a broker this waits until that is told of it, or there is none:
+ * GS_NAME_KEPT_NS at most; and the user's other processes give the name up. Those who do not answer are
+ * waited for GS_SHARE_TELL_NS in all, and share.timeout is the most of either.
+ */
+#define GS_NAME_KEPT_NS   UINT64_C(5000000000) /* a broker may have to start */
+#define GS_NAME_ANSWER_NS UINT64_C(1000000000) /* for those who do not answer a look-up, in all */
+void gs_share_named(struct gs_share *share, const char *name, uint64_t since_ns);
+
+/* How a name was looked for. */
+enum gs_look_up {
+    GS_LOOK_FOUND,
+    GS_LOOK_NONE,
+    GS_LOOK_OTHERS, /* another user's, which this one may not open: ret_found->uid; no more is told */
+    GS_LOOK_SILENT  /* nobody has it who has answered, and some have not, within GS_NAME_ANSWER_NS */
+};
+
+/* The newest of this user's processes that have it, and their broker, or else of the users with whom
+ * it shares. Asks them all, together. */
+enum gs_look_up gs_share_look_up(struct gs_share *share, const char *name,
+                                 struct gs_found *ret_found);
+/* Ends this user's name, whichever process published it. As above, and ret_found->uid likewise. */
+enum gs_look_up gs_share_unname(struct gs_share *share, const char *name, uint32_t *ret_uid);
 
 /* ---- Memory pressure ------------------------------------------------------------------------ */
 

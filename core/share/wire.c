@@ -37,6 +37,12 @@ static const uint32_t sizes[GS_WIRE_TYPES] = {
     [GS_WIRE_FOUND] = sizeof(struct gs_wire_found),
     [GS_WIRE_FETCH] = sizeof(struct gs_wire_fetch),
     [GS_WIRE_PIECES] = sizeof(struct gs_wire_pieces),
+    [GS_WIRE_NAME] = sizeof(struct gs_wire_name),
+    [GS_WIRE_LOOK_UP] = sizeof(struct gs_wire_look_up),
+    [GS_WIRE_NAMED] = sizeof(struct gs_wire_named),
+    [GS_WIRE_UNNAME] = sizeof(struct gs_wire_unname),
+    [GS_WIRE_UNNAMED] = sizeof(struct gs_wire_unnamed),
+    [GS_WIRE_KEPT] = sizeof(struct gs_wire_kept),
 };
 
 void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint32_t request)

@@ -37,6 +37,11 @@
  * (core/share/farewell.c), without an answer. Whoever asks a broker for the process with a number, or
  * the next after it (`farewell` of QUERY), is told of that one in place of a client.
  *
+ * Names (core/share/names.c): an exporter says NAME name, block to its broker, which answers by KEPT,
+ * the only one over that connection; and NAME name, 0, where it has taken it back. Anybody who may open may LOOK_UP a name, or the next one behind it, and is
+ * answered by NAMED, which has a handle where he may open it. The same user may UNNAME one that was
+ * published before some time: answered by UNNAMED, whether there was one.
+ *
  * The same user, or root, may SET an option to a value, and have the process COLLECT
  * (core/share/order.c): answered at once by SET_TO and COLLECTED.
  *
@@ -61,7 +66,7 @@
 
 #include "core/share/ipc_handle.h"
 
-#define GS_WIRE_VERSION 12
+#define GS_WIRE_VERSION 13
 
 /* So many pieces come in one message at most: the kernel would take 253, but a process that may have
  * 256 descriptors has others too. */
@@ -98,6 +103,12 @@ enum gs_wire_type {
     GS_WIRE_FOUND = 28,
     GS_WIRE_FETCH = 29,
     GS_WIRE_PIECES = 30,
+    GS_WIRE_NAME = 31,
+    GS_WIRE_LOOK_UP = 32,
+    GS_WIRE_NAMED = 33,
+    GS_WIRE_UNNAME = 34,
+    GS_WIRE_UNNAMED = 35,
+    GS_WIRE_KEPT = 36,
     GS_WIRE_TYPES
 };
 
@@ -354,6 +365,49 @@ struct gs_wire_farewell {
     struct gs_figures figures;
 };
 
+struct gs_wire_name {
+    struct gs_wire_head head;
+    uint64_t block_id; /* of a block that was left here; 0: the name ends, if it was published */
+    uint64_t since_ns; /* then, CLOCK_MONOTONIC, or before */
+    uint64_t offset;   /* of what is named within the block */
+    struct gs_naming naming;
+};
+
+struct gs_wire_look_up {
+    struct gs_wire_head head;
+    char name[GS_NAME_SIZE];
+    uint32_t uid;  /* with `next`: whose the name is that the answer comes behind */
+    uint32_t next; /* 1: the next one in order, of whomsoever */
+};
+
+enum gs_named { GS_NAMED_NONE = 0, GS_NAMED_HERE, GS_NAMED_OF_OTHERS /* he may not open it */ };
+
+struct gs_wire_named {
+    struct gs_wire_head head;
+    uint32_t state; /* enum gs_named */
+    uint32_t zero;
+    uint64_t since_ns; /* CLOCK_MONOTONIC */
+    struct gs_found found; /* of others: its name and whose it is, and no more */
+};
+
+struct gs_wire_unname {
+    struct gs_wire_head head;
+    uint64_t since_ns; /* where it was published then or before */
+    char name[GS_NAME_SIZE];
+};
+
+struct gs_wire_unnamed {
+    struct gs_wire_head head;
+    uint32_t count; /* 1: it was here */
+    uint32_t zero;
+};
+
+struct gs_wire_kept {
+    struct gs_wire_head head;
+    uint32_t kept; /* 0: there was no room, or it is not a block that was left here */
+    uint32_t zero;
+};
+
 /* Those that are a head alone have no member. */
 union gs_wire_message {
     struct gs_wire_head head;
@@ -384,6 +438,12 @@ union gs_wire_message {
     struct gs_wire_found found;
     struct gs_wire_fetch fetch;
     struct gs_wire_pieces pieces;
+    struct gs_wire_name name;
+    struct gs_wire_look_up look_up;
+    struct gs_wire_named named;
+    struct gs_wire_unname unname;
+    struct gs_wire_unnamed unnamed;
+    struct gs_wire_kept kept;
 };
 
 /* Fills in the head for a message of `type`, whose other bytes become zero. */

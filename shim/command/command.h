@@ -26,6 +26,7 @@ int command_export(int argc, char **argv);
 int command_replay(int argc, char **argv);
 int command_report(int argc, char **argv);
 int command_record(int argc, char **argv);
+int command_ls(int argc, char **argv);
 int command_run(int argc, char **argv);
 int command_set(int argc, char **argv);
 int command_who(int argc, char **argv);

@@ -25,6 +25,7 @@ static const struct {
     {"top", command_top, "what every process has of the GPUs' memory, refreshed"},
     {"stats", command_stats, "the same once, or for programs"},
     {"who", command_who, "who shares GPU memory, and who holds it"},
+    {"ls", command_ls, "the names under which GPU memory is published"},
     {"doctor", command_doctor, "what stands in the way of the library here, or in a process"},
     {"export", command_export, "the same figures for Prometheus, as a page or a file"},
     {"report", command_report, "what a recorded program's GPU memory came to, as text or a page"},

@@ -175,6 +175,21 @@ def prove_sharing(one, other):
     check(f'held by pid {other.pid} of another PID namespace (holder): 1 blocks' in said, f'who: {said}')
 
 
+def prove_names(one, other):
+    """ls, in both; what one publishes the other finds and opens."""
+    check(one.program.do('publish weights') == 'done', 'a name in a container')
+    row = only(one.rows('gpushim ls'), name='weights')
+    check((row.get('bytes'), row.get('publisher', {}).get('pid')) == (96 * MIB, one.pid), f'ls: {row}')
+    row = only(other.rows('gpushim ls'), name='weights')
+    check((row.get('publisher', {}).get('pid'), row.get('publisher', {}).get('own_pid')) == (None, one.pid),
+          f'ls, from the other: {row}')
+    check(other.program.do('open ' + other.program.do('lookup weights')) == 'done', 'the other container opens it')
+    other.program.do('close 1')
+    check(other.program.do('unpublish weights') == 'done', 'and ends the name')
+    check(one.rows('gpushim ls') == [], 'which is gone')
+    one.run('gpushim ls weights', 1)
+
+
 def prove_the_other_sees(one, other):
     row = only(other.rows('gpushim stats'), own_pid=one.pid, live_bytes=96 * MIB)
     check((row.get('pid'), row.get('name')) == (None, 'holder'), f'stats, from the other: {row}')
@@ -240,6 +255,7 @@ def prove(runtime, folder, mode):
         one.allocate(96 * MIB)
         other = Container(runtime, case, 'the second')
         prove_sharing(one, other)
+        prove_names(one, other)
         prove_the_other_sees(one, other)
         prove_the_host_sees(case, one, other)
         other.program.do('close 0')

@@ -110,6 +110,41 @@ static void fill_pieces(struct fuzz_input *input, struct gs_wire_pieces *pieces)
                                     : (UINT64_C(1) + (kind >> 4) % 3) << 21;
 }
 
+/* One of few names, so that they meet each other; or none. */
+static void fill_text(struct fuzz_input *input, char *text, size_t size)
+{
+    uint8_t kind = fuzz_byte(input);
+
+    if (kind == 255)
+        memset(text, 'x', size); /* does not end */
+    else if (kind == 254)
+        text[size - 2] = 'x'; /* nor begins */
+    else
+        text[0] = (char)('a' + kind % 4);
+}
+
+static void fill_name(struct fuzz_input *input, struct gs_wire_name *name)
+{
+    uint8_t kind = fuzz_byte(input);
+
+    fill_text(input, name->naming.name, sizeof name->naming.name);
+    name->block_id = kind % 4;
+    name->offset = kind & 4 ? 700 : 0;
+    name->since_ns = kind & 8 ? UINT64_MAX : kind / 16;
+    name->naming.note_size = kind & 16 ? fuzz_byte(input) * 2 : 0;
+    memset(name->naming.label, kind & 32 ? 'l' : 0, kind & 64 ? 64 : 3);
+}
+
+static void fill_look_up(struct fuzz_input *input, struct gs_wire_look_up *find)
+{
+    uint8_t kind = fuzz_byte(input);
+
+    if (kind & 8)
+        fill_text(input, find->name, sizeof find->name);
+    find->next = kind % 4;
+    find->uid = kind / 16;
+}
+
 void fuzz_fill(struct fuzz_input *input, union gs_wire_message *message)
 {
     _Static_assert(FUZZ_BYTES >= sizeof *message, "any message");
@@ -127,6 +162,12 @@ void fuzz_fill(struct fuzz_input *input, union gs_wire_message *message)
         fill_fetch(input, &message->fetch);
     else if (message->head.type == GS_WIRE_PIECES)
         fill_pieces(input, &message->pieces);
+    else if (message->head.type == GS_WIRE_NAME)
+        fill_name(input, &message->name);
+    else if (message->head.type == GS_WIRE_LOOK_UP)
+        fill_look_up(input, &message->look_up);
+    else if (message->head.type == GS_WIRE_UNNAME)
+        fill_text(input, message->unname.name, sizeof message->unname.name);
     else if (message->head.size == sizeof message->close) /* and of all that carry one number */
         message->close.block_id = fuzz_byte(input) % 8;
 }

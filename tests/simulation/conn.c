@@ -161,7 +161,10 @@ static const char *name_of(unsigned type)
         [GS_WIRE_TAKE_UP] = "TAKE_UP",   [GS_WIRE_BYE] = "BYE",
         [GS_WIRE_PURGE] = "PURGE",       [GS_WIRE_PURGED] = "PURGED",
         [GS_WIRE_FAREWELL] = "FAREWELL", [GS_WIRE_FORKED] = "FORKED",
-        [GS_WIRE_FETCH] = "FETCH",       [GS_WIRE_PIECES] = "PIECES"};
+        [GS_WIRE_FETCH] = "FETCH",       [GS_WIRE_PIECES] = "PIECES",
+        [GS_WIRE_NAME] = "NAME",         [GS_WIRE_LOOK_UP] = "LOOK_UP",
+        [GS_WIRE_NAMED] = "NAMED",       [GS_WIRE_UNNAME] = "UNNAME",
+        [GS_WIRE_UNNAMED] = "UNNAMED",   [GS_WIRE_KEPT] = "KEPT"};
 
     return type < GS_WIRE_TYPES && names[type] ? names[type] : "something";
 }

@@ -73,6 +73,11 @@ void folder_clear(void)
 
 /* ---- core/share/directory.h ----------------------------------------------------------------- */
 
+uid_t gs_user_own(void)
+{
+    return 0;
+}
+
 bool gs_user_is_own(uid_t uid)
 {
     return uid == 0;

@@ -17,7 +17,7 @@
 const char *const operation_names[OP_ALL] = {
     [OP_EXPORT] = "export", [OP_OPEN] = "open", [OP_USE] = "use", [OP_CLOSE] = "close",
     [OP_FREE] = "free", [OP_PASS_ON] = "pass-on", [OP_PURGE] = "purge", [OP_SHORT] = "short",
-    [OP_ASK] = "ask", [OP_CONTEXT] = "context", [OP_EXIT] = "exit", [OP_END] = "end",
+    [OP_PUBLISH] = "publish", [OP_LOOK_UP] = "look-up", [OP_UNPUBLISH] = "unpublish", [OP_ASK] = "ask", [OP_CONTEXT] = "context", [OP_EXIT] = "exit", [OP_END] = "end",
     [OP_CLOSE_ALL] = "close-all", [OP_FREE_ALL] = "free-all", [OP_PURGE_ALL] = "purge-all",
     [OP_OPEN_ALL] = "open-all"};
 
@@ -127,6 +127,7 @@ static void ask_locked(struct process *process, struct block *block)
         return;
     block->export = NULL;
     block->state = BLOCK_GONE;
+    block->gone_ns = world.now_ns;
     sim_trace("    block %llu is handed out again", (unsigned long long)block->id);
     rule_handed_out(block);
     block->phys->slots[block->slot] = NULL;
@@ -390,6 +391,97 @@ static void pass_on(struct process *process, unsigned arg)
     handle_enter(block);
 }
 
+/* ---- Names ---------------------------------------------------------------------------------- */
+
+#define NAMES 3
+
+static void name_of(unsigned arg, char ret_name[GS_NAME_SIZE])
+{
+    memset(ret_name, 0, GS_NAME_SIZE);
+    ret_name[0] = (char)('a' + arg % NAMES);
+}
+
+static void look_at_names_time(const struct process *process, uint64_t begun_ns, uint64_t starved_ns,
+                               uint64_t limit_ns)
+{
+    uint64_t took = world.now_ns - begun_ns, starved = process->starved_ns - starved_ns;
+
+    if (took > starved + limit_ns + LATE_NS)
+        sim_fail("liveness: process %u was at a name for %llu ms", process->index,
+                 (unsigned long long)((took - starved) / GS_NS_PER_MS));
+}
+
+/* One of its own blocks. */
+static void publish(struct process *process, unsigned arg)
+{
+    uint64_t begun = world.now_ns, starved = process->starved_ns, since_ns = 0;
+    struct gs_naming naming = {.note_size = sizeof(uint64_t)};
+    gs_status status = GS_INVALID;
+    struct block *block = world.blocks;
+    unsigned skip = arg / NAMES % 4;
+
+    while (block && (block->image != process->image || block->state != BLOCK_LIVE ||
+                     !block->wire_id || skip-- > 0))
+        block = block->next;
+    if (!block)
+        return;
+    name_of(arg, naming.name);
+    memcpy(naming.note, &block->id, sizeof block->id);
+    gs_lock_take(&process->arena);
+    if (block->state == BLOCK_LIVE) {
+        block->names |= 1u << arg % NAMES;
+        status = gs_share_name(process->share, block->export, &naming, 0, &since_ns);
+    }
+    gs_lock_release(&process->arena);
+    if (status != GS_OK)
+        return;
+    sim_trace("    block %llu has the name %s", (unsigned long long)block->id, naming.name);
+    gs_share_named(process->share, naming.name, since_ns);
+    look_at_names_time(process, begun, starved, GS_NAME_KEPT_NS + GS_SHARE_TELL_NS);
+}
+
+static void look_up(struct process *process, unsigned arg)
+{
+    uint64_t begun = world.now_ns, starved = process->starved_ns, id = 0;
+    struct block *block;
+    char name[GS_NAME_SIZE];
+    struct gs_found found;
+
+    name_of(arg, name);
+    if (gs_share_look_up(process->share, name, &found) != GS_LOOK_FOUND) {
+        look_at_names_time(process, begun, starved, GS_NAME_ANSWER_NS);
+        return;
+    }
+    look_at_names_time(process, begun, starved, GS_NAME_ANSWER_NS);
+    memcpy(&id, found.naming.note, sizeof id);
+    block = world.blocks;
+    while (block && block->id != id)
+        block = block->next;
+    sim_trace("    process %u finds block %llu under %s", process->index, (unsigned long long)id,
+              name);
+    if (!block || !(block->names >> arg % NAMES & 1) ||
+        memcmp(block->ipc_handle, found.ipc_handle, sizeof block->ipc_handle) != 0)
+        sim_fail("names: process %u finds block %llu under %s, which it never had", process->index,
+                 (unsigned long long)id, name);
+    else if (block->state == BLOCK_GONE && block->gone_ns < begun)
+        sim_fail("names: process %u finds block %llu of process %u under %s, whose memory was handed "
+                 "out before it asked",
+                 process->index, (unsigned long long)id, block->maker->index, name);
+    else if (block->image != process->image)
+        open_block(process, block, false);
+}
+
+static void unpublish(struct process *process, unsigned arg)
+{
+    uint64_t begun = world.now_ns, starved = process->starved_ns;
+    char name[GS_NAME_SIZE];
+    uint32_t uid;
+
+    name_of(arg, name);
+    gs_share_unname(process->share, name, &uid);
+    look_at_names_time(process, begun, starved, GS_SHARE_TELL_NS + GS_NAME_ANSWER_NS);
+}
+
 /* ---- The rest ------------------------------------------------------------------------------- */
 
 static void ask(struct process *process, unsigned arg)
@@ -507,6 +599,12 @@ void program_perform(struct process *process, const struct operation *operation)
         return purge_some(process, arg, false);
     case OP_SHORT:
         return run_short(process);
+    case OP_PUBLISH:
+        return publish(process, arg);
+    case OP_LOOK_UP:
+        return look_up(process, arg);
+    case OP_UNPUBLISH:
+        return unpublish(process, arg);
     case OP_ASK:
         return ask(process, arg);
     case OP_CLOSE_ALL:

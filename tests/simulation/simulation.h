@@ -172,7 +172,7 @@ struct event {
 };
 
 enum operation_kind { OP_EXPORT, OP_OPEN, OP_USE, OP_CLOSE, OP_FREE, OP_PASS_ON, OP_PURGE, OP_SHORT,
-                      OP_ASK, OP_CONTEXT, OP_EXIT, OP_END, OP_KINDS,
+                      OP_ASK, OP_CONTEXT, OP_EXIT, OP_END, OP_PUBLISH, OP_LOOK_UP, OP_UNPUBLISH, OP_KINDS,
                       /* When all comes to its end: */
                       OP_CLOSE_ALL = OP_KINDS, OP_FREE_ALL, OP_PURGE_ALL, OP_OPEN_ALL, OP_ALL };
 
@@ -319,7 +319,8 @@ struct block {
     /* Freed, but its own GPU work may run: nobody was asked yet whether it may go. */
     enum { BLOCK_MADE, BLOCK_LIVE, BLOCK_FREED, BLOCK_LIMBO, BLOCK_GONE } state;
     bool granted, graceless;
-    uint64_t freed_ns;
+    unsigned names; /* bits: it was published under these */
+    uint64_t freed_ns, gone_ns;
     struct use *uses;
     struct block *next;
 };

@@ -181,3 +181,49 @@ Test(share_memory, a_mapping_that_cannot_be_noted_is_called_back_and_no_lease_is
         side_chunk_free(&side, &kept);
     }
 }
+
+/* Who cannot ask does not know, which is another thing than that nobody has it. */
+Test(share_memory, a_name_is_not_said_to_be_nobodys_for_want_of_memory)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    enum gs_look_up outcome;
+    struct gs_found found;
+    int fds, tries = 0;
+
+    other_export(&other, 0, 512, 9, ipc_handle);
+    cr_assert_str_eq(other_ask(&other, "name w 0 2"), "status 0");
+    fds = side_open_fds();
+    do {
+        fail_in = ++tries;
+        outcome = gs_share_look_up(side.share, "w", &found);
+        cr_assert(outcome == GS_LOOK_FOUND || (fail_in == 0 && outcome == GS_LOOK_SILENT),
+                  "try %d: %d", tries, outcome);
+        cr_assert_eq(side_open_fds(), fds, "try %d", tries);
+    } while (fail_in == 0 && tries < 100);
+    fail_in = 0;
+    cr_assert(tries > 2 && tries < 100);
+    cr_assert_eq(outcome, GS_LOOK_FOUND);
+}
+
+Test(share_memory, publishing_without_memory_changes_nothing)
+{
+    struct gs_naming naming = {.name = "w"};
+    struct gs_export *export;
+    struct gs_found found;
+    uint64_t since_ns;
+    gs_status status;
+    int tries = 0;
+
+    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
+    do {
+        fail_in = ++tries;
+        status = gs_share_name(side.share, export, &naming, 0, &since_ns);
+        cr_assert(status == GS_OK || status == GS_NO_HOST_MEMORY, "try %d: %d", tries, status);
+        if (status != GS_OK)
+            cr_assert_eq(gs_share_look_up(side.share, "w", &found), GS_LOOK_NONE, "try %d", tries);
+        cr_assert_neq(gs_share_unname(side.share, "w", &(uint32_t){0}), GS_LOOK_OTHERS);
+    } while (fail_in == 0 && tries < 100);
+    fail_in = 0;
+    cr_assert(tries > 2 && tries < 100);
+    cr_assert(side_withdraws(&side, export));
+}

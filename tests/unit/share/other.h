@@ -19,6 +19,9 @@
  *   delay MICROSECONDS       that each export takes
  *   serve N                  can be asked for memory, and gives N bytes each time: "ok"
  *   ask N                    asks others for N bytes: "ok GIVEN SILENT ENDED"
+ *   name NAME OFFSET NOTE    publishes the last export: "status N"
+ *   lookup NAME              "note NOTE uid N kept 0|1 HANDLE" or "none OUTCOME uid N"
+ *   unname NAME              "ended OUTCOME uid N" or "none OUTCOME uid N"
  *   quit                     ends in order       exit      exit() with everything open
  */
 #ifndef GS_TESTS_OTHER_H

@@ -108,6 +108,40 @@ static void do_ask(uint64_t wanted)
     printf("ok %llu %u %d\n", (unsigned long long)answers.given, answers.silent, answers.ended);
 }
 
+static void do_name(const char *name, unsigned long offset, int note)
+{
+    struct gs_naming naming = {.label = "other's", .note_size = 1, .note = {(unsigned char)note}};
+    uint64_t since_ns = 0;
+    gs_status status;
+
+    snprintf(naming.name, sizeof naming.name, "%.63s", name);
+    status = gs_share_name(side.share, last_export, &naming, offset, &since_ns);
+    if (status == GS_OK)
+        gs_share_named(side.share, name, since_ns);
+    printf("status %d\n", status);
+}
+
+static void do_look_up(const char *name)
+{
+    struct gs_found found = {.uid = 0};
+    enum gs_look_up outcome = gs_share_look_up(side.share, name, &found);
+    char hex[2 * GS_IPC_HANDLE_SIZE + 1];
+
+    ipc_handle_to_hex(found.ipc_handle, hex);
+    if (outcome == GS_LOOK_FOUND)
+        printf("note %d uid %u kept %u %s\n", found.naming.note[0], found.uid, found.kept, hex);
+    else
+        printf("none %d uid %u\n", outcome, found.uid);
+}
+
+static void do_unname(const char *name)
+{
+    uint32_t uid = 0;
+    enum gs_look_up outcome = gs_share_unname(side.share, name, &uid);
+
+    printf("%s %d uid %u\n", outcome == GS_LOOK_FOUND ? "ended" : "none", outcome, uid);
+}
+
 static void serve(const char *line)
 {
     char word[32] = "", argument[200] = "";
@@ -173,6 +207,13 @@ static void serve(const char *line)
         printf("ok\n");
     } else if (!strcmp(word, "ask")) {
         do_ask(strtoull(argument, NULL, 10));
+    } else if (!strcmp(word, "name")) {
+        sscanf(line, "name %*s %lu %d", &a, &byte);
+        do_name(argument, a, byte);
+    } else if (!strcmp(word, "lookup")) {
+        do_look_up(argument);
+    } else if (!strcmp(word, "unname")) {
+        do_unname(argument);
     } else if (!strcmp(word, "exec")) {
         do_exec();
     } else if (!strcmp(word, "delay")) {

@@ -402,6 +402,7 @@ gs_status side_export(struct side *side, const struct side_chunk *chunk, size_t 
                                          __atomic_add_fetch(&side->next_id, 1, __ATOMIC_RELAXED),
                                      .offset = offset,
                                      .size = size,
+                                     .address = chunk->base + offset,
                                      .alone = true};
 
     gs_status status;

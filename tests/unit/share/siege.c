@@ -72,12 +72,12 @@ int siege_listen_as(enum siege_position position, char ret_path[108])
 
 static void note(enum gs_wire_type type)
 {
-    __atomic_or_fetch(&siege->said, UINT32_C(1) << type, __ATOMIC_SEQ_CST);
+    __atomic_or_fetch(&siege->said, UINT64_C(1) << type, __ATOMIC_SEQ_CST);
 }
 
 void siege_tried(enum gs_wire_type type)
 {
-    __atomic_or_fetch(&siege->tried, UINT32_C(1) << type, __ATOMIC_SEQ_CST);
+    __atomic_or_fetch(&siege->tried, UINT64_C(1) << type, __ATOMIC_SEQ_CST);
 }
 
 int siege_say(int fd, const union gs_wire_message *message, int attached)
@@ -188,7 +188,7 @@ static void assert_is_under_way(const struct siege_attack *attack, const bool *f
  * one part of that, and the rest in vain. */
 static void attack_end(const struct siege_attack *attack, pid_t attacker)
 {
-    uint32_t said = 0, all = 0;
+    uint64_t said = 0, all = 0;
 
     cr_assert(SIDE_WAIT((said = __atomic_load_n(&siege->said, __ATOMIC_SEQ_CST),
                          all = said | __atomic_load_n(&siege->tried, __ATOMIC_SEQ_CST),
@@ -572,7 +572,7 @@ Test(share_siege, every_message_resource_position_and_target_has_its_attacker)
 {
     unsigned resources = 0, positions = 0, targets = 0;
     const struct siege_attack *attack;
-    uint32_t types = 0;
+    uint64_t types = 0;
 
     for (size_t i = 0; (attack = attack_at(i)); i++) {
         types |= attack->types;

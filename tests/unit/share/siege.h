@@ -36,14 +36,14 @@ enum siege_resource {
 
 enum siege_target { EXPORTER, BROKER, OPENER, PUBLISHER, SIEGE_TARGETS };
 
-#define SAYS(type)      (UINT32_C(1) << GS_WIRE_##type)
+#define SAYS(type)      (UINT64_C(1) << GS_WIRE_##type)
 #define TAKES(resource) (1u << (resource))
 
 struct siege_attack {
     const char *name;
     enum siege_target target;
     enum siege_position position;
-    uint32_t types; /* bits: what it says, or is told and does not heed */
+    uint64_t types; /* bits: what it says, or is told and does not heed */
     unsigned resources; /* bits */
     void (*play)(void);
 };
@@ -58,8 +58,8 @@ struct siege {
         ipc_handle[GS_IPC_HANDLE_SIZE];    /* of the block that he opens; what he is asked for */
     unsigned char other[GS_INSTANCE_SIZE]; /* whose name he may take */
     enum siege_target target;
-    uint32_t said; /* atomic: types that were, or were not heeded, */
-    uint32_t tried; /* atomic: or were said when it had been hung up on */
+    uint64_t said; /* atomic: types that were, or were not heeded, */
+    uint64_t tried; /* atomic: or were said when it had been hung up on */
     bool listens;  /* atomic: who poses as somebody can be connected to */
     bool holds;    /* atomic: the attack is under way; it stays so */
 };

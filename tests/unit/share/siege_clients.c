@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -223,7 +224,7 @@ static void says_what_others_say(void)
         GS_WIRE_PUBLISH, GS_WIRE_HELLO,    GS_WIRE_PURGE,  GS_WIRE_PURGED,
         GS_WIRE_SET,     GS_WIRE_SET_TO,   GS_WIRE_COLLECT, GS_WIRE_COLLECTED,
         GS_WIRE_FAREWELL, GS_WIRE_FORKED,   GS_WIRE_FOUND,  GS_WIRE_FETCH,
-        GS_WIRE_PIECES};
+        GS_WIRE_PIECES, GS_WIRE_NAME,    GS_WIRE_NAMED,  GS_WIRE_UNNAMED};
     enum { COUNT = sizeof types / sizeof *types };
 
     for (unsigned i = 0;; i++) {
@@ -420,6 +421,60 @@ static void asks_for_memory(void)
     }
 }
 
+static int say_name(int fd, unsigned number)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_NAME, 0);
+    message.name.block_id = 1;
+    message.name.since_ns = UINT64_MAX; /* nothing is newer */
+    snprintf(message.name.naming.name, sizeof message.name.naming.name, "name-%u", number);
+    return siege_say(fd, &message, -1);
+}
+
+/* More names than there may be, each again and again, of a block that it has left. */
+static void names_without_end(void)
+{
+    int fd = siege_dial(), memory = leave_memory(), null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    struct gs_ipc_handle ipc_handle = {.block_id = 1, .chunk_id = 1, .size = 512};
+
+    memset(ipc_handle.instance, 0x66, sizeof ipc_handle.instance);
+    siege_greet(fd, ipc_handle.instance, NULL);
+    say_publish(fd, memory);
+    say_share(fd, &ipc_handle, null);
+    for (unsigned i = 0;; i++) {
+        struct pollfd room = {.fd = fd, .events = POLLOUT};
+
+        while (say_name(fd, i % 3000) == -EAGAIN)
+            poll(&room, 1, 50);
+        if (i >= 4000)
+            siege_holds();
+    }
+}
+
+/* Asks for names, and has them end, as fast as it goes; reads nothing. */
+static void asks_for_names(void)
+{
+    union gs_wire_message message;
+
+    for (unsigned i = 0;; i++) {
+        int fd = siege_dial();
+
+        for (unsigned j = 0; j < 40; j++) {
+            gs_wire_start(&message, j % 2 ? GS_WIRE_LOOK_UP : GS_WIRE_UNNAME, j);
+            if (j % 2)
+                message.look_up.next = 1;
+            else
+                strcpy(message.unname.name, "name-1");
+            if (siege_say(fd, &message, -1) != 0)
+                break;
+        }
+        if (i >= 2 * MANY)
+            siege_holds();
+        close(fd);
+    }
+}
+
 const struct siege_attack siege_clients[] = {
     {"makes connections without end", EXPORTER, UNINVITED, SAYS(HELLO) | SAYS(OPEN),
      TAKES(CONNECTIONS), greets_and_asks},
@@ -454,8 +509,13 @@ const struct siege_attack siege_clients[] = {
     {"says what is not its to say", EXPORTER, SAME_USER,
      NO_OPENERS | SAYS(CLOSE) | SAYS(CACHE) | SAYS(UNMAPPED) | SAYS(FLUSHED) | SAYS(HELLO) |
          SAYS(SHARE) | SAYS(UNSHARE) | SAYS(PUBLISH) | SAYS(SET) | SAYS(SET_TO) | SAYS(COLLECT) |
-         SAYS(COLLECTED) | SAYS(FAREWELL) | SAYS(FORKED) | SAYS(FOUND),
+         SAYS(COLLECTED) | SAYS(FAREWELL) | SAYS(FORKED) | SAYS(FOUND) |
+         SAYS(NAME) | SAYS(NAMED) | SAYS(UNNAMED),
      TAKES(TURNS), says_what_others_say},
+    {"asks for names without end", EXPORTER, LISTED, SAYS(LOOK_UP) | SAYS(UNNAME),
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_names},
+    {"asks for names without end", EXPORTER, SAME_USER, SAYS(LOOK_UP) | SAYS(UNNAME),
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_names},
     {"makes connections without end", BROKER, UNINVITED, SAYS(HELLO) | SAYS(OPEN),
      TAKES(CONNECTIONS), greets_and_asks},
     {"leaves all it can", BROKER, SAME_USER, SAYS(PUBLISH) | SAYS(SHARE), TAKES(EXPORTS),
@@ -467,6 +527,11 @@ const struct siege_attack siege_clients[] = {
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), says_farewell_without_end},
     {"says farewell without end", BROKER, SAME_USER, SAYS(HELLO) | SAYS(PUBLISH) | SAYS(FAREWELL),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), says_farewell_without_end},
+    {"names what it left without end", BROKER, SAME_USER,
+     SAYS(HELLO) | SAYS(PUBLISH) | SAYS(SHARE) | SAYS(NAME), TAKES(TURNS) | TAKES(EXPORTS),
+     names_without_end},
+    {"asks for names without end", BROKER, LISTED, SAYS(LOOK_UP) | SAYS(UNNAME),
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_names},
     {"leaves in another's name", BROKER, LISTED, SAYS(HELLO) | SAYS(PUBLISH) | SAYS(SHARE),
      TAKES(EXPORTS), leaves_in_anothers_name},
     {"looks for blocks without end", BROKER, LISTED, SAYS(FIND),

@@ -100,14 +100,14 @@ static void talks(int fd, enum gs_wire_type first)
         enum gs_wire_type type = 1 + (first - 1 + i) % (GS_WIRE_TYPES - 1);
         int error;
 
+        if (i >= 20 * GS_WIRE_TYPES)
+            siege_holds();
         while ((error = siege_say_type(fd, type)) == -EAGAIN) {
             siege_holds(); /* nobody reads it any more */
             poll(&room, 1, 50);
         }
         if (error == -EPIPE || error == -ECONNRESET) /* hung up on, for what came before it */
             siege_tried(type);
-        if (i == 20 * GS_WIRE_TYPES)
-            siege_holds();
     }
 }
 
@@ -127,6 +127,21 @@ static void exporter_talks_and_grants_nothing(void)
 static void broker_talks(void)
 {
     talks(hears_until(FAKE_BROKER, GS_WIRE_SHARE), GS_WIRE_RECALL);
+}
+
+/* To names of which it was told nothing. */
+static void broker_answers(void)
+{
+    int fd = hears_until(FAKE_BROKER, GS_WIRE_SHARE);
+
+    for (unsigned i = 0;; i++) {
+        struct pollfd room = {.fd = fd, .events = POLLOUT};
+
+        while (siege_say_type(fd, GS_WIRE_KEPT) == -EAGAIN)
+            poll(&room, 1, 50);
+        if (i == 1000)
+            siege_holds();
+    }
 }
 
 #define TO_OPENERS                                                                                 \
@@ -149,5 +164,7 @@ const struct siege_attack siege_posers[] = {
     {"talks without end", PUBLISHER, FAKE_BROKER,
      SAYS(GRANT) | SAYS(REFUSE) | SAYS(REPORT) | SAYS(QUERY) | SAYS(RECALL),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), broker_talks},
+    {"answers what it was not told without end", PUBLISHER, FAKE_BROKER, SAYS(KEPT),
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), broker_answers},
 };
 const size_t siege_poser_count = sizeof siege_posers / sizeof *siege_posers;

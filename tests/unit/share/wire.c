@@ -342,14 +342,46 @@ Test(share_wire, a_version_is_its_messages)
         {AT(found, zero), 100},
         {AT(found, name), 104},
         {AT(found, client_name), 120},
+        {AT(name, block_id), 16},
+        {AT(name, since_ns), 24},
+        {AT(name, offset), 32},
+        {AT(name, naming.name), 40},
+        {AT(name, naming.label), 104},
+        {AT(name, naming.note_size), 168},
+        {AT(name, naming.zero), 172},
+        {AT(name, naming.note), 176},
+        {AT(look_up, name), 16},
+        {AT(look_up, uid), 80},
+        {AT(look_up, next), 84},
+        {AT(named, state), 16},
+        {AT(named, zero), 20},
+        {AT(named, since_ns), 24},
+        {AT(named, found.naming), 32},
+        {AT(named, found.ipc_handle), 424},
+        {AT(named, found.offset), 488},
+        {AT(named, found.size), 496},
+        {AT(named, found.address), 504},
+        {AT(named, found.age_ns), 512},
+        {AT(named, found.pid), 520},
+        {AT(named, found.process), 528},
+        {AT(named, found.uuid), 544},
+        {AT(named, found.uid), 560},
+        {AT(named, found.kept), 564},
+        {AT(unname, since_ns), 16},
+        {AT(unname, name), 24},
+        {AT(unnamed, count), 16},
+        {AT(unnamed, zero), 20},
+        {AT(kept, kept), 16},
+        {AT(kept, zero), 20},
     };
 #undef AT
     static const uint32_t lengths[] = {0, 80, 88, 88, 24, 24, 24, 120, 24, 32, 368, 24, 24, 24, 24, 24,
                                        544, 24, 16, 40, 32, 64, 40, 16, 64, 176, 16, 48, 136,
-                                       32, 288};
+                                       32, 288, 432,
+                                       88, 568, 88, 24, 24};
     union gs_wire_message message;
 
-    cr_assert_eq(GS_WIRE_VERSION, 12);
+    cr_assert_eq(GS_WIRE_VERSION, 13);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         cr_assert_eq(places[i][0], places[i][1], "field %zu is at %zu", i, places[i][0]);
     cr_assert_eq((size_t)GS_WIRE_TYPES, sizeof lengths / sizeof *lengths);

@@ -1,0 +1,527 @@
+/*
+ * Names of exports: a block is found again by a word that its program chose.
+ *
+ *   gs_share_name ──► this table ── NAME, NAME 0 ──► the broker's table     until the block is freed,
+ *     LOOK_UP ──────────┘              LOOK_UP ─────────┘                   or the name taken back
+ *
+ * A name is one user's: each may have the same. It stands in the table of the process that published
+ * it, which ends with that process and leaves nothing behind, and in its broker's, which serves the
+ * block then. There is no third place: whoever looks one up asks the processes (look_up.c) and takes
+ * the newest. What was published anew, or taken back, is told to the broker behind all that it was told
+ * before, so it never has an older one again.
+ *
+ * A broker is told in its own order and trusts nobody: a name is of the user at the connection's
+ * other end, of a block that this very connection left here, and one user's are bounded.
+ */
+#include "core/share/exporter.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct gs_name_key {
+    uint32_t uid;
+    char name[GS_NAME_SIZE];
+};
+
+struct gs_name {
+    struct gs_name_key key;
+    struct gs_naming naming;
+    struct gs_export *export; /* NULL: it has ended, and the broker does not know that yet */
+    struct gs_name *next;     /* of the same export */
+    struct gs_user *user;     /* in a broker: whose, */
+    pid_t pid;                /* and which process's it was */
+    char process[16];
+    uint64_t since_ns, offset;
+    bool told;  /* the broker was told of it as it is, */
+    bool known; /* or of something else of that name; */
+    uint32_t request; /* it has not answered that yet; 0: it has, */
+    bool kept;        /* and has it */
+    UT_hash_handle hh;
+};
+
+/* ---- What a name is -------------------------------------------------------------------------- */
+
+/* Ends, and is zero from there on. */
+static bool is_closed(const char *text, size_t size)
+{
+    size_t length = strnlen(text, size);
+
+    for (size_t i = length; i < size; i++)
+        if (text[i])
+            return false;
+    return length < size;
+}
+
+static bool is_word(const char name[GS_NAME_SIZE])
+{
+    static const char takes[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+:@/";
+
+    return is_closed(name, GS_NAME_SIZE) && name[0] && !name[strspn(name, takes)];
+}
+
+bool gs_naming_is_good(const struct gs_naming *naming)
+{
+    if (!is_word(naming->name) || !is_closed(naming->label, sizeof naming->label) ||
+        naming->note_size > sizeof naming->note || naming->zero)
+        return false;
+    for (size_t i = 0; naming->label[i]; i++)
+        if ((unsigned char)naming->label[i] < ' ' || naming->label[i] == 127)
+            return false;
+    for (size_t i = naming->note_size; i < sizeof naming->note; i++)
+        if (naming->note[i])
+            return false;
+    return true;
+}
+
+/* ---- The table ------------------------------------------------------------------------------- */
+
+static struct gs_name *find_locked(const struct gs_share *share, uint32_t uid, const char *name)
+{
+    struct gs_name_key key;
+    struct gs_name *found;
+
+    memset(&key, 0, sizeof key);
+    key.uid = uid;
+    strncpy(key.name, name, sizeof key.name - 1);
+    HASH_FIND(hh, share->exporter.names, &key, sizeof key, found);
+    return found;
+}
+
+static struct gs_name *new_locked(struct gs_share *share, uint32_t uid, const char *name)
+{
+    struct gs_name *made = calloc(1, sizeof *made);
+
+    if (!made)
+        return NULL;
+    made->key.uid = uid;
+    strncpy(made->key.name, name, sizeof made->key.name - 1);
+    HASH_ADD(hh, share->exporter.names, key, sizeof made->key, made);
+    if (made->hh.tbl)
+        return made;
+    free(made);
+    return NULL;
+}
+
+/* Its export has it no more. */
+static void detach_locked(struct gs_name *name)
+{
+    struct gs_name **link = name->export ? &name->export->names : NULL;
+
+    while (link && *link != name)
+        link = &(*link)->next;
+    if (link)
+        *link = name->next;
+    name->export = NULL;
+}
+
+static void drop_locked(struct gs_share *share, struct gs_name *name)
+{
+    detach_locked(name);
+    if (name->user)
+        name->user->names--;
+    HASH_DEL(share->exporter.names, name);
+    free(name);
+}
+
+static void put_locked(struct gs_name *name, struct gs_export *export,
+                       const struct gs_naming *naming, uint64_t offset, uint64_t since_ns)
+{
+    detach_locked(name);
+    name->naming = *naming;
+    name->export = export;
+    name->next = export->names;
+    export->names = name;
+    name->offset = offset;
+    name->since_ns = since_ns;
+    name->told = name->kept = false;
+}
+
+/* True: the broker is to be told, which gives up what was published when this was, or before: it may
+ * have a newer one of another process's. */
+static bool end_locked(struct gs_share *share, struct gs_name *name)
+{
+    if (!name->known) {
+        drop_locked(share, name);
+        return false;
+    }
+    detach_locked(name);
+    name->told = false;
+    share->exporter.names_due = true;
+    return true;
+}
+
+bool gs_names_end_locked(struct gs_share *share, struct gs_export *export)
+{
+    bool due = false;
+
+    while (export->names)
+        due |= end_locked(share, export->names);
+    return due;
+}
+
+void gs_names_free(struct gs_share *share)
+{
+    struct gs_name *name, *next;
+
+    HASH_ITER(hh, share->exporter.names, name, next)
+    drop_locked(share, name);
+}
+
+/* ---- This process's -------------------------------------------------------------------------- */
+
+gs_status gs_share_name(struct gs_share *share, struct gs_export *export,
+                        const struct gs_naming *naming, uint64_t offset, uint64_t *ret_since_ns)
+{
+    gs_status status = GS_OK;
+    struct gs_name *name;
+
+    gs_lock_take(&share->lock);
+    name = find_locked(share, gs_user_own(), naming->name);
+    if (export->freed_ns || offset >= export->source.size)
+        status = GS_INVALID;
+    else if (!name && HASH_COUNT(share->exporter.names) >= GS_NAMES_MAX)
+        status = GS_TOO_MANY;
+    else if (!name && !(name = new_locked(share, gs_user_own(), naming->name)))
+        status = GS_NO_HOST_MEMORY;
+    if (status == GS_OK) {
+        *ret_since_ns = gs_now_ns();
+        put_locked(name, export, naming, offset, *ret_since_ns);
+        share->exporter.names_due = share->options.broker;
+    }
+    gs_lock_release(&share->lock);
+    if (status == GS_OK && share->options.broker)
+        gs_thread_wake(share);
+    return status;
+}
+
+/* Whether the broker has not answered yet to the name as it was published then. */
+static bool is_untold_locked(const struct gs_share *share, const char *text, uint64_t since_ns)
+{
+    const struct gs_name *name = find_locked(share, gs_user_own(), text);
+
+    return name && (!name->told || name->request) && name->since_ns == since_ns;
+}
+
+/* Whether the broker has it as it was published then; or somebody else has by now published it anew. */
+static bool is_kept_locked(const struct gs_share *share, const char *text, uint64_t since_ns)
+{
+    const struct gs_name *name = find_locked(share, gs_user_own(), text);
+
+    return !name || name->since_ns != since_ns || name->kept;
+}
+
+bool gs_names_await_kept(struct gs_share *share, const char *text, uint64_t since_ns)
+{
+    uint64_t until = gs_now_ns() + (share->options.timeout_ns < GS_NAME_KEPT_NS
+                                        ? share->options.timeout_ns
+                                        : GS_NAME_KEPT_NS);
+    bool kept;
+
+    if (!share->options.broker)
+        return true;
+    gs_lock_take(&share->lock);
+    while (is_untold_locked(share, text, since_ns) && !share->link.absent &&
+           gs_cond_wait_until(&share->exporter.names_told, &share->lock, until))
+        continue;
+    kept = is_kept_locked(share, text, since_ns);
+    gs_lock_release(&share->lock);
+    return kept;
+}
+
+/* ---- Telling the broker ---------------------------------------------------------------------- */
+
+void gs_names_are_due_locked(struct gs_share *share)
+{
+    share->exporter.names_due |= share->exporter.names != NULL;
+}
+
+void gs_names_forget_locked(struct gs_share *share)
+{
+    struct gs_name *name, *next;
+
+    HASH_ITER(hh, share->exporter.names, name, next)
+    {
+        name->told = name->known = name->kept = false;
+        name->request = 0;
+        if (!name->export)
+            drop_locked(share, name);
+    }
+    gs_names_are_due_locked(share);
+    gs_cond_wake_all(&share->exporter.names_told);
+}
+
+static int tell_locked(struct gs_share *share, struct gs_name *name)
+{
+    union gs_wire_message message;
+    int error;
+
+    if (++share->link.named == 0)
+        share->link.named++;
+    gs_wire_start(&message, GS_WIRE_NAME, share->link.named);
+    message.name.block_id = name->export ? name->export->key.id : 0;
+    message.name.since_ns = name->since_ns;
+    message.name.offset = name->export ? name->offset : 0;
+    memcpy(message.name.naming.name, name->key.name, sizeof name->key.name);
+    if (name->export)
+        message.name.naming = name->naming;
+    error = gs_wire_send(share->link.fd, &message, -1);
+    if (error)
+        return error;
+    name->told = name->known = true;
+    name->request = share->link.named;
+    if (!name->export)
+        drop_locked(share, name);
+    return 0;
+}
+
+int gs_names_tell_locked(struct gs_share *share)
+{
+    struct gs_name *name, *next;
+    int error = 0;
+
+    if (!share->exporter.names_due || share->link.fd < 0)
+        return 0;
+    HASH_ITER(hh, share->exporter.names, name, next)
+    {
+        if (!error && !name->told && (!name->export || name->export->brokered))
+            error = gs_fd_is_there(&share->link.fd_is) ? tell_locked(share, name) : -EBADF;
+    }
+    share->exporter.names_due = error != 0;
+    return error;
+}
+
+void gs_names_kept(struct gs_share *share, const struct gs_wire_kept *message)
+{
+    struct gs_name *name, *next;
+
+    gs_lock_take(&share->lock);
+    HASH_ITER(hh, share->exporter.names, name, next)
+    {
+        if (!name->request || name->request != message->head.request)
+            continue;
+        name->request = 0;
+        name->kept = name->told && message->kept == 1;
+    }
+    gs_cond_wake_all(&share->exporter.names_told);
+    gs_lock_release(&share->lock);
+}
+
+/* ---- A broker is told ------------------------------------------------------------------------ */
+
+static bool may_have_one_more(const struct gs_share *share, const struct gs_user *user)
+{
+    unsigned all = HASH_COUNT(share->exporter.names);
+
+    return all < GS_NAMES_MAX && gs_user_may(user, user->names, all, GS_NAMES_MAX);
+}
+
+/* Whether it is kept. */
+static bool keep_locked(struct gs_share *share, struct gs_client *client,
+                        const struct gs_wire_name *message, uint64_t since_ns,
+                        struct gs_name *name, struct gs_export *export)
+{
+    if (!name && !may_have_one_more(share, client->user)) {
+        gs_log_line(&share->log, share->store.published_said ? GS_LOG_DEBUG : GS_LOG_WARNING,
+                    "a name of process %d (%.15s) is not kept: %u of at most %d are, and another "
+                    "user has half of what the others leave",
+                    (int)client->pid, client->said.name, HASH_COUNT(share->exporter.names),
+                    GS_NAMES_MAX);
+        share->store.published_said = true;
+        return false;
+    }
+    if (!name && !(name = new_locked(share, client->uid, message->naming.name)))
+        return false;
+    if (!name->user) {
+        name->user = client->user;
+        name->user->names++;
+    }
+    name->pid = client->pid;
+    memcpy(name->process, client->said.name, sizeof name->process);
+    put_locked(name, export, &message->naming, message->offset, since_ns);
+    return true;
+}
+
+bool gs_name_came(struct gs_share *share, struct gs_client *client,
+                  const struct gs_wire_name *message)
+{
+    struct gs_export_key key = {.id = message->block_id};
+    uint64_t since_ns = message->since_ns, now = gs_now_ns();
+    struct gs_export *export = NULL;
+    union gs_wire_message answer;
+    struct gs_name *name;
+    bool kept = false;
+
+    if (!share->options.is_broker || !client->publisher)
+        return gs_client_fault(client, client->greeted ? "it names what it has not left here"
+                                                       : "it did not greet first");
+    if (!gs_naming_is_good(&message->naming))
+        return gs_client_fault(client, "its message has fields that make no sense");
+    since_ns = since_ns < now ? since_ns : now; /* or nothing would ever come after it */
+    memcpy(key.instance, client->instance, sizeof key.instance);
+    gs_lock_take(&share->lock);
+    name = find_locked(share, client->uid, message->naming.name);
+    if (message->block_id)
+        HASH_FIND(hh, share->exporter.exports, &key, sizeof key, export);
+    if (export && (export->owner != client->id || message->offset >= export->source.size))
+        export = NULL; /* one that found no room here; or that has no such place */
+    if (name && name->since_ns > since_ns)
+        export = NULL; /* somebody else was later */
+    else if (export)
+        kept = keep_locked(share, client, message, since_ns, name, export);
+    else if (name) /* taken back, or of a block that is not kept here */
+        drop_locked(share, name);
+    gs_lock_release(&share->lock);
+    gs_wire_start(&answer, GS_WIRE_KEPT, message->head.request);
+    answer.kept.kept = kept;
+    if (message->block_id) /* one who does not read it, as he is stopped, loses nothing here by that */
+        gs_client_send(share, client, &answer, -1);
+    return true;
+}
+
+/* ---- Answers --------------------------------------------------------------------------------- */
+
+/* Whether it leads to anything: of what was left here, what its process confirms. */
+static bool leads(const struct gs_name *name)
+{
+    return name->export && !name->export->freed_ns &&
+           (!name->export->publisher ||
+            gs_publisher_confirms(name->export->publisher, name->export));
+}
+
+static bool is_behind(const struct gs_name_key *key, const struct gs_wire_look_up *find)
+{
+    int order = strcmp(key->name, find->name);
+
+    return order > 0 || (order == 0 && key->uid > find->uid);
+}
+
+static bool may_open(const struct gs_name *name, const struct gs_client *client)
+{
+    return !name->export->publisher ||
+           gs_publisher_lets(name->export->publisher, client->uid, client->gid);
+}
+
+/* His own comes first, then what he may open, then the newest. */
+static bool is_better(const struct gs_name *name, const struct gs_name *best,
+                      const struct gs_client *client)
+{
+    bool own = name->key.uid == client->uid, may = may_open(name, client);
+
+    if (own || best->key.uid == client->uid)
+        return own;
+    return may != may_open(best, client) ? may : name->since_ns > best->since_ns;
+}
+
+static const struct gs_name *sought_locked(const struct gs_share *share,
+                                           const struct gs_client *client,
+                                           const struct gs_wire_look_up *find)
+{
+    const struct gs_name *name, *found = NULL;
+
+    for (name = share->exporter.names; name; name = name->hh.next) {
+        if (find->next ? !is_behind(&name->key, find) : strcmp(name->key.name, find->name) != 0)
+            continue;
+        if (found && (find->next ? strcmp(name->key.name, found->key.name) > 0 ||
+                                       (strcmp(name->key.name, found->key.name) == 0 &&
+                                        name->key.uid > found->key.uid)
+                                 : !is_better(name, found, client)))
+            continue;
+        if (leads(name))
+            found = name;
+    }
+    return found;
+}
+
+static void fill(const struct gs_share *share, const struct gs_name *name, bool whole,
+                 struct gs_found *found)
+{
+    const struct gs_export *export = name->export;
+    bool here = !export->publisher;
+
+    found->uid = name->key.uid;
+    memcpy(found->naming.name, name->key.name, sizeof found->naming.name);
+    if (!whole)
+        return;
+    found->naming = name->naming;
+    memcpy(found->ipc_handle, export->ipc_handle, sizeof found->ipc_handle);
+    found->offset = name->offset;
+    found->size = export->source.size;
+    found->address = here ? export->source.address + name->offset : 0;
+    found->age_ns = gs_now_ns() - name->since_ns;
+    found->pid = here ? (uint64_t)gs_alive_own_pid() : (uint64_t)name->pid;
+    if (here)
+        strncpy(found->process, program_invocation_short_name, sizeof found->process - 1);
+    else
+        memcpy(found->process, name->process, sizeof found->process);
+    memcpy(found->uuid, export->source.uuid, sizeof found->uuid);
+    found->kept = share->options.is_broker || (name->kept && export->brokered);
+}
+
+bool gs_look_up_came(struct gs_share *share, struct gs_client *client,
+                     const struct gs_wire_look_up *find)
+{
+    union gs_wire_message message;
+    const struct gs_name *name;
+    bool may;
+
+    if (!is_closed(find->name, sizeof find->name) || find->next > 1)
+        return gs_client_fault(client, "its message has fields that make no sense");
+    gs_wire_start(&message, GS_WIRE_NAMED, find->head.request);
+    gs_lock_take(&share->lock);
+    name = sought_locked(share, client, find);
+    if (name) {
+        may = may_open(name, client);
+        fill(share, name, may, &message.named.found);
+        message.named.found.address = 0; /* nobody else's to know */
+        message.named.state = may ? GS_NAMED_HERE : GS_NAMED_OF_OTHERS;
+        message.named.since_ns = name->since_ns;
+    }
+    gs_lock_release(&share->lock);
+    return gs_client_send(share, client, &message, -1) == 0;
+}
+
+bool gs_names_own(struct gs_share *share, const char *text, uint64_t *ret_since_ns,
+                  struct gs_found *ret_found)
+{
+    const struct gs_name *name;
+    bool leads_here;
+
+    gs_lock_take(&share->lock);
+    name = find_locked(share, gs_user_own(), text);
+    leads_here = name && leads(name);
+    if (leads_here) {
+        fill(share, name, true, ret_found);
+        *ret_since_ns = name->since_ns;
+    }
+    gs_lock_release(&share->lock);
+    return leads_here;
+}
+
+bool gs_names_end(struct gs_share *share, uint32_t uid, const char *text, uint64_t since_ns)
+{
+    struct gs_name *name;
+    bool ends, due;
+
+    gs_lock_take(&share->lock);
+    name = find_locked(share, uid, text);
+    ends = name && name->export && name->since_ns <= since_ns;
+    due = ends && end_locked(share, name);
+    gs_lock_release(&share->lock);
+    if (due)
+        gs_thread_wake(share);
+    return ends;
+}
+
+bool gs_unname_came(struct gs_share *share, struct gs_client *client,
+                    const struct gs_wire_unname *message)
+{
+    union gs_wire_message answer;
+
+    if (!is_word(message->name))
+        return gs_client_fault(client, "its message has fields that make no sense");
+    if (!share->options.is_broker && !gs_user_is_own(client->uid))
+        return gs_client_refuse(share, client, message->head.request, GS_REFUSED_USER, 0);
+    gs_wire_start(&answer, GS_WIRE_UNNAMED, message->head.request);
+    answer.unnamed.count = gs_names_end(share, client->uid, message->name, message->since_ns);
+    return gs_client_send(share, client, &answer, -1) == 0;
+}

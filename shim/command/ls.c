@@ -1,0 +1,266 @@
+/*
+ * gpushim ls: the names under which GPU memory is published (core/share/names.c): whose, how much, by
+ * whom, since when, and whether a broker has it beyond the end of its process. Each process is asked
+ * at its socket, and a broker at its own; what both have is one row.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/share/directory.h"
+#include "shim/command/ask.h"
+#include "shim/command/command.h"
+#include "shim/command/json.h"
+
+struct row {
+    struct gs_found found;
+    bool may_open;
+    struct who who;
+};
+
+struct listing {
+    const struct gs_share_options *options;
+    const char *only; /* the name that is asked about; NULL: all */
+    struct row *rows;
+    size_t count, room;
+    bool silent; /* somebody did not tell what he has */
+};
+
+/* ---- Asking --------------------------------------------------------------------------------- */
+
+static bool is_same(const struct row *row, const struct gs_found *found)
+{
+    return row->found.uid == found->uid &&
+           memcmp(row->found.naming.name, found->naming.name, GS_NAME_SIZE) == 0 &&
+           memcmp(row->found.ipc_handle, found->ipc_handle, GS_IPC_HANDLE_SIZE) == 0;
+}
+
+/* What a process and its broker have is one: the process's word for who it is counts more. */
+static bool merge(struct listing *listing, const struct row *row)
+{
+    for (size_t i = 0; i < listing->count; i++) {
+        struct row *other = &listing->rows[i];
+
+        if (!is_same(other, &row->found))
+            continue;
+        if (row->who.pid)
+            other->who = row->who;
+        other->found.kept |= row->found.kept;
+        return true;
+    }
+    return false;
+}
+
+static bool add(struct listing *listing, const struct row *row)
+{
+    size_t room = listing->room ? 2 * listing->room : 64;
+    struct row *rows;
+
+    if (merge(listing, row))
+        return true;
+    if (listing->count == listing->room) {
+        rows = realloc(listing->rows, room * sizeof *rows);
+        if (!rows)
+            return false;
+        listing->rows = rows;
+        listing->room = room;
+    }
+    listing->rows[listing->count++] = *row;
+    return true;
+}
+
+/* Whether it is what was asked for: a name behind the last one. */
+static bool is_next(const struct gs_found *found, const struct gs_wire_look_up *last)
+{
+    int order;
+
+    if (!gs_naming_is_good(&found->naming))
+        return false;
+    order = strcmp(found->naming.name, last->name);
+    return order > 0 || (order == 0 && found->uid > last->uid);
+}
+
+/* His names, one behind the other. 0, or why they are not all of them. */
+static int ask_names(struct listing *listing, int fd, long pid, union gs_wire_message *ret_answer)
+{
+    union gs_wire_message find;
+    struct row row;
+    int error;
+
+    gs_wire_start(&find, GS_WIRE_LOOK_UP, 1);
+    find.look_up.next = 1;
+    for (;;) {
+        error = ask_for(fd, &find, GS_WIRE_NAMED, ret_answer);
+        if (error || ret_answer->head.type != GS_WIRE_NAMED)
+            return error ? error : -ENOMSG;
+        if (ret_answer->named.state == GS_NAMED_NONE)
+            return 0;
+        row = (struct row){.found = ret_answer->named.found,
+                           .may_open = ret_answer->named.state == GS_NAMED_HERE};
+        if (!is_next(&row.found, &find.look_up))
+            return -EPROTO;
+        gs_wire_printable(row.found.process);
+        who_fill(&row.who, pid, row.found.pid, row.found.process);
+        if (!listing->only || strcmp(listing->only, row.found.naming.name) == 0)
+            if (!add(listing, &row))
+                return -ENOMEM;
+        memcpy(find.look_up.name, row.found.naming.name, sizeof find.look_up.name);
+        find.look_up.uid = row.found.uid;
+    }
+}
+
+static void list_one(void *arg, int directory, const char *name)
+{
+    struct listing *listing = arg;
+    int error, fd = gs_directory_connect(directory, listing->options, name, ANSWER_NS);
+    union gs_wire_message answer = {.head = {0}};
+    char reason[128];
+    long pid;
+
+    if (fd < 0)
+        return;
+    pid = ask_pid_of_listener(fd);
+    error = ask_names(listing, fd, ask_is_broker(name) ? 0 : pid, &answer);
+    close(fd);
+    if (!error || error == -ENOTCONN) /* it ends just now */
+        return;
+    listing->silent = true;
+    ask_silence(reason, sizeof reason, error == -ENOMSG ? 0 : error, &answer);
+    command_complain("%s %ld %s: its names are not listed",
+                     ask_is_broker(name) ? "the broker, process" : "process", pid, reason);
+}
+
+/* ---- Telling -------------------------------------------------------------------------------- */
+
+static int by_name(const void *left, const void *right)
+{
+    const struct row *a = left, *b = right;
+    int order = strcmp(a->found.naming.name, b->found.naming.name);
+
+    if (order)
+        return order;
+    if (a->found.uid != b->found.uid)
+        return a->found.uid < b->found.uid ? -1 : 1;
+    return a->found.age_ns < b->found.age_ns ? -1 : a->found.age_ns > b->found.age_ns;
+}
+
+static void print_age(uint64_t ns, char ret_text[32])
+{
+    unsigned long long seconds = ns / GS_NS_PER_S;
+
+    if (seconds < 600)
+        snprintf(ret_text, 32, "%llu s", seconds);
+    else if (seconds < 36000)
+        snprintf(ret_text, 32, "%llu min", seconds / 60);
+    else
+        snprintf(ret_text, 32, "%llu h", seconds / 3600);
+}
+
+static void print_row(const struct row *row)
+{
+    const struct gs_found *found = &row->found;
+    char by[320], age[32];
+
+    if (!row->may_open) {
+        printf("%-24s %-8u (of another user, who does not share with this one)\n", found->naming.name,
+               found->uid);
+        return;
+    }
+    if (row->who.pid)
+        snprintf(by, sizeof by, "pid %ld (%s)%s%s", row->who.pid, row->who.name,
+                 row->who.container[0] ? " in " : "", row->who.container);
+    else
+        snprintf(by, sizeof by, "(%s)", row->who.name);
+    print_age(found->age_ns, age);
+    printf("%-24s %-8u %10.1f MiB  %-7s %-8s %-24s %s\n", found->naming.name, found->uid,
+           (double)found->size / (1 << 20), found->kept ? "kept" : "-", age, by, found->naming.label);
+}
+
+/* What of a note is text: all of it, without a zero. */
+static const char *note_text(const struct gs_naming *naming, char ret_text[GS_NOTE_SIZE + 1])
+{
+    memcpy(ret_text, naming->note, naming->note_size);
+    ret_text[naming->note_size] = 0;
+    return strlen(ret_text) == naming->note_size && json_takes(ret_text) ? ret_text : NULL;
+}
+
+static void write_row(struct json *json, const struct row *row)
+{
+    static const char digits[] = "0123456789abcdef";
+    const struct gs_found *found = &row->found;
+    char uuid[33], note[GS_NOTE_SIZE + 1];
+
+    for (int i = 0; i < 16; i++) {
+        uuid[2 * i] = digits[found->uuid[i] >> 4];
+        uuid[2 * i + 1] = digits[found->uuid[i] & 15];
+    }
+    uuid[32] = 0;
+    json_open(json, NULL, '{');
+    json_text(json, "name", found->naming.name);
+    json_number(json, "uid", found->uid);
+    json_bool(json, "may_open", row->may_open);
+    if (row->may_open) {
+        json_number(json, "bytes", found->size);
+        json_number(json, "offset", found->offset);
+        json_text(json, "label", found->naming.label);
+        json_number(json, "note_bytes", found->naming.note_size);
+        json_text(json, "note", note_text(&found->naming, note));
+        json_thousandths(json, "age_seconds", found->age_ns / 1000000);
+        json_bool(json, "kept", found->kept);
+        json_text(json, "gpu", uuid);
+        json_open(json, "publisher", '{');
+        who_write(json, &row->who);
+        json_close(json, '}');
+    }
+    json_close(json, '}');
+}
+
+static bool tell(const struct listing *listing, bool as_json)
+{
+    struct json json = {.file = stdout};
+
+    if (listing->count > 0)
+        qsort(listing->rows, listing->count, sizeof *listing->rows, by_name);
+    if (as_json)
+        json_open(&json, NULL, '[');
+    else if (listing->count > 0)
+        printf("%-24s %-8s %14s  %-7s %-8s %-24s %s\n", "NAME", "USER", "SIZE", "BROKER", "AGE",
+               "PUBLISHED BY", "LABEL");
+    for (size_t i = 0; i < listing->count; i++)
+        as_json ? write_row(&json, &listing->rows[i]) : print_row(&listing->rows[i]);
+    if (as_json)
+        json_close(&json, ']');
+    return !as_json || json_end(&json);
+}
+
+int command_ls(int argc, char **argv)
+{
+    static const char usage[] =
+        "usage: gpushim ls [NAME] [--json]\n"
+        "Lists the names under which programs have published GPU memory (gpushim_publish): whose, how "
+        "much,\nby whom and since when, and whether a broker keeps it beyond the end of that process. "
+        "With NAME,\nthat one. GPUSHIM_SHARE_DIR names the folder of their sockets.\n";
+    struct gs_share_options options;
+    struct listing listing = {.options = &options};
+    char reason[GS_REASON_SIZE];
+    unsigned folders;
+    bool as_json, told;
+    int status;
+
+    if (!command_arguments(&argc, argv, 1, usage, &as_json, &status))
+        return status;
+    listing.only = argc > 1 ? argv[1] : NULL;
+    if (!command_share_options(&options))
+        return COMMAND_WRONG;
+    folders = ask_each(&options, list_one, &listing, reason);
+    told = tell(&listing, as_json);
+    free(listing.rows);
+    if (!folders)
+        command_complain("%s", reason);
+    else if (listing.only && listing.count == 0)
+        command_complain("nobody whom this user may ask has the name %s", listing.only);
+    return told && folders && !listing.silent && (!listing.only || listing.count > 0) ? COMMAND_WELL
+                                                                                       : COMMAND_WRONG;
+}

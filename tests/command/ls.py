@@ -1,0 +1,233 @@
+"""gpushim ls: the names under which memory is published, when all is well and when something is wrong; and what
+gpushim.h's calls say to programs that call them with what is no name.
+
+    ls.py GPUSHIM SHIM LIBCUDA BROKER
+"""
+import errno
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+
+from holder import MIB, Holder, await_that, check, end_with_faults, gpushim
+import wire
+
+BROKER = os.path.abspath(sys.argv[4])
+KEPT = {'GPUSHIM_SHARE_STRATEGY': 'broker', 'GPUSHIM_SHARE_BROKER': BROKER, 'GPUSHIM_SHARE_KEEP': '1 min'}
+# What a program says to publish, look up and end; each prints the result.
+NAMES = '''
+library = ctypes.CDLL(None)
+class Publication(ctypes.Structure):
+    _fields_ = [('size', ctypes.c_size_t), ('address', ctypes.c_uint64), ('label', ctypes.c_char_p),
+                ('note', ctypes.c_char_p), ('note_size', ctypes.c_size_t)]
+class Named(ctypes.Structure):
+    _fields_ = [('size', ctypes.c_size_t), ('handle', ctypes.c_ubyte * 64), ('offset', ctypes.c_uint64),
+                ('bytes', ctypes.c_uint64), ('address', ctypes.c_uint64), ('age_ns', ctypes.c_uint64),
+                ('pid', ctypes.c_uint64), ('uid', ctypes.c_uint32), ('kept', ctypes.c_uint32),
+                ('uuid', ctypes.c_ubyte * 16), ('process', ctypes.c_char * 16), ('label', ctypes.c_char * 64),
+                ('note_size', ctypes.c_size_t), ('note', ctypes.c_ubyte * 256)]
+def publish(name, address, label=None, note=b'', size=None, note_size=None):
+    it = Publication(ctypes.sizeof(Publication) if size is None else size, address, label, note,
+                     len(note or b'') if note_size is None else note_size)
+    return library.gpushim_publish(name, ctypes.byref(it))
+def look_up(name, size=None):
+    named = Named(size=ctypes.sizeof(Named) if size is None else size)
+    named.pid = 77 # stays where nothing is found
+    return library.gpushim_lookup(name, ctypes.byref(named)), named
+'''
+
+
+def do(holder, code):
+    return holder.do('do ' + code.encode().hex())
+
+
+def start(folder, **settings):
+    holder = Holder(folder, **settings)
+    do(holder, 'globals().update(ctypes=ctypes); exec(' + repr(NAMES) + ', globals())')
+    return holder
+
+
+def ls(folder, *arguments):
+    run = gpushim(folder, 'ls', *arguments, '--json')
+    return json.loads(run.stdout) if run.stdout else None
+
+
+def only(folder, name):
+    rows = [row for row in ls(folder) if row['name'] == name]
+    check(len(rows) == 1, f'one row has the name {name}: {rows}')
+    return rows[0] if len(rows) == 1 else {}
+
+
+def is_result(holder, code, error):
+    """The code's number is that errno, 0: none."""
+    said = do(holder, f'print({code})')
+    expected = 0 if error == 0 else getattr(errno, error)
+    check(said == str(expected), f'{code}: {error}, not {said}')
+
+
+def prove_rows(folder):
+    check(ls(folder) == [], 'nobody has a name')
+    publisher = start(folder)
+    publisher.do(f'alloc {8 * MIB}')
+    is_result(publisher, 'publish(b"weights/llama:7b", held[0].value + 4096, b"bf16, \\xc3\\xa4", b"shape 3x4")', 0)
+    is_result(publisher, 'publish(b"a", held[0].value, None, b"\\0\\1\\2")', 0)
+    row = only(folder, 'weights/llama:7b')
+    check({name: row[name] for name in ('uid', 'may_open', 'bytes', 'offset', 'label', 'note', 'note_bytes', 'kept')} ==
+          {'uid': os.geteuid(), 'may_open': True, 'bytes': 8 * MIB, 'offset': 4096, 'label': 'bf16, ä',
+           'note': 'shape 3x4', 'note_bytes': 9, 'kept': False}, f'all of it is told: {row}')
+    check(row['publisher'] == {'pid': publisher.pid, 'own_pid': publisher.pid, 'name': 'python3', 'container': None} and
+          0 <= row['age_seconds'] < 600 and len(row['gpu']) == 32, f'and who it was: {row}')
+    check((only(folder, 'a')['note'], only(folder, 'a')['note_bytes']) == (None, 3), 'bytes are no text')
+    check([row['name'] for row in ls(folder)] == ['a', 'weights/llama:7b'], 'in order')
+    text = gpushim(folder, 'ls')
+    check(text.returncode == 0 and f'pid {publisher.pid} (python3)' in text.stdout and 'bf16, ä' in text.stdout and
+          text.stdout.startswith('NAME '), f'text has a head, and who: {text}')
+    one = gpushim(folder, 'ls', 'a')
+    check(one.returncode == 0 and 'weights' not in one.stdout, f'one name alone: {one}')
+    return publisher
+
+
+def answers_in_another_version(listener):
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(4096)
+        connection.send(wire.message(wire.REFUSE, bytes(8), wire.VERSION + 1))
+        connection.recv(1)
+
+
+def prove_hostile(folder):
+    """By hand: what has other fields than it may, and another's to say."""
+    find, named, unname = 32, 33, 34
+    for path in wire.sockets(folder):
+        for text in (wire.message(find, bytes(71)), wire.message(find, b'x' * 64 + bytes(8)),
+                     wire.message(find, bytes(68) + b'\2\0\0\0'), wire.message(named, bytes(552)),
+                     wire.message(unname, bytes(72))):
+            check(wire.is_refused(wire.say(path, text), wire.OUT_OF_PLACE), f'{text} is refused')
+        answers = wire.say(path, *[wire.message(find, b'a' + bytes(71))] * 50)
+        check([kind for kind, _ in answers] == [named] * 50, f'each of many is answered: {len(answers)}')
+
+
+def prove_wrong(folder, publisher):
+    none = gpushim(folder, 'ls', 'nobody')
+    check(none.returncode == 1 and 'nobody whom this user may ask has the name nobody' in none.stderr, f'{none}')
+    check(gpushim(folder, 'ls', 'nobody', '--json').returncode == 1, 'as JSON, too')
+    for arguments in (('a', 'b'), ('--nonsense',), ('-x',)):
+        run = gpushim(folder, 'ls', *arguments)
+        check(run.returncode == 2 and 'usage: gpushim ls' in run.stderr, f'{arguments} is refused: {run}')
+    check(gpushim(folder, 'ls', '--help').returncode == 0, 'help')
+    check(gpushim('/nonexistent/folder', 'ls').returncode == 1, 'no folder can be had')
+    publisher.process.send_signal(signal.SIGSTOP)
+    run = gpushim(folder, 'ls')
+    check(run.returncode == 1 and f'process {publisher.pid} does not answer: its names are not listed' in run.stderr,
+          f'who is stopped is named: {run}')
+    publisher.process.send_signal(signal.SIGCONT)
+    await_that(lambda: gpushim(folder, 'ls').returncode == 0, 'and answers when it goes on')
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(os.path.join(folder, 'f' * 32))
+        listener.listen()
+        answer = threading.Thread(target=answers_in_another_version, args=(listener,))
+        answer.start()
+        run = gpushim(folder, 'ls')
+        answer.join()
+        check(run.returncode == 1 and 'is of another version' in run.stderr and 'weights/llama:7b' in run.stdout,
+              f'who has another version is named, and the others listed: {run}')
+    os.unlink(os.path.join(folder, 'f' * 32))
+
+
+def prove_refusals(publisher):
+    """Each result of gpushim.h, and nothing changed."""
+    for code in ('publish(None, held[0].value)', 'publish(b"", held[0].value)', 'publish(b"a b", held[0].value)',
+                 'publish(b"x" * 64, held[0].value)', 'publish(b"x", held[0].value, b"l" * 64)',
+                 'publish(b"x", held[0].value, b"\\x1b[2J")', 'publish(b"x", held[0].value, None, b"n" * 257)',
+                 'publish(b"x", held[0].value, None, None, note_size=1)',
+                 'publish(b"x", held[0].value, size=8)', 'library.gpushim_publish(b"x", None)',
+                 'look_up(None)[0]', 'look_up(b"a b")[0]', 'look_up(b"a", 8)[0]', 'library.gpushim_lookup(b"a", None)',
+                 'library.gpushim_unpublish(None)', 'library.gpushim_unpublish(b"")'):
+        is_result(publisher, code, 'EINVAL')
+    is_result(publisher, 'publish(b"x", 4096)', 'ENODEV')
+    is_result(publisher, 'publish(b"x" * 63, held[0].value, b"l" * 63, b"n" * 256)', 0)
+    is_result(publisher, 'library.gpushim_unpublish(b"x" * 63)', 0)
+    is_result(publisher, 'library.gpushim_unpublish(b"x" * 63)', 'ENOENT')
+    is_result(publisher, 'look_up(b"x")[0]', 'ENOENT')
+    check(do(publisher, 'print(look_up(b"x")[1].pid)') == '77', 'nothing is changed where nothing is found')
+    check(do(publisher, 'print(look_up(b"a")[1].address - held[0].value)') == '0', 'its own address')
+    publisher.do(f'alloc {4 * MIB}')
+    is_result(publisher, 'publish(b"freed", held[1].value)', 0)
+    do(publisher, 'address = held[1].value')
+    publisher.do('free 1')
+    is_result(publisher, 'look_up(b"freed")[0]', 'ENOENT')
+    is_result(publisher, 'publish(b"freed", address)', 'EFAULT')
+
+
+def prove_reader(folder, publisher):
+    reader = start(folder)
+    do(publisher, 'assert cuda.cuMemsetD8_v2(held[0], 9, ctypes.c_size_t(8 << 20)) == 0')
+    reader.do('open ' + do(reader, 'print(bytes(look_up(b"a")[1].handle).hex())'))
+    said = do(reader, 'byte = ctypes.c_ubyte(0); '
+                      'assert cuda.cuMemcpyDtoH_v2(ctypes.byref(byte), opened[0], ctypes.c_size_t(1)) == 0; print(byte.value)')
+    check(said == '9', f'what is found can be opened: {said}')
+    is_result(reader, 'publish(b"b", opened[0].value)', 'EFAULT')
+    is_result(reader, 'library.gpushim_unpublish(b"a")', 0)
+    check([row['name'] for row in ls(folder)] == ['weights/llama:7b'], 'any process of the user ends a name')
+    reader.end()
+
+
+def prove_without(folder):
+    """Switched off, and in a forked child."""
+    off = start(folder, GPUSHIM_ENABLE='0')
+    off.do(f'alloc {MIB}')
+    is_result(off, 'publish(b"x", held[0].value)', 'ENODEV')
+    is_result(off, 'look_up(b"x")[0]', 'ENODEV')
+    is_result(off, 'library.gpushim_unpublish(b"x")', 'ENODEV')
+    off.end()
+    alone = start(folder, GPUSHIM_SHARE_ENABLE='off')
+    alone.do(f'alloc {MIB}')
+    is_result(alone, 'publish(b"x", held[0].value)', 'ENOTSUP')
+    do(alone, 'import os; child = os.fork()\nif child == 0: os._exit(look_up(b"x")[0])')
+    check(do(alone, 'print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))') == str(errno.ENODEV), 'a forked child')
+    alone.end()
+
+
+def prove_kept(folder):
+    publisher = start(folder, **KEPT)
+    publisher.do(f'alloc {8 * MIB}')
+    is_result(publisher, 'publish(b"w", held[0].value, b"v1")', 0)
+    check(only(folder, 'w')['kept'] and only(folder, 'w')['publisher']['pid'] == publisher.pid,
+          'what a broker has too is one row, of the process')
+    publisher.end()
+    row = only(folder, 'w')
+    check(row.get('kept') and row['label'] == 'v1' and row['publisher']['own_pid'] == publisher.pid,
+          f'it outlives its process: {row}')
+    text = gpushim(folder, 'ls')
+    check(' kept ' in text.stdout, f'text says so: {text}')
+    second = start(folder, **KEPT)
+    second.do('open ' + do(second, 'print(bytes(look_up(b"w")[1].handle).hex())'))
+    second.do(f'alloc {8 * MIB}')
+    is_result(second, 'publish(b"w", held[0].value, b"v2")', 0)
+    check(only(folder, 'w')['label'] == 'v2', 'published anew there is one')
+    second.end()
+    check(only(folder, 'w')['label'] == 'v2', 'and the old one does not come back')
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        publisher = prove_rows(folder)
+        prove_hostile(folder)
+        prove_wrong(folder, publisher)
+        prove_refusals(publisher)
+        prove_reader(folder, publisher)
+        prove_without(folder)
+        publisher.end()
+        check(ls(folder) == [], 'they end with their process')
+    with tempfile.TemporaryDirectory() as folder:
+        prove_kept(folder)
+        for row in json.loads(gpushim(folder, 'who', '--json').stdout):
+            if row['broker']:
+                os.kill(row['pid'], signal.SIGKILL)
+    end_with_faults()
+
+
+main()

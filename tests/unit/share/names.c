@@ -1,0 +1,395 @@
+/* Names of exports (core/share/names.c, look_up.c): found by other processes, until the block is freed, the
+ * name taken back or published anew; and with a broker beyond the process. */
+#include <criterion/criterion.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "broker_scene.h"
+#include "names_scene.h"
+#include "tests/children.h"
+
+static void setup(void)
+{
+    scene_new();
+    scene_chunk();
+}
+
+TestSuite(share_names, .init = setup, .fini = scene_end, .timeout = 120);
+
+struct gs_naming naming_of(const char *name, int note)
+{
+    struct gs_naming naming = {.label = "a label", .note_size = 1, .note = {(unsigned char)note}};
+
+    strncpy(naming.name, name, sizeof naming.name - 1);
+    return naming;
+}
+
+gs_status publish(struct gs_export *export, const char *name, int note)
+{
+    struct gs_naming naming = naming_of(name, note);
+    uint64_t since_ns;
+    gs_status status = gs_share_name(side.share, export, &naming, 100, &since_ns);
+
+    if (status == GS_OK)
+        gs_share_named(side.share, name, since_ns);
+    return status;
+}
+
+int note_of(const char *name)
+{
+    struct gs_found found;
+
+    return gs_share_look_up(side.share, name, &found) == GS_LOOK_FOUND ? found.naming.note[0] : -1;
+}
+
+int others_note(struct other *asked, const char *name)
+{
+    int note = -1;
+
+    sscanf(other_ask(asked, "lookup %s", name), "note %d", &note);
+    return note;
+}
+
+bool others_handle(struct other *asked, const char *name, unsigned char *ret_ipc_handle)
+{
+    char hex[2 * GS_IPC_HANDLE_SIZE + 1] = "";
+
+    sscanf(other_ask(asked, "lookup %s", name), "note %*d uid %*u kept %*u %128s", hex);
+    ipc_handle_from_hex(hex, ret_ipc_handle);
+    return hex[0];
+}
+
+struct gs_export *export_at(size_t offset, int byte)
+{
+    struct gs_export *export;
+
+    memset((void *)(chunk.base + offset), byte, 512);
+    cr_assert_eq(side_export(&side, &chunk, offset, 512, &export), GS_OK);
+    return export;
+}
+
+void end(struct gs_export *export)
+{
+    cr_assert(side_withdraws(&side, export));
+}
+
+Test(share_names, what_is_published_is_found_and_opened_by_another)
+{
+    struct gs_export *export = export_at(0, 7);
+    unsigned char handle[GS_IPC_HANDLE_SIZE], own[GS_IPC_HANDLE_SIZE];
+    struct gs_found found;
+    unsigned long address;
+    char expected[300], hex[2 * GS_IPC_HANDLE_SIZE + 1];
+
+    cr_assert_eq(publish(export, "weights/llama:7b", 3), GS_OK);
+    other_start(&other, dir, NULL);
+    gs_export_handle(export, own);
+    ipc_handle_to_hex(own, hex);
+    snprintf(expected, sizeof expected, "note 3 uid %u kept 0 %s", (unsigned)geteuid(), hex);
+    cr_assert_str_eq(other_ask(&other, "lookup weights/llama:7b"), expected);
+    cr_assert(others_handle(&other, "weights/llama:7b", handle));
+    cr_assert_eq(other_open(&other, handle, &address), GS_OK);
+    cr_assert_str_eq(other_ask(&other, "read %lx", address), "ok 7");
+    cr_assert_eq(gs_share_look_up(side.share, "weights/llama:7b", &found), GS_LOOK_FOUND);
+    cr_assert_eq(found.address, chunk.base + 100);
+    cr_assert_eq(found.offset, 100);
+    cr_assert_eq(found.size, 512);
+    cr_assert_eq(found.uid, geteuid());
+    cr_assert_eq(found.pid, (uint64_t)getpid());
+    cr_assert_str_eq(found.naming.label, "a label");
+    cr_assert_eq(memcmp(found.uuid, side_gpu, sizeof found.uuid), 0);
+    cr_assert_lt(found.age_ns, SIDE_HOUR);
+    cr_assert_eq(note_of("weights/llama"), -1);
+    cr_assert_eq(others_note(&other, "weights/llama:7"), -1);
+}
+
+Test(share_names, of_another_process_no_address_is_told)
+{
+    struct gs_found found;
+    unsigned char handle[GS_IPC_HANDLE_SIZE];
+
+    other_start(&other, dir, NULL);
+    other_export(&other, 512, 512, 9, handle);
+    cr_assert_str_eq(other_ask(&other, "name w 5 1"), "status 0");
+    cr_assert_eq(gs_share_look_up(side.share, "w", &found), GS_LOOK_FOUND);
+    cr_assert_eq(found.address, 0);
+    cr_assert_eq(found.offset, 5);
+    cr_assert_eq(found.pid, (uint64_t)other.pid);
+    cr_assert_eq(memcmp(found.ipc_handle, handle, sizeof handle), 0);
+    cr_assert_eq(*(char *)scene_open(found.ipc_handle), 9);
+}
+
+Test(share_names, a_name_ends_with_its_blocks_free_though_others_hold_it)
+{
+    struct gs_export *export = export_at(0, 7);
+    unsigned char handle[GS_IPC_HANDLE_SIZE];
+    unsigned long address;
+
+    cr_assert_eq(publish(export, "w", 1), GS_OK);
+    cr_assert_eq(publish(export, "also", 2), GS_OK);
+    other_start(&other, dir, NULL);
+    cr_assert(others_handle(&other, "w", handle));
+    cr_assert_eq(other_open(&other, handle, &address), GS_OK);
+    gs_share_freed(side.share, export, side_now());
+    cr_assert_eq(note_of("w"), -1);
+    cr_assert_eq(others_note(&other, "also"), -1);
+    cr_assert_eq(publish(export, "w", 1), GS_INVALID, "what is freed gets no name");
+    cr_assert_str_eq(other_ask(&other, "read %lx", address), "ok 7");
+    other_ask(&other, "close %lx", address);
+    cr_assert(side_gets_back(&side, export));
+    export = export_at(512, 8);
+    cr_assert_eq(publish(export, "w", 5), GS_OK);
+    end(export); /* without a free before */
+    cr_assert_eq(note_of("w"), -1);
+}
+
+Test(share_names, what_is_published_anew_replaces_the_old_and_its_readers_keep_that)
+{
+    struct gs_export *first = export_at(0, 7), *second = export_at(512, 8);
+    unsigned char handle[GS_IPC_HANDLE_SIZE];
+    unsigned long address, later;
+
+    cr_assert_eq(publish(first, "w", 1), GS_OK);
+    other_start(&other, dir, NULL);
+    cr_assert(others_handle(&other, "w", handle));
+    cr_assert_eq(other_open(&other, handle, &address), GS_OK);
+    cr_assert_eq(publish(second, "w", 2), GS_OK);
+    cr_assert(others_handle(&other, "w", handle));
+    cr_assert_eq(other_open(&other, handle, &later), GS_OK);
+    cr_assert_str_eq(other_ask(&other, "read %lx", address), "ok 7");
+    cr_assert_str_eq(other_ask(&other, "read %lx", later), "ok 8");
+    other_ask(&other, "close %lx", address);
+    cr_assert(side_gets_back(&side, first)); /* the name is no more of the first's */
+    cr_assert_eq(others_note(&other, "w"), 2);
+    cr_assert_eq(publish(second, "w", 3), GS_OK, "the same block again, with another note");
+    cr_assert_eq(others_note(&other, "w"), 3);
+}
+
+Test(share_names, another_process_takes_a_name_over_and_the_old_never_comes_back)
+{
+    struct gs_export *export = export_at(0, 7);
+    unsigned char handle[GS_IPC_HANDLE_SIZE];
+
+    cr_assert_eq(publish(export, "w", 1), GS_OK);
+    cr_assert_eq(publish(export, "mine", 4), GS_OK);
+    other_start(&other, dir, NULL);
+    other_export(&other, 0, 512, 9, handle);
+    cr_assert_str_eq(other_ask(&other, "name w 0 2"), "status 0");
+    cr_assert_eq(note_of("w"), 2);
+    other_kill(&other);
+    cr_assert_eq(note_of("w"), -1, "a name is not inherited");
+    cr_assert_eq(note_of("mine"), 4);
+}
+
+Test(share_names, any_process_of_the_user_ends_a_name)
+{
+    struct gs_export *export = export_at(0, 7);
+
+    cr_assert_eq(publish(export, "w", 1), GS_OK);
+    other_start(&other, dir, NULL);
+    cr_assert_str_eq(other_ask(&other, "unname x"), "none 1 uid 0");
+    cr_assert_eq(note_of("w"), 1);
+    cr_assert_str_eq(other_ask(&other, "unname w"), "ended 0 uid 0");
+    cr_assert_eq(note_of("w"), -1);
+    cr_assert_str_eq(other_ask(&other, "unname w"), "none 1 uid 0");
+    cr_assert_eq(publish(export, "w", 2), GS_OK);
+    cr_assert_eq(others_note(&other, "w"), 2);
+}
+
+Test(share_names, without_a_broker_they_end_with_their_process_and_nothing_is_left)
+{
+    unsigned char handle[GS_IPC_HANDLE_SIZE];
+
+    end(export_at(0, 7)); /* this process's socket is there */
+    other_start(&other, dir, NULL);
+    other_export(&other, 0, 512, 9, handle);
+    cr_assert_str_eq(other_ask(&other, "name w 0 1"), "status 0");
+    cr_assert_eq(note_of("w"), 1);
+    other_kill(&other);
+    cr_assert_eq(note_of("w"), -1);
+    cr_assert_leq(side_dir_count(dir), 2, "two sockets, and nothing else");
+}
+
+/* ---- With a broker --------------------------------------------------------------------------- */
+
+/* Another process that leaves it with the broker under that name. */
+static void keeper_start(struct other *keeper, const char *name, int note)
+{
+    unsigned char handle[GS_IPC_HANDLE_SIZE];
+
+    other_start(keeper, dir, "keep=60000");
+    other_export(keeper, 0, 512, 40 + note, handle);
+    cr_assert_str_eq(other_ask(keeper, "name %s 0 %d", name, note), "status 0");
+}
+
+Test(share_names, a_broker_has_it_when_the_publisher_is_killed_at_once)
+{
+    struct gs_found found;
+
+    for (int note = 1; note < 6; note++) { /* publishing waits until it has been told */
+        keeper_start(&other, "w", note);
+        other_kill(&other);
+        cr_assert_eq(gs_share_look_up(side.share, "w", &found), GS_LOOK_FOUND);
+        cr_assert_eq(found.naming.note[0], note);
+        cr_assert_eq(found.kept, 1);
+        cr_assert_eq(found.uid, geteuid());
+        cr_assert_str_eq(found.naming.label, "other's");
+    }
+    cr_assert(SIDE_WAIT(gs_share_look_up(side.share, "w", &found) == GS_LOOK_FOUND &&
+                        side_broker_published(dir) == 5));
+    cr_assert_eq(*(char *)scene_open(found.ipc_handle), 45);
+}
+
+/* Both know it, and the newest counts wherever it is. */
+Test(share_names, what_was_taken_over_from_a_brokers_keeping_does_not_come_back)
+{
+    struct gs_export *export = export_at(0, 7);
+    struct other second;
+
+    keeper_start(&other, "w", 1);
+    other_kill(&other);
+    keeper_start(&second, "w", 2);
+    cr_assert_eq(note_of("w"), 2);
+    other_kill(&second);
+    cr_assert_eq(note_of("w"), 2);
+    cr_assert_eq(publish(export, "w", 3), GS_OK, "by one that has no broker");
+    cr_assert_eq(note_of("w"), 3);
+    end(export);
+    cr_assert_eq(note_of("w"), -1);
+}
+
+Test(share_names, a_broker_does_not_have_what_was_freed_or_taken_back)
+{
+    unsigned char handle[GS_IPC_HANDLE_SIZE];
+
+    keeper_start(&other, "freed", 1);
+    other_ask(&other, "freed"); /* and not used again yet */
+    other_export(&other, 1024, 512, 9, handle);
+    cr_assert_str_eq(other_ask(&other, "name back 0 2"), "status 0");
+    cr_assert_str_eq(other_ask(&other, "name kept 0 3"), "status 0");
+    cr_assert_str_eq(other_ask(&other, "unname back"), "ended 0 uid 0");
+    cr_assert_eq(note_of("back"), -1);
+    other_kill(&other);
+    cr_assert_eq(note_of("back"), -1);
+    cr_assert_eq(note_of("kept"), 3);
+    cr_assert(SIDE_WAIT(note_of("freed") == -1)); /* the broker reads that behind its end */
+}
+
+Test(share_names, what_a_broker_keeps_ends_when_anybody_of_the_user_says_so)
+{
+    uint32_t uid = 0;
+
+    keeper_start(&other, "w", 1);
+    other_kill(&other);
+    cr_assert_eq(gs_share_unname(side.share, "w", &uid), GS_LOOK_FOUND);
+    cr_assert_eq(note_of("w"), -1);
+    cr_assert_eq(gs_share_unname(side.share, "w", &uid), GS_LOOK_NONE);
+}
+
+/* The next one is told all names anew. */
+Test(share_names, a_broker_that_dies_takes_no_name_of_a_living_process)
+{
+    pid_t broker;
+
+    keeper_start(&other, "w", 1);
+    cr_assert_str_eq(other_ask(&other, "name v 0 2"), "status 0");
+    broker = side_broker_pid(dir);
+    kill(broker, SIGKILL);
+    cr_assert_eq(note_of("w"), 1);
+    cr_assert(SIDE_WAIT(side_broker_pid(dir) && side_broker_pid(dir) != broker &&
+                        strstr(other_ask(&other, "lookup v"), "kept 1")));
+    cr_assert(SIDE_WAIT(strstr(other_ask(&other, "lookup w"), "kept 1")));
+    other_kill(&other);
+    cr_assert_eq(note_of("w"), 1);
+    cr_assert_eq(note_of("v"), 2);
+}
+
+/* It says so, and goes on. */
+Test(share_names, without_a_broker_that_can_be_had_the_name_is_the_processs)
+{
+    unsigned char handle[GS_IPC_HANDLE_SIZE];
+    uint64_t since;
+
+    scene_stop();
+    options.broker = true;
+    options.broker_program[0] = 0;
+    scene_chunk();
+    since = side_now();
+    cr_assert_eq(publish(export_at(0, 7), "w", 1), GS_OK);
+    cr_assert(side_within(since, GS_NAME_KEPT_NS), "nobody waits for what is not there");
+    cr_assert(strstr(side_logged(), "it ends with this process"));
+    other_start(&other, dir, NULL);
+    other_export(&other, 0, 512, 9, handle);
+    cr_assert_eq(others_note(&other, "w"), 1);
+    cr_assert(strstr(other_ask(&other, "lookup w"), "kept 0"));
+}
+
+/* One that takes its time to read a name, and says that it does not keep it, or that it does. */
+static void slow_broker(unsigned *read, bool keeps)
+{
+    char path[128];
+    int listener, fd;
+
+    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
+    listener = side_listen(path);
+    for (;;) {
+        union gs_wire_message message = {.head = {0}};
+
+        fd = accept(listener, NULL, NULL);
+        while (recv(fd, &message, sizeof message, 0) > 0) {
+            if (message.head.type != GS_WIRE_NAME)
+                continue;
+            usleep(50000);
+            __atomic_add_fetch(read, 1, __ATOMIC_SEQ_CST);
+            gs_wire_start(&message, GS_WIRE_KEPT, message.head.request);
+            message.kept.kept = keeps;
+            gs_wire_send(fd, &message, -1);
+        }
+        close(fd);
+    }
+}
+
+static void publishes_to_a_slow_broker(bool keeps)
+{
+    unsigned *read = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct gs_export *export;
+    struct gs_found found;
+    char path[128];
+    pid_t broker;
+
+    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
+    end(export_at(0, 7)); /* the folder is there */
+    scene_stop();
+    broker = fork_child();
+    if (broker == 0)
+        slow_broker(read, keeps);
+    cr_assert(SIDE_WAIT(access(path, F_OK) == 0));
+    options.broker = true;
+    scene_chunk();
+    export = export_at(0, 7);
+    for (unsigned i = 1; i < 4; i++) {
+        cr_assert_eq(publish(export, "w", (int)i), GS_OK);
+        cr_assert_geq(__atomic_load_n(read, __ATOMIC_SEQ_CST), i, "it has read what was published");
+        cr_assert_eq(gs_share_look_up(side.share, "w", &found), GS_LOOK_FOUND);
+        cr_assert_eq(found.kept, keeps);
+    }
+    cr_assert_eq(strstr(side_logged(), "it ends with this process") == NULL, keeps);
+    end_process(broker);
+    unlink(path);
+    munmap(read, 4096);
+}
+
+Test(share_names, publishing_returns_when_the_broker_has_it)
+{
+    publishes_to_a_slow_broker(true);
+}
+
+Test(share_names, publishing_says_so_when_the_broker_does_not_keep_it)
+{
+    publishes_to_a_slow_broker(false);
+}

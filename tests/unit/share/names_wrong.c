@@ -1,0 +1,475 @@
+/* Names, and those who do it wrongly: what no name is, too many, other users, who lies, who is silent. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "broker_scene.h"
+#include "names_scene.h"
+#include "core/share/instance.h"
+#include "tests/children.h"
+
+#define NOBODY 65534
+
+static void setup(void)
+{
+    scene_new();
+}
+
+TestSuite(share_names_wrong, .init = setup, .fini = scene_end, .timeout = 120);
+
+Test(share_names_wrong, only_words_are_names)
+{
+    static const char *const good[] = {"a", "Z9._-+:@/x", "weights/llama-3.1:70b@rank0"};
+    static const char *const bad[] = {"", " ", "a b", "a\n", "\x1b[2J", "\xc3\xa4", "a*", "a\\b", "%s"};
+    struct gs_naming naming;
+
+    for (unsigned i = 0; i < sizeof good / sizeof *good; i++) {
+        naming = naming_of(good[i], 1);
+        cr_assert(gs_naming_is_good(&naming), "%s", good[i]);
+    }
+    for (unsigned i = 0; i < sizeof bad / sizeof *bad; i++) {
+        naming = naming_of(bad[i], 1);
+        cr_assert_not(gs_naming_is_good(&naming), "%s", bad[i]);
+    }
+    naming = naming_of("a", 1);
+    memset(naming.name, 'a', sizeof naming.name); /* does not end */
+    cr_assert_not(gs_naming_is_good(&naming));
+    naming = naming_of("a", 1);
+    naming.name[40] = 'b'; /* goes on behind its end: it would be another key */
+    cr_assert_not(gs_naming_is_good(&naming));
+    naming = naming_of("a", 1);
+    naming.label[1] = '\n';
+    cr_assert_not(gs_naming_is_good(&naming));
+    naming = naming_of("a", 1);
+    memset(naming.label, 'l', sizeof naming.label);
+    cr_assert_not(gs_naming_is_good(&naming));
+    for (uint32_t size = 0; size < 300; size++) {
+        naming = naming_of("a", 0);
+        naming.note_size = size;
+        cr_assert_eq(gs_naming_is_good(&naming), size <= GS_NOTE_SIZE);
+    }
+    naming = naming_of("a", 1);
+    naming.note[1] = 1; /* what nobody was to see */
+    cr_assert_not(gs_naming_is_good(&naming));
+}
+
+Test(share_names_wrong, a_process_has_1024_names_and_gives_all_back)
+{
+    struct gs_export *export;
+    struct gs_naming naming;
+    uint64_t since_ns;
+    char name[32];
+    int fds;
+
+    scene_chunk();
+    export = export_at(0, 7);
+    cr_assert_eq(publish(export, "first", 1), GS_OK);
+    fds = side_open_fds();
+    for (unsigned i = 0; i < GS_NAMES_MAX; i++) {
+        snprintf(name, sizeof name, "name-%u", i);
+        naming = naming_of(name, (int)i % 100);
+        cr_assert_eq(gs_share_name(side.share, export, &naming, 0, &since_ns),
+                     i < GS_NAMES_MAX - 1 ? GS_OK : GS_TOO_MANY);
+    }
+    cr_assert_eq(note_of("name-77"), 77);
+    cr_assert_eq(note_of("name-1023"), -1);
+    cr_assert_eq(publish(export, "name-77", 5), GS_OK, "what is there can be published anew");
+    cr_assert_eq(gs_share_unname(side.share, "name-5", &(uint32_t){0}), GS_LOOK_FOUND);
+    cr_assert_eq(publish(export, "name-1023", 6), GS_OK, "there is room again");
+    cr_assert_eq(gs_share_name(side.share, export, &naming, 512, &since_ns), GS_INVALID,
+                 "that lies beyond the block");
+    gs_share_freed(side.share, export, side_now());
+    cr_assert_eq(note_of("first"), -1);
+    cr_assert_eq(note_of("name-77"), -1);
+    cr_assert_eq(side_open_fds(), fds);
+}
+
+/* ---- Other users ------------------------------------------------------------------------------ */
+
+/* A folder of that user's, whom this process names. */
+static void with_folder_of(uid_t owner, bool names_him)
+{
+    if (geteuid() != 0)
+        cr_skip_test("only root can be two users");
+    cr_assert_eq(mkdir(dir, 0755), 0);
+    cr_assert_eq(chown(dir, owner, owner), 0);
+    cr_assert_eq(chmod(dir, 0755), 0);
+    options.uid_count = names_him;
+    options.uids[0] = NOBODY;
+    scene_chunk();
+}
+
+Test(share_names_wrong, a_listed_user_finds_them_and_is_told_whose_they_are)
+{
+    unsigned char handle[GS_IPC_HANDLE_SIZE];
+    unsigned long address;
+
+    with_folder_of(0, true);
+    cr_assert_eq(publish(export_at(0, 7), "w", 1), GS_OK);
+    other_start2(&other, dir, "uid=65534", "trust=0");
+    cr_assert(strstr(other_ask(&other, "lookup w"), "note 1 uid 0 "));
+    cr_assert(others_handle(&other, "w", handle));
+    cr_assert_eq(other_open(&other, handle, &address), GS_OK);
+    cr_assert_str_eq(other_ask(&other, "read %lx", address), "ok 7");
+    cr_assert_str_eq(other_ask(&other, "unname w"), "none 2 uid 0");
+    cr_assert_eq(note_of("w"), 1, "and cannot end them");
+}
+
+Test(share_names_wrong, a_user_who_is_not_listed_is_told_whose_processes_refuse_him)
+{
+    with_folder_of(0, false);
+    cr_assert_eq(publish(export_at(0, 7), "w", 1), GS_OK);
+    other_start2(&other, dir, "uid=65534", "trust=0");
+    cr_assert_str_eq(other_ask(&other, "lookup w"), "none 2 uid 0");
+    cr_assert_str_eq(other_ask(&other, "said share.uids"), "ok");
+}
+
+Test(share_names_wrong, each_user_has_the_name_for_himself)
+{
+    unsigned char handle[GS_IPC_HANDLE_SIZE];
+    struct gs_found found;
+    uint32_t uid = 0;
+
+    with_folder_of(NOBODY, true);
+    other_start2(&other, dir, "uid=65534", "trust=0");
+    other_export(&other, 0, 512, 9, handle);
+    cr_assert_eq(publish(export_at(0, 7), "w", 1), GS_OK);
+    cr_assert_str_eq(other_ask(&other, "name w 0 2"), "status 0");
+    cr_assert_eq(note_of("w"), 1, "his is newer, and does not hide this one");
+    cr_assert_eq(others_note(&other, "w"), 2);
+    cr_assert_eq(gs_share_unname(side.share, "w", &uid), GS_LOOK_FOUND);
+    cr_assert_eq(gs_share_look_up(side.share, "w", &found), GS_LOOK_FOUND);
+    cr_assert_eq(found.uid, NOBODY);
+    cr_assert_eq(gs_share_unname(side.share, "w", &uid), GS_LOOK_OTHERS);
+    cr_assert_eq(uid, NOBODY);
+    cr_assert_eq(others_note(&other, "w"), 2);
+}
+
+Test(share_names_wrong, a_broker_tells_whose_it_is_to_whom_its_process_did_not_name)
+{
+    struct other sharer;
+    pid_t broker;
+
+    with_folder_of(0, true);
+    broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "65534");
+    other_start(&sharer, dir, "keep=60000"); /* which names nobody */
+    other_export(&sharer, 0, 512, 7, (unsigned char[GS_IPC_HANDLE_SIZE]){0});
+    cr_assert_str_eq(other_ask(&sharer, "name secret 0 1"), "status 0");
+    other_start2(&other, dir, "uid=65534", "trust=0");
+    other_kill(&sharer);
+    cr_assert_str_eq(other_ask(&other, "lookup secret"), "none 2 uid 0");
+    cr_assert_str_eq(other_ask(&other, "said user"), "ok");
+    cr_assert_str_eq(other_ask(&other, "unname secret"), "none 2 uid 0");
+    cr_assert_eq(note_of("secret"), 1);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
+}
+
+/* ---- To a broker, by hand --------------------------------------------------------------------- */
+
+static int named_by_hand(int fd, const char *name, uint64_t block, uint64_t offset, uint64_t since_ns)
+{
+    union gs_wire_message message;
+    int error;
+
+    gs_wire_start(&message, GS_WIRE_NAME, 0);
+    message.name.naming = naming_of(name, (int)block);
+    message.name.block_id = block;
+    message.name.offset = offset;
+    message.name.since_ns = since_ns;
+    while ((error = side_send(fd, &message, -1)) == -EAGAIN) /* until it has read */
+        usleep(500);
+    return error;
+}
+
+/* Whether it takes what was said, and goes on. */
+static bool is_served(int fd)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_QUERY, 9);
+    if (side_send(fd, &message, -1) != 0)
+        return false;
+    while (recv(fd, &message, sizeof message, 0) > 0)
+        if (message.head.type != GS_WIRE_KEPT) /* the answers to what was said before */
+            return message.head.type == GS_WIRE_REPORT;
+    return false;
+}
+
+Test(share_names_wrong, a_broker_takes_names_of_what_was_left_over_the_same_connection_alone)
+{
+    unsigned char handle[GS_IPC_HANDLE_SIZE], instance[GS_INSTANCE_SIZE] = {9};
+    int memory = open("/dev/null", O_RDONLY | O_CLOEXEC), fd, second;
+    struct gs_found found;
+    pid_t broker;
+
+    scene_side();
+    broker = broker_by_hand("GPUSHIM_SHARE_KEEP", "1 min");
+    memset(instance, 9, sizeof instance);
+    fd = dial_broker(instance, -1);
+    ipc_handle_by_hand(9, 5, handle);
+    share_by_hand(fd, handle, memory);
+    cr_assert_eq(named_by_hand(fd, "beyond", 5, 512, 1), 0);
+    cr_assert_eq(named_by_hand(fd, "unknown", 6, 0, 1), 0);
+    cr_assert_eq(named_by_hand(fd, "w", 5, 0, UINT64_MAX), 0); /* nothing would be newer */
+    cr_assert(is_served(fd));
+    cr_assert_eq(gs_share_look_up(side.share, "beyond", &found), GS_LOOK_NONE, "it is not even told");
+    cr_assert_eq(gs_share_look_up(side.share, "unknown", &found), GS_LOOK_NONE);
+    cr_assert_eq(note_of("w"), 5);
+    memset(instance, 8, sizeof instance);
+    second = dial_broker(instance, -1);
+    cr_assert_eq(named_by_hand(second, "theirs", 5, 0, 1), 0);
+    cr_assert(is_served(second));
+    cr_assert_eq(note_of("theirs"), -1);
+    ipc_handle_by_hand(8, 7, handle);
+    share_by_hand(second, handle, memory);
+    cr_assert_eq(named_by_hand(second, "w", 7, 0, side_now()), 0);
+    cr_assert(is_served(second));
+    cr_assert_eq(note_of("w"), 7, "a lie about the time is worth no more than now");
+    cr_assert_eq(named_by_hand(fd, "w", 0, 0, 1), 0); /* an end that comes late */
+    cr_assert(is_served(fd));
+    cr_assert_eq(note_of("w"), 7);
+    close(fd);
+    close(second);
+    close(memory);
+    end_process(broker);
+}
+
+/* Sends it alone, and whether it is hung up on. */
+static bool is_sent_off(const union gs_wire_message *message, bool greets)
+{
+    unsigned char instance[GS_INSTANCE_SIZE] = {3};
+    int fd = greets ? dial_broker(instance, -1) : side_broker_dial(dir);
+    union gs_wire_message answer;
+    bool off;
+
+    cr_assert_eq(side_send(fd, message, -1), 0);
+    off = recv(fd, &answer, sizeof answer, 0) <= 0 || answer.head.type == GS_WIRE_REFUSE;
+    close(fd);
+    return off;
+}
+
+Test(share_names_wrong, messages_that_make_no_sense_end_their_connection)
+{
+    union gs_wire_message message;
+    pid_t broker;
+    int fds;
+
+    scene_side();
+    broker = broker_by_hand("GPUSHIM_SHARE_KEEP", "1 min");
+    fds = side_open_fds();
+    gs_wire_start(&message, GS_WIRE_NAME, 0);
+    message.name.naming = naming_of("w", 1);
+    cr_assert(is_sent_off(&message, false), "who has not greeted");
+    for (int i = 0; i < 4; i++) {
+        message.name.naming = naming_of("w", 1);
+        if (i == 0)
+            memset(message.name.naming.name, 'x', GS_NAME_SIZE);
+        if (i == 1)
+            message.name.naming.label[0] = '\a';
+        if (i == 2)
+            message.name.naming.note_size = GS_NOTE_SIZE + 1;
+        if (i == 3)
+            message.name.naming.name[0] = 0;
+        cr_assert(is_sent_off(&message, true), "%d", i);
+    }
+    gs_wire_start(&message, GS_WIRE_LOOK_UP, 0);
+    message.look_up.next = 2;
+    cr_assert(is_sent_off(&message, false));
+    message.look_up.next = 0;
+    memset(message.look_up.name, 'x', GS_NAME_SIZE);
+    cr_assert(is_sent_off(&message, false));
+    gs_wire_start(&message, GS_WIRE_UNNAME, 0);
+    cr_assert(is_sent_off(&message, false), "no name");
+    cr_assert(SIDE_WAIT(side_open_fds() == fds));
+    end_process(broker);
+}
+
+/* Another user leaves a block, and names it as often as he can. His socket is in the folder: else he
+ * could leave nothing. */
+static void names_all(void *arg)
+{
+    int fd, memory = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    struct gs_ipc_handle made = {.block_id = 5, .chunk_id = 1, .size = 512};
+    unsigned char handle[GS_IPC_HANDLE_SIZE];
+    char name[33], path[128];
+
+    side_name(1, getpid(), name);
+    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
+        sscanf(name + 2 * i, "%2hhx", &made.instance[i]);
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    side_listen(path);
+    gs_ipc_handle_write(&made, handle);
+    fd = dial_broker(made.instance, -1);
+    share_by_hand(fd, handle, memory);
+    for (int i = 0; i < GS_NAMES_MAX; i++) {
+        snprintf(name, sizeof name, "his-%d", i);
+        named_by_hand(fd, name, 5, 0, 1);
+        recv(fd, &(union gs_wire_message){.head = {0}}, sizeof(union gs_wire_message), 0);
+    }
+    is_served(fd); /* by now all was read */
+}
+
+/* ---- Who is silent, and who lies --------------------------------------------------------------- */
+
+Test(share_names_wrong, who_is_stopped_is_not_waited_for_and_hears_of_it_later)
+{
+    unsigned char handle[GS_IPC_HANDLE_SIZE];
+    struct gs_export *export;
+    struct gs_found found;
+    uint64_t since;
+
+    scene_chunk();
+    export = export_at(0, 7);
+    other_start(&other, dir, NULL);
+    other_export(&other, 0, 512, 9, handle);
+    cr_assert_str_eq(other_ask(&other, "name w 0 2"), "status 0");
+    kill(other.pid, SIGSTOP);
+    waitpid(other.pid, NULL, WUNTRACED);
+    since = side_now();
+    cr_assert_eq(gs_share_look_up(side.share, "w", &found), GS_LOOK_SILENT);
+    cr_assert_eq(publish(export, "w", 1), GS_OK);
+    cr_assert_eq(note_of("w"), 1);
+    cr_assert(side_within(since, GS_NAME_ANSWER_NS));
+    kill(other.pid, SIGCONT);
+    cr_assert(SIDE_WAIT(others_note(&other, "w") == 1));
+    end(export);
+    cr_assert_eq(gs_share_look_up(side.share, "w", &found), GS_LOOK_NONE,
+                 "the old one was given up when it went on");
+}
+
+enum lie { SAYS_NOTHING, HANGS_UP, ANSWERS_NONSENSE, ANSWERS_ANOTHER, ANSWERS_AN_OLDER_ONE,
+           CLAIMS_OUR_UID };
+
+struct liar {
+    char path[128];
+    enum lie lie;
+};
+
+static void answer(int fd, const struct liar *liar, const union gs_wire_message *asked)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_NAMED, asked->head.request);
+    message.named.state = GS_NAMED_HERE;
+    message.named.since_ns = UINT64_MAX;
+    message.named.found.naming = naming_of(asked->look_up.name, 66);
+    message.named.found.size = 512;
+    message.named.found.uid = 0;
+    if (liar->lie == ANSWERS_ANOTHER)
+        strcpy(message.named.found.naming.name, "x");
+    if (liar->lie == ANSWERS_AN_OLDER_ONE)
+        message.named.since_ns = 1; /* one that was published anew elsewhere, and did not hear of it */
+    if (liar->lie == ANSWERS_NONSENSE)
+        message.named.found.offset = 512;
+    gs_wire_send(fd, &message, -1);
+}
+
+static void lie(void *arg)
+{
+    const struct liar *liar = arg;
+    int listener = side_listen(liar->path);
+
+    if (fork_child() != 0)
+        return;
+    for (;;) {
+        union gs_wire_message message;
+        int fd = accept(listener, NULL, NULL);
+
+        if (fd < 0 || recv(fd, &message, sizeof message, 0) <= 0 || liar->lie == HANGS_UP)
+            close(fd);
+        else if (liar->lie != SAYS_NOTHING)
+            answer(fd, liar, &message);
+    }
+}
+
+static void liar_start(enum lie kind, struct liar *ret_liar)
+{
+    char name[33];
+
+    side_name((unsigned)kind, getpid(), name);
+    *ret_liar = (struct liar){.lie = kind};
+    snprintf(ret_liar->path, sizeof ret_liar->path, "%s/%s", dir, name);
+}
+
+static void beside_a_liar(enum lie kind)
+{
+    struct liar liar;
+    uint64_t since;
+    pid_t child;
+
+    liar_start(kind, &liar);
+    child = fork_child();
+    if (child == 0) {
+        lie(&liar);
+        stay_until_end_of(getppid());
+    }
+    cr_assert(SIDE_WAIT(access(liar.path, F_OK) == 0));
+    since = side_now();
+    cr_assert_eq(note_of("w"), 1, "lie %d", kind);
+    cr_assert(side_within(since, GS_NAME_ANSWER_NS));
+    if (kind != ANSWERS_AN_OLDER_ONE)
+        cr_assert_eq(note_of("nobody-has-it"), -1, "lie %d", kind);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    unlink(liar.path);
+}
+
+Test(share_names_wrong, nobody_keeps_a_name_from_being_found_by_what_he_says_or_does_not)
+{
+    int fds;
+
+    scene_chunk();
+    cr_assert_eq(publish(export_at(0, 7), "w", 1), GS_OK);
+    fds = side_open_fds();
+    for (enum lie kind = SAYS_NOTHING; kind <= ANSWERS_AN_OLDER_ONE; kind++)
+        beside_a_liar(kind);
+    cr_assert(SIDE_WAIT(side_open_fds() == fds));
+}
+
+Test(share_names_wrong, what_another_users_process_says_is_his_whatever_he_says)
+{
+    struct gs_found found;
+    struct liar liar;
+    pid_t child;
+
+    with_folder_of(NOBODY, true);
+    cr_assert_eq(publish(export_at(0, 7), "w", 1), GS_OK);
+    liar_start(CLAIMS_OUR_UID, &liar);
+    child = other_user_start(lie, &liar);
+    cr_assert_eq(note_of("w"), 1);
+    cr_assert_eq(gs_share_look_up(side.share, "v", &found), GS_LOOK_FOUND);
+    cr_assert_eq(found.uid, NOBODY);
+    cr_assert_eq(found.address, 0);
+    other_user_end(child);
+}
+
+Test(share_names_wrong, another_user_has_no_more_than_half_of_a_brokers_names)
+{
+    unsigned char handle[GS_IPC_HANDLE_SIZE];
+    struct gs_found found;
+    pid_t broker, thief;
+    struct other sharer;
+
+    with_folder_of(NOBODY, true);
+    broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "65534");
+    thief = other_user_start(names_all, NULL);
+    other_start2(&sharer, dir, "keep=60000", "trust=65534");
+    other_export(&sharer, 0, 512, 7, handle);
+    cr_assert_str_eq(other_ask(&sharer, "name mine 0 3"), "status 0");
+    cr_assert_eq(gs_share_look_up(side.share, "mine", &found), GS_LOOK_FOUND);
+    cr_assert_eq(found.kept, 1);
+    cr_assert_eq(gs_share_look_up(side.share, "his-0", &found), GS_LOOK_OTHERS);
+    cr_assert_eq(gs_share_look_up(side.share, "his-511", &found), GS_LOOK_OTHERS);
+    cr_assert_neq(gs_share_look_up(side.share, "his-512", &found), GS_LOOK_OTHERS);
+    cr_assert_eq(other_stop(&sharer), 0);
+    other_user_end(thief);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
+}
