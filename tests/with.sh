@@ -1,10 +1,11 @@
 #!/bin/sh
 # Runs any program with the shim or without it:
 #
-#   sh tests/with.sh shim|native [--software] PROGRAM ARGS…
+#   sh tests/with.sh shim|native [--software] [--old-driver] PROGRAM ARGS…
 #
 # On the GPU where there is one, on the software driver (tests/driver) otherwise; --software
-# takes the software driver in any case. The build folder is build, or what GPUSHIM_BUILD says.
+# takes the software driver in any case, --old-driver the library as it is on a driver without
+# cuCtxRecordEvent (tests/stress/old_driver.c). The build folder is build, or what GPUSHIM_BUILD says.
 # The program replaces this script: signals and exit status are its own.
 set -eu
 
@@ -12,7 +13,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 # shellcheck source=tests/lib.sh
 . "$root/tests/lib.sh"
 
-usage='usage: sh tests/with.sh shim|native [--software] PROGRAM ARGS…'
+usage='usage: sh tests/with.sh shim|native [--software] [--old-driver] PROGRAM ARGS…'
 mode=${1:-}
 case $mode in
     shim | native) shift ;;
@@ -24,6 +25,11 @@ if [ "${1:-}" = --software ]; then
     shift
 elif ! have_gpu; then
     software=yes
+fi
+library=shim/libgpushim.so
+if [ "${1:-}" = --old-driver ]; then
+    library=tests/stress/libgpushim-old-driver.so
+    shift
 fi
 [ $# -gt 0 ] || die "$usage"
 
@@ -55,7 +61,7 @@ fi
 export LD_LIBRARY_PATH
 
 if [ "$mode" = shim ]; then
-    shim=$build/shim/libgpushim.so
+    shim=$build/$library
     [ -e "$shim" ] || die "no $shim: run 'meson compile -C $build'"
     LD_PRELOAD=$shim${LD_PRELOAD:+:$LD_PRELOAD}
     export LD_PRELOAD

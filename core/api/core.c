@@ -59,8 +59,8 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
     if (status == GS_OK)
         status = gs_regcache_create(&core->options.registrations, &released, &core->options.log,
                                     &core->regcache);
-    if (status == GS_OK && options->own_vmm && options->share.enable) {
-        core->programs.own = gs_own_new(core->share);
+    if (status == GS_OK && options->own_vmm && options->share.enable && driver->mem_retain) {
+        core->programs.own = gs_own_new(core->share, options->share.isolate);
         status = core->programs.own ? GS_OK : GS_NO_HOST_MEMORY;
     }
     if (status != GS_OK) {

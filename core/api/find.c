@@ -82,9 +82,9 @@ static bool touch(struct gs_core *core, CUdeviceptr address)
 
 void gs_core_touches(struct gs_core *core, CUstream stream, CUdeviceptr dst, CUdeviceptr src)
 {
-    const uint64_t only = __atomic_load_n(&core->single.stream, __ATOMIC_RELAXED);
+    const uint64_t only = gs_single_state(&core->single);
 
-    if (only == gs_stream_key(stream) || (dst && !touch(core, dst)) ||
+    if (only == gs_stream_key(stream) || only == GS_SINGLE_MULTI || (dst && !touch(core, dst)) ||
         (src && !touch(core, src)) || !gs_single_passes_by(&core->single, stream))
         gs_single_submits(&core->single, stream);
 }

@@ -39,6 +39,7 @@ static gs_status synchronize(struct gs_core *core, CUcontext handle)
 /* As the driver's free: waits first. The arena's lock is held and let go meanwhile. */
 static gs_status pass_waiting(struct gs_core *core, struct gs_arena *arena, struct gs_block *block)
 {
+    const struct gs_fence before = gs_fence_last(&arena->events);
     uint64_t began = gs_now_ns();
     gs_status status;
 
@@ -46,6 +47,8 @@ static gs_status pass_waiting(struct gs_core *core, struct gs_arena *arena, stru
     gs_latch_release(&arena->lock);
     status = synchronize(core, arena->context);
     gs_latch_take(&arena->lock);
+    if (status == GS_OK)
+        gs_fence_over(&before);
     if (status == GS_OK || arena->dead) /* its work is over, whoever waited */
         gs_arena_pass_locked(arena, block);
     else
@@ -64,8 +67,10 @@ static bool behind(struct gs_context *context, CUcontext handle, struct gs_fence
 
     gs_latch_take(&arena->lock);
     is_there = arena->context == handle && arena->events.line;
-    if (is_there)
+    if (is_there) {
+        gs_fence_legacy(&arena->events);
         *ret = gs_fence_next(&arena->events);
+    }
     gs_latch_release(&arena->lock);
     return is_there;
 }
@@ -98,7 +103,7 @@ static gs_status free_orphan(struct gs_core *core, CUdeviceptr address)
 
     if (status == GS_OK) {
         handle = context->handle;
-        if (core->options.free_native)
+        if (core->options.free_native || gs_fences_blind(&core->fences))
             status = synchronize(core, handle);
         else if (!behind(context, handle, &fence))
             status = GS_NO_HOST_MEMORY;
@@ -107,9 +112,50 @@ static gs_status free_orphan(struct gs_core *core, CUdeviceptr address)
                                                       : status;
 }
 
-gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
+/* The lock is held, and let go here. What an arena has beyond its limit goes to the driver. */
+static inline void leave_locked(struct gs_core *core, struct gs_arena *arena)
 {
     struct gs_chunk *surplus = NULL;
+
+    if (arena->free_bytes > arena->kept.limit)
+        surplus = gs_arena_detach_ready_locked(arena, arena->kept.limit);
+    gs_latch_release(&arena->lock);
+    if (surplus) {
+        uint64_t began = gs_now_ns();
+
+        gs_arena_make_room(core, arena, surplus, 0);
+        gs_stats_took(arena, began);
+    }
+}
+
+/*
+ * On a driver without cuCtxRecordEvent (core/gpu/told.h): what no event will be behind is waited for,
+ * as natively. The legacy default stream, where a block retires, has its event now. A default stream
+ * of another thread that has had none for long is waited for as natively, when the lock is let go.
+ */
+__attribute__((noinline)) static gs_status free_told(struct gs_core *core, struct gs_arena *arena,
+                                                     struct gs_block *block)
+{
+    struct gs_fence_line *lacking = NULL;
+    gs_status status = GS_OK;
+
+    if (gs_fences_blind(&core->fences)) {
+        status = pass_waiting(core, arena, block);
+    } else {
+        if (block->multi_stream || !gs_single_is(&core->single)) {
+            gs_fence_legacy(&arena->events);
+            lacking = gs_fence_lacks(&arena->events) ? arena->events.line : NULL;
+        }
+        gs_arena_retire_locked(arena, block);
+    }
+    leave_locked(core, arena);
+    if (lacking)
+        gs_fence_wait_for_lacking(lacking);
+    return status;
+}
+
+gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
+{
     struct gs_block *block;
     struct gs_arena *arena;
     gs_status status = lock_live(core, address, &block);
@@ -121,26 +167,21 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
         gs_latch_release(&arena->lock);
         return free_orphan(core, address);
     }
-    if (core->options.free_native || !core->driver.ctx_record_event)
+    if (core->options.free_native)
         status = pass_waiting(core, arena, block);
+    else if (!core->driver.ctx_record_event)
+        return free_told(core, arena, block);
     else
         gs_arena_retire_locked(arena, block);
-    if (arena->free_bytes > arena->kept.limit)
-        surplus = gs_arena_detach_ready_locked(arena, arena->kept.limit);
-    gs_latch_release(&arena->lock);
-    if (surplus) {
-        uint64_t began = gs_now_ns();
-
-        gs_arena_make_room(core, arena, surplus, 0);
-        gs_stats_took(arena, began);
-    }
+    leave_locked(core, arena);
     return status;
 }
 
 /*
  * The work of another context's stream is not behind the owning context's events: the block is
- * behind that one's first. Drivers that record no such event wait, here and in cuMemFree: for all
- * that was submitted in both contexts, where the driver alone would not in this call.
+ * behind that one's first. Where work is not seen that no event is behind, this waits, and so does
+ * cuMemFree: for all that was submitted in both contexts, where the driver alone would not in this
+ * call.
  */
 static gs_status free_elsewhere(struct gs_core *core, CUdeviceptr address,
                                 struct gs_context *context)
@@ -149,12 +190,41 @@ static gs_status free_elsewhere(struct gs_core *core, CUdeviceptr address,
     struct gs_fence fence;
     gs_status status;
 
-    if (!core->driver.ctx_record_event) {
+    if (gs_fences_blind(&core->fences)) {
         status = synchronize(core, handle);
         return status == GS_OK ? gs_core_free(core, address) : status;
     }
     return behind(context, handle, &fence) ? retire_elsewhere(core, address, &fence)
                                            : GS_NO_HOST_MEMORY;
+}
+
+/* By itself, so that others save no registers for it: in another context, or on a driver without
+ * cuCtxRecordEvent. There the stream is told of: its order may be that of work elsewhere, which it
+ * waits for. The arena's lock is held, and let go here. */
+__attribute__((noinline)) static gs_status free_async_slowly(struct gs_core *core,
+                                                             struct gs_block *block,
+                                                             struct gs_context *context,
+                                                             CUstream stream)
+{
+    struct gs_arena *arena = block->chunk->arena;
+    const bool owned = arena->context == context->handle && !arena->dead;
+    const uint64_t key = gs_stream_key(stream);
+    const CUdeviceptr address = block->base;
+
+    if (core->fences.tells)
+        gs_told_work(&core->fences, stream);
+    if (owned && !gs_fences_blind(&core->fences)) {
+        if (key == gs_stream_key(NULL))
+            gs_fence_legacy(&arena->events);
+        if (block->async)
+            gs_arena_retire_stream_locked(arena, block, key);
+        else
+            gs_arena_retire_lingering_locked(arena, block, key);
+        gs_latch_release(&arena->lock);
+        return GS_OK;
+    }
+    gs_latch_release(&arena->lock);
+    return owned ? gs_core_free(core, address) : free_elsewhere(core, address, context);
 }
 
 gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream stream)
@@ -163,7 +233,6 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
     struct gs_block *block;
     struct gs_arena *arena;
     gs_status status;
-    bool owned;
 
     if (!gs_map_find(&core->map, address))
         return GS_NOT_OURS;
@@ -174,8 +243,7 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
     if (status != GS_OK)
         return status;
     arena = block->chunk->arena;
-    owned = arena->context == context->handle && !arena->dead;
-    if (owned && core->driver.ctx_record_event) {
+    if (arena->context == context->handle && !arena->dead && core->driver.ctx_record_event) {
         if (block->async)
             gs_arena_retire_stream_locked(arena, block, gs_stream_key(stream));
         else
@@ -183,6 +251,5 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
         gs_latch_release(&arena->lock);
         return GS_OK;
     }
-    gs_latch_release(&arena->lock);
-    return owned ? gs_core_free(core, address) : free_elsewhere(core, address, context);
+    return free_async_slowly(core, block, context, stream);
 }

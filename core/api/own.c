@@ -101,7 +101,7 @@ gs_status gs_core_own_ipc_handle(struct gs_core *core, CUdeviceptr address,
     struct gs_own_found found;
     gs_status status = GS_NOT_LIVE;
 
-    if (!core->programs.own || !core->driver.mem_retain)
+    if (!core->programs.own)
         return GS_NOT_OURS;
     for (int i = 0; i < TRIES_MAX && status == GS_NOT_LIVE; i++) {
         status = gs_own_find(core->programs.own, address, &found, ret_ipc_handle, &why);

@@ -36,8 +36,8 @@
  *                                 capture. Neither waits for work, nor the first where a queue is
  *                                 full (measured, 1,021 fills): a capture's begin waits for them.
  *   event_record                  no capture is open, and the stream is known to exist: called with
- *                                 the lock of an arena that its end takes first. As
- *                                 ctx_record_event.
+ *                                 the lock of an arena, or that of those who tell (core/gpu/told.h),
+ *                                 which its end takes first. As ctx_record_event.
  *   mem_get_info                  a context is current.
  *   stream_wait_event             no capture is open. Waits for no event, nor where the stream's
  *                                 queue is full (measured). It is called with single-stream mode's
@@ -90,6 +90,7 @@
     OP(stream_synchronize, cuStreamSynchronize, 1)                                                 \
     OP(stream_wait_event, cuStreamWaitEvent, 1)                                                    \
     OP(stream_get_ctx, cuStreamGetCtx, 1)                                                          \
+    OP(stream_get_id, cuStreamGetId, 0)                                                            \
     OP(stream_get_contexts, cuStreamGetCtx_v2, 0)                                                  \
     OP(mem_alloc, cuMemAlloc_v2, 0)                                                                \
     OP(mem_free_async, cuMemFreeAsync, 0)                                                          \

@@ -1,5 +1,5 @@
-/* Fences (core/gpu/fence.h): lines of context events, and the open captures that forbid them. */
-#include "core/gpu/fence.h"
+/* Fences (core/gpu/fence.h): lines of context events. */
+#include "core/gpu/line.h"
 
 #include "core/base/cancel.h"
 #include "core/base/clock.h"
@@ -18,6 +18,12 @@ void gs_fences_init(struct gs_fences *fences, const struct gs_driver *driver)
     memset(fences, 0, sizeof *fences);
     fences->driver = driver;
     gs_lock_init(&fences->lock, GS_RANK_CAPTURE);
+    gs_told_init(fences);
+}
+
+void gs_fences_tell(struct gs_fences *fences)
+{
+    fences->tells = true;
 }
 
 bool gs_fences_probe(struct gs_fences *fences, CUcontext context)
@@ -52,103 +58,31 @@ void gs_fences_destroy(struct gs_fences *fences)
         free(line);
     }
     free(fences->capture);
+    gs_told_destroy(fences);
     gs_lock_destroy(&fences->lock);
 }
 
-/* Handles are pointers, so a number that is 2 modulo 8 is none, and neither is 1. */
-#define NO_THREAD 2
+/* Handles are pointers, so a number that is 2 modulo 8 (GS_NO_THREAD) is none, and neither is 1. */
 
-_Thread_local uint64_t gs_thread_key = NO_THREAD;
+_Thread_local uint64_t gs_thread_key = GS_NO_THREAD;
 
 uint64_t gs_stream_key(CUstream stream)
 {
     static uint64_t threads;
 
-    if (stream == CU_STREAM_PER_THREAD && gs_thread_key == NO_THREAD)
-        gs_thread_key = __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED) << 3 | NO_THREAD;
+    if (stream == CU_STREAM_PER_THREAD && gs_thread_key == GS_NO_THREAD)
+        gs_thread_key = __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED) << 3 | GS_NO_THREAD;
     return gs_stream_key_known(stream);
 }
 
 bool gs_stream_of_key(uint64_t key, CUstream *ret)
 {
-    const bool per_thread = key % 8 == NO_THREAD;
+    const bool per_thread = key % 8 == GS_NO_THREAD;
 
     if (per_thread && key != gs_thread_key)
         return false;
     *ret = per_thread ? CU_STREAM_PER_THREAD : (CUstream)(uintptr_t)key;
     return true;
-}
-
-static void set_count(struct gs_fences *fences, unsigned count)
-{
-    __atomic_store_n(&fences->captures, count, __ATOMIC_SEQ_CST);
-}
-
-/* Called with the lock held, after the count was raised: whoever takes a line from here on sees it.
- * No driver call that is waited for blocks. */
-static void wait_for_lines_locked(struct gs_fences *fences)
-{
-    gs_lock_assert_held(&fences->lock);
-    for (struct gs_fence_line *line = fences->lines; line; line = line->next)
-        while (__atomic_load_n(&line->taken, __ATOMIC_SEQ_CST))
-            sched_yield();
-}
-
-gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key, CUcontext context)
-{
-    gs_status status = GS_OK;
-
-    gs_lock_take(&fences->lock);
-    if (fences->captures == fences->room) {
-        unsigned room = fences->room + 16;
-        struct gs_capture *grown = realloc(fences->capture, room * sizeof *grown);
-
-        if (grown) {
-            fences->capture = grown;
-            fences->room = room;
-        } else {
-            status = GS_NO_HOST_MEMORY;
-        }
-    }
-    if (status == GS_OK) {
-        fences->capture[fences->captures] = (struct gs_capture){stream_key, context};
-        set_count(fences, fences->captures + 1);
-        wait_for_lines_locked(fences);
-    }
-    gs_lock_release(&fences->lock);
-    return status;
-}
-
-static void capture_remove_locked(struct gs_fences *fences, unsigned i)
-{
-    gs_lock_assert_held(&fences->lock);
-    fences->capture[i] = fences->capture[fences->captures - 1];
-    set_count(fences, fences->captures - 1);
-}
-
-void gs_fences_capture_end(struct gs_fences *fences, uint64_t stream_key)
-{
-    gs_lock_take(&fences->lock);
-    for (unsigned i = 0; i < fences->captures; i++)
-        if (fences->capture[i].stream == stream_key) {
-            capture_remove_locked(fences, i);
-            break;
-        }
-    gs_lock_release(&fences->lock);
-}
-
-void gs_fences_capture_context_gone(struct gs_fences *fences, CUcontext context)
-{
-    gs_lock_take(&fences->lock);
-    for (unsigned i = fences->captures; i > 0; i--)
-        if (fences->capture[i - 1].context == context)
-            capture_remove_locked(fences, i - 1);
-    gs_lock_release(&fences->lock);
-}
-
-bool gs_fences_capturing(struct gs_fences *fences)
-{
-    return __atomic_load_n(&fences->captures, __ATOMIC_RELAXED) > 0;
 }
 
 /* ---- Lines ------------------------------------------------------------------------------ */
@@ -185,9 +119,11 @@ static struct gs_fence_line *line_new_locked(struct gs_fences *fences, CUcontext
         *line = (struct gs_fence_line){.next = fences->lines, .fences = fences};
         fences->lines = line;
     }
+    if (fences->tells)
+        gs_told_context_locked(fences, context);
     line_take(line); /* a late waiter may be looking */
     line->context = context;
-    line->of_stream = false;
+    line->of_stream = line->legacy_too = false;
     __atomic_store_n(&line->leaving, false, __ATOMIC_RELAXED);
     __atomic_store_n(&line->recorder, NULL, __ATOMIC_RELAXED);
     line_release(line);
@@ -237,6 +173,7 @@ static void line_over(struct gs_fence_line *line)
         line->spare = event;
     }
     line->newest = NULL;
+    gs_told_line_over(line);
     for (struct gs_fence_event *event = line->spare; event; event = event->next)
         event->event = NULL;
     number = __atomic_add_fetch(&line->begun, 1, __ATOMIC_SEQ_CST);
@@ -308,7 +245,7 @@ void gs_fence_pool_leaving(struct gs_fence_pool *pool, bool leaving)
 /* ---- Recording -------------------------------------------------------------------------- */
 
 /* A spare event, or a new one. The line is taken. */
-static gs_status event_take(struct gs_fence_line *line, struct gs_fence_event **ret)
+__attribute__((always_inline)) static inline gs_status event_take(struct gs_fence_line *line, struct gs_fence_event **ret)
 {
     const struct gs_driver *driver = line->fences->driver;
     struct gs_fence_event *event = line->spare;
@@ -334,7 +271,7 @@ static gs_status event_take(struct gs_fence_line *line, struct gs_fence_event **
     return GS_OK;
 }
 
-static void event_give(struct gs_fence_line *line, struct gs_fence_event *event)
+__attribute__((always_inline)) static inline void event_give(struct gs_fence_line *line, struct gs_fence_event *event)
 {
     event->next = line->spare;
     line->spare = event;
@@ -361,6 +298,8 @@ static gs_status record(struct gs_fence_line *line, const struct gs_fence_pool *
     struct gs_fence_event *event;
     gs_status status;
 
+    if (__builtin_expect(gs_line_tells(line), 0))
+        return gs_told_record(line, pool);
     if (!line->context)
         return (gs_status)CUDA_ERROR_CONTEXT_IS_DESTROYED;
     status = event_take(line, &event);
@@ -385,7 +324,7 @@ static gs_status record(struct gs_fence_line *line, const struct gs_fence_pool *
 
 /* Takes the line while no capture is open; NOT_READY: another thread has it, or the context may be
  * about to go. */
-static gs_status line_enter(struct gs_fence_line *line)
+__attribute__((always_inline)) static inline gs_status line_enter(struct gs_fence_line *line)
 {
     gs_status status = GS_OK;
 
@@ -409,7 +348,7 @@ gs_status gs_fence_record(struct gs_fence_pool *pool, struct gs_fence *ret)
 
     if (!line)
         return GS_NO_HOST_MEMORY;
-    if (!line->fences->driver->ctx_record_event)
+    if (!line->fences->driver->ctx_record_event && !line->fences->tells)
         return GS_NOT_OFFERED;
     if (gs_fences_capturing(line->fences))
         return GS_CAPTURING;
@@ -437,6 +376,8 @@ static gs_status advance(struct gs_fence_line *line, const struct gs_fence *fenc
 {
     gs_status status = GS_OK;
 
+    if (__builtin_expect(gs_line_tells(line), 0))
+        return gs_told_advance(line, fence);
     while (line->oldest && !gs_fence_passed(fence)) {
         struct gs_fence_event *event = line->oldest;
 
@@ -522,6 +463,11 @@ bool gs_fence_order(const struct gs_fence *fence, CUstream stream)
     if (line->recorded < fence->number)
         record(line, NULL);
     advance(line, fence);
+    if (gs_line_tells(line)) {
+        ordered = gs_fence_passed(fence) || gs_told_order(line, fence, stream);
+        line_release(line);
+        return ordered;
+    }
     event = line->oldest;
     while (event && event->number < fence->number)
         event = event->next;
@@ -537,11 +483,23 @@ static bool is_over(uint64_t deadline_ns)
     return deadline_ns != UINT64_MAX && gs_now_ns() >= deadline_ns;
 }
 
+/* Where sets lack something, who would wait for longer than this waits as the driver's free does. */
+#define LACKING_NS UINT64_C(1000000000)
+
+static bool waits_for_context(const struct gs_fence *fence, uint64_t began_ns, uint64_t deadline_ns)
+{
+    if (!gs_fence_is_lacking(fence))
+        return false;
+    return deadline_ns == UINT64_MAX ||
+           (deadline_ns - began_ns >= LACKING_NS && gs_now_ns() - began_ns >= LACKING_NS);
+}
+
 /* The GPU ends this, or another thread that ends the context; the caller says for how long. */
 gs_status gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns)
 {
     GS_UNCANCELLED;
     struct timespec pause = {.tv_nsec = WAIT_FIRST_NS};
+    const uint64_t began_ns = gs_now_ns();
     uint64_t leaving_ns = 0;
     unsigned yields = 0;
     gs_status status;
@@ -552,6 +510,8 @@ gs_status gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns)
             sched_yield();
             continue;
         }
+        if (waits_for_context(fence, began_ns, deadline_ns) && gs_told_synchronize(fence->line))
+            continue;
         /* The call that ends it may wait for GPU work, and that for this thread. */
         if (__atomic_load_n(&fence->line->leaving, __ATOMIC_RELAXED) &&
             (leaving_ns += (uint64_t)pause.tv_nsec) > GS_GOING_NS)
@@ -561,4 +521,31 @@ gs_status gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns)
             pause.tv_nsec *= 2;
     }
     return status;
+}
+
+/* ---- For core/gpu/told_line.c ------------------------------------------------------------ */
+
+void gs_line_take(struct gs_fence_line *line)
+{
+    line_take(line);
+}
+
+void gs_line_release(struct gs_fence_line *line)
+{
+    line_release(line);
+}
+
+gs_status gs_line_enter(struct gs_fence_line *line)
+{
+    return line_enter(line);
+}
+
+gs_status gs_line_event_take(struct gs_fence_line *line, struct gs_fence_event **ret)
+{
+    return event_take(line, ret);
+}
+
+void gs_line_event_give(struct gs_fence_line *line, struct gs_fence_event *event)
+{
+    event_give(line, event);
 }

@@ -7,7 +7,7 @@
 
 #define DEVICES_MAX 64
 
-struct gs_own *gs_own_new(struct gs_share *share)
+struct gs_own *gs_own_new(struct gs_share *share, bool isolates)
 {
     struct gs_own *own = calloc(1, sizeof *own);
 
@@ -16,6 +16,7 @@ struct gs_own *gs_own_new(struct gs_share *share)
     gs_lock_init(&own->lock, GS_RANK_OWN);
     gs_map_init(&own->map);
     own->share = share;
+    own->isolates = isolates;
     return own;
 }
 
@@ -255,7 +256,7 @@ static const struct gs_own_mapping *before_locked(const struct gs_own *own,
     const struct gs_own_mapping *before =
         mapping->span.base > 0 ? mapping_locked(own, mapping->span.base - 1) : NULL;
 
-    return is_part(before, mapping->reservation) ? before : NULL;
+    return is_part(before, mapping->reservation) && !own->isolates ? before : NULL;
 }
 
 static const struct gs_own_mapping *behind_locked(const struct gs_own *own,
@@ -263,7 +264,7 @@ static const struct gs_own_mapping *behind_locked(const struct gs_own *own,
 {
     const struct gs_own_mapping *behind = mapping_locked(own, mapping->span.base + mapping->span.size);
 
-    return is_part(behind, mapping->reservation) ? behind : NULL;
+    return is_part(behind, mapping->reservation) && !own->isolates ? behind : NULL;
 }
 
 /* How far it goes, from its first piece on; returns how many there are. */

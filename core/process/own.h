@@ -80,6 +80,7 @@ struct gs_own {
     struct gs_own_export *exports;
     uint64_t changes; /* counts what may have changed a strip */
     uint64_t strips;  /* made so far */
+    bool isolates;    /* each piece is a strip by itself: a handle gives nobody its neighbours */
     struct gs_share *share;
 };
 
@@ -90,7 +91,7 @@ struct gs_own_going {
 };
 
 /* NULL: no host memory. `share` outlives it, and has ended when it is freed. NULL may be freed. */
-struct gs_own *gs_own_new(struct gs_share *share);
+struct gs_own *gs_own_new(struct gs_share *share, bool isolates);
 void gs_own_free(struct gs_own *own);
 
 /* A handle was made, or imported; or another reference of one was got. */

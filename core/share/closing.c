@@ -39,6 +39,7 @@ static gs_status context_add(struct gs_share *share, CUcontext context)
         free(added);
         return GS_NO_HOST_MEMORY;
     }
+    added->pool.line->legacy_too = true;
     HASH_ADD(hh, share->opener.contexts, context, sizeof added->context, added);
     if (added->hh.tbl)
         return GS_OK;
@@ -91,7 +92,8 @@ static void use_record(struct gs_share *share, struct gs_use *use)
     if (context && context->leaving)
         return;
     if (context)
-        status = gs_fence_record(&context->pool, &use->fence);
+        status = gs_fences_blind(share->fences) ? GS_NOT_OFFERED
+                                                : gs_fence_record(&context->pool, &use->fence);
     if (may_work_later(status))
         return;
     if (events_fail(status)) {
@@ -113,6 +115,8 @@ static bool use_passed(struct gs_share *share, struct gs_use *use)
             return false;
         if (context)
             status = gs_fence_query(&context->pool, &use->fence);
+        if (status == (gs_status)CUDA_ERROR_NOT_READY && gs_fence_is_lacking(&use->fence))
+            status = GS_NOT_OFFERED; /* an event that may never come */
         if (status == (gs_status)CUDA_ERROR_NOT_READY || may_work_later(status))
             return false;
         use->fence.line = NULL; /* passed, or of a broken context */
@@ -174,13 +178,14 @@ static void wait_for_contexts_locked(struct gs_share *share)
             if (opened->uses[i].next == GS_FENCE_SYNCING &&
                 !context_find(share, opened->uses[i].context)->leaving)
                 context = opened->uses[i].context;
-    if (!context)
+    if (!context || !gs_fences_wait_begins(share->fences))
         return;
     gs_lock_release(&share->opener.lock);
     if (share->driver->ctx_push_current(context) == CUDA_SUCCESS) {
         share->driver->ctx_synchronize();
         share->driver->ctx_pop_current(&popped);
     }
+    gs_fences_wait_ends(share->fences);
     gs_lock_take(&share->opener.lock);
     for (opened = share->opener.closing; opened; opened = opened->next)
         for (unsigned i = 0; i < opened->use_count; i++)

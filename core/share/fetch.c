@@ -19,10 +19,10 @@ static void say_senseless(struct gs_share *share)
 }
 
 /* Why there is no answer; the connection may be gone. */
-static gs_status unanswered(struct gs_share *share, struct gs_remote *remote, int error)
+static gs_status unanswered(struct gs_share *share, struct gs_remote *remote, bool asked, int error)
 {
     if (error == -ETIMEDOUT || error == -EMFILE) {
-        remote->conn.abandoned++;
+        remote->conn.abandoned += asked;
         gs_remote_watch(share, remote); /* somebody must take its answer */
     }
     if (error == -EMFILE) {
@@ -49,6 +49,7 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
 {
     uint32_t left = grant->pieces - first;
     union gs_wire_message message;
+    bool asked;
     int error;
 
     gs_wire_start(&message, GS_WIRE_FETCH, ++remote->conn.request);
@@ -56,10 +57,11 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
     message.fetch.first = first;
     message.fetch.count = left < GS_PIECES_MAX ? left : GS_PIECES_MAX;
     error = gs_remote_send(remote, &message, -1, remote->deadline_ns);
+    asked = error == 0;
     remote->conn.sent_ns = gs_now_ns();
-    if (!error)
+    if (asked)
         error = gs_remote_answer(share, remote, remote->deadline_ns, ret_message, ret_fds);
-    return error ? unanswered(share, remote, error) : GS_OK;
+    return error ? unanswered(share, remote, asked, error) : GS_OK;
 }
 
 /* Whether they are those that were asked for, and fit into what is left of the strip. */

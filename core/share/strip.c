@@ -46,16 +46,12 @@ void gs_share_strip_gone(struct gs_share *share, struct gs_export *export)
 
 /* ---- Giving pieces --------------------------------------------------------------------------- */
 
-static bool pin(struct gs_share *share, struct gs_export *export)
+/* It is held, and so is there; from now on it stays, whoever else lets go of it. */
+static void pin(struct gs_share *share, struct gs_export *export)
 {
-    bool stale;
-
     gs_lock_take(&share->lock);
-    stale = gs_strip_is_stale_locked(export);
-    if (!stale)
-        gs_export_pin_locked(share, export);
+    gs_export_pin_locked(share, export);
     gs_lock_release(&share->lock);
-    return !stale;
 }
 
 static bool is_stale(struct gs_share *share, const struct gs_export *export)
@@ -202,8 +198,7 @@ bool gs_strip_fetch_came(struct gs_share *share, struct gs_client *client,
         fetch->first >= export->source.strip->pieces ||
         fetch->count > export->source.strip->pieces - fetch->first)
         return gs_client_fault(client, "it wants pieces that there are not");
-    if (!pin(share, export))
-        return gs_client_refuse(share, client, fetch->head.request, GS_REFUSED_HANDLE, 0);
+    pin(share, export);
     reason = give(share, client, export, fetch, &driver_error, &error);
     share->exporter.served_ns = gs_now_ns();
     gs_thread_expect(share, share->exporter.served_ns);

@@ -243,8 +243,8 @@ static void say_version(struct doctor *doctor, const struct doctor_cuda *cuda, c
                    "%s does not tell its version", path);
     else if (version < EVENTS_SINCE)
         doctor_say(doctor, DOCTOR_WARN, "driver", "install a driver of CUDA 12.5 (555) or later",
-                   "CUDA %d.%d, from %s: before 12.5 a free waits for the GPU, and stream-ordered "
-                   "memory stays the driver's",
+                   "CUDA %d.%d, from %s: before 12.5 each launch tells of its stream, and a free may "
+                   "wait for the GPU",
                    version / 1000, version % 1000 / 10, path);
     else
         doctor_say(doctor, DOCTOR_OK, "driver", "", "CUDA %d.%d, from %s", version / 1000,
@@ -264,8 +264,8 @@ static void say_events(struct doctor *doctor, const struct doctor_cuda *cuda)
     else
         doctor_say(doctor, DOCTOR_WARN, "context events",
                    "install a driver of CUDA 12.5 (555) or later",
-                   "no cuCtxRecordEvent: a free waits for the GPU as the driver's does, and "
-                   "stream-ordered memory stays the driver's");
+                   "no cuCtxRecordEvent: each launch tells of its stream, and a free may wait for the "
+                   "GPU where threads have default streams of their own");
 }
 
 static void ask_driver(struct doctor *doctor)

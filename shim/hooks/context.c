@@ -143,7 +143,7 @@ GS_HOOK CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx)
     CUresult result = gs_real.cuCtxFromGreenCtx(pContext, hCtx);
 
     if (ours && result == CUDA_SUCCESS)
-        gs_single_drain(gs_single, "a green context");
+        gs_single_unseen(gs_single, "a green context");
     return result;
 }
 

@@ -19,9 +19,12 @@ static CUresult around(enum gs_way way, CUdeviceptr dst, CUdeviceptr src, size_t
     if (way == GS_WAY_REFUSED)
         return CUDA_ERROR_INVALID_VALUE;
     GS_KEEP_ERRNO;
-    if (gs_ours(dst) && gs_ours(src))
-        return gs_real.cuMemcpyPeer(dst, gs_core_copy_context(gs_core, dst), src,
-                                    gs_core_copy_context(gs_core, src), bytes);
+    if (gs_ours(dst) && gs_ours(src)) {
+        result = gs_real.cuMemcpyPeer(dst, gs_core_copy_context(gs_core, dst), src,
+                                      gs_core_copy_context(gs_core, src), bytes);
+        gs_submitted_apart();
+        return result;
+    }
     result = gs_core_owner_enter(gs_core, gs_ours(dst) ? dst : src, stream);
     if (result == CUDA_SUCCESS) {
         result = gs_real.cuMemcpy(dst, src, bytes);
@@ -31,6 +34,7 @@ static CUresult around(enum gs_way way, CUdeviceptr dst, CUdeviceptr src, size_t
     if (result == CUDA_ERROR_INVALID_VALUE)
         result = gs_real.cuMemcpyPeer(dst, gs_core_copy_context(gs_core, dst), src,
                                       gs_core_copy_context(gs_core, src), bytes);
+    gs_submitted_apart();
     return result;
 }
 
@@ -56,6 +60,7 @@ static CUresult around_to_device(enum gs_way way, CUdeviceptr dst, const void *s
     if (result == CUDA_SUCCESS) {
         result = gs_real.cuMemcpyHtoD_v2(dst, src, bytes);
         gs_core_owner_leave(gs_core);
+        gs_submitted_apart();
     }
     return result;
 }
@@ -72,6 +77,7 @@ static CUresult around_to_host(enum gs_way way, void *dst, CUdeviceptr src, size
     if (result == CUDA_SUCCESS) {
         result = gs_real.cuMemcpyDtoH_v2(dst, src, bytes);
         gs_core_owner_leave(gs_core);
+        gs_submitted_apart();
     }
     return result;
 }
@@ -301,9 +307,14 @@ __attribute__((noinline)) static CUresult
 copy_peer(__typeof__(&cuMemcpyPeer) const *real, CUdeviceptr dst, CUcontext dst_context,
           CUdeviceptr src, CUcontext src_context, size_t bytes, CUstream order)
 {
+    CUresult result;
+
     if (!gs_way_within(dst, src, bytes, order))
         return CUDA_ERROR_INVALID_VALUE;
-    return (*real)(dst, owner_of(dst, dst_context), src, owner_of(src, src_context), bytes);
+    result = (*real)(dst, owner_of(dst, dst_context), src, owner_of(src, src_context), bytes);
+    if (gs_state_enter())
+        gs_submitted_apart();
+    return result;
 }
 
 __attribute__((noinline)) static CUresult

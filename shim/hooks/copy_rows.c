@@ -109,12 +109,15 @@ static CUresult around_3d(enum gs_way way, const CUDA_MEMCPY3D *copy, CUstream s
     if (from && to) {
         peer.srcContext = gs_core_copy_context(gs_core, copy->srcDevice);
         peer.dstContext = gs_core_copy_context(gs_core, copy->dstDevice);
-        return async ? gs_real.cuMemcpy3DPeerAsync(&peer, stream) : gs_real.cuMemcpy3DPeer(&peer);
+        result = async ? gs_real.cuMemcpy3DPeerAsync(&peer, stream) : gs_real.cuMemcpy3DPeer(&peer);
+        gs_submitted_apart();
+        return result;
     }
     result = gs_core_owner_enter(gs_core, to ? copy->dstDevice : copy->srcDevice, stream);
     if (result == CUDA_SUCCESS) {
         result = gs_real.cuMemcpy3D_v2(copy);
         gs_core_owner_leave(gs_core);
+        gs_submitted_apart();
     }
     return result;
 }
@@ -187,10 +190,16 @@ __attribute__((noinline)) static CUresult copy_3d_peer(__typeof__(&cuMemcpy3DPee
                                                        CUstream order)
 {
     CUDA_MEMCPY3D_PEER owned;
+    CUresult result;
 
     if (!copy)
         return (*real)(copy);
-    return within_3d_peer(copy, order, &owned) ? (*real)(&owned) : CUDA_ERROR_INVALID_VALUE;
+    if (!within_3d_peer(copy, order, &owned))
+        return CUDA_ERROR_INVALID_VALUE;
+    result = (*real)(&owned);
+    if (gs_state_enter())
+        gs_submitted_apart();
+    return result;
 }
 
 __attribute__((noinline)) static CUresult

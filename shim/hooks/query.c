@@ -122,7 +122,6 @@ static void note_tokens(CUpointer_attribute attribute)
  */
 static void answer_of_own(CUpointer_attribute attribute, void *data, CUdeviceptr ptr)
 {
-    const unsigned yes = 1;
     CUmemAllocationHandleType types;
     struct gs_own *own;
 
@@ -132,7 +131,7 @@ static void answer_of_own(CUpointer_attribute attribute, void *data, CUdeviceptr
     own = gs_core_own(gs_core);
     if (own && attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
         gs_own_is_shared_at(own, ptr))
-        memcpy(data, &yes, sizeof yes);
+        *(unsigned char *)data = 1; /* the driver has written one byte, or more */
     if (!own || attribute != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES ||
         !gs_own_is_added_at(own, ptr))
         return;

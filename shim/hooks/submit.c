@@ -30,10 +30,17 @@ GS_HOOK CUresult CUDAAPI cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS
                                                               unsigned int numDevices,
                                                               unsigned int flags)
 {
+    CUresult result;
+
     gs_state_enter();
     for (unsigned int i = 0; launchParamsList && i < numDevices; i++)
         gs_submits(launchParamsList[i].hStream);
-    return gs_real.cuLaunchCooperativeKernelMultiDevice(launchParamsList, numDevices, flags);
+    result = gs_real.cuLaunchCooperativeKernelMultiDevice(launchParamsList, numDevices, flags);
+    /* Of several streams only one is remembered as that of work about to be submitted. */
+    if (gs_state_enter() && gs_single->fences->tells)
+        for (unsigned int i = 0; launchParamsList && i < numDevices; i++)
+            gs_submits(launchParamsList[i].hStream);
+    return result;
 }
 
 GS_HOOK CUresult CUDAAPI cuStreamWriteValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value,
@@ -215,54 +222,54 @@ GS_HOOK CUresult CUDAAPI cuFabricCpyBatchAsync_ptsz(size_t numOps,
 
 GS_HOOK CUresult CUDAAPI cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
 {
-    gs_stalls();
+    gs_stalls(hStream);
     return gs_real.cuLaunchHostFunc(hStream, fn, userData);
 }
 
 GS_HOOK CUresult CUDAAPI cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void *userData)
 {
-    gs_stalls();
+    gs_stalls(gs_per_thread(hStream));
     return gs_real.cuLaunchHostFunc_ptsz(hStream, fn, userData);
 }
 
 GS_HOOK CUresult CUDAAPI cuLaunchHostFunc_v2(CUstream hStream, CUhostFn fn, void *userData,
                                              unsigned int syncMode)
 {
-    gs_stalls();
+    gs_stalls(hStream);
     return gs_real.cuLaunchHostFunc_v2(hStream, fn, userData, syncMode);
 }
 
 GS_HOOK CUresult CUDAAPI cuLaunchHostFunc_v2_ptsz(CUstream hStream, CUhostFn fn, void *userData,
                                                   unsigned int syncMode)
 {
-    gs_stalls();
+    gs_stalls(gs_per_thread(hStream));
     return gs_real.cuLaunchHostFunc_v2_ptsz(hStream, fn, userData, syncMode);
 }
 
 GS_HOOK CUresult CUDAAPI cuStreamAddCallback(CUstream hStream, CUstreamCallback callback,
                                              void *userData, unsigned int flags)
 {
-    gs_stalls();
+    gs_stalls(hStream);
     return gs_real.cuStreamAddCallback(hStream, callback, userData, flags);
 }
 
 GS_HOOK CUresult CUDAAPI cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback,
                                                   void *userData, unsigned int flags)
 {
-    gs_stalls();
+    gs_stalls(gs_per_thread(hStream));
     return gs_real.cuStreamAddCallback_ptsz(hStream, callback, userData, flags);
 }
 
 GS_HOOK CUresult CUDAAPI cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
 {
-    gs_stalls();
+    gs_stalls(hStream);
     return gs_real.cuStreamWaitEvent(hStream, hEvent, Flags);
 }
 
 GS_HOOK CUresult CUDAAPI cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent,
                                                 unsigned int Flags)
 {
-    gs_stalls();
+    gs_stalls(gs_per_thread(hStream));
     return gs_real.cuStreamWaitEvent_ptsz(hStream, hEvent, Flags);
 }
 
@@ -271,7 +278,7 @@ GS_HOOK CUresult CUDAAPI cuWaitExternalSemaphoresAsync(
     const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *paramsArray, unsigned int numExtSems,
     CUstream stream)
 {
-    gs_stalls();
+    gs_stalls(stream);
     return gs_real.cuWaitExternalSemaphoresAsync(extSemArray, paramsArray, numExtSems, stream);
 }
 
@@ -280,18 +287,27 @@ GS_HOOK CUresult CUDAAPI cuWaitExternalSemaphoresAsync_ptsz(
     const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *paramsArray, unsigned int numExtSems,
     CUstream stream)
 {
-    gs_stalls();
+    gs_stalls(gs_per_thread(stream));
     return gs_real.cuWaitExternalSemaphoresAsync_ptsz(extSemArray, paramsArray, numExtSems, stream);
+}
+
+/* All streams of a context wait. A driver that has such calls has cuCtxRecordEvent as well; where it
+ * does not work, this is not seen. */
+static void all_stall(void)
+{
+    gs_stalls(NULL);
+    if (gs_state_enter() && gs_single->fences->tells)
+        gs_single_unseen(gs_single, "a whole context waits for an event");
 }
 
 GS_HOOK CUresult CUDAAPI cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent)
 {
-    gs_stalls();
+    all_stall();
     return gs_real.cuCtxWaitEvent(hCtx, hEvent);
 }
 
 GS_HOOK CUresult CUDAAPI cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent)
 {
-    gs_stalls();
+    all_stall();
     return gs_real.cuGreenCtxWaitEvent(hCtx, hEvent);
 }

@@ -151,6 +151,11 @@ static bool launch_per_thread(struct foreign *foreign, int round)
            CUDA_SUCCESS;
 }
 
+static bool launch_in_turns(struct foreign *foreign, int round)
+{
+    return round % 2 ? launch(foreign, round) : launch_per_thread(foreign, round);
+}
+
 static bool launch_config(struct foreign *foreign, int round)
 {
     CUlaunchConfig config = {0};
@@ -197,6 +202,7 @@ static const struct {
     {"fill_rows", fill_rows},
     {"launch", launch},
     {"launch_per_thread", launch_per_thread},
+    {"launch_in_turns", launch_in_turns},
     {"launch_config", launch_config},
     {"launch_attribute", launch_attribute},
     {"launch_graph", launch_graph},

@@ -74,6 +74,7 @@ Test(own, it_has_the_properties_that_were_asked_for)
     CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
                                    CU_POINTER_ATTRIBUTE_RANGE_SIZE};
     unsigned long long types = 77;
+    unsigned char legacy[8] = {0}; /* a byte on real drivers */
     size_t size = 0;
     void *answers[] = {&types, &size};
 
@@ -85,6 +86,8 @@ Test(own, it_has_the_properties_that_were_asked_for)
     types = 0;
     OK(cuPointerGetAttribute(&types, asked[0], ptr + 5));
     cr_assert_eq(types, 0);
+    OK(cuPointerGetAttribute(legacy, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, ptr));
+    cr_assert_eq(legacy[0], under_shim());
     types = 0;
     OK(cuPointerGetAttributes(2, asked, answers, ptr));
     cr_assert_eq(types, 0);

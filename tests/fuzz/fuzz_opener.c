@@ -16,7 +16,9 @@
 #include "../unit/share/side.h"
 #include "core/share/wire.h"
 
-#define BLOCKS     3
+#define BLOCKS     4
+#define STRIP      3 /* one of them is a strip of two pieces */
+#define STRIP_SIZE (4 * MIB)
 #define BLOCK_SIZE 4096
 #define TIMEOUT_NS (50 * UINT64_C(1000000))
 
@@ -65,6 +67,12 @@ static bool answer(int fd, const struct gs_wire_open *open, uint64_t *asked)
         message.grant.chunk_size = 2 * MIB;
         message.grant.offset = ipc_handle.block_id * BLOCK_SIZE;
         message.grant.size = BLOCK_SIZE;
+        if (ipc_handle.block_id == STRIP) {
+            message.grant.chunk_size = message.grant.size = STRIP_SIZE;
+            message.grant.offset = 2 * MIB;
+            message.grant.strict = 1;
+            message.grant.pieces = 2;
+        }
         memcpy(message.grant.uuid, "softdevice00000", 16);
     }
     size = message.head.size;
@@ -76,7 +84,7 @@ static bool answer(int fd, const struct gs_wire_open *open, uint64_t *asked)
         *asked = UINT64_MAX;
     if (kind & 4)
         fds = fuzz_fds_make(&answers);
-    else if (open->want_fd)
+    else if (open->want_fd && ipc_handle.block_id != STRIP)
         fds = fuzz_fds_make(&(struct fuzz_input){(const uint8_t *)"\1\0", 2});
     if (kind & 8)
         size = fuzz_length(&answers);
@@ -85,6 +93,34 @@ static bool answer(int fd, const struct gs_wire_open *open, uint64_t *asked)
     fuzz_send(fd, bytes, size, &fds);
     if (kind & 128)
         say_unasked(fd, asked);
+    fuzz_fds_close(&fds);
+    return !(kind & 32);
+}
+
+/* To a FETCH: often one piece after the other. False: hang up. */
+static bool give_pieces(int fd, const struct gs_wire_fetch *fetch)
+{
+    uint8_t kind = fuzz_byte(&answers);
+    struct fuzz_fds fds;
+    union gs_wire_message message;
+
+    gs_wire_start(&message, kind & 1 ? GS_WIRE_REFUSE : GS_WIRE_PIECES, fetch->head.request);
+    if (kind & 2) {
+        fuzz_fill(&answers, &message);
+    } else if (message.head.type == GS_WIRE_PIECES) {
+        message.pieces.block_id = fetch->block_id;
+        message.pieces.first = fetch->first;
+        message.pieces.count = 1;
+        message.pieces.sizes[0] = 2 * MIB;
+    }
+    fds = kind & 4 ? fuzz_fds_make(&answers)
+                   : fuzz_fds_make(&(struct fuzz_input){(const uint8_t *)"\1\0", 2});
+    if (kind & 8)
+        fuzz_damage(&answers, &message, message.head.size);
+    if (kind & 16)
+        fuzz_send(fd, &message, sizeof message.pieces, &fds);
+    fuzz_send(fd, &message, kind & 64 ? fuzz_length(&answers) % sizeof message
+              : kind & 1 && !(kind & 8) ? sizeof message.refuse : sizeof message.pieces, &fds);
     fuzz_fds_close(&fds);
     return !(kind & 32);
 }
@@ -133,10 +169,12 @@ static void serve(int fd)
             pthread_mutex_unlock(&mutex);
             return;
         }
-        if (message.head.type != GS_WIRE_OPEN)
+        if (message.head.type != GS_WIRE_OPEN && message.head.type != GS_WIRE_FETCH)
             continue;
         pthread_mutex_lock(&mutex);
-        stays = answers.left && answer(fd, &message.open, &asked);
+        stays = answers.left && (message.head.type == GS_WIRE_OPEN
+                                     ? answer(fd, &message.open, &asked)
+                                     : give_pieces(fd, &message.fetch));
         pthread_mutex_unlock(&mutex);
     }
 }
@@ -176,7 +214,9 @@ static void start(void)
 static void write_ipc_handle(unsigned block, unsigned char ret_bytes[GS_IPC_HANDLE_SIZE])
 {
     struct gs_ipc_handle ipc_handle = {
-        .block_id = block, .chunk_id = 1 + block / 2, .size = BLOCK_SIZE};
+        .block_id = block,
+        .chunk_id = block == STRIP ? 7 : 1 + block / 2,
+        .size = block == STRIP ? STRIP_SIZE : BLOCK_SIZE};
 
     memcpy(ipc_handle.instance, instance, sizeof ipc_handle.instance);
     gs_ipc_handle_write(&ipc_handle, ret_bytes);
@@ -188,7 +228,8 @@ static void look_at(struct side *side, CUdeviceptr address)
     struct gs_import_info info;
 
     CHECK(gs_share_find(side->share, address, &info) == GS_OK);
-    CHECK(info.base == address && info.size == BLOCK_SIZE);
+    CHECK((info.base == address && info.size == BLOCK_SIZE) ||
+          (info.base + 2 * MIB == address && info.size == STRIP_SIZE));
 }
 
 /* It is believed as far as it was asked, and waited for as long as it may be. */

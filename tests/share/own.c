@@ -7,12 +7,19 @@
  *                    and they keep what they have; a handle of what has gone is refused
  *   own strips       what one handle is of: neither what has no access, nor another reservation
  *   own idle         what an opener keeps for its next open is given back when the memory goes
+ *   own full         the same where the GPU is full: the program gets its memory again at once
  *   own ends         the exporter is killed, and the opener is
+ *   own churn        a thread unmaps and maps anew at random, while others open: what one gets is what
+ *                    was mapped when its handle was given out, or nothing
+ *   own broker B     with a broker (the program B) it is its process's alone all the same
+ *   own off          share.own_vmm = off: as natively
+ *   own alone        share.isolate = alone: a handle is of one piece
  *   own opener       opens, reads, writes and closes as it is told
  *
  * The library is preloaded. What is mapped, referenced and exported is asked of the software driver.
  */
 #include <dirent.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,6 +29,7 @@
 
 #include "party.h"
 #include "softcuda.h"
+#include "tests/unit/share/side.h"
 
 #define PIECE      ((size_t)2 << 20)
 #define PIECES_MAX 2000
@@ -377,6 +385,7 @@ static void check_strips(void)
     access_set(base + 2 * PIECE, PIECE, CU_MEM_ACCESS_FLAGS_PROT_NONE);
     expect("a handle of what nobody may reach",
            cuIpcGetMemHandle(&handle, base + 2 * PIECE) == CUDA_ERROR_INVALID_VALUE);
+    expect("it was not said why", times_logged("no device has access to it") == 1);
     close_there(&other, address);
     expect("a strip that lost its middle was opened",
            try_to_open(&late, whole).result == CUDA_ERROR_NOT_PERMITTED);
@@ -421,15 +430,156 @@ static void check_idle(void)
 }
 
 /* In a process of its own: shares, and waits to be killed. */
-static int exporter(void)
+static int exporter(bool a_block_too)
 {
     CUipcMemHandle handle;
 
     start_driver();
     handle = handle_of(map_all(40));
     say(PARTY_SOCKET, &handle, sizeof handle);
+    if (a_block_too) {
+        handle = handle_of(block_new());
+        say(PARTY_SOCKET, &handle, sizeof handle);
+    }
     hear_or_end(PARTY_SOCKET, &handle, 1);
     return 0;
+}
+
+/* The GPU has 128 MiB. */
+static void check_full(void)
+{
+    struct party other = party_start("opener", NULL);
+
+    for (int i = 0; i < 20; i++) {
+        CUdeviceptr base = map_all(50);
+
+        close_there(&other, open_there(&other, handle_of(base), 50 * PIECE));
+        end_all(base, 50);
+    }
+    expect("the opener failed", party_end(&other) == 0);
+}
+
+#define CHURNED 12
+#define OPENS   300
+
+static struct {
+    pthread_mutex_t lock;
+    CUcontext context;
+    CUdeviceptr base;
+    uint32_t stamps[CHURNED];
+    uint32_t last;
+    bool ends; /* atomic */
+} churn = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void *churn_pieces(void *unused)
+{
+    unsigned seed = 7;
+
+    must("cuCtxSetCurrent", cuCtxSetCurrent(churn.context));
+    while (!__atomic_load_n(&churn.ends, __ATOMIC_RELAXED)) {
+        unsigned piece = (unsigned)rand_r(&seed) % CHURNED;
+
+        pthread_mutex_lock(&churn.lock);
+        unmap(churn.base, piece, 1);
+        churn.stamps[piece] = ++churn.last;
+        map_stamped(churn.base, piece, churn.stamps[piece]);
+        pthread_mutex_unlock(&churn.lock);
+        usleep((unsigned)rand_r(&seed) % 2000); /* others come in between, or do not */
+    }
+    return NULL;
+}
+
+static void check_churn(void)
+{
+    struct party other = party_start("opener", NULL);
+    struct counts here = counts(), there = count_there(&other);
+    unsigned opened = 0, stale = 0;
+    pthread_t thread;
+
+    must("cuCtxGetCurrent", cuCtxGetCurrent(&churn.context));
+    churn.base = map_all(CHURNED);
+    for (unsigned i = 0; i < CHURNED; i++)
+        churn.stamps[i] = i + 1;
+    churn.last = CHURNED;
+    if (pthread_create(&thread, NULL, churn_pieces, NULL) != 0)
+        fail("pthread_create", errno);
+    for (unsigned i = 0; i < OPENS || (opened == 0 && i < 100 * OPENS); i++) {
+        uint32_t stamps[CHURNED];
+        CUipcMemHandle handle;
+        struct answer answer;
+
+        pthread_mutex_lock(&churn.lock);
+        handle = handle_of(churn.base);
+        memcpy(stamps, churn.stamps, sizeof stamps);
+        pthread_mutex_unlock(&churn.lock);
+        answer = try_to_open(&other, handle);
+        stale += answer.result == CUDA_ERROR_NOT_PERMITTED;
+        if (answer.result != 0 && answer.result != CUDA_ERROR_NOT_PERMITTED)
+            fail("cuIpcOpenMemHandle there", answer.result);
+        for (unsigned piece = 0; answer.result == 0 && piece < CHURNED; piece++)
+            if (read_there(&other, answer.address + piece * PIECE) != stamps[piece])
+                fail("what was opened is not what was shared, in piece", (int)piece);
+        if (answer.result == 0)
+            close_there(&other, answer.address);
+        opened += answer.result == 0;
+    }
+    __atomic_store_n(&churn.ends, true, __ATOMIC_RELAXED);
+    pthread_join(thread, NULL);
+    printf("%u opened, %u stale\n", opened, stale);
+    expect("nothing could be opened", opened > 0);
+    end_all(churn.base, CHURNED);
+    here.descriptors = OWN;
+    expect("the exporter keeps something", AWAIT(no_more(here)));
+    expect("the opener keeps something", AWAIT(no_more_there(&other, there)));
+    expect("the opener failed", party_end(&other) == 0);
+}
+
+/* A block of cuMemAlloc outlives its process there, what it mapped does not. */
+static void check_broker(const char *program)
+{
+    pid_t broker = broker_start(program);
+    struct party killed = party_start("exporter", "block"), other = party_start("opener", NULL);
+    CUipcMemHandle own, block;
+    uint64_t address;
+
+    hear(killed.socket, &own, sizeof own);
+    hear(killed.socket, &block, sizeof block);
+    address = open_there(&other, own, 40 * PIECE);
+    expect("the broker has not the block alone",
+           AWAIT(side_broker_published(surroundings_folder) == 1));
+    party_kill(&killed);
+    expect("what is open has gone", read_there(&other, address + 39 * PIECE) == 40);
+    close_there(&other, address);
+    expect("the opener failed", party_end(&other) == 0);
+    other = party_start("opener", NULL);
+    expect("a block of a killed process", AWAIT(try_to_open(&other, block).result == 0));
+    expect("what a killed process mapped was opened", try_to_open(&other, own).result != 0);
+    expect("the opener failed", party_end(&other) == 0);
+    expect("the broker failed", broker_end(broker));
+}
+
+static void check_off(void)
+{
+    CUdeviceptr base = map_all(2);
+    CUipcMemHandle handle;
+
+    expect("it is shared", cuIpcGetMemHandle(&handle, base) == CUDA_ERROR_INVALID_VALUE);
+    end_all(base, 2);
+}
+
+static void check_alone(void)
+{
+    struct party other = party_start("opener", NULL);
+    CUdeviceptr base = map_all(3);
+    uint64_t middle = open_there(&other, handle_of(base + PIECE), PIECE);
+
+    expect("another piece", read_there(&other, middle) == 2);
+    close_there(&other, middle);
+    unmap(base, 0, 1); /* not of what the handle is of */
+    close_there(&other, open_there(&other, handle_of(base + PIECE), PIECE));
+    unmap(base, 1, 2);
+    must("cuMemAddressFree", cuMemAddressFree(base, 3 * PIECE));
+    expect("the opener failed", party_end(&other) == 0);
 }
 
 static void check_ends(void)
@@ -468,11 +618,18 @@ int main(int argc, char **argv)
     if (!strcmp(how, "opener"))
         return opener();
     if (!strcmp(how, "exporter"))
-        return exporter();
+        return exporter(argc > 2);
     surroundings_new();
     setenv("GPUSHIM_SHARE_DIR", surroundings_folder, 1);
-    if (strcmp(how, "idle"))
-        setenv("GPUSHIM_SHARE_IDLE", "0", 1);
+    setenv("GPUSHIM_SHARE_IDLE", !strcmp(how, "idle") || !strcmp(how, "full") ? "60 min" : "0", 1);
+    if (!strcmp(how, "strips"))
+        setenv("GPUSHIM_LOG", "debug", 1);
+    if (!strcmp(how, "off"))
+        setenv("GPUSHIM_SHARE_OWN_VMM", "off", 1);
+    if (!strcmp(how, "alone"))
+        setenv("GPUSHIM_SHARE_ISOLATE", "alone", 1);
+    if (!strcmp(how, "broker"))
+        setenv("GPUSHIM_SHARE_STRATEGY", "broker", 1);
     getrlimit(RLIMIT_NOFILE, &limit);
     if (limit.rlim_max < 2 * PIECES_MAX)
         skip("the hard limit of descriptors (ulimit -Hn) leaves the software driver's memory no room");
@@ -490,6 +647,16 @@ int main(int argc, char **argv)
         check_idle();
     else if (!strcmp(how, "ends"))
         check_ends();
+    else if (!strcmp(how, "full"))
+        check_full();
+    else if (!strcmp(how, "churn"))
+        check_churn();
+    else if (!strcmp(how, "broker") && argc == 3)
+        check_broker(argv[2]);
+    else if (!strcmp(how, "off"))
+        check_off();
+    else if (!strcmp(how, "alone"))
+        check_alone();
     else
         fail("what is to be shown", argc);
     printf("ok\n");

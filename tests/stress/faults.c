@@ -1,6 +1,6 @@
 /*
- * Each driver call failing in turn: a program that allocates, frees, shares, opens, trims, captures
- * and destroys a context is run again and again, and each time another one of all the driver calls
+ * Each driver call failing in turn: a program that allocates, frees, maps memory of its own, shares,
+ * opens, trims, captures and destroys a context is run again and again, and each time another one of all the driver calls
  * that it and the library make fails. Whatever it was, afterwards every block that is live can be
  * freed, once; the figures of memory are what they were at the beginning; and with the context
  * everything goes back to the driver.
@@ -29,6 +29,7 @@
 
 #define MIB ((size_t)1 << 20)
 #define BLOCKS 64
+#define OWN_PIECES 3
 #define RUN_SECONDS 60
 #define BACK_MS 15000 /* until all memory is back: other processes' leases end meanwhile */
 
@@ -72,7 +73,27 @@ static bool hear(int socket, void *data, size_t size)
     return recv(socket, data, size, MSG_WAITALL) == (ssize_t)size;
 }
 
-/* Shares one block; opens, touches and closes each one whose handle it is told. */
+/* Maps memory of its own; its pieces. */
+static CUdeviceptr own_pieces(CUdevice device)
+{
+    const CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = here};
+    CUmemAccessDesc access = {.location = here, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle made;
+    CUdeviceptr base;
+
+    MUST(cuMemAddressReserve(&base, OWN_PIECES * 2 * MIB, 0, 0, 0));
+    for (int i = 0; i < OWN_PIECES; i++) {
+        MUST(cuMemCreate(&made, 2 * MIB, &prop, 0));
+        MUST(cuMemMap(base + (size_t)i * 2 * MIB, 2 * MIB, 0, made, 0));
+        MUST(cuMemRelease(made));
+    }
+    MUST(cuMemSetAccess(base, OWN_PIECES * 2 * MIB, &access, 1));
+    return base;
+}
+
+/* Shares one block, and memory that it maps itself; opens, touches and closes each one whose handle it
+ * is told. */
 static void peer(int socket)
 {
     CUipcMemHandle handle;
@@ -87,6 +108,8 @@ static void peer(int socket)
     MUST(cuCtxSetCurrent(context));
     MUST(cuMemAlloc(&own, 64 << 10));
     MUST(cuIpcGetMemHandle(&handle, own));
+    tell(socket, &handle, sizeof handle);
+    MUST(cuIpcGetMemHandle(&handle, own_pieces(device)));
     tell(socket, &handle, sizeof handle);
     while (hear(socket, &handle, sizeof handle)) {
         char done = 0;
@@ -160,6 +183,45 @@ static void share(struct run *run)
             wrong("the other process has ended", 0, 0);
         release(run, 1);
     }
+}
+
+/* One that fails now goes when nothing fails any more. */
+#define MUST_END(call)                                                                             \
+    do {                                                                                           \
+        if ((call) != CUDA_SUCCESS) {                                                              \
+            softcuda_reset();                                                                      \
+            MUST(call);                                                                            \
+        }                                                                                          \
+    } while (0)
+
+/* Memory that the program makes and maps itself, shared as any other. */
+static void own(struct run *run)
+{
+    const CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = run->device};
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = here};
+    CUmemAccessDesc access = {.location = here, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle made;
+    CUipcMemHandle handle;
+    size_t mapped = 0;
+    CUdeviceptr base;
+    char done;
+
+    if (cuMemAddressReserve(&base, OWN_PIECES * 2 * MIB, 0, 0, 0) != CUDA_SUCCESS)
+        return;
+    for (int i = 0; i < OWN_PIECES; i++) {
+        if (cuMemCreate(&made, 2 * MIB, &prop, 0) != CUDA_SUCCESS)
+            break;
+        if (cuMemMap(base + mapped, 2 * MIB, 0, made, 0) == CUDA_SUCCESS)
+            mapped += 2 * MIB;
+        MUST_END(cuMemRelease(made));
+    }
+    if (mapped > 0 && cuMemSetAccess(base, mapped, &access, 1) == CUDA_SUCCESS &&
+        cuIpcGetMemHandle(&handle, base) == CUDA_SUCCESS &&
+        (!tell(run->peer, &handle, sizeof handle) || !hear(run->peer, &done, 1)))
+        wrong("the other process has ended", 0, 0);
+    if (mapped > 0)
+        MUST_END(cuMemUnmap(base, mapped));
+    MUST_END(cuMemAddressFree(base, OWN_PIECES * 2 * MIB));
 }
 
 static void import(const CUipcMemHandle *handle)
@@ -289,7 +351,9 @@ static bool is_clear(const struct softcuda_census *census)
 {
     unsigned most = was_not_taken_back();
 
-    return census->handles <= most && census->mappings <= most && census->reservations <= most &&
+    /* What is mapped in pieces is unmapped by one call. */
+    return census->handles <= most && census->mappings <= most * OWN_PIECES &&
+           census->reservations <= most &&
            census->device_bytes <= most * 32 * MIB;
 }
 
@@ -335,11 +399,11 @@ static void account(struct run *run, size_t free_before)
 static unsigned long steps(int peer_socket, unsigned long nth, CUresult error)
 {
     struct run run = {.peer = peer_socket};
-    CUipcMemHandle theirs;
+    CUipcMemHandle theirs[2];
     unsigned long calls;
     size_t before;
 
-    if (!hear(peer_socket, &theirs, sizeof theirs))
+    if (!hear(peer_socket, theirs, sizeof theirs))
         wrong("the other process has not started", 0, 0);
     MUST(cuInit(0));
     MUST(cuDeviceGet(&run.device, 0));
@@ -352,7 +416,9 @@ static unsigned long steps(int peer_socket, unsigned long nth, CUresult error)
         wrong("the software driver takes no order", 0, 0);
     many(&run);
     share(&run);
-    import(&theirs);
+    own(&run);
+    import(&theirs[0]);
+    import(&theirs[1]);
     ask(&run);
     capture(&run);
     visit(&run);

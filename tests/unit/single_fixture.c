@@ -47,7 +47,7 @@ unsigned lone_others(struct single_fixture *f, CUdeviceptr address, unsigned val
 
 uint64_t lone_stream(struct single_fixture *f)
 {
-    return gs_core_single(f->base.core)->stream;
+    return gs_single_state(gs_core_single(f->base.core));
 }
 
 CUdeviceptr lone_reused_behind(struct single_fixture *f, uint64_t delay_ns)

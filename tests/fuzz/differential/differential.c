@@ -25,6 +25,7 @@ const char *const kind_names[KINDS] = {"plain",   "pitched", "async",      "pool
 
 const char *const limit_texts[LIMITS] = {
     [LIMIT_IPC_OF_ALL] = "Stream-ordered memory has IPC handles",
+    [LIMIT_IPC_OF_OWN] = "Memory that a program makes and maps itself",
     [LIMIT_FAR] = "Stream-ordered memory is reached from another GPU",
     [LIMIT_USED] = "does not count stream-ordered memory that `cudaFree` freed",
     [LIMIT_OPENED] = "Memory opened from another process is filled, and has an address range, in every context",

@@ -378,6 +378,10 @@ static void attribute(struct block *block, CUpointer_attribute which, size_t off
         LIMIT(LIMIT_IPC_OF_ALL, cuPointerGetAttribute, &value, which, block->ptr);
         return;
     }
+    if (block->kind == VMM && which == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE) {
+        LIMIT(LIMIT_IPC_OF_OWN, cuPointerGetAttribute, &value, which, block->ptr);
+        return;
+    }
     if (which == CU_POINTER_ATTRIBUTE_ACCESS_FLAGS && is_far(block)) {
         LIMIT(LIMIT_FAR, cuPointerGetAttribute, &value, which, block->ptr);
         return;

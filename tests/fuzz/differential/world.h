@@ -143,7 +143,8 @@ CUresult not_compared(CUresult result, unsigned limit);
  * limit. */
 #define LIMIT(limit, call, ...) (about(#call), not_compared(call(__VA_ARGS__), limit))
 
-enum limit { LIMIT_IPC_OF_ALL, LIMIT_RDMA, LIMIT_FAR, LIMIT_USED, LIMIT_OPENED, LIMITS };
+enum limit { LIMIT_IPC_OF_ALL, LIMIT_IPC_OF_OWN, LIMIT_RDMA, LIMIT_FAR, LIMIT_USED, LIMIT_OPENED,
+             LIMITS };
 extern const char *const limit_texts[LIMITS]; /* words of shim/README.md */
 
 /* Prints a hash of memory of the host. */

@@ -109,10 +109,12 @@ Test(fence, a_capture_begins_when_nobody_records, .timeout = 60)
     fixture_start(&f);
     marking.context = f.context;
     gs_fence_pool_init(fixture_fences(&f), &marking.pool, f.context, NULL);
-    before = softcuda_calls("cuCtxRecordEvent");
-    cr_assert_eq(softcuda_delay("cuCtxRecordEvent", 300000), 0);
+    fixture_tells(&f, CU_STREAM_LEGACY);
+    marking.pool.line->legacy_too = true;
+    before = softcuda_calls(fixture_recording_call());
+    cr_assert_eq(softcuda_delay(fixture_recording_call(), 300000), 0);
     cr_assert_eq(pthread_create(&thread, NULL, make_mark, &marking), 0);
-    while (softcuda_calls("cuCtxRecordEvent") == before)
+    while (softcuda_calls(fixture_recording_call()) == before)
         sched_yield();
     MUST(gs_fences_capture_begin(fixture_fences(&f), 8, f.context));
     cr_assert_not(__atomic_load_n(&marking.pool.line->taken, __ATOMIC_SEQ_CST));
@@ -138,14 +140,17 @@ Test(fence, events_are_used_again_and_go_with_the_last_user, .timeout = 60)
     struct gs_fence fence = {0};
     struct fixture f;
     unsigned before;
+    CUstream stream;
 
     fixture_options(&f);
     fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    fixture_tells(&f, stream);
     before = events();
     gs_fence_pool_init(fixture_fences(&f), &pool, f.context, NULL);
     gs_fence_pool_init(fixture_fences(&f), &other, f.context, &pool);
     for (int i = 0; i < 20; i++) {
-        cr_assert_eq(softcuda_fail("cuCtxRecordEvent", 1, CUDA_ERROR_OUT_OF_MEMORY), 0);
+        cr_assert_eq(softcuda_fail(fixture_recording_call(), 1, CUDA_ERROR_OUT_OF_MEMORY), 0);
         cr_assert_eq(gs_fence_mark(&pool, &fence), CUDA_ERROR_OUT_OF_MEMORY);
     }
     cr_assert_leq(events(), before + 1);
@@ -159,6 +164,7 @@ Test(fence, events_are_used_again_and_go_with_the_last_user, .timeout = 60)
     cr_assert_gt(events(), before);
     gs_fence_pool_destroy(&other);
     cr_assert_eq(events(), before);
+    MUST(cuStreamDestroy(stream));
     fixture_end(&f);
 }
 

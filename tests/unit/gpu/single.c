@@ -140,7 +140,7 @@ Test(single, a_stream_that_cannot_wait_keeps_no_other_thread, .timeout = 60)
     while (softcuda_calls("cuStreamWaitEvent") == 0)
         nanosleep(&moment, NULL);
     gs_single_submits(gs_core_single(f.base.core), f.a);
-    gs_single_stalls(gs_core_single(f.base.core));
+    gs_single_stalls(gs_core_single(f.base.core), NULL);
     softcuda_hold(0);
     pthread_join(thread, NULL);
     cr_assert_eq(lone_stream(&f), GS_SINGLE_MULTI);
@@ -152,7 +152,7 @@ Test(single, a_stream_that_cannot_wait_keeps_no_other_thread, .timeout = 60)
  * for that. */
 Test(single, a_second_stream_comes_behind_where_memory_is_out)
 {
-    static const char *const calls[] = {"cuEventCreate", "cuCtxRecordEvent"};
+    const char *const calls[] = {"cuEventCreate", fixture_recording_call()};
     struct single_fixture f;
 
     for (size_t i = 0; i < 2; i++) {
@@ -192,15 +192,15 @@ static void ends_for_want_of_a_mark(const char *call, void (*submit)(struct sing
 
 static void stalls(struct single_fixture *f)
 {
-    gs_single_stalls(gs_core_single(f->base.core));
+    gs_single_stalls(gs_core_single(f->base.core), NULL);
 }
 
 /* What is submitted without a mark before it may never end, and others would wait for it. */
 Test(single, a_mark_that_cannot_be_made_ends_it)
 {
     ends_for_want_of_a_mark("cuEventCreate", lone_submits_on_a);
-    ends_for_want_of_a_mark("cuCtxRecordEvent", lone_submits_on_a);
-    ends_for_want_of_a_mark("cuCtxRecordEvent", stalls);
+    ends_for_want_of_a_mark(fixture_recording_call(), lone_submits_on_a);
+    ends_for_want_of_a_mark(fixture_recording_call(), stalls);
 }
 
 /* Who has the memory that the driver lacks for an event may be the one that waits. */
@@ -329,7 +329,7 @@ Test(single, nothing_overtakes_the_work_on_what_was_freed)
         if (i == 1)
             gs_core_touches(f.base.core, f.b, other, 0);
         if (i == 2)
-            gs_single_stalls(single);
+            gs_single_stalls(single, NULL);
         if (i == 3)
             gs_core_context_stays(f.base.core, f.base.context,
                                   gs_core_context_detach(f.base.core, f.base.context));
@@ -386,7 +386,7 @@ static void keeps_nobody(bool is_work, bool elsewhere)
     if (is_work)
         gs_single_submits(gs_core_single(f.base.core), f.a);
     else
-        gs_single_stalls(gs_core_single(f.base.core));
+        gs_single_stalls(gs_core_single(f.base.core), NULL);
     MUST(cuLaunchHostFunc(elsewhere ? other : f.a, wait_for_post, &end));
     lone_fill(&f, f.b, block, 2, 0);
     MUST(cuStreamSynchronize(f.b));

@@ -247,6 +247,7 @@ static struct gs_context *detach_under_a_wait(struct call *call, pthread_t *ret_
     MUST(gs_core_alloc(call->f->core, 8 * MIB, &call->block));
     MUST(cuStreamCreate(&call->stream, CU_STREAM_NON_BLOCKING));
     softcuda_hold(1);
+    fixture_tells(call->f, call->stream);
     MUST(cuMemsetD8Async(call->block, 1, 4096, call->stream));
     MUST(gs_core_free(call->f->core, call->block));
     asked = softcuda_calls("cuEventQuery");
@@ -520,7 +521,8 @@ Test(lifetime, there_is_a_mode_without_rdma)
     softcuda_without("");
 }
 
-Test(lifetime, without_context_events_a_free_waits)
+/* The call is there and does not work, which the first context says. */
+Test(lifetime, without_context_events_a_free_waits_where_work_is_not_seen)
 {
     struct fixture f;
     CUdeviceptr block, address;
@@ -531,6 +533,16 @@ Test(lifetime, without_context_events_a_free_waits)
     fixture_start(&f);
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(gs_core_alloc(f.core, 4096, &block));
+    softcuda_hold(1);
+    fixture_spin_fill(&f, stream, block, 1, 1, 0);
+    MUST(gs_core_free(f.core, block));
+    cr_assert_eq(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+    softcuda_hold(0);
+    MUST(gs_core_alloc_async(f.core, 4096, NULL, stream, &address));
+    MUST(gs_core_free_async(f.core, address, stream));
+    MUST(cuStreamSynchronize(stream));
+    MUST(gs_core_alloc(f.core, 4096, &block));
+    gs_single_unseen(gs_core_single(f.core), "a test");
     fixture_spin_fill(&f, stream, block, 1, 1, 100000000);
     MUST(gs_core_free(f.core, block));
     cr_assert_eq(cuStreamQuery(stream), CUDA_SUCCESS);

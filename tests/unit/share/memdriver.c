@@ -1,8 +1,10 @@
-/* A driver on memfds (memdriver.h). A handle is a memfd, a mapping is of its whole length. */
+/* A driver on memfds (memdriver.h). A handle is a memfd, a mapping is of its whole length; where each
+ * lies is noted in a table, with the handle that it was made with. */
 #include "memdriver.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -17,6 +19,49 @@ static struct {
     CUresult export_result;
     unsigned export_delay, exports, maps, mapped;
 } state;
+
+static struct {
+    pthread_mutex_t lock;
+    struct mapping {
+        CUdeviceptr address;
+        CUmemGenericAllocationHandle handle;
+        struct mapping *next;
+    } *first;
+} mappings = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static bool note_mapping(CUdeviceptr address, CUmemGenericAllocationHandle handle)
+{
+    struct mapping *mapping = malloc(sizeof *mapping);
+
+    if (!mapping)
+        return false;
+    pthread_mutex_lock(&mappings.lock);
+    *mapping = (struct mapping){address, handle, mappings.first};
+    mappings.first = mapping;
+    pthread_mutex_unlock(&mappings.lock);
+    return true;
+}
+
+/* How many there were in the range. */
+static int forget_mappings(CUdeviceptr address, size_t size)
+{
+    int count = 0;
+
+    pthread_mutex_lock(&mappings.lock);
+    for (struct mapping **link = &mappings.first; *link;) {
+        struct mapping *mapping = *link;
+
+        if (mapping->address - address >= size) {
+            link = &mapping->next;
+            continue;
+        }
+        *link = mapping->next;
+        free(mapping);
+        count++;
+    }
+    pthread_mutex_unlock(&mappings.lock);
+    return count;
+}
 
 void memdriver_hold(bool held)
 {
@@ -118,6 +163,19 @@ static CUresult mem_import(CUmemGenericAllocationHandle *handle, void *shareable
     return adopt(fcntl((int)(uintptr_t)shareable, F_DUPFD_CLOEXEC, 0), handle);
 }
 
+/* Of a handle that is still referenced; as this driver has it, one more is another number. */
+static CUresult mem_retain(CUmemGenericAllocationHandle *handle, void *address)
+{
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+
+    pthread_mutex_lock(&mappings.lock);
+    for (const struct mapping *mapping = mappings.first; mapping; mapping = mapping->next)
+        if (mapping->address == (uintptr_t)address)
+            result = adopt(fcntl(fd_of(mapping->handle), F_DUPFD_CLOEXEC, 0), handle);
+    pthread_mutex_unlock(&mappings.lock);
+    return result;
+}
+
 static CUresult mem_address_reserve(CUdeviceptr *address, size_t size, size_t alignment,
                                     CUdeviceptr hint, unsigned long long flags)
 {
@@ -152,7 +210,8 @@ static CUresult mem_map(CUdeviceptr address, size_t size, size_t offset,
     if (fstat(fd_of(handle), &info) != 0 || (size_t)info.st_size != size)
         return CUDA_ERROR_INVALID_VALUE;
     if (mmap((void *)(uintptr_t)address, size, PROT_NONE, MAP_SHARED | MAP_FIXED, fd_of(handle),
-             0) == MAP_FAILED)
+             0) == MAP_FAILED ||
+        !note_mapping(address, handle))
         return CUDA_ERROR_OUT_OF_MEMORY;
     __atomic_add_fetch(&state.maps, 1, __ATOMIC_SEQ_CST);
     __atomic_add_fetch(&state.mapped, 1, __ATOMIC_SEQ_CST);
@@ -162,8 +221,10 @@ static CUresult mem_map(CUdeviceptr address, size_t size, size_t offset,
 
 static CUresult mem_unmap(CUdeviceptr address, size_t size)
 {
-    count(-1);
-    __atomic_sub_fetch(&state.mapped, 1, __ATOMIC_SEQ_CST);
+    int mapped = forget_mappings(address, size);
+
+    count(-mapped);
+    __atomic_sub_fetch(&state.mapped, mapped, __ATOMIC_SEQ_CST);
     mmap((void *)(uintptr_t)address, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
          0);
     return CUDA_SUCCESS;
@@ -239,5 +300,6 @@ void memdriver_fill(struct gs_driver *ret_driver)
         .mem_set_access = mem_set_access,
         .mem_export = mem_export,
         .mem_import = mem_import,
+        .mem_retain = mem_retain,
     };
 }

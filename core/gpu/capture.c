@@ -1,0 +1,81 @@
+/* Open captures (core/gpu/fence.h): they forbid events, and wait for who is about to record one. */
+#include "core/gpu/line.h"
+
+#include <sched.h>
+#include <stdlib.h>
+
+static void set_count(struct gs_fences *fences, unsigned count)
+{
+    __atomic_store_n(&fences->captures, count, __ATOMIC_SEQ_CST);
+}
+
+/* Called with the lock held, after the count was raised: whoever takes a line from here on sees it.
+ * No driver call that is waited for blocks. */
+static void wait_for_lines_locked(struct gs_fences *fences)
+{
+    gs_lock_assert_held(&fences->lock);
+    for (struct gs_fence_line *line = fences->lines; line; line = line->next)
+        while (__atomic_load_n(&line->taken, __ATOMIC_SEQ_CST))
+            sched_yield();
+}
+
+gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key, CUcontext context)
+{
+    gs_status status = GS_OK;
+
+    gs_lock_take(&fences->lock);
+    if (fences->captures == fences->room) {
+        unsigned room = fences->room + 16;
+        struct gs_capture *grown = realloc(fences->capture, room * sizeof *grown);
+
+        if (grown) {
+            fences->capture = grown;
+            fences->room = room;
+        } else {
+            status = GS_NO_HOST_MEMORY;
+        }
+    }
+    if (status == GS_OK) {
+        fences->capture[fences->captures] = (struct gs_capture){stream_key, context};
+        set_count(fences, fences->captures + 1);
+        wait_for_lines_locked(fences);
+    }
+    gs_lock_release(&fences->lock);
+    if (status == GS_OK && fences->tells)
+        gs_fences_await_waits(fences);
+    return status;
+}
+
+static void capture_remove_locked(struct gs_fences *fences, unsigned i)
+{
+    gs_lock_assert_held(&fences->lock);
+    fences->capture[i] = fences->capture[fences->captures - 1];
+    set_count(fences, fences->captures - 1);
+}
+
+void gs_fences_capture_end(struct gs_fences *fences, uint64_t stream_key)
+{
+    gs_lock_take(&fences->lock);
+    for (unsigned i = 0; i < fences->captures; i++)
+        if (fences->capture[i].stream == stream_key) {
+            capture_remove_locked(fences, i);
+            break;
+        }
+    gs_lock_release(&fences->lock);
+}
+
+void gs_fences_capture_context_gone(struct gs_fences *fences, CUcontext context)
+{
+    gs_lock_take(&fences->lock);
+    for (unsigned i = fences->captures; i > 0; i--)
+        if (fences->capture[i - 1].context == context)
+            capture_remove_locked(fences, i - 1);
+    if (fences->tells)
+        gs_told_context_gone_locked(fences, context);
+    gs_lock_release(&fences->lock);
+}
+
+bool gs_fences_capturing(struct gs_fences *fences)
+{
+    return __atomic_load_n(&fences->captures, __ATOMIC_RELAXED) > 0;
+}

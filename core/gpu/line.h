@@ -1,0 +1,51 @@
+/*
+ * Lines of events (core/gpu/fence.h), as the files of core/gpu see them: fence.c has those of
+ * drivers with cuCtxRecordEvent, where an event is one; told_line.c those of others, where it is a
+ * set (core/gpu/told.h).
+ */
+#ifndef GS_CORE_GPU_LINE_H
+#define GS_CORE_GPU_LINE_H
+
+#include "core/gpu/fence.h"
+
+/* A thread's default stream that a thread never asked the key of. */
+#define GS_NO_THREAD 2
+
+/* Waits for who has it: who is in one call of the driver that does not wait for the GPU. */
+void gs_line_take(struct gs_fence_line *line);
+void gs_line_release(struct gs_fence_line *line);
+/* The same while no capture is open and the context is not about to go; not taken otherwise. */
+gs_status gs_line_enter(struct gs_fence_line *line);
+
+/* With the line taken: a spare event, or a new one; back to the spare ones. */
+gs_status gs_line_event_take(struct gs_fence_line *line, struct gs_fence_event **ret);
+void gs_line_event_give(struct gs_fence_line *line, struct gs_fence_event *event);
+
+/* Whether its events are sets. */
+static inline bool gs_line_tells(const struct gs_fence_line *line)
+{
+    return !line->of_stream && line->fences->tells;
+}
+
+/* With the line taken, and no capture open: the next set. As record() of fence.c. */
+gs_status gs_told_record(struct gs_fence_line *line, const struct gs_fence_pool *pool);
+/* The same: takes out what has passed, up to the fence; GS_OK: the fence has. */
+gs_status gs_told_advance(struct gs_fence_line *line, const struct gs_fence *fence);
+/* The same: the stream's work from now on waits for a fence. */
+bool gs_told_order(struct gs_fence_line *line, const struct gs_fence *fence, CUstream stream);
+/* The same: what sets lack of this thread is recorded. */
+void gs_told_serve(struct gs_fence_line *line);
+/* With the line taken, and the lock of `fences` held: the stream goes, or its thread will not come by
+ * for long. It has its event now, and what sets lack of it. */
+void gs_told_leave(struct gs_fence_line *line, struct gs_told_stream *stream);
+/* With the line taken: what it lacks of a thread that ends is lacking for good; of all. */
+void gs_told_orphan(struct gs_fence_line *line, uint64_t own);
+void gs_told_line_over(struct gs_fence_line *line);
+
+/* Waits for all work of the line's context, where sets lack something: as long as that takes, which
+ * is what the driver's own free does. False: there is nothing to wait for, or it cannot be. */
+bool gs_told_synchronize(struct gs_fence_line *line);
+/* A capture is counted: waits for who is at that. */
+void gs_fences_await_waits(struct gs_fences *fences);
+
+#endif
