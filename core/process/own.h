@@ -80,6 +80,7 @@ struct gs_own {
     struct gs_own_export *exports;
     uint64_t changes; /* counts what may have changed a strip */
     uint64_t strips;  /* made so far */
+    bool adds;        /* atomic: some memory has, or had, descriptors that were not asked for */
     bool isolates;    /* each piece is a strip by itself: a handle gives nobody its neighbours */
     struct gs_share *share;
 };
@@ -104,6 +105,11 @@ void gs_own_released(struct gs_own *own, struct gs_own_handle *handle, bool done
 /* Whether the program did not ask for the descriptors that the handle, or what is mapped there, has. */
 bool gs_own_is_added(struct gs_own *own, CUmemGenericAllocationHandle handle);
 bool gs_own_is_added_at(struct gs_own *own, CUdeviceptr address);
+/* False: of no memory; without a lock. */
+static inline bool gs_own_adds(const struct gs_own *own)
+{
+    return own && __atomic_load_n(&own->adds, __ATOMIC_RELAXED);
+}
 
 /* For own.c. The handle of that number, or NULL; it is known again; nothing of it is left, perhaps, and
  * then it is freed where no call is at it. The reservation that covers an address, or NULL. */

@@ -59,6 +59,8 @@ void gs_own_made(struct gs_own *own, CUmemGenericAllocationHandle handle,
         made->handle = handle;
         made->memory = *memory;
         made->references = 1;
+        if (memory->added)
+            __atomic_store_n(&own->adds, true, __ATOMIC_RELAXED);
         gs_own_know_locked(own, made);
         if (!made->known)
             free(made);

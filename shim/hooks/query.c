@@ -122,18 +122,12 @@ static void note_tokens(CUpointer_attribute attribute)
  */
 static void answer_of_own(CUpointer_attribute attribute, void *data, CUdeviceptr ptr)
 {
+    struct gs_own *own = gs_core_own(gs_core);
     CUmemAllocationHandleType types;
-    struct gs_own *own;
 
-    if (attribute != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES &&
-        attribute != CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE)
-        return;
-    own = gs_core_own(gs_core);
-    if (own && attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
-        gs_own_is_shared_at(own, ptr))
+    if (attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE && gs_own_is_shared_at(own, ptr))
         *(unsigned char *)data = 1; /* the driver has written one byte, or more */
-    if (!own || attribute != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES ||
-        !gs_own_is_added_at(own, ptr))
+    if (attribute != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES || !gs_own_is_added_at(own, ptr))
         return;
     memcpy(&types, data, sizeof types);
     types = (CUmemAllocationHandleType)((unsigned)types &
@@ -152,7 +146,7 @@ GS_HOOK CUresult CUDAAPI cuPointerGetAttribute(void *data, CUpointer_attribute a
         return gs_real.cuPointerGetAttribute(data, attribute, ptr);
     if (!gs_ours(ptr)) {
         result = gs_real.cuPointerGetAttribute(data, attribute, ptr);
-        if (result == CUDA_SUCCESS)
+        if (result == CUDA_SUCCESS && gs_own_adds(gs_core_own(gs_core)))
             answer_of_own(attribute, data, ptr);
         return result;
     }
@@ -177,8 +171,9 @@ GS_HOOK CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes,
         return gs_real.cuPointerGetAttributes(numAttributes, attributes, data, ptr);
     if (!gs_ours(ptr)) {
         result = gs_real.cuPointerGetAttributes(numAttributes, attributes, data, ptr);
-        for (unsigned int i = 0; result == CUDA_SUCCESS && i < numAttributes; i++)
-            answer_of_own(attributes[i], data[i], ptr);
+        if (result == CUDA_SUCCESS && gs_own_adds(gs_core_own(gs_core)))
+            for (unsigned int i = 0; i < numAttributes; i++)
+                answer_of_own(attributes[i], data[i], ptr);
         return result;
     }
     GS_KEEP_ERRNO;
