@@ -164,7 +164,9 @@ def prove_refusals(publisher):
 
 def prove_reader(folder, publisher):
     reader = start(folder)
-    do(publisher, 'assert cuda.cuMemsetD8_v2(held[0], 9, ctypes.c_size_t(8 << 20)) == 0')
+    # A fill is only submitted when it returns.
+    do(publisher, 'assert cuda.cuMemsetD8_v2(held[0], 9, ctypes.c_size_t(8 << 20)) == 0; '
+                  'assert cuda.cuCtxSynchronize() == 0')
     reader.do('open ' + do(reader, 'print(bytes(look_up(b"a")[1].handle).hex())'))
     said = do(reader, 'byte = ctypes.c_ubyte(0); '
                       'assert cuda.cuMemcpyDtoH_v2(ctypes.byref(byte), opened[0], ctypes.c_size_t(1)) == 0; print(byte.value)')
