@@ -120,14 +120,12 @@ static void note_tokens(CUpointer_attribute attribute)
  * they are why it can be shared by CUDA IPC, that is. (Memory of which it asked for descriptors it may
  * share by them, and takes this for the way that the driver has: that stays as it is.)
  */
-static void answer_of_own(CUpointer_attribute attribute, void *data, CUdeviceptr ptr)
+__attribute__((cold, noinline)) static void answer_of_own(CUpointer_attribute attribute, void *data,
+                                                          CUdeviceptr ptr)
 {
     CUmemAllocationHandleType types;
     struct gs_own *own;
 
-    if (attribute != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES &&
-        attribute != CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE)
-        return;
     own = gs_core_own(gs_core);
     if (own && attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
         gs_own_is_shared_at(own, ptr))
@@ -141,6 +139,12 @@ static void answer_of_own(CUpointer_attribute attribute, void *data, CUdeviceptr
     memcpy(data, &types, sizeof types);
 }
 
+static inline bool is_of_own(CUpointer_attribute attribute)
+{
+    return attribute == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES ||
+           attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
+}
+
 GS_HOOK CUresult CUDAAPI cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
                                                CUdeviceptr ptr)
 {
@@ -152,7 +156,7 @@ GS_HOOK CUresult CUDAAPI cuPointerGetAttribute(void *data, CUpointer_attribute a
         return gs_real.cuPointerGetAttribute(data, attribute, ptr);
     if (!gs_ours(ptr)) {
         result = gs_real.cuPointerGetAttribute(data, attribute, ptr);
-        if (result == CUDA_SUCCESS)
+        if (result == CUDA_SUCCESS && is_of_own(attribute))
             answer_of_own(attribute, data, ptr);
         return result;
     }
@@ -177,8 +181,11 @@ GS_HOOK CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes,
         return gs_real.cuPointerGetAttributes(numAttributes, attributes, data, ptr);
     if (!gs_ours(ptr)) {
         result = gs_real.cuPointerGetAttributes(numAttributes, attributes, data, ptr);
-        for (unsigned int i = 0; result == CUDA_SUCCESS && i < numAttributes; i++)
-            answer_of_own(attributes[i], data[i], ptr);
+        if (result != CUDA_SUCCESS)
+            return result;
+        for (unsigned int i = 0; i < numAttributes; i++)
+            if (is_of_own(attributes[i]))
+                answer_of_own(attributes[i], data[i], ptr);
         return result;
     }
     GS_KEEP_ERRNO;
