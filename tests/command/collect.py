@@ -79,7 +79,7 @@ def prove_wrong(folder, holder):
     apart.end()
     run = gpushim(folder, 'collect', str(little.pid))
     check(run.returncode == 1 and 'there is none' in run.stderr, f'one that has ended: {run}')
-    holder.process.send_signal(19)  # SIGSTOP
+    holder.stop()
     run = gpushim(folder, 'collect', 'all')
     check(run.returncode == 1 and f'pid {holder.pid} (): does not answer' in run.stdout or
           f'pid {holder.pid}' in run.stdout and 'does not answer' in run.stdout, f'one that is stopped is named: {run}')

@@ -103,7 +103,7 @@ def prove_freed(folder, holder, reader):
 
 
 def prove_stopped(folder, holder):
-    holder.process.send_signal(signal.SIGSTOP)
+    holder.stop()
     await_that(lambda: pathlib.Path(f'/proc/{holder.pid}/stat').read_text().split(')')[-1].split()[0] == 'T',
                'it stops')
     metrics, pid = export(folder), str(holder.pid)

@@ -6,7 +6,6 @@ they say where there is nobody, or somebody who does not answer.
 import ctypes
 import json
 import os
-import pathlib
 import re
 import signal
 import socket
@@ -78,7 +77,7 @@ def prove_others(folder, holder):
           f'and that it is freed: {who}')
     await_that(lambda: of(folder, holder.pid).get('limbo_bytes') == 32 * MIB,
                'what is freed and held is in limbo')
-    quiet.process.send_signal(signal.SIGSTOP)
+    quiet.stop()
     text = ''
 
     def is_marked():
@@ -116,9 +115,7 @@ def prove_many_holders(folder):
 
 
 def prove_silence(folder, holder):
-    holder.process.send_signal(signal.SIGSTOP)
-    await_that(lambda: pathlib.Path(f'/proc/{holder.pid}/stat').read_text().split(')')[-1]
-               .split()[0] == 'T', 'it stops')
+    holder.stop()
     row = of(folder, holder.pid)
     check(row.get('stopped') is True and row.get('silent') == 'does not answer',
           f'who is stopped is listed as that: {row}')

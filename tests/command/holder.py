@@ -74,6 +74,15 @@ class Holder:
             said = answer
         return said
 
+    def stop(self):
+        """All of its threads stand still when this returns."""
+        def states():
+            for thread in os.listdir(f'/proc/{self.pid}/task'):
+                with open(f'/proc/{self.pid}/task/{thread}/stat', encoding='utf-8') as file:
+                    yield file.read().rpartition(')')[2].split()[0]
+        self.process.send_signal(signal.SIGSTOP)
+        await_that(lambda: set(states()) == {'T'}, 'it stops')
+
     def end(self):
         self.process.send_signal(signal.SIGCONT)
         self.process.kill()

@@ -119,7 +119,7 @@ def prove_wrong(folder, publisher):
         check(run.returncode == 2 and 'usage: gpushim ls' in run.stderr, f'{arguments} is refused: {run}')
     check(gpushim(folder, 'ls', '--help').returncode == 0, 'help')
     check(gpushim('/nonexistent/folder', 'ls').returncode == 1, 'no folder can be had')
-    publisher.process.send_signal(signal.SIGSTOP)
+    publisher.stop()
     run = gpushim(folder, 'ls')
     check(run.returncode == 1 and f'process {publisher.pid} does not answer: its names are not listed' in run.stderr,
           f'who is stopped is named: {run}')

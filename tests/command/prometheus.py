@@ -138,7 +138,7 @@ def prove_rules(prometheus, stopped):
     await_that(lambda: rules() and all(rule['health'] == 'ok' for rule in rules().values()),
                f'Prometheus evaluates each alert: {rules()}')
     check(set(rules()) == set(CASES), f'it has them all: {set(rules())}')
-    stopped.process.send_signal(signal.SIGSTOP)
+    stopped.stop()
     await_that(lambda: [alert for alert in rules()['GpushimProcessStopped']['alerts']
                         if alert['labels']['pid'] == str(stopped.pid)], 'a stopped process is noticed')
     check(not rules()['GpushimProcessSilent']['alerts'], 'and not taken for one that does not answer')

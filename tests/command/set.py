@@ -120,7 +120,7 @@ def prove_wrong(folder, holder):
     little.end()
     fails(folder, 1, (str(little.pid), 'log=info'), 'there is none')
     apart.end()
-    holder.process.send_signal(19)  # SIGSTOP
+    holder.stop()
     fails(folder, 1, (pid, 'log=info'), 'does not answer')
     holder.process.send_signal(18)  # SIGCONT
     check(gpushim(folder, 'set', '--help').stdout.startswith('usage: gpushim set PID'), 'it helps')

@@ -61,7 +61,7 @@ def one_block(folder):
     check(f'of 3072 KiB, shared by process pid {exporter.pid}' in text and f'open in pid {first.pid}' in text, text)
     refused(folder, hex(at + 3 * MIB), 1, 'shares memory at', 'not of those that have it open')
     # It is freed and still held, by one that stands still.
-    second.process.send_signal(signal.SIGSTOP)
+    second.stop()
     exporter.do(f'free {index}')
     for what in (handle, hex(at)):
         row = blocks(folder, what)[0]
