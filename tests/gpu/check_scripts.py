@@ -5,6 +5,7 @@ prove nothing.
 import collections
 import importlib.util
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -136,6 +137,16 @@ def check_numba(folder):
     check('numba under the shim', suite.count('shim'), '2 ok, 0 skipped, 2 failing')
 
 
+def check_groups(_):
+    """run.sh runs every suite of the conformance tests, and each once."""
+    script = (HERE / 'run.sh').read_text()
+    groups = [group for name in ('quiet', 'busy')
+              for group in re.search(f"^{name}='(.*)'$", script, re.MULTILINE)[1].split('|')]
+    suites = {suite for file in (HERE.parent / 'conformance').glob('*.c')
+              for suite in re.findall(r'^Test\((\w+),', file.read_text(), re.MULTILINE)}
+    check('suites that run.sh runs', sorted(groups), sorted(suites))
+
+
 with tempfile.TemporaryDirectory() as name:
-    for case in (check_compare, check_differences, check_table, check_limited, check_numba):
+    for case in (check_groups, check_compare, check_differences, check_table, check_limited, check_numba):
         case(pathlib.Path(name))

@@ -149,8 +149,8 @@ needs_two_gpus()
 # ---- The conformance suite ----
 
 # The suites that look at the device's free memory have it to themselves.
-quiet='info|lifetime|contexts|pools|room|threads'
-busy='alloc|async|reuse|ipc|capture|vmm|process|reach|nodes|forms|other'
+quiet='info|lifetime|contexts|pools|room|threads|waits|edges'
+busy='alloc|async|reuse|ipc|capture|vmm|process|reach|nodes|forms|other|bare|between|outlives|own'
 
 # conformance_once MODE GROUP…: one log with a line "RESULT suite::test outcome" for each test and
 # the probes.
@@ -250,7 +250,7 @@ part_conformance()
 part_two_gpu()
 {
     needs_two_gpus two_gpu || return 0
-    conformance_groups 'reach|nodes|pools|info|contexts|vmm'
+    conformance_groups 'reach|nodes|pools|info|contexts|vmm|between|own'
 }
 
 # ---- Programs of this project ----
