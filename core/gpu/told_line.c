@@ -248,7 +248,8 @@ void gs_fence_legacy(struct gs_fence_pool *pool)
         if (line->context && is_due_locked(line, &told->legacy)) {
             status = (gs_status)line->fences->driver->ctx_push_current(line->context);
             if (status == GS_OK) {
-                status = mark_legacy_locked(line, line->begun + 1);
+                status = mark_legacy_locked(
+                    line, __atomic_load_n(&line->begun, __ATOMIC_RELAXED) + 1);
                 line->fences->driver->ctx_pop_current(&popped);
             }
         }
@@ -274,7 +275,7 @@ static bool is_same(const struct gs_driver *driver, const struct gs_told_stream 
 void gs_told_leave(struct gs_fence_line *line, struct gs_told_stream *stream)
 {
     struct gs_fences *fences = line->fences;
-    const uint64_t number = line->begun + 1;
+    const uint64_t number = __atomic_load_n(&line->begun, __ATOMIC_RELAXED) + 1;
     gs_status status = GS_CAPTURING;
     CUcontext popped;
 
@@ -415,7 +416,7 @@ bool gs_told_synchronize(struct gs_fence_line *line)
         return false;
     gs_line_take(line);
     context = line->context;
-    before.number = line->begun;
+    before.number = __atomic_load_n(&line->begun, __ATOMIC_SEQ_CST);
     gs_line_release(line);
     over = context && driver->ctx_push_current(context) == CUDA_SUCCESS;
     if (over) {

@@ -88,7 +88,28 @@ static void fill_farewell(struct fuzz_input *input, struct gs_wire_farewell *far
     memset(&farewell->figures, fuzz_byte(input), sizeof farewell->figures);
 }
 
-<<<<<<< HEAD
+static void fill_fetch(struct fuzz_input *input, struct gs_wire_fetch *fetch)
+{
+    uint8_t kind = fuzz_byte(input);
+
+    fetch->block_id = kind % 8;
+    fetch->first = kind & 8 ? UINT32_MAX - kind / 16 : kind / 64;
+    fetch->count = kind & 16 ? UINT32_MAX : kind / 32;
+}
+
+/* Often what fits a strip of two pieces of 2 MiB. */
+static void fill_pieces(struct fuzz_input *input, struct gs_wire_pieces *pieces)
+{
+    uint8_t kind = fuzz_byte(input);
+
+    pieces->block_id = kind & 1 ? fuzz_byte(input) % 8 : 3;
+    pieces->first = kind & 2 ? fuzz_byte(input) : 0;
+    pieces->count = kind & 4 ? fuzz_byte(input) : 1 + kind / 128;
+    for (unsigned i = 0; i < 3; i++)
+        pieces->sizes[i] = kind & 8 ? fuzz_byte(input) * UINT64_C(0x0101010101010101)
+                                    : (UINT64_C(1) + (kind >> 4) % 3) << 21;
+}
+
 /* One of few names, so that they meet each other; or none. */
 static void fill_text(struct fuzz_input *input, char *text, size_t size)
 {
@@ -122,28 +143,6 @@ static void fill_look_up(struct fuzz_input *input, struct gs_wire_look_up *find)
         fill_text(input, find->name, sizeof find->name);
     find->next = kind % 4;
     find->uid = kind / 16;
-=======
-static void fill_fetch(struct fuzz_input *input, struct gs_wire_fetch *fetch)
-{
-    uint8_t kind = fuzz_byte(input);
-
-    fetch->block_id = kind % 8;
-    fetch->first = kind & 8 ? UINT32_MAX - kind / 16 : kind / 64;
-    fetch->count = kind & 16 ? UINT32_MAX : kind / 32;
-}
-
-/* Often what fits a strip of two pieces of 2 MiB. */
-static void fill_pieces(struct fuzz_input *input, struct gs_wire_pieces *pieces)
-{
-    uint8_t kind = fuzz_byte(input);
-
-    pieces->block_id = kind & 1 ? fuzz_byte(input) % 8 : 3;
-    pieces->first = kind & 2 ? fuzz_byte(input) : 0;
-    pieces->count = kind & 4 ? fuzz_byte(input) : 1 + kind / 128;
-    for (unsigned i = 0; i < 3; i++)
-        pieces->sizes[i] = kind & 8 ? fuzz_byte(input) * UINT64_C(0x0101010101010101)
-                                    : (UINT64_C(1) + (kind >> 4) % 3) << 21;
->>>>>>> main
 }
 
 void fuzz_fill(struct fuzz_input *input, union gs_wire_message *message)
@@ -159,19 +158,16 @@ void fuzz_fill(struct fuzz_input *input, union gs_wire_message *message)
         fill_set(input, &message->set);
     else if (message->head.type == GS_WIRE_FAREWELL)
         fill_farewell(input, &message->farewell);
-<<<<<<< HEAD
+    else if (message->head.type == GS_WIRE_FETCH)
+        fill_fetch(input, &message->fetch);
+    else if (message->head.type == GS_WIRE_PIECES)
+        fill_pieces(input, &message->pieces);
     else if (message->head.type == GS_WIRE_NAME)
         fill_name(input, &message->name);
     else if (message->head.type == GS_WIRE_LOOK_UP)
         fill_look_up(input, &message->look_up);
     else if (message->head.type == GS_WIRE_UNNAME)
         fill_text(input, message->unname.name, sizeof message->unname.name);
-=======
-    else if (message->head.type == GS_WIRE_FETCH)
-        fill_fetch(input, &message->fetch);
-    else if (message->head.type == GS_WIRE_PIECES)
-        fill_pieces(input, &message->pieces);
->>>>>>> main
     else if (message->head.size == sizeof message->close) /* and of all that carry one number */
         message->close.block_id = fuzz_byte(input) % 8;
 }

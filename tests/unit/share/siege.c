@@ -9,6 +9,7 @@
  * limits would not apply, and the attackers may be other users: of this test alone, since the
  * kernel counts what is under way for each user.
  */
+#include <inttypes.h>
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <pthread.h>
@@ -193,9 +194,10 @@ static void attack_end(const struct siege_attack *attack, pid_t attacker)
     cr_assert(SIDE_WAIT((said = __atomic_load_n(&siege->said, __ATOMIC_SEQ_CST),
                          all = said | __atomic_load_n(&siege->tried, __ATOMIC_SEQ_CST),
                          (all & attack->types) == attack->types)),
-              "%s: of %x it said %x, and tried %x", attack->name, attack->types, said, all);
-    cr_assert(attack->types == 0 || (said & attack->types) != 0, "%s: of %x it said nothing",
-              attack->name, attack->types);
+              "%s: of %" PRIx64 " it said %" PRIx64 ", and tried %" PRIx64, attack->name,
+              attack->types, said, all);
+    cr_assert(attack->types == 0 || (said & attack->types) != 0,
+              "%s: of %" PRIx64 " it said nothing", attack->name, attack->types);
     cr_assert_eq(waitpid(attacker, NULL, WNOHANG), 0, "%s: it has ended by itself", attack->name);
     kill(attacker, SIGKILL);
     waitpid(attacker, NULL, 0);
