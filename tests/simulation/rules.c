@@ -101,8 +101,10 @@ void rule_granted(const struct process *process, const struct life *to, uint64_t
 
     while (block && (block->image != process->image || block->wire_id != wire_id))
         block = block->next;
-    if (block)
-        block->granted = true;
+    if (!block)
+        return;
+    block->granted = true;
+    block->granted_ns = world.now_ns;
 }
 
 /* The same memory may be mapped twice: by its exporter's word, and by one who has passed it on. */
@@ -143,7 +145,7 @@ void rule_given_back(const struct process *process, uint64_t begun_ns, uint64_t 
         const struct use *use = block->uses;
 
         if (block->image != process->image || block->state != BLOCK_LIMBO || !block->granted ||
-            block->freed_ns >= begun_ns)
+            block->freed_ns >= begun_ns || block->granted_ns >= begun_ns) /* to who opens it meanwhile */
             continue;
         while (use && was_closed(use, begun_ns))
             use = use->next;

@@ -319,6 +319,7 @@ struct block {
     /* Freed, but its own GPU work may run: nobody was asked yet whether it may go. */
     enum { BLOCK_MADE, BLOCK_LIVE, BLOCK_FREED, BLOCK_LIMBO, BLOCK_GONE } state;
     bool granted, graceless;
+    uint64_t granted_ns; /* last */
     unsigned names; /* bits: it was published under these */
     uint64_t freed_ns, gone_ns;
     struct use *uses;
