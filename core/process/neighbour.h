@@ -4,7 +4,8 @@
  * and who gives how much, how often.
  *
  * A process can be asked once it has a purge thread, which puts its socket up, and once it shares or
- * opens memory: what it keeps of others' is asked for as well. Nobody is waited for longer than a bound, and a process that does not answer is not waited for again until it does.
+ * opens memory: what it keeps of others' is asked for as well. Nobody is waited for longer than a
+ * bound, and a process that does not answer is not waited for again until it does.
  */
 #ifndef GS_CORE_PROCESS_NEIGHBOUR_H
 #define GS_CORE_PROCESS_NEIGHBOUR_H

@@ -27,6 +27,11 @@ bool ask_is_broker(const char *name);
 unsigned ask_each(const struct gs_share_options *options,
                   void (*visit)(void *arg, int directory, const char *name), void *arg,
                   char ret_reason[GS_REASON_SIZE]);
+/* The same where each visit writes an object to `json`, which becomes a list of them and ends; NULL: text is
+ * written. False, and said: it could not be written. */
+bool ask_each_listed(const struct gs_share_options *options,
+                     void (*visit)(void *arg, int directory, const char *name), void *arg,
+                     struct json *json, unsigned *ret_folders, char ret_reason[GS_REASON_SIZE]);
 /* The pid of who listens there as this process sees it; 0: it does not. */
 long ask_pid_of_listener(int fd);
 /* The same of a process that there is a pidfd of. */

@@ -279,12 +279,7 @@ int command_who(int argc, char **argv)
     if (!command_share_options(&options))
         return COMMAND_WRONG;
     listing.json = as_json ? &json : NULL;
-    if (as_json)
-        json_open(&json, NULL, '[');
-    folders = ask_each(&options, list_one, &listing, reason);
-    if (as_json)
-        json_close(&json, ']');
-    if (as_json && !json_end(&json))
+    if (!ask_each_listed(&options, list_one, &listing, as_json ? &json : NULL, &folders, reason))
         return COMMAND_WRONG;
     if (!folders)
         command_complain("%s", reason);

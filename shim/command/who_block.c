@@ -211,18 +211,13 @@ int who_block(const struct gs_wire_find *find, const char *text, bool as_json)
     }
     if (!command_share_options(&options))
         return COMMAND_WRONG;
-    if (as_json)
-        json_open(&json, NULL, '[');
-    folders = ask_each(&options, look_at, &search, reason);
-    if (as_json)
-        json_close(&json, ']');
-    if (as_json && !json_end(&json))
+    if (!ask_each_listed(&options, look_at, &search, as_json ? &json : NULL, &folders, reason))
         return COMMAND_WRONG;
     if (!folders)
         command_complain("%s", reason);
     else if (!search.found && find->by_address)
-        command_complain("no process that this user may ask shares memory at %s; an address is one of the process that "
-                         "shares it, not of those that have it open",
+        command_complain("no process that this user may ask shares memory at %s; an address is one of the "
+                         "process that shares it, not of those that have it open",
                          text);
     else if (!search.found)
         command_complain("the block of that handle has been freed and is used again, or its process has "
