@@ -182,15 +182,22 @@ gs_status gs_host_register(struct gs_share *share, void *memory, size_t size, bo
     return status == GS_OK ? GS_NOT_OFFERED : status;
 }
 
-/* The context's end ends a registration (NULL: it has). */
-void gs_host_unregister(struct gs_share *share, CUcontext context, void *memory)
+/* The context's end ends a registration (NULL: it has). False: the driver knows it still. */
+bool gs_host_unregister(struct gs_share *share, CUcontext context, void *memory)
 {
     CUcontext popped;
+    CUresult result;
 
     if (!context || share->driver->ctx_push_current(context) != CUDA_SUCCESS)
-        return;
-    share->driver->mem_host_unregister(memory);
+        return true;
+    result = share->driver->mem_host_unregister(memory);
     share->driver->ctx_pop_current(&popped);
+    if (result == CUDA_SUCCESS)
+        return true;
+    gs_log_line(&share->log, GS_LOG_WARNING,
+                "memory of the host stays registered with the driver, which does not end that: error %d",
+                (int)result);
+    return false;
 }
 
 static gs_status map_host(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
@@ -224,8 +231,8 @@ static void unmap_host(struct gs_share *share, struct gs_import *import)
 {
     void *memory = (void *)(uintptr_t)import->span.base;
 
-    gs_host_unregister(share, import->context, memory);
-    gs_memory_unmap(memory, import->span.size);
+    if (gs_host_unregister(share, import->context, memory))
+        gs_memory_unmap(memory, import->span.size); /* else its addresses are not for others */
 }
 
 /* ---- Mapping --------------------------------------------------------------------------------- */

@@ -250,7 +250,7 @@ gs_status gs_import_give(struct gs_share *share, struct gs_import *import, CUdev
 gs_status gs_import_allow(struct gs_share *share, struct gs_import *import, CUdevice device);
 /* Makes memory of the host known to the driver, in the current context; and ends that. */
 gs_status gs_host_register(struct gs_share *share, void *memory, size_t size, bool read_only);
-void gs_host_unregister(struct gs_share *share, CUcontext context, void *memory);
+bool gs_host_unregister(struct gs_share *share, CUcontext context, void *memory);
 /* Unmaps and gives the driver's things back; the import is not in the map any more. Memory of the host
  * waits for work of the context that it is registered in. */
 void gs_import_unmap(struct gs_share *share, struct gs_import *import);
