@@ -365,8 +365,7 @@ struct gs_export *gs_export_pin(struct gs_share *share,
     gs_lock_take(&share->lock);
     HASH_FIND(hh, share->exporter.exports, &key, sizeof key, export);
     if (export && (!gs_bytes_equal(ipc_handle, export->ipc_handle, GS_IPC_HANDLE_SIZE) ||
-                  gs_export_is_stale(share, export) || gs_strip_is_stale_locked(export) ||
-                   (export->source.behind && export->freed_ns)))
+                  gs_export_is_stale(share, export) || gs_strip_is_stale_locked(export)))
         export = NULL;
     if (export)
         gs_export_pin_locked(share, export);
