@@ -150,7 +150,7 @@ needs_two_gpus()
 
 # The suites that look at the device's free memory have it to themselves.
 quiet='info|lifetime|contexts|pools|room|threads|waits|edges'
-busy='alloc|async|reuse|ipc|capture|vmm|process|reach|nodes|forms|other|bare|between|outlives|own'
+busy='alloc|async|reuse|ipc|capture|vmm|process|reach|nodes|forms|other|bare|between|outlives|own|external'
 
 # conformance_once MODE GROUP…: one log with a line "RESULT suite::test outcome" for each test and
 # the probes.
@@ -250,7 +250,7 @@ part_conformance()
 part_two_gpu()
 {
     needs_two_gpus two_gpu || return 0
-    conformance_groups 'reach|nodes|pools|info|contexts|vmm|between|own'
+    conformance_groups 'reach|nodes|pools|info|contexts|vmm|between|own|external'
 }
 
 # ---- Programs of this project ----

@@ -517,21 +517,27 @@ static void check_context(void)
     struct gpushim_external external = external_of(&exported);
     struct counts before = counts();
     CUcontext second, primary;
+    uint64_t address;
 
     must("cuCtxGetCurrent", cuCtxGetCurrent(&primary));
     must("cuCtxCreate", cuCtxCreate_v4(&second, NULL, 0, 0));
     external.deleter = note_context;
-    must_attach(&external);
+    address = must_attach(&external);
     external = external_of(&memfd);
     external.deleter = note_context;
     must_attach(&external);
     expect("they are not there", externals(NULL, 0) == 2);
+    must("cuCtxSetCurrent", cuCtxSetCurrent(primary));
+    softcuda_hold(1);
+    must("cuMemsetD32Async", cuMemsetD32Async(address, 1, 1, NULL));
     must("cuCtxDestroy", cuCtxDestroy(second));
+    expect("one ends while another context is at it",
+           detach(address, SOON) == EBUSY && externals(NULL, 0) >= 1);
+    softcuda_hold(0);
     expect("they do not end with their context", AWAIT(deleted_now() == 2));
     expect("the deleter has no primary context", deleter_context == primary && deleter_could_call);
     expect("they are there still", AWAIT(externals(NULL, 0) == 0));
     expect("something is left of them", AWAIT(is_as_before(before)));
-    must("cuCtxSetCurrent", cuCtxSetCurrent(primary));
     unmake(&exported);
     unmake(&memfd);
 }
