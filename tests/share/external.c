@@ -175,6 +175,20 @@ static bool is_as_before(struct counts before)
            now.of.exported_fds == before.of.exported_fds && now.files == before.files;
 }
 
+static void expect_as_before(struct counts before)
+{
+    struct counts now;
+
+    if (AWAIT(is_as_before(before)))
+        return;
+    now = counts();
+    fprintf(stderr, "handles %u %u, mappings %u %u, reservations %u %u, of the host %u %u, exported %u %u, "
+            "files %u %u\n", before.of.handles, now.of.handles, before.of.mappings, now.of.mappings,
+            before.of.reservations, now.of.reservations, before.of.host_blocks, now.of.host_blocks,
+            before.of.exported_fds, now.of.exported_fds, before.files, now.files);
+    fail("something is left of it", 0);
+}
+
 /* What the first one starts stays: a thread, a socket. */
 static void warm_up(void)
 {
@@ -381,7 +395,7 @@ static void check_shared(const char *kind)
     before.of.exported_fds -= external.kind == GPUSHIM_EXPORTED;
     expect("an opener failed", party_end(&first) == 0 && party_end(&late) == 0);
     before.files -= 2; /* their sockets */
-    expect("something is left of it", AWAIT(is_as_before(before)));
+    expect_as_before(before);
 }
 
 /* Neither this process nor who opens it writes to it. */
@@ -436,7 +450,7 @@ static void check_address_of(uint64_t memory, bool is_host)
     expect("it is not listed", externals(NULL, 0) == 1);
     expect("it does not end", detach(address, LONG) == 0);
     expect("its deleter was not called once", deleted_now() == before + 1);
-    expect("something is left of it", is_as_before(counts_before));
+    expect_as_before(counts_before);
 }
 
 static void check_address(void)
@@ -537,7 +551,7 @@ static void check_context(void)
     expect("they do not end with their context", AWAIT(deleted_now() == 2));
     expect("the deleter has no primary context", deleter_context == primary && deleter_could_call);
     expect("they are there still", AWAIT(externals(NULL, 0) == 0));
-    expect("something is left of them", AWAIT(is_as_before(before)));
+    expect_as_before(before);
     unmake(&exported);
     unmake(&memfd);
 }
@@ -759,7 +773,7 @@ static void check_churn(void)
     for (unsigned i = 0; i < THREADS; i++)
         if (__atomic_load_n(&count[i], __ATOMIC_SEQ_CST) != ROUNDS)
             fail("deleters were not called once each", (int)count[i]);
-    expect("something is left of them", is_as_before(before));
+    expect_as_before(before);
 }
 
 int main(int argc, char **argv)
