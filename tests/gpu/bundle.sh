@@ -45,8 +45,8 @@ else
     printf 'bundle: left out share_runtime: not built, it needs libcudart_static\n'
 fi
 
-# Criterion and what it needs. libc and its parts are the GPU machine's own, libcuda above all.
-LD_LIBRARY_PATH=$build/tests/driver ldd "$build/$conformance" | awk '$3 ~ /^\// { print $3 }' |
+# Criterion and what it needs, and what latency reads packed traces with. libc and its parts are the GPU machine's own, libcuda above all.
+LD_LIBRARY_PATH=$build/tests/driver ldd "$build/$conformance" "$build/tests/bench/latency" | awk '$3 ~ /^\// { print $3 }' |
     while read -r library; do
         case ${library##*/} in
             libcuda.so* | libc.so* | libm.so* | libdl.so* | librt.so* | libpthread.so* | \
