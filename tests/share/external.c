@@ -453,22 +453,19 @@ static void check_address_of(uint64_t memory, bool is_host)
     expect_as_before(counts_before);
 }
 
-static void check_address(void)
+static void check_address(const char *more)
 {
-    CUdeviceptr managed;
     void *plain = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
          *pinned;
 
-    must("cuMemAllocManaged", cuMemAllocManaged(&managed, SIZE, CU_MEM_ATTACH_GLOBAL));
     must("cuMemHostAlloc", cuMemHostAlloc(&pinned, SIZE, 0));
     check_address_of((uintptr_t)plain, true);
     check_address_of((uintptr_t)plain, true);
     check_address_of((uintptr_t)pinned, true);
     must("cuMemFreeHost", cuMemFreeHost(pinned));
-    must("cuMemFree", cuMemFree(managed));
 }
 
-static void check_work(void)
+static void check_work(const char *more)
 {
     struct made made = make_exported();
     struct gpushim_external external = external_of(&made);
@@ -490,7 +487,7 @@ static void check_work(void)
     unmake(&made);
 }
 
-static void check_named(void)
+static void check_named(const char *more)
 {
     struct party other = party_start("opener", NULL);
     struct made made = make_memfd();
@@ -525,7 +522,7 @@ static void note_context(void *arg)
     count_deleted(arg);
 }
 
-static void check_context(void)
+static void check_context(const char *more)
 {
     struct made exported = make_exported(), memfd = make_memfd();
     struct gpushim_external external = external_of(&exported);
@@ -652,7 +649,7 @@ static void refuse(const char *what, struct gpushim_external external, int error
     expect(what, address == 77 && is_as_before(before) && externals(NULL, 0) == 0);
 }
 
-static void check_refused(void)
+static void check_refused(const char *more)
 {
     struct made exported = make_exported(), memfd = make_memfd(), unsealed = {0}, pipes = {0};
     struct gpushim_external good = external_of(&exported), external = good;
@@ -740,25 +737,23 @@ static void *churn(void *arg)
     for (unsigned i = 0; i < ROUNDS; i++) {
         struct made made = i % 2 ? make_exported() : make_memfd();
         struct gpushim_external external = external_of(&made);
-        CUipcMemHandle handle;
         uint64_t address;
         int error;
 
         external.arg = count;
         address = must_attach(&external);
         if (i % 3 == 0)
-            handle = handle_of(address);
+            handle_of(address);
         must("cuMemsetD32", cuMemsetD32Async(address, i, 1, CU_STREAM_PER_THREAD));
         error = detach(address, i % 5 == 0 ? 0 : LONG);
         if (error && !(error == EBUSY && i % 5 == 0))
             fail("gpushim_detach", error);
         unmake(&made);
-        (void)handle;
     }
     return NULL;
 }
 
-static void check_churn(void)
+static void check_churn(const char *more)
 {
     struct counts before = counts();
     unsigned count[THREADS] = {0};
@@ -776,6 +771,13 @@ static void check_churn(void)
     expect_as_before(before);
 }
 
+static const struct {
+    const char *how;
+    void (*check)(const char *more);
+} checks[] = {{"shared", check_shared}, {"read-only", check_read_only}, {"address", check_address},
+              {"work", check_work},     {"named", check_named},         {"context", check_context},
+              {"exits", check_exits},   {"refused", check_refused},     {"churn", check_churn}};
+
 int main(int argc, char **argv)
 {
     const char *how = argc > 1 ? argv[1] : "", *more = argc > 2 ? argv[2] : "";
@@ -788,25 +790,8 @@ int main(int argc, char **argv)
     start_driver();
     find_functions();
     warm_up();
-    if (strcmp(how, "shared") == 0)
-        check_shared(more);
-    else if (strcmp(how, "read-only") == 0)
-        check_read_only(more);
-    else if (strcmp(how, "address") == 0)
-        check_address();
-    else if (strcmp(how, "work") == 0)
-        check_work();
-    else if (strcmp(how, "named") == 0)
-        check_named();
-    else if (strcmp(how, "context") == 0)
-        check_context();
-    else if (strcmp(how, "exits") == 0)
-        check_exits(more);
-    else if (strcmp(how, "refused") == 0)
-        check_refused();
-    else if (strcmp(how, "churn") == 0)
-        check_churn();
-    else
-        fail("what is to be shown", 0);
-    return 0;
+    for (size_t i = 0; i < sizeof checks / sizeof *checks; i++)
+        if (strcmp(how, checks[i].how) == 0)
+            return checks[i].check(more), 0;
+    fail("what is to be shown", 0);
 }
