@@ -213,8 +213,9 @@ static bool is_untold_locked(const struct gs_share *share, const char *text, uin
 {
     const struct gs_name *name = find_locked(share, gs_user_own(), text);
 
-    return name && (!name->told || name->request) && name->since_ns == since_ns &&
-           !is_external(name);
+    if (name && is_external(name))
+        return false;
+    return name && (!name->told || name->request) && name->since_ns == since_ns;
 }
 
 /* Whether the broker has it as it was published then; or somebody else has by now published it anew. */
