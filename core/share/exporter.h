@@ -107,10 +107,12 @@ static inline bool gs_export_is_strip(const struct gs_export *export)
 {
     return export->source.strip != NULL;
 }
-/* Lock held. It is not to be opened, nor is any more of it to be given: it has gone, or is going. */
+/* Lock held. It is not to be opened, nor is any more of it to be given: it has gone, or is going. So is
+ * external memory, also while others have it. */
 static inline bool gs_strip_is_stale_locked(const struct gs_export *export)
 {
-    return gs_export_is_strip(export) && (export->freed_ns || export->going > 0);
+    return (gs_export_is_strip(export) || export->source.behind) &&
+           (export->freed_ns || export->going > 0);
 }
 /* FETCH, as gs_client_serve. */
 bool gs_strip_fetch_came(struct gs_share *share, struct gs_client *client,

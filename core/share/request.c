@@ -4,6 +4,7 @@
  * is over at the call's one deadline (remote->deadline_ns).
  */
 #include "core/share/discard.h"
+#include "core/share/memory.h"
 #include "core/share/opener.h"
 
 #include <stdio.h>
@@ -250,6 +251,16 @@ static bool place_valid(const struct gs_wire_grant *grant)
            grant->pieces <= grant->chunk_size / GS_PAGE_SIZE;
 }
 
+/* Memory of the host is whole pages of a memfd, all of them granted. */
+static bool behind_valid(const struct gs_wire_grant *grant)
+{
+    if (!grant->host)
+        return grant->fd_offset == 0;
+    return grant->host == 1 && grant->pieces == 0 && grant->offset == 0 && grant->strict &&
+           gs_memory_is_pages(grant->fd_offset, grant->size) &&
+           grant->fd_offset <= UINT64_C(1) << 62;
+}
+
 /* Whether what the exporter says makes sense and is about the block that was asked for. */
 static bool grant_valid(const struct gs_wire_grant *grant, const struct gs_ipc_handle *ipc_handle)
 {
@@ -258,7 +269,7 @@ static bool grant_valid(const struct gs_wire_grant *grant, const struct gs_ipc_h
     return grant->block_id == ipc_handle->block_id && grant->chunk_id == ipc_handle->chunk_id &&
            grant->size == ipc_handle->size && grant->size > 0 && grant->chunk_size <= limit &&
            grant->chunk_size % GS_PAGE_SIZE == 0 && grant->read_only <= 1 && grant->strict <= 1 &&
-           !grant->zero && place_valid(grant);
+           place_valid(grant) && behind_valid(grant);
 }
 
 static gs_status use_answer(struct gs_share *share, struct gs_remote *remote,
