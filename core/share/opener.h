@@ -154,6 +154,11 @@ void gs_remote_hang_up(struct gs_remote *remote);
 /* Takes note of it where the program has closed the connection, whose number may be another file's:
  * then there is none. */
 void gs_remote_look(struct gs_remote *remote);
+/* Nothing is held over the connection: there may be another, to the process itself if it is there. */
+static inline bool gs_remote_may_go(const struct gs_remote *remote)
+{
+    return remote->opened_count == 0 && !remote->imports;
+}
 void gs_remote_disconnect(struct gs_share *share, struct gs_remote *remote);
 /* Takes note where a connection is refused over which something was to be taken up, and where he says
  * that nothing is held over it. */
