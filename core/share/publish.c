@@ -473,6 +473,7 @@ static void on_room(struct gs_share *share)
 
 void gs_broker_event(struct gs_share *share)
 {
+    const struct gs_fd kept = share->link.fd_is;
     int fd = share->link.fd, error;
     union gs_wire_message message;
 
@@ -491,6 +492,7 @@ void gs_broker_event(struct gs_share *share)
     gs_unwatch(share, fd);
     forget(share);
     say_lost(share, error, &message);
-    gs_hang_up(fd);
+    if (gs_fd_is_there(&kept)) /* the lock may have been waited for */
+        gs_hang_up(fd);
     look_for_next(share);
 }

@@ -268,7 +268,7 @@ part_two_gpu()
     needs_two_gpus two_gpu || return 0
     conformance_begin
     for mode in native shim; do
-        conformance_once "$mode" 1 '@(reach|nodes|pools|info|contexts|vmm|between|own)/*'
+        conformance_once "$mode" 1 '@(reach|nodes|pools|info|contexts|vmm|between|own|external)/*'
     done
     conformance_end
 }

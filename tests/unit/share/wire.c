@@ -242,7 +242,8 @@ Test(share_wire, a_version_is_its_messages)
         {AT(grant, read_only), 72},
         {AT(grant, strict), 76},
         {AT(grant, pieces), 80},
-        {AT(grant, zero), 84},
+        {AT(grant, host), 84},
+        {AT(grant, fd_offset), 88},
         {AT(fetch, block_id), 16},
         {AT(fetch, first), 24},
         {AT(fetch, count), 28},
@@ -375,13 +376,13 @@ Test(share_wire, a_version_is_its_messages)
         {AT(kept, zero), 20},
     };
 #undef AT
-    static const uint32_t lengths[] = {0, 80, 88, 88, 24, 24, 24, 120, 24, 32, 368, 24, 24, 24, 24, 24,
+    static const uint32_t lengths[] = {0, 80, 88, 96, 24, 24, 24, 120, 24, 32, 368, 24, 24, 24, 24, 24,
                                        544, 24, 16, 40, 32, 64, 40, 16, 64, 176, 16, 48, 136,
                                        32, 288, 432,
                                        88, 568, 88, 24, 24};
     union gs_wire_message message;
 
-    cr_assert_eq(GS_WIRE_VERSION, 13);
+    cr_assert_eq(GS_WIRE_VERSION, 14);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         cr_assert_eq(places[i][0], places[i][1], "field %zu is at %zu", i, places[i][0]);
     cr_assert_eq((size_t)GS_WIRE_TYPES, sizeof lengths / sizeof *lengths);
