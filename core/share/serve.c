@@ -176,7 +176,7 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
 {
     struct gs_export *export;
 
-    if (!client->greeted || open->want_fd > 1 || open->zero)
+    if (!client->greeted || open->want_fd > 1 || open->afar > 1)
         return gs_client_fault(client, client->greeted ? "its message has fields that make no sense"
                                                        : "it did not greet first");
     client->due_ns = gs_now_ns() + GS_IDLE_NS;
