@@ -1,5 +1,5 @@
 /* Exporter: what is said to an opener, and watched of him. */
-#include "core/share/exporter.h"
+#include "core/share/afar.h"
 
 bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t request,
                       enum gs_wire_reason reason, uint32_t driver_error)
@@ -88,6 +88,8 @@ void gs_client_send_due(struct gs_share *share, struct gs_client *client)
     struct gs_reference *reference, *next;
     struct gs_mapping *keep, *next_mapping;
 
+    if (client->said.is_agent)
+        gs_agent_flush(share, client);
     HASH_ITER(hh, client->references, reference, next)
     {
         if (client->recalls_due == 0)
@@ -118,7 +120,7 @@ void gs_client_send_due(struct gs_share *share, struct gs_client *client)
     watch_messages(share, client);
 }
 
-void gs_clients_recall(struct gs_share *share, const struct gs_export *export)
+void gs_clients_recall(struct gs_share *share, struct gs_export *export)
 {
     struct gs_client *client, *next;
     struct gs_reference *reference;
@@ -134,4 +136,9 @@ void gs_clients_recall(struct gs_share *share, const struct gs_export *export)
         if (client->recalls_due++ == 0)
             gs_client_send_due(share, client);
     }
+    if (!export->far)
+        return;
+    gs_lock_take(&share->lock);
+    gs_afar_recall_locked(share, export);
+    gs_lock_release(&share->lock);
 }
