@@ -35,6 +35,7 @@ struct gs_far {
     /* Of both: */
     bool held;
     /* Of a broker, of a block of here: */
+    struct gs_lease *first; /* the leases of it, and how many there are */
     unsigned leases;
     bool asked;    /* HOLD_AFAR 1 is under way */
     bool hold_due; /* a HOLD_AFAR did not go */
@@ -101,6 +102,7 @@ struct gs_lease {
     uint32_t request; /* of its TAKE_AFAR, which is */
     bool pending;     /* not answered yet */
     bool kept;        /* its machine has named it since it began to */
+    struct gs_lease *next, **at; /* of the same block; where it is not here, of those that wait for theirs */
     UT_hash_handle hh;
 };
 

@@ -73,9 +73,26 @@ struct gs_lease *gs_lease_find(struct gs_share *share, const struct gs_lease_key
     return lease;
 }
 
+static void link_in(struct gs_lease **list, struct gs_lease *lease)
+{
+    lease->next = *list;
+    lease->at = list;
+    if (*list)
+        (*list)->at = &lease->next;
+    *list = lease;
+}
+
+static void unlink_it(struct gs_lease *lease)
+{
+    *lease->at = lease->next;
+    if (lease->next)
+        lease->next->at = lease->at;
+}
+
 static void attach(struct gs_share *share, struct gs_lease *lease, struct gs_export *export)
 {
     lease->export = export;
+    link_in(&export->far->first, lease);
     export->far->leases++;
     gs_export_reference(share, export);
 }
@@ -102,6 +119,8 @@ struct gs_lease *gs_lease_new(struct gs_share *share, const struct gs_lease_key 
     if (export && export->far && !gs_export_is_borrowed(export)) {
         attach(share, lease, export);
         tell_owner(share, export);
+    } else {
+        link_in(&share->store.afar.adrift, lease);
     }
     return lease;
 }
@@ -111,6 +130,7 @@ void gs_lease_end(struct gs_share *share, struct gs_lease *lease)
     struct gs_export *export = lease->export;
 
     HASH_DEL(share->store.afar.leases, lease);
+    unlink_it(lease);
     free(lease);
     if (!export)
         return;
@@ -160,13 +180,9 @@ static void answer(struct gs_share *share, struct gs_lease *lease)
 /* Those of a block that wait for an answer. */
 static void answer_all(struct gs_share *share, const struct gs_export *export)
 {
-    struct gs_lease *lease, *next;
-
-    HASH_ITER(hh, share->store.afar.leases, lease, next)
-    {
-        if (lease->export == export && lease->pending)
+    for (struct gs_lease *lease = export->far->first; lease; lease = lease->next)
+        if (lease->pending)
             answer(share, lease);
-    }
 }
 
 /* ---- What processes say ----------------------------------------------------------------------- */
@@ -217,10 +233,12 @@ bool gs_lend_share_came(struct gs_share *share, struct gs_client *client,
     if (!export->far)
         return true;
     memcpy(export->far->fabric, message->fabric, GS_FABRIC_SIZE);
-    HASH_ITER(hh, share->store.afar.leases, lease, next)
-    {
-        if (!lease->export && memcmp(&lease->block, &key, sizeof key) == 0)
-            attach(share, lease, export);
+    for (lease = share->store.afar.adrift; lease; lease = next) {
+        next = lease->next;
+        if (memcmp(&lease->block, &key, sizeof key) != 0)
+            continue;
+        unlink_it(lease);
+        attach(share, lease, export);
     }
     export->far->held = message->held != 0;
     if (message->held)
@@ -261,10 +279,8 @@ bool gs_lend_held_came(struct gs_share *share, struct gs_client *client,
         tell_owner(share, export); /* or all leases have ended meanwhile */
         return true;
     }
-    HASH_ITER(hh, share->store.afar.leases, lease, next)
-    {
-        if (lease->export != export)
-            continue;
+    for (lease = export->far->first; lease; lease = next) {
+        next = lease->next;
         if (lease->pending)
             refuse(share, lease->request, GS_REFUSED_HANDLE);
         gs_lease_end(share, lease);
@@ -299,11 +315,11 @@ void gs_lend_export_gone(struct gs_share *share, struct gs_export *export)
 
     if (!export->far)
         return;
-    HASH_ITER(hh, share->store.afar.leases, lease, next)
-    {
-        if (lease->export != export)
-            continue;
+    for (lease = export->far->first; lease; lease = next) {
+        next = lease->next;
+        unlink_it(lease);
         lease->export = NULL;
+        link_in(&share->store.afar.adrift, lease);
         if (!lease->pending)
             continue;
         refuse(share, lease->request, GS_REFUSED_HANDLE);

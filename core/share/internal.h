@@ -142,7 +142,8 @@ struct gs_afar {
     bool listed;    /* and that these were all */
     struct gs_agent_line *first, *last; /* what it could not be told yet */
     unsigned waiting;
-    struct gs_lease *leases; /* of blocks that were left here */
+    struct gs_lease *leases; /* of blocks that were left here, */
+    struct gs_lease *adrift; /* and those of them whose blocks are not here */
     struct gs_machine *machines;
     uint64_t last_unknown;
     bool holds_due; /* processes could not be told what they are to hold */
