@@ -81,8 +81,8 @@ void gs_afar_free(struct gs_share *share);
 
 /* NULL: there is none. */
 struct gs_client *gs_agent_of(struct gs_share *share);
-/* Tells the agent, if there is one, as soon as it reads; `fd` stays the caller's. */
-void gs_agent_tell(struct gs_share *share, const union gs_wire_message *message, int fd);
+/* Tells the agent as soon as it reads; `fd` stays the caller's. False: there is none, or it ends. */
+bool gs_agent_tell(struct gs_share *share, const union gs_wire_message *message, int fd);
 /* It has read; and is gone. */
 void gs_agent_flush(struct gs_share *share, struct gs_client *client);
 void gs_agent_forget(struct gs_share *share);
@@ -129,6 +129,8 @@ struct gs_lease *gs_lease_new(struct gs_share *share, const struct gs_lease_key 
                               const struct gs_export_key *block);
 struct gs_lease *gs_lease_find(struct gs_share *share, const struct gs_lease_key *key);
 void gs_lease_end(struct gs_share *share, struct gs_lease *lease);
+/* Its machine has it still, and may not have heard that it is to be given back. */
+void gs_lease_recall_again(struct gs_share *share, const struct gs_lease *lease);
 
 /* ---- afar_machines.c ---- */
 

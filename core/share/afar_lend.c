@@ -159,6 +159,12 @@ static void tell_of(struct gs_share *share, enum gs_wire_type type,
     gs_agent_tell(share, &message, -1);
 }
 
+void gs_lease_recall_again(struct gs_share *share, const struct gs_lease *lease)
+{
+    if (lease->export && lease->export->far->recalled)
+        tell_of(share, GS_WIRE_RECALL_AFAR, lease->export);
+}
+
 static void answer(struct gs_share *share, struct gs_lease *lease)
 {
     const struct gs_export *export = lease->export;
@@ -171,10 +177,8 @@ static void answer(struct gs_share *share, struct gs_lease *lease)
     message.opened_afar.read_only = export->read_only;
     memcpy(message.opened_afar.uuid, export->source.uuid, sizeof message.opened_afar.uuid);
     memcpy(message.opened_afar.fabric, export->far->fabric, GS_FABRIC_SIZE);
-    lease->pending = false;
-    gs_agent_tell(share, &message, -1);
-    if (export->far->recalled) /* the newest holder was not asked */
-        tell_of(share, GS_WIRE_RECALL_AFAR, export);
+    lease->pending = !gs_agent_tell(share, &message, -1); /* it ends with the agent then */
+    gs_lease_recall_again(share, lease); /* the newest holder was not asked */
 }
 
 /* Those of a block that wait for an answer. */

@@ -40,19 +40,19 @@ static void hang_up(struct gs_share *share, struct gs_client *client, const char
 }
 
 /* A line that has room for all that is shared here once, and for more. */
-static void enqueue(struct gs_share *share, struct gs_client *client,
+static bool enqueue(struct gs_share *share, struct gs_client *client,
                     const union gs_wire_message *message, int fd)
 {
     struct gs_afar *afar = &share->store.afar;
     struct gs_agent_line *line = NULL;
 
     if (client->over.done)
-        return;
+        return false;
     if (afar->waiting < LINE_MAX + HASH_COUNT(share->exporter.exports))
         line = malloc(offsetof(struct gs_agent_line, message) + message->head.size);
     if (!line) {
         hang_up(share, client, "it does not read what it is told");
-        return;
+        return false;
     }
     line->next = NULL;
     memcpy(&line->message, message, message->head.size);
@@ -63,18 +63,27 @@ static void enqueue(struct gs_share *share, struct gs_client *client,
         client->recalls_due++;
         gs_client_send_due(share, client);
     }
+    return true;
 }
 
-void gs_agent_tell(struct gs_share *share, const union gs_wire_message *message, int fd)
+/* Where no descriptor goes now it is said without: what it is of is then kept until its end is told. */
+static int send_to(struct gs_share *share, struct gs_client *client,
+                   const union gs_wire_message *message, int fd)
+{
+    int error = gs_client_send(share, client, message, fd);
+
+    return error == -ETOOMANYREFS ? gs_client_send(share, client, message, -1) : error;
+}
+
+bool gs_agent_tell(struct gs_share *share, const union gs_wire_message *message, int fd)
 {
     struct gs_client *client = gs_agent_of(share);
     int error;
 
     if (!client || client->fd < 0 || gs_client_is_lost(client))
-        return;
-    error = share->store.afar.first ? -EAGAIN : gs_client_send(share, client, message, fd);
-    if (gs_wire_goes_later(error) || error == -ETOOMANYREFS)
-        enqueue(share, client, message, fd);
+        return false;
+    error = share->store.afar.first ? -EAGAIN : send_to(share, client, message, fd);
+    return !error || (gs_wire_goes_later(error) && enqueue(share, client, message, fd));
 }
 
 void gs_agent_flush(struct gs_share *share, struct gs_client *client)
@@ -83,9 +92,7 @@ void gs_agent_flush(struct gs_share *share, struct gs_client *client)
     struct gs_agent_line *line;
 
     while ((line = afar->first)) {
-        int error = gs_client_send(share, client, &line->message, line->fd);
-
-        if (gs_wire_goes_later(error) || error == -ETOOMANYREFS)
+        if (gs_wire_goes_later(send_to(share, client, &line->message, line->fd)))
             return;
         afar->first = line->next;
         if (--afar->waiting == 0)

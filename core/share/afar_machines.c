@@ -138,12 +138,16 @@ bool gs_kept_came(struct gs_share *share, const struct gs_wire_kept_afar *messag
     lease = gs_lease_find(share, &key);
     if (lease && memcmp(&lease->block, &block, sizeof block) != 0)
         return false;
-    if (lease)
+    if (!lease && gs_machine_of(share, key.machine))
+        lease = gs_lease_new(share, &key, &block);
+    if (lease) {
         lease->kept = true;
-    else if (!gs_machine_of(share, key.machine) || !gs_lease_new(share, &key, &block))
-        gs_log_line(&share->log, GS_LOG_WARNING,
-                    "a lease of another machine cannot be noted: no memory is left, or there are "
-                    "too many (share.broker_blocks)");
+        gs_lease_recall_again(share, lease);
+        return true;
+    }
+    gs_log_line(&share->log, GS_LOG_WARNING,
+                "a lease of another machine cannot be noted: no memory is left, or there are too "
+                "many (share.broker_blocks)");
     return true;
 }
 

@@ -196,7 +196,8 @@ static bool is_idle(void)
     for (unsigned i = 0; i < PROCESSES_MAX; i++) {
         const struct process *process = &world.processes[i];
 
-        for (unsigned k = 1; process->state == PROCESS_RUNS && !process->is_broker && k < THREADS;
+        for (unsigned k = 1; process->state == PROCESS_RUNS && !process->is_broker &&
+                             !process->is_agent && k < THREADS;
              k++)
             if (process->threads[k].state != FIBRE_IDLE)
                 return false;
@@ -248,6 +249,11 @@ static bool is_nobody_left(void)
 
 static const struct process *ending;
 
+static bool is_never(void)
+{
+    return false;
+}
+
 static bool has_ended(void)
 {
     return ending->state == PROCESS_NONE;
@@ -264,7 +270,7 @@ static void some_do(enum operation_kind kind, bool threadless)
     for (unsigned i = 0; i < PROCESSES_MAX && !world.failed; i++) {
         struct process *process = &world.processes[i];
 
-        if (!process->is_broker && program_is_idle(process, 1) &&
+        if (!process->is_broker && !process->is_agent && program_is_idle(process, 1) &&
             (!threadless || process->threads[0].state == FIBRE_NONE))
             program_do(process, 1, kind, 0);
     }
@@ -292,6 +298,11 @@ static void await_no_limbo(uint64_t limit_ns)
 static void end_faults(void)
 {
     world.calm = true;
+    world.calm_ns = world.now_ns;
+    machines_cut(false);
+    for (unsigned i = 0; i < 2 && world.cluster; i++)
+        if (!machine_has_agent(i))
+            process_start(false, true, i);
     while (world.children)
         process_child_ends(world.children, 0);
     for (unsigned i = 0; i < PROCESSES_MAX; i++) {
@@ -329,7 +340,7 @@ static void end_all(void)
     for (unsigned i = 0; i < PROCESSES_MAX && !world.failed; i++) {
         struct process *process = &world.processes[(first + i) % PROCESSES_MAX];
 
-        if (process->is_broker || !program_is_idle(process, 1) || !process->share)
+        if (process->is_broker || process->is_agent || !program_is_idle(process, 1) || !process->share)
             continue;
         program_do(process, 1, OP_END, 0);
         ending = process;
@@ -348,6 +359,8 @@ static void rest(void)
         await_no_limbo(REST_NS);
     serve_once_more();
     end_all();
+    if (world.cluster) /* what agents were told they have passed on */
+        run_until(is_never, SOON_NS);
     for (unsigned i = 0; i < PROCESSES_MAX && !world.failed; i++)
         if (world.processes[i].state == PROCESS_RUNS && !world.processes[i].is_broker)
             process_kill(&world.processes[i], 0, 0); /* that never shared */
@@ -400,7 +413,8 @@ static void world_free(void)
 static void world_begin(uint64_t seed)
 {
     world.seed = seed;
-    world.random = seed * 2 + world.broker;
+    world.random = seed * 2 + world.broker + (world.cluster ? UINT64_C(1) << 60 : 0);
+    machines_begin();
     world.now_ns = GS_NS_PER_S;
     world.stalled_ns = 0;
     world.calm = world.settled = world.failed = world.short_of_memory = world.disturbed = false;
