@@ -19,6 +19,7 @@
 #define NOTES_MAX   256
 #define LETTERS_MAX 64
 #define LOOK_NS     (2 * GS_NS_PER_MS)
+#define AGAIN_NS    (10 * GS_NS_PER_MS) /* a broker is looked for again after this */
 #define ROOM_NS     (100 * GS_NS_PER_MS)
 #define ORPHANS_NS  (2 * GS_NS_PER_S) /* from when all is closed: nobody has anything of them by then */
 
@@ -355,12 +356,12 @@ static void read_letters(void)
 {
     struct machine *machine = own();
 
-    while (machine->count > 0 && machine->fd >= 0) {
+    while (machine->count > 0 && machine->fd >= 0 && machine->epoch == epoch) {
         struct letter letter = machine->letters[machine->first];
 
         machine->first = (machine->first + 1) % LETTERS_MAX;
         machine->count--;
-        if (letter.epoch == epoch && machine->epoch == epoch)
+        if (letter.epoch == epoch)
             from_other(&letter);
     }
 }
@@ -411,10 +412,10 @@ void *agent_run(void *arg)
     machine->is_up = false;
     epoch++;
     for (;;) {
-        if (machine->fd < 0 && !dial()) {
-            gs_rest_ns(LOOK_NS);
+        if (machine->fd < 0)
+            gs_rest_ns(AGAIN_NS);
+        if (machine->fd < 0 && !dial())
             continue;
-        }
         if (machine->is_up && machine->epoch != epoch)
             begin_epoch();
         if (machine->is_up)

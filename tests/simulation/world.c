@@ -144,7 +144,7 @@ static void settle_settings(void)
                    : sim_below(2)    ? 10 * GS_NS_PER_MS
                                      : 100 * GS_NS_PER_S,
         .idle_blocks = 1 + sim_below(6),
-        .max_clients = sim_below(4) == 0 ? 3 : 64,
+        .max_clients = sim_below(4) == 0 && !world.cluster ? 3 : 64, /* an agent takes one */
         .isolate = sim_below(6) == 0,
         .limbo_limit = sim_below(6) == 0 ? GS_PAGE_SIZE : 0,
         .published_max = 64,
@@ -173,12 +173,22 @@ static bool run_next(void)
     return false;
 }
 
+/* As soon as there is room for a process. */
+static bool agents_stay;
+static void start_agents(void)
+{
+    for (unsigned i = 0; i < 2 && agents_stay; i++)
+        if (!machine_has_agent(i))
+            process_start(false, true, i);
+}
+
 /* All run as they can until that is so; false: it is not in that time. */
 static bool run_until(bool (*is_so)(void), uint64_t limit_ns)
 {
     uint64_t end = world.now_ns + limit_ns, begun = world.steps;
 
     while (!world.failed && !is_so()) {
+        start_agents();
         if (!run_next()) {
             if (world_due() > end)
                 return false;
@@ -300,9 +310,7 @@ static void end_faults(void)
     world.calm = true;
     world.calm_ns = world.now_ns;
     machines_cut(false);
-    for (unsigned i = 0; i < 2 && world.cluster; i++)
-        if (!machine_has_agent(i))
-            process_start(false, true, i);
+    agents_stay = world.cluster;
     while (world.children)
         process_child_ends(world.children, 0);
     for (unsigned i = 0; i < PROCESSES_MAX; i++) {
@@ -361,6 +369,7 @@ static void rest(void)
     end_all();
     if (world.cluster) /* what agents were told they have passed on */
         run_until(is_never, SOON_NS);
+    agents_stay = false;
     for (unsigned i = 0; i < PROCESSES_MAX && !world.failed; i++)
         if (world.processes[i].state == PROCESS_RUNS && !world.processes[i].is_broker)
             process_kill(&world.processes[i], 0, 0); /* that never shared */
@@ -415,6 +424,7 @@ static void world_begin(uint64_t seed)
     world.seed = seed;
     world.random = seed * 2 + world.broker + (world.cluster ? UINT64_C(1) << 60 : 0);
     machines_begin();
+    agents_stay = false;
     world.now_ns = GS_NS_PER_S;
     world.stalled_ns = 0;
     world.calm = world.settled = world.failed = world.short_of_memory = world.disturbed = false;
