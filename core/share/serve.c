@@ -253,8 +253,6 @@ static bool take_up_one(struct gs_share *share, struct gs_client *client, uint64
         return true;
     }
     client->over.has_lost = true; /* its lease had ended: this kernel does not tell who lives */
-    if (share->options.is_broker) /* or it was another broker's, and of another machine (afar.h) */
-        gs_client_call_back(client, GS_WIRE_RECALL, block_id);
     return true;
 }
 

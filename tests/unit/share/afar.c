@@ -151,6 +151,32 @@ Test(share_afar, a_stopped_process_keeps_a_lease_waiting_and_its_agent_may_give_
     close(agent);
 }
 
+Test(share_afar, the_log_names_other_machines_among_those_who_hold_what_is_freed)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    union gs_wire_message message;
+    struct gs_share_held held;
+    struct gs_export *export;
+    struct side sharer;
+    struct side_chunk piece = sharer_start(&sharer);
+    int agent = near_agent();
+
+    cr_assert_eq(side_export(&sharer, &piece, 0, 512, &export), GS_OK);
+    gs_export_handle(export, ipc_handle);
+    agent_hears(agent, GS_WIRE_SHARED_AFAR, &message);
+    cr_assert_eq(take(agent, ipc_handle, 3, 11, &message), GS_WIRE_OPENED_AFAR);
+    gs_share_freed(sharer.share, export, side_now());
+    gs_share_held(sharer.share, NULL, &held);
+    cr_assert_eq(held.holders, 1);
+    cr_assert_eq(held.bytes, 512);
+    cr_assert_str_eq(held.most[0].name, "other machines");
+    end_lease(agent, 3, 11);
+    cr_assert(side_gets_back(&sharer, export));
+    side_stop(&sharer);
+    side_chunk_free(&sharer, &piece);
+    close(agent);
+}
+
 /* ---- Ends that are none ----------------------------------------------------------------------- */
 
 Test(share_afar, the_end_of_an_agent_ends_no_lease_and_its_list_ends_those_that_are_not_on_it)
