@@ -32,6 +32,8 @@ struct gs_far {
     unsigned char fabric[GS_FABRIC_SIZE];
     /* Of the process that shares: */
     bool answer_due, recall_due; /* its broker is to be told; `held`: it has one reference */
+    bool is_due;                 /* in the list of those */
+    struct gs_export *next_due;
     /* Of both: */
     bool held;
     /* Of a broker, of a block of here: */
@@ -59,11 +61,35 @@ void gs_afar_prepare(struct gs_share *share, struct gs_export *export);
 void gs_afar_hold_came(struct gs_share *share, const struct gs_wire_hold_afar *message);
 /* Tells the broker what it is to know: 0, or why that does not go now. */
 int gs_afar_tell_locked(struct gs_share *share);
-/* With the lock held: if other machines hold it, it is to be given back, and the broker is told so. */
+/* All with the lock held. The broker is to be told something of it; and is not any more, since it goes. */
+static inline void gs_afar_due_locked(struct gs_share *share, struct gs_export *export)
+{
+    if (export->far->is_due)
+        return;
+    export->far->is_due = true;
+    export->far->next_due = share->exporter.afar_due;
+    share->exporter.afar_due = export;
+}
+
+static inline void gs_afar_gone_locked(struct gs_share *share, struct gs_export *export)
+{
+    struct gs_export **link = &share->exporter.afar_due;
+
+    if (!export->far || !export->far->is_due)
+        return;
+    while (*link != export)
+        link = &(*link)->far->next_due;
+    *link = export->far->next_due;
+    export->far->is_due = false;
+}
+
+/* If other machines hold it, it is to be given back, and the broker is told so. */
 static inline void gs_afar_recall_locked(struct gs_share *share, struct gs_export *export)
 {
-    if (export->far && export->far->held)
-        export->far->recall_due = share->exporter.afar_due = true;
+    if (!export->far || !export->far->held)
+        return;
+    export->far->recall_due = true;
+    gs_afar_due_locked(share, export);
 }
 
 /* ---- afar_agent.c ---- */

@@ -31,7 +31,7 @@ void gs_afar_hold_came(struct gs_share *share, const struct gs_wire_hold_afar *m
         if (!gs_export_is_stale(share, export))
             hold_locked(share, export);
         export->far->answer_due = true;
-        share->exporter.afar_due = true;
+        gs_afar_due_locked(share, export);
     } else if (export && export->far && export->far->held) {
         export->far->held = false;
         ends = true;

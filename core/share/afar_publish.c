@@ -40,21 +40,18 @@ static int tell_one(const struct gs_share *share, enum gs_wire_type type, const 
 
 int gs_afar_tell_locked(struct gs_share *share)
 {
-    struct gs_export *export, *next;
-    int error = gs_fd_is_there(&share->link.fd_is) ? 0 : -EBADF;
+    struct gs_export *export;
+    int error = share->exporter.afar_due && !gs_fd_is_there(&share->link.fd_is) ? -EBADF : 0;
 
-    if (!share->exporter.afar_due)
-        return 0;
-    HASH_ITER(hh, share->exporter.exports, export, next)
-    {
+    while (!error && (export = share->exporter.afar_due)) {
         struct gs_far *far = export->far;
 
-        if (!error && far && far->answer_due && !(error = tell_one(share, GS_WIRE_HELD_AFAR, export)))
+        if (far->answer_due && !(error = tell_one(share, GS_WIRE_HELD_AFAR, export)))
             far->answer_due = false;
-        if (!error && far && far->recall_due && !(error = tell_one(share, GS_WIRE_RECALL, export)))
+        if (!error && far->recall_due && !(error = tell_one(share, GS_WIRE_RECALL, export)))
             far->recall_due = false;
+        if (!error)
+            gs_afar_gone_locked(share, export);
     }
-    if (!error)
-        share->exporter.afar_due = false;
     return error;
 }

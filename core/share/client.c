@@ -136,7 +136,7 @@ void gs_clients_recall(struct gs_share *share, struct gs_export *export)
         if (client->recalls_due++ == 0)
             gs_client_send_due(share, client);
     }
-    if (!export->far)
+    if (!export->far || share->options.is_broker)
         return;
     gs_lock_take(&share->lock);
     gs_afar_recall_locked(share, export);

@@ -341,6 +341,7 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_export *export)
         gs_broker_take_back_locked(share, export);
         gs_grace_stop_locked(share, export); /* it was opened in it */
         gs_export_told_locked(share, export);
+        gs_afar_gone_locked(share, export);
         HASH_DEL(share->exporter.exports, export);
     }
     gs_lock_release(&share->lock);

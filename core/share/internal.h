@@ -190,7 +190,7 @@ struct gs_exporter {
     struct gs_mapped_chunk *unmaps;        /* the ones among them whose memory has gone */
     bool unmaps_new;                   /* clients are not asked for all of them yet */
     struct gs_name *names; /* what is published under a name */
-    bool afar_due;         /* the broker is to be told of some that other machines hold */
+    struct gs_export *afar_due; /* that other machines hold, and the broker is to be told something of */
     bool names_due;        /* the broker is to be told of some, */
     struct gs_cond names_told; /* and has answered, or is lost */
     bool ever_opened;   /* atomic: some handle of this process's was */

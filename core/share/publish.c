@@ -439,8 +439,8 @@ void gs_broker_publish(struct gs_share *share, struct gs_export *export, const s
         gs_confirm_cancel_locked(share, export);
     else if (export->names)
         gs_names_are_due_locked(share);
-    if (!error && export->freed_ns && export->far && export->far->held)
-        export->far->recall_due = share->exporter.afar_due = true; /* this broker does not know it */
+    if (!error && export->freed_ns)
+        gs_afar_recall_locked(share, export); /* this broker does not know it */
     gs_lock_release(&share->lock);
 }
 
