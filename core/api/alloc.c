@@ -7,8 +7,10 @@
 #include "core/process/reclaim.h"
 #include "core/process/stats.h"
 
-/* What an allocation waits at most for a GPU that is behind. */
-#define BEHIND_WAIT_NS UINT64_C(200000000)
+/* What an allocation waits at most for a GPU that is behind, where several streams have work: about as long as
+ * making a chunk takes; and else, or where it is far behind. */
+#define BEHIND_WAIT_NS UINT64_C(100000)
+#define FAR_BEHIND_WAIT_NS UINT64_C(200000000)
 
 /* What an arena that is not the context's first has before it looks for what came back. */
 #define LOOKS_FROM ((size_t)32 << 20)
@@ -31,19 +33,25 @@ static struct gs_block *take_collected_locked(struct gs_arena *arena, size_t siz
     return !block && gs_arena_settle_locked(arena) ? gs_arena_take_locked(arena, size) : block;
 }
 
-/* The same while too much retires: waits rather than let the arena grow by it, 200 ms at most,
- * where the driver's own free would have waited. A GPU that does not move (its work may wait for
+/* The same while too much retires: waits rather than let the arena grow by it, where the driver's own free would
+ * have waited. With several streams 100 us at most, and 200 ms where twice as much retires: what the GPU is
+ * behind there comes back in no order. With one 200 ms: its blocks are back at their free, so what is waited
+ * for are chunks that are to go, and without that mixtures of experts held 1.23 of what was live instead of 1.09. A GPU that does not move (its work may wait for
  * this very thread) is waited for again when the arena has grown a good deal meanwhile. Not for an
  * allocation in the order of a stream, which natively waits for nothing. */
 static struct gs_block *take_waiting_locked(struct gs_arena *arena, size_t size)
 {
-    const struct gs_patience patience = {gs_now_ns(), BEHIND_WAIT_NS};
+    struct gs_patience patience = {.began_ns = gs_now_ns()};
     const uint64_t life = arena->made_ns;
     struct gs_block *block = NULL;
 
     gs_latch_assert_held(&arena->lock);
-    while (!block && gs_arena_behind_locked(arena, size) &&
-           gs_arena_wait_oldest_locked(arena, &patience)) {
+    while (!block && gs_arena_behind_locked(arena, size)) {
+        patience.lightly =
+            !gs_single_is(arena->shared->single) && !gs_arena_far_behind_locked(arena, size);
+        patience.most_ns = patience.lightly ? BEHIND_WAIT_NS : FAR_BEHIND_WAIT_NS;
+        if (!gs_arena_wait_oldest_locked(arena, &patience))
+            break;
         if (arena->dead || arena->made_ns != life) /* meanwhile */
             break;
         gs_arena_look_locked(arena);

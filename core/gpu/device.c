@@ -7,6 +7,8 @@
 
 #include "core/gpu/map.h"
 
+#define TURN_NS UINT64_C(1000000) /* for those who go first, at most */
+
 #ifndef CU_MEM_CREATE_USAGE_HW_DECOMPRESS
 #define CU_MEM_CREATE_USAGE_HW_DECOMPRESS 0x2 /* cuda.h of 12.8 has it */
 #endif
@@ -66,10 +68,15 @@ CUresult gs_device_export(const struct gs_driver *driver, CUmemGenericAllocation
 }
 
 void gs_device_unmap(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
-                     CUdeviceptr address, size_t size)
+                     CUdeviceptr address, size_t size, struct gs_turn *after)
 {
+    uint64_t left_ns = TURN_NS;
+
+    gs_turn_let(after, &left_ns);
     driver->mem_unmap(address, size);
+    gs_turn_let(after, &left_ns);
     driver->mem_address_free(address, size);
+    gs_turn_let(after, &left_ns);
     driver->mem_release(handle);
 }
 
@@ -115,7 +122,7 @@ static gs_status try_mode(const struct gs_driver *driver, const struct gs_device
             close(fd);
         }
     }
-    gs_device_unmap(driver, handle, address, GS_PAGE_SIZE);
+    gs_device_unmap(driver, handle, address, GS_PAGE_SIZE, NULL);
     return status;
 }
 

@@ -14,6 +14,7 @@
 #include "core/base/fd.h"
 #include "core/base/log.h"
 #include "core/base/status.h"
+#include "core/base/turn.h"
 
 enum gs_device_mode {
     GS_MODE_UNKNOWN = 0,
@@ -70,8 +71,9 @@ gs_status gs_device_map(const struct gs_driver *driver, const struct gs_device *
 CUresult gs_device_export(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
                           int *ret_fd);
 
-/* The reverse. No GPU work may still touch the range. */
+/* The reverse. No GPU work may still touch the range. `after`, or NULL: threads
+ * whose calls go before each of those here, and are waited for a millisecond at most in all. */
 void gs_device_unmap(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
-                     CUdeviceptr address, size_t size);
+                     CUdeviceptr address, size_t size, struct gs_turn *after);
 
 #endif

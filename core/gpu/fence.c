@@ -9,8 +9,9 @@
 #include <string.h>
 #include <time.h>
 
-#define YIELDS 100           /* looks without a pause: most waits are short */
-#define WAIT_FIRST_NS 5000   /* then between two looks; doubled up to */
+/* Looks without a pause: most waits are short, and the system adds some 50 us to each pause. */
+#define SPIN_NS 60000
+#define WAIT_PART 8 /* of what was waited, then between two looks, up to */
 #define WAIT_LONGEST_NS 200000
 
 void gs_fences_init(struct gs_fences *fences, const struct gs_driver *driver)
@@ -498,27 +499,28 @@ static bool waits_for_context(const struct gs_fence *fence, uint64_t began_ns, u
 gs_status gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns)
 {
     GS_UNCANCELLED;
-    struct timespec pause = {.tv_nsec = WAIT_FIRST_NS};
+    struct timespec pause = {0};
     const uint64_t began_ns = gs_now_ns();
-    uint64_t leaving_ns = 0;
-    unsigned yields = 0;
+    uint64_t leaving_ns = 0, waited_ns;
     gs_status status;
 
     while ((status = look(fence, NULL)) == (gs_status)CUDA_ERROR_NOT_READY &&
            !is_over(deadline_ns)) {
-        if (yields++ < YIELDS) {
+        waited_ns = gs_now_ns() - began_ns;
+        if (waited_ns < SPIN_NS) {
             sched_yield();
             continue;
         }
         if (waits_for_context(fence, began_ns, deadline_ns) && gs_told_synchronize(fence->line))
             continue;
+        pause.tv_nsec = (long)(waited_ns / WAIT_PART);
+        if (pause.tv_nsec > WAIT_LONGEST_NS)
+            pause.tv_nsec = WAIT_LONGEST_NS;
         /* The call that ends it may wait for GPU work, and that for this thread. */
         if (__atomic_load_n(&fence->line->leaving, __ATOMIC_RELAXED) &&
             (leaving_ns += (uint64_t)pause.tv_nsec) > GS_GOING_NS)
             return (gs_status)CUDA_ERROR_CONTEXT_IS_DESTROYED;
         nanosleep(&pause, NULL);
-        if (pause.tv_nsec < WAIT_LONGEST_NS)
-            pause.tv_nsec *= 2;
     }
     return status;
 }

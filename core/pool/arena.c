@@ -33,7 +33,7 @@ void gs_arena_init(struct gs_arena *arena, struct gs_arena_shared *shared,
     gs_bins_init(&arena->free.bins[GS_BIN_SMALL_WHOLE], GS_UNIT_SHIFT);
     gs_bins_init(&arena->free.bins[GS_BIN_LARGE_PART], GS_LARGE_SHIFT);
     gs_bins_init(&arena->free.bins[GS_BIN_LARGE_WHOLE], GS_LARGE_SHIFT);
-    arena->epochs.limit = gs_epoch_limit_locked(arena);
+    gs_epoch_choose_limits_locked(arena);
     arena->kept.slack_percent = GS_SLACK_PERCENT_MIN;
     arena->made_ns = arena->kept.seen_ns = gs_now_ns();
     gs_latch_release(&arena->lock);

@@ -65,6 +65,7 @@ struct gs_apart {
 /* How long somebody waits for the GPU: since when, and at most. */
 struct gs_patience {
     uint64_t began_ns, most_ns;
+    bool lightly; /* that it was in vain says nothing of the GPU */
 };
 
 /* When it ends for something that is worth `wait_ns`. */
@@ -139,7 +140,8 @@ struct gs_arena_free {
 /* Blocks that GPU work may still touch. */
 struct gs_arena_epochs {
     struct gs_block_list open;
-    size_t limit; /* bytes at which it closes */
+    size_t limit;    /* bytes at which it closes, */
+    unsigned blocks; /* or blocks */
     bool plain;      /* the open one has something of cuMemFree */
     unsigned polls;  /* times gs_arena_take_locked could have looked at the oldest */
     struct gs_epoch *oldest, *newest; /* closed ones */
@@ -354,8 +356,10 @@ bool gs_arena_count_async_locked(struct gs_arena *arena, struct gs_block *block)
  */
 void gs_arena_retire_lingering_locked(struct gs_arena *arena, struct gs_block *block,
                                       uint64_t stream_key);
-/* Bytes at which the next one closes. */
+/* Bytes at which one closes, where the GPU is not behind. */
 size_t gs_epoch_limit_locked(const struct gs_arena *arena);
+/* With how many bytes and blocks the next one closes. */
+void gs_epoch_choose_limits_locked(struct gs_arena *arena);
 /* Closes the open epoch, if a fence can be recorded now. `at_free`: nothing was submitted since the
  * last block came into it. */
 void gs_epoch_close_locked(struct gs_arena *arena, bool at_free);
@@ -404,6 +408,8 @@ bool gs_arena_wait_oldest_locked(struct gs_arena *arena, const struct gs_patienc
  * Waiting for its like keeps sizes where they were: what comes late leaves holes that nothing
  * fits. */
 bool gs_arena_behind_locked(struct gs_arena *arena, size_t size);
+/* The same by twice that. */
+bool gs_arena_far_behind_locked(struct gs_arena *arena, size_t size);
 
 /* ---- Stream order (order.c) -------------------------------------------------------------- */
 

@@ -192,12 +192,13 @@ size_t gs_arena_excess_locked(const struct gs_arena *arena, size_t size)
 struct gs_chunk *gs_arena_detach_excess_locked(struct gs_arena *arena, size_t size)
 {
     size_t behind = gs_arena_behind_bytes_locked(arena), excess;
+    size_t epochs = 2 * gs_epoch_limit_locked(arena);
 
     gs_latch_assert_held(&arena->lock);
     /* What retires now is free soon, and so much will retire again; but an epoch or two are no
      * sign of a GPU that is behind. */
-    if (behind > arena->kept.behind_high + 2 * arena->epochs.limit)
-        arena->kept.behind_high = behind - 2 * arena->epochs.limit;
+    if (behind > arena->kept.behind_high + epochs)
+        arena->kept.behind_high = behind - epochs;
     excess = gs_arena_excess_locked(arena, size);
     return excess > 0 ? gs_arena_detach_bytes_locked(arena, excess) : NULL;
 }

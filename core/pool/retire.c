@@ -16,6 +16,8 @@
 #define EPOCH_LEAST_OTHER ((size_t)32 << 20) /* or in an arena that is not the first; */
 #define EPOCH_BLOCKS 128                     /* and with so many blocks */
 #define EPOCH_BLOCKS_OTHER 512
+#define EPOCH_FINER 8 /* times, while allocations may soon wait for the oldest; with so much behind at least */
+#define EPOCH_FINER_FROM ((size_t)32 << 20)
 #define TOLD_ONCE_IN 64 /* small blocks that are free at once, until the purge thread is told */
 #define EXACT_MIN ((size_t)32 << 20) /* an epoch of so much has its event at once */
 
@@ -194,6 +196,26 @@ static uint64_t wait_for_locked(struct gs_arena *arena, const struct gs_epoch *e
                : wait_for_later_locked(arena, epoch);
 }
 
+/* Who waits for the oldest epoch waits for all work that was submitted until it was closed. Where the GPU is
+ * half as far behind as makes allocations wait, epochs are smaller, and so is each wait. */
+void gs_epoch_choose_limits_locked(struct gs_arena *arena)
+{
+    const unsigned percent = arena->shared->retiring_percent;
+    size_t behind = gs_arena_behind_bytes_locked(arena);
+
+    gs_latch_assert_held(&arena->lock);
+    arena->epochs.limit = gs_epoch_limit_locked(arena);
+    arena->epochs.blocks = arena->first ? EPOCH_BLOCKS : EPOCH_BLOCKS_OTHER;
+    if (!arena->first || percent == 0 || behind < EPOCH_FINER_FROM ||
+        behind <= arena->live / 200 * percent)
+        return;
+    arena->epochs.blocks /= EPOCH_FINER;
+    if (arena->epochs.limit > EPOCH_FINER * EPOCH_LEAST)
+        arena->epochs.limit /= EPOCH_FINER;
+    else if (arena->epochs.limit > EPOCH_LEAST)
+        arena->epochs.limit = EPOCH_LEAST;
+}
+
 /* The epoch record is taken before the fence is recorded, so that nothing fails afterwards. */
 void gs_epoch_close_locked(struct gs_arena *arena, bool at_free)
 {
@@ -202,7 +224,7 @@ void gs_epoch_close_locked(struct gs_arena *arena, bool at_free)
     gs_latch_assert_held(&arena->lock);
     if (!arena->epochs.open.first || arena->dead || arena->leaving)
         return;
-    arena->epochs.limit = gs_epoch_limit_locked(arena);
+    gs_epoch_choose_limits_locked(arena);
     if (epoch)
         arena->epochs.spare = epoch->next;
     else if (!(epoch = calloc(1, sizeof *epoch)))
@@ -291,9 +313,7 @@ static void pass_at_once_locked(struct gs_arena *arena, struct gs_block *block)
 /* What was recorded just now is looked at when it is needed. */
 static inline void close_full_locked(struct gs_arena *arena, bool at_free)
 {
-    const unsigned blocks = arena->first ? EPOCH_BLOCKS : EPOCH_BLOCKS_OTHER;
-
-    if (__builtin_expect(arena->epochs.open.count < blocks &&
+    if (__builtin_expect(arena->epochs.open.count < arena->epochs.blocks &&
                              arena->epochs.open.bytes < arena->epochs.limit, 1))
         return;
     gs_arena_poll_locked(arena);

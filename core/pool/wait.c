@@ -6,6 +6,7 @@
 
 /* What retires, or what an arena has beyond what was live, is no reason to wait below this. */
 #define BEHIND_MIN ((size_t)64 << 20)
+#define FAR_TIMES 2 /* what is, where an allocation waits for as long as it takes */
 #define STALLED_MORE 2 /* an arena that grew by this part waits again for a GPU that does not move */
 
 bool gs_arena_touched_locked(struct gs_arena *arena)
@@ -60,7 +61,8 @@ static bool wait_for_freed_locked(struct gs_arena *arena, const struct gs_patien
     GS_ADD(arena->counts.wait_ns, gs_now_ns() - began);
     if (gs_fence_passed(&fence))
         return true;
-    gave_up_locked(arena, &fence);
+    if (!patience->lightly)
+        gave_up_locked(arena, &fence);
     return false;
 }
 
@@ -101,7 +103,8 @@ bool gs_arena_wait_oldest_locked(struct gs_arena *arena, const struct gs_patienc
     if (gs_arena_poll_locked(arena) || arena->epochs.oldest != epoch ||
         epoch->fence.line != fence.line || epoch->fence.number != fence.number)
         return true; /* another thread may have found that it passed; or the context is over */
-    gave_up_locked(arena, &fence);
+    if (!patience->lightly)
+        gave_up_locked(arena, &fence);
     return false;
 }
 
@@ -120,9 +123,9 @@ static bool exceeds(size_t bytes, size_t basis, size_t most)
 
 /* Whether the arena holds too much because the GPU is still at chunks that should go back. Where it
  * has passed the last free, as for good where work goes to several streams, none is looked at. */
-static bool keeps_touched_locked(const struct gs_arena *arena, size_t size)
+static bool keeps_touched_locked(const struct gs_arena *arena, size_t size, unsigned percent)
 {
-    size_t most = arena->live / 400 * arena->shared->retiring_percent;
+    size_t most = arena->live / 400 * percent;
     struct gs_fence first;
 
     if (gs_fence_passed(&arena->freed) || !exceeds(gs_arena_excess_locked(arena, size), 0, most))
@@ -130,9 +133,8 @@ static bool keeps_touched_locked(const struct gs_arena *arena, size_t size)
     return exceeds(touched_chunks_locked(arena, &first), 0, most);
 }
 
-bool gs_arena_behind_locked(struct gs_arena *arena, size_t size)
+static bool is_behind_locked(struct gs_arena *arena, size_t size, unsigned percent)
 {
-    const unsigned percent = arena->shared->retiring_percent;
     size_t behind = gs_arena_behind_bytes_locked(arena);
     bool small;
     size_t need = gs_arena_round(arena, size, &small);
@@ -140,9 +142,19 @@ bool gs_arena_behind_locked(struct gs_arena *arena, size_t size)
     gs_latch_assert_held(&arena->lock);
     if (percent == 0 || !may_move_locked(arena, size))
         return false;
-    if (exceeds(behind, 0, arena->live / 100 * percent) || keeps_touched_locked(arena, size))
+    if (exceeds(behind, 0, arena->live / 100 * percent) || keeps_touched_locked(arena, size, percent))
         return true;
     return !small && gs_epochs_have_locked(&arena->epochs, need) &&
            exceeds(arena->reserved + need, arena->kept.live_peak,
                    arena->kept.live_peak / 200 * percent);
+}
+
+bool gs_arena_behind_locked(struct gs_arena *arena, size_t size)
+{
+    return is_behind_locked(arena, size, arena->shared->retiring_percent);
+}
+
+bool gs_arena_far_behind_locked(struct gs_arena *arena, size_t size)
+{
+    return is_behind_locked(arena, size, FAR_TIMES * arena->shared->retiring_percent);
 }

@@ -101,7 +101,9 @@ static gs_status map(struct gs_core *core, const struct gs_device *device, size_
 
     if (!gs_limit_take(core, device, size))
         return (gs_status)CUDA_ERROR_OUT_OF_MEMORY;
+    gs_turn_begin(&core->releases.turn);
     status = gs_device_map(&core->driver, device, size, ret_handle, ret_address);
+    gs_turn_end(&core->releases.turn);
     if (status != GS_OK)
         gs_limit_give(core, device->ordinal, size);
     return status;
@@ -157,7 +159,7 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
         gs_peers_admit(core, address);
         look_at_left(core, device->ordinal, context, chunk_size);
     } else {
-        gs_device_unmap(&core->driver, handle, address, chunk_size);
+        gs_device_unmap(&core->driver, handle, address, chunk_size, NULL);
         gs_limit_give(core, device->ordinal, chunk_size);
     }
     gs_purge_grown(core, reserved);

@@ -183,6 +183,7 @@ static void *run(void *arg)
     int state = PURGE_AWAKE;
 
     pthread_setname_np(pthread_self(), "gpushim-purge");
+    gs_releasing_goes_after();
     if (begin(purge))
         gs_neighbour_join(core);
     end(purge);

@@ -57,6 +57,9 @@ size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, siz
 bool gs_device_purge_some(struct gs_core *core, const struct gs_device *device,
                           const struct gs_patience *patience, size_t most);
 
+/* What the calling thread gives back from now on comes after what the program's threads ask of the driver. */
+void gs_releasing_goes_after(void);
+
 /* Whether the calling thread is giving chunks back, and was called from there by a program's code. */
 bool gs_releasing_here(void);
 

@@ -8,7 +8,7 @@
 
 #define LOAD(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
 #define COUNTED_NS UINT64_C(100000000)   /* the same, where it is only to be counted */
-#define BEHIND_PERCENT 2 /* of what was live at most, which the background may be behind by */
+#define BEHIND_PERCENT 4 /* of what was live at most, which the background may be behind by */
 #define FINISH_NS UINT64_C(1000000000) /* for the chunks that other threads are at */
 
 void gs_releases_init(struct gs_core *core)
@@ -129,8 +129,10 @@ void gs_arena_make_room(struct gs_core *core, struct gs_arena *arena, struct gs_
     uint64_t began = gs_now_ns();
     unsigned left = chunks ? leave_all(core, chunks) : 0, given = 0;
 
+    gs_turn_begin(&core->releases.turn);
     while (!has_room(arena, LOAD(core->releases.bytes), size) && give_one(core) > 0)
         given++;
+    gs_turn_end(&core->releases.turn);
     if (!chunks && !given)
         return;
     gs_latch_take(&arena->lock);

@@ -14,6 +14,13 @@
  * here with an allocation or a question, which are not to wait for it. */
 static _Thread_local unsigned releasing_here;
 
+static _Thread_local bool goes_after;
+
+void gs_releasing_goes_after(void)
+{
+    goes_after = true;
+}
+
 bool gs_releasing_here(void)
 {
     return releasing_here > 0;
@@ -32,7 +39,8 @@ static size_t unmap_chunk(struct gs_core *core, struct gs_chunk *chunk)
     if (gs_regcache_drain(core->regcache, chunk->span.base, chunk->span.size)) {
         gs_share_chunk_gone(core->share, chunk->id);
         mark = gs_trace_begin();
-        gs_device_unmap(&core->driver, chunk->handle, chunk->span.base, chunk->span.size);
+        gs_device_unmap(&core->driver, chunk->handle, chunk->span.base, chunk->span.size,
+                        goes_after ? &core->releases.turn : NULL);
         gs_limit_give(core, chunk->device, chunk->span.size);
         bytes = chunk->span.size;
         if (gs_tracing())

@@ -1,16 +1,18 @@
 /*
  * How long each allocation and each free takes, in mixes of them: see latency.h.
  *
- *   latency MIX [--async] [--calls N] [--milliseconds N] [--seed N] [--streams N]
- *               [--why [--above NS]]
+ *   latency MIX|TRACE [--async] [--calls N] [--milliseconds N] [--seed N] [--streams N] [--with ALLOCATOR]
+ *                     [--why [--above NS]]
  *
- * MIX is mixed, server, training or threads. The run ends with --calls calls of all threads, or after
- * --milliseconds. --async allocates and frees in stream order. --why tells for each slow call what
- * the library asked of the driver meanwhile, which makes all calls slower; --above says which are
- * slow.
+ * MIX is mixed, server, training or threads; a name with a slash in it is the file of a trace, which is
+ * played twice. The run ends with --calls calls of all threads, or after --milliseconds. --async
+ * allocates and frees in stream order, --with by another allocator (other.h). --why tells for each
+ * slow call what the library asked of the driver meanwhile, which makes all calls slower; --above
+ * says which are slow.
  */
 #include "../conformance/kernels.h"
 #include "latency.h"
+#include "other.h"
 #include "shim/gpushim.h"
 
 #include <dlfcn.h>
@@ -25,14 +27,19 @@
 #define STREAMS       4
 #define KERNELS_AHEAD 64   /* of a thread: at some point a program waits for what it started */
 #define LOOK_EVERY    1024 /* calls of a thread, at the driver's memory */
+#define ALL_CALLS     UINT64_MAX /* as many as the mix has by itself */
+#define CALLS         100000
+#define TRACE_ROUNDS  2
 
 static const char usage[] =
-    "latency mixed|server|training|threads [--async] [--calls N] [--milliseconds N] [--seed N]\n"
-    "               [--streams N] [--why [--above NS]]";
+    "latency mixed|server|training|threads|TRACE [--async] [--calls N] [--milliseconds N] [--seed N]\n"
+    "               [--streams N] [--with mempool|torch:LIBRARY|KIND:LIBRARY] [--why [--above NS]]";
 
 struct run {
     const struct latency_mix *mix;
     bool async, why;
+    const char *with;          /* NULL: the driver's own calls */
+    const struct other *other; /* the allocator of that name */
     uint64_t calls, milliseconds, seed, streams, above_ns;
     CUcontext context;
     CUfunction kernel;
@@ -97,7 +104,11 @@ bool latency_is_done(const struct latency_actor *actor)
 
 void latency_stream(struct latency_actor *actor, unsigned nth)
 {
-    actor->turn = nth % (unsigned)actor->run->streams;
+    const struct run *run = actor->run;
+
+    actor->turn = nth % (unsigned)run->streams;
+    if (run->other && run->other->use)
+        run->other->use(actor->stream[actor->turn]);
 }
 
 void latency_finish(struct latency_actor *actor)
@@ -201,23 +212,30 @@ static void count_call(struct latency_actor *actor, enum latency_kind kind, size
         stop_counting(actor, ended);
 }
 
+static inline CUresult call(const struct run *run, enum latency_kind kind, struct latency_block *block)
+{
+    if (run->other)
+        return kind == LATENCY_ALLOC
+                   ? run->other->allocate(&block->address, block->size, block->stream)
+                   : run->other->release(block->address, block->size, block->stream);
+    if (kind == LATENCY_ALLOC)
+        return run->async ? cuMemAllocAsync(&block->address, block->size, block->stream)
+                          : cuMemAlloc(&block->address, block->size);
+    return run->async ? cuMemFreeAsync(block->address, block->stream) : cuMemFree(block->address);
+}
+
 /* The call itself is between the two clocks, and nothing else is. */
 static CUresult timed(struct latency_actor *actor, enum latency_kind kind,
                       struct latency_block *block)
 {
     struct latency_why_mark mark, *why = actor->run->why && actor->counting ? &mark : NULL;
-    const bool async = actor->run->async;
     CUresult result;
     uint64_t began, ended;
 
     if (why)
         latency_why_begin(why);
     began = bench_now();
-    if (kind == LATENCY_ALLOC)
-        result = async ? cuMemAllocAsync(&block->address, block->size, block->stream)
-                       : cuMemAlloc(&block->address, block->size);
-    else
-        result = async ? cuMemFreeAsync(block->address, block->stream) : cuMemFree(block->address);
+    result = call(actor->run, kind, block);
     ended = bench_now();
     if (why)
         latency_why_end(why);
@@ -270,6 +288,7 @@ static void *act(void *argument)
     if (run->why)
         latency_why_thread();
     warm(actor);
+    latency_stream(actor, 0);
     run->mix->play(actor);
     latency_finish(actor);
     return NULL;
@@ -315,6 +334,8 @@ static void start(struct run *run)
     MUST(cuModuleGetFunction(&run->kernel, module, "spin_fill"));
     MUST(cuMemGetInfo(&left, &total));
     run->free_at_start = left;
+    if (run->with)
+        run->other = other_open(run->with);
 }
 
 /* ---- printing ---- */
@@ -405,6 +426,8 @@ static void print(const struct run *run, struct latency_actor *actors)
     json_begin("latency");
     json_text("mix", run->mix->name);
     json_bool("async", run->async);
+    if (run->with)
+        json_text("with", run->with);
     json_count("seed", run->seed);
     json_count("threads", run->mix->threads);
     json_count("streams", run->streams);
@@ -419,26 +442,40 @@ static void print(const struct run *run, struct latency_actor *actors)
     json_end();
 }
 
+/* Fills in which mix it is, and what it has where nothing else was said. */
+static void choose_mix(struct run *run, const char *name)
+{
+    if (name && strchr(name, '/')) {
+        uint64_t calls;
+
+        run->mix = latency_trace(name, &calls);
+        run->calls = run->calls == ALL_CALLS ? TRACE_ROUNDS * calls : run->calls;
+    } else {
+        for (run->mix = latency_mixes; name && run->mix->name; run->mix++)
+            if (strcmp(run->mix->name, name) == 0)
+                break;
+        if (!name || !run->mix->name)
+            bench_die("no such mix\nusage: %s", usage);
+        run->calls = run->calls == ALL_CALLS ? CALLS : run->calls;
+    }
+    run->streams = run->streams ? run->streams : run->mix->streams;
+}
+
 int main(int argc, char **argv)
 {
-    struct run run = {.calls = 100000, .seed = 1, .above_ns = 20000};
+    struct run run = {.calls = ALL_CALLS, .seed = 1, .above_ns = 20000};
     const struct bench_option options[] = {{"async", BENCH_FLAG, &run.async},
                                            {"calls", BENCH_NUMBER, &run.calls},
                                            {"milliseconds", BENCH_NUMBER, &run.milliseconds},
                                            {"seed", BENCH_NUMBER, &run.seed},
                                            {"streams", BENCH_NUMBER, &run.streams},
+                                           {"with", BENCH_TEXT, &run.with},
                                            {"why", BENCH_FLAG, &run.why},
                                            {"above", BENCH_NUMBER, &run.above_ns},
                                            {NULL}};
     const char *name = bench_options(argv, options, usage);
 
-    for (run.mix = latency_mixes; name && run.mix->name; run.mix++)
-        if (strcmp(run.mix->name, name) == 0)
-            break;
-    if (!name || !run.mix->name)
-        bench_die("no such mix\nusage: %s", usage);
-    if (run.streams == 0)
-        run.streams = run.mix->streams;
+    choose_mix(&run, name);
     if (run.calls < run.mix->threads || run.streams > STREAMS)
         bench_die("a call for each thread at least, and %u streams at most\nusage: %s", STREAMS,
                   usage);

@@ -5,6 +5,7 @@
  *   latency_mix.c    the mixes: which blocks are allocated and freed in which order
  *   latency_count.c  how long calls took: histograms, and the slowest one by one
  *   latency_why.c    what the library asked of the driver meanwhile, and what else a call waited for
+ *   latency_trace.c  one more mix: the calls of a recorded program
  *
  * Each allocation and each free is timed by itself. A mix is made of a seed and is the same each
  * time, whatever allocator is underneath and however long its calls take.
@@ -116,6 +117,9 @@ struct latency_mix {
     void (*play)(struct latency_actor *actor); /* calls latency_begin once, and ends when the run is done */
 };
 extern const struct latency_mix latency_mixes[]; /* name NULL ends it */
+
+/* The trace in that file (trace.h), and how many calls once through it are. For one run. */
+const struct latency_mix *latency_trace(const char *path, uint64_t *ret_calls);
 
 /* A number below `below`, the next of this thread's. */
 uint64_t latency_random(struct latency_actor *actor, uint64_t below);

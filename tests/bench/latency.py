@@ -54,8 +54,9 @@ def command(options, way):
         return ['sh', str(ROOT / 'tests' / 'with.sh'), way,
                 *(['--software'] if options.software else []),
                 str(BUILD / 'tests' / 'bench' / 'latency')], environment
-    if options.software:
-        environment['LD_LIBRARY_PATH'] = str(options.bundle / 'softcuda')
+    folders = [options.bundle / 'softcuda'] if options.software else []
+    environment['LD_LIBRARY_PATH'] = ':'.join(filter(None, (
+        *map(str, folders), environment.get('LD_LIBRARY_PATH'), str(options.bundle / 'lib'))))
     if way == 'shim':
         before = environment.get('LD_PRELOAD')
         environment['LD_PRELOAD'] = ':'.join(filter(None, (str(options.bundle / 'libgpushim.so'),

@@ -355,6 +355,12 @@ def latency():
     check(other['bytes'] != first['bytes'], 'another seed is another mix')
     short = measure('native', 'latency', 'mixed', '--calls', '1G', '--milliseconds', 50)
     check(0 < short['calls'] < 1 << 30, 'a run may end by time')
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder, 'small.trace')
+        file.write_text(TRACE)
+        line = measure('native', 'latency', file)
+        check(line['calls'] == 2 * 2 * 4, 'it is played twice, and what is left is freed')
+        check(line['live_peak'] == 4 * MIB + 512, 'a trace has its peak')
     for bad in ((), ('none',), ('mixed', '--calls', 0), ('threads', '--calls', 15),
                 ('mixed', '--streams', 5)):
         refused(1, 'usage: latency', 'latency', *bad)
@@ -481,6 +487,54 @@ def latency_kept():
             print(f'{mix} {more}: {chunks} calls about chunks, {events} about events')
             check(chunks <= most[0] and events <= most[1],
                   f'{mix} {more}: {chunks} and {events} calls, {most} at most')
+
+
+def against():
+    """Each allocator's own functions are called; against.py has a row for each, and says what is missing."""
+    stand_in = BUILD / 'tests' / 'bench' / 'libother_stand_in.so'
+    for name in (f'torch:{stand_in}', f'pool:{stand_in}'):
+        done = run('native', 'latency', 'server', '--calls', 2000, '--with', name)
+        check(done.returncode == 0, f'{name}: {done.stderr}')
+        line = json.loads(done.stdout)
+        counts_agree(line, 2000)
+        given, taken = (int(n) for n in re.search(r'(\d+) given, (\d+) taken', done.stderr).groups())
+        check(line['with'] == name and given == taken >= line['alloc']['calls'] > 0, f'{given} given, {taken} taken')
+    line = measure('native', 'latency', 'mixed', '--calls', 2000, '--with', 'mempool')
+    check(line['ratio'] > 1, 'what the pool reserves is seen')
+    for bad, said in (('none', 'no other allocator none'), ('async:/none.so', '/none.so'), (f'async:{stand_in}', 'of kind async'),
+                      (f'torch:{BUILD}/tests/driver/libcuda.so.1', 'PyTorch 2.8')):
+        refused(1, said, 'latency', 'mixed', '--with', bad)
+    with tempfile.TemporaryDirectory() as name:
+        out = pathlib.Path(name)
+        command = [sys.executable, str(HERE / 'against.py'), '--software', '--mix', 'mixed', '--trace', 'decode', '--seconds',
+                   '0.05', '--out', str(out)]
+
+        def against_says(status, *more):
+            done = subprocess.run([*command, *map(str, more)], capture_output=True, text=True, timeout=PATIENT_S, check=False)
+            print(done.stdout, done.stderr, sep='', end='')
+            check(done.returncode == status, f'against.py ended with {done.returncode}')
+            check((out / 'against.txt').read_text() == done.stdout, 'the text')
+            return done.stdout, json.loads((out / 'against.json').read_text())
+
+        text, said = against_says(1, '--turns', '2', '--torch', stand_in, '--rmm', stand_in)
+        for case in ('mixed', 'decode'):
+            ways = said['results'][case]
+            check(list(ways) == ['native', 'library', 'library async', 'mempool', 'torch', 'rmm pool', 'rmm arena',
+                                 'rmm async'], f'its ways: {list(ways)}')
+            for way, figures in ways.items():
+                if way in ('rmm arena', 'rmm async'):  # the stand-in has none
+                    check('of kind' in figures and figures in text, f'{way}: {figures}')
+                else:
+                    positive(figures, 'mean', 'p50', 'p99.9', 'max', 'reserved', 'calls')
+        text, said = against_says(0, '--turns', '1', '--rmm', out / 'none.so', '--way', 'mempool', '--way', 'library',
+                                  '--way', 'rmm pool')
+        check(list(said['missing']) == ['rmm pool'] and 'rmm pool: not measured' in text, 'what is missing')
+        text, said = against_says(1, '--budget', '0.01', '--way', 'library')
+        check(said['results']['decode']['library'].startswith('left out'), 'what there is no time for')
+    sys.path.insert(0, str(HERE))
+    import against as module
+    ways = {'native': {'max': 5}, 'library': {'max': 4}, 'library async': {'max': 6}, 'mempool': {'max': 3}, 'torch': 'none'}
+    check([way for way in ways if module.less(ways, way, 'max')] == ['mempool'], 'who has less')
 
 
 def curves():

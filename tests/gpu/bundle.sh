@@ -45,8 +45,8 @@ else
     printf 'bundle: left out share_runtime: not built, it needs libcudart_static\n'
 fi
 
-# Criterion and what it needs. libc and its parts are the GPU machine's own, libcuda above all.
-LD_LIBRARY_PATH=$build/tests/driver ldd "$build/$conformance" | awk '$3 ~ /^\// { print $3 }' |
+# Criterion and what it needs, and what latency reads packed traces with. libc and its parts are the GPU machine's own, libcuda above all.
+LD_LIBRARY_PATH=$build/tests/driver ldd "$build/$conformance" "$build/tests/bench/latency" | awk '$3 ~ /^\// { print $3 }' |
     while read -r library; do
         case ${library##*/} in
             libcuda.so* | libc.so* | libm.so* | libdl.so* | librt.so* | libpthread.so* | \
@@ -76,6 +76,27 @@ else
     printf 'bundle: left out the runtime programs: no %s\n' "$nvcc"
 fi
 
+# UCX over memory that a program maps itself, where UCX is a folder with the unpacked wheel libucx-cu13;
+# torch_memory_saver's is another (SAVER).
+if [ -n "${UCX:-}" ]; then
+    mkdir -p "$bundle/ucx/libucx/lib/ucx"
+    gcc -std=c11 -D_GNU_SOURCE -O2 -I "$UCX/libucx/include" -I "${nvcc%/bin/nvcc}/include" -o "$bundle/ucx_vmm" \
+        "$root/tests/gpu/ucx_vmm.c" -L "$UCX/libucx/lib" -lucp -lucs -L "$build/tests/driver" -l:libcuda.so.1 \
+        -Wl,--allow-shlib-undefined -Wl,-rpath-link,"$UCX/libucx/lib"
+    cp -L "$UCX"/libucx/lib/*.so.0 "$bundle/ucx/libucx/lib/"
+    cp -L "$UCX"/libucx/lib/ucx/libuc[mt]_cuda.so.0 "$UCX"/libucx/lib/ucx/libuct_cma.so.0 "$bundle/ucx/libucx/lib/ucx/"
+    cp -rL "$UCX"/libucx_cu13.libs "$bundle/ucx/"
+fi
+if [ -n "${SAVER:-}" ]; then
+    mkdir "$bundle/python"
+    cp -r "$SAVER"/torch_memory_saver* "$bundle/python/"
+    rm -f "$bundle"/python/*_cu12.* "$bundle"/python/*_preload*
+fi
+
+# What is debugged here need not travel.
+find "$bundle" -type f | while read -r file; do
+    strip -g "$file" 2>/dev/null || true
+done
 size=$(du -sm "$bundle" | cut -f 1)
 [ "$size" -lt 60 ] || die ".bundle is $size MiB, more than the 60 that travel"
 printf 'bundle: %s MiB in %s\n' "$size" "$bundle"

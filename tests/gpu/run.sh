@@ -9,8 +9,8 @@
 #
 #   conformance two_gpu cudart examples register torch_stats torch_memory latency programs
 #   stress single chaos differential numba
-#   sanitizer cupy jax nccl peer command torch_share torch_kill torch_steps torch_graph
-#   torch_compile torch_fork
+#   sanitizer cupy jax nccl peer command own_vmm torch_share torch_kill torch_steps
+#   torch_graph torch_compile torch_fork
 #
 # Every program has its time limit and a failure stops nothing. Ends with a table: name, native
 # result, result under the shim, equal or what differs. $OUT, /tmp/gpu-out by default, gets the
@@ -26,7 +26,7 @@ set -u
 
 alone='conformance two_gpu cudart examples register torch_stats torch_memory latency programs'
 alone="$alone stress single chaos differential numba"
-beside='sanitizer cupy jax nccl peer command torch_share torch_kill torch_steps'
+beside='sanitizer cupy jax nccl peer command own_vmm torch_share torch_kill torch_steps'
 beside="$beside torch_graph torch_compile torch_fork"
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -593,6 +593,24 @@ part_torch_share()
     both torch_share 60 python3 "$workloads/torch_share.py"
     both torch_share_expandable 60 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
         python3 "$workloads/torch_share.py"
+}
+
+# Memory that programs map themselves, opened by CuPy, numba and UCX.
+part_own_vmm()
+{
+    if [ -x "$bundle/ucx_vmm" ]; then
+        both own_ucx 60 UCX_TLS=cuda_ipc,cuda_copy,sm UCX_PROTO_INFO=y \
+            "LD_LIBRARY_PATH=$bundle/ucx/libucx/lib:${LD_LIBRARY_PATH:-}" "$bundle/ucx_vmm"
+    else
+        cannot own_ucx 'not in the bundle: UCX was not given to tests/gpu/bundle.sh'
+    fi
+    needs own_torch torch cupy numba || return 0
+    both own_torch 120 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python3 "$workloads/own_vmm.py" expandable
+    if [ -d "$bundle/python" ]; then
+        both own_saver 60 "PYTHONPATH=$bundle/python" python3 "$workloads/own_vmm.py" saver
+    else
+        cannot own_saver 'not in the bundle: SAVER was not given to tests/gpu/bundle.sh'
+    fi
 }
 
 # The command looks at a program that it started; there is nothing to compare it with.

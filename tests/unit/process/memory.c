@@ -629,6 +629,7 @@ static bool waits_for_the_like(void)
     MUST(gs_core_free(f.core, block[0]));
     MUST(gs_core_free(f.core, block[1]));
     must_alloc(&f, 36 * MIB);
+    must_alloc(&f, 36 * MIB); /* far beyond */
     cr_assert_eq(fixture_counts(&f).waits, 0);
     again = must_alloc(&f, 40 * MIB);
     waited = (again == block[0] || again == block[1]) && fixture_counts(&f).waits == 1;
@@ -654,6 +655,39 @@ Test(memory, beyond_what_was_live_the_like_of_a_block_is_waited_for)
     for (int i = 0; i < 10 && !waited; i++)
         waited = waits_for_the_like();
     cr_assert(waited, "it is not, or there was nothing to wait for");
+}
+
+/* Where it has only a little more, and several streams have work, it waits for about as long as making a
+ * chunk takes, and that this was in vain says nothing of the GPU. */
+Test(memory, a_little_beyond_what_was_live_it_waits_for_a_moment)
+{
+    struct fixture f;
+    CUdeviceptr block[2];
+    CUstream stream;
+
+    fixture_options(&f);
+    f.options.retiring_percent = 15;
+    fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    must_alloc(&f, 600 * MIB);
+    block[0] = must_alloc(&f, 40 * MIB);
+    block[1] = must_alloc(&f, 40 * MIB);
+    softcuda_hold(1);
+    fixture_spin_fill(&f, stream, block[0], 1, 1, 0);
+    MUST(gs_core_free(f.core, block[0]));
+    MUST(gs_core_free(f.core, block[1]));
+    must_alloc(&f, 36 * MIB);
+    cr_assert_eq(fixture_counts(&f).waits, 0);
+    must_alloc(&f, 40 * MIB);
+    cr_assert_eq(fixture_counts(&f).waits, 1);
+    cr_assert_eq(fixture_counts(&f).late, 0);
+    must_alloc(&f, 40 * MIB);
+    cr_assert_eq(fixture_counts(&f).waits, 2, "the GPU may have moved since");
+    cr_assert_eq(fixture_counts(&f).late, 1, "that is far beyond");
+    softcuda_hold(0);
+    MUST(cuStreamSynchronize(stream));
+    MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
 }
 
 struct wish {

@@ -1,0 +1,241 @@
+"""What a user could pick instead: other allocators in the mixes of latency.py and in the replays of traces,
+beside the driver and the library, in one run.
+
+usage: against.py [--mix NAME]... [--trace NAME]... [--way NAME]... [--turns N] [--seconds S]
+                  [--budget SECONDS] [--out FOLDER] [--software] [--torch LIBRARY] [--rmm LIBRARY]
+
+The ways: native and library allocate by cudaMalloc; `library async` in stream order, as all others do, which are
+cudaMallocAsync that gives nothing back (its release threshold), PyTorch's caching allocator without Python
+(--torch names its libtorch_cuda.so; the installed one otherwise), and RMM's pool, arena and async resources
+(--rmm names the library that `sh tests/gpu/bench.sh bundle` builds).
+
+Each run is a process of its own, and a turn has one of each. In a mix the first native run takes --seconds; all
+others make as many calls. A trace is played twice. Every call is timed by itself. A figure is the median of the turns'.
+--budget is when no more turn is begun, and what the first cannot do in it is left out. Where something cannot be
+measured, its row says why; what is not installed here has a line at the end.
+
+A * marks what is less than the library has, both ways. --out writes against.txt and against.json. No figure
+decides the exit status: 1 means that a program failed, or that something was left out for want of time.
+"""
+import argparse
+import datetime
+import importlib.util
+import json
+import math
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+from latency import FIGURES, MIXES, PATIENCE, ROOT, microseconds, size
+from run import BUILD, HERE, MADE, RECORDED, machine
+
+TRACES = RECORDED + MADE
+WAYS = ('native', 'library', 'library async', 'mempool', 'torch', 'rmm pool', 'rmm arena', 'rmm async')
+OURS = ('library', 'library async')
+TIMEOUT_S = 120
+
+
+def torch_library():
+    """Without importing it, which takes long."""
+    try:
+        found = importlib.util.find_spec('torch')
+    except ValueError:
+        found = None
+    for folder in found.submodule_search_locations or () if found else ():
+        library = pathlib.Path(folder) / 'lib' / 'libtorch_cuda.so'
+        if library.exists():
+            return library
+    return None
+
+
+def arguments_of(options, way):
+    """(native or shim, the program's arguments), or a text: why that is not to be had here."""
+    if way in OURS or way == 'native':
+        return ('native' if way == 'native' else 'shim', ['--async'] if way == 'library async' else [])
+    if way == 'mempool':
+        return 'native', ['--with', 'mempool']
+    if way == 'torch':
+        if not options.torch:
+            return 'no PyTorch with CUDA is installed here'
+        return 'native', ['--with', f'torch:{options.torch}']
+    if not options.rmm.exists():
+        return f'no {options.rmm}: it was built without RMM'
+    return 'native', ['--with', f'{way.split()[1]}:{options.rmm}']
+
+
+def place(case):
+    if case in MIXES:
+        return case
+    return str(HERE / 'traces' / f'{case}.trace.xz' if case in RECORDED
+               else BUILD / 'tests' / 'bench' / f'{case}.trace')
+
+
+def run_once(options, case, how, *more):
+    """What the program printed, or a text that says why it did not."""
+    mode, arguments = how
+    line = ['sh', str(ROOT / 'tests' / 'with.sh'), mode, *(['--software'] if options.software else []),
+            str(BUILD / 'tests' / 'bench' / 'latency'), place(case), *arguments, *map(str, more)]
+    environment = dict(os.environ, GPUSHIM_BUILD=str(BUILD))
+    try:
+        run = subprocess.run(line, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment,
+                             stdin=subprocess.DEVNULL, check=False)
+    except subprocess.TimeoutExpired:
+        return f'did not end within {TIMEOUT_S} s'
+    if run.returncode != 0:
+        said = run.stderr.strip().splitlines()
+        said = [text for text in said if text.startswith('latency: ')] or said
+        return said[-1] if said else f'ended with {run.returncode}'
+    return json.loads(run.stdout)
+
+
+def figures_of(line):
+    return {**{figure: line['all'][f'{figure}_ns'] for figure in FIGURES}, 'reserved': line['ratio'],
+            'calls': line['calls'], 'live': line['live_peak']}
+
+
+class Measured:
+    def __init__(self):
+        self.runs = {}  # (case, way): [figures]
+        self.why = {}   # (case, way): why there are none
+        self.turns = 0
+
+    def take(self, options, case, way, calls):
+        if (case, way) in self.why:
+            return None
+        if case not in MIXES:
+            more = ()
+        elif calls:
+            more = ('--calls', calls, '--milliseconds', math.ceil(1000 * PATIENCE * options.seconds))
+        else:
+            more = ('--calls', 1 << 40, '--milliseconds', math.ceil(1000 * options.seconds))
+        said = run_once(options, case, arguments_of(options, way), *more)
+        if isinstance(said, str):
+            self.why[case, way] = said
+            print(f'failed: {case} {way}: {said}', file=sys.stderr)
+            return None
+        self.runs.setdefault((case, way), []).append(figures_of(said))
+        return said['calls']
+
+    def turn(self, options, end):
+        for case in options.case:
+            before = self.runs.get((case, 'native'))
+            calls = before[0]['calls'] if before else None
+            for way in options.way:
+                if time.monotonic() > end:
+                    self.why.setdefault((case, way), 'left out: no time was left')
+                    continue
+                took = self.take(options, case, way, calls)
+                calls = calls or took
+
+    def all_turns(self, options):
+        began = time.monotonic()
+        end = began + (options.budget or math.inf)
+        for _ in range(options.turns):
+            turn_began = time.monotonic()
+            self.turn(options, end)
+            self.turns += 1
+            if 2 * time.monotonic() - turn_began > end:
+                break
+
+    def results(self, options):
+        """{case: {way: figures, or why there are none}}"""
+        return {case: {way: {name: statistics.median(run[name] for run in self.runs[case, way])
+                             for name in self.runs[case, way][0]}
+                       if (case, way) in self.runs else self.why[case, way]
+                       for way in options.way} for case in options.case}
+
+
+COLUMNS = ('mean', 'p50', 'p99', 'p99.9', 'p99.99', 'max', 'reserved')
+
+
+def less(ways, way, column):
+    """Whether another has less than the library both ways; False where nothing is known."""
+    ours = [ways[each][column] for each in OURS if isinstance(ways.get(each), dict)]
+    shown = (lambda value: round(value, 2)) if column == 'reserved' else lambda value: value
+    return (way not in OURS and isinstance(ways[way], dict) and bool(ours) and
+            shown(ways[way][column]) < shown(min(ours)))
+
+
+def table(results):
+    lines = [('us', '', *COLUMNS, '')]
+    for case, ways in results.items():
+        for way, figures in ways.items():
+            if isinstance(figures, str):
+                lines.append((case, way, *('-' for _ in COLUMNS), figures))
+                continue
+            cells = [(f'{figures[column]:.2f}' if column == 'reserved' else microseconds(figures[column])) +
+                     ('*' if less(ways, way, column) else ' ') for column in COLUMNS]
+            lines.append((case, way, *cells, ''))
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]) - 1)]
+    return '\n'.join('  '.join([*(cell.ljust(width) if i < 2 else cell.rjust(width)
+                                  for i, (cell, width) in enumerate(zip(line, widths))), line[-1]]).rstrip()
+                     for line in lines)
+
+
+def behind(results):
+    """Who has less of what, a line for each case."""
+    for case, ways in results.items():
+        found = [f'{column} ({", ".join(way for way in ways if less(ways, way, column))})'
+                 for column in COLUMNS if any(less(ways, way, column) for way in ways)]
+        live = [figures['live'] for figures in ways.values() if isinstance(figures, dict)]
+        calls = [figures['calls'] for figures in ways.values() if isinstance(figures, dict)]
+        of = f' ({max(calls):,.0f} calls, {size(int(max(live)))} live at most)' if live else ''
+        yield f'{case}{of}: ' + ('others have less: ' + ', '.join(found) if found else
+                                 'the library has the least of all')
+
+
+def commit():
+    said = BUILD / 'commit'
+    if said.exists():
+        return said.read_text(encoding='utf-8').strip()
+    run = subprocess.run(['git', '-C', str(ROOT), 'rev-parse', 'HEAD'], capture_output=True, text=True,
+                         check=False)
+    return run.stdout.strip() if run.returncode == 0 else None
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--mix', action='append', choices=MIXES)
+    parser.add_argument('--trace', action='append', choices=TRACES)
+    parser.add_argument('--way', action='append', choices=WAYS)
+    parser.add_argument('--turns', type=int, default=3)
+    parser.add_argument('--seconds', type=float, default=1)
+    parser.add_argument('--budget', type=float)
+    parser.add_argument('--out', type=pathlib.Path)
+    parser.add_argument('--software', action='store_true')
+    parser.add_argument('--torch', type=pathlib.Path, default=torch_library())
+    parser.add_argument('--rmm', type=pathlib.Path, default=BUILD / 'other' / 'libother_rmm.so')
+    options = parser.parse_args()
+    if options.turns < 1 or not options.seconds > 0 or (options.budget or 1) <= 0:
+        parser.error('nothing to measure')
+    options.case = (*(options.mix or ()), *(options.trace or ())) or (*MIXES, *TRACES)
+    wanted = [way for way in WAYS if way in (options.way or WAYS)]
+    options.missing = {way: why for way in wanted if isinstance(why := arguments_of(options, way), str)}
+    options.way = [way for way in wanted if way not in options.missing]
+    return options
+
+
+def main():
+    options = arguments()
+    measured = Measured()
+    measured.all_turns(options)
+    results, where = measured.results(options), machine(options.software)
+    text = '\n'.join((f'{where["gpu"]}, commit {commit()}, medians of {measured.turns} turns; reserved is of what is '
+                      'live at most; * is less than the library has', table(results), *behind(results),
+                      *(f'{way}: not measured: {why}' for way, why in options.missing.items()))) + '\n'
+    print(text, end='')
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        when = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds')
+        (options.out / 'against.txt').write_text(text, encoding='utf-8')
+        (options.out / 'against.json').write_text(json.dumps(
+            {'machine': where, 'commit': commit(), 'when': when, 'turns': measured.turns,
+             'missing': options.missing, 'results': results}, indent=1) + '\n', encoding='utf-8')
+    sys.exit(1 if measured.why else 0)
+
+
+if __name__ == '__main__':
+    main()
