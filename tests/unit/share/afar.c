@@ -450,7 +450,7 @@ Test(share_afar, an_agents_refusal_and_its_end_reach_who_waits)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
-    int near = near_agent();
+    int near = near_agent(), opener;
     struct opening opening;
 
     other_export(&other, 0, 512, 71, ipc_handle);
@@ -461,11 +461,16 @@ Test(share_afar, an_agents_refusal_and_its_end_reach_who_waits)
     agent_say(near, &message);
     cr_assert_eq(open_end(&opening), GS_UNREACHABLE);
     cr_assert_not_null(strstr(side_logged(), "cannot use its directory"), "%s", side_logged());
-    open_begin(&opening, ipc_handle);
+    opener = dial_broker(ipc_handle + offsetof(struct gs_ipc_handle, instance), -1);
+    gs_wire_start(&message, GS_WIRE_OPEN, 1);
+    memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
+    message.open.afar = 1;
+    agent_say(opener, &message);
     agent_awaits(near, GS_WIRE_OPEN_AFAR, &message);
     close(near);
-    cr_assert_eq(open_end(&opening), GS_UNREACHABLE);
-    cr_assert_not_null(strstr(side_logged(), "no gpushim-agent"), "%s", side_logged());
+    agent_hears(opener, GS_WIRE_REFUSE, &message);
+    cr_assert_eq(message.refuse.reason, GS_REFUSED_ALONE);
+    close(opener);
 }
 
 Test(share_afar, what_makes_no_sense_or_comes_late_is_given_back)
