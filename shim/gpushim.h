@@ -229,6 +229,90 @@ int gpushim_lookup(const char *name, struct gpushim_named *named);
  */
 int gpushim_unpublish(const char *name);
 
+/* ---- External memory ---------------------------------------------------------------------------- */
+
+/*
+ * Memory that somebody else made becomes memory of libgpushim's, until it is detached, or the process ends:
+ *
+ *   kind              what it is                          address      pinned   IPC handle, name
+ *   GPUSHIM_EXPORTED  a descriptor that CUDA exported     a new one    yes      yes
+ *                     (cuMemExportToShareableHandle)
+ *   GPUSHIM_MEMFD     a memfd, from `offset` on: memory   a new one    yes      yes
+ *                     of the host, registered with CUDA
+ *   GPUSHIM_ADDRESS   memory of the host or of a device   its own      as the   what the driver's own IPC
+ *                     that is this process's already               driver lets  can; no name
+ *
+ * At a new address, it is mapped by the library and answers as memory of cuMemAlloc does (of the host,
+ * where it is: CU_POINTER_ATTRIBUTE_MEMORY_TYPE). Whoever opens a handle of it, in another process with the
+ * library, maps the same memory by a descriptor, and keeps it whatever becomes of this process. It is served
+ * by this process alone, also where there is a broker.
+ * A memfd gets F_SEAL_SHRINK, if it has not. At its own address it stays the driver's matter, as before;
+ * memory of the host that CUDA does not know is registered with it until the end.
+ */
+enum gpushim_kind { GPUSHIM_EXPORTED = 1, GPUSHIM_MEMFD, GPUSHIM_ADDRESS };
+enum gpushim_access {
+    GPUSHIM_READ_ONLY = 1, /* at a new address, neither this process nor who opens it may write to it */
+    GPUSHIM_MUTABLE
+};
+
+struct gpushim_external {
+    size_t size; /* of this struct */
+    enum gpushim_kind kind;
+    enum gpushim_access access;
+    int device;       /* by its number in CUDA */
+    int fd;           /* which stays yours, and may be closed afterwards */
+    uint64_t offset;  /* in a memfd: whole pages, as `bytes` */
+    uint64_t address;
+    uint64_t bytes;   /* of what CUDA exported all of it, a multiple of 2 MiB */
+    const char *label; /* for people: up to 63 bytes without control characters, or NULL */
+    /*
+     * Called once, when nothing uses the memory any more: no process has it open, nothing has it
+     * registered through this library, the GPU work that was submitted before is over, and it is unmapped
+     * where it was mapped. On a thread of the library's with a context of the device, the one that it was
+     * attached in or else the primary one, in which it may call CUDA, and this library; or on the one that
+     * ends the process. May be NULL but for GPUSHIM_ADDRESS, where nothing else says when you may free it.
+     */
+    void (*deleter)(void *arg);
+    void *arg;
+};
+
+/*
+ * On the device, whose context is the current one, or else its primary one if that is active.
+ * *ret_address is for CUDA, and for gpushim_detach.
+ *
+ * The end comes by gpushim_detach, or with the context in which it was attached. When the process ends in
+ * order all of it is detached, GPU work and other processes are waited for GPUSHIM_SHARE_SETTLE at most, and
+ * then the deleters are called whoever has it: before libcuda's own end.
+ *
+ * EINVAL: a field as none is, a size or an offset that does not fit, a descriptor of another kind, memory of
+ * libgpushim's own or that is attached already, or no deleter where one is needed. ENODEV: no such device, no
+ * context of it, or libgpushim does nothing in this process. ENOTSUP: the driver does not take it. EAGAIN: no
+ * thread can be had. ENOMEM. Nothing is changed then, and the log says why.
+ */
+int gpushim_attach(const struct gpushim_external *external, uint64_t *ret_address);
+
+/*
+ * Detaches it, and waits until its deleter was called, as long as that at most (0: not at all; UINT64_MAX:
+ * without end). From the beginning no handle of it can be opened any more, and who has it open is asked for it.
+ *
+ * EBUSY: something uses it still, and the log says who: its end comes when that has ended, and may be waited
+ * for by another call. So it is from within a deleter, which is not waited for. ENOENT: nothing is attached
+ * there, or not any more. ENODEV, ENOMEM: nothing is changed then.
+ */
+int gpushim_detach(uint64_t address, uint64_t timeout_ns);
+
+struct gpushim_attached {
+    enum gpushim_kind kind;
+    enum gpushim_access access;
+    int device;
+    int detached; /* 1: its end has begun */
+    uint64_t address, bytes;
+    char label[64];
+};
+
+/* Fills in up to `room` of those that are attached and returns how many there are. */
+size_t gpushim_externals(struct gpushim_attached *attached, size_t room);
+
 #ifdef __cplusplus
 }
 #endif

@@ -49,8 +49,12 @@ gs_status gs_core_ipc_handle(struct gs_core *core, CUdeviceptr address,
 
     gs_single_drain(&core->single, "memory is shared");
     status = lock_around(core, address, &block);
-    if (status == GS_NOT_LIVE && gs_share_pass_on(core->share, address, ret_ipc_handle) == GS_OK)
-        return GS_OK;
+    if (status == GS_NOT_LIVE) {
+        gs_status passed = gs_share_pass_on(core->share, address, ret_ipc_handle);
+
+        if (passed != GS_NOT_OURS)
+            return passed;
+    }
     if (status == GS_NOT_LIVE || status == GS_INVALID)
         gs_log_line(&core->options.log, GS_LOG_DEBUG, "no IPC handle: no block in use lies at %llx",
                     (unsigned long long)address);
@@ -103,6 +107,12 @@ gs_status gs_core_publish(struct gs_core *core, CUdeviceptr address,
     if (status != GS_OK)
         return status == GS_INVALID ? GS_NOT_LIVE : status;
     status = lock_around(core, address, &block);
+    if (status == GS_NOT_LIVE) {
+        status = gs_share_name_external(core->share, address, naming, &since_ns);
+        if (status == GS_OK)
+            gs_share_named(core->share, naming->name, since_ns);
+        return status == GS_INVALID ? GS_NOT_LIVE : status;
+    }
     if (status != GS_OK)
         return status == GS_INVALID ? GS_NOT_LIVE : status;
     status = block->export ? gs_share_name(core->share, block->export, naming,

@@ -51,6 +51,9 @@
  *   mem_alloc, mem_free_async     a context is current, and this thread's capture mode is RELAXED,
  *                                 or whether it is refused is the question; the stream of the
  *                                 second does not capture. Neither waits for the GPU.
+ *   mem_host_register, mem_host_unregister, mem_host_get_device_pointer
+ *                                 a context is current. The second waits for work of the context: no
+ *                                 lock held.
  *   stream_synchronize            waits for the GPU: no lock held, the stream does not capture.
  *   ctx_synchronize               waits for the GPU: no lock held, no capture open.
  *
@@ -109,7 +112,10 @@
     OP(mem_get_address_range, cuMemGetAddressRange_v2, 0)                                          \
     OP(mem_export, cuMemExportToShareableHandle, 0)                                                \
     OP(mem_import, cuMemImportFromShareableHandle, 0)                                              \
-    OP(mem_retain, cuMemRetainAllocationHandle, 0)
+    OP(mem_retain, cuMemRetainAllocationHandle, 0)                                                 \
+    OP(mem_host_register, cuMemHostRegister_v2, 0)                                                 \
+    OP(mem_host_unregister, cuMemHostUnregister, 0)                                                \
+    OP(mem_host_get_device_pointer, cuMemHostGetDevicePointer_v2, 0)
 
 struct gs_driver {
 #define GS_OP_FIELD(field, symbol, required) __typeof__(&symbol) field;

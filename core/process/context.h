@@ -185,6 +185,10 @@ bool gs_context_purge_dead(struct gs_core *core);
 /* For the end of core: what lives on there ends too. */
 void gs_context_end_dead(struct gs_core *core);
 
+/* Those that are not about to go; so many at most. Returns how many. */
+#define GS_CONTEXTS_SEEN 64
+unsigned gs_contexts_alive(struct gs_core *core, CUcontext ret_contexts[GS_CONTEXTS_SEEN]);
+
 /* A context of the device that is not about to go; NULL: there is none. */
 CUcontext gs_context_of_device(struct gs_core *core, CUdevice ordinal);
 

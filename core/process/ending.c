@@ -174,6 +174,28 @@ static bool is_last_locked(const struct gs_core *core, const struct gs_context *
     return !other;
 }
 
+unsigned gs_contexts_alive(struct gs_core *core, CUcontext ret_contexts[GS_CONTEXTS_SEEN])
+{
+    unsigned count = 0;
+
+    gs_lock_take(&core->lock);
+    for (struct gs_context *context = core->contexts; context && count < GS_CONTEXTS_SEEN;
+         context = context->next)
+        if (!context->detached && !context->arenas[0]->dead)
+            ret_contexts[count++] = context->handle;
+    gs_lock_release(&core->lock);
+    return count;
+}
+
+/* What was attached in a context ends with it; work of others may be at it still. */
+static void end_externals(struct gs_core *core, CUcontext gone)
+{
+    CUcontext contexts[GS_CONTEXTS_SEEN];
+
+    if (gs_share_has_externals(core->share))
+        gs_share_end_externals(core->share, gone, contexts, gs_contexts_alive(core, contexts));
+}
+
 void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_context *context)
 {
     struct gs_arena *arena;
@@ -181,6 +203,7 @@ void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_cont
     bool last;
 
     gs_fences_capture_context_gone(&core->fences, handle);
+    end_externals(core, handle);
     gs_share_context_gone(core->share, handle);
     gs_single_context_gone(&core->single, handle);
     if (!context)

@@ -46,7 +46,7 @@ void gs_guard_ended(void *arg, uint64_t base, size_t size)
     gs_status status = gs_context_lock_chunk(core, base, &chunk);
     bool wipes;
 
-    if (status == GS_NOT_LIVE) /* another process's */
+    if (status == GS_NOT_LIVE || status == GS_NOT_OURS) /* another process's; external */
         gs_share_look_again(core->share);
     if (status != GS_OK)
         return;

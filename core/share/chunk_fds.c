@@ -138,6 +138,11 @@ CUresult gs_chunk_fd(struct gs_share *share, const struct gs_export *export, str
     CUresult result;
     int fd;
 
+    if (source->behind) { /* it has one, which is kept for as long as the export */
+        *ret_fd = source->behind->fd;
+        *ret_fresh = false;
+        return gs_fd_is_there(ret_fd) ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+    }
     *ret_fd = share->options.is_broker ? (struct gs_fd){.fd = gs_broker_fd(export)}
                                        : find(share, source->chunk_id);
     *ret_fresh = ret_fd->fd < 0;

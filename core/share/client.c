@@ -41,6 +41,7 @@ bool gs_client_is_lost(struct gs_client *client)
         return false;
     gs_client_lost(client);
     client->due_ns = gs_now_ns() + GS_LIVING_NS;
+    client->said.forked = true; /* as far as anybody knows: it may have said so, unheard */
     return true;
 }
 

@@ -13,10 +13,11 @@
  *   exited, then hung up          a forked child held the socket: settle_ns more
  *   hung up and the exit unseen   settle_ns more; where the process lives on a second more than
  *                                 that, since a killed process takes a while from its hang-up to
- *                                 its exit. Then it is over if it has become another program
- *                                 (exec). Else its program has closed the socket and may use what
- *                                 it holds on: parted, until it exits or takes it up again. (Who
- *                                 gave no name of his own does neither: his hang-up is the end.)
+ *                                 its exit. Then its program has closed the socket and may use what
+ *                                 it holds on: parted, until it exits or takes it up again. Where it
+ *                                 is another program by then (exec), or about to exit, it is over
+ *                                 settle_ns later: that may have come a moment ago. (Who gave no
+ *                                 name of his own does neither: his hang-up is the end.)
  *   hung up, and there is no      the same by the process table, and settle_ns more where that
  *   pidfd                         does not show it
  *
@@ -154,6 +155,7 @@ static bool leave_to_the_one_before(struct gs_share *share, const struct gs_clie
     }
     if (due_ns > before->due_ns)
         before->due_ns = due_ns;
+    before->said.forked |= client->said.forked;
     return true;
 }
 
@@ -285,6 +287,7 @@ static bool serve_one(struct gs_share *share, struct gs_client *client)
         gs_discard(fd, client->uid);
     if (stays)
         return true;
+    client->said.forked |= error != -ENOTCONN; /* it may have said so behind this, unheard */
     send_off(share, client, error, &message);
     if (client->published && error != -ENOTCONN) /* it lives on, unheard */
         gs_broker_client_gone(share, client, false);
@@ -298,6 +301,7 @@ static bool parts(struct gs_share *share, struct gs_client *client, uint64_t now
     if (client->fd >= 0 || !client->references || client->over.done || !gs_client_lives(client))
         return false;
     client->due_ns = now + PARTED_NS;
+    client->over.rested = false;
     if (client->over.parted)
         return true;
     client->over.parted = true;
@@ -572,7 +576,7 @@ uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
         due = uncrowd < due ? uncrowd : due;
         if (client->fd >= 0 && (is_needed(client) || client->said.is_agent))
             continue; /* nothing but its hang-up ends this lease */
-        if (client->due_ns <= now && !parts(share, client, now))
+        if (client->due_ns <= now && !parts(share, client, now) && !gs_client_rests(share, client, now))
             dismiss(share, client);
         else if (client->due_ns < due)
             due = client->due_ns;

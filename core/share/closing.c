@@ -139,6 +139,8 @@ static bool all_passed(struct gs_share *share, struct gs_opened *opened)
 
 void gs_closing_start_locked(struct gs_share *share, struct gs_opened *opened)
 {
+    if (opened->external)
+        gs_external_ends_locked(share, opened->external);
     for (unsigned i = 0; i < opened->use_count; i++) {
         opened->uses[i].next = GS_FENCE_WANTED;
         if (!opened->uses[i].fence.line)
@@ -203,6 +205,10 @@ static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
     struct gs_import *import = opened->import;
     bool last;
 
+    if (opened->external) {
+        gs_external_over_locked(share, opened->external);
+        return;
+    }
     remote->busy = true;
     gs_import_remove_locked(import, opened);
     opened->keeps = import->count == 0 && gs_cached_start_locked(share, import, opened);
@@ -228,11 +234,13 @@ static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
     gs_remote_release_locked(share, remote);
 }
 
-/* A device may reach it still. */
+/* A device may reach it still, or another process what is external here. */
 static bool is_held(struct gs_share *share, struct gs_opened *opened)
 {
     opened->held = share->events.in_use &&
                    share->events.in_use(share->events.arg, opened->address, opened->size, false);
+    if (opened->external && gs_external_is_held_locked(share, opened->external))
+        opened->held = true;
     return opened->held;
 }
 
@@ -412,6 +420,8 @@ void gs_share_context_gone(struct gs_share *share, CUcontext context)
     gone = context_find(share, context);
     HASH_ITER(hh, share->opener.opened, opened, next)
     {
+        if (opened->import && opened->import->context == context)
+            opened->import->context = NULL;
         use_remove(opened, context);
         if (opened->use_count > 0 || opened->count == 0)
             continue;
@@ -420,6 +430,7 @@ void gs_share_context_gone(struct gs_share *share, CUcontext context)
     }
     for (opened = share->opener.closing; opened; opened = opened->next)
         use_remove(opened, context); /* also those that the table has not any more */
+    gs_externals_context_gone_locked(share, context);
     if (gone) {
         HASH_DEL(share->opener.contexts, gone);
         gs_fence_pool_forget(&gone->pool);
@@ -452,6 +463,10 @@ void gs_closing_finish(struct gs_share *share)
         all_passed(share, opened);
         give_back_locked(share, opened);
     }
+    gs_lock_release(&share->opener.lock);
+    while (gs_share_external_next(share, 0))
+        continue;
+    gs_lock_take(&share->opener.lock);
     gs_cached_finish_locked(share);
     HASH_ITER(hh, share->opener.remotes, remote, next_remote)
     {

@@ -108,10 +108,12 @@ static inline bool gs_export_is_strip(const struct gs_export *export)
 {
     return export->source.strip != NULL;
 }
-/* Lock held. It is not to be opened, nor is any more of it to be given: it has gone, or is going. */
+/* Lock held. It is not to be opened, nor is any more of it to be given: it has gone, or is going. So is
+ * external memory, also while others have it. */
 static inline bool gs_strip_is_stale_locked(const struct gs_export *export)
 {
-    return gs_export_is_strip(export) && (export->freed_ns || export->going > 0);
+    return (gs_export_is_strip(export) || export->source.behind) &&
+           (export->freed_ns || export->going > 0);
 }
 /* FETCH, as gs_client_serve. */
 bool gs_strip_fetch_came(struct gs_share *share, struct gs_client *client,
@@ -194,7 +196,7 @@ struct gs_said {
     char name[16];
     unsigned char from[GS_INSTANCE_SIZE]; /* its own instance; zero: none */
     uint64_t stack; /* where the stack of its program begins; 0: not known */
-    bool forked;    /* its exit is no proof that its GPU work is over */
+    bool forked;    /* or it may have: its exit is no proof that its GPU work is over */
     bool is_agent;  /* it is this machine's (afar_agent.c) */
     uint64_t told_agent; /* the agent that knows it as a holder; 0: none does */
 };
@@ -203,6 +205,7 @@ struct gs_said {
 struct gs_over {
     bool exited;   /* the exit was seen */
     bool parted;   /* hung up, and its process runs on with what it holds */
+    bool rested;   /* hung up and does not go on, and due_ns is settle_ns after that was seen */
     bool done;     /* its process uses nothing over this connection any more */
     bool uncounted; /* it came back where there was no room, to the place of one that is lost */
     bool has_lost; /* it was to take up what it does not hold, and will close that */
@@ -427,6 +430,9 @@ bool gs_client_has_exited(const struct gs_client *client);
 bool gs_client_has_ended(const struct gs_client *client);
 /* Whether it may still use what it had open: it has not ended, nor become another program. */
 bool gs_client_lives(const struct gs_client *client);
+/* Of one that has hung up and does not: whether its GPU work may run on still, as nobody knows when
+ * that came. Once, for settle_ns. */
+bool gs_client_rests(struct gs_share *share, struct gs_client *client, uint64_t now);
 /* Whether both are connections of one process, made for the same memory. */
 bool gs_client_is_same(const struct gs_client *client, const struct gs_client *other);
 

@@ -6,8 +6,10 @@
 
 #include <string.h>
 
+/* `chunk_id`: of that alone, whatever the device; 0: of all. */
 static void look_at(struct gs_share *share, const struct gs_client *client,
-                    const unsigned char *uuid, uint64_t now, struct gs_share_holder *ret)
+                    const unsigned char *uuid, uint64_t chunk_id, uint64_t now,
+                    struct gs_share_holder *ret)
 {
     const struct gs_reference *reference;
 
@@ -17,13 +19,15 @@ static void look_at(struct gs_share *share, const struct gs_client *client,
         const struct gs_export *export = reference->export;
 
         if (!__atomic_load_n(&export->freed_ns, __ATOMIC_RELAXED) ||
-            !gs_is_of_device(uuid, export->source.uuid))
+            !gs_is_of_device(uuid, export->source.uuid) ||
+            (chunk_id && export->source.chunk_id != chunk_id))
             continue;
         ret->bytes += export->source.size;
         if (now - reference->since_ns > ret->held_ns)
             ret->held_ns = now - reference->since_ns;
     }
-    ret->mapped = gs_mapping_unanswered(share, client, uuid);
+    if (!chunk_id)
+        ret->mapped = gs_mapping_unanswered(share, client, uuid);
 }
 
 static void enter(struct gs_share_held *held, const struct gs_share_holder *holder)
@@ -67,12 +71,13 @@ void gs_held_work(struct gs_share *share, uint64_t now)
     struct gs_share_held held = {0};
     const struct gs_client *client;
     unsigned char uuid[16];
-    uint64_t wanted;
+    uint64_t wanted, chunk_id;
     bool any_device;
 
     gs_lock_take(&share->lock);
     wanted = share->asked.held_wanted;
     any_device = share->asked.held_any_device;
+    chunk_id = share->asked.held_chunk_id;
     memcpy(uuid, share->asked.held_uuid, sizeof uuid);
     gs_lock_release(&share->lock);
     if (wanted == share->asked.held_told)
@@ -80,7 +85,7 @@ void gs_held_work(struct gs_share *share, uint64_t now)
     for (client = share->clients.first; client; client = client->hh.next) {
         struct gs_share_holder holder;
 
-        look_at(share, client, any_device ? NULL : uuid, now, &holder);
+        look_at(share, client, any_device ? NULL : uuid, chunk_id, now, &holder);
         if (holder.bytes == 0 && holder.mapped == 0)
             continue;
         holder.stopped = client->is_seen && gs_alive_is_stopped(client->pid);
@@ -110,8 +115,8 @@ static bool has_any_locked(const struct gs_share *share, const unsigned char *uu
     return export || gs_mapping_any_asked_locked(share, uuid);
 }
 
-void gs_share_held(struct gs_share *share, const unsigned char uuid[16],
-                   struct gs_share_held *ret_held)
+static void ask(struct gs_share *share, const unsigned char *uuid, uint64_t chunk_id,
+                struct gs_share_held *ret_held)
 {
     uint64_t end = gs_now_ns() + GS_SHARE_TELL_NS, wanted;
     bool more;
@@ -123,6 +128,7 @@ void gs_share_held(struct gs_share *share, const unsigned char uuid[16],
     if (more) {
         wanted = ++share->asked.held_wanted;
         share->asked.held_any_device = uuid == NULL;
+        share->asked.held_chunk_id = chunk_id;
         if (uuid)
             memcpy(share->asked.held_uuid, uuid, sizeof share->asked.held_uuid);
         gs_thread_wake(share);
@@ -132,4 +138,15 @@ void gs_share_held(struct gs_share *share, const unsigned char uuid[16],
             *ret_held = share->asked.held;
     }
     gs_lock_release(&share->lock);
+}
+
+void gs_share_held(struct gs_share *share, const unsigned char uuid[16],
+                   struct gs_share_held *ret_held)
+{
+    ask(share, uuid, 0, ret_held);
+}
+
+void gs_share_held_of(struct gs_share *share, uint64_t chunk_id, struct gs_share_held *ret_held)
+{
+    ask(share, NULL, chunk_id, ret_held);
 }

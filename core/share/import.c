@@ -103,43 +103,139 @@ static gs_status take_room(struct gs_share *share, struct gs_room *room, size_t 
     return GS_OK;
 }
 
+/* A record for what was granted, without an address; NULL: no host memory. */
+static struct gs_import *record_of(struct gs_share *share, const struct gs_wire_grant *grant)
+{
+    struct gs_import *import = record_new(share);
+
+    if (!import)
+        return NULL;
+    import->span.size = grant->chunk_size;
+    import->chunk_id = grant->chunk_id;
+    import->strip = grant->pieces > 0;
+    import->read_only = grant->read_only;
+    import->strict = grant->strict;
+    import->cached = import->unwanted = false;
+    import->host = grant->host != 0;
+    import->context = NULL;
+    /* What the host has registered every device reaches. */
+    __atomic_store_n(&import->devices, grant->host ? UINT64_MAX : 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&import->homes, grant->host ? UINT64_MAX : 0, __ATOMIC_RELAXED);
+    memcpy(import->uuid, grant->uuid, sizeof import->uuid);
+    return import;
+}
+
+static void recycle(struct gs_share *share, struct gs_import *import)
+{
+    gs_lock_take(&share->opener.lock);
+    gs_import_recycle_locked(share, import);
+    gs_lock_release(&share->opener.lock);
+}
+
 gs_status gs_import_begin(struct gs_share *share, const struct gs_wire_grant *grant,
                           struct gs_room *room, struct gs_import **ret_import)
 {
-    struct gs_import *import = record_new(share);
+    struct gs_import *import = record_of(share, grant);
     CUdeviceptr base;
     gs_status status;
 
     if (!import)
         return GS_NO_HOST_MEMORY;
-    import->span.size = grant->chunk_size;
-    import->chunk_id = grant->chunk_id;
-    import->strip = grant->pieces > 0;
-    import->read_only = grant->read_only || share->options.read_only;
-    import->strict = grant->strict;
-    import->cached = import->unwanted = false;
-    __atomic_store_n(&import->devices, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&import->homes, 0, __ATOMIC_RELAXED);
-    memcpy(import->uuid, grant->uuid, sizeof import->uuid);
     status = take_room(share, room, import->span.size, &base);
     if (status == GS_OK) {
         import->span.base = base;
         *ret_import = import;
         return GS_OK;
     }
-    gs_lock_take(&share->opener.lock);
-    gs_import_recycle_locked(share, import);
-    gs_lock_release(&share->opener.lock);
+    recycle(share, import);
     return status;
 }
 
 void gs_import_abandon(struct gs_share *share, struct gs_import *import)
 {
     share->driver->mem_address_free(import->span.base, import->span.size);
-    gs_lock_take(&share->opener.lock);
-    gs_import_recycle_locked(share, import);
-    gs_lock_release(&share->opener.lock);
+    recycle(share, import);
 }
+
+/* ---- Memory of the host ---------------------------------------------------------------------- */
+
+/* `flags` beside those that all have. The address that devices know it by is the host's, as everywhere
+ * where the library runs; where it is another one nothing is registered. */
+gs_status gs_host_register(struct gs_share *share, void *memory, size_t size, bool read_only)
+{
+    const struct gs_driver *driver = share->driver;
+    CUdeviceptr address = 0;
+    gs_status status;
+
+    if (!driver->mem_host_register || !driver->mem_host_unregister ||
+        !driver->mem_host_get_device_pointer)
+        return GS_NOT_OFFERED;
+    status = driver->mem_host_register(memory, size,
+                                       CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
+                                           (read_only ? CU_MEMHOSTREGISTER_READ_ONLY : 0u));
+    if (status != GS_OK)
+        return status;
+    status = driver->mem_host_get_device_pointer(&address, memory, 0);
+    if (status == GS_OK && address == (CUdeviceptr)(uintptr_t)memory)
+        return GS_OK;
+    driver->mem_host_unregister(memory);
+    return status == GS_OK ? GS_NOT_OFFERED : status;
+}
+
+/* The context's end ends a registration (NULL: it has). False: the driver knows it still. */
+bool gs_host_unregister(struct gs_share *share, CUcontext context, void *memory)
+{
+    CUcontext popped;
+    CUresult result;
+
+    if (!context || share->driver->ctx_push_current(context) != CUDA_SUCCESS)
+        return true;
+    result = share->driver->mem_host_unregister(memory);
+    share->driver->ctx_pop_current(&popped);
+    if (result == CUDA_SUCCESS)
+        return true;
+    gs_log_line(&share->log, GS_LOG_WARNING,
+                "memory of the host stays registered with the driver, which does not end that: error %d",
+                (int)result);
+    return false;
+}
+
+static gs_status map_host(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
+                          struct gs_open_steps *steps, struct gs_import **ret_import)
+{
+    struct gs_import *import = record_of(share, grant);
+    gs_status status = GS_UNREACHABLE; /* no sound exporter's */
+    void *memory = NULL;
+    int error;
+
+    if (!import)
+        return GS_NO_HOST_MEMORY;
+    error = gs_memory_map(fd, grant->fd_offset, grant->size, grant->chunk_size,
+                          import->read_only, &memory);
+    steps->imported = gs_now_ns();
+    if (error == 0) {
+        share->driver->ctx_get_current(&import->context);
+        import->span.base = (uintptr_t)memory;
+        status = gs_host_register(share, memory, grant->size, import->read_only);
+        if (status == GS_OK) {
+            *ret_import = import;
+            return GS_OK;
+        }
+        gs_memory_unmap(memory, grant->chunk_size);
+    }
+    recycle(share, import);
+    return error == -ENOMEM ? GS_NO_HOST_MEMORY : status;
+}
+
+static void unmap_host(struct gs_share *share, struct gs_import *import)
+{
+    void *memory = (void *)(uintptr_t)import->span.base;
+
+    if (gs_host_unregister(share, import->context, memory))
+        gs_memory_unmap(memory, import->span.size); /* else its addresses are not for others */
+}
+
+/* ---- Mapping --------------------------------------------------------------------------------- */
 
 static gs_status map_handle(struct gs_share *share, struct gs_import *import, CUdevice device)
 {
@@ -186,6 +282,8 @@ gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *gran
 {
     if (!gs_memory_may_be_drivers(fd))
         return GS_UNREACHABLE;
+    if (grant->host)
+        return map_host(share, grant, fd, steps, ret_import);
     return import_map(share, grant, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                       device, room, steps, ret_import);
 }
@@ -209,6 +307,10 @@ void gs_import_unmap(struct gs_share *share, struct gs_import *import)
 
     if (share->events.in_use)
         share->events.in_use(share->events.arg, import->span.base, import->span.size, true);
+    if (import->host) {
+        unmap_host(share, import);
+        return;
+    }
     result = driver->mem_unmap(import->span.base, import->span.size);
 
     if (result == CUDA_SUCCESS)

@@ -14,6 +14,7 @@
  *     serve.c    answers to messages                cached.c   cached chunks, without a reference
  *     strip.c    the program's own mappings         fetch.c    their pieces
  *     quota.c    what each user takes               closing.c  references on their way back
+ *                                                   external.c what somebody else made and gave us
  *     publish.c, confirm.c                          flushed.c  they are back
  *                exports published to a broker,
  *     broker.c, publisher.c
@@ -83,6 +84,7 @@ struct gs_client;
 struct gs_export;
 struct gs_remote;
 struct gs_opened;
+struct gs_external;
 struct gs_opener_context;
 
 /* ---- The parts of struct gs_share ----------------------------------------------------------- */
@@ -234,6 +236,7 @@ struct gs_asked {
     uint64_t held_wanted, held_told; /* who asks for `held` counts one; answered */
     unsigned char held_uuid[16];
     bool held_any_device;
+    uint64_t held_chunk_id; /* 0: any chunk's */
     struct gs_share_held held;
     uint64_t flush_wanted, flush_begun; /* who waits for what comes back counts one; seen to */
     uint64_t flush_ends_ns;             /* when the last client that has hung up has rested */
@@ -245,7 +248,7 @@ struct gs_asked {
 /* What this process has opened (opener.h). */
 struct gs_opener {
     struct gs_lock lock;    /* rank OPENER; protects all of it */
-    struct gs_cond changed; /* a remote is no longer busy */
+    struct gs_cond changed; /* a remote is no longer busy; external memory is over */
     struct gs_remote *remotes;
     struct gs_opened *opened;
     struct gs_opened *closing; /* list of opened blocks whose last count is gone */
@@ -256,6 +259,7 @@ struct gs_opener {
     unsigned cached_count; /* those that are to stay */
     bool cached_unwanted; /* some of them are to go */
     bool idle_armed; /* the thread comes by itself when the oldest one's time is over */
+    struct gs_external *externals, *externals_over; /* attached; and of no use to anybody any more */
     struct gs_opener_context *contexts;
     struct gs_import *spare_imports; /* records that the map may still lead to: never freed */
     uint64_t next_import, next_remote;

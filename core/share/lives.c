@@ -48,6 +48,20 @@ bool gs_client_lives(const struct gs_client *client)
     return has_name(client) && !gs_client_has_ended(client) && runs_the_same_program(client);
 }
 
+bool gs_client_rests(struct gs_share *share, struct gs_client *client, uint64_t now)
+{
+    struct gs_over *over = &client->over;
+
+    if (client->fd >= 0 || !client->references || over->done || over->rested || over->exited ||
+        !has_name(client) || !client->said.stack || !client->is_seen ||
+        (gs_client_has_ended(client) && !client->said.forked))
+        return false;
+    over->rested = true;
+    client->due_ns = now + share->options.settle_ns;
+    gs_flush_hung_up(share, client);
+    return true;
+}
+
 bool gs_client_is_same(const struct gs_client *client, const struct gs_client *other)
 {
     return has_name(client) && client->uid == other->uid && client->pid == other->pid &&

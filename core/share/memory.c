@@ -48,6 +48,71 @@ bool gs_memory_is_sound(int fd)
     return seals >= 0 && seals & F_SEAL_SHRINK;
 }
 
+bool gs_memory_is_pages(uint64_t address, uint64_t size)
+{
+    return ((address | size) & ((uint64_t)sysconf(_SC_PAGESIZE) - 1)) == 0;
+}
+
+static bool holds(int fd, uint64_t end)
+{
+    struct stat info;
+
+    return fstat(fd, &info) == 0 && (uint64_t)info.st_size >= end;
+}
+
+int gs_memory_seal(int fd, uint64_t end)
+{
+    if (fd < 0 || fcntl(fd, F_GET_SEALS) < 0)
+        return -EINVAL;
+    if (!gs_memory_is_sound(fd) && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) != 0)
+        return -EPERM;
+    return holds(fd, end) ? 0 : -EINVAL;
+}
+
+#define ALIGNED ((uintptr_t)1 << 21)
+
+/* Addresses alone; NULL without. */
+static char *reserve(size_t whole)
+{
+    char *all = mmap(NULL, whole + ALIGNED, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                     -1, 0);
+    size_t before;
+
+    if (all == MAP_FAILED)
+        return NULL;
+    before = -(uintptr_t)all & (ALIGNED - 1);
+    if (before > 0)
+        munmap(all, before);
+    munmap(all + before + whole, ALIGNED - before);
+    return all + before;
+}
+
+int gs_memory_map(int fd, uint64_t offset, size_t size, size_t whole, bool read_only,
+                  void **ret_memory)
+{
+    const int access = read_only ? PROT_READ : PROT_READ | PROT_WRITE;
+    char *memory;
+
+    if (!gs_memory_is_sound(fd) || !holds(fd, offset + size))
+        return -EINVAL;
+    memory = reserve(whole);
+    if (!memory)
+        return -ENOMEM;
+    if (mmap(memory, size, access, MAP_SHARED | MAP_FIXED, fd, (off_t)offset) == MAP_FAILED) {
+        int error = errno;
+
+        munmap(memory, whole);
+        return -error;
+    }
+    *ret_memory = memory;
+    return 0;
+}
+
+void gs_memory_unmap(void *memory, size_t whole)
+{
+    munmap(memory, whole);
+}
+
 bool gs_memory_read(int fd, size_t at, uint64_t *ret_word)
 {
     return pread(fd, ret_word, sizeof *ret_word, (off_t)at) == (ssize_t)sizeof *ret_word;

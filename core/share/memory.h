@@ -23,4 +23,16 @@ bool gs_memory_read(int fd, size_t at, uint64_t *ret_word);
  * up by its file system. */
 bool gs_memory_may_be_drivers(int fd);
 
+
+/* That of a program's memfd, up to byte `end`: it gets the seal without which whoever makes it smaller
+ * ends everybody that has it mapped. -EINVAL: no memfd, or a smaller one; -EPERM: it takes no seals. */
+int gs_memory_seal(int fd, uint64_t end);
+/* Maps what is sound from the byte on, at a multiple of 2 MiB; addresses are taken for all of `whole`,
+ * which is one too and at least `size`. 0, or a negative errno. */
+int gs_memory_map(int fd, uint64_t offset, size_t size, size_t whole, bool read_only,
+                  void **ret_memory);
+void gs_memory_unmap(void *memory, size_t whole);
+/* Whether an address and a size are multiples of the kernel's pages. */
+bool gs_memory_is_pages(uint64_t address, uint64_t size);
+
 #endif

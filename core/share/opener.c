@@ -109,6 +109,7 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
         return status;
     }
     ret->steps.answered = gs_now_ns();
+    ret->grant.read_only |= share->options.read_only;
     ret->fresh = !ret->import;
     if (ret->fresh && ret->grant.pieces > 0)
         status = gs_strip_map(share, remote, &ret->grant, device, &room, &ret->steps, &ret->import);
@@ -405,7 +406,7 @@ gs_status gs_share_close(struct gs_share *share, CUdeviceptr address)
     gs_lock_take(&share->opener.lock);
     import = import_locked(share, address);
     opened = import ? gs_import_started_locked(import, address) : NULL;
-    if (opened) {
+    if (opened && !opened->external) {
         if (--opened->count == 0) {
             if (has_thread)
                 gs_idle_start_locked(share, opened);
@@ -425,14 +426,18 @@ gs_status gs_share_pass_on(struct gs_share *share, CUdeviceptr address,
                            unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE])
 {
     const struct gs_opened *opened;
+    bool external;
 
     if (!is_import(share, address))
         return GS_NOT_OURS;
     gs_lock_take(&share->opener.lock);
     opened = opened_at_locked(share, address);
-    if (opened)
+    external = opened && opened->external;
+    if (opened && !external)
         memcpy(ret_ipc_handle, opened->ipc_handle, GS_IPC_HANDLE_SIZE);
     gs_lock_release(&share->opener.lock);
+    if (external)
+        return gs_external_handle(share, address, ret_ipc_handle);
     return opened ? GS_OK : GS_NOT_OURS;
 }
 

@@ -64,7 +64,8 @@ struct gs_import {
     uint64_t chunk_id;
     unsigned char uuid[16];
     CUmemGenericAllocationHandle handle; /* of a strip none: its pieces' were released when mapped */
-    bool strip;
+    CUcontext context; /* of the host's memory: in which it is registered; NULL: that has gone */
+    bool strip, host;
     bool read_only;
     bool strict;   /* is not kept without a reference */
     bool cached;   /* no block of it is held; in the list of cached ones, since: */
@@ -128,6 +129,7 @@ struct gs_opened {
     bool keeps;     /* given back, its chunk stays mapped */
     struct gs_use *uses;
     unsigned use_count;
+    struct gs_external *external; /* that it is, of this process's; NULL: of another's */
     struct gs_opened *next; /* in `closing`, in `unsent`, or of the idle ones the next newer */
     struct gs_opened *older;
     UT_hash_handle hh;
@@ -154,6 +156,11 @@ void gs_remote_hang_up(struct gs_remote *remote);
 /* Takes note of it where the program has closed the connection, whose number may be another file's:
  * then there is none. */
 void gs_remote_look(struct gs_remote *remote);
+/* Nothing is held over the connection: there may be another, to the process itself if it is there. */
+static inline bool gs_remote_may_go(const struct gs_remote *remote)
+{
+    return remote->opened_count == 0 && !remote->imports;
+}
 void gs_remote_disconnect(struct gs_share *share, struct gs_remote *remote);
 /* Takes note where a connection is refused over which something was to be taken up, and where he says
  * that nothing is held over it. */
@@ -253,7 +260,11 @@ gs_status gs_import_map_afar(struct gs_share *share, const struct gs_wire_grant 
 /* Access for a device; and that for one which opens a block. */
 gs_status gs_import_give(struct gs_share *share, struct gs_import *import, CUdevice device);
 gs_status gs_import_allow(struct gs_share *share, struct gs_import *import, CUdevice device);
-/* Unmaps and gives the driver's things back; the import is not in the map any more. */
+/* Makes memory of the host known to the driver, in the current context; and ends that. */
+gs_status gs_host_register(struct gs_share *share, void *memory, size_t size, bool read_only);
+bool gs_host_unregister(struct gs_share *share, CUcontext context, void *memory);
+/* Unmaps and gives the driver's things back; the import is not in the map any more. Memory of the host
+ * waits for work of the context that it is registered in. */
 void gs_import_unmap(struct gs_share *share, struct gs_import *import);
 gs_status gs_import_enter_locked(struct gs_share *share, struct gs_remote *remote,
                                  struct gs_import *import);
@@ -314,6 +325,18 @@ void gs_idle_lost_locked(struct gs_share *share, struct gs_remote *remote);
 uint64_t gs_idle_tick_locked(struct gs_share *share, uint64_t now);
 /* At the very end: all. */
 void gs_idle_finish_locked(struct gs_share *share);
+
+/* external.c */
+/* Its handle is stale, and who has it open is asked for it. */
+void gs_external_ends_locked(struct gs_share *share, struct gs_external *external);
+/* Whether another process has it still. */
+bool gs_external_is_held_locked(struct gs_share *share, struct gs_external *external);
+/* Nobody uses it, nor can: it leaves all tables. */
+void gs_external_over_locked(struct gs_share *share, struct gs_external *external);
+void gs_externals_context_gone_locked(struct gs_share *share, CUcontext context);
+/* As gs_share_pass_on, of external memory. */
+gs_status gs_external_handle(struct gs_share *share, CUdeviceptr address,
+                             unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE]);
 
 /* closing.c */
 /* Notes that the context uses the block: a fence in it will be behind the last close. */

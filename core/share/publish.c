@@ -483,6 +483,7 @@ static void on_room(struct gs_share *share)
 
 bool gs_broker_event(struct gs_share *share, struct gs_wire_hold_afar *ret_hold)
 {
+    const struct gs_fd kept = share->link.fd_is;
     int fd = share->link.fd, error;
     union gs_wire_message message;
 
@@ -505,7 +506,8 @@ bool gs_broker_event(struct gs_share *share, struct gs_wire_hold_afar *ret_hold)
     gs_unwatch(share, fd);
     forget(share);
     say_lost(share, error, &message);
-    gs_hang_up(fd);
+    if (gs_fd_is_there(&kept)) /* the lock may have been waited for */
+        gs_hang_up(fd);
     look_for_next(share);
     return false;
 }

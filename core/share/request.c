@@ -4,6 +4,7 @@
  * is over at the call's one deadline (remote->deadline_ns).
  */
 #include "core/share/discard.h"
+#include "core/share/memory.h"
 #include "core/share/opener.h"
 
 #include <stdio.h>
@@ -251,6 +252,16 @@ static bool place_valid(const struct gs_wire_grant *grant)
            grant->pieces <= grant->chunk_size / GS_PAGE_SIZE;
 }
 
+/* Memory of the host is whole pages of a memfd, all of them granted. */
+static bool behind_valid(const struct gs_wire_grant *grant)
+{
+    if (!grant->host)
+        return grant->fd_offset == 0;
+    return grant->host == 1 && grant->pieces == 0 && grant->offset == 0 && grant->strict &&
+           gs_memory_is_pages(grant->fd_offset, grant->size) &&
+           grant->fd_offset <= UINT64_C(1) << 62;
+}
+
 /* Whether what the exporter says makes sense and is about the block that was asked for. */
 static bool grant_valid(const struct gs_wire_grant *grant, const struct gs_ipc_handle *ipc_handle)
 {
@@ -259,7 +270,7 @@ static bool grant_valid(const struct gs_wire_grant *grant, const struct gs_ipc_h
     return grant->block_id == ipc_handle->block_id && grant->chunk_id == ipc_handle->chunk_id &&
            grant->size == ipc_handle->size && grant->size > 0 && grant->chunk_size <= limit &&
            grant->chunk_size % GS_PAGE_SIZE == 0 && grant->read_only <= 1 && grant->strict <= 1 &&
-           !grant->zero && place_valid(grant);
+           place_valid(grant) && behind_valid(grant);
 }
 
 static gs_status use_answer(struct gs_share *share, struct gs_remote *remote,
@@ -273,7 +284,7 @@ static gs_status use_answer(struct gs_share *share, struct gs_remote *remote,
         return gs_remote_refused(share, &message->refuse);
     if (is_grant && grant_valid(&message->grant, ipc_handle) &&
         (want_fd && message->grant.pieces == 0 && !afar) == (*fd >= 0) &&
-        !(afar && message->grant.pieces)) {
+        !(afar && (message->grant.pieces || message->grant.host))) {
         remote->afar = afar;
         if (afar)
             memcpy(remote->fabric, message->grant_afar.fabric, sizeof remote->fabric);
@@ -360,31 +371,6 @@ static bool is_for_now(const struct gs_remote *remote, const union gs_wire_messa
            (remote->conn.by_broker && message->refuse.reason == GS_REFUSED_EARLY);
 }
 
-/* Nothing is held over the connection: there may be another, to the process itself if it is there. */
-static bool may_go(const struct gs_remote *remote)
-{
-    return remote->opened_count == 0 && !remote->imports;
-}
-
-/*
- * The broker does not have it. Its process is asked once more, where this connection may have been made
- * while that was not to be found (its folder was cleared, say): it has put its socket up again.
- */
-static bool asks_the_process(struct gs_share *share, struct gs_remote *remote, gs_status status,
-                             bool *asked)
-{
-    if (status != GS_STALE || !remote->conn.by_broker)
-        return false;
-    if (!*asked && may_go(remote)) {
-        *asked = true;
-        gs_remote_disconnect(share, remote);
-        return true;
-    }
-    gs_say_unreachable(share, "the process that shared it has ended, and the broker does not "
-                              "have it" GS_BROKER_HELPS);
-    return false;
-}
-
 gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
                             const struct gs_ipc_handle *ipc_handle, const unsigned char *bytes,
                             bool want_fd, struct gs_room *room, struct gs_wire_grant *ret_grant,
@@ -393,7 +379,6 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
     union gs_wire_message message = {0};
     uint64_t looked = gs_now_ns(), waited = 0, connection = remote->connection;
     gs_status status = GS_OK;
-    bool asked = remote->conn.fd < 0 && !remote->astray; /* the process itself is looked for first */
 
     *ret_fd = -1;
     /* An exporter hangs up on a connection that has long been idle: that one is made anew. */
@@ -412,10 +397,6 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
             return status;
         if (attempt(share, remote, ipc_handle, bytes, want_fd, room, &message, ret_fd, &status) ==
             0) {
-            if (asks_the_process(share, remote, status, &asked)) {
-                i--;
-                continue;
-            }
             if (!is_for_now(remote, &message, status))
                 break;
             waited += gs_look_counts(&looked);
@@ -423,7 +404,7 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
                 gs_say_unreachable(share, gs_wire_reason_text(message.refuse.reason));
                 break;
             }
-            if (message.refuse.reason == GS_REFUSED_EARLY && may_go(remote))
+            if (message.refuse.reason == GS_REFUSED_EARLY && gs_remote_may_go(remote))
                 gs_remote_disconnect(share, remote); /* he is asked first, if he can be by now */
             gs_rest_ns(EARLY_STEP_NS);
             status = GS_OK;
@@ -438,6 +419,9 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
             return GS_UNREACHABLE;
         }
     }
+    if (status == GS_STALE && remote->conn.by_broker)
+        gs_say_unreachable(share, "the process that shared it has ended, and the broker does not "
+                                  "have it" GS_BROKER_HELPS);
     if (status != GS_OK && *ret_fd >= 0) {
         gs_discard(*ret_fd, gs_conn_who(remote->conn.fd).uid);
         *ret_fd = -1;

@@ -113,8 +113,13 @@ static int send_grant(struct gs_share *share, struct gs_client *client,
     message.grant.offset = source->offset;
     message.grant.size = source->size;
     message.grant.read_only = export->read_only;
-    message.grant.strict = share->options.isolate || gs_export_is_strip(export) || borrowed;
+    message.grant.strict =
+        share->options.isolate || gs_export_is_strip(export) || borrowed || source->behind;
     message.grant.pieces = source->strip ? source->strip->pieces : 0;
+    if (source->behind) {
+        message.grant.host = source->behind->host;
+        message.grant.fd_offset = source->behind->offset;
+    }
     memcpy(message.grant.uuid, source->uuid, sizeof message.grant.uuid);
     return gs_client_send(share, client, &message, fd);
 }

@@ -32,6 +32,7 @@
 
 #include "core/gpu/driver.h"
 #include "core/gpu/fence.h"
+#include "core/base/fd.h"
 #include "core/base/log.h"
 #include "core/gpu/map.h"
 #include "core/base/status.h"
@@ -201,6 +202,13 @@ static inline void gs_share_strip_unref(struct gs_share_strip *strip)
         free(strip);
 }
 
+/* What external memory lies behind (core/share/external.c). */
+struct gs_share_behind {
+    struct gs_fd fd; /* that CUDA exported; or of a memfd, */
+    bool host;
+    uint64_t offset; /* from this byte on */
+};
+
 struct gs_share_source {
     CUmemGenericAllocationHandle handle; /* stays valid until the export is withdrawn */
     uint64_t chunk_id;                   /* never reused within this process */
@@ -213,6 +221,7 @@ struct gs_share_source {
     /* A strip: `size` and `chunk_size` are that of all of it, `address` is where it begins, and a piece
      * lies at `offset`. There is no handle, for none is kept (core/share/strip.c). NULL: it is none. */
     struct gs_share_strip *strip;
+    const struct gs_share_behind *behind; /* external memory's, as valid as `handle`, which it has not */
     bool read_only; /* whoever opens it may read it only */
 };
 
@@ -317,6 +326,7 @@ struct gs_share_held {
 
 /* Asks the share thread, where there is one; one thread at a time. All 0 where it does not say so in
  * GS_SHARE_TELL_NS. */
+void gs_share_held_of(struct gs_share *share, uint64_t chunk_id, struct gs_share_held *ret_held);
 void gs_share_held(struct gs_share *share, const unsigned char uuid[16],
                    struct gs_share_held *ret_held);
 
@@ -362,6 +372,50 @@ enum gs_look_up gs_share_look_up(struct gs_share *share, const char *name,
                                  struct gs_found *ret_found);
 /* Ends this user's name, whichever process published it. As above, and ret_found->uid likewise. */
 enum gs_look_up gs_share_unname(struct gs_share *share, const char *name, uint32_t *ret_uid);
+
+/* ---- External memory (external.c) ------------------------------------------------------------- */
+
+enum gs_external_kind {
+    GS_EXTERNAL_EXPORTED, /* behind a descriptor that CUDA exported */
+    GS_EXTERNAL_MEMFD,    /* of the host, behind a memfd from `offset` on */
+    GS_EXTERNAL_ADDRESS,  /* whatever lies at an address of the program's */
+};
+
+struct gs_external_memory {
+    enum gs_external_kind kind;
+    int fd; /* stays the caller's */
+    uint64_t offset;
+    CUdeviceptr address;
+    size_t size;
+    bool read_only;
+};
+
+/*
+ * Makes it memory of ours, in the context that is current, on its device (with that uuid). `owner` is
+ * what the caller knows it by, never 0. GS_INVALID, GS_NOT_OFFERED, GS_NO_HOST_MEMORY, or the driver's
+ * error: nothing is changed then, and the log says why.
+ */
+gs_status gs_share_attach(struct gs_share *share, const struct gs_external_memory *memory,
+                          CUcontext context, CUdevice device, const unsigned char uuid[16],
+                          uint64_t owner, CUdeviceptr *ret_address);
+/* Begins its end, which waits for GPU work that was submitted in these contexts by now; or that has begun.
+ * GS_NOT_OURS: there is none. GS_NO_HOST_MEMORY: nothing was begun. */
+gs_status gs_share_detach(struct gs_share *share, CUdeviceptr address, const CUcontext *contexts,
+                          unsigned count);
+/* Waits for one whose end has come, unmaps it and returns its owner; 0: there was none. Others
+ * end it: the GPU, devices, and those who have it open; until then the caller's `until_ns` is the bound.
+ * No lock is held; of memory of the host this waits for the GPU. */
+uint64_t gs_share_external_next(struct gs_share *share, uint64_t until_ns);
+/* A context is gone: begins the end of what was attached in it, as gs_share_detach does. */
+bool gs_share_has_externals(struct gs_share *share);
+void gs_share_end_externals(struct gs_share *share, CUcontext gone, const CUcontext *contexts,
+                            unsigned count);
+/* Its size, and which processes have it open, as gs_share_held tells; 0: nothing is attached there. */
+size_t gs_share_external_held(struct gs_share *share, CUdeviceptr address,
+                              struct gs_share_held *ret_held);
+/* As gs_share_name, of external memory that covers the address and has an IPC handle. GS_NOT_LIVE. */
+gs_status gs_share_name_external(struct gs_share *share, CUdeviceptr address,
+                                 const struct gs_naming *naming, uint64_t *ret_since_ns);
 
 /* ---- Memory pressure ------------------------------------------------------------------------ */
 
@@ -429,7 +483,8 @@ gs_status gs_share_close(struct gs_share *share, CUdeviceptr address);
 
 /*
  * The handle of the imported block that covers `address`, the one it was opened by, to be passed
- * on: it is opened at the process that shared it, or its broker, not here. GS_NOT_OURS.
+ * on: it is opened at the process that shared it, or its broker, not here. Of external memory one of
+ * this process's. GS_NOT_OURS, or why there is none (gs_share_export).
  */
 gs_status gs_share_pass_on(struct gs_share *share, CUdeviceptr address,
                            unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE]);

@@ -66,7 +66,7 @@
 
 #include "core/share/ipc_handle.h"
 
-#define GS_WIRE_VERSION 14
+#define GS_WIRE_VERSION 15
 
 /* So many pieces come in one message at most: the kernel would take 253, but a process that may have
  * 256 descriptors has others too. */
@@ -189,7 +189,8 @@ struct gs_wire_grant {
     uint32_t pieces; /* 0: a chunk, and its descriptor came along if it was wanted. Else the block is a
                       * strip of so many, all of the chunk, which are to be fetched; what the handle is
                       * of begins at `offset` */
-    uint32_t zero;
+    uint32_t host;      /* 1: memory of the host. Its descriptor is a memfd, which the opener maps and */
+    uint64_t fd_offset; /* registers from this byte on */
 };
 
 /* Read as a grant it is one, of a chunk that its fabric handle opens: no descriptor comes along. */

@@ -51,7 +51,8 @@ static bool may_set(const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext ctx)
 
 /* A fill that names no context is done in the one that owns the memory, where that is cuMemAlloc's.
  * The driver knows it from the address, and refuses such a node for VMM memory, as for memory of its
- * pools; a change of a node, a copy and a kernel need none (measured on H200s). */
+ * pools; a change of a node would take the current one, and what is instantiated stays in its own. A
+ * copy and a kernel need none (measured on H200s). */
 static CUcontext filling_context(CUdeviceptr dst, CUcontext named)
 {
     struct gs_block_info info;
@@ -181,6 +182,8 @@ GS_HOOK CUresult CUDAAPI cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, 
                                                         const CUDA_MEMSET_NODE_PARAMS *memsetParams,
                                                         CUcontext ctx)
 {
+    if (memsetParams)
+        ctx = filling_context(memsetParams->dst, ctx);
     if (!may_set(memsetParams, ctx))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuGraphExecMemsetNodeSetParams(hGraphExec, hNode, memsetParams, ctx);
@@ -235,6 +238,9 @@ GS_HOOK CUresult CUDAAPI cuGraphAddNode_v3(CUgraphNode *phGraphNode, CUgraph hGr
 
 GS_HOOK CUresult CUDAAPI cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
+    CUgraphNodeParams copy;
+
+    nodeParams = in_a_context(nodeParams, &copy);
     if (!may_add(nodeParams))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuGraphNodeSetParams(hNode, nodeParams);
@@ -242,6 +248,9 @@ GS_HOOK CUresult CUDAAPI cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodePara
 
 GS_HOOK CUresult CUDAAPI cuGraphNodeSetParams_v2(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
+    CUgraphNodeParams copy;
+
+    nodeParams = in_a_context(nodeParams, &copy);
     if (!may_add(nodeParams))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuGraphNodeSetParams_v2(hNode, nodeParams);
@@ -250,6 +259,9 @@ GS_HOOK CUresult CUDAAPI cuGraphNodeSetParams_v2(CUgraphNode hNode, CUgraphNodeP
 GS_HOOK CUresult CUDAAPI cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                                   CUgraphNodeParams *nodeParams)
 {
+    CUgraphNodeParams copy;
+
+    nodeParams = in_a_context(nodeParams, &copy);
     if (!may_add(nodeParams))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuGraphExecNodeSetParams(hGraphExec, hNode, nodeParams);

@@ -64,12 +64,6 @@ static bool open_token(CUdeviceptr *pdptr, const CUipcMemHandle *handle, unsigne
     if (!gs_state_enter() || !gs_ipc_handle_is_ours(token))
         return false;
     GS_KEEP_CALLER;
-    status = gs_core_in_context(gs_core);
-    if (status != GS_OK) {
-        gs_log(GS_LOG_DEBUG, "an IPC handle was not opened: no context of a GPU is current");
-        *ret_result = gs_result(status);
-        return true;
-    }
     if (!pdptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) {
         if (pdptr)
             gs_log(GS_LOG_DEBUG, "an IPC handle was not opened: flags %u, and 1 is all there is",
@@ -77,6 +71,12 @@ static bool open_token(CUdeviceptr *pdptr, const CUipcMemHandle *handle, unsigne
         else
             gs_log(GS_LOG_DEBUG, "an IPC handle was not opened: nowhere to write its address to");
         *ret_result = CUDA_ERROR_INVALID_VALUE;
+        return true;
+    }
+    status = gs_core_in_context(gs_core);
+    if (status != GS_OK) {
+        gs_log(GS_LOG_DEBUG, "an IPC handle was not opened: no context of a GPU is current");
+        *ret_result = gs_result(status);
         return true;
     }
     status = gs_core_open(gs_core, token, &address);

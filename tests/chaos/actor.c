@@ -125,7 +125,10 @@ static void step_alloc(struct actor *actor)
         return;
     actor_step(actor, STEP_ALLOC);
     block.kind = (enum actor_kind)chaos_below(&actor->random, 3);
-    r = alloc(actor, &block);
+    /* The last one needs a broker, which takes the place of one that was killed. */
+    if (!(actor->flags & ACTOR_LAST) && chaos_below(&actor->random, 4) == 0)
+        block.kind = (enum actor_kind)(BY_MAP + chaos_below(&actor->random, KINDS - BY_MAP));
+    r = block.kind < BY_MAP ? alloc(actor, &block) : actor_make(actor, &block);
     if (r == CUDA_ERROR_OUT_OF_MEMORY)
         return;
     actor_must(actor, "allocating", r);
@@ -154,6 +157,10 @@ void actor_free(struct actor *actor, unsigned index)
     actor->own[index] = actor->own[--actor->own_count];
     if (chaos_below(&actor->random, 3) == 0)
         submit_late(actor, block.ptr, block.stamp, block.words);
+    if (block.kind >= BY_MAP) {
+        actor_unmake(actor, &block);
+        return;
+    }
     if (chaos_below(&actor->random, 3) == 0) /* also memory of cuMemAlloc, as it may be */
         r = cuMemFreeAsync(block.ptr, actor->gpu.stream);
     else
@@ -237,7 +244,7 @@ static void step_share(struct actor *actor)
     actor_step(actor, STEP_SHARE);
     index = chaos_below(&actor->random, actor->own_count);
     block = &actor->own[index];
-    once = survives && !block->given_out && chaos_below(&actor->random, 4) == 0;
+    once = survives && !block->given_out && block->kind < BY_MAP && chaos_below(&actor->random, 4) == 0;
     actor_must(actor, "cuIpcGetMemHandle", cuIpcGetMemHandle(&record.ipc_handle, block->ptr));
     atomic_fetch_add(&actor->slot->shared, 1);
     block->given_out = true;

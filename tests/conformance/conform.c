@@ -62,22 +62,12 @@ void probe(const char *name, const char *format, ...)
 
 bool under_shim(void)
 {
-    static int known = -1;
-    char line[4096];
-    FILE *maps;
     const char *enable = getenv("GPUSHIM_ENABLE");
 
-    if (known >= 0)
-        return known;
     if (enable && (strcmp(enable, "0") == 0 || strcmp(enable, "off") == 0))
         return false;
-    maps = fopen("/proc/self/maps", "re");
-    cr_assert(maps, "cannot read /proc/self/maps");
-    known = 0;
-    while (!known && fgets(line, sizeof line, maps))
-        known = strstr(line, "/libgpushim.so") != NULL;
-    fclose(maps);
-    return known;
+    /* Whatever the file is called: there are some that are made otherwise (tests/stress). */
+    return dlsym(RTLD_DEFAULT, "gpushim_memory") != NULL;
 }
 
 bool software_driver(void)

@@ -75,8 +75,10 @@ Test(edges, without_a_context_ranges_and_handles_are_not_told)
     OK(cuMemGetAddressRange(NULL, NULL, NOWHERE));
     CHECK(NO_CONTEXT, cuIpcGetMemHandle(&handle, plain));
     CHECK(NO_CONTEXT, cuIpcGetMemHandle(&handle, NOWHERE));
-    for (unsigned int flags = 0; flags <= 2; flags++)
-        CHECK(NO_CONTEXT, cuIpcOpenMemHandle(&base, handle, flags));
+    /* Flags are looked at first. */
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuIpcOpenMemHandle(&base, handle, 0));
+    CHECK(NO_CONTEXT, cuIpcOpenMemHandle(&base, handle, 1));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuIpcOpenMemHandle(&base, handle, 2));
     CHECK(NO_CONTEXT, cuIpcCloseMemHandle(plain));
     CHECK(NO_CONTEXT, cuIpcCloseMemHandle(async));
     CHECK(NO_CONTEXT, cuIpcCloseMemHandle(NOWHERE));

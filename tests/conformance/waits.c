@@ -1,7 +1,8 @@
 /*
  * Calls that have to come back although the GPU stands still until this very thread goes on: a
  * stream is held by a host function that the test lets go after the call. It lets itself go after a
- * while, so that a driver that waits for it is found out and does not hang.
+ * while, so that a driver that waits for it is found out and does not hang: soon where that is a real
+ * one, which may; late where it is the library, whose machine may be busy.
  */
 #include "conform.h"
 
@@ -10,12 +11,14 @@
 
 TestSuite(waits, .init = conform_start, .timeout = 180);
 
-#define GATE_NS (45 * 1000 * MILLISECOND)
+#define LATE_NS (45 * 1000 * MILLISECOND)
+#define SOON_NS (1000 * MILLISECOND)
 #define OLD     0x01d01d01u
 #define NEW     0x2e2e2e2eu
 #define WORDS   (MIB / 4)
 
 struct gate {
+    uint64_t ns; /* how long it holds */
     bool open;     /* atomic: by the test, */
     bool by_itself; /* atomic: or by itself */
 };
@@ -23,7 +26,7 @@ struct gate {
 static void CUDA_CB wait_at(void *arg)
 {
     struct gate *gate = arg;
-    uint64_t end = now_ns() + GATE_NS;
+    uint64_t end = now_ns() + gate->ns;
 
     while (!__atomic_load_n(&gate->open, __ATOMIC_ACQUIRE) && now_ns() < end)
         sleep_ms(1);
@@ -33,7 +36,7 @@ static void CUDA_CB wait_at(void *arg)
 
 static void hold(CUstream stream, struct gate *gate)
 {
-    *gate = (struct gate){false, false};
+    *gate = (struct gate){.ns = under_shim() || software_driver() ? LATE_NS : SOON_NS};
     OK(cuLaunchHostFunc(stream, wait_at, gate));
 }
 
@@ -123,7 +126,8 @@ static size_t free_pieces_behind(const CUstream stream[3], struct gate *gate)
     return wanted;
 }
 
-/* Nothing of that is large enough alone. */
+/* Nothing of that is large enough alone. The driver waits for the host function then (measured on an
+ * H200: for as long as it takes). */
 Test(waits, an_allocation_in_another_stream_comes_behind_several_frees)
 {
     const CUstream stream[3] = {new_stream(), new_stream(), new_stream()};
@@ -138,7 +142,9 @@ Test(waits, an_allocation_in_another_stream_comes_behind_several_frees)
         r = launch_fill(mine, ptr + at, NEW, 4096);
     held = let_go(&gate);
     OK(r);
-    cr_assert(held, "it waited for the host function");
+    probe("async_alloc_behind_several_frees", "%s", held ? "at once" : "when it had ended");
+    if (under_shim())
+        cr_assert(held, "it waited for the host function");
     OK(cuStreamSynchronize(mine));
     for (int i = 0; i < 3; i++)
         OK(cuStreamSynchronize(stream[i]));

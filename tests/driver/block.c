@@ -67,7 +67,7 @@ bool sd_block_range_ok(const struct sd_context *context, uint64_t base, size_t s
         if (!block || (at != base && block->kind != SD_BLOCK_VMM))
             return false;
         if ((sd_segment_access(block->segment, context) & access) != access &&
-            !(other_devices && !block->segment->listed))
+            !(other_devices && !block->segment->listed && !block->segment->read_only))
             return false;
         if (block->kind != SD_BLOCK_VMM)
             return end <= block->base + block->size;

@@ -104,6 +104,7 @@ CUresult sd_mem_host_register(void *ptr, size_t bytes, unsigned flags)
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     block->registered = true;
+    segment->read_only = flags & CU_MEMHOSTREGISTER_READ_ONLY;
     block->host_flags = flags;
     return CUDA_SUCCESS;
 }

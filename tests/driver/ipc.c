@@ -205,12 +205,15 @@ CUresult sd_ipc_open_mem_handle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigne
     struct sd_context *context;
     struct opened *opened;
     struct token token;
-    CUresult result = sd_current_owner(&context);
+    CUresult result;
 
+    if (!ptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
+        return CUDA_ERROR_INVALID_VALUE; /* also without a context (measured on an H200) */
+    result = sd_current_owner(&context);
     if (result)
         return result;
     memcpy(&token, &handle, sizeof token);
-    if (!ptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || token.magic != MAGIC ||
+    if (token.magic != MAGIC ||
         token.check != token_check(&token) || token.offset >= token.size)
         return CUDA_ERROR_INVALID_VALUE;
     if (token.process == sd_process_token())

@@ -109,6 +109,8 @@ static CUresult add_node(CUgraphNode *node, CUgraph handle, const CUgraphNode *a
     result = params->type == CU_GRAPH_NODE_TYPE_MEMCPY
                  ? copy_node(&hand, &params->memcpy.copyParams)
                  : fill_node(&hand, &params->memset);
+    if (!result && params->type == CU_GRAPH_NODE_TYPE_MEMSET)
+        hand.queue.nodes[0]->work.set.in = context;
     return end(&hand, result, node);
 }
 
@@ -132,8 +134,9 @@ CUresult sd_graph_add_node(CUgraphNode *node, CUgraph handle, const CUgraphNode 
     return result ? result : add_node(node, handle, after, count, params, context);
 }
 
-/* The work of such a node, made in a graph that goes again; it replaces work of its kind. */
-static CUresult change(struct sd_work *work, const CUgraphNodeParams *params)
+/* The work of such a node, made in a graph that goes again; it replaces work of its kind. What is
+ * instantiated stays in its context. */
+static CUresult change(struct sd_work *work, const CUgraphNodeParams *params, bool instantiated)
 {
     struct sd_graph *graph = sd_graph_new();
     CUresult result = check_kind(params);
@@ -148,6 +151,8 @@ static CUresult change(struct sd_work *work, const CUgraphNodeParams *params)
         result = add_node(&node, (CUgraph)graph, NULL, 0, params, context);
     if (!result && ((struct sd_node *)node)->work.kind != work->kind)
         result = CUDA_ERROR_INVALID_VALUE;
+    if (!result && instantiated && work->kind == SD_SET && work->set.in && work->set.in != context)
+        result = CUDA_ERROR_INVALID_VALUE;
     if (!result)
         *work = ((struct sd_node *)node)->work;
     sd_graph_free(graph);
@@ -158,7 +163,7 @@ CUresult sd_node_set(CUgraphNode handle, const CUgraphNodeParams *params)
 {
     struct sd_node *node = sd_object_check(handle, SD_NODE);
 
-    return node ? change(&node->work, params) : CUDA_ERROR_INVALID_VALUE;
+    return node ? change(&node->work, params, false) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult sd_exec_node_set(CUgraphExec handle, CUgraphNode node_handle,
@@ -169,7 +174,7 @@ CUresult sd_exec_node_set(CUgraphExec handle, CUgraphNode node_handle,
 
     if (!exec || !node || node->index >= exec->count)
         return CUDA_ERROR_INVALID_VALUE;
-    return change(&exec->nodes[node->index].work, params);
+    return change(&exec->nodes[node->index].work, params, true);
 }
 
 /* ---- The forms for copies and for fills alone ---- */

@@ -418,7 +418,7 @@ enum sd_access sd_segment_access(const struct sd_segment *segment, const struct 
     unsigned any = 0;
 
     if (segment->device < 0 && !segment->listed)
-        return SD_ACCESS_WRITE;
+        return segment->read_only ? SD_ACCESS_READ : SD_ACCESS_WRITE;
     if (segment->listed && context)
         return segment->access[context->device];
     if (segment->listed) {

@@ -29,6 +29,7 @@ struct sd_segment {
     size_t size;
     struct sd_phys *phys; /* NULL: host memory */
     int device;           /* -1: host memory, open to all */
+    bool read_only; /* host memory that devices may read alone */
     uint64_t life;        /* of the context whose memory it is; unless listed */
     bool listed; /* access is as set for each device, else it is the device's and the peers' */
     uint8_t access[SD_MAX_DEVICES];

@@ -257,8 +257,15 @@ static bool whole_mappings(uint64_t ptr, size_t size)
     return size && at == end;
 }
 
+/* What is unmapped may go on behind the mappings of its reservation (measured on an H200). */
 CUresult sd_vmm_unmap(CUdeviceptr ptr, size_t size)
 {
+    const struct reservation *reservation = sd_ranges_find(&reservations, ptr);
+
+    if (reservation && size > reservation->base + reservation->size - ptr)
+        size = reservation->base + reservation->size - ptr;
+    while (size > SD_GRANULE && !mapping_at(ptr + size - SD_GRANULE))
+        size -= SD_GRANULE;
     if (!whole_mappings(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
     for (uint64_t end = ptr + size; ptr < end;) {

@@ -40,6 +40,7 @@ struct sd_work {
             uint32_t value;
             uint8_t width; /* bytes an element: 1, 2 or 4 */
             size_t more_rows, pitch;
+            const struct sd_context *in; /* of a node added by hand: the context it was added in */
         } set;
         struct {
             const struct sd_kernel *kernel;

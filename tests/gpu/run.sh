@@ -16,8 +16,9 @@
 # result, result under the shim, equal or what differs. $OUT, /tmp/gpu-out by default, gets the
 # table's rows (rows.tsv, for tests/gpu/table.py), all logs (logs.tar.gz), and latency.*. $BUDGET is how many
 # seconds everything may take, 520 by default: where that is too little for all parts, run some at a
-# time. $JOBS is how many parts run side by side, a quarter of the cores by default. With $OLD_DRIVER
-# set the library is as it is on a driver without cuCtxRecordEvent (before CUDA 12.5).
+# time. $JOBS is how many parts run side by side, a quarter of the cores by default, and
+# $CONFORMANCE_JOBS how many tests of the conformance suite, natively and as many under the library.
+# With $OLD_DRIVER set the library is as it is on a driver without cuCtxRecordEvent (before CUDA 12.5).
 #
 # Exit status: 0 when every program under the shim ended well and said what it says natively, but
 # for what the shim is meant to make possible; 1 otherwise.
@@ -37,6 +38,7 @@ shim=$bundle/libgpushim${OLD_DRIVER:+-old-driver}.so
 workloads=$root/tests/gpu/workloads
 out=${OUT:-/tmp/gpu-out}
 budget=${BUDGET:-520}
+cores=$(nproc)
 
 # ---- Running one program ----
 
@@ -148,43 +150,43 @@ needs_two_gpus()
 
 # ---- The conformance suite ----
 
-# The suites that look at the device's free memory have it to themselves.
-quiet='info|lifetime|contexts|pools|room|threads|waits|edges'
-busy='alloc|async|reuse|ipc|capture|vmm|process|reach|nodes|forms|other|bare|between|outlives|own'
+# The tests that look at the device's free memory, or take most of it, have it to themselves, one at a
+# time; all others run side by side.
+quiet='room/*|info/@(free_memory|freed_memory|memory_comes)*|lifetime/memory_comes*'
+quiet="$quiet|waits/@(an_allocation|physical|memory_freed|one_block)*|pools/a_trim*"
+quiet="$quiet|contexts/@(destroying_a_context_takes|each_device|free_memory|to_ask)*"
+quiet="$quiet|outlives/its_memory*"
 
-# conformance_once MODE GROUP…: one log with a line "RESULT suite::test outcome" for each test and
-# the probes.
+# conformance_once MODE JOBS FILTER: one log with a line "RESULT suite::test outcome" for each test and
+# the probes, added to what is there. The tap has how long each took, and lists those that the filter
+# leaves out as skipped for no reason.
 conformance_once()
 {
-    mode=$1
+    mode=$1 jobs=$2
     log=$logs/$part.$mode
-    shift
-    : >"$log"
-    : >"$log.failures"
-    : >"$log.err"
-    worst=0
-    for group; do
-        jobs=4
-        [ "$group" = "$busy" ] || jobs=1
-        rm -f "$log.tap"
-        run "$mode" "$log.$jobs" 120 "LD_LIBRARY_PATH=$bundle/lib:${LD_LIBRARY_PATH:-}" \
-            "$bundle/conformance" --jobs "$jobs" --color=never --filter "@($group)/*" \
-            "--tap=$log.tap"
-        [ "$(cat "$log.$jobs.status")" = 0 ] || worst=$(cat "$log.$jobs.status")
-        cat "$log.$jobs.err" >>"$log.err"
-        [ -e "$log.tap" ] || continue
-        grep '^PROBE ' "$log.$jobs" >>"$log"
-        # "ok - suite::test  (0.01s)", "ok - suite::test  # SKIP why", "not ok - suite::test why"
-        grep -E "^(not )?ok - ($group)::" "$log.tap" | sed -E \
-            -e 's/^ok - ([^ ]+) +# SKIP *(.*)/RESULT \1 skipped \2/' \
-            -e 's/^ok - ([^ ]+).*/RESULT \1 passed/' \
-            -e 's/^not ok - ([^ ]+).*/RESULT \1 FAILED/' | sort >>"$log"
-        awk '/^not ok - / { sub(/^not ok - /, ""); print; told = 1; next }
-             /^(ok |#)/ { told = 0 }
-             told && (/^      / || /^  - /) { sub(/ \|\+$/, ""); print }' "$log.tap" \
-            >>"$log.failures"
-    done
-    echo "$worst" >"$log.status"
+    run "$mode" "$log.$jobs" 120 "LD_LIBRARY_PATH=$bundle/lib:${LD_LIBRARY_PATH:-}" \
+        "$bundle/conformance" --jobs "$jobs" --color=never --filter "$3" "--tap=$log.$jobs.tap"
+    [ "$(cat "$log.$jobs.status")" = 0 ] || cp "$log.$jobs.status" "$log.status"
+    cat "$log.$jobs.err" >>"$log.err"
+    [ -e "$log.$jobs.tap" ] || return 0
+    grep '^PROBE ' "$log.$jobs" >>"$log"
+    # "ok - suite::test  (0.01s)", "ok - suite::test  # SKIP why", "not ok - suite::test why"
+    grep -E '^(not )?ok - ' "$log.$jobs.tap" | grep -v '# SKIP test was skipped$' | sed -E \
+        -e 's/^ok - ([^ ]+) +# SKIP *(.*)/RESULT \1 skipped \2/' \
+        -e 's/^ok - ([^ ]+).*/RESULT \1 passed/' \
+        -e 's/^not ok - ([^ ]+).*/RESULT \1 FAILED/' | sort >>"$log"
+    awk '/^not ok - / { sub(/^not ok - /, ""); print; told = 1; next }
+         /^(ok |#)/ { told = 0 }
+         told && (/^      / || /^  - /) { sub(/ \|\+$/, ""); print }' "$log.$jobs.tap" \
+        >>"$log.failures"
+}
+
+# Natively and under the library at once, where nobody looks at what is free.
+conformance_beside()
+{
+    conformance_once native "$@" &
+    conformance_once shim "$@"
+    wait $!
 }
 
 conformance_summary()
@@ -197,31 +199,40 @@ conformance_summary()
     esac
 }
 
-# The n-th line of a probe's name against the n-th under the shim; only those that differ. What only
-# one of them has is left to the table of tests: a test failed, or is not for both.
+# Of each name the values that only one of both has; they come in any order. A name that only one has is
+# left to the table of tests: a test failed, or is not for both.
 compare_probes()
 {
     awk '/^PROBE / {
-             key = $2 " " ++count[FILENAME, $2]
+             name = $2
              sub(/^PROBE [^ ]* = /, "")
-             if (FILENAME == ARGV[1]) { native[key] = $0; order[++n] = key }
-             else { shim[key] = $0 }
+             has[name, FILENAME] = 1
+             if (!((name, $0) in balance)) { names[++n] = name; values[n] = $0 }
+             balance[name, $0] += FILENAME == ARGV[1] ? 1 : -1
          }
          END {
              for (i = 1; i <= n; i++) {
-                 key = order[i]
-                 if (key in shim && native[key] != shim[key])
-                     print "  " key ":\n     native " native[key] "\n     shim   " shim[key]
+                 more = balance[names[i], values[i]]
+                 if (more && has[names[i], ARGV[1]] && has[names[i], ARGV[2]])
+                     print "  " names[i] (more > 0 ? ": native " : ": shim   ") values[i] \
+                           (more * more > 1 ? ", " (more > 0 ? more : -more) " more" : "")
              }
-         }' "$1" "$2"
+         }' "$1" "$2" | sort
 }
 
-# conformance_groups GROUP…
-conformance_groups()
+conformance_begin()
 {
-    conformance_once native "$@"
-    conformance_once shim "$@"
     native=$logs/$part.native shimmed=$logs/$part.shim
+    for log in "$native" "$shimmed"; do
+        : >"$log"
+        : >"$log.failures"
+        : >"$log.err"
+        echo 0 >"$log.status"
+    done
+}
+
+conformance_end()
+{
     for log in "$native" "$shimmed"; do
         if [ -s "$log.failures" ]; then
             echo "-- $part, ${log##*.}: what failed"
@@ -244,13 +255,22 @@ conformance_groups()
 
 part_conformance()
 {
-    conformance_groups "$busy" "$quiet"
+    conformance_begin
+    conformance_beside "${CONFORMANCE_JOBS:-$((cores > 7 ? cores * 3 / 8 : 2))}" "!($quiet)"
+    for mode in native shim; do
+        conformance_once "$mode" 1 "@($quiet)"
+    done
+    conformance_end
 }
 
 part_two_gpu()
 {
     needs_two_gpus two_gpu || return 0
-    conformance_groups 'reach|nodes|pools|info|contexts|vmm|between|own'
+    conformance_begin
+    for mode in native shim; do
+        conformance_once "$mode" 1 '@(reach|nodes|pools|info|contexts|vmm|between|own|external)/*'
+    done
+    conformance_end
 }
 
 # ---- Programs of this project ----
@@ -796,7 +816,6 @@ if [ -z "$(configured_libcuda)" ] && [ -n "$real" ]; then
     export LD_LIBRARY_PATH
 fi
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null
-cores=$(nproc)
 jobs=${JOBS:-$((cores > 7 ? cores / 4 : 1))}
 
 # What may run side by side goes first: there is more of it.

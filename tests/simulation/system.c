@@ -94,6 +94,28 @@ bool gs_memory_may_be_drivers(int fd)
     return fd_file(fd, FILE_MEMORY) != NULL;
 }
 
+/* Memory of the host is not simulated: no process has a memfd of a program's. */
+bool gs_memory_is_pages(uint64_t address, uint64_t size)
+{
+    return ((address | size) & 4095) == 0;
+}
+
+int gs_memory_seal(int fd, uint64_t end)
+{
+    return -EINVAL;
+}
+
+int gs_memory_map(int fd, uint64_t offset, size_t size, size_t whole, bool read_only,
+                  void **ret_memory)
+{
+    return -EINVAL;
+}
+
+void gs_memory_unmap(void *memory, size_t whole)
+{
+    sim_fail("memory: process %u unmaps memory of the host", process_here()->index);
+}
+
 /* ---- core/share/discard.h ------------------------------------------------------------------- */
 
 void gs_discard(int fd, uid_t from)

@@ -1,7 +1,7 @@
 /*
- * Each driver call failing in turn: a program that allocates, frees, maps memory of its own, shares,
- * opens, trims, captures and destroys a context is run again and again, and each time another one of all the driver calls
- * that it and the library make fails. Whatever it was, afterwards every block that is live can be
+ * Each driver call failing in turn: a program that allocates, frees, maps memory of its own, attaches what
+ * others made, shares, opens, trims, captures and destroys a context is run again and again, and each time
+ * another one of all the driver calls that it and the library make fails. Whatever it was, afterwards every block that is live can be
  * freed, once; the figures of memory are what they were at the beginning; and with the context
  * everything goes back to the driver.
  *
@@ -13,12 +13,14 @@
  * "faults: ok N calls in N runs", or what went wrong and at which call.
  */
 #include <cuda.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -26,12 +28,19 @@
 #include <unistd.h>
 
 #include "../driver/softcuda.h"
+#include "shim/gpushim.h"
 
 #define MIB ((size_t)1 << 20)
 #define BLOCKS 64
 #define OWN_PIECES 3
 #define RUN_SECONDS 60
+#define DETACH_NS UINT64_C(10000000000)
 #define BACK_MS 15000 /* until all memory is back: other processes' leases end meanwhile */
+
+static struct {
+    __typeof__(&gpushim_attach) attach;
+    __typeof__(&gpushim_detach) detach;
+} gpushim;
 
 static const CUresult errors[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN,
                                   CUDA_ERROR_NOT_SUPPORTED};
@@ -224,6 +233,68 @@ static void own(struct run *run)
     MUST_END(cuMemAddressFree(base, OWN_PIECES * 2 * MIB));
 }
 
+static unsigned attached, deleted;
+
+static void count_deleted(void *arg)
+{
+    __atomic_add_fetch(&deleted, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Attached, shared and detached; the deleter of what was attached is called, once. */
+static void external(struct run *run, struct gpushim_external external)
+{
+    CUipcMemHandle handle;
+    uint64_t address;
+    char done;
+
+    external.size = sizeof external;
+    external.access = GPUSHIM_MUTABLE;
+    external.device = run->device;
+    external.deleter = count_deleted;
+    if (gpushim.attach(&external, &address) != 0)
+        return;
+    attached++;
+    cuMemsetD8Async(address, 7, 4096, run->stream);
+    if (external.kind != GPUSHIM_ADDRESS && cuIpcGetMemHandle(&handle, address) == CUDA_SUCCESS &&
+        (!tell(run->peer, &handle, sizeof handle) || !hear(run->peer, &done, 1)))
+        wrong("the other process has ended", 0, 0);
+    if (gpushim.detach(address, DETACH_NS) != 0) {
+        softcuda_reset();
+        if (gpushim.detach(address, DETACH_NS) == EBUSY)
+            wrong("external memory does not end", external.kind, 0);
+    }
+    if (__atomic_load_n(&deleted, __ATOMIC_SEQ_CST) != attached)
+        wrong("deleters were not called once each", deleted, attached);
+}
+
+static void externals(struct run *run)
+{
+    const CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = run->device};
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = here,
+                                .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+    int memfd = memfd_create("external", MFD_CLOEXEC | MFD_ALLOW_SEALING), fd;
+    void *plain = mmap(NULL, 2 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CUmemGenericAllocationHandle made;
+
+    if (memfd < 0 || ftruncate(memfd, 2 * MIB) != 0 || plain == MAP_FAILED)
+        wrong("no memory of the host", memfd, 0);
+    external(run, (struct gpushim_external){.kind = GPUSHIM_MEMFD, .fd = memfd, .bytes = 2 * MIB});
+    external(run, (struct gpushim_external){
+                      .kind = GPUSHIM_ADDRESS, .address = (uintptr_t)plain, .bytes = 2 * MIB});
+    if (cuMemCreate(&made, 2 * MIB, &prop, 0) == CUDA_SUCCESS) {
+        if (cuMemExportToShareableHandle(&fd, made, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) ==
+            CUDA_SUCCESS) {
+            external(run, (struct gpushim_external){
+                              .kind = GPUSHIM_EXPORTED, .fd = fd, .bytes = 2 * MIB});
+            close(fd);
+        }
+        MUST_END(cuMemRelease(made));
+    }
+    close(memfd);
+    munmap(plain, 2 * MIB);
+}
+
 static void import(const CUipcMemHandle *handle)
 {
     CUdeviceptr opened;
@@ -339,7 +410,7 @@ static void pause_ms(unsigned ms)
 static bool was_not_taken_back(void)
 {
     static const char *const calls[] = {"cuMemRelease", "cuMemUnmap", "cuMemAddressFree",
-                                        "cuEventDestroy"};
+                                        "cuEventDestroy", "cuMemHostUnregister"};
 
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
         if (!strcmp(calls[i], softcuda_last_failed()))
@@ -353,7 +424,7 @@ static bool is_clear(const struct softcuda_census *census)
 
     /* What is mapped in pieces is unmapped by one call. */
     return census->handles <= most && census->mappings <= most * OWN_PIECES &&
-           census->reservations <= most &&
+           census->reservations <= most && census->host_blocks <= most &&
            census->device_bytes <= most * 32 * MIB;
 }
 
@@ -417,6 +488,7 @@ static unsigned long steps(int peer_socket, unsigned long nth, CUresult error)
     many(&run);
     share(&run);
     own(&run);
+    externals(&run);
     import(&theirs[0]);
     import(&theirs[1]);
     ask(&run);
@@ -476,6 +548,10 @@ int main(int argc, char **argv)
         }
         *value = strtoul(argv[i + 1], NULL, 10);
     }
+    gpushim.attach = (__typeof__(gpushim.attach))dlsym(RTLD_DEFAULT, "gpushim_attach");
+    gpushim.detach = (__typeof__(gpushim.detach))dlsym(RTLD_DEFAULT, "gpushim_detach");
+    if (!gpushim.attach || !gpushim.detach)
+        wrong("the library is not there", 0, 0);
     calls = run(0, CUDA_SUCCESS);
     for (unsigned long nth = from; nth <= (to ? to : calls); nth++)
         for (unsigned long e = 0; e < count && e < ERRORS; e++, runs++)

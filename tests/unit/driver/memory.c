@@ -370,3 +370,20 @@ Test(softdriver_memory, memory_of_a_destroyed_context_is_gone)
     cr_assert_eq(before.device_bytes, after.device_bytes);
     cr_assert_eq(before.contexts, after.contexts);
 }
+
+/* Of host memory that was registered for reading no call may change a byte. */
+Test(softdriver_memory, what_is_registered_for_reading_is_not_written)
+{
+    CUdeviceptr block;
+    char *own = aligned_alloc(4096, 4096);
+
+    OK(cuMemAlloc(&block, 4096));
+    memset(own, 7, 4096);
+    OK(cuMemHostRegister(own, 4096, CU_MEMHOSTREGISTER_READ_ONLY));
+    OK(cuMemcpyDtoD(block, (CUdeviceptr)own, 4096));
+    GIVES(cuMemsetD8((CUdeviceptr)own, 1, 4096), CUDA_ERROR_INVALID_VALUE);
+    GIVES(cuMemcpyDtoD((CUdeviceptr)own, block, 4096), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemHostUnregister(own));
+    OK(cuMemFree(block));
+    free(own);
+}

@@ -28,6 +28,9 @@ Test(softdriver_vmm, a_mapping_takes_a_whole_handle)
     GIVES(cuMemUnmap(ptr, 2 * MIB), CUDA_ERROR_INVALID_VALUE);
     GIVES(cuMemAddressFree(ptr, 8 * MIB), CUDA_ERROR_INVALID_VALUE);
     OK(cuMemUnmap(ptr, 4 * MIB));
+    OK(cuMemMap(ptr, 4 * MIB, 0, handle, 0));
+    OK(cuMemUnmap(ptr, (size_t)1 << 60)); /* what is behind it does not matter */
+    GIVES(cuMemUnmap(ptr, (size_t)1 << 60), CUDA_ERROR_INVALID_VALUE);
     OK(cuMemAddressFree(ptr, 8 * MIB));
     prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC;
     GIVES(cuMemCreate(&handle, 2 * MIB, &prop, 0), CUDA_ERROR_NOT_PERMITTED);

@@ -33,15 +33,39 @@ enum lie {
     HANG_UP,
     LATE,
     OTHER_VERSION,
+    ODD_HOST,
+    HOST_UNSEALED,
+    HOST_SMALL,
+    HOST_ODD_OFFSET,
+    HOST_FAR_OFFSET,
+    HOST_NOT_STRICT,
+    HOST_INSIDE,
+    HOST_PIECES,
+    OFFSET_OF_NO_HOST,
     LIES
 };
+
+/* Memory of the host that would do, but for the lie. */
+static void lie_of_host(enum lie lie, struct gs_wire_grant *grant, int memory)
+{
+    grant->host = 1 + (lie == ODD_HOST);
+    grant->strict = lie != HOST_NOT_STRICT;
+    grant->fd_offset = lie == HOST_ODD_OFFSET   ? 8
+                       : lie == HOST_FAR_OFFSET ? UINT64_MAX & ~UINT64_C(4095)
+                       : lie == HOST_SMALL      ? 2 * MIB
+                                                : 0;
+    grant->offset = lie == HOST_INSIDE ? 4096 : 0;
+    grant->pieces = lie == HOST_PIECES;
+    if (lie != HOST_UNSEALED && fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK) != 0)
+        _exit(1);
+}
 
 static int late[2]; /* a pipe: its answer goes when that is told */
 
 static void lie_once(int fd, enum lie lie, const struct gs_ipc_handle *asked, uint32_t request)
 {
     union gs_wire_message message;
-    int memory = memfd_create("evil", MFD_CLOEXEC);
+    int memory = memfd_create("evil", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     char go;
 
     if (ftruncate(memory, 2 * MIB) != 0)
@@ -79,7 +103,12 @@ static void lie_once(int fd, enum lie lie, const struct gs_ipc_handle *asked, ui
     case NOT_MEMORY:
         dup2(fd, memory);
         break;
+    case OFFSET_OF_NO_HOST:
+        message.grant.fd_offset = 4096;
+        break;
     default:
+        if (lie > OTHER_VERSION)
+            lie_of_host(lie, &message.grant, memory);
         break;
     }
     if (lie == LATE && read(late[0], &go, 1) != 1)
@@ -144,9 +173,9 @@ static pid_t liar(enum lie lie, const unsigned char *at)
     return child;
 }
 
-static void make_ipc_handle(unsigned char *ret, unsigned char instance)
+static void make_ipc_handle(unsigned char *ret, unsigned char instance, uint64_t size)
 {
-    struct gs_ipc_handle made = {.block_id = 5, .chunk_id = 6, .size = 512};
+    struct gs_ipc_handle made = {.block_id = 5, .chunk_id = 6, .size = size};
 
     memset(made.instance, instance, sizeof made.instance);
     gs_ipc_handle_write(&made, ret);
@@ -168,7 +197,7 @@ Test(share_hostile, an_exporter_that_lies_is_refused_and_nothing_is_left)
 
         if (lie == SILENCE || lie == LATE)
             quick.timeout_ns = 200 * MS;
-        make_ipc_handle(asked, (unsigned char)(0x80 + lie));
+        make_ipc_handle(asked, (unsigned char)(0x80 + lie), lie > OTHER_VERSION ? 4096 : 512);
         child = liar(lie, asked);
         side_start(&victim, &quick);
         said = strlen(side_logged());
@@ -237,7 +266,7 @@ Test(share_hostile, who_has_forked_says_so)
         unsigned char asked[GS_IPC_HANDLE_SIZE];
         CUdeviceptr opened;
 
-        make_ipc_handle(asked, (unsigned char)(0x70 + i));
+        make_ipc_handle(asked, (unsigned char)(0x70 + i), 512);
         side_path_of(dir, asked, &at[i]);
         exporters[i] = hearer(asked);
         cr_assert_eq(gs_share_open(victim.share, asked, SIDE_CONTEXT, 0, &opened), GS_OK);
@@ -291,7 +320,7 @@ Test(share_hostile, a_recall_that_meets_the_return_of_a_useless_grant_makes_nobo
     pid_t child;
 
     usleep(100000); /* whoever shares has connected to all there are */
-    make_ipc_handle(asked, 0x66);
+    make_ipc_handle(asked, 0x66, 512);
     child = recaller(asked);
     cr_assert_neq(gs_share_open(side.share, asked, SIDE_CONTEXT, 0, &opened), GS_OK);
     cr_assert_eq(gs_share_open(side.share, asked, SIDE_CONTEXT, 0, &opened), GS_OK);
@@ -357,7 +386,7 @@ Test(share_hostile, an_exporter_that_talks_without_end_is_not_listened_to)
         int exit_status;
         pid_t child;
 
-        make_ipc_handle(asked, (unsigned char)(0x50 + i));
+        make_ipc_handle(asked, (unsigned char)(0x50 + i), 512);
         child = talker(says[i].type, says[i].id, asked);
         cr_assert_eq(gs_share_open(side.share, asked, SIDE_CONTEXT, 0, &opened), GS_OK);
         cr_assert_eq(waitpid(child, &exit_status, 0), child);
@@ -381,7 +410,7 @@ Test(share_hostile, an_exporter_that_stalls_holds_up_nobody_else)
     scene_stop();
     options.timeout_ns = 2500 * MS; /* which the other one has to answer */
     scene_chunk();
-    make_ipc_handle(stalled, 0x77);
+    make_ipc_handle(stalled, 0x77, 512);
     other_export(&other, 0, 512, 3, theirs);
     child = liar(SILENCE, stalled);
     begin = side_now();

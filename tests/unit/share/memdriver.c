@@ -292,9 +292,37 @@ static CUresult event_query(CUevent event)
     return __atomic_load_n(&state.held, __ATOMIC_SEQ_CST) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
+static CUresult ctx_get_current(CUcontext *context)
+{
+    *context = (CUcontext)&state;
+    return CUDA_SUCCESS;
+}
+
+static CUresult mem_host_register(void *memory, size_t size, unsigned flags)
+{
+    count(1);
+    return CUDA_SUCCESS;
+}
+
+static CUresult mem_host_unregister(void *memory)
+{
+    count(-1);
+    return CUDA_SUCCESS;
+}
+
+static CUresult mem_host_get_device_pointer(CUdeviceptr *address, void *memory, unsigned flags)
+{
+    *address = (uintptr_t)memory;
+    return CUDA_SUCCESS;
+}
+
 void memdriver_fill(struct gs_driver *ret_driver)
 {
     *ret_driver = (struct gs_driver){
+        .ctx_get_current = ctx_get_current,
+        .mem_host_register = mem_host_register,
+        .mem_host_unregister = mem_host_unregister,
+        .mem_host_get_device_pointer = mem_host_get_device_pointer,
         .ctx_push_current = ctx_push_current,
         .ctx_pop_current = ctx_pop_current,
         .ctx_synchronize = ctx_synchronize,

@@ -1,0 +1,99 @@
+/* Memory that somebody else made (core/api/external.h). */
+#include "core/api/external.h"
+
+#include "core/base/text.h"
+#include "core/process/context.h"
+
+#define NAMED_MOST 16 /* registrations that are looked at */
+
+/* In the context that is current. */
+static gs_status attach_here(struct gs_core *core, const struct gs_external_memory *memory,
+                             uint64_t owner, CUdeviceptr *ret_address, CUcontext *ret_context)
+{
+    struct gs_context *context;
+    gs_status status = gs_context_current(core, &context);
+
+    if (status != GS_OK)
+        return status;
+    if (memory->kind == GS_EXTERNAL_EXPORTED && !gs_device_has_vmm(&core->driver))
+        return GS_NOT_OFFERED;
+    status = gs_share_attach(core->share, memory, context->handle, context->ordinal,
+                             context->device->uuid, owner, ret_address);
+    if (status != GS_OK)
+        return status;
+    *ret_context = context->handle;
+    if (memory->kind == GS_EXTERNAL_EXPORTED)
+        gs_peers_admit(core, *ret_address);
+    return GS_OK;
+}
+
+gs_status gs_core_attach(struct gs_core *core, const struct gs_external_memory *memory,
+                         CUdevice device, uint64_t owner, CUdeviceptr *ret_address,
+                         CUcontext *ret_context)
+{
+    CUcontext primary, popped;
+    CUdevice current;
+    gs_status status;
+
+    if (core->driver.ctx_get_device(&current) == CUDA_SUCCESS && current == device)
+        return attach_here(core, memory, owner, ret_address, ret_context);
+    primary = device < 0 || device >= GS_DEVICES_MAX ? NULL : gs_core_primary(core, device);
+    if (!primary || core->driver.ctx_push_current(primary) != CUDA_SUCCESS)
+        return GS_NO_CONTEXT;
+    status = attach_here(core, memory, owner, ret_address, ret_context);
+    core->driver.ctx_pop_current(&popped);
+    return status;
+}
+
+gs_status gs_core_detach(struct gs_core *core, CUdeviceptr address)
+{
+    CUcontext contexts[GS_CONTEXTS_SEEN];
+    unsigned count = gs_contexts_alive(core, contexts);
+
+    return gs_share_detach(core->share, address, contexts, count);
+}
+
+uint64_t gs_core_external_next(struct gs_core *core, uint64_t until_ns)
+{
+    return gs_share_external_next(core->share, until_ns);
+}
+
+uint64_t gs_core_settle_ns(const struct gs_core *core)
+{
+    return core->options.share.settle_ns;
+}
+
+static void add_registrations(struct gs_core *core, uint64_t base, size_t size,
+                              struct gs_text *text)
+{
+    struct gs_regcache_info infos[NAMED_MOST];
+    size_t count = gs_regcache_list(core->regcache, infos, NAMED_MOST);
+
+    for (size_t i = 0; i < count && i < NAMED_MOST; i++)
+        if (infos[i].uses > 0 && infos[i].base < base + size &&
+            base < infos[i].base + infos[i].size)
+            gs_text_add(text, "; registered by %s", infos[i].key.backend->name);
+}
+
+void gs_core_external_say(struct gs_core *core, CUdeviceptr address)
+{
+    char line[512];
+    struct gs_text text = {line, sizeof line, 0, false};
+    struct gs_share_held held;
+    size_t size = gs_share_external_held(core->share, address, &held);
+
+    if (size == 0)
+        return;
+    for (unsigned i = 0; i < held.holders && i < GS_SHARE_HOLDERS; i++)
+        gs_text_add(&text, "; process %d (%s%s) has it open for %llu s", (int)held.most[i].pid,
+                    held.most[i].name, held.most[i].stopped ? ", stopped" : "",
+                    (unsigned long long)(held.most[i].held_ns / GS_NS_PER_S));
+    if (held.holders > GS_SHARE_HOLDERS)
+        gs_text_add(&text, "; and %u others", held.holders - GS_SHARE_HOLDERS);
+    if (gs_regcache_in_use(core->regcache, address, size))
+        add_registrations(core, address, size, &text);
+    if (text.length == 0)
+        gs_text_add(&text, "; the GPU has not done what was submitted before");
+    gs_log_line(&core->options.log, GS_LOG_WARNING, "external memory at %llx is in use still%s",
+                (unsigned long long)address, line);
+}

@@ -1,0 +1,27 @@
+/* Memory that somebody else made, as memory of ours (core/share/external.c). */
+#ifndef GS_CORE_API_EXTERNAL_H
+#define GS_CORE_API_EXTERNAL_H
+
+#include "core/api/core.h"
+
+/*
+ * As gs_share_attach, on a device: in the current context where that is of it, else in its primary one.
+ * *ret_context is the one. GS_NO_CONTEXT: there is neither, or no such device.
+ */
+gs_status gs_core_attach(struct gs_core *core, const struct gs_external_memory *memory,
+                         CUdevice device, uint64_t owner, CUdeviceptr *ret_address,
+                         CUcontext *ret_context);
+
+/* As gs_share_detach: its end waits for what was submitted so far, in whatever context. */
+gs_status gs_core_detach(struct gs_core *core, CUdeviceptr address);
+
+/* The owner of one that nothing uses any more, when it is unmapped; as gs_share_external_next. */
+uint64_t gs_core_external_next(struct gs_core *core, uint64_t until_ns);
+
+/* What uses it still, for the log. Waits for the share thread, GS_SHARE_TELL_NS at most. */
+void gs_core_external_say(struct gs_core *core, CUdeviceptr address);
+
+/* share.settle. */
+uint64_t gs_core_settle_ns(const struct gs_core *core);
+
+#endif

@@ -1,0 +1,501 @@
+/*
+ * External memory (gpushim_attach): somebody else made it, and it is a block of ours until it is detached.
+ * It is mapped here as what another process shared is, by the same records, so that all that is asked of
+ * such memory, copied, registered and opened by other devices is answered alike; but there is no exporter.
+ * A handle of it, made when one is first asked for, leads others to its descriptor.
+ *
+ *   attached ─► detached: its handle is stale, whoever has it open is asked for it
+ *            ─► no GPU work from before, no registration, no lease (closing.c) ─► over: in no table
+ *            ─► gs_share_external_next: unmapped, and told to whoever attached it
+ *
+ * Memory at an address of the program's is not mapped, nor in the map: its calls go to the driver. It is
+ * known here for its end alone.
+ */
+#include "core/share/exporter.h"
+#include "core/share/memory.h"
+#include "core/share/opener.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define EXTERNAL_IDS (UINT64_C(1) << 62) /* chunks count up from 1, strips from 1 << 63 */
+
+struct gs_external {
+    struct gs_external *next; /* of all that are not over, or of those that are */
+    struct gs_opened opened;
+    struct gs_remote nobody; /* that it would have come from */
+    struct gs_share_behind behind;
+    struct gs_export *export; /* NULL: no handle of it was asked for */
+    CUcontext registered_in; /* memory at an address that was made known to the driver here; or NULL */
+    bool is_registered;
+    bool read_only;
+    CUcontext context; /* in which it was attached */
+    uint64_t owner;
+};
+
+/* ---- Attaching ------------------------------------------------------------------------------- */
+
+static gs_status refuse(struct gs_share *share, gs_status status, const char *why)
+{
+    gs_log_line(&share->log, GS_LOG_WARNING, "external memory is not attached: %s", why);
+    return status;
+}
+
+static gs_status refused_by_driver(struct gs_share *share, const char *what, gs_status status)
+{
+    gs_log_line(&share->log, GS_LOG_WARNING,
+                "external memory is not attached: the driver does not %s: error %d", what, status);
+    return status;
+}
+
+static gs_status seal(struct gs_share *share, const struct gs_external_memory *memory)
+{
+    int error;
+
+    if (!gs_memory_is_pages(memory->offset, memory->size))
+        return refuse(share, GS_INVALID, "offset and size in a memfd are to be whole pages");
+    error = gs_memory_seal(memory->fd, memory->offset + memory->size);
+    if (error == -EPERM)
+        return refuse(share, GS_INVALID,
+                      "whoever makes this memfd smaller would end all who have it mapped: have it made "
+                      "with MFD_ALLOW_SEALING, or add F_SEAL_SHRINK");
+    return error ? refuse(share, GS_INVALID, "its descriptor is no memfd, or a smaller one") : GS_OK;
+}
+
+/* Maps what lies behind a descriptor. */
+static gs_status map(struct gs_share *share, struct gs_external *external,
+                     const struct gs_external_memory *memory, CUdevice device,
+                     const unsigned char uuid[16])
+{
+    const bool host = memory->kind == GS_EXTERNAL_MEMFD;
+    struct gs_wire_grant grant = {.chunk_size =
+                                      (memory->size + GS_PAGE_SIZE - 1) & ~(GS_PAGE_SIZE - 1),
+                                  .size = memory->size,
+                                  .read_only = memory->read_only,
+                                  .host = host,
+                                  .fd_offset = host ? memory->offset : 0};
+    struct gs_open_steps steps;
+    struct gs_room room = {0};
+    gs_status status;
+    int fd;
+
+    if (!host && memory->size % GS_PAGE_SIZE != 0)
+        return refuse(share, GS_INVALID, "what CUDA exports is a multiple of 2 MiB");
+    status = host ? seal(share, memory) : GS_OK;
+    if (status != GS_OK)
+        return status;
+    fd = gs_fd_copy(memory->fd);
+    external->behind = (struct gs_share_behind){gs_fd_keep(fd), host, grant.fd_offset};
+    if (!external->behind.fd.any) {
+        gs_fd_drop(fd);
+        return refuse(share, fd < 0 ? GS_INVALID : GS_NOT_OFFERED,
+                      "its descriptor is none, or no other is left (ulimit -n)");
+    }
+    memcpy(grant.uuid, uuid, sizeof grant.uuid);
+    status = gs_import_map(share, &grant, fd, device, &room, &steps, &external->opened.import);
+    if (status == GS_OK) {
+        external->opened.address = external->opened.import->span.base;
+        return GS_OK;
+    }
+    gs_fd_close(&external->behind.fd);
+    if (status == GS_UNREACHABLE)
+        return refuse(share, GS_INVALID,
+                      "its descriptor is not CUDA's, or cannot be mapped (for writing, unless it is "
+                      "attached for reading)");
+    if (status == GS_NOT_OFFERED)
+        return refuse(share, status, "the driver has no memory of the host at its own address");
+    return refused_by_driver(share, host ? "register it" : "take it, of this size", status);
+}
+
+static unsigned long long buffer_id(struct gs_share *share, CUdeviceptr address)
+{
+    unsigned long long id = 0;
+
+    if (!share->driver->pointer_get_attribute ||
+        share->driver->pointer_get_attribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address) !=
+            CUDA_SUCCESS)
+        return 0;
+    return id;
+}
+
+/* What the driver does not know is the host's, and is made known to it. */
+static gs_status find(struct gs_share *share, struct gs_external *external,
+                      const struct gs_external_memory *memory)
+{
+    unsigned long long id = buffer_id(share, memory->address);
+    gs_status status;
+
+    if (gs_map_overlaps(share->map, memory->address, memory->size))
+        return refuse(share, GS_INVALID, "memory of the library's lies there");
+    external->opened.address = memory->address;
+    if (buffer_id(share, memory->address + memory->size - 1) != id)
+        return refuse(share, GS_INVALID, "it is more than one allocation");
+    if (id != 0)
+        return GS_OK;
+    if (!gs_memory_is_pages(memory->address, memory->size))
+        return refuse(share, GS_INVALID,
+                      "memory of the host that CUDA does not know is to be whole pages");
+    share->driver->ctx_get_current(&external->registered_in);
+    status = gs_host_register(share, (void *)(uintptr_t)memory->address, memory->size,
+                              memory->read_only);
+    if (status != GS_OK)
+        return refused_by_driver(share, "register it", status);
+    external->is_registered = true;
+    return GS_OK;
+}
+
+static void forget(struct gs_share *share, struct gs_external *external)
+{
+    struct gs_import *import = external->opened.import;
+
+    if (import)
+        gs_import_unmap(share, import);
+    else if (share->events.in_use)
+        share->events.in_use(share->events.arg, external->opened.address, external->opened.size,
+                             true);
+    if (external->is_registered)
+        gs_host_unregister(share, external->registered_in,
+                           (void *)(uintptr_t)external->opened.address);
+    if (import) {
+        gs_lock_take(&share->opener.lock);
+        gs_import_recycle_locked(share, import);
+        gs_lock_release(&share->opener.lock);
+    }
+    gs_fd_close(&external->behind.fd);
+    free(external->opened.uses);
+    free(external);
+}
+
+static bool is_taken_locked(const struct gs_share *share, const struct gs_opened *opened)
+{
+    const struct gs_external *other = share->opener.externals;
+
+    while (other && (other->opened.address >= opened->address + opened->size ||
+                     opened->address >= other->opened.address + other->opened.size))
+        other = other->next;
+    return other != NULL;
+}
+
+/* In all tables, or none. */
+static gs_status enter_locked(struct gs_share *share, struct gs_external *external,
+                              CUcontext context)
+{
+    struct gs_opened *opened = &external->opened;
+    struct gs_import *import = opened->import;
+    gs_status status = gs_use_add_locked(share, opened, context);
+
+    if (status == GS_OK && is_taken_locked(share, opened))
+        return refuse(share, GS_INVALID, "it is attached already, or some of it");
+    if (status == GS_OK && import)
+        status = gs_import_enter_locked(share, &external->nobody, import);
+    if (status != GS_OK)
+        return status;
+    opened->id = ++share->opener.next_import;
+    opened->key.block_id = EXTERNAL_IDS | opened->id;
+    if (import)
+        import->chunk_id = opened->key.block_id;
+    if (import)
+        status = gs_import_add_locked(import, opened);
+    if (status == GS_OK) {
+        HASH_ADD(hh, share->opener.opened, key, sizeof opened->key, opened);
+        if (opened->hh.tbl) {
+            external->next = share->opener.externals;
+            share->opener.externals = external;
+            return GS_OK;
+        }
+        if (import)
+            gs_import_remove_locked(import, opened);
+        status = GS_NO_HOST_MEMORY;
+    }
+    if (import)
+        gs_import_leave_locked(share, import);
+    return status;
+}
+
+gs_status gs_share_attach(struct gs_share *share, const struct gs_external_memory *memory,
+                          CUcontext context, CUdevice device, const unsigned char uuid[16],
+                          uint64_t owner, CUdeviceptr *ret_address)
+{
+    struct gs_external *external = calloc(1, sizeof *external);
+    struct gs_opened *opened;
+    CUdeviceptr address;
+    gs_status status;
+
+    if (!external)
+        return GS_NO_HOST_MEMORY;
+    external->owner = owner;
+    external->context = context;
+    external->read_only = memory->read_only;
+    external->nobody.conn.fd = -1;
+    opened = &external->opened;
+    memcpy(opened->key.instance, share->instance, sizeof opened->key.instance);
+    opened->external = external;
+    opened->remote = &external->nobody;
+    opened->size = memory->size;
+    opened->count = 1;
+    status = memory->kind == GS_EXTERNAL_ADDRESS ? find(share, external, memory)
+                                                 : map(share, external, memory, device, uuid);
+    if (status != GS_OK) {
+        free(external);
+        return status;
+    }
+    opened->start = address = opened->address;
+    gs_lock_take(&share->opener.lock);
+    status = enter_locked(share, external, context);
+    gs_lock_release(&share->opener.lock);
+    if (status != GS_OK)
+        forget(share, external);
+    else
+        *ret_address = address;
+    return status;
+}
+
+/* ---- Sharing --------------------------------------------------------------------------------- */
+
+/* The one that is attached at the address, and mapped here. */
+static struct gs_external *at_locked(struct gs_share *share, CUdeviceptr address)
+{
+    struct gs_external *external = share->opener.externals;
+
+    while (external && (!external->opened.import || external->opened.count == 0 ||
+                        address - external->opened.address >= external->opened.size))
+        external = external->next;
+    return external;
+}
+
+static struct gs_share_source source_of(const struct gs_external *external)
+{
+    const struct gs_import *import = external->opened.import;
+    struct gs_share_source source = {.chunk_id = import->chunk_id,
+                                     .chunk_size = import->span.size,
+                                     .block_id = external->opened.id,
+                                     .size = external->opened.size,
+                                     .address = external->opened.address,
+                                     .alone = true,
+                                     .behind = &external->behind,
+                                     .read_only = external->read_only};
+
+    memcpy(source.uuid, import->uuid, sizeof source.uuid);
+    return source;
+}
+
+/* The handle of what is attached at the address, if that is what `source` was told of before (NULL: whatever
+ * it is). *export becomes its, where it has none. False: it has none still, and *ret_source is for one. */
+static bool handle_locked(struct gs_share *share, CUdeviceptr address, struct gs_export **export,
+                          struct gs_share_source *source, gs_status *ret_status,
+                          unsigned char *ret_ipc_handle)
+{
+    struct gs_external *external = at_locked(share, address);
+
+    *ret_status = GS_OK;
+    if (!external || (*export && external->opened.id != source->block_id)) {
+        *ret_status = GS_NOT_OURS; /* it was detached meanwhile */
+        return true;
+    }
+    if (!external->export && *export) {
+        external->export = *export;
+        *export = NULL;
+    }
+    *source = source_of(external);
+    if (external->export)
+        gs_export_handle(external->export, ret_ipc_handle);
+    return external->export != NULL;
+}
+
+gs_status gs_external_handle(struct gs_share *share, CUdeviceptr address,
+                             unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE])
+{
+    struct gs_share_source source;
+    struct gs_export *export = NULL;
+    gs_status status = GS_OK;
+    bool done = false;
+
+    while (!done && status == GS_OK) {
+        gs_lock_take(&share->opener.lock);
+        done = handle_locked(share, address, &export, &source, &status, ret_ipc_handle);
+        gs_lock_release(&share->opener.lock);
+        if (!done) /* a process's first starts a thread and a socket: not under the lock */
+            status = gs_share_export(share, &source, &export);
+    }
+    if (export) /* another thread was first, or has detached it */
+        gs_share_withdraw(share, export);
+    return status;
+}
+
+gs_status gs_share_name_external(struct gs_share *share, CUdeviceptr address,
+                                 const struct gs_naming *naming, uint64_t *ret_since_ns)
+{
+    const struct gs_external *external;
+    gs_status status = GS_NOT_LIVE;
+
+    gs_lock_take(&share->opener.lock);
+    external = at_locked(share, address);
+    if (external && external->export)
+        status = gs_share_name(share, external->export, naming, address - external->opened.address,
+                               ret_since_ns);
+    gs_lock_release(&share->opener.lock);
+    return status;
+}
+
+/* ---- Its end --------------------------------------------------------------------------------- */
+
+/* Nobody may have it yet, nor come for it: there is no grace. */
+void gs_external_ends_locked(struct gs_share *share, struct gs_external *external)
+{
+    if (!external->export)
+        return;
+    gs_lock_take(&share->lock);
+    external->export->opened = true;
+    gs_lock_release(&share->lock);
+    gs_share_freed(share, external->export, gs_now_ns());
+}
+
+bool gs_external_is_held_locked(struct gs_share *share, struct gs_external *external)
+{
+    if (external->export && !gs_share_withdraw(share, external->export))
+        return true;
+    external->export = NULL;
+    return false;
+}
+
+void gs_external_over_locked(struct gs_share *share, struct gs_external *external)
+{
+    struct gs_external **link = &share->opener.externals;
+    struct gs_opened *opened = &external->opened;
+
+    if (opened->import) {
+        gs_import_remove_locked(opened->import, opened);
+        gs_import_leave_locked(share, opened->import);
+    }
+    HASH_DEL(share->opener.opened, opened);
+    while (*link != external)
+        link = &(*link)->next;
+    *link = external->next;
+    external->next = share->opener.externals_over;
+    share->opener.externals_over = external;
+    gs_cond_wake_all(&share->opener.changed);
+}
+
+static void registration_gone(struct gs_external *external, CUcontext context)
+{
+    if (external->registered_in == context)
+        external->registered_in = NULL;
+    if (external->opened.import && external->opened.import->context == context)
+        external->opened.import->context = NULL;
+}
+
+void gs_externals_context_gone_locked(struct gs_share *share, CUcontext context)
+{
+    struct gs_external *external;
+
+    for (external = share->opener.externals; external; external = external->next)
+        registration_gone(external, context);
+    for (external = share->opener.externals_over; external; external = external->next)
+        registration_gone(external, context);
+}
+
+/* Nothing where it has begun. GS_NO_HOST_MEMORY: it has not. */
+static gs_status begin_end_locked(struct gs_share *share, struct gs_external *external,
+                                  const CUcontext *contexts, unsigned count)
+{
+    struct gs_opened *opened = &external->opened;
+    gs_status status = GS_OK;
+
+    for (unsigned i = 0; i < count && opened->count > 0 && status == GS_OK; i++)
+        status = gs_use_add_locked(share, opened, contexts[i]);
+    if (status != GS_OK || opened->count == 0)
+        return status;
+    opened->count = 0;
+    gs_closing_start_locked(share, opened);
+    return GS_OK;
+}
+
+static struct gs_external *started_locked(struct gs_share *share, CUdeviceptr address)
+{
+    struct gs_external *external = share->opener.externals;
+
+    while (external && external->opened.address != address)
+        external = external->next;
+    return external;
+}
+
+gs_status gs_share_detach(struct gs_share *share, CUdeviceptr address, const CUcontext *contexts,
+                          unsigned count)
+{
+    const bool has_thread = gs_opener_has_thread(share);
+    struct gs_external *external;
+    gs_status status = GS_NOT_OURS;
+
+    gs_lock_take(&share->opener.lock);
+    external = started_locked(share, address);
+    if (external)
+        status = begin_end_locked(share, external, contexts, count);
+    gs_lock_release(&share->opener.lock);
+    if (!has_thread)
+        gs_closing_work(share);
+    return status;
+}
+
+bool gs_share_has_externals(struct gs_share *share)
+{
+    return __atomic_load_n(&share->opener.externals, __ATOMIC_RELAXED) != NULL;
+}
+
+/* What has no host memory for other contexts' fences ends with the work that is known. */
+void gs_share_end_externals(struct gs_share *share, CUcontext gone, const CUcontext *contexts,
+                            unsigned count)
+{
+    struct gs_external *external;
+
+    gs_lock_take(&share->opener.lock);
+    for (external = share->opener.externals; external; external = external->next)
+        if (external->context == gone &&
+            begin_end_locked(share, external, contexts, count) != GS_OK)
+            begin_end_locked(share, external, NULL, 0);
+    gs_lock_release(&share->opener.lock);
+}
+
+size_t gs_share_external_held(struct gs_share *share, CUdeviceptr address,
+                              struct gs_share_held *ret_held)
+{
+    struct gs_external *external;
+    uint64_t chunk_id = 0;
+    size_t size = 0;
+
+    memset(ret_held, 0, sizeof *ret_held);
+    gs_lock_take(&share->opener.lock);
+    external = started_locked(share, address);
+    if (external)
+        size = external->opened.size;
+    if (external && external->export)
+        chunk_id = external->opened.import->chunk_id;
+    gs_lock_release(&share->opener.lock);
+    if (chunk_id)
+        gs_share_held_of(share, chunk_id, ret_held);
+    return size;
+}
+
+/* At the end of the process nothing is unmapped any more: the driver may be gone. */
+static struct gs_external *over_locked(struct gs_share *share)
+{
+    return __atomic_load_n(&share->ending, __ATOMIC_ACQUIRE) ? NULL : share->opener.externals_over;
+}
+
+uint64_t gs_share_external_next(struct gs_share *share, uint64_t until_ns)
+{
+    struct gs_external *external;
+    bool more = true;
+    uint64_t owner = 0;
+
+    gs_lock_take(&share->opener.lock);
+    while (!(external = over_locked(share)) && more)
+        more = gs_cond_wait_until(&share->opener.changed, &share->opener.lock, until_ns);
+    if (external)
+        share->opener.externals_over = external->next;
+    gs_lock_release(&share->opener.lock);
+    if (external) {
+        owner = external->owner;
+        forget(share, external);
+    }
+    return owner;
+}
