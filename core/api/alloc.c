@@ -74,6 +74,8 @@ static gs_status allocate_slowly_locked(struct gs_core *core, struct gs_arena *a
     GS_COUNT(arena->counts.misses);
     if (arena->first || arena->reserved >= LOOKS_FROM)
         block = take_collected_locked(arena, size, stream_key);
+    if (!block && stream_key)
+        block = gs_arena_take_stream_any_locked(arena, size, stream_key);
     gs_trace_outcome = GS_TRACE_FURTHER;
     if (!block && !stream_key && gs_arena_behind_locked(arena, size)) {
         block = take_waiting_locked(arena, size);

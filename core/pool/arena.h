@@ -143,7 +143,7 @@ struct gs_arena_epochs {
     size_t limit;    /* bytes at which it closes, */
     unsigned blocks; /* or blocks */
     bool plain;      /* the open one has something of cuMemFree */
-    unsigned polls;  /* times gs_arena_take_locked could have looked at the oldest */
+    unsigned polls;  /* times the oldest could have been looked at */
     struct gs_epoch *oldest, *newest; /* closed ones */
     struct gs_epoch *spare;
     struct gs_fence stalled; /* was waited for in vain; it is again once it has */
@@ -302,6 +302,8 @@ struct gs_chunk *gs_arena_detach_bytes_locked(struct gs_arena *arena, size_t byt
 struct gs_chunk *gs_arena_detach_ready_locked(struct gs_arena *arena, size_t keep);
 /* What is too much once a chunk of `size` bytes is added, were all of it free; */
 size_t gs_arena_excess_locked(const struct gs_arena *arena, size_t size);
+/* the same of what is not with the GPU any more: so much of what is ordered should go back; */
+size_t gs_arena_excess_ordered_locked(const struct gs_arena *arena, size_t size);
 /* and the same as above for that. */
 struct gs_chunk *gs_arena_detach_excess_locked(struct gs_arena *arena, size_t size);
 /* Detaches the chunk of a free block that is all of it onto arena->guarded.spent. One that is
@@ -419,6 +421,12 @@ void gs_arena_retire_stream_locked(struct gs_arena *arena, struct gs_block *bloc
 /* A live block from what was freed in the order of the stream, or NULL. */
 struct gs_block *gs_arena_take_stream_locked(struct gs_arena *arena, size_t size,
                                              uint64_t stream_key);
+/* The same, whatever it fragments, where the arena holds too much to grow; NULL otherwise. */
+struct gs_block *gs_arena_take_stream_any_locked(struct gs_arena *arena, size_t size,
+                                                 uint64_t stream_key);
+/* About so many bytes of chunks that are free as a whole for a stream join the open epoch, as far as
+ * there are any: an arena that holds too much gives them back then. */
+void gs_arena_retire_whole_locked(struct gs_arena *arena, size_t bytes);
 /* The stream's list joins the open epoch. */
 void gs_arena_flush_stream_locked(struct gs_arena *arena, uint64_t stream_key);
 /* The same of every stream: they may be gone, all or some. */

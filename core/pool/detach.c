@@ -174,14 +174,11 @@ void gs_arena_weigh_locked(struct gs_arena *arena)
     arena->kept.cost_ns = 0;
 }
 
-size_t gs_arena_excess_locked(const struct gs_arena *arena, size_t size)
+static size_t beyond_locked(const struct gs_arena *arena, size_t held, size_t more, size_t size)
 {
     size_t peak =
         arena->kept.live_peak > arena->live + size ? arena->kept.live_peak : arena->live + size;
-    size_t most = peak + peak / 100 * arena->kept.slack_percent + arena->kept.behind_high +
-                  arena->order.bytes;
-    size_t held = arena->live + arena->free_bytes + gs_arena_behind_bytes_locked(arena) +
-                  arena->order.bytes + size;
+    size_t most = peak + peak / 100 * arena->kept.slack_percent + more;
 
     gs_latch_assert_held(&arena->lock);
     if (most < HELD_MIN)
@@ -189,10 +186,39 @@ size_t gs_arena_excess_locked(const struct gs_arena *arena, size_t size)
     return held > most ? held - most : 0;
 }
 
+size_t gs_arena_excess_locked(const struct gs_arena *arena, size_t size)
+{
+    size_t held = arena->live + arena->free_bytes + gs_arena_behind_bytes_locked(arena) +
+                  arena->order.bytes + size;
+
+    return beyond_locked(arena, held, arena->kept.behind_high, size);
+}
+
+size_t gs_arena_excess_ordered_locked(const struct gs_arena *arena, size_t size)
+{
+    size_t held = arena->live + arena->free_bytes + arena->order.bytes + size;
+
+    return arena->order.bytes ? beyond_locked(arena, held, 0, size) : 0;
+}
+
+/* What is ordered goes back once the GPU has passed it. As long as much else waits for that, it is
+ * of more use where it is. */
+static void retire_excess_locked(struct gs_arena *arena, size_t behind, size_t size)
+{
+    const unsigned percent = arena->shared->retiring_percent;
+    size_t excess = gs_arena_excess_ordered_locked(arena, size);
+
+    if (excess == 0 || (percent > 0 && behind > arena->kept.live_peak / 100 * percent))
+        return;
+    gs_arena_retire_whole_locked(arena, excess);
+    gs_arena_collect_locked(arena);
+}
+
 struct gs_chunk *gs_arena_detach_excess_locked(struct gs_arena *arena, size_t size)
 {
     size_t behind = gs_arena_behind_bytes_locked(arena), excess;
     size_t epochs = 2 * gs_epoch_limit_locked(arena);
+    struct gs_chunk *detached;
 
     gs_latch_assert_held(&arena->lock);
     /* What retires now is free soon, and so much will retire again; but an epoch or two are no
@@ -200,5 +226,7 @@ struct gs_chunk *gs_arena_detach_excess_locked(struct gs_arena *arena, size_t si
     if (behind > arena->kept.behind_high + epochs)
         arena->kept.behind_high = behind - epochs;
     excess = gs_arena_excess_locked(arena, size);
-    return excess > 0 ? gs_arena_detach_bytes_locked(arena, excess) : NULL;
+    detached = excess > 0 ? gs_arena_detach_bytes_locked(arena, excess) : NULL;
+    retire_excess_locked(arena, behind, size);
+    return detached;
 }

@@ -10,6 +10,7 @@
 /* What one stream may hold back before it goes to the epoch: a part of what is live, or this. */
 #define HELD_BACK_MIN ((size_t)64 << 20)
 #define HELD_BACK_SHARE 4
+#define POLLED_ONCE_IN 8 /* frees beyond that while the GPU is behind */
 
 static struct gs_stream_list **bucket_of_locked(struct gs_arena_order *order, uint64_t key)
 {
@@ -104,6 +105,21 @@ static void flush_locked(struct gs_arena *arena, struct gs_stream_list *stream)
     stream->bytes = 0;
 }
 
+/* While the GPU is behind, what goes to the epoch is of use to nobody: a stream that is alone is
+ * better off with it. */
+static __attribute__((noinline)) void holds_much_locked(struct gs_arena *arena,
+                                                        struct gs_stream_list *stream)
+{
+    if (stream->bytes == arena->order.bytes && arena->epochs.oldest) {
+        if (arena->epochs.polls++ % POLLED_ONCE_IN == 0)
+            gs_arena_poll_locked(arena);
+        if (arena->epochs.oldest)
+            return;
+    }
+    flush_locked(arena, stream);
+    gs_arena_collect_locked(arena);
+}
+
 void gs_arena_retire_stream_locked(struct gs_arena *arena, struct gs_block *block,
                                    uint64_t stream_key)
 {
@@ -126,10 +142,8 @@ void gs_arena_retire_stream_locked(struct gs_arena *arena, struct gs_block *bloc
     stream->last_freed = block;
     stream->bytes += block->entry.size;
     GS_ADD(arena->order.bytes, block->entry.size);
-    if (__builtin_expect(stream->bytes > HELD_BACK_MIN && stream->bytes > most, 0)) {
-        flush_locked(arena, stream);
-        gs_arena_collect_locked(arena);
-    }
+    if (__builtin_expect(stream->bytes > HELD_BACK_MIN && stream->bytes > most, 0))
+        holds_much_locked(arena, stream);
 }
 
 void gs_block_of_stream_locked(struct gs_arena *arena, struct gs_block *block, uint64_t stream_key)
@@ -158,14 +172,15 @@ static struct gs_block *take_entry_locked(struct gs_arena *arena, struct gs_stre
     return block;
 }
 
-/* In the stream's bins. A whole large chunk is not cut for less than most of it, as elsewhere. */
+/* In the stream's bins. A whole large chunk is not cut for less than most of it, as elsewhere, unless
+ * `any` is as good. */
 static struct gs_block *take_binned_locked(struct gs_arena *arena, struct gs_stream_list *stream,
-                                           size_t need, bool small)
+                                           size_t need, bool small, bool any)
 {
     size_t limit = SIZE_MAX;
     struct gs_bin_entry *entry;
 
-    if (!small) {
+    if (!small && !any) {
         size_t slack = gs_arena_strandable_locked(arena);
 
         limit = need + (slack > need / 8 ? slack : need / 8);
@@ -176,15 +191,14 @@ static struct gs_block *take_binned_locked(struct gs_arena *arena, struct gs_str
     return take_entry_locked(arena, stream, entry, need);
 }
 
-struct gs_block *gs_arena_take_stream_locked(struct gs_arena *arena, size_t size,
-                                             uint64_t stream_key)
+static inline struct gs_block *take_locked(struct gs_arena *arena, size_t size, uint64_t stream_key,
+                                    bool any)
 {
     struct gs_stream_list *stream = list_find_locked(&arena->order, stream_key);
     struct gs_block *block;
     bool small;
     size_t need;
 
-    gs_latch_assert_held(&arena->lock);
     if (!stream || !stream->bytes)
         return NULL;
     need = gs_arena_round(arena, size, &small);
@@ -195,7 +209,7 @@ struct gs_block *gs_arena_take_stream_locked(struct gs_arena *arena, size_t size
         if (block)
             bin_locked(arena, stream, block);
         stream->last_freed = NULL;
-        block = take_binned_locked(arena, stream, need, small);
+        block = take_binned_locked(arena, stream, need, small, any);
         if (!block)
             return NULL;
     }
@@ -203,6 +217,77 @@ struct gs_block *gs_arena_take_stream_locked(struct gs_arena *arena, size_t size
     GS_SUB(arena->order.bytes, block->entry.size);
     gs_block_live_locked(arena, block, size);
     return block;
+}
+
+struct gs_block *gs_arena_take_stream_locked(struct gs_arena *arena, size_t size,
+                                             uint64_t stream_key)
+{
+    gs_latch_assert_held(&arena->lock);
+    return take_locked(arena, size, stream_key, false);
+}
+
+struct gs_block *gs_arena_take_stream_any_locked(struct gs_arena *arena, size_t size,
+                                                 uint64_t stream_key)
+{
+    gs_latch_assert_held(&arena->lock);
+    return gs_arena_excess_ordered_locked(arena, size) ? take_locked(arena, size, stream_key, true)
+                                                         : NULL;
+}
+
+/* Nothing, or what is free already up to the chunk's end. */
+static bool is_rest(const struct gs_block *block, const struct gs_block *beyond)
+{
+    return !block || (block->state == GS_BLOCK_FREE && !beyond);
+}
+
+static bool is_whole(const struct gs_bin_entry *entry, const struct gs_bin_wish *wish)
+{
+    const struct gs_block *block = (const struct gs_block *)entry;
+    const struct gs_block *below = block->below, *above = block->above;
+
+    (void)wish;
+    return is_rest(below, below ? below->below : NULL) && is_rest(above, above ? above->above : NULL);
+}
+
+/* The smallest whole chunk of at least so many bytes, or else one that is not far below. */
+static struct gs_bin_entry *find_whole_locked(const struct gs_bins *bins, size_t bytes)
+{
+    struct gs_bin_entry *entry = NULL;
+
+    for (size_t size = bytes; !entry && size >= GS_PAGE_SIZE; size /= 2) {
+        const struct gs_bin_wish wish = {size, SIZE_MAX, is_whole, NULL};
+
+        entry = gs_bins_find_wish(bins, &wish);
+    }
+    return entry;
+}
+
+static size_t retire_whole_locked(struct gs_arena *arena, struct gs_stream_list *stream,
+                                  size_t bytes)
+{
+    struct gs_bin_entry *entry;
+    size_t retired = 0;
+
+    while (retired < bytes && (entry = find_whole_locked(&stream->large, bytes - retired))) {
+        gs_bins_remove(&stream->large, entry);
+        retired += entry->size;
+        flush_block_locked(arena, stream, (struct gs_block *)entry);
+    }
+    stream->bytes -= retired;
+    GS_SUB(arena->order.bytes, retired);
+    return retired;
+}
+
+void gs_arena_retire_whole_locked(struct gs_arena *arena, size_t bytes)
+{
+    gs_latch_assert_held(&arena->lock);
+    for (unsigned i = 0; i < GS_STREAM_BUCKETS && arena->order.bytes > 0; i++)
+        for (struct gs_stream_list *stream = arena->order.streams[i]; stream && bytes > 0;
+             stream = stream->next) {
+            size_t retired = retire_whole_locked(arena, stream, bytes);
+
+            bytes -= retired < bytes ? retired : bytes;
+        }
 }
 
 /* The key may never come again, or mean another stream. */

@@ -123,6 +123,19 @@ static void drop_locked(struct gs_share *share, struct gs_name *name)
     free(name);
 }
 
+/* Of external memory, which its process alone serves: the broker is told at most that it has the name no
+ * more. */
+static bool is_external(const struct gs_name *name)
+{
+    return name->export && name->export->source.behind;
+}
+
+/* What the broker is told of. NULL: the name is taken back. */
+static const struct gs_export *brokered_export(const struct gs_name *name)
+{
+    return is_external(name) ? NULL : name->export;
+}
+
 static void put_locked(struct gs_name *name, struct gs_export *export,
                        const struct gs_naming *naming, uint64_t offset, uint64_t since_ns)
 {
@@ -133,7 +146,8 @@ static void put_locked(struct gs_name *name, struct gs_export *export,
     export->names = name;
     name->offset = offset;
     name->since_ns = since_ns;
-    name->told = name->kept = false;
+    name->kept = false;
+    name->told = is_external(name) && !name->known;
 }
 
 /* True: the broker is to be told, which gives up what was published when this was, or before: it may
@@ -199,6 +213,8 @@ static bool is_untold_locked(const struct gs_share *share, const char *text, uin
 {
     const struct gs_name *name = find_locked(share, gs_user_own(), text);
 
+    if (name && is_external(name))
+        return false;
     return name && (!name->told || name->request) && name->since_ns == since_ns;
 }
 
@@ -207,7 +223,7 @@ static bool is_kept_locked(const struct gs_share *share, const char *text, uint6
 {
     const struct gs_name *name = find_locked(share, gs_user_own(), text);
 
-    return !name || name->since_ns != since_ns || name->kept;
+    return !name || name->since_ns != since_ns || name->kept || is_external(name);
 }
 
 bool gs_names_await_kept(struct gs_share *share, const char *text, uint64_t since_ns)
@@ -241,7 +257,8 @@ void gs_names_forget_locked(struct gs_share *share)
 
     HASH_ITER(hh, share->exporter.names, name, next)
     {
-        name->told = name->known = name->kept = false;
+        name->known = name->kept = false;
+        name->told = is_external(name);
         name->request = 0;
         if (!name->export)
             drop_locked(share, name);
@@ -252,17 +269,18 @@ void gs_names_forget_locked(struct gs_share *share)
 
 static int tell_locked(struct gs_share *share, struct gs_name *name)
 {
+    const struct gs_export *export = brokered_export(name);
     union gs_wire_message message;
     int error;
 
     if (++share->link.named == 0)
         share->link.named++;
     gs_wire_start(&message, GS_WIRE_NAME, share->link.named);
-    message.name.block_id = name->export ? name->export->key.id : 0;
+    message.name.block_id = export ? export->key.id : 0;
     message.name.since_ns = name->since_ns;
-    message.name.offset = name->export ? name->offset : 0;
+    message.name.offset = export ? name->offset : 0;
     memcpy(message.name.naming.name, name->key.name, sizeof name->key.name);
-    if (name->export)
+    if (export)
         message.name.naming = name->naming;
     error = gs_wire_send(share->link.fd, &message, -1);
     if (error)
@@ -283,7 +301,7 @@ int gs_names_tell_locked(struct gs_share *share)
         return 0;
     HASH_ITER(hh, share->exporter.names, name, next)
     {
-        if (!error && !name->told && (!name->export || name->export->brokered))
+        if (!error && !name->told && (!brokered_export(name) || name->export->brokered))
             error = gs_fd_is_there(&share->link.fd_is) ? tell_locked(share, name) : -EBADF;
     }
     share->exporter.names_due = error != 0;

@@ -86,7 +86,8 @@ def run_once(options, case, how, *more):
         return f'did not end within {TIMEOUT_S} s'
     if run.returncode != 0:
         said = run.stderr.strip().splitlines()
-        said = [text for text in said if text.startswith('latency: ')] or said
+        for first in ('RMM: ', 'latency: '):  # the cause comes before what follows from it
+            said = [text for text in said if text.startswith(first)] or said
         return said[-1] if said else f'ended with {run.returncode}'
     return json.loads(run.stdout)
 

@@ -452,8 +452,8 @@ def latency_turns():
 # event is done: those about chunks and those about events, by cuMemAlloc; then both in stream order.
 # Making a chunk takes half a millisecond more there: how much is kept depends on what it costs, and so
 # it is nearly the same on each machine. The most that four runs had, and a fifth.
-KEPT = {'mixed': (75, 2.5, 92, 0.5), 'server': (25, 27, 11, 2.5),
-        'training': (48, 0.8, 68, 1), 'threads': (73, 32, 123, 17)}
+KEPT = {'mixed': (75, 2.5, 70, 5.5), 'server': (25, 27, 10, 2.5),
+        'training': (48, 0.8, 73, 2), 'threads': (73, 32, 103, 18)}
 MAKING = 'cuMemCreate:delay:500'
 OF_CHUNKS = {'cuMemCreate', 'cuMemRelease', 'cuMemAddressReserve', 'cuMemAddressFree', 'cuMemMap',
              'cuMemUnmap', 'cuMemSetAccess'}

@@ -498,6 +498,7 @@ Test(info, allocation_handles_are_for_vmm_memory_only)
 Test(info, sync_memops_can_be_set)
 {
     const char *without = getenv("SOFTCUDA_WITHOUT");
+    CUDA_POINTER_ATTRIBUTE_P2P_TOKENS tokens;
     unsigned int on = 1, off = 0;
 
     for (int kind = MEMORY_PLAIN; kind <= MEMORY_ASYNC; kind++) {
@@ -508,6 +509,8 @@ Test(info, sync_memops_can_be_set)
         probe("sync_memops_at_first", "%u", memops(ptr));
         if (software_driver())
             cr_assert_eq(memops(ptr), !without || !strstr(without, "sync_memops"));
+        OK(cuPointerGetAttribute(&tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, ptr));
+        probe("sync_memops_after_p2p_tokens", "%u", memops(ptr)); /* may set it natively */
         OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, ptr));
         cr_assert_eq(memops(ptr), 1);
         OK(cuPointerSetAttribute(&off, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, ptr + 100));

@@ -82,7 +82,7 @@ static struct made make_memfd(void)
 {
     struct made made = {0, memfd_create("external", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
 
-    expect("memfd_create", made.fd >= 0 && ftruncate(made.fd, SIZE + 4096) == 0);
+    expect("memfd", made.fd >= 0 && ftruncate(made.fd, SIZE + 4096) == 0);
     return made;
 }
 
@@ -122,8 +122,7 @@ static struct gpushim_external external_of(const struct made *made)
                                      .fd = made->fd,
                                      .offset = made->handle ? 0 : 4096,
                                      .bytes = SIZE,
-                                     .label = "weights",
-                                     .deleter = count_deleted,
+                                     .label = "weights", .deleter = count_deleted,
                                      .arg = &deleted};
 }
 
@@ -495,12 +494,17 @@ static void check_named(const char *more)
     struct gpushim_publication publication = {.size = sizeof publication, .label = "label"};
     struct gpushim_named named = {.size = sizeof named};
     CUipcMemHandle handle;
+    CUdeviceptr block;
     uint64_t there;
 
+    must("cuMemAlloc", cuMemAlloc(&block, SIZE)); /* whose name it takes */
+    publication.address = block;
+    expect("a block is not published", publish("external", &publication) == 0);
     publication.address = must_attach(&external);
     write_at(publication.address + 8, 5);
     publication.address += 8;
     expect("it is not published", publish("external", &publication) == 0);
+    expect("a broker is to have it", times_logged("no broker has the name") == 0);
     expect("it is not found", lookup("external", &named) == 0);
     expect("what is found", named.bytes == SIZE && named.offset == 8 &&
                                 named.address == publication.address);
@@ -509,7 +513,7 @@ static void check_named(const char *more)
     expect("what is there", read_there(&other, there + named.offset) == 5);
     close_there(&other, there);
     expect("it does not end", detach(publication.address - 8, LONG) == 0);
-    expect("its name stays", lookup("external", &named) == ENOENT);
+    expect("its name stays", AWAIT(lookup("external", &named) == ENOENT));
     unmake(&made);
     expect("the opener failed", party_end(&other) == 0);
 }
@@ -651,7 +655,7 @@ static void refuse(const char *what, struct gpushim_external external, int error
 
 static void check_refused(const char *more)
 {
-    struct made exported = make_exported(), memfd = make_memfd(), unsealed = {0}, pipes = {0};
+    struct made exported = make_exported(), memfd = make_memfd(), unsealed;
     struct gpushim_external good = external_of(&exported), external = good;
     struct gpushim_external host = external_of(&memfd);
     uint64_t address;
@@ -682,13 +686,12 @@ static void check_refused(const char *more)
     REFUSED(label, "a\nb", EINVAL);
     REFUSED(label, "0123456789012345678901234567890123456789012345678901234567890123", EINVAL);
     expect("pipe", pipe2(ends, O_CLOEXEC) == 0);
-    pipes.fd = ends[0];
-    REFUSED(fd, pipes.fd, EINVAL);
+    REFUSED(fd, ends[0], EINVAL);
     good = external = host;
     REFUSED(bytes, SIZE + 4096, EINVAL);
     REFUSED(bytes, SIZE - 1, EINVAL);
     REFUSED(offset, 8, EINVAL);
-    REFUSED(fd, pipes.fd, EINVAL);
+    REFUSED(fd, ends[0], EINVAL);
     REFUSED(fd, exported.fd, EINVAL);
     unsealed.fd = memfd_create("unsealed", MFD_CLOEXEC);
     expect("ftruncate", ftruncate(unsealed.fd, SIZE + 4096) == 0);

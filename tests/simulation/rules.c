@@ -127,6 +127,16 @@ void rule_unmapped(const struct process *process, const struct phys *phys, uint6
     }
 }
 
+/* Who has no share thread answers with his next call: one that was asked so long ago that it is not
+ * waited for again, while its opener had none, may not have been heard yet. */
+static bool may_be_unheard(const struct use *use, const struct image *asks, uint64_t begun_ns)
+{
+    uint64_t thread_ns = use->image->thread_ns ? use->image->thread_ns : NEVER;
+
+    return asks->waited_ns + SILENT_NS <= begun_ns && asks->waited_ns < thread_ns &&
+           (thread_ns == NEVER || thread_ns + SILENT_NS > begun_ns);
+}
+
 /* Whether this use was over before `begun`, as far as its program and its GPU are concerned. */
 static bool was_closed(const struct use *use, uint64_t begun_ns)
 {
@@ -138,6 +148,8 @@ void rule_given_back(const struct process *process, uint64_t begun_ns, uint64_t 
 {
     const struct block *block;
 
+    if (!process->image->waited_ns)
+        process->image->waited_ns = begun_ns;
     if (!process->image->clean || world.disturbed || ended_ns - begun_ns >= SILENT_NS ||
         world.stalled_ns + SILENT_NS >= begun_ns)
         return;
@@ -147,7 +159,8 @@ void rule_given_back(const struct process *process, uint64_t begun_ns, uint64_t 
         if (block->image != process->image || block->state != BLOCK_LIMBO || !block->granted ||
             block->freed_ns >= begun_ns || block->granted_ns >= begun_ns) /* to who opens it meanwhile */
             continue;
-        while (use && was_closed(use, begun_ns) && use->image->machine == block->image->machine)
+        while (use && was_closed(use, begun_ns) && use->image->machine == block->image->machine &&
+               !may_be_unheard(use, process->image, begun_ns))
             use = use->next;
         if (use && use->image->machine != block->image->machine)
             continue; /* what is on its way from another machine is not waited for */

@@ -145,6 +145,8 @@ struct image {
     bool clean;            /* nothing was done to it that a process can notice */
     bool fork_told;        /* it had said that it has forked to all, when it ended */
     uint64_t gpu_gone_ns;  /* when its GPU work ends with it; NEVER: not yet */
+    uint64_t thread_ns;    /* when its share thread started last; 0: it never had one */
+    uint64_t waited_ns;    /* when it first waited for what others had closed; 0: never */
 };
 
 struct child {

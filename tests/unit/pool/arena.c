@@ -241,6 +241,99 @@ Test(arena, stream_order_reuses_at_once_on_the_same_stream_only)
     fixture_end(&f);
 }
 
+/* One stream, whose GPU stands still from the first free on where `behind`. */
+struct ordered {
+    struct fixture f;
+    CUstream stream;
+};
+
+static void ordered_start(struct ordered *o, bool behind)
+{
+    CUdeviceptr block;
+
+    setenv("SOFTCUDA_MEMORY", "64G", 1); /* of which a chunk may waste much */
+    fixture_options(&o->f);
+    fixture_start(&o->f);
+    MUST(cuStreamCreate(&o->stream, CU_STREAM_NON_BLOCKING));
+    if (!behind)
+        return;
+    MUST(gs_core_alloc_async(o->f.core, 4096, NULL, o->stream, &block));
+    softcuda_hold(1);
+    fixture_spin_fill(&o->f, o->stream, block, 1, 1, 0);
+}
+
+static CUdeviceptr ordered_alloc(struct ordered *o, size_t size)
+{
+    CUdeviceptr block;
+
+    MUST(gs_core_alloc_async(o->f.core, size, NULL, o->stream, &block));
+    return block;
+}
+
+static void ordered_end(struct ordered *o)
+{
+    softcuda_hold(0);
+    MUST(cuCtxSynchronize());
+    MUST(cuStreamDestroy(o->stream));
+    fixture_end(&o->f);
+}
+
+Test(arena, a_stream_that_is_alone_keeps_what_a_gpu_that_is_behind_would_not_give_back)
+{
+    struct ordered o;
+    CUdeviceptr block[8];
+    size_t reserved;
+
+    ordered_start(&o, true);
+    for (int i = 0; i < 8; i++)
+        block[i] = ordered_alloc(&o, 32 * MIB);
+    reserved = fixture_arena(&o.f).reserved;
+    for (int i = 0; i < 8; i++)
+        MUST(gs_core_free_async(o.f.core, block[i], o.stream));
+    /* The first three, which are much, went to an epoch. */
+    for (int i = 0; i < 5; i++)
+        block[i] = ordered_alloc(&o, 32 * MIB);
+    cr_assert_eq(fixture_arena(&o.f).reserved, reserved, "the others do not follow");
+    ordered_end(&o);
+}
+
+Test(arena, a_stream_cuts_what_is_too_large_rather_than_have_its_arena_grow_beyond_its_due)
+{
+    struct ordered o;
+    CUdeviceptr block[3], large;
+    size_t reserved;
+
+    ordered_start(&o, true);
+    for (int i = 0; i < 3; i++)
+        block[i] = ordered_alloc(&o, 32 * MIB);
+    large = ordered_alloc(&o, 256 * MIB);
+    for (int i = 0; i < 3; i++)
+        MUST(gs_core_free_async(o.f.core, block[i], o.stream));
+    MUST(gs_core_free_async(o.f.core, large, o.stream));
+    reserved = fixture_arena(&o.f).reserved;
+    cr_assert_eq(ordered_alloc(&o, 150 * MIB), large);
+    cr_assert_eq(fixture_arena(&o.f).reserved, reserved);
+    ordered_end(&o);
+}
+
+Test(arena, chunks_that_a_stream_has_free_go_back_when_one_of_another_size_comes)
+{
+    struct ordered o;
+    size_t reserved;
+
+    ordered_start(&o, false);
+    MUST(gs_core_free_async(o.f.core, ordered_alloc(&o, 60 * MIB), o.stream));
+    softcuda_hold(1);
+    ordered_alloc(&o, 100 * MIB);
+    softcuda_hold(0);
+    MUST(cuCtxSynchronize());
+    ordered_alloc(&o, 120 * MIB);
+    /* In the background, maybe; but the arena has it no more. */
+    reserved = fixture_arena(&o.f).reserved;
+    cr_assert_eq(reserved, 220 * MIB, "%zu MiB", reserved / MIB);
+    ordered_end(&o);
+}
+
 Test(arena, a_destroyed_streams_blocks_are_not_a_new_streams)
 {
     struct fixture f;
