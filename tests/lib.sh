@@ -113,6 +113,7 @@ useful_for_tests()
     { have runc || [ -x /usr/sbin/runc ]; } || say runc
     have busybox || say busybox-static
     have etcd || say etcd-server
+    have etcdctl || say etcd-client
     have ip || say iproute2
     PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -q libjemalloc || say libjemalloc2
     if have clang; then

@@ -145,7 +145,8 @@ static void complain(struct directory *directory, long status, const json_t *ans
     if (!said[0])
         said = directory->curl_error[0] ? directory->curl_error : "it gives no reason";
     snprintf(directory->head.reason, sizeof directory->head.reason,
-             status == 401 || status == 403 || strstr(said, "permission") || strstr(said, "auth")
+             status == 401 || status == 403 || strstr(said, "permission") ||
+                     strstr(said, "auth") || strstr(said, "user name")
                  ? "etcd at %s lets this agent not do that (%s); see its user, its password, and "
                    "that its role may read and write \"%s\""
                  : "etcd at %s does not answer (%s); see that it runs, that a majority of its "

@@ -263,3 +263,56 @@ Test(agent_directory, endpoints_that_do_not_answer_are_passed_over)
               directory_head(directory)->reason);
     directory_head(directory)->ops->close(directory);
 }
+
+static bool etcdctl(const char *words)
+{
+    char line[512];
+
+    snprintf(line, sizeof line, "ETCDCTL_API=3 etcdctl --endpoints %s %s >/dev/null 2>&1", place, words);
+    return system(line) == 0;
+}
+
+/* A role may write under its prefix and nowhere else; who has no password may do nothing, and is told. */
+Test(agent_directory, etcd_knows_its_users)
+{
+    struct directory_options options = options_of("one");
+    struct directory *directory;
+    struct directory_change change = {.key = "exports/x", .value = "v", .size = 1};
+    char path[300], reason[DIRECTORY_REASON];
+    FILE *file;
+    bool anew;
+
+    if (system("command -v etcdctl >/dev/null 2>&1") != 0)
+        cr_skip_test("there is no etcdctl (Debian: etcd-client)");
+    set_up("etcd");
+    directory = open_one(&options);
+    keep(directory);
+    directory_head(directory)->ops->close(directory);
+    cr_assert(etcdctl("user add root:rootword") && etcdctl("role add gpushim") &&
+              etcdctl("role grant-permission gpushim readwrite --prefix=true test/") &&
+              etcdctl("user add agent:secret") && etcdctl("user grant-role agent gpushim") &&
+              etcdctl("user grant-role root root") && etcdctl("auth enable"));
+    snprintf(path, sizeof path, "%s/password", getenv("GPUSHIM_SHARE_DIR"));
+    file = fopen(path, "we");
+    cr_assert(file && fputs("secret\n", file) > 0 && fclose(file) == 0);
+    directory = open_one(&options);
+    if (DO(directory, keep, &anew)) /* a lease may be had by all; a key not */
+        cr_assert_not(DO(directory, write, &change, 1));
+    cr_assert(strstr(directory_head(directory)->reason, "lets this agent not"), "%s",
+              directory_head(directory)->reason);
+    directory_head(directory)->ops->close(directory);
+    options.user = "agent";
+    options.password_file = path;
+    directory = open_one(&options);
+    keep(directory);
+    write_one(directory, "exports/x", "v");
+    directory_head(directory)->ops->close(directory);
+    options.prefix = "others/";
+    directory = open_one(&options);
+    keep(directory);
+    cr_assert_not(DO(directory, write, &change, 1), "beyond its prefix");
+    directory_head(directory)->ops->close(directory);
+    options.password_file = "/nowhere";
+    cr_assert_null(directory_open(&options, reason));
+    cr_assert(strstr(reason, "password"), "%s", reason);
+}
