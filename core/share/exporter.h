@@ -471,6 +471,11 @@ bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs
 struct gs_reference *gs_reference_add(struct gs_client *client, struct gs_export *export);
 
 /* client.c: what is said to a client, and watched of it. */
+/* Whether an error of a send says that he has hung up: what he said before that is read still. */
+static inline bool gs_client_has_gone(int error)
+{
+    return error == -EPIPE || error == -ECONNRESET;
+}
 bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t request,
                       enum gs_wire_reason reason, uint32_t driver_error);
 /* He holds nothing over this connection, which is about to be closed. */
