@@ -101,9 +101,9 @@
            "before an allocation that needs more (not one in the order of a stream) waits for "     \
            "the GPU as well; 64 MiB always may, "                                                  \
            "for a freed block of just its size a large allocation waits already where the "        \
-           "process has half that share more than the program held lately, and 0 never waits. "    \
-           "With work in several streams it waits a tenth of a millisecond at most, and up to "    \
-           "0.2 s from twice as much on.")    \
+           "process has half that share more than the program held lately, with work in several "   \
+           "streams the wait is a tenth of a millisecond at most until it is twice that, and 0 "   \
+           "never waits.")    \
     OPTION(pool, decay, LIVE(TIME("0", "60 min")), "2 s",                                          \
            "How long free memory lies idle before it goes back to the driver; 0 keeps it.")        \
     OPTION(pool, cache_limit, LIVE(BYTES("0", "unlimited")), "unlimited",                          \
