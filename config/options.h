@@ -46,6 +46,10 @@
     WORD(GS_CONFIG_SHARE_STRATEGY_EMBEDDED, "embedded")                                            \
     WORD(GS_CONFIG_SHARE_STRATEGY_BROKER, "broker")
 
+#define GS_CONFIG_SHARE_REACH_WORDS(WORD)                                                          \
+    WORD(GS_CONFIG_SHARE_REACH_MACHINE, "machine")                                                 \
+    WORD(GS_CONFIG_SHARE_REACH_CLUSTER, "cluster")
+
 #define GS_CONFIG_SHARE_ACCESS_WORDS(WORD)                                                         \
     WORD(GS_CONFIG_SHARE_ACCESS_READ_WRITE, "read-write")                                          \
     WORD(GS_CONFIG_SHARE_ACCESS_READ_ONLY, "read-only")
@@ -61,6 +65,7 @@
     ENUMERATION(pool_free, GS_CONFIG_POOL_FREE_WORDS)                                              \
     ENUMERATION(registrations_keep, GS_CONFIG_REGISTRATIONS_KEEP_WORDS)                            \
     ENUMERATION(share_strategy, GS_CONFIG_SHARE_STRATEGY_WORDS)                                    \
+    ENUMERATION(share_reach, GS_CONFIG_SHARE_REACH_WORDS)                                          \
     ENUMERATION(share_access, GS_CONFIG_SHARE_ACCESS_WORDS)                                        \
     ENUMERATION(share_isolate, GS_CONFIG_SHARE_ISOLATE_WORDS)
 
@@ -96,9 +101,9 @@
            "before an allocation that needs more (not one in the order of a stream) waits for "     \
            "the GPU as well; 64 MiB always may, "                                                  \
            "for a freed block of just its size a large allocation waits already where the "        \
-           "process has half that share more than the program held lately, and 0 never waits. "    \
-           "With work in several streams it waits a tenth of a millisecond at most, and up to "    \
-           "0.2 s from twice as much on.")    \
+           "process has half that share more than the program held lately, with work in several "   \
+           "streams the wait is a tenth of a millisecond at most until it is twice that, and 0 "   \
+           "never waits.")    \
     OPTION(pool, decay, LIVE(TIME("0", "60 min")), "2 s",                                          \
            "How long free memory lies idle before it goes back to the driver; 0 keeps it.")        \
     OPTION(pool, cache_limit, LIVE(BYTES("0", "unlimited")), "unlimited",                          \
@@ -141,6 +146,10 @@
            "Who serves shared memory: embedded, the process that shares it, as long as it runs; "  \
            "broker, a daemon as well, from which it can still be opened when that process has "    \
            "ended.")                                                                               \
+    OPTION(share, reach, ENUM(share_reach), "machine",                                             \
+           "How far memory is shared: machine, with processes of this one; cluster, also with "    \
+           "those of other machines of its NVLink domain, by fabric handles, where there is a "    \
+           "broker (share.strategy) and gpushim-agent runs beside it.")                            \
     OPTION(share, broker, PATH("installed"), "installed",                                          \
            "The broker's program, started by the first process that needs it and finds none "      \
            "running.")                                                                             \

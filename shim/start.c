@@ -98,6 +98,10 @@ static void fill_broker(struct gs_share_options *options, const struct gs_config
     char beside[GS_CONFIG_PATH_SIZE];
 
     options->broker = config->share.strategy == GS_CONFIG_SHARE_STRATEGY_BROKER;
+    options->cluster = config->share.reach == GS_CONFIG_SHARE_REACH_CLUSTER;
+    if (options->cluster && !options->broker)
+        gs_log(GS_LOG_INFO, "this process's memory stays on its machine: share.reach = cluster "
+                            "needs a broker (share.strategy = broker)");
     options->keep_ns = config->share.keep;
     options->published_max = (uint32_t)config->share.broker_blocks;
     options->listen_fd = -1;

@@ -22,8 +22,8 @@ MOST = {'README.md': 150}
 MOST_IN_CORE = 80
 # Longer ones, and why.
 LONGER = {
-    'core/README.md': (200, 'it is the page on how all of core works, and has the glossary'),
-    'core/share/README.md': (190, 'its first half is what users read about sharing'),
+    'core/README.md': (204, 'it is the page on how all of core works, and has the glossary'),
+    'core/share/README.md': (210, 'its first half is what users read about sharing, on one machine and on several'),
 }
 
 # What looks like a file of the project's, and is none.

@@ -81,6 +81,9 @@ missing_for_build()
     { have cc && have_header uthash.h; } || say uthash-dev
     { have cc && have_header lzma.h; } || say liblzma-dev
     have python3 || say python3
+    for pair in libcurl:libcurl4-openssl-dev libsodium:libsodium-dev openssl:libssl-dev jansson:libjansson-dev; do
+        { have pkg-config && pkg-config --exists "${pair%:*}"; } || say "${pair#*:}"
+    done
     if ! cuda_headers_found "$@" && [ ! -e "$headers/include/cuda.h" ] &&
         ! python3 -m pip --version >/dev/null 2>&1; then
         say python3-pip
@@ -109,6 +112,9 @@ useful_for_tests()
     have bwrap || say bubblewrap
     { have runc || [ -x /usr/sbin/runc ]; } || say runc
     have busybox || say busybox-static
+    have etcd || say etcd-server
+    have etcdctl || say etcd-client
+    have ip || say iproute2
     PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -q libjemalloc || say libjemalloc2
     if have clang; then
         resources=$(clang --print-resource-dir)
@@ -141,6 +147,7 @@ rpmbuild rpm
 cpio cpio
 qemu-aarch64 qemu-user
 mpirun openmpi-bin
+mpicc libopenmpi-dev
 PROGRAMS
     )
     python3 -c 'import yaml' 2>/dev/null || say python3-yaml

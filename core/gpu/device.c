@@ -235,3 +235,43 @@ void gs_device_probe(const struct gs_driver *driver, const struct gs_log *log, C
         climb(driver, log, ret_device, &fd);
     keep_warm_up(ret_device, warms_up, fd);
 }
+
+/* Devices say that they can, and then are not permitted to (driver-facts F13): tried. */
+void gs_device_reach(const struct gs_driver *driver, const struct gs_log *log,
+                     struct gs_device *device)
+{
+    CUmemAllocationProp properties = device->properties;
+    CUmemGenericAllocationHandle handle;
+    CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+
+    if (device->mode != GS_MODE_FD_RDMA && device->mode != GS_MODE_FD)
+        return;
+    properties.requestedHandleTypes = (CUmemAllocationHandleType)(
+        (unsigned)properties.requestedHandleTypes | CU_MEM_HANDLE_TYPE_FABRIC);
+    if (attribute(driver, device->ordinal, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED))
+        result = driver->mem_create(&handle, GS_PAGE_SIZE, &properties, 0);
+    if (result == CUDA_SUCCESS) {
+        driver->mem_release(handle);
+        device->properties = properties;
+        return;
+    }
+    gs_log_line(log, GS_LOG_INFO,
+                "memory of device %d stays on this machine: %s (driver error %d); share.reach = "
+                "cluster needs GPUs of one NVLink domain, and an IMEX channel "
+                "(/dev/nvidia-caps-imex-channels)",
+                (int)device->ordinal,
+                result == CUDA_ERROR_NOT_SUPPORTED ? "it makes no fabric handles"
+                                                   : "a fabric handle is refused",
+                (int)result);
+}
+
+CUresult gs_device_fabric(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
+                          unsigned char ret_fabric[sizeof(CUmemFabricHandle)])
+{
+    CUmemFabricHandle fabric;
+    CUresult result = driver->mem_export(&fabric, handle, CU_MEM_HANDLE_TYPE_FABRIC, 0);
+
+    if (result == CUDA_SUCCESS)
+        memcpy(ret_fabric, &fabric, sizeof fabric);
+    return result;
+}

@@ -46,6 +46,13 @@ struct gs_device {
  */
 void gs_device_probe(const struct gs_driver *driver, const struct gs_log *log, CUdevice ordinal,
                      bool warms_up, bool native, struct gs_device *ret_device);
+/* Its memory is to leave the machine: from now on it is made with fabric handles as well, where one such
+ * piece can be made. Else the log says why not. */
+void gs_device_reach(const struct gs_driver *driver, const struct gs_log *log,
+                     struct gs_device *device);
+/* The fabric handle of memory made so; or the driver's error. */
+CUresult gs_device_fabric(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
+                          unsigned char ret_fabric[sizeof(CUmemFabricHandle)]);
 /* Closes it, once; the bytes that come back. */
 size_t gs_device_end_warm_up(struct gs_device *device);
 /* In a forked child, which is not to have it. The parent's threads may be at it when it forks. */

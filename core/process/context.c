@@ -175,6 +175,10 @@ static void probe_locked(struct gs_core *core, CUdevice ordinal)
     if (core->device[ordinal].mode == GS_MODE_UNKNOWN)
         gs_device_probe(&core->driver, &core->options.log, ordinal, keeps_warm_up(core),
                         stays_native_locked(core), &core->device[ordinal]);
+    else
+        return;
+    if (core->options.share.cluster && core->options.share.broker)
+        gs_device_reach(&core->driver, &core->options.log, &core->device[ordinal]);
 }
 
 static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,

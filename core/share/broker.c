@@ -21,8 +21,8 @@
  * export with the next one, which they start if need be. A new broker has nothing of an exporter's,
  * and the same one that has hung up on it has dropped it: either is told everything anew.
  */
+#include "core/share/afar.h"
 #include "core/share/discard.h"
-#include "core/share/exporter.h"
 #include "core/share/opener.h"
 
 #include <stdlib.h>
@@ -30,25 +30,11 @@
 
 #define SCAN_MIN_NS (10 * GS_NS_PER_MS)
 
-/* A chunk of which something was left here. */
-struct gs_published_chunk {
-    struct gs_export_key key; /* of the chunk: the exporter's instance and the chunk's id */
-    int fd;
-    unsigned exports;
-    struct gs_user *user; /* whose process left it here */
-    UT_hash_handle hh;
-};
-
 const struct gs_driver gs_broker_driver = {0};
 
 static struct gs_published_chunk *chunk_of(const struct gs_export *export)
 {
     return (struct gs_published_chunk *)(uintptr_t) export->source.handle;
-}
-
-int gs_broker_fd(const struct gs_export *export)
-{
-    return chunk_of(export)->fd;
 }
 
 static void chunk_drop(struct gs_share *share, struct gs_published_chunk *chunk)
@@ -88,16 +74,6 @@ chunk_take(struct gs_share *share, const struct gs_export_key *key, struct gs_us
     return chunk;
 }
 
-static struct gs_export *export_of(struct gs_share *share, const struct gs_export_key *key)
-{
-    struct gs_export *export;
-
-    gs_lock_take(&share->lock);
-    HASH_FIND(hh, share->exporter.exports, key, sizeof *key, export);
-    gs_lock_release(&share->lock);
-    return export;
-}
-
 /* Out of the table; nobody holds it. The share thread alone has exports of a broker in its
  * hands. */
 static void export_drop(struct gs_share *share, struct gs_export *export)
@@ -107,20 +83,11 @@ static void export_drop(struct gs_share *share, struct gs_export *export)
     gs_names_end_locked(share, export);
     HASH_DEL(share->exporter.exports, export);
     gs_lock_release(&share->lock);
+    gs_lend_export_gone(share, export);
     chunk_drop(share, chunk_of(export));
     gs_publisher_user(export->publisher)->exports--;
     gs_publisher_unref(share, export->publisher);
     free(export);
-}
-
-/* Whether the block lies within the chunk as every exporter's does. */
-static bool is_sound(const struct gs_wire_share *message, const struct gs_ipc_handle *ipc_handle)
-{
-    return ipc_handle->size > 0 && message->chunk_size > 0 &&
-           message->chunk_size % GS_PAGE_SIZE == 0 &&
-           message->chunk_size <= UINT64_C(1) << GS_MAP_ADDRESS_BITS &&
-           ipc_handle->size <= message->chunk_size &&
-           message->offset <= message->chunk_size - ipc_handle->size && message->read_only <= 1;
 }
 
 static struct gs_export *export_new(const struct gs_client *client,
@@ -235,7 +202,8 @@ bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
         return gs_client_fault(client, client->greeted ? "it takes this process for a broker"
                                                        : "it did not greet first");
     if (gs_ipc_handle_read(message->ipc_handle, &ipc_handle) != GS_OK ||
-        !is_sound(message, &ipc_handle))
+        !gs_broker_is_sound(message->chunk_size, message->offset, ipc_handle.size,
+                            message->read_only))
         return gs_client_fault(client, "its message has fields that make no sense");
     if (memcmp(ipc_handle.instance, client->instance, GS_INSTANCE_SIZE) != 0 ||
         !is_sharer(share, client))
@@ -248,7 +216,7 @@ bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
     export = export_new(client, message, &ipc_handle);
     if (!export)
         return true;
-    if (export_of(share, &export->key)) {
+    if (gs_export_find(share, &export->key)) {
         free(export);
         return gs_client_fault(client, "it shared one block twice");
     }
@@ -288,7 +256,7 @@ bool gs_broker_on_unshare(struct gs_share *share, struct gs_client *client,
                                                        : "it did not greet first");
     memcpy(key.instance, client->instance, sizeof key.instance);
     key.id = message->block_id;
-    export = export_of(share, &key);
+    export = gs_export_find(share, &key);
     if (!export || export->owner != client->id) /* one that found no room here */
         return true;
     chunks = HASH_COUNT(share->store.published_chunks);
@@ -315,6 +283,7 @@ void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, boo
         export->owner = 0;
         export->keep_until_ns = now + share->options.keep_ns;
         gs_lock_release(&share->lock);
+        gs_lend_owner_gone(share, export);
     }
     client->published = client->published_chunks = 0;
     share->store.published_due_ns = now;
@@ -328,7 +297,7 @@ static bool drop_old(struct gs_share *share, uint64_t now)
 
     HASH_ITER(hh, share->exporter.exports, export, next)
     {
-        if (export->owner)
+        if (export->owner || gs_export_is_borrowed(export))
             continue;
         if (export->references == 0 && export->pins == 0 && export->keep_until_ns <= now)
             export_drop(share, export);

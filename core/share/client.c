@@ -1,5 +1,5 @@
 /* Exporter: what is said to an opener, and watched of him. */
-#include "core/share/exporter.h"
+#include "core/share/afar.h"
 
 bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t request,
                       enum gs_wire_reason reason, uint32_t driver_error)
@@ -17,8 +17,8 @@ bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t
     message.refuse.driver_error = driver_error;
     error = gs_wire_send(client->fd, &message, -1);
     /* Where the kernel has no memory left for it he waits in vain; hung up on he would lose what he
-     * holds. */
-    return error == 0 || error == -ENOBUFS || error == -ENOMEM;
+     * holds. Of one who has hung up what he gave back before that may lie there. */
+    return error == 0 || error == -ENOBUFS || error == -ENOMEM || gs_client_has_gone(error);
 }
 
 void gs_client_say_bye(const struct gs_client *client)
@@ -89,6 +89,8 @@ void gs_client_send_due(struct gs_share *share, struct gs_client *client)
     struct gs_reference *reference, *next;
     struct gs_mapping *keep, *next_mapping;
 
+    if (client->said.is_agent)
+        gs_agent_flush(share, client);
     HASH_ITER(hh, client->references, reference, next)
     {
         if (client->recalls_due == 0)
@@ -119,7 +121,7 @@ void gs_client_send_due(struct gs_share *share, struct gs_client *client)
     watch_messages(share, client);
 }
 
-void gs_clients_recall(struct gs_share *share, const struct gs_export *export)
+void gs_clients_recall(struct gs_share *share, struct gs_export *export)
 {
     struct gs_client *client, *next;
     struct gs_reference *reference;
@@ -135,4 +137,9 @@ void gs_clients_recall(struct gs_share *share, const struct gs_export *export)
         if (client->recalls_due++ == 0)
             gs_client_send_due(share, client);
     }
+    if (!export->far || share->options.is_broker)
+        return;
+    gs_lock_take(&share->lock);
+    gs_afar_recall_locked(share, export);
+    gs_lock_release(&share->lock);
 }

@@ -26,8 +26,8 @@
  * leaves what it has to the one before it: of a process there is never more than one that does not
  * count for each one that does.
  */
+#include "core/share/afar.h"
 #include "core/share/discard.h"
-#include "core/share/exporter.h"
 
 #include <stdlib.h>
 
@@ -194,6 +194,7 @@ static void client_free(struct gs_share *share, struct gs_client *client)
     if (client->published)
         end_published(share, client);
     gs_farewell_client_gone(share, client);
+    gs_afar_client_gone(share, client);
     client_close_socket(share, client);
     client_forget_exit(share, client);
     HASH_DEL(share->clients.first, client);
@@ -393,7 +394,7 @@ static bool make_room(struct gs_share *share, const struct gs_user *user)
         return true;
     HASH_ITER(hh, share->clients.first, client, next)
     {
-        if (is_needed(client) || client->fd < 0 || (over && client->user != user))
+        if (is_needed(client) || client->said.is_agent || client->fd < 0 || (over && client->user != user))
             continue;
         if (!oldest || client->due_ns < oldest->due_ns)
             oldest = client;
@@ -573,7 +574,7 @@ uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
         uint64_t uncrowd = gs_client_uncrowd(client, now);
 
         due = uncrowd < due ? uncrowd : due;
-        if (client->fd >= 0 && is_needed(client))
+        if (client->fd >= 0 && (is_needed(client) || client->said.is_agent))
             continue; /* nothing but its hang-up ends this lease */
         if (client->due_ns <= now && !parts(share, client, now) && !gs_client_rests(share, client, now))
             dismiss(share, client);

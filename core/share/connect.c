@@ -312,10 +312,26 @@ static bool has_ended(struct gs_remote *remote)
     return !is_running(remote) || gs_now_ns() - remote->absent_ns >= ABSENT_NS;
 }
 
+/* A broker has its name from the one before it, and knows nothing of what that had. */
+static bool is_another(const struct gs_remote *remote, int fd)
+{
+    pid_t pid = gs_conn_who(fd).pid;
+
+    return remote->conn.by_broker &&
+           ((gs_fd_is_there(&remote->conn.kept_pidfd) && gs_alive_exited(remote->conn.pidfd)) ||
+            (pid > 0 && remote->conn.pid > 0 && pid != remote->conn.pid));
+}
+
 int gs_remote_connect_again(struct gs_share *share, struct gs_remote *remote)
 {
     int pidfd, fd = connect_again(share, remote, &pidfd);
 
+    if (fd >= 0 && is_another(remote, fd)) {
+        gs_fd_drop(pidfd);
+        gs_hang_up(fd);
+        set_disconnected(remote);
+        return -ENOENT;
+    }
     if (is_absent(fd) && has_ended(remote))
         set_disconnected(remote);
     if (fd < 0)

@@ -46,6 +46,7 @@ struct gs_export {
     bool limbo_held; /* and held by others: counted there */
     struct gs_export *limbo_older, *limbo_newer;
     struct gs_name *names; /* that it is published under */
+    struct gs_far *far;    /* where it is, or may be, opened by another machine than it is of (afar.h) */
     UT_hash_handle hh;
 };
 
@@ -125,6 +126,7 @@ void gs_export_recall_locked(struct gs_share *share, struct gs_export *export);
 void gs_export_end_strip_locked(struct gs_share *share, struct gs_export *export);
 /* The share thread: does a part of the work that exports ask for; when to come again. */
 uint64_t gs_exports_work(struct gs_share *share, uint64_t now);
+struct gs_export *gs_export_find(struct gs_share *share, const struct gs_export_key *key);
 /* The export that these bytes are the handle of, pinned, or NULL. */
 struct gs_export *gs_export_pin(struct gs_share *share,
                                 const unsigned char ipc_handle[GS_IPC_HANDLE_SIZE]);
@@ -195,6 +197,8 @@ struct gs_said {
     unsigned char from[GS_INSTANCE_SIZE]; /* its own instance; zero: none */
     uint64_t stack; /* where the stack of its program begins; 0: not known */
     bool forked;    /* or it may have: its exit is no proof that its GPU work is over */
+    bool is_agent;  /* it is this machine's (afar_agent.c) */
+    uint64_t told_agent; /* the agent that knows it as a holder; 0: none does */
 };
 
 /* What is over of a client, or of an earlier one of its process. */
@@ -247,8 +251,8 @@ bool gs_broker_takes(struct gs_share *share, struct gs_export *export);
 void gs_broker_publish(struct gs_share *share, struct gs_export *export, const struct gs_fd *fd);
 /* Called with the lock held: takes it back. Never waits, whatever the broker does. */
 void gs_broker_take_back_locked(struct gs_share *share, struct gs_export *export);
-/* The broker's connection has something to say, or has ended. */
-void gs_broker_event(struct gs_share *share);
+/* The broker's connection has something to say, or has ended; true: it was a HOLD_AFAR. */
+bool gs_broker_event(struct gs_share *share, struct gs_wire_hold_afar *ret_hold);
 /* Looks for a broker where there was none, and publishes all exports to it; when to come again. */
 uint64_t gs_broker_look(struct gs_share *share, uint64_t now);
 
@@ -273,7 +277,9 @@ void gs_confirm_cancel_locked(struct gs_share *share, struct gs_export *export);
 uint32_t gs_confirm_untold_locked(const struct gs_share *share, uint64_t *ret_bytes);
 int gs_confirm_tell_locked(struct gs_share *share);
 
-/* publisher.c, of a broker: who publishes something, and for whom. */
+/* publisher.c, of a broker: whether what it is told of a block's place in a chunk makes sense. */
+bool gs_broker_is_sound(uint64_t chunk_size, uint64_t offset, uint64_t size, uint32_t read_only);
+/* Who publishes something, and for whom. */
 struct gs_publisher;
 /* As gs_client_serve. */
 bool gs_publisher_on_publish(struct gs_share *share, struct gs_client *client,
@@ -341,8 +347,20 @@ bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
                         const struct gs_wire_share *message, int *fd);
 bool gs_broker_on_unshare(struct gs_share *share, struct gs_client *client,
                           const struct gs_wire_unshare *message);
+/* A chunk of which something was left here. */
+struct gs_published_chunk {
+    struct gs_export_key key; /* of the chunk: the exporter's instance and the chunk's id */
+    int fd;
+    unsigned exports;
+    struct gs_user *user; /* whose process left it here */
+    UT_hash_handle hh;
+};
+
 /* The descriptor that the export's chunk was published with. */
-int gs_broker_fd(const struct gs_export *export);
+static inline int gs_broker_fd(const struct gs_export *export)
+{
+    return ((const struct gs_published_chunk *)(uintptr_t) export->source.handle)->fd;
+}
 /* The client that published exports here has ended (then they are served), or lives on without its
  * connection (then nobody knows what it does with the memory: they are dropped). */
 void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, bool ended);
@@ -452,10 +470,18 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
                      const union gs_wire_message *message, int *fd);
 /* Why something could not be sent with a descriptor, for who is told so. */
 enum gs_wire_reason gs_reason_of_send(int error);
+/* Grants what is pinned, and lets go of that; as gs_client_serve. */
+bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs_export *export,
+                     const struct gs_wire_open *open);
 /* One reference more of the export, or NULL without host memory. */
 struct gs_reference *gs_reference_add(struct gs_client *client, struct gs_export *export);
 
 /* client.c: what is said to a client, and watched of it. */
+/* Whether an error of a send says that he has hung up: what he said before that is read still. */
+static inline bool gs_client_has_gone(int error)
+{
+    return error == -EPIPE || error == -ECONNRESET;
+}
 bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t request,
                       enum gs_wire_reason reason, uint32_t driver_error);
 /* He holds nothing over this connection, which is about to be closed. */
@@ -467,7 +493,7 @@ bool gs_client_call_back(struct gs_client *client, enum gs_wire_type type, uint6
 /* Sends those that are due. */
 void gs_client_send_due(struct gs_share *share, struct gs_client *client);
 /* Asks every holder to give it back. */
-void gs_clients_recall(struct gs_share *share, const struct gs_export *export);
+void gs_clients_recall(struct gs_share *share, struct gs_export *export);
 void gs_client_watch_exit(struct gs_share *share, struct gs_client *client);
 /* The program has closed the connection, and its number may be another file's. */
 bool gs_client_is_lost(struct gs_client *client);

@@ -1,5 +1,5 @@
 /* Exporter: the blocks of this process that others may open (core/share/share.h). */
-#include "core/share/exporter.h"
+#include "core/share/afar.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,6 +109,7 @@ uint64_t gs_exports_work(struct gs_share *share, uint64_t now)
 static void export_free(struct gs_export *export)
 {
     gs_share_strip_unref(export->source.strip);
+    free(export->far);
     free(export);
 }
 
@@ -340,6 +341,7 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_export *export)
         gs_broker_take_back_locked(share, export);
         gs_grace_stop_locked(share, export); /* it was opened in it */
         gs_export_told_locked(share, export);
+        gs_afar_gone_locked(share, export);
         HASH_DEL(share->exporter.exports, export);
     }
     gs_lock_release(&share->lock);
@@ -349,6 +351,16 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_export *export)
         gs_say_unopened(share);
     export_free(export);
     return true;
+}
+
+struct gs_export *gs_export_find(struct gs_share *share, const struct gs_export_key *key)
+{
+    struct gs_export *export;
+
+    gs_lock_take(&share->lock);
+    HASH_FIND(hh, share->exporter.exports, key, sizeof *key, export);
+    gs_lock_release(&share->lock);
+    return export;
 }
 
 struct gs_export *gs_export_pin(struct gs_share *share,
@@ -391,8 +403,10 @@ static void note_unheld(struct gs_share *share, struct gs_export *export)
     if (export->references > 0 || export->pins > 0)
         return;
     gs_export_ended_locked(share, export);
-    if (share->options.is_broker)
+    if (share->options.is_broker) {
         export->keep_until_ns = gs_now_ns() + share->options.keep_ns;
+        gs_borrow_unheld(share, export);
+    }
 }
 
 void gs_export_reference(struct gs_share *share, struct gs_export *export)

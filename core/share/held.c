@@ -2,7 +2,7 @@
  * Exporter: who has memory that the program has freed, in words for its log. Clients are the share
  * thread's, so that tells: whoever asks waits for it, GS_SHARE_TELL_NS at most.
  */
-#include "core/share/exporter.h"
+#include "core/share/afar.h"
 
 #include <string.h>
 
@@ -48,6 +48,24 @@ static void enter(struct gs_share_held *held, const struct gs_share_holder *hold
         held->most[at] = *holder;
 }
 
+/* What the broker has it hold for other machines, whichever: gpushim cluster tells. */
+static void look_afar(struct gs_share *share, const unsigned char *uuid, uint64_t now,
+                      struct gs_share_holder *ret)
+{
+    const struct gs_export *export;
+
+    *ret = (struct gs_share_holder){.name = "other machines"};
+    gs_lock_take(&share->lock);
+    for (export = share->limbo.oldest; export; export = export->limbo_newer) {
+        if (!export->far || !export->far->held || !gs_is_of_device(uuid, export->source.uuid))
+            continue;
+        ret->bytes += export->source.size;
+        if (now - export->freed_ns > ret->held_ns)
+            ret->held_ns = now - export->freed_ns;
+    }
+    gs_lock_release(&share->lock);
+}
+
 void gs_held_work(struct gs_share *share, uint64_t now)
 {
     struct gs_share_held held = {0};
@@ -72,6 +90,13 @@ void gs_held_work(struct gs_share *share, uint64_t now)
             continue;
         holder.stopped = client->is_seen && gs_alive_is_stopped(client->pid);
         enter(&held, &holder);
+    }
+    if (share->options.cluster) {
+        struct gs_share_holder afar;
+
+        look_afar(share, any_device ? NULL : uuid, now, &afar);
+        if (afar.bytes > 0)
+            enter(&held, &afar);
     }
     gs_lock_take(&share->lock);
     share->asked.held = held;

@@ -250,20 +250,15 @@ static gs_status map_handle(struct gs_share *share, struct gs_import *import, CU
     return status;
 }
 
-gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
-                        CUdevice device, struct gs_room *room, struct gs_open_steps *steps,
-                        struct gs_import **ret_import)
+static gs_status import_map(struct gs_share *share, const struct gs_wire_grant *grant,
+                            void *shareable, CUmemAllocationHandleType type, CUdevice device,
+                            struct gs_room *room, struct gs_open_steps *steps,
+                            struct gs_import **ret_import)
 {
     CUmemGenericAllocationHandle handle;
     struct gs_import *import;
-    gs_status status;
+    gs_status status = share->driver->mem_import(&handle, shareable, type);
 
-    if (!gs_memory_may_be_drivers(fd))
-        return GS_UNREACHABLE;
-    if (grant->host)
-        return map_host(share, grant, fd, steps, ret_import);
-    status = share->driver->mem_import(&handle, (void *)(uintptr_t)fd,
-                                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     steps->imported = gs_now_ns();
     if (status != GS_OK)
         return status;
@@ -279,6 +274,30 @@ gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *gran
     }
     share->driver->mem_release(handle);
     return status;
+}
+
+gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
+                        CUdevice device, struct gs_room *room, struct gs_open_steps *steps,
+                        struct gs_import **ret_import)
+{
+    if (!gs_memory_may_be_drivers(fd))
+        return GS_UNREACHABLE;
+    if (grant->host)
+        return map_host(share, grant, fd, steps, ret_import);
+    return import_map(share, grant, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                      device, room, steps, ret_import);
+}
+
+gs_status gs_import_map_afar(struct gs_share *share, const struct gs_wire_grant *grant,
+                             const unsigned char fabric[GS_FABRIC_SIZE], CUdevice device,
+                             struct gs_room *room, struct gs_open_steps *steps,
+                             struct gs_import **ret_import)
+{
+    CUmemFabricHandle handle;
+
+    memcpy(&handle, fabric, sizeof handle);
+    return import_map(share, grant, &handle, CU_MEM_HANDLE_TYPE_FABRIC, device, room, steps,
+                      ret_import);
 }
 
 void gs_import_unmap(struct gs_share *share, struct gs_import *import)

@@ -27,6 +27,7 @@
  *     order.c    being told to set an option, or to collect
  *     names.c, look_up.c
  *                names of exports, here and of others
+ *     afar.h     memory of other machines, and theirs that are opened here: its picture
  *     place.c    when this process's socket is put up, and again
  *     limbo.c    too much freed and held
  *     held.c     who has what is freed, for the log
@@ -136,6 +137,23 @@ struct gs_link {
     struct gs_confirmed *confirmed; /* what it may serve when this process has ended */
 };
 
+/* Of a broker: other machines (afar.h). The share thread's own. */
+struct gs_afar {
+    uint64_t agent; /* the client that is the agent; 0: there is none */
+    bool knows;     /* it says that it knew all leases of the broker before this one; */
+    bool listed;    /* and that these were all */
+    struct gs_agent_line *first, *last; /* what it could not be told yet */
+    unsigned waiting;
+    struct gs_lease *leases; /* of blocks that were left here, */
+    struct gs_lease *adrift; /* and those of them whose blocks are not here */
+    struct gs_machine *machines;
+    uint64_t last_unknown;
+    bool holds_due; /* processes could not be told what they are to hold */
+    struct gs_opening *openings; /* what the agent is asked for */
+    uint32_t last_request;
+    struct gs_export *done; /* borrowed, and perhaps not held by anybody */
+};
+
 /* Of a broker: what was published to it (broker.c, publisher.c). */
 struct gs_store {
     uint64_t unneeded_since; /* atomic; GS_NEVER: it takes nobody in any more */
@@ -146,6 +164,7 @@ struct gs_store {
     bool published_said; /* a limit was met */
     struct gs_farewell *farewells; /* the newest first */
     uint32_t last_farewell;
+    struct gs_afar afar;
 };
 
 /* What is freed, and held by others or pinned (limbo.c). */
@@ -173,6 +192,7 @@ struct gs_exporter {
     struct gs_mapped_chunk *unmaps;        /* the ones among them whose memory has gone */
     bool unmaps_new;                   /* clients are not asked for all of them yet */
     struct gs_name *names; /* what is published under a name */
+    struct gs_export *afar_due; /* that other machines hold, and the broker is to be told something of */
     bool names_due;        /* the broker is to be told of some, */
     struct gs_cond names_told; /* and has answered, or is lost */
     bool ever_opened;   /* atomic: some handle of this process's was */

@@ -113,6 +113,9 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
     ret->fresh = !ret->import;
     if (ret->fresh && ret->grant.pieces > 0)
         status = gs_strip_map(share, remote, &ret->grant, device, &room, &ret->steps, &ret->import);
+    else if (ret->fresh && remote->afar)
+        status = gs_import_map_afar(share, &ret->grant, remote->fabric, device, &room, &ret->steps,
+                                    &ret->import);
     else if (ret->fresh)
         status = gs_import_map(share, &ret->grant, fd, device, &room, &ret->steps, &ret->import);
     else if (import_fits(ret->import, &ret->grant))

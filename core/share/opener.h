@@ -45,6 +45,8 @@ struct gs_remote {
     bool noticed;       /* something came while it was busy: the thread looks again */
     uint64_t fetching;   /* a strip whose pieces are on their way, 0: none. Called back meanwhile it is
                           * refused with the next ones */
+    bool afar; /* the last grant was of another machine's chunk, of this fabric handle: */
+    unsigned char fabric[GS_FABRIC_SIZE];
     uint64_t flush;      /* a FLUSH to be answered, 0: none; under the lock, busy or not */
     uint64_t flushed_ns; /* the last answer */
     unsigned opened_count;
@@ -250,6 +252,11 @@ void gs_import_abandon(struct gs_share *share, struct gs_import *import);
 gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
                         CUdevice device, struct gs_room *room, struct gs_open_steps *steps,
                         struct gs_import **ret_import);
+/* The same of another machine's chunk, by its fabric handle. */
+gs_status gs_import_map_afar(struct gs_share *share, const struct gs_wire_grant *grant,
+                             const unsigned char fabric[GS_FABRIC_SIZE], CUdevice device,
+                             struct gs_room *room, struct gs_open_steps *steps,
+                             struct gs_import **ret_import);
 /* Access for a device; and that for one which opens a block. */
 gs_status gs_import_give(struct gs_share *share, struct gs_import *import, CUdevice device);
 gs_status gs_import_allow(struct gs_share *share, struct gs_import *import, CUdevice device);

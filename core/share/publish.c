@@ -3,8 +3,8 @@
  * where there is none, telling it what is exported and what is not any more, and going on without
  * it.
  */
+#include "core/share/afar.h"
 #include "core/share/discard.h"
-#include "core/share/exporter.h"
 
 #include <string.h>
 
@@ -145,7 +145,8 @@ static void pause_looking(struct gs_share *share)
 /* Whether it is to be published to a broker, and is not yet. */
 static bool is_to_be_published(const struct gs_export *export)
 {
-    return export->given_out && !export->freed_ns && !export->brokered;
+    return export->given_out && !export->brokered &&
+           (!export->freed_ns || (export->far && export->far->held));
 }
 
 /* The broker takes nothing for the moment. A list, since there may be very many: all of them asked
@@ -338,6 +339,8 @@ static bool tell(struct gs_share *share)
     error = gs_confirm_tell_locked(share);
     if (!error)
         error = gs_names_tell_locked(share);
+    if (!error)
+        error = gs_afar_tell_locked(share);
     gs_lock_release(&share->lock);
     take_note(share, error);
     return error == 0;
@@ -410,7 +413,12 @@ void gs_broker_publish(struct gs_share *share, struct gs_export *export, const s
     }
     if (!confirm(share, export))
         return;
-    gs_wire_start(&message, GS_WIRE_SHARE, 0);
+    gs_afar_prepare(share, export);
+    gs_wire_start(&message, export->far ? GS_WIRE_SHARE_AFAR : GS_WIRE_SHARE, 0);
+    if (export->far) {
+        memcpy(message.share_afar.fabric, export->far->fabric, GS_FABRIC_SIZE);
+        message.share_afar.held = export->far->held;
+    }
     memcpy(message.share.ipc_handle, export->ipc_handle, GS_IPC_HANDLE_SIZE);
     message.share.chunk_size = export->source.chunk_size;
     message.share.offset = export->source.offset;
@@ -431,6 +439,8 @@ void gs_broker_publish(struct gs_share *share, struct gs_export *export, const s
         gs_confirm_cancel_locked(share, export);
     else if (export->names)
         gs_names_are_due_locked(share);
+    if (!error && export->freed_ns)
+        gs_afar_recall_locked(share, export); /* this broker does not know it */
     gs_lock_release(&share->lock);
 }
 
@@ -471,23 +481,27 @@ static void on_room(struct gs_share *share)
     gs_watch(share, GS_WATCH_CHANGE, share->link.fd, GS_WATCH_READ, GS_WATCH_BROKER, 0);
 }
 
-void gs_broker_event(struct gs_share *share)
+bool gs_broker_event(struct gs_share *share, struct gs_wire_hold_afar *ret_hold)
 {
     const struct gs_fd kept = share->link.fd_is;
     int fd = share->link.fd, error;
     union gs_wire_message message;
 
     if (!is_connected(share))
-        return;
+        return false;
     if (!gs_conn_has_more(fd)) {
         if (share->link.full && gs_conn_has_room(fd))
             on_room(share);
-        return;
+        return false;
     }
     error = gs_wire_receive(fd, &message, NULL);
     if (error == 0 && message.head.type == GS_WIRE_KEPT) {
         gs_names_kept(share, &message.kept); /* if there is room by now, that is told again */
-        return;
+        return false;
+    }
+    if (error == 0 && message.head.type == GS_WIRE_HOLD_AFAR) {
+        *ret_hold = message.hold_afar;
+        return true;
     }
     gs_unwatch(share, fd);
     forget(share);
@@ -495,4 +509,5 @@ void gs_broker_event(struct gs_share *share)
     if (gs_fd_is_there(&kept)) /* the lock may have been waited for */
         gs_hang_up(fd);
     look_for_next(share);
+    return false;
 }

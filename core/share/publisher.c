@@ -18,6 +18,14 @@ struct gs_publisher {
     struct gs_publisher *next, *previous;
 };
 
+/* Whether the block lies within the chunk as every exporter's does. */
+bool gs_broker_is_sound(uint64_t chunk_size, uint64_t offset, uint64_t size, uint32_t read_only)
+{
+    return size > 0 && chunk_size > 0 && chunk_size % GS_PAGE_SIZE == 0 &&
+           chunk_size <= UINT64_C(1) << GS_MAP_ADDRESS_BITS && size <= chunk_size &&
+           offset <= chunk_size - size && read_only <= 1;
+}
+
 static void take_ids(struct gs_listed *listed, const struct gs_wire_publish *message)
 {
     _Static_assert(sizeof(uid_t) == sizeof(uint32_t) && sizeof(gid_t) == sizeof(uint32_t), "ids");

@@ -125,7 +125,7 @@ static void take_late(struct gs_remote *remote, const union gs_wire_message *mes
         remote->conn.abandoned--;
     else
         remote->conn.deaf = true;
-    if (message->head.type == GS_WIRE_GRANT)
+    if (message->head.type == GS_WIRE_GRANT || message->head.type == GS_WIRE_GRANT_AFAR)
         gs_remote_return(remote, message->grant.block_id);
 }
 

@@ -135,6 +135,7 @@ static int send_open(const struct gs_share *share, struct gs_remote *remote,
     gs_wire_start(&message, GS_WIRE_OPEN, ++remote->conn.request);
     memcpy(message.open.ipc_handle, bytes, GS_IPC_HANDLE_SIZE);
     message.open.want_fd = want_fd;
+    message.open.afar = share->options.cluster && remote->conn.by_broker;
     remote->conn.may_hold = true;
     return gs_remote_send(remote, &message, -1, deadline);
 }
@@ -276,13 +277,19 @@ static gs_status use_answer(struct gs_share *share, struct gs_remote *remote,
                             const struct gs_ipc_handle *ipc_handle,
                             const union gs_wire_message *message, bool want_fd, int *fd)
 {
-    bool is_grant = message->head.type == GS_WIRE_GRANT;
+    bool afar = message->head.type == GS_WIRE_GRANT_AFAR && remote->conn.by_broker;
+    bool is_grant = message->head.type == GS_WIRE_GRANT || afar;
 
     if (message->head.type == GS_WIRE_REFUSE)
         return gs_remote_refused(share, &message->refuse);
     if (is_grant && grant_valid(&message->grant, ipc_handle) &&
-        (want_fd && message->grant.pieces == 0) == (*fd >= 0))
+        (want_fd && message->grant.pieces == 0 && !afar) == (*fd >= 0) &&
+        !(afar && (message->grant.pieces || message->grant.host))) {
+        remote->afar = afar;
+        if (afar)
+            memcpy(remote->fabric, message->grant_afar.fabric, sizeof remote->fabric);
         return GS_OK;
+    }
     if (is_grant)
         gs_remote_return(remote, message->grant.block_id);
     gs_log_line(&share->log, GS_LOG_WARNING,

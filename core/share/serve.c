@@ -3,7 +3,7 @@
  * cannot be sent at once is not sent, and the client that did not read is let go. Functions that
  * return false mean that.
  */
-#include "core/share/exporter.h"
+#include "core/share/afar.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -101,16 +101,20 @@ static int send_grant(struct gs_share *share, struct gs_client *client,
                       const struct gs_export *export, uint32_t request, int fd)
 {
     const struct gs_share_source *source = &export->source;
+    bool borrowed = gs_export_is_borrowed(export);
     union gs_wire_message message;
 
-    gs_wire_start(&message, GS_WIRE_GRANT, request);
+    gs_wire_start(&message, borrowed ? GS_WIRE_GRANT_AFAR : GS_WIRE_GRANT, request);
+    if (borrowed)
+        memcpy(message.grant_afar.fabric, export->far->fabric, GS_FABRIC_SIZE);
     message.grant.block_id = export->key.id;
     message.grant.chunk_id = source->chunk_id;
     message.grant.chunk_size = source->chunk_size;
     message.grant.offset = source->offset;
     message.grant.size = source->size;
     message.grant.read_only = export->read_only;
-    message.grant.strict = share->options.isolate || gs_export_is_strip(export) || source->behind;
+    message.grant.strict =
+        share->options.isolate || gs_export_is_strip(export) || borrowed || source->behind;
     message.grant.pieces = source->strip ? source->strip->pieces : 0;
     if (source->behind) {
         message.grant.host = source->behind->host;
@@ -125,8 +129,8 @@ static int send_grant(struct gs_share *share, struct gs_client *client,
  * without a lock. A grant that could not be sent leaves no reference behind. False: the client is
  * to go.
  */
-static bool grant(struct gs_share *share, struct gs_client *client, struct gs_export *export,
-                  const struct gs_wire_open *open)
+bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs_export *export,
+                     const struct gs_wire_open *open)
 {
     enum gs_wire_reason reason;
     struct gs_reference *reference = NULL;
@@ -136,8 +140,10 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_ex
     struct gs_fd fd;
     int error = 0;
 
-    reason = make_chunk_fd(share, export, open->want_fd != 0 && !gs_export_is_strip(export), &fd,
-                           &fresh, &driver_error);
+    reason = make_chunk_fd(share, export,
+                           open->want_fd != 0 && !gs_export_is_strip(export) &&
+                               !gs_export_is_borrowed(export),
+                           &fd, &fresh, &driver_error);
     exported = gs_now_ns();
     if (!reason) {
         reference = gs_reference_add(client, export);
@@ -159,6 +165,8 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_ex
     if (reference)
         gs_mapping_remove(share, client, export->source.chunk_id);
     if (reference)
+        gs_borrow_held(share, client, export);
+    if (reference)
         gs_log_line(
             &share->log, GS_LOG_DEBUG,
             "block %llu granted to %d (%s): descriptor %llu us, answer %llu, begun at %llu us",
@@ -169,8 +177,8 @@ static bool grant(struct gs_share *share, struct gs_client *client, struct gs_ex
         gs_thread_expect(share, exported);
     share->exporter.served_ns = exported;
     gs_export_unpin(share, export, reference != NULL);
-    if (error == -EAGAIN || error == -EPIPE || error == -ECONNRESET)
-        return false;
+    if (error == -EAGAIN || gs_client_has_gone(error))
+        return error != -EAGAIN;
     return !reason ||
            gs_client_refuse(share, client, open->head.request, reason, (uint32_t)driver_error);
 }
@@ -180,7 +188,7 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
 {
     struct gs_export *export;
 
-    if (!client->greeted || open->want_fd > 1 || open->zero)
+    if (!client->greeted || open->want_fd > 1 || open->afar > 1)
         return gs_client_fault(client, client->greeted ? "its message has fields that make no sense"
                                                        : "it did not greet first");
     client->due_ns = gs_now_ns() + GS_IDLE_NS;
@@ -188,6 +196,12 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
                GS_INSTANCE_SIZE) != 0)
         return gs_client_refuse(share, client, open->head.request, GS_REFUSED_HANDLE, 0);
     export = gs_export_pin(share, open->ipc_handle);
+    if (!export && open->afar && share->options.is_broker)
+        return gs_borrow_open(share, client, open);
+    if (export && gs_export_is_borrowed(export) && (!open->afar || !gs_user_is_own(client->uid))) {
+        gs_export_unpin(share, export, false);
+        return gs_client_refuse(share, client, open->head.request, GS_REFUSED_USER, 0);
+    }
     if (export &&
         export->owner) { /* it serves itself; the opener comes again if it has just ended */
         gs_export_unpin(share, export, false);
@@ -202,7 +216,7 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
         gs_export_unpin(share, export, false);
         return gs_client_refuse(share, client, open->head.request, GS_REFUSED_LIMBO, 0);
     }
-    return export ? grant(share, client, export, open)
+    return export ? gs_client_grant(share, client, export, open)
                   : gs_client_refuse(share, client, open->head.request, GS_REFUSED_HANDLE, 0);
 }
 
@@ -315,6 +329,6 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
     case GS_WIRE_FIND:
         return gs_find(share, client, &message->find);
     default:
-        return gs_client_fault(client, "it sent a message that is not an opener's to send");
+        return gs_afar_serve(share, client, message, fd);
     }
 }

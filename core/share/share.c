@@ -1,5 +1,5 @@
 /* Sharing as a whole (core/share/share.h): made with nothing open, started by the first use. */
-#include "core/share/exporter.h"
+#include "core/share/afar.h"
 #include "core/share/opener.h"
 
 #include <errno.h>
@@ -68,6 +68,7 @@ void gs_share_destroy(struct gs_share *share)
     gs_closing_finish(share);
     gs_clients_free(share);
     gs_names_free(share);
+    gs_afar_free(share);
     gs_broker_free(share);
     gs_exports_free(share);
     gs_chunk_fds_free(share);

@@ -60,6 +60,7 @@ struct gs_share_options {
     uint64_t limbo_warning_ns;     /* of one block, since its free */
     uint64_t limbo_limit; /* bytes from which on nothing is added to that; 0: none */
     bool broker;          /* exports are published to a broker too, which outlives this process */
+    bool cluster;         /* other machines may open what is published to it; theirs is opened here */
     bool is_broker;       /* this is one: its exports are those that others published to it */
     uint32_t published_max; /* of a broker: exports that are published to it, by all together */
     int listen_fd;        /* of a broker: a listening socket that it was started with, or -1 */

@@ -3,11 +3,13 @@
  * closed. It sleeps in its loop (loop.c) unless something is due; a busy client gets a bounded
  * share of each round, so none can keep the others waiting.
  */
-#include "core/share/exporter.h"
+#include "core/share/afar.h"
 #include "core/share/opener.h"
 
 void gs_thread_event(struct gs_share *share, enum gs_watch kind, uint64_t id)
 {
+    struct gs_wire_hold_afar hold;
+
     switch (kind) {
     case GS_WATCH_WAKE:
         break;
@@ -21,7 +23,8 @@ void gs_thread_event(struct gs_share *share, enum gs_watch kind, uint64_t id)
         gs_client_exited(share, id);
         break;
     case GS_WATCH_BROKER:
-        gs_broker_event(share);
+        if (gs_broker_event(share, &hold))
+            gs_afar_hold_came(share, &hold);
         break;
     case GS_WATCH_REMOTE:
         gs_remote_event(share, id);
@@ -44,9 +47,10 @@ uint64_t gs_thread_tick(struct gs_share *share, uint64_t now)
     sweep = gs_socket_tick(share, now);
 
     if (share->options.is_broker) {
-        uint64_t left = gs_broker_tick(share, now);
+        uint64_t left = gs_broker_tick(share, now), afar = gs_afar_tick(share, now);
 
         due = left < due ? left : due;
+        due = afar < due ? afar : due;
     }
     if (closing < due)
         due = closing;

@@ -43,6 +43,26 @@ static const uint32_t sizes[GS_WIRE_TYPES] = {
     [GS_WIRE_UNNAME] = sizeof(struct gs_wire_unname),
     [GS_WIRE_UNNAMED] = sizeof(struct gs_wire_unnamed),
     [GS_WIRE_KEPT] = sizeof(struct gs_wire_kept),
+    [GS_WIRE_AGENT] = sizeof(struct gs_wire_agent),
+    [GS_WIRE_SHARED_AFAR] = sizeof(struct gs_wire_shared_afar),
+    [GS_WIRE_UNSHARED_AFAR] = sizeof(struct gs_wire_block_afar),
+    [GS_WIRE_OPEN_AFAR] = sizeof(struct gs_wire_open_afar),
+    [GS_WIRE_OPENED_AFAR] = sizeof(struct gs_wire_opened_afar),
+    [GS_WIRE_TAKE_AFAR] = sizeof(struct gs_wire_take_afar),
+    [GS_WIRE_ENDED_AFAR] = sizeof(struct gs_wire_ended_afar),
+    [GS_WIRE_RECALL_AFAR] = sizeof(struct gs_wire_block_afar),
+    [GS_WIRE_HOLDER_AFAR] = sizeof(struct gs_wire_holder_afar),
+    [GS_WIRE_HOLDS_AFAR] = sizeof(struct gs_wire_holds_afar),
+    [GS_WIRE_MACHINE_AFAR] = sizeof(struct gs_wire_machine_afar),
+    [GS_WIRE_KEPT_AFAR] = sizeof(struct gs_wire_kept_afar),
+    [GS_WIRE_FORGET_AFAR] = sizeof(struct gs_wire_forget_afar),
+    [GS_WIRE_FORGOTTEN_AFAR] = sizeof(struct gs_wire_forgotten_afar),
+    [GS_WIRE_HOLD_AFAR] = sizeof(struct gs_wire_hold_afar),
+    [GS_WIRE_HELD_AFAR] = sizeof(struct gs_wire_hold_afar),
+    [GS_WIRE_GRANT_AFAR] = sizeof(struct gs_wire_grant_afar),
+    [GS_WIRE_ASK_AFAR] = sizeof(struct gs_wire_ask_afar),
+    [GS_WIRE_TOLD_AFAR] = sizeof(struct gs_wire_told_afar),
+    [GS_WIRE_SHARE_AFAR] = sizeof(struct gs_wire_share_afar),
 };
 
 void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint32_t request)
@@ -74,6 +94,11 @@ const char *gs_wire_reason_text(uint32_t reason)
             "it is freed, and this user holds too much of what is (share.limbo_limit "
             "there)",
         [GS_REFUSED_EARLY] = "the process that shared it runs, and is to be asked itself",
+        [GS_REFUSED_ALONE] = "it is of no process of this machine, and no gpushim-agent is here "
+                             "that asks others; start one beside the broker",
+        [GS_REFUSED_DIRECTORY] = "the agent cannot use its directory of machines (its log says why)",
+        [GS_REFUSED_MACHINE] = "the agent of the machine that shared it cannot be reached (the log "
+                               "of the agent here says why)",
     };
 
     if (reason >= sizeof texts / sizeof *texts || !texts[reason])

@@ -66,7 +66,7 @@
 
 #include "core/share/ipc_handle.h"
 
-#define GS_WIRE_VERSION 14
+#define GS_WIRE_VERSION 15
 
 /* So many pieces come in one message at most: the kernel would take 253, but a process that may have
  * 256 descriptors has others too. */
@@ -109,6 +109,27 @@ enum gs_wire_type {
     GS_WIRE_UNNAME = 34,
     GS_WIRE_UNNAMED = 35,
     GS_WIRE_KEPT = 36,
+    /* Of other machines' memory (core/share/wire_afar.h). */
+    GS_WIRE_AGENT = 37,
+    GS_WIRE_SHARED_AFAR = 38,
+    GS_WIRE_UNSHARED_AFAR = 39,
+    GS_WIRE_OPEN_AFAR = 40,
+    GS_WIRE_OPENED_AFAR = 41,
+    GS_WIRE_TAKE_AFAR = 42,
+    GS_WIRE_ENDED_AFAR = 43,
+    GS_WIRE_RECALL_AFAR = 44,
+    GS_WIRE_HOLDER_AFAR = 45,
+    GS_WIRE_HOLDS_AFAR = 46,
+    GS_WIRE_MACHINE_AFAR = 47,
+    GS_WIRE_KEPT_AFAR = 48,
+    GS_WIRE_FORGET_AFAR = 49,
+    GS_WIRE_FORGOTTEN_AFAR = 50,
+    GS_WIRE_HOLD_AFAR = 51,
+    GS_WIRE_HELD_AFAR = 52,
+    GS_WIRE_GRANT_AFAR = 53,
+    GS_WIRE_ASK_AFAR = 54,
+    GS_WIRE_TOLD_AFAR = 55,
+    GS_WIRE_SHARE_AFAR = 56,
     GS_WIRE_TYPES
 };
 
@@ -125,6 +146,9 @@ enum gs_wire_reason {
     GS_REFUSED_FLIGHT = 11, /* too many descriptors of the user's are under way, for the moment */
     GS_REFUSED_LIMBO = 12,  /* it is freed, and too much of that is held (share.limbo_limit) */
     GS_REFUSED_EARLY = 10,  /* by a broker: the process still runs and serves it itself */
+    GS_REFUSED_ALONE = 13,  /* it may lie in another machine, and there is no agent here */
+    GS_REFUSED_DIRECTORY = 14, /* by an agent: it cannot reach its directory, or is not let in */
+    GS_REFUSED_MACHINE = 15,   /* by an agent: the other machine's agent cannot be reached */
 };
 
 struct gs_wire_head {
@@ -134,6 +158,8 @@ struct gs_wire_head {
     uint32_t size; /* of the whole message */
     uint32_t request;
 };
+
+#include "core/share/wire_afar.h" /* whose messages begin with the head, too */
 
 struct gs_wire_hello {
     struct gs_wire_head head;
@@ -148,7 +174,7 @@ struct gs_wire_open {
     struct gs_wire_head head;
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     uint32_t want_fd; /* 0: the opener has the chunk mapped already */
-    uint32_t zero;
+    uint32_t afar;    /* 1: of a broker, and it may lie in another machine: answered by GRANT_AFAR then */
 };
 
 struct gs_wire_grant {
@@ -165,6 +191,12 @@ struct gs_wire_grant {
                       * of begins at `offset` */
     uint32_t host;      /* 1: memory of the host. Its descriptor is a memfd, which the opener maps and */
     uint64_t fd_offset; /* registers from this byte on */
+};
+
+/* Read as a grant it is one, of a chunk that its fabric handle opens: no descriptor comes along. */
+struct gs_wire_grant_afar {
+    struct gs_wire_grant grant;
+    unsigned char fabric[GS_FABRIC_SIZE];
 };
 
 struct gs_wire_refuse {
@@ -255,6 +287,14 @@ struct gs_wire_share {
     unsigned char uuid[16]; /* of the device that holds the memory */
     uint32_t read_only;
     uint32_t slot; /* which holds the block's id for as long as it may be served */
+};
+
+/* As SHARE, of what other machines may open. */
+struct gs_wire_share_afar {
+    struct gs_wire_share share;
+    unsigned char fabric[GS_FABRIC_SIZE]; /* of the chunk */
+    uint32_t held; /* 1: a broker before this one said that other machines hold it */
+    uint32_t zero;
 };
 
 struct gs_wire_unshare {
@@ -445,6 +485,24 @@ union gs_wire_message {
     struct gs_wire_unname unname;
     struct gs_wire_unnamed unnamed;
     struct gs_wire_kept kept;
+    struct gs_wire_agent agent;
+    struct gs_wire_shared_afar shared_afar;
+    struct gs_wire_block_afar block_afar;
+    struct gs_wire_open_afar open_afar;
+    struct gs_wire_opened_afar opened_afar;
+    struct gs_wire_take_afar take_afar;
+    struct gs_wire_ended_afar ended_afar;
+    struct gs_wire_holder_afar holder_afar;
+    struct gs_wire_holds_afar holds_afar;
+    struct gs_wire_machine_afar machine_afar;
+    struct gs_wire_kept_afar kept_afar;
+    struct gs_wire_forget_afar forget_afar;
+    struct gs_wire_forgotten_afar forgotten_afar;
+    struct gs_wire_hold_afar hold_afar;
+    struct gs_wire_grant_afar grant_afar;
+    struct gs_wire_ask_afar ask_afar;
+    struct gs_wire_told_afar told_afar;
+    struct gs_wire_share_afar share_afar;
 };
 
 /* Fills in the head for a message of `type`, whose other bytes become zero. */

@@ -19,6 +19,7 @@ enum { COMMAND_WELL = 0, COMMAND_WRONG = 1, COMMAND_USAGE = 2 };
 
 int command_broker(int argc, char **argv);
 int command_cdi(int argc, char **argv);
+int command_cluster(int argc, char **argv);
 int command_collect(int argc, char **argv);
 int command_config_list(int argc, char **argv);
 int command_doctor(int argc, char **argv);

@@ -142,6 +142,34 @@ static void say_abilities(struct doctor *doctor, const struct doctor_cuda *cuda,
                    fabric);
 }
 
+#define IMEX_CHANNELS "/dev/nvidia-caps-imex-channels"
+
+/* Whether its memory can leave the machine, tried as the library does where that is asked for. */
+static void say_reach(struct doctor *doctor, const struct doctor_cuda *cuda, CUdevice device,
+                      const char *subject)
+{
+    static int level = GS_LOG_INFO;
+    const struct gs_log log = {.line = keep_line, .level = &level};
+    struct gs_device probed;
+
+    if (doctor->config->share.reach != GS_CONFIG_SHARE_REACH_CLUSTER)
+        return;
+    gs_device_probe(&cuda->core, &log, device, false, false, &probed);
+    probe_said[0] = 0;
+    if (probed.mode == GS_MODE_FD_RDMA || probed.mode == GS_MODE_FD)
+        gs_device_reach(&cuda->core, &log, &probed);
+    if ((unsigned)probed.properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
+        doctor_say(doctor, DOCTOR_OK, subject, "",
+                   "its memory can be opened on other machines of its NVLink domain");
+    else
+        doctor_say(doctor, DOCTOR_WARN, subject,
+                   access(IMEX_CHANNELS, F_OK) == 0
+                       ? "see that nvidia-imex runs, and that this process may open a channel"
+                       : "have nvidia-imex run and make a channel (" IMEX_CHANNELS
+                         " is not there), or set share.reach = machine",
+                   "%s", probe_said[0] ? probe_said : "its memory stays on this machine");
+}
+
 static void say_mig(struct doctor *doctor, const struct doctor_cuda *cuda, const char *subject,
                     void *in_nvml, bool is_mig)
 {
@@ -197,6 +225,7 @@ void doctor_gpus(struct doctor *doctor, const struct doctor_cuda *cuda)
         in_nvml = find_in_nvml(cuda, device, &is_mig);
         say_name(doctor, cuda, device, subject, in_nvml, is_mig);
         say_abilities(doctor, cuda, device, subject);
+        say_reach(doctor, cuda, device, subject);
         say_bar1(doctor, cuda, device, subject, in_nvml);
         say_mig(doctor, cuda, subject, in_nvml, is_mig);
     }

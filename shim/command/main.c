@@ -33,6 +33,7 @@ static const struct {
      "a recorded program's allocations again, with the library and without"},
     {"trim", command_trim, "has processes give back what they keep and do not use"},
     {"collect", command_collect, "has processes give each other back what is closed and kept"},
+    {"cluster", command_cluster, "what other machines have of this one, and it of theirs"},
     {"set", command_set, "changes an option of a process that runs"},
     {"config", command_config_list, "every option, its value, and where that comes from"},
     {"cdi", command_cdi, "gives containers the library, as engines give them devices"},

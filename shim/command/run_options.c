@@ -49,6 +49,9 @@ static const struct gs_option *nearest(struct gs_text text)
     const struct gs_option *found = NULL;
     size_t best = SIZE_MAX;
 
+    for (size_t i = 0; i < gs_option_count; i++)
+        if (is_nearly(&gs_options[i], text))
+            return &gs_options[i];
     for (size_t i = 0; i < gs_option_count; i++) {
         char name[GS_OPTION_NAME_SIZE];
         size_t distance;
@@ -60,9 +63,6 @@ static const struct gs_option *nearest(struct gs_text text)
             found = &gs_options[i];
         }
     }
-    for (size_t i = 0; i < gs_option_count && !found; i++)
-        if (is_nearly(&gs_options[i], text))
-            found = &gs_options[i];
     return found;
 }
 

@@ -174,6 +174,15 @@ def good_case():
     asked.has('ok', 'LD_PRELOAD', 'not set')
 
 
+def reach():
+    """Whether memory can leave the machine is told where that is asked for."""
+    Asked('reach', settings={'GPUSHIM_SHARE_REACH': 'cluster'}).has(
+        'warn', 'GPU 1', r'a fabric handle is refused \(driver error 800\)', 'imex')
+    with tempfile.TemporaryDirectory(prefix='gpushim-domain-', dir='/dev/shm') as domain:
+        Asked('reach, with a channel', settings={'GPUSHIM_SHARE_REACH': 'cluster', 'SOFTCUDA_FABRIC': domain}).has(
+            'ok', 'GPU 1', 'can be opened on other machines')
+
+
 def no_driver():
     if has_libcuda() or os.path.exists('/dev/nvidia0') or os.path.exists('/proc/driver/nvidia'):
         return
@@ -551,7 +560,7 @@ def moved():
 with tempfile.TemporaryDirectory(prefix='gpushim-doctor-') as scratch:
     folder = os.path.join(scratch, 'run')
     os.mkdir(folder, 0o700)
-    for case in (good_case, no_driver, bad_drivers, kernel_modules, abilities, management, folders, sockets, brokers,
+    for case in (good_case, reach, no_driver, bad_drivers, kernel_modules, abilities, management, folders, sockets, brokers,
                  limits, preloads, processes, odd_processes, usage, moved):
         case()
 for fault in faults:

@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -139,24 +140,99 @@ static struct sd_phys *phys_add(int fd, size_t size, int device, bool imported)
     return phys;
 }
 
+/* Takes `fd`, which may be -1. */
+static CUresult phys_made(int device, size_t size, int fd, struct sd_phys **ret)
+{
+    *ret = fd < 0 ? NULL : phys_add(fd, size, device, false);
+    if (*ret)
+        return CUDA_SUCCESS;
+    if (fd >= 0)
+        close(fd);
+    sd_device_give(&sd_devices[device], size);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 CUresult sd_phys_new(int device, size_t size, struct sd_phys **ret)
 {
-    struct sd_device *owner = &sd_devices[device];
     char name[64];
-    int fd;
 
-    if (!sd_device_take(owner, size))
+    if (!sd_device_take(&sd_devices[device], size))
         return CUDA_ERROR_OUT_OF_MEMORY;
     phys_name(device, name);
-    fd = sd_memfd_new(size, name);
-    *ret = fd < 0 ? NULL : phys_add(fd, size, device, false);
-    if (!*ret) {
-        if (fd >= 0)
-            close(fd);
-        sd_device_give(owner, size);
+    return phys_made(device, size, sd_memfd_new(size, name), ret);
+}
+
+/* ---- Memory of an NVLink domain: a file in its folder, with the name of a memfd and a number ---- */
+
+static const char *domain(void)
+{
+    const char *folder = getenv("SOFTCUDA_FABRIC");
+
+    return folder && access(folder, W_OK | X_OK) == 0 ? folder : NULL;
+}
+
+CUresult sd_phys_new_fabric(int device, size_t size, struct sd_phys **ret)
+{
+    char name[64], path[256];
+    uint64_t number;
+    CUresult result;
+    int fd;
+
+    if (!domain())
+        return CUDA_ERROR_NOT_PERMITTED;
+    if (!sd_device_take(&sd_devices[device], size))
         return CUDA_ERROR_OUT_OF_MEMORY;
+    phys_name(device, name);
+    if (getrandom(&number, sizeof number, 0) != sizeof number)
+        number = sd_next_id();
+    snprintf(path, sizeof path, "%s/%s-%016llx", domain(), name, (unsigned long long)number);
+    fd = sd_open_private(path, O_RDWR | O_CREAT | O_EXCL);
+    if (fd >= 0 && ftruncate(fd, size) < 0) {
+        close(fd);
+        fd = -1;
     }
-    return CUDA_SUCCESS;
+    result = phys_made(device, size, fd, ret);
+    if (!result)
+        (*ret)->fabric = strdup(path);
+    return result;
+}
+
+void sd_phys_fabric_handle(const struct sd_phys *phys, CUmemFabricHandle *ret)
+{
+    memset(ret, 0, sizeof *ret);
+    strncpy((char *)ret->data, strrchr(phys->fabric, '/') + 1, sizeof ret->data - 1);
+}
+
+/* A file of the domain is as good as a sealed memfd. */
+static bool is_of_domain(int fd)
+{
+    char path[64], target[256];
+    ssize_t n;
+
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    n = readlink(path, target, sizeof target - 1);
+    target[n < 0 ? 0 : n] = 0;
+    return domain() && strstr(target, "/softcuda-") && fcntl(fd, F_GET_SEALS) >= 0;
+}
+
+CUresult sd_phys_import_fabric(const CUmemFabricHandle *handle, struct sd_phys **ret)
+{
+    char path[256];
+    CUresult result;
+    int fd;
+
+    if (!domain())
+        return CUDA_ERROR_NOT_PERMITTED;
+    if (memcmp(handle->data, "softcuda-", 9) != 0 || memchr(handle->data, '/', sizeof handle->data) ||
+        !memchr(handle->data, 0, sizeof handle->data))
+        return CUDA_ERROR_INVALID_VALUE;
+    snprintf(path, sizeof path, "%s/%s", domain(), (const char *)handle->data);
+    fd = sd_open_private(path, O_RDWR);
+    if (fd < 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    result = sd_phys_import(fd, ret);
+    close(fd);
+    return result;
 }
 
 CUresult sd_phys_import(int fd, struct sd_phys **ret)
@@ -165,7 +241,8 @@ CUresult sd_phys_import(int fd, struct sd_phys **ret)
     rlim_t soft;
     int own;
 
-    if (fstat(fd, &st) < 0 || fcntl(fd, F_GET_SEALS) != SEALS || !st.st_size)
+    if (fstat(fd, &st) < 0 || (fcntl(fd, F_GET_SEALS) != SEALS && !is_of_domain(fd)) ||
+        !st.st_size)
         return CUDA_ERROR_INVALID_VALUE;
     for (struct sd_phys *phys = physical; phys; phys = phys->next) {
         if (phys->inode == st.st_ino) {
@@ -215,6 +292,9 @@ void sd_phys_unref(struct sd_phys *phys)
     else if (!phys->imported)
         sd_device_give(&sd_devices[phys->device], phys->size);
     close(phys->fd);
+    if (phys->fabric)
+        unlink(phys->fabric);
+    free(phys->fabric);
     free(phys);
 }
 

@@ -17,6 +17,10 @@
  *   SOFTCUDA_WITHOUT=LIST     features off: vmm, posix_fd, rdma, ctx_record_event, async,
  *                             peer (devices do not reach each other), sync_memops (new memory
  *                             has SYNC_MEMOPS off)
+ *   SOFTCUDA_FABRIC=FOLDER    on tmpfs: the NVLink domain of the machine, and its IMEX channel.
+ *                             Processes that name the same one, of whatever namespaces, open each
+ *                             other's memory by fabric handles; one that a killed process left is
+ *                             removed with the folder alone. Default: there is no channel
  *   SOFTCUDA_FAULTS=RULES     see below
  *   SOFTCUDA_REPORT=PATH      at exit one line is appended there: the census of live objects
  *   CUDA_VISIBLE_DEVICES      as for the real driver: a list of indices or GPU-uuid

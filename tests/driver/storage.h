@@ -17,6 +17,7 @@ struct sd_phys {
     bool listed;   /* with sd_machine_list */
     uint64_t id;
     uint64_t inode;
+    char *fabric; /* the file that is it, where machines share it; its last name leads there */
     struct sd_phys *next;
 };
 
@@ -40,6 +41,11 @@ int sd_memfd_new(size_t size, const char *name);
 int sd_open_private(const char *path, int flags);
 /* New physical memory; OUT_OF_MEMORY past the device's limit. */
 CUresult sd_phys_new(int device, size_t size, struct sd_phys **ret);
+/* The same that other machines of the NVLink domain can import; NOT_PERMITTED: of none. */
+CUresult sd_phys_new_fabric(int device, size_t size, struct sd_phys **ret);
+/* Its fabric handle; and the memory behind one. */
+void sd_phys_fabric_handle(const struct sd_phys *phys, CUmemFabricHandle *ret);
+CUresult sd_phys_import_fabric(const CUmemFabricHandle *handle, struct sd_phys **ret);
 /* The memory behind a descriptor (not taken over); the same object when we have it already. */
 CUresult sd_phys_import(int fd, struct sd_phys **ret);
 /* Others get it by descriptor, or this process did. */

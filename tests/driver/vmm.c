@@ -2,7 +2,7 @@
  * Virtual memory management: reservations, handles, mappings, and handles that travel as file
  * descriptors. As measured: 2 MiB granularity; a mapping takes a whole handle; unmapping does not
  * wait for work; a handle that was imported cannot be exported again; a FABRIC handle is said to be
- * supported and then not permitted. Exported descriptors are close-on-exec, as those that the real
+ * supported and then not permitted, unless there is an NVLink domain (softcuda.h). Exported descriptors are close-on-exec, as those that the real
  * driver opens are.
  */
 #include "internal.h"
@@ -122,11 +122,11 @@ static CUresult prop_check(const CUmemAllocationProp *prop)
         return CUDA_ERROR_INVALID_VALUE;
     if (!sd_device_get_ptr(prop->location.id))
         return CUDA_ERROR_INVALID_DEVICE;
-    if (prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
-        return CUDA_ERROR_NOT_PERMITTED;
-    if (prop->requestedHandleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    if (prop->requestedHandleTypes & ~(unsigned)(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR |
+                                                 CU_MEM_HANDLE_TYPE_FABRIC))
         return CUDA_ERROR_NOT_SUPPORTED;
-    if (prop->requestedHandleTypes && !sd_feature(SD_WITH_POSIX_FD))
+    if (prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
+        !sd_feature(SD_WITH_POSIX_FD))
         return CUDA_ERROR_NOT_SUPPORTED;
     return CUDA_SUCCESS;
 }
@@ -166,6 +166,13 @@ static struct sd_allocation *allocation_get(CUmemGenericAllocationHandle handle)
     return allocation && allocation->refs ? allocation : NULL;
 }
 
+static CUresult memory_new(const CUmemAllocationProp *prop, size_t size, struct sd_phys **ret)
+{
+    return prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC
+               ? sd_phys_new_fabric(prop->location.id, size, ret)
+               : sd_phys_new(prop->location.id, size, ret);
+}
+
 CUresult sd_vmm_create(CUmemGenericAllocationHandle *handle, size_t size,
                        const CUmemAllocationProp *prop, unsigned long long flags)
 {
@@ -176,9 +183,9 @@ CUresult sd_vmm_create(CUmemGenericAllocationHandle *handle, size_t size,
     if (!result && (!handle || flags || !size || size % SD_GRANULE))
         result = CUDA_ERROR_INVALID_VALUE;
     if (!result)
-        result = sd_phys_new(prop->location.id, size, &phys);
+        result = memory_new(prop, size, &phys);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && sd_pools_release(prop->location.id))
-        result = sd_phys_new(prop->location.id, size, &phys);
+        result = memory_new(prop, size, &phys);
     if (result)
         return result;
     allocation = allocation_new(phys, prop, false);
@@ -338,7 +345,10 @@ CUresult sd_vmm_export(void *out, CUmemGenericAllocationHandle handle,
     if (!out || !allocation || flags || allocation->imported || !type ||
         !(allocation->prop.requestedHandleTypes & type))
         return CUDA_ERROR_INVALID_VALUE;
-    return fd_out(allocation->phys, out);
+    if (type != CU_MEM_HANDLE_TYPE_FABRIC)
+        return fd_out(allocation->phys, out);
+    sd_phys_fabric_handle(allocation->phys, out);
+    return CUDA_SUCCESS;
 }
 
 CUresult sd_vmm_import(CUmemGenericAllocationHandle *handle, void *os_handle,
@@ -352,13 +362,15 @@ CUresult sd_vmm_import(CUmemGenericAllocationHandle *handle, void *os_handle,
     struct sd_phys *phys;
     CUresult result;
 
-    if (type == CU_MEM_HANDLE_TYPE_FABRIC)
-        return CUDA_ERROR_NOT_PERMITTED;
-    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !handle)
+    if ((type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && type != CU_MEM_HANDLE_TYPE_FABRIC) ||
+        !handle || (type == CU_MEM_HANDLE_TYPE_FABRIC && !os_handle))
         return CUDA_ERROR_INVALID_VALUE;
-    if (!sd_feature(SD_WITH_POSIX_FD))
-        return CUDA_ERROR_NOT_SUPPORTED;
-    result = sd_phys_import((int)(intptr_t)os_handle, &phys);
+    prop.requestedHandleTypes = type;
+    if (type == CU_MEM_HANDLE_TYPE_FABRIC)
+        result = sd_phys_import_fabric(os_handle, &phys);
+    else
+        result = sd_feature(SD_WITH_POSIX_FD) ? sd_phys_import((int)(intptr_t)os_handle, &phys)
+                                              : CUDA_ERROR_NOT_SUPPORTED;
     if (result)
         return result;
     sd_phys_list(phys);

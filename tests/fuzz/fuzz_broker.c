@@ -121,6 +121,67 @@ static void make_ipc_handle(uint8_t choice, unsigned char *ret_bytes)
     gs_ipc_handle_write(&ipc_handle, ret_bytes);
 }
 
+/* Of other machines: what an agent, or who shares with them, may say, so that it is believed at times. */
+static void fit_afar(struct fuzz_input *input, union gs_wire_message *message)
+{
+    uint8_t choice = fuzz_byte(input), small = choice % 4;
+
+    switch (message->head.type) {
+    case GS_WIRE_AGENT:
+        message->agent.knows = small % 2;
+        message->agent.zero = 0;
+        break;
+    case GS_WIRE_SHARE_AFAR:
+        make_ipc_handle(choice, message->share.ipc_handle);
+        message->share.chunk_size = CHUNK;
+        message->share.offset = 0;
+        message->share.read_only = 0;
+        message->share.slot = choice % 5;
+        message->share_afar.held = small % 2;
+        message->share_afar.zero = 0;
+        break;
+    case GS_WIRE_TAKE_AFAR:
+        make_ipc_handle(choice, message->take_afar.ipc_handle);
+        memset(message->take_afar.machine, 1 + small % 2, GS_MACHINE_SIZE);
+        message->take_afar.lease = 1 + small;
+        message->take_afar.uid = getuid();
+        break;
+    case GS_WIRE_ENDED_AFAR:
+        memset(message->ended_afar.machine, 1 + small % 2, GS_MACHINE_SIZE);
+        message->ended_afar.lease = 1 + small;
+        break;
+    case GS_WIRE_KEPT_AFAR:
+        memset(message->kept_afar.instance, 1 + choice / 128, GS_INSTANCE_SIZE);
+        message->kept_afar.block_id = choice % 5;
+        memset(message->kept_afar.machine, 1 + small % 2, GS_MACHINE_SIZE);
+        message->kept_afar.lease = 1 + small;
+        break;
+    case GS_WIRE_MACHINE_AFAR:
+        memset(message->machine_afar.machine, choice % 3, GS_MACHINE_SIZE);
+        memset(message->machine_afar.boot, 1 + choice / 200, GS_BOOT_BYTES);
+        message->machine_afar.state = 1 + small;
+        message->machine_afar.zero = 0;
+        break;
+    case GS_WIRE_OPENED_AFAR:
+        message->head.request = 1 + small;
+        message->opened_afar.chunk_size = CHUNK;
+        message->opened_afar.offset = 0;
+        message->opened_afar.read_only = 0;
+        message->opened_afar.zero = 0;
+        break;
+    case GS_WIRE_HELD_AFAR:
+        message->hold_afar.block_id = choice % 5;
+        message->hold_afar.hold = small % 2;
+        message->hold_afar.zero = 0;
+        break;
+    case GS_WIRE_OPEN:
+        make_ipc_handle(choice, message->open.ipc_handle);
+        message->open.want_fd = 0;
+        message->open.afar = 1;
+        break;
+    }
+}
+
 static void write_one(struct fuzz_input *input, uint8_t kind, union gs_wire_message *message)
 {
     switch (kind % 9) {
@@ -166,6 +227,7 @@ static void write_one(struct fuzz_input *input, uint8_t kind, union gs_wire_mess
     default:
         gs_wire_start(message, GS_WIRE_HELLO + fuzz_byte(input) % (GS_WIRE_TYPES - 1), 0);
         fuzz_fill(input, message);
+        fit_afar(input, message);
         break;
     }
 }
@@ -187,7 +249,7 @@ static void send_one(int fd, struct fuzz_input *input, uint8_t kind)
         size = fuzz_length(input);
     if (damage & 4)
         fds = fuzz_fds_make(input);
-    else if (message.head.type == GS_WIRE_SHARE)
+    else if (message.head.type == GS_WIRE_SHARE || message.head.type == GS_WIRE_SHARE_AFAR)
         fds = fuzz_fds_make(&(struct fuzz_input){(const uint8_t *)"\1\0", 2});
     else if (message.head.type == GS_WIRE_PUBLISH)
         fds = fuzz_confirmed_make(input);

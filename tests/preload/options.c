@@ -175,6 +175,7 @@ static const struct option options[] = {
     NUMBER("SHARE_UIDS", "4711", core.share.uids[0], 4711),
     NUMBER("SHARE_GIDS", "4712", core.share.gids[0], 4712),
     NUMBER("SHARE_STRATEGY", "broker", core.share.broker, true),
+    NUMBER("SHARE_REACH", "cluster", core.share.cluster, true),
     TEXT("SHARE_BROKER", "/some/broker", core.share.broker_program),
     NUMBER("SHARE_KEEP", "81ms", core.share.keep_ns, 81 * MS),
     NUMBER("SHARE_BROKER_BLOCKS", "17", core.share.published_max, 17),

@@ -154,6 +154,7 @@ static void export(void)
     start_driver();
     must("cuMemAlloc", cuMemAlloc(&block, SIZE));
     must("cuMemsetD8", cuMemsetD8(block, 77, SIZE));
+    must("cuCtxSynchronize", cuCtxSynchronize()); /* or the other process reads what was there before */
     note(had);
     must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, block));
     for (int i = 0; i < 10000 && (count = find(had, "softcuda", fds)) == 0; i++)

@@ -164,7 +164,15 @@ static const char *name_of(unsigned type)
         [GS_WIRE_FETCH] = "FETCH",       [GS_WIRE_PIECES] = "PIECES",
         [GS_WIRE_NAME] = "NAME",         [GS_WIRE_LOOK_UP] = "LOOK_UP",
         [GS_WIRE_NAMED] = "NAMED",       [GS_WIRE_UNNAME] = "UNNAME",
-        [GS_WIRE_UNNAMED] = "UNNAMED",   [GS_WIRE_KEPT] = "KEPT"};
+        [GS_WIRE_UNNAMED] = "UNNAMED",   [GS_WIRE_KEPT] = "KEPT",
+        [GS_WIRE_AGENT] = "AGENT",       [GS_WIRE_SHARED_AFAR] = "SHARED_AFAR",
+        [GS_WIRE_UNSHARED_AFAR] = "UNSHARED_AFAR", [GS_WIRE_OPEN_AFAR] = "OPEN_AFAR",
+        [GS_WIRE_OPENED_AFAR] = "OPENED_AFAR", [GS_WIRE_TAKE_AFAR] = "TAKE_AFAR",
+        [GS_WIRE_ENDED_AFAR] = "ENDED_AFAR", [GS_WIRE_RECALL_AFAR] = "RECALL_AFAR",
+        [GS_WIRE_HOLDER_AFAR] = "HOLDER_AFAR", [GS_WIRE_HOLDS_AFAR] = "HOLDS_AFAR",
+        [GS_WIRE_MACHINE_AFAR] = "MACHINE_AFAR", [GS_WIRE_KEPT_AFAR] = "KEPT_AFAR",
+        [GS_WIRE_HOLD_AFAR] = "HOLD_AFAR", [GS_WIRE_HELD_AFAR] = "HELD_AFAR",
+        [GS_WIRE_GRANT_AFAR] = "GRANT_AFAR", [GS_WIRE_SHARE_AFAR] = "SHARE_AFAR"};
 
     return type < GS_WIRE_TYPES && names[type] ? names[type] : "something";
 }
@@ -204,6 +212,8 @@ int gs_wire_send_all(int socket, const union gs_wire_message *message,
             return -EBADF;
     if (message->head.type == GS_WIRE_GRANT)
         rule_granted(process_here(), file->life, message->grant.block_id);
+    if (message->head.type == GS_WIRE_HELD_AFAR && message->hold_afar.hold)
+        rule_granted(process_here(), file->life, message->hold_afar.block_id);
     sent = sim_alloc(sizeof *sent + message->head.size);
     sent->size = message->head.size;
     sent->counts = message->head.size + OVERHEAD;

@@ -11,7 +11,8 @@ static const char *const names[DECIDE_KINDS] = {
     [DECIDE_EXEC] = "exec", [DECIDE_FORK] = "fork", [DECIDE_CHILD_ENDS] = "child-ends",
     [DECIDE_CLOSE] = "close-descriptor", [DECIDE_FDS] = "few-descriptors",
     [DECIDE_MEMORY] = "no-memory", [DECIDE_DRIVER] = "driver-fails",
-    [DECIDE_FLIGHT] = "none-in-flight", [DECIDE_CLEAR] = "clear-folder"};
+    [DECIDE_FLIGHT] = "none-in-flight", [DECIDE_CLEAR] = "clear-folder",
+    [DECIDE_AGENT] = "agent", [DECIDE_CUT] = "cut"};
 
 /* How often each is drawn; each world has one of them more often. */
 #define MORE 12
@@ -33,7 +34,7 @@ static const uint8_t operations[] = {
  * which something was found are still run (meson.build). */
 static bool has_names(void)
 {
-    return world.seed % 5 == 1;
+    return world.seed % 5 == 1 && !world.cluster;
 }
 
 static unsigned draw_name(void)
@@ -138,8 +139,24 @@ static unsigned running(void)
     unsigned count = 0;
 
     for (unsigned i = 0; i < PROCESSES_MAX; i++)
-        count += world.processes[i].state == PROCESS_RUNS && !world.processes[i].is_broker;
+        count += world.processes[i].state == PROCESS_RUNS && !world.processes[i].is_broker &&
+                 !world.processes[i].is_agent;
     return count;
+}
+
+/* An agent where there is none, or the link cut or mended; false: neither. */
+static bool draw_machines(struct decision *ret)
+{
+    unsigned rare = sim_below(1000), machine = rare % 2;
+
+    ret->arg = (uint16_t)sim_random();
+    if (rare < 30 && !machine_has_agent(machine))
+        *ret = (struct decision){.kind = DECIDE_AGENT, .arg = (uint16_t)machine};
+    else if (rare >= 996 && world.fault_rate)
+        *ret = (struct decision){.kind = DECIDE_CUT, .arg = (uint16_t)(ret->arg % 3 == 0)};
+    else
+        return false;
+    return true;
 }
 
 struct decision decide(void)
@@ -147,8 +164,13 @@ struct decision decide(void)
     struct decision decision = {.kind = DECIDE_TIME};
     unsigned rare = sim_below(1000);
 
+    if (world.cluster && draw_machines(&decision))
+        return decision;
+    decision = (struct decision){.kind = DECIDE_TIME};
+
     if (running() < 2 || (rare < 10 && running() < world.process_count)) {
         decision.kind = DECIDE_START;
+        decision.arg = world.cluster ? (uint16_t)sim_below(2) : 0;
         return decision;
     }
     if (rare < world.fault_rate)
@@ -225,11 +247,12 @@ static void disturb(struct process *process, const struct decision *decision)
     case DECIDE_GO_ON:
         return process_stop(process, false);
     case DECIDE_CLOSE:
-        return process->is_broker ? (void)0 : close_unknown(process, decision->arg);
+        return process->is_broker || process->is_agent ? (void)0
+                                                       : close_unknown(process, decision->arg);
     case DECIDE_EXEC:
         return process->is_broker ? (void)0 : process_exec(process, linger);
     case DECIDE_FORK:
-        return process->is_broker ? (void)0 : process_fork(process);
+        return process->is_broker || process->is_agent ? (void)0 : process_fork(process);
     default:
         return fail_for(process, decision);
     }
@@ -244,11 +267,20 @@ void decision_apply(const struct decision *decision)
     case DECIDE_TIME:
         return world_advance(world_due());
     case DECIDE_START:
-        process_start(false);
+        process_start(false, false, decision->arg % 2);
         return;
+    case DECIDE_AGENT:
+        if (!machine_has_agent(decision->arg % 2))
+            process_start(false, true, decision->arg % 2);
+        return;
+    case DECIDE_CUT:
+        world.disturbed = true;
+        return machines_cut(decision->arg % 2);
     case DECIDE_CHILD_ENDS:
         return end_child(decision->arg);
     case DECIDE_CLEAR:
+        if (world.cluster) /* two brokers of one machine, and an agent of one: README.md */
+            return;
         world.disturbed = true;
         return folder_clear();
     case DECIDE_RUN:
@@ -300,7 +332,7 @@ bool decisions_write(const struct decisions *decisions, const char *path)
     if (!file)
         return false;
     fprintf(file, "seed %llu %s %u\n", (unsigned long long)world.seed,
-            world.broker ? "broker" : "embedded", world.process_count);
+            world.cluster ? "cluster" : world.broker ? "broker" : "embedded", world.process_count);
     for (size_t i = 0; i < decisions->count; i++)
         print(file, &decisions->list[i]);
     return fclose(file) == 0;
@@ -339,6 +371,7 @@ bool decisions_read(struct decisions *decisions, const char *path, uint64_t *ret
     }
     fclose(file);
     *ret_seed = seed;
-    world.broker = strcmp(strategy, "broker") == 0;
+    world.cluster = strcmp(strategy, "cluster") == 0;
+    world.broker = world.cluster || strcmp(strategy, "broker") == 0;
     return good;
 }

@@ -1,6 +1,8 @@
 /* The driver as a table of numbers, and a GPU whose work is done at its time (core/gpu/driver.h). */
 #include "simulation.h"
 
+#include <string.h>
+
 #include "core/gpu/driver.h"
 #include "core/gpu/map.h"
 
@@ -104,6 +106,11 @@ static CUresult mem_export(void *ret_fd, CUmemGenericAllocationHandle number,
                  (unsigned long long)number);
         return CUDA_ERROR_INVALID_VALUE;
     }
+    if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
+        memset(ret_fd, 0, sizeof(CUmemFabricHandle));
+        memcpy(ret_fd, &handle->phys->id, sizeof handle->phys->id);
+        return CUDA_SUCCESS;
+    }
     file = file_new(FILE_MEMORY);
     file->phys = handle->phys;
     phys_ref(file->phys);
@@ -114,18 +121,36 @@ static CUresult mem_export(void *ret_fd, CUmemGenericAllocationHandle number,
     return CUDA_SUCCESS;
 }
 
+/* That anybody has still. */
+static struct phys *phys_of_fabric(const void *fabric)
+{
+    struct phys *phys = world.memory;
+    uint64_t id;
+
+    memcpy(&id, fabric, sizeof id);
+    while (phys && (phys->id != id || phys->refs == 0))
+        phys = phys->next;
+    return phys;
+}
+
 static CUresult mem_import(CUmemGenericAllocationHandle *ret_handle, void *fd,
                            CUmemAllocationHandleType type)
 {
     struct handle *handle;
-    struct file *file;
+    const struct file *file;
+    struct phys *phys;
 
     if (fails(process_here()))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    file = fd_file((int)(intptr_t)fd, FILE_MEMORY);
-    handle = file ? handle_new(process_here(), file->phys) : NULL;
+    if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
+        phys = phys_of_fabric(fd);
+    } else {
+        file = fd_file((int)(intptr_t)fd, FILE_MEMORY);
+        phys = file ? file->phys : NULL;
+    }
+    handle = phys ? handle_new(process_here(), phys) : NULL;
     if (!handle)
-        return file ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
+        return phys ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
     *ret_handle = handle->number;
     return CUDA_SUCCESS;
 }

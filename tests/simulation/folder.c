@@ -18,11 +18,17 @@ static struct entry {
     struct entry *next;
 } *entries;
 
+/* Whether it is in the folder of this machine. */
+static bool is_here(const struct entry *entry)
+{
+    return entry->image->machine == process_here()->machine;
+}
+
 static struct entry *find(const char *name)
 {
     struct entry *entry = entries;
 
-    while (entry && strcmp(entry->name, name) != 0)
+    while (entry && (strcmp(entry->name, name) != 0 || !is_here(entry)))
         entry = entry->next;
     return entry;
 }
@@ -179,7 +185,7 @@ int gs_directory_exporters(int directory, const char *own, char ret_names[][GS_S
 
     for (struct entry *entry = entries; entry && count < max; entry = entry->next)
         if (strlen(entry->name) == GS_SOCKET_NAME_SIZE - 1 && strcmp(entry->name, own) != 0 &&
-            !entry->image->life->exited)
+            is_here(entry) && !entry->image->life->exited)
             memcpy(ret_names[count++], entry->name, GS_SOCKET_NAME_SIZE);
     return count;
 }
@@ -194,7 +200,7 @@ void gs_directory_unlink(int directory, const char *name)
 {
     struct entry **link = &entries;
 
-    while (*link && strcmp((*link)->name, name) != 0)
+    while (*link && (strcmp((*link)->name, name) != 0 || !is_here(*link)))
         link = &(*link)->next;
     if (*link)
         leave(link);
@@ -235,7 +241,7 @@ void gs_directory_touch(int directory, const char *name)
 void gs_directory_sweep(int directory, const struct gs_share_options *options)
 {
     for (struct entry **link = &entries; *link;) {
-        if (!(*link)->listener && (*link)->image != process_here()->image)
+        if (is_here(*link) && !(*link)->listener && (*link)->image != process_here()->image)
             leave(link);
         else
             link = &(*link)->next;

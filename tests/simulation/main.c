@@ -20,7 +20,7 @@ static struct {
 static int usage(void)
 {
     fputs("simulation [--seed N] [--seeds N] [--all-steps N] [--steps N] [--processes N]\n"
-          "           [--strategy embedded|broker] [--trace] [--no-shrink] [--output FILE]\n"
+          "           [--strategy embedded|broker|cluster] [--trace] [--no-shrink] [--output FILE]\n"
           "           [--replay FILE]\n",
           stderr);
     return 2;
@@ -48,7 +48,8 @@ static bool read_options(int argc, char **argv)
         else if (option == 'p')
             world.process_count = (unsigned)strtoul(optarg, NULL, 10);
         else if (option == 'b')
-            world.broker = strcmp(optarg, "broker") == 0;
+            world.cluster = strcmp(optarg, "cluster") == 0,
+            world.broker = world.cluster || strcmp(optarg, "broker") == 0;
         else if (option == 't')
             world.trace = true;
         else if (option == 'k')
@@ -146,7 +147,8 @@ int main(int argc, char **argv)
     }
     took = now_s() - begun;
     printf("%s: %llu seeds, %llu steps, no rule was broken; %.1f million steps a minute\n",
-           world.broker ? "broker" : "embedded", (unsigned long long)(seed - wanted.seed),
+           world.cluster ? "cluster" : world.broker ? "broker" : "embedded",
+           (unsigned long long)(seed - wanted.seed),
            (unsigned long long)world.steps, (double)world.steps / took * 60 / 1e6);
     free(decisions.list);
     return 0;

@@ -315,12 +315,12 @@ static void open_some(struct process *process, unsigned arg)
         open_block(process, world.handles[arg % count], false);
 }
 
-/* All that is for others: who shares something lives, so it must go. */
+/* All that is for others: who shares something lives, so it must go. Of another machine it may. */
 static void open_all(struct process *process)
 {
     for (struct block *block = world.blocks; block; block = block->next)
         if (block->state == BLOCK_LIVE && block->image != process->image && !block->image->over)
-            open_block(process, block, true);
+            open_block(process, block, block->image->machine == process->machine);
 }
 
 static struct opened *pick(struct process *process, unsigned arg)

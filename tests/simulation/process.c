@@ -52,15 +52,16 @@ static void begin(struct process *process)
     gs_lock_init(&process->arena, GS_RANK_ARENA);
     process->fences = sim_alloc(sizeof *process->fences);
     gs_fences_init(process->fences, &sim_driver);
-    if (process->is_broker) {
-        fibre_start(&process->threads[1], process, broker_run, process);
+    if (process->is_broker || process->is_agent) {
+        fibre_start(&process->threads[1], process, process->is_agent ? agent_run : broker_run,
+                    process);
         return;
     }
     for (unsigned i = 1; i < THREADS; i++)
         fibre_start(&process->threads[i], process, program_run, process);
 }
 
-struct process *process_start(bool is_broker)
+struct process *process_start(bool is_broker, bool is_agent, unsigned machine)
 {
     struct process *process = place();
     struct fibre threads[THREADS];
@@ -76,8 +77,11 @@ struct process *process_start(bool is_broker)
     *process = (struct process){.index = (unsigned)(process - world.processes),
                                 .state = PROCESS_RUNS,
                                 .is_broker = is_broker,
+                                .is_agent = is_agent,
+                                .machine = machine,
                                 .life = life,
                                 .image = image_new(life)};
+    process->image->machine = machine;
     memcpy(process->threads, threads, sizeof threads); /* their stacks */
     begin(process);
     return process;
@@ -136,6 +140,7 @@ void process_exec(struct process *process, uint64_t linger_ns)
     if (process->exec_ns < world.now_ns + linger_ns) /* or that of an earlier one lasts longer */
         process->exec_ns = world.now_ns + linger_ns;
     process->image = image_new(process->life);
+    process->image->machine = process->machine;
     process->ends = ENDS_NOT;
     process->alone = false;
     begin(process);

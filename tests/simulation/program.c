@@ -24,6 +24,7 @@ static void share_begin(struct process *process)
 
     options.is_broker = process->is_broker;
     options.broker = world.broker && !process->is_broker;
+    options.cluster = world.cluster && !process->is_broker;
     gs_share_create(process->is_broker ? &gs_broker_driver : &sim_driver, &sim_map,
                     process->fences, &quiet, &options, &events, &process->share);
 }

@@ -159,9 +159,11 @@ void rule_given_back(const struct process *process, uint64_t begun_ns, uint64_t 
         if (block->image != process->image || block->state != BLOCK_LIMBO || !block->granted ||
             block->freed_ns >= begun_ns || block->granted_ns >= begun_ns) /* to who opens it meanwhile */
             continue;
-        while (use && was_closed(use, begun_ns) &&
+        while (use && was_closed(use, begun_ns) && use->image->machine == block->image->machine &&
                !may_be_unheard(use, process->image, begun_ns))
             use = use->next;
+        if (use && use->image->machine != block->image->machine)
+            continue; /* what is on its way from another machine is not waited for */
         if (!use && block->uses)
             sim_fail("a flush is answered when all is back: process %u waited for what others had "
                      "closed, and block %llu is not back",

@@ -11,7 +11,7 @@
  *   file.c      files and descriptors           conn.c      sockets and messages
  *   process.c   processes, how they end         folder.c    the runtime directory, system.c the rest
  *   loop.c      the share thread                driver.c    the driver and its GPU
- *   heap.c      host memory
+ *   heap.c      host memory                     machines.c  two machines, and their agents
  *
  * One fibre runs at a time, and others come only where it waits, or at a point (sim_point) where the
  * decision that let it run says so.
@@ -140,6 +140,7 @@ struct life {
 /* A program that a process runs; an exec begins another. */
 struct image {
     struct life *life;
+    unsigned machine;
     bool over;             /* its memory has gone */
     bool clean;            /* nothing was done to it that a process can notice */
     bool fork_told;        /* it had said that it has forked to all, when it ended */
@@ -203,7 +204,8 @@ struct watch;
 struct process {
     unsigned index;
     enum process_state state;
-    bool is_broker;
+    bool is_broker, is_agent;
+    unsigned machine; /* 0, or in a cluster 1 */
     struct life *life;
     struct image *image;
     uint64_t exit_ns;
@@ -243,7 +245,7 @@ struct process {
 };
 
 struct process *process_here(void); /* whose fibre runs; NULL: the scheduler */
-struct process *process_start(bool is_broker);
+struct process *process_start(bool is_broker, bool is_agent, unsigned machine);
 void process_kill(struct process *process, uint64_t linger_ns, uint64_t exit_ns);
 void process_stop(struct process *process, bool stopped);
 void process_exec(struct process *process, uint64_t linger_ns);
@@ -254,6 +256,14 @@ void process_child_ends(struct child *child, uint64_t linger_ns);
 void processes_tick(void);
 uint64_t processes_due(void);
 struct life *life_of(pid_t pid);
+
+/* ---- machines.c: a cluster of two ------------------------------------------------------------ */
+
+void machines_begin(void);
+/* The link between their agents. */
+void machines_cut(bool is_cut);
+bool machine_has_agent(unsigned machine);
+void *agent_run(void *process);
 
 /* ---- folder.c, loop.c, heap.c --------------------------------------------------------------- */
 
@@ -358,7 +368,7 @@ CUcontext program_context(const struct process *process);
 enum decision_kind { DECIDE_RUN, DECIDE_DO, DECIDE_TIME, DECIDE_START, DECIDE_KILL, DECIDE_STOP,
                      DECIDE_GO_ON, DECIDE_EXEC, DECIDE_FORK, DECIDE_CHILD_ENDS, DECIDE_CLOSE,
                      DECIDE_FDS, DECIDE_MEMORY, DECIDE_DRIVER, DECIDE_FLIGHT, DECIDE_CLEAR,
-                     DECIDE_KINDS };
+                     DECIDE_AGENT, DECIDE_CUT, DECIDE_KINDS };
 
 struct decision {
     uint8_t kind, process, thread, operation;
@@ -386,6 +396,8 @@ void decision_trace(const struct decision *decision);
 extern struct world {
     uint64_t seed, random;
     bool broker;
+    bool cluster; /* there are two machines */
+    uint64_t calm_ns;
     unsigned process_count;
     bool trace;
     unsigned fault_rate; /* in a thousand steps */

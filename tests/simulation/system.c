@@ -159,5 +159,5 @@ bool gs_socket_takes_rights(int socket)
 
 int gs_broker_start(const struct gs_share *share)
 {
-    return process_start(true) ? 0 : -EAGAIN;
+    return process_start(true, false, process_here()->machine) ? 0 : -EAGAIN;
 }

@@ -144,7 +144,7 @@ static void settle_settings(void)
                    : sim_below(2)    ? 10 * GS_NS_PER_MS
                                      : 100 * GS_NS_PER_S,
         .idle_blocks = 1 + sim_below(6),
-        .max_clients = sim_below(4) == 0 ? 3 : 64,
+        .max_clients = sim_below(4) == 0 && !world.cluster ? 3 : 64, /* an agent takes one */
         .isolate = sim_below(6) == 0,
         .limbo_limit = sim_below(6) == 0 ? GS_PAGE_SIZE : 0,
         .published_max = 64,
@@ -173,12 +173,22 @@ static bool run_next(void)
     return false;
 }
 
+/* As soon as there is room for a process. */
+static bool agents_stay;
+static void start_agents(void)
+{
+    for (unsigned i = 0; i < 2 && agents_stay; i++)
+        if (!machine_has_agent(i))
+            process_start(false, true, i);
+}
+
 /* All run as they can until that is so; false: it is not in that time. */
 static bool run_until(bool (*is_so)(void), uint64_t limit_ns)
 {
     uint64_t end = world.now_ns + limit_ns, begun = world.steps;
 
     while (!world.failed && !is_so()) {
+        start_agents();
         if (!run_next()) {
             if (world_due() > end)
                 return false;
@@ -196,7 +206,8 @@ static bool is_idle(void)
     for (unsigned i = 0; i < PROCESSES_MAX; i++) {
         const struct process *process = &world.processes[i];
 
-        for (unsigned k = 1; process->state == PROCESS_RUNS && !process->is_broker && k < THREADS;
+        for (unsigned k = 1; process->state == PROCESS_RUNS && !process->is_broker &&
+                             !process->is_agent && k < THREADS;
              k++)
             if (process->threads[k].state != FIBRE_IDLE)
                 return false;
@@ -248,6 +259,11 @@ static bool is_nobody_left(void)
 
 static const struct process *ending;
 
+static bool is_never(void)
+{
+    return false;
+}
+
 static bool has_ended(void)
 {
     return ending->state == PROCESS_NONE;
@@ -264,7 +280,7 @@ static void some_do(enum operation_kind kind, bool threadless)
     for (unsigned i = 0; i < PROCESSES_MAX && !world.failed; i++) {
         struct process *process = &world.processes[i];
 
-        if (!process->is_broker && program_is_idle(process, 1) &&
+        if (!process->is_broker && !process->is_agent && program_is_idle(process, 1) &&
             (!threadless || process->threads[0].state == FIBRE_NONE))
             program_do(process, 1, kind, 0);
     }
@@ -292,6 +308,9 @@ static void await_no_limbo(uint64_t limit_ns)
 static void end_faults(void)
 {
     world.calm = true;
+    world.calm_ns = world.now_ns;
+    machines_cut(false);
+    agents_stay = world.cluster;
     while (world.children)
         process_child_ends(world.children, 0);
     for (unsigned i = 0; i < PROCESSES_MAX; i++) {
@@ -329,7 +348,7 @@ static void end_all(void)
     for (unsigned i = 0; i < PROCESSES_MAX && !world.failed; i++) {
         struct process *process = &world.processes[(first + i) % PROCESSES_MAX];
 
-        if (process->is_broker || !program_is_idle(process, 1) || !process->share)
+        if (process->is_broker || process->is_agent || !program_is_idle(process, 1) || !process->share)
             continue;
         program_do(process, 1, OP_END, 0);
         ending = process;
@@ -348,6 +367,9 @@ static void rest(void)
         await_no_limbo(REST_NS);
     serve_once_more();
     end_all();
+    if (world.cluster) /* what agents were told they have passed on */
+        run_until(is_never, SOON_NS);
+    agents_stay = false;
     for (unsigned i = 0; i < PROCESSES_MAX && !world.failed; i++)
         if (world.processes[i].state == PROCESS_RUNS && !world.processes[i].is_broker)
             process_kill(&world.processes[i], 0, 0); /* that never shared */
@@ -400,7 +422,9 @@ static void world_free(void)
 static void world_begin(uint64_t seed)
 {
     world.seed = seed;
-    world.random = seed * 2 + world.broker;
+    world.random = seed * 2 + world.broker + (world.cluster ? UINT64_C(1) << 60 : 0);
+    machines_begin();
+    agents_stay = false;
     world.now_ns = GS_NS_PER_S;
     world.stalled_ns = 0;
     world.calm = world.settled = world.failed = world.short_of_memory = world.disturbed = false;

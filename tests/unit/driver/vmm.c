@@ -186,3 +186,62 @@ Test(softdriver_vmm, memory_costs_the_program_no_descriptor)
     cr_assert_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
     cr_assert_eq(limit.rlim_cur, 256);
 }
+
+static CUdeviceptr map_whole(CUmemGenericAllocationHandle handle)
+{
+    CUdeviceptr ptr;
+
+    OK(cuMemAddressReserve(&ptr, 2 * MIB, 0, 0, 0));
+    OK(cuMemMap(ptr, 2 * MIB, 0, handle, 0));
+    OK(sd_access(ptr, 2 * MIB, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+    return ptr;
+}
+
+/* By whoever sees the domain's folder, and as long as anybody has it. */
+Test(softdriver_vmm, in_an_nvlink_domain_a_fabric_handle_opens_the_same_memory)
+{
+    CUmemAllocationProp prop = sd_prop(0);
+    CUmemGenericAllocationHandle handle, opened, by_descriptor;
+    char folder[] = "/dev/shm/softcuda-domain-XXXXXX";
+    CUmemFabricHandle fabric, changed;
+    CUdeviceptr here, there;
+    int fd;
+
+    cr_assert(mkdtemp(folder));
+    setenv("SOFTCUDA_FABRIC", folder, 1);
+    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    OK(cuMemCreate(&handle, 2 * MIB, &prop, 0));
+    GIVES(cuMemExportToShareableHandle(&fabric, handle, CU_MEM_HANDLE_TYPE_FABRIC, 0),
+          CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemRelease(handle));
+    prop.requestedHandleTypes = (CUmemAllocationHandleType)(
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC);
+    OK(cuMemCreate(&handle, 2 * MIB, &prop, 0));
+    OK(cuMemExportToShareableHandle(&fabric, handle, CU_MEM_HANDLE_TYPE_FABRIC, 0));
+    OK(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    OK(cuMemImportFromShareableHandle(&opened, &fabric, CU_MEM_HANDLE_TYPE_FABRIC));
+    OK(cuMemImportFromShareableHandle(&by_descriptor, (void *)(intptr_t)fd,
+                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    here = map_whole(handle);
+    there = map_whole(opened);
+    OK(cuMemsetD8(here, 7, MIB));
+    OK(cuCtxSynchronize());
+    cr_assert_eq(*(unsigned char *)there, 7);
+    changed = fabric;
+    changed.data[20] ^= 1;
+    GIVES(cuMemImportFromShareableHandle(&opened, &changed, CU_MEM_HANDLE_TYPE_FABRIC),
+          CUDA_ERROR_INVALID_VALUE);
+    memcpy(changed.data, "softcuda-/../x", 15);
+    GIVES(cuMemImportFromShareableHandle(&opened, &changed, CU_MEM_HANDLE_TYPE_FABRIC),
+          CUDA_ERROR_INVALID_VALUE);
+    unsetenv("SOFTCUDA_FABRIC");
+    GIVES(cuMemImportFromShareableHandle(&opened, &fabric, CU_MEM_HANDLE_TYPE_FABRIC),
+          CUDA_ERROR_NOT_PERMITTED);
+    close(fd);
+    OK(cuMemUnmap(there, 2 * MIB));
+    OK(cuMemUnmap(here, 2 * MIB));
+    OK(cuMemRelease(handle));
+    OK(cuMemRelease(opened));
+    OK(cuMemRelease(by_descriptor));
+    cr_assert_eq(rmdir(folder), 0, "its file goes with the last that has it");
+}

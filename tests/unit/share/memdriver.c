@@ -1,4 +1,4 @@
-/* A driver on memfds (memdriver.h). A handle is a memfd, a mapping is of its whole length; where each
+/* A driver on memfds (memdriver.h). A fabric handle is the name of one while its process lives. A handle is a memfd, a mapping is of its whole length; where each
  * lies is noted in a table, with the handle that it was made with. */
 #include "memdriver.h"
 
@@ -6,7 +6,9 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -147,6 +149,11 @@ static CUresult mem_export(void *shareable, CUmemGenericAllocationHandle handle,
 
     if (failure != CUDA_SUCCESS)
         return failure;
+    if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
+        memset(shareable, 0, sizeof(CUmemFabricHandle));
+        snprintf(shareable, sizeof(CUmemFabricHandle), "/proc/%d/fd/%d", (int)getpid(), fd_of(handle));
+        return CUDA_SUCCESS;
+    }
     if (delay)
         usleep(delay);
     fd = fcntl(fd_of(handle), F_DUPFD_CLOEXEC, 0);
@@ -160,7 +167,11 @@ static CUresult mem_export(void *shareable, CUmemGenericAllocationHandle handle,
 static CUresult mem_import(CUmemGenericAllocationHandle *handle, void *shareable,
                            CUmemAllocationHandleType type)
 {
-    return adopt(fcntl((int)(uintptr_t)shareable, F_DUPFD_CLOEXEC, 0), handle);
+    if (type != CU_MEM_HANDLE_TYPE_FABRIC)
+        return adopt(fcntl((int)(uintptr_t)shareable, F_DUPFD_CLOEXEC, 0), handle);
+    if (!memchr(shareable, 0, sizeof(CUmemFabricHandle)) || memcmp(shareable, "/proc/", 6) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    return adopt(open(shareable, O_RDWR | O_CLOEXEC), handle);
 }
 
 /* Of a handle that is still referenced; as this driver has it, one more is another number. */

@@ -1,6 +1,6 @@
 /* The other process of a test (other.h): DIR, then words, also several in one argument: uid=N,
  * trust=N, settle=MS, timeout=MS, idle=MS, trustgid=N, keep=MS (with a broker), readonly=1, strict=1,
- * blocks=N, grace=MS. */
+ * blocks=N, grace=MS, reach=1 (its memory may leave the machine). */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -255,6 +255,8 @@ static void take_word(const char *word, struct gs_share_options *options)
         options->keep_ns = value * 1000000;
         snprintf(options->broker_program, sizeof options->broker_program, "%s", BROKER_PROGRAM);
     }
+    if (!strncmp(word, "reach=", 6))
+        options->cluster = value != 0;
     if (!strncmp(word, "blocks=", 7))
         options->idle_blocks = (uint32_t)value;
     if (!strncmp(word, "grace=", 6))

@@ -232,7 +232,7 @@ Test(share_wire, a_version_is_its_messages)
         {AT(take_up, block_id), 16},
         {AT(open, ipc_handle), 16},
         {AT(open, want_fd), 80},
-        {AT(open, zero), 84},
+        {AT(open, afar), 84},
         {AT(grant, block_id), 16},
         {AT(grant, chunk_id), 24},
         {AT(grant, chunk_size), 32},
@@ -374,15 +374,92 @@ Test(share_wire, a_version_is_its_messages)
         {AT(unnamed, zero), 20},
         {AT(kept, kept), 16},
         {AT(kept, zero), 20},
+        {AT(agent, machine), 16},
+        {AT(agent, boot), 32},
+        {AT(agent, name), 48},
+        {AT(agent, knows), 80},
+        {AT(agent, zero), 84},
+        {AT(shared_afar, ipc_handle), 16},
+        {AT(shared_afar, chunk_size), 80},
+        {AT(shared_afar, offset), 88},
+        {AT(shared_afar, uuid), 96},
+        {AT(shared_afar, fabric), 112},
+        {AT(shared_afar, uid), 176},
+        {AT(shared_afar, read_only), 180},
+        {AT(block_afar, instance), 16},
+        {AT(block_afar, block_id), 32},
+        {AT(open_afar, ipc_handle), 16},
+        {AT(open_afar, lease), 80},
+        {AT(open_afar, holder), 88},
+        {AT(open_afar, uid), 96},
+        {AT(open_afar, gid), 100},
+        {AT(opened_afar, lease), 16},
+        {AT(opened_afar, chunk_size), 24},
+        {AT(opened_afar, offset), 32},
+        {AT(opened_afar, uuid), 40},
+        {AT(opened_afar, fabric), 56},
+        {AT(opened_afar, read_only), 120},
+        {AT(opened_afar, zero), 124},
+        {AT(take_afar, ipc_handle), 16},
+        {AT(take_afar, machine), 80},
+        {AT(take_afar, lease), 96},
+        {AT(take_afar, uid), 104},
+        {AT(take_afar, gid), 108},
+        {AT(ended_afar, machine), 16},
+        {AT(ended_afar, lease), 32},
+        {AT(holder_afar, holder), 16},
+        {AT(holder_afar, pid), 24},
+        {AT(holder_afar, gone), 32},
+        {AT(holder_afar, zero), 36},
+        {AT(holds_afar, lease), 16},
+        {AT(holds_afar, holder), 24},
+        {AT(machine_afar, machine), 16},
+        {AT(machine_afar, boot), 32},
+        {AT(machine_afar, name), 48},
+        {AT(machine_afar, state), 80},
+        {AT(machine_afar, zero), 84},
+        {AT(kept_afar, instance), 16},
+        {AT(kept_afar, block_id), 32},
+        {AT(kept_afar, machine), 40},
+        {AT(kept_afar, lease), 56},
+        {AT(forget_afar, machine), 16},
+        {AT(forgotten_afar, machines), 16},
+        {AT(forgotten_afar, leases), 20},
+        {AT(hold_afar, block_id), 16},
+        {AT(hold_afar, hold), 24},
+        {AT(hold_afar, zero), 28},
+        {AT(ask_afar, index), 16},
+        {AT(ask_afar, zero), 20},
+        {AT(told_afar, has_agent), 16},
+        {AT(told_afar, agent_pid), 20},
+        {AT(told_afar, shared), 24},
+        {AT(told_afar, opened), 32},
+        {AT(told_afar, opened_bytes), 40},
+        {AT(told_afar, machines), 48},
+        {AT(told_afar, state), 52},
+        {AT(told_afar, machine), 56},
+        {AT(told_afar, name), 72},
+        {AT(told_afar, leases), 104},
+        {AT(told_afar, bytes), 112},
+        {AT(told_afar, limbo), 120},
+        {AT(told_afar, limbo_bytes), 128},
+        {AT(told_afar, age_ns), 136},
+        {AT(grant_afar, fabric), 96},
+        {AT(share_afar, share.slot), 116},
+        {AT(share_afar, fabric), 120},
+        {AT(share_afar, held), 184},
+        {AT(share_afar, zero), 188},
     };
 #undef AT
     static const uint32_t lengths[] = {0, 80, 88, 96, 24, 24, 24, 120, 24, 32, 368, 24, 24, 24, 24, 24,
                                        544, 24, 16, 40, 32, 64, 40, 16, 64, 176, 16, 48, 136,
                                        32, 288, 432,
-                                       88, 568, 88, 24, 24};
+                                       88, 568, 88, 24, 24,
+                                       88, 184, 40, 104, 128, 112, 40, 40, 40, 32, 88, 64, 56, 24, 32,
+                                       32, 160, 24, 144, 192};
     union gs_wire_message message;
 
-    cr_assert_eq(GS_WIRE_VERSION, 14);
+    cr_assert_eq(GS_WIRE_VERSION, 15);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         cr_assert_eq(places[i][0], places[i][1], "field %zu is at %zu", i, places[i][0]);
     cr_assert_eq((size_t)GS_WIRE_TYPES, sizeof lengths / sizeof *lengths);
@@ -451,7 +528,7 @@ Test(share_wire, without_room_for_its_descriptor_a_message_comes_again)
 
 Test(share_wire, every_reason_has_words)
 {
-    for (uint32_t reason = GS_REFUSED_HANDLE; reason <= GS_REFUSED_LIMBO; reason++)
+    for (uint32_t reason = GS_REFUSED_HANDLE; reason <= GS_REFUSED_MACHINE; reason++)
         cr_assert_str_neq(gs_wire_reason_text(reason), gs_wire_reason_text(UINT32_MAX));
     cr_assert_str_eq(gs_wire_reason_text(0), gs_wire_reason_text(UINT32_MAX));
 }

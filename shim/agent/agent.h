@@ -1,0 +1,208 @@
+/*
+ * gpushim-agent: joins this machine's broker with those of other machines, so that GPU memory is opened
+ * across machines and freed when nobody has it any more. README.md here has the picture.
+ *
+ *   main.c     options, the loop
+ *   broker.c   the connection to the broker (core/share/wire_afar.h has its words)
+ *   opener.c   what processes here open of other machines
+ *   exporter.c what other machines open here
+ *   peers.c    other machines: finding them, links to them
+ *   holders.c  processes here that hold memory of others, beyond the broker's end
+ *
+ * One thread; that which may wait for the directory is in jobs.c.
+ */
+#ifndef GS_SHIM_AGENT_AGENT_H
+#define GS_SHIM_AGENT_AGENT_H
+
+#include <uthash.h>
+
+#include "core/base/clock.h"
+#include "core/base/log.h"
+#include "core/share/share.h"
+#include "core/share/wire.h"
+#include "shim/agent/directory.h"
+#include "shim/agent/jobs.h"
+#include "shim/agent/leases.h"
+#include "shim/agent/link.h"
+
+#define AGENT_OPEN_NS (20 * GS_NS_PER_S) /* for one open; its process waits for 30 s (share.timeout) */
+
+struct agent_options {
+    struct directory_options directory;
+    const char *listen, *address; /* numbers; the second one is what others connect to */
+    unsigned port;
+    const char *machine_id;   /* in place of /etc/machine-id: tests */
+    const char *boot_id;      /* likewise */
+    const char *name;         /* for people */
+    const char *secret_file;  /* NULL: users are compared by their names */
+};
+
+struct peer { /* another machine */
+    unsigned char machine[GS_MACHINE_SIZE];
+    bool is_listed; /* in the directory, now or before: what follows is known */
+    char name[GS_MACHINE_NAME_SIZE], address[LINK_ADDRESS];
+    unsigned port;
+    unsigned char fingerprint[LINK_FINGERPRINT], boot[GS_BOOT_BYTES];
+    struct link *out, *in; /* out: for what we open there; in: for what it opens here */
+    bool asked;            /* it may have leases of ours */
+    bool knows_boot;       /* `boot` is that of which leases here are */
+    bool has_told;         /* since this agent began it said all that it has */
+    bool is_lost;          /* the broker was told so */
+    unsigned char boot_before[GS_BOOT_BYTES];
+    struct agent *agent;
+    uint64_t retry_ns, wait_ns; /* of `out` */
+    UT_hash_handle hh;
+};
+
+struct export {
+    struct lease_block block;
+    struct gs_ipc_handle handle;
+    struct sealed sealed;
+    unsigned char id[SEAL_ID];
+    uint32_t uid;
+    bool named; /* by this broker */
+    UT_hash_handle hh, by_id;
+};
+
+enum open_state { OPEN_LOOKS_UP, OPEN_CONNECTS, OPEN_ASKED };
+struct open { /* of a process here, of another machine's memory */
+    uint64_t lease;
+    enum open_state state;
+    uint32_t request; /* of the broker's */
+    uint64_t holder, since_ns;
+    uint32_t uid, gid;
+    struct gs_ipc_handle handle;
+    struct sealed sealed;
+    unsigned char id[SEAL_ID];
+    struct peer *peer; /* not while it looks up */
+    UT_hash_handle hh;
+};
+
+struct take { /* asked of our broker for another machine */
+    uint32_t request;
+    struct peer *peer;
+    uint64_t lease;
+    bool is_over; /* the other machine does not wait any more */
+    UT_hash_handle hh;
+};
+
+struct holder {
+    struct source source; /* its pidfd; -1: it has ended, or is not seen to */
+    uint64_t id;          /* in leases */
+    uint64_t number;      /* of this broker; 0: of one that has ended */
+    uint64_t exited_ns;   /* 0: it was not seen to end */
+    bool is_gone;         /* the broker says that it holds nothing more */
+    struct process process;
+    struct agent *agent;
+    struct holder *prev, *next;
+};
+
+struct unsent {
+    struct unsent *prev, *next;
+    union gs_wire_message message;
+};
+
+struct agent {
+    struct agent_options options;
+    const struct gs_share_options *share;
+    struct gs_log log;
+    int epoll;
+    unsigned char machine[GS_MACHINE_SIZE], boot[GS_BOOT_BYTES];
+    unsigned char secret[32];
+    bool has_secret;
+    struct jobs *jobs;
+    struct links links;
+    struct leases leases;
+    struct source wake, listener;
+    struct peer *peers;
+    bool met_all; /* all machines of the directory are to be told once what we have: nothing says where */
+    /* The broker. */
+    struct source broker; /* fd -1: none */
+    uint64_t broker_retry_ns;
+    bool knows;       /* all leases of the broker before this one */
+    bool is_synced;   /* the broker has said what its processes have */
+    bool is_same_broker;
+    struct unsent *unsent;
+    unsigned unsent_count;
+    struct export *exports, *exports_by_id;
+    struct open *opens;
+    struct take *takes;
+    uint32_t requests;
+    struct holder *holders;
+    uint64_t holder_ids, sweep_ns; /* when exports that no broker names any more are taken back */
+};
+
+#define AGENT_LOG(agent, level, ...) gs_log_line(&(agent)->log, level, __VA_ARGS__)
+#define HEX_SIZE(bytes) (2 * (bytes) + 1)
+
+extern const unsigned char agent_nobody[GS_MACHINE_SIZE]; /* zeros: this machine, in leases */
+
+/* main.c */
+void agent_hex(const unsigned char *bytes, size_t size, char *ret_text);
+bool agent_unhex(const char *text, unsigned char *ret_bytes, size_t size);
+/* agents/..., exports/... */
+void agent_key(const char *prefix, const unsigned char bytes[16], char ret_key[DIRECTORY_KEY]);
+
+/* broker.c */
+void broker_look(struct agent *agent, uint64_t now_ns);
+void broker_send(struct agent *agent, const union gs_wire_message *message);
+static inline bool broker_is_there(const struct agent *agent)
+{
+    return agent->broker.fd >= 0;
+}
+
+/* peers.c */
+void peers_start(struct agent *agent);
+void peers_look(struct agent *agent, uint64_t now_ns);
+void peers_write_own(struct agent *agent);
+/* NULL: no memory. */
+struct peer *peers_find(struct agent *agent, const unsigned char machine[GS_MACHINE_SIZE], bool make);
+/* What the directory has of one; and what it answered about one. */
+void peers_learn(struct agent *agent, const char *key, const void *value, size_t size);
+void peers_got(struct agent *agent, const struct jobs_event *event);
+void peers_accept(struct agent *agent);
+/* Has a link to it made where there is none. */
+void peers_want(struct agent *agent, struct peer *peer);
+const char *peer_name(const struct peer *peer);
+
+/* opener.c */
+void opener_ask(struct agent *agent, const struct gs_wire_open_afar *ask);
+/* The broker says so; it may also still be asked for. */
+void opener_ended(struct agent *agent, uint64_t lease);
+void opener_found(struct agent *agent, const struct jobs_event *event);
+void opener_link_up(struct agent *agent, struct peer *peer);
+void opener_link_down(struct agent *agent, struct peer *peer, const char *why);
+void opener_message(struct agent *agent, struct peer *peer, const union talk *message);
+/* The process here holds it no more. */
+void opener_end(struct agent *agent, struct lease *lease);
+void opener_look(struct agent *agent, uint64_t now_ns);
+void opener_broker_gone(struct agent *agent);
+
+/* exporter.c */
+void exporter_share(struct agent *agent, const struct gs_wire_shared_afar *shared);
+void exporter_unshare(struct agent *agent, const struct gs_wire_block_afar *unshared);
+void exporter_look(struct agent *agent, uint64_t now_ns);
+void exporter_write_all(struct agent *agent);
+void exporter_answer(struct agent *agent, const union gs_wire_message *answer);
+void exporter_recall(struct agent *agent, const struct gs_wire_block_afar *recall);
+void exporter_message(struct agent *agent, struct peer *peer, const union talk *message);
+void exporter_link_down(struct agent *agent, struct peer *peer);
+/* The machine was started anew: what it had is over. */
+void exporter_new_boot(struct agent *agent, struct peer *peer);
+void exporter_forget(struct agent *agent, struct peer *peer);
+/* To a broker that has just come: what other machines have here. */
+void exporter_tell_broker(struct agent *agent);
+void exporter_broker_gone(struct agent *agent);
+
+/* holders.c */
+void holders_note(struct agent *agent, const struct gs_wire_holder_afar *told, int pidfd);
+/* Who that is; holder 0: nobody is seen. */
+struct lease_held holders_find(const struct agent *agent, uint64_t number);
+/* Their broker has ended: they are held until their processes have. */
+void holders_orphan(struct agent *agent);
+/* After a start: those of the file. */
+void holders_restore(struct agent *agent);
+/* Ends the leases of those that have ended and whom no broker watches. */
+void holders_look(struct agent *agent, uint64_t now_ns);
+
+#endif

@@ -1,0 +1,268 @@
+/* The agent's connection to its machine's broker (agent.h; core/share/wire_afar.h has the words). One is
+ * looked for as long as there is none. Leases outlive it. */
+#include "shim/agent/agent.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <utlist.h>
+
+#include "core/share/conn.h"
+#include "core/share/directory.h"
+
+#define RETRY_NS   (GS_NS_PER_S / 4)
+#define CONNECT_NS (GS_NS_PER_S / 10)
+#define UNSENT_MAX 200000 /* messages; who reads so little is hung up on */
+#define SWEEP_NS   (30 * GS_NS_PER_S) /* after its end: others of its exports come back till then */
+#define BUFFER     (1 << 20)
+
+static void hang_up(struct agent *agent, const char *why)
+{
+    struct unsent *unsent, *next;
+
+    if (!broker_is_there(agent))
+        return;
+    close(agent->broker.fd);
+    agent->broker.fd = -1;
+    agent->is_synced = false;
+    agent->sweep_ns = gs_now_ns() + SWEEP_NS;
+    DL_FOREACH_SAFE(agent->unsent, unsent, next) {
+        DL_DELETE(agent->unsent, unsent);
+        free(unsent);
+    }
+    agent->unsent_count = 0;
+    AGENT_LOG(agent, GS_LOG_WARNING, "the broker of this machine: %s; what is open stays, and another one "
+              "is looked for", why);
+    holders_orphan(agent);
+    opener_broker_gone(agent);
+    exporter_broker_gone(agent);
+}
+
+/* ---- Sending -------------------------------------------------------------------------------- */
+
+static void flush(struct agent *agent)
+{
+    struct unsent *unsent;
+
+    while (broker_is_there(agent) && (unsent = agent->unsent)) {
+        int error = gs_wire_send(agent->broker.fd, &unsent->message, -1);
+
+        if (error && gs_wire_goes_later(error))
+            break;
+        if (error) {
+            hang_up(agent, "it has hung up");
+            return;
+        }
+        DL_DELETE(agent->unsent, unsent);
+        agent->unsent_count--;
+        free(unsent);
+    }
+    if (broker_is_there(agent))
+        loop_want(agent->epoll, &agent->broker, EPOLLIN | (agent->unsent ? EPOLLOUT : 0));
+}
+
+/* What does not go at once waits: the call that it comes from goes on, whatever becomes of it. */
+void broker_send(struct agent *agent, const union gs_wire_message *message)
+{
+    struct unsent *unsent;
+
+    if (!broker_is_there(agent))
+        return;
+    unsent = agent->unsent_count < UNSENT_MAX ? malloc(sizeof *unsent) : NULL;
+    if (!unsent) {
+        gs_conn_shut(agent->broker.fd); /* which is heard in the loop */
+        return;
+    }
+    unsent->message = *message;
+    DL_APPEND(agent->unsent, unsent);
+    agent->unsent_count++;
+    loop_want(agent->epoll, &agent->broker, EPOLLIN | EPOLLOUT);
+}
+
+/* ---- Receiving ------------------------------------------------------------------------------ */
+
+/* A lease that the broker has; the file may have been lost. */
+static void on_kept(struct agent *agent, const struct gs_wire_kept_afar *kept)
+{
+    struct lease *lease = leases_find(&agent->leases, agent_nobody, kept->lease);
+    struct lease model = {.key.lease = kept->lease, .block.block_id = kept->block_id};
+
+    memcpy(model.block.instance, kept->instance, GS_INSTANCE_SIZE);
+    if (!lease) {
+        lease = leases_add(&agent->leases, &model);
+        agent->met_all = true;
+    }
+    if (lease)
+        lease->named = true;
+}
+
+/* What a broker that is the same has not named has ended while this agent was not there. */
+static void on_listed(struct agent *agent)
+{
+    struct lease *lease, *next;
+    union gs_wire_message ask;
+
+    HASH_ITER(hh, agent->leases.all, lease, next) {
+        if (agent->is_same_broker && !lease->named &&
+            memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) == 0)
+            opener_end(agent, lease);
+    }
+    agent->is_synced = true;
+    exporter_tell_broker(agent);
+    if (!agent->knows) {
+        gs_wire_start(&ask, GS_WIRE_ASK_AFAR, 0);
+        broker_send(agent, &ask);
+    }
+}
+
+/* From here on all leases are known; the next agent finds that in the file. */
+static void know(struct agent *agent)
+{
+    const struct process broker = process_of(gs_conn_who(agent->broker.fd).pid);
+
+    agent->knows = true;
+    leases_note(&agent->leases, LEASES_BROKER, agent_nobody, &broker);
+}
+
+static void on_machine(struct agent *agent, const struct gs_wire_machine_afar *machine)
+{
+    struct peer *peer = peers_find(agent, machine->machine, false);
+
+    if (machine->state == GS_MACHINE_LISTED && memcmp(machine->machine, agent_nobody, GS_MACHINE_SIZE) == 0) {
+        on_listed(agent);
+        if (agent->knows)
+            know(agent);
+    } else if (machine->state == GS_MACHINE_FORGOTTEN && peer) {
+        exporter_forget(agent, peer);
+    }
+}
+
+static void on_message(struct agent *agent, const union gs_wire_message *message, int *pidfd)
+{
+    const struct lease_held held = holders_find(agent, message->holds_afar.holder);
+    struct lease *lease;
+
+    switch (message->head.type) {
+    case GS_WIRE_KEPT_AFAR:
+        on_kept(agent, &message->kept_afar);
+        break;
+    case GS_WIRE_MACHINE_AFAR:
+        on_machine(agent, &message->machine_afar);
+        break;
+    case GS_WIRE_TOLD_AFAR:
+        if (message->told_afar.machines == 0)
+            know(agent);
+        break;
+    case GS_WIRE_SHARED_AFAR:
+        exporter_share(agent, &message->shared_afar);
+        break;
+    case GS_WIRE_UNSHARED_AFAR:
+        exporter_unshare(agent, &message->block_afar);
+        break;
+    case GS_WIRE_RECALL_AFAR:
+        exporter_recall(agent, &message->block_afar);
+        break;
+    case GS_WIRE_OPENED_AFAR:
+    case GS_WIRE_REFUSE:
+        exporter_answer(agent, message);
+        break;
+    case GS_WIRE_OPEN_AFAR:
+        opener_ask(agent, &message->open_afar);
+        break;
+    case GS_WIRE_HOLDER_AFAR:
+        holders_note(agent, &message->holder_afar, *pidfd);
+        *pidfd = -1;
+        break;
+    case GS_WIRE_HOLDS_AFAR:
+        lease = leases_find(&agent->leases, agent_nobody, message->holds_afar.lease);
+        if (lease)
+            leases_hold(&agent->leases, lease, &held);
+        break;
+    case GS_WIRE_ENDED_AFAR:
+        opener_ended(agent, message->ended_afar.lease);
+        break;
+    default: /* it is for others, or of no use here */
+        break;
+    }
+}
+
+static void on_ready(struct source *source, uint32_t events)
+{
+    struct agent *agent = (struct agent *)((char *)source - offsetof(struct agent, broker));
+    union gs_wire_message message;
+
+    for (int i = 0; i < 256 && broker_is_there(agent); i++) {
+        int pidfd, error = gs_wire_receive(agent->broker.fd, &message, &pidfd);
+
+        if (error == -EAGAIN)
+            break;
+        if (error == -EPROTONOSUPPORT)
+            hang_up(agent, "it is of another version; start broker and agent of one");
+        else if (error)
+            hang_up(agent, error == -ENOTCONN ? "it has ended" : strerror(-error));
+        else
+            on_message(agent, &message, &pidfd);
+        if (pidfd >= 0)
+            close(pidfd);
+    }
+    flush(agent);
+}
+
+/* ---- Connecting ----------------------------------------------------------------------------- */
+
+static int find_broker(struct agent *agent)
+{
+    char name[GS_BROKER_NAME_SIZE], reason[GS_REASON_SIZE];
+    unsigned place = 0;
+    int directory, fd = -1;
+
+    gs_broker_name(name);
+    while (fd < 0 && (directory = gs_directory_next(agent->share, &place, reason)) >= 0) {
+        fd = gs_directory_connect(directory, agent->share, name, CONNECT_NS);
+        close(directory);
+    }
+    return fd;
+}
+
+static void greet(struct agent *agent)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    message.hello.pid = (uint64_t)getpid();
+    snprintf(message.hello.name, sizeof message.hello.name, "gpushim-agent");
+    broker_send(agent, &message);
+    gs_wire_start(&message, GS_WIRE_AGENT, 0);
+    memcpy(message.agent.machine, agent->machine, GS_MACHINE_SIZE);
+    memcpy(message.agent.boot, agent->boot, GS_BOOT_BYTES);
+    snprintf(message.agent.name, sizeof message.agent.name, "%s", agent->options.name);
+    message.agent.knows = agent->knows;
+    broker_send(agent, &message);
+}
+
+void broker_look(struct agent *agent, uint64_t now_ns)
+{
+    struct process last = {0}, now;
+    int fd;
+
+    if (broker_is_there(agent) || now_ns < agent->broker_retry_ns)
+        return;
+    agent->broker_retry_ns = now_ns + RETRY_NS;
+    fd = find_broker(agent);
+    if (fd < 0)
+        return;
+    agent->broker = (struct source){.fd = fd, .ready = on_ready};
+    gs_conn_limit(fd, BUFFER);
+    if (!loop_add(agent->epoll, &agent->broker, EPOLLIN | EPOLLOUT)) {
+        close(fd);
+        agent->broker.fd = -1;
+        return;
+    }
+    now = process_of(gs_conn_who(fd).pid);
+    leases_noted(&agent->leases, LEASES_BROKER, agent_nobody, &last);
+    agent->is_same_broker = now.pid && now.pid == last.pid && now.started == last.started;
+    AGENT_LOG(agent, GS_LOG_INFO, "joined the broker of this machine (pid %d)", now.pid);
+    greet(agent);
+}

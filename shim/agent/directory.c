@@ -1,0 +1,24 @@
+/* Which implementation of the directory a place is of (directory.h). */
+#include "shim/agent/directory.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct directory *directory_open(const struct directory_options *options, char *ret_reason)
+{
+    static const struct {
+        const char *begins;
+        const struct directory_ops *ops;
+    } all[] = {{"folder:/", &directory_folder},
+               {"http://", &directory_etcd},
+               {"https://", &directory_etcd}};
+
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (strncmp(options->place, all[i].begins, strlen(all[i].begins)) == 0)
+            return all[i].ops->open(options, ret_reason);
+    }
+    snprintf(ret_reason, DIRECTORY_REASON,
+             "\"%s\" is no directory: give folder:/PATH, or URLs of etcd (https://HOST:2379,...)",
+             options->place);
+    return NULL;
+}

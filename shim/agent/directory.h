@@ -1,0 +1,87 @@
+/*
+ * The directory: where the agents of a cluster find machines and what these share. It is a store that
+ * others keep (etcd.c), or a folder on a shared file system (folder.c). One small table of operations;
+ * nothing else of the agent knows which it is.
+ *
+ *   agents/MACHINE   where the agent of a machine listens, and the fingerprint of its certificate
+ *   exports/ID       which machine shared what a handle is of, and sealed what its opener needs (seal.h)
+ *
+ * All that an agent writes is under its one lease, and goes when nobody keeps that alive. That alone
+ * ends nothing between agents: they speak to each other (link.h), and the directory only finds them.
+ *
+ * Operations wait, each for DIRECTORY_WAIT_S at most and a watch for as long as it is told: they belong
+ * into threads that nobody waits for (jobs.c). A handle is one thread's.
+ */
+#ifndef GS_SHIM_AGENT_DIRECTORY_H
+#define GS_SHIM_AGENT_DIRECTORY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define DIRECTORY_WAIT_S    4
+#define DIRECTORY_KEY       128  /* with a zero behind it */
+#define DIRECTORY_VALUE     2048 /* bytes at most; longer ones were written by nobody of ours */
+#define DIRECTORY_CHANGES   100  /* written at once at most */
+#define DIRECTORY_REASON    384
+#define DIRECTORY_ENDPOINTS 8
+
+struct directory_options {
+    const char *place;  /* folder:PATH, or URLs of etcd with commas between them */
+    const char *prefix; /* before all keys */
+    const char *owner;  /* whose lease it is: this machine's id in hex */
+    unsigned lease_s;
+    const char *user, *password_file;    /* of etcd; NULL: none */
+    const char *ca, *cert, *key;         /* files for TLS to etcd; NULL: none */
+};
+
+struct directory_change {
+    char key[DIRECTORY_KEY];
+    const void *value; /* NULL: the key is to go */
+    size_t size;
+};
+
+enum directory_found { DIRECTORY_FAILED, DIRECTORY_NONE, DIRECTORY_FOUND };
+
+typedef void directory_visit_fn(void *arg, const char *key, const void *value, size_t size);
+
+struct directory; /* each implementation's own; begins with struct directory_head */
+
+struct directory_ops {
+    const char *scheme; /* for people */
+    /* NULL, and the reason: it is no such place. Does not ask anybody yet. */
+    struct directory *(*open)(const struct directory_options *options, char *ret_reason);
+    void (*close)(struct directory *directory);
+    /* The lease lives on; or, with *ret_anew, there is a new one, and nothing is written yet. */
+    bool (*keep)(struct directory *directory, bool *ret_anew);
+    /* All of them or none, under the lease; each key once. */
+    bool (*write)(struct directory *directory, const struct directory_change *changes,
+                  unsigned count);
+    /* *ret_size: DIRECTORY_VALUE at most. */
+    enum directory_found (*get)(struct directory *directory, const char *key, void *ret_value,
+                                size_t *ret_size);
+    bool (*list)(struct directory *directory, const char *prefix, directory_visit_fn *visit,
+                 void *arg);
+    /* Returns when something under the prefix may have changed since this handle listed it last, or
+     * the time is over. What changed meanwhile is never missed. False: it cannot be watched now. */
+    bool (*watch)(struct directory *directory, const char *prefix, unsigned limit_s);
+    /* Gives the lease back, with all that was written under it. */
+    void (*give_up)(struct directory *directory);
+};
+
+struct directory_head {
+    const struct directory_ops *ops;
+    char reason[DIRECTORY_REASON]; /* why the last operation failed: the cause, then the way out */
+};
+
+extern const struct directory_ops directory_etcd, directory_folder;
+
+/* By what its place begins with. */
+struct directory *directory_open(const struct directory_options *options, char *ret_reason);
+
+static inline struct directory_head *directory_head(struct directory *directory)
+{
+    return (struct directory_head *)directory;
+}
+
+#endif

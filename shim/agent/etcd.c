@@ -1,0 +1,426 @@
+/*
+ * The directory in etcd (directory.h): version 3 by its JSON gateway, with libcurl and jansson.
+ *
+ * Several endpoints: a request goes to the one that answered last, and to the others in turn where that
+ * does not. Writes go as one transaction. A watch asks from the revision on that the last list was of,
+ * so nothing between the two is missed; where that was compacted away, something changed.
+ */
+#include "shim/agent/directory.h"
+
+#include <curl/curl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ENDPOINT   256
+#define PREFIX     64
+#define SECRET     256
+#define BODY_MAX   (64u << 20) /* of an answer: a list of 100,000 machines is a tenth of that */
+#define CONNECT_MS 1500
+
+struct directory {
+    struct directory_head head;
+    CURL *curl;
+    char endpoints[DIRECTORY_ENDPOINTS][ENDPOINT];
+    unsigned endpoint_count, endpoint; /* the one that answered last */
+    char prefix[PREFIX], user[SECRET], password[SECRET], token[SECRET + 32];
+    unsigned lease_s;
+    int64_t lease, revision;
+    char *body; /* of the answer */
+    size_t size;
+    char curl_error[CURL_ERROR_SIZE];
+    const struct directory_options *options;
+};
+
+/* ---- Requests ------------------------------------------------------------------------------- */
+
+static size_t on_body(char *bytes, size_t one, size_t count, void *arg)
+{
+    struct directory *directory = arg;
+    char *body;
+
+    if (directory->size + count > BODY_MAX)
+        return 0;
+    body = realloc(directory->body, directory->size + count + 1);
+    if (!body)
+        return 0;
+    directory->body = body;
+    memcpy(body + directory->size, bytes, count);
+    directory->size += count;
+    body[directory->size] = 0;
+    return count;
+}
+
+/* A watch answers a line when it begins, and one for what changed, which ends it here. */
+static size_t on_event(char *bytes, size_t one, size_t count, void *arg)
+{
+    struct directory *directory = arg;
+    size_t taken = on_body(bytes, one, count, arg);
+
+    if (taken && (strstr(directory->body, "\"events\"") || strstr(directory->body, "\"canceled\"") ||
+                  strstr(directory->body, "\"error\"")))
+        return 0;
+    return taken;
+}
+
+static void set_up(struct directory *directory)
+{
+    const struct directory_options *options = directory->options;
+    CURL *curl = directory->curl;
+
+    curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(curl, CURLOPT_PROXY, ""); /* whatever the environment says */
+    curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);
+    curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, directory->curl_error);
+    curl_easy_setopt(curl, CURLOPT_WRITEDATA, directory);
+    curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
+    if (options->ca)
+        curl_easy_setopt(curl, CURLOPT_CAINFO, options->ca);
+    if (options->cert)
+        curl_easy_setopt(curl, CURLOPT_SSLCERT, options->cert);
+    if (options->key)
+        curl_easy_setopt(curl, CURLOPT_SSLKEY, options->key);
+}
+
+/* One request to one endpoint. The status of HTTP, or 0 where there was none. */
+static long send_to(struct directory *directory, unsigned endpoint, const char *path,
+                    const char *text, unsigned limit_s, bool streams)
+{
+    char url[ENDPOINT + 64], authorization[SECRET + 64];
+    struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
+    long status = 0;
+    CURLcode code;
+
+    snprintf(url, sizeof url, "%s/v3/%s", directory->endpoints[endpoint], path);
+    snprintf(authorization, sizeof authorization, "Authorization: %s", directory->token);
+    if (directory->token[0])
+        headers = curl_slist_append(headers, authorization);
+    directory->size = 0;
+    directory->curl_error[0] = 0;
+    curl_easy_setopt(directory->curl, CURLOPT_URL, url);
+    curl_easy_setopt(directory->curl, CURLOPT_HTTPHEADER, headers);
+    curl_easy_setopt(directory->curl, CURLOPT_POSTFIELDS, text);
+    curl_easy_setopt(directory->curl, CURLOPT_TIMEOUT_MS, limit_s * 1000L);
+    curl_easy_setopt(directory->curl, CURLOPT_WRITEFUNCTION, streams ? on_event : on_body);
+    code = curl_easy_perform(directory->curl);
+    curl_slist_free_all(headers);
+    curl_easy_getinfo(directory->curl, CURLINFO_RESPONSE_CODE, &status);
+    if (streams && directory->size > 0 &&
+        (code == CURLE_WRITE_ERROR || code == CURLE_OPERATION_TIMEDOUT))
+        return status; /* what changed; or nothing did, all that time */
+    return code == CURLE_OK ? status : 0;
+}
+
+static json_t *answer_of(struct directory *directory)
+{
+    json_error_t error;
+
+    return directory->size ? json_loadb(directory->body, directory->size, JSON_DISABLE_EOF_CHECK, &error)
+                           : NULL;
+}
+
+static const char *string_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+
+    return text ? text : "";
+}
+
+/* A number of 64 bits is text there; what is left out is 0. */
+static int64_t number_of(const json_t *object, const char *key)
+{
+    const json_t *number = json_object_get(object, key);
+
+    return json_is_integer(number) ? json_integer_value(number)
+                                   : strtoll(string_of(object, key), NULL, 10);
+}
+
+static void complain(struct directory *directory, long status, const json_t *answer)
+{
+    const char *said = answer ? string_of(answer, "error") : "";
+
+    if (!said[0])
+        said = directory->curl_error[0] ? directory->curl_error : "it gives no reason";
+    snprintf(directory->head.reason, sizeof directory->head.reason,
+             status == 401 || status == 403 || strstr(said, "permission") ||
+                     strstr(said, "auth") || strstr(said, "user name")
+                 ? "etcd at %s lets this agent not do that (%s); see its user, its password, and "
+                   "that its role may read and write \"%s\""
+                 : "etcd at %s does not answer (%s); see that it runs, that a majority of its "
+                   "members does, and --directory (keys begin with \"%s\")",
+             directory->endpoints[directory->endpoint], said, directory->prefix);
+}
+
+/* To each endpoint in turn, until one has an answer that is of use: 503 and the like are none. */
+static json_t *ask_all(struct directory *directory, const char *path, const json_t *request,
+                       long *ret_status)
+{
+    char *text = json_dumps(request, JSON_COMPACT);
+    json_t *answer = NULL;
+
+    *ret_status = 0;
+    for (unsigned i = 0; text && i < directory->endpoint_count; i++) {
+        const unsigned endpoint = (directory->endpoint + i) % directory->endpoint_count;
+
+        json_decref(answer);
+        *ret_status = send_to(directory, endpoint, path, text,
+                              directory->endpoint_count > 1 ? DIRECTORY_WAIT_S / 2 : DIRECTORY_WAIT_S,
+                              false);
+        answer = answer_of(directory);
+        if (*ret_status == 0 || *ret_status >= 500 || !answer)
+            continue;
+        directory->endpoint = endpoint;
+        break;
+    }
+    free(text);
+    return answer;
+}
+
+static bool sign_in(struct directory *directory)
+{
+    json_t *request = json_pack("{s:s, s:s}", "name", directory->user, "password",
+                                directory->password);
+    long status;
+    json_t *answer;
+    bool good;
+
+    directory->token[0] = 0;
+    answer = ask_all(directory, "auth/authenticate", request, &status);
+    good = status == 200 && strlen(string_of(answer, "token")) < sizeof directory->token;
+    if (good)
+        snprintf(directory->token, sizeof directory->token, "%s", string_of(answer, "token"));
+    else
+        complain(directory, status, answer);
+    json_decref(request);
+    json_decref(answer);
+    return good;
+}
+
+/* The answer, the caller's; NULL, and the reason: there is none. Takes the request. Tokens end: then
+ * it signs in again, once. */
+static json_t *ask(struct directory *directory, const char *path, json_t *request)
+{
+    json_t *answer = NULL;
+    long status = 0;
+
+    for (int i = 0; i < 2; i++) {
+        if (directory->user[0] && !directory->token[0] && !sign_in(directory))
+            break;
+        json_decref(answer);
+        answer = ask_all(directory, path, request, &status);
+        if (status == 200)
+            break;
+        complain(directory, status, answer);
+        if (!directory->user[0] || !(status == 401 || strstr(string_of(answer, "error"), "auth")))
+            break;
+        directory->token[0] = 0;
+    }
+    json_decref(request);
+    if (status == 200)
+        return answer;
+    json_decref(answer);
+    return NULL;
+}
+
+/* ---- Keys and values, which are base64 there ------------------------------------------------ */
+
+static json_t *bytes(const void *value, size_t size)
+{
+    char text[(DIRECTORY_VALUE + DIRECTORY_KEY + 2) / 3 * 4 + 1];
+
+    sodium_bin2base64(text, sizeof text, value, size, sodium_base64_VARIANT_ORIGINAL);
+    return json_string(text);
+}
+
+/* `beyond` 1: the end of the range of all keys that begin with it. */
+static json_t *key_of(const struct directory *directory, const char *key, int beyond)
+{
+    char whole[PREFIX + DIRECTORY_KEY];
+    int length = snprintf(whole, sizeof whole, "%s%s", directory->prefix, key);
+
+    whole[length - 1] = (char)(whole[length - 1] + beyond); /* never 0xff: keys are ASCII */
+    return bytes(whole, (size_t)length);
+}
+
+static bool unpack(const char *text, void *ret_bytes, size_t most, size_t *ret_size)
+{
+    return sodium_base642bin(ret_bytes, most, text, strlen(text), NULL, ret_size, NULL,
+                             sodium_base64_VARIANT_ORIGINAL) == 0;
+}
+
+/* ---- Operations ----------------------------------------------------------------------------- */
+
+static bool read_password(struct directory *directory, const char *path, char *ret_reason)
+{
+    FILE *file = fopen(path, "re");
+    bool good = file && fgets(directory->password, sizeof directory->password, file);
+
+    if (file)
+        fclose(file);
+    directory->password[strcspn(directory->password, "\r\n")] = 0;
+    if (!good)
+        snprintf(ret_reason, DIRECTORY_REASON, "no password of etcd's user can be read from %s", path);
+    return good;
+}
+
+static void close_etcd(struct directory *directory)
+{
+    curl_easy_cleanup(directory->curl);
+    sodium_memzero(directory->password, sizeof directory->password);
+    free(directory->body);
+    free(directory);
+}
+
+static struct directory *open_etcd(const struct directory_options *options, char *ret_reason)
+{
+    struct directory *directory = calloc(1, sizeof *directory);
+    const char *at = options->place;
+
+    if (!directory)
+        return NULL;
+    directory->head.ops = &directory_etcd;
+    directory->options = options;
+    directory->lease_s = options->lease_s;
+    snprintf(directory->prefix, sizeof directory->prefix, "%s", options->prefix);
+    snprintf(directory->user, sizeof directory->user, "%s", options->user ? options->user : "");
+    while (*at && directory->endpoint_count < DIRECTORY_ENDPOINTS) {
+        size_t length = strcspn(at, ",");
+        char *endpoint = directory->endpoints[directory->endpoint_count++];
+
+        snprintf(endpoint, ENDPOINT, "%.*s", (int)length, at);
+        if (endpoint[0] && endpoint[strlen(endpoint) - 1] == '/')
+            endpoint[strlen(endpoint) - 1] = 0;
+        at += length + (at[length] == ',');
+    }
+    directory->curl = curl_easy_init();
+    if (!directory->curl || (options->password_file &&
+                             !read_password(directory, options->password_file, ret_reason))) {
+        close_etcd(directory);
+        return NULL;
+    }
+    set_up(directory);
+    return directory;
+}
+
+static bool keep(struct directory *directory, bool *ret_anew)
+{
+    json_t *answer;
+
+    *ret_anew = false;
+    if (directory->lease) {
+        answer = ask(directory, "lease/keepalive", json_pack("{s:I}", "ID", (json_int_t)directory->lease));
+        if (!answer)
+            return false;
+        if (number_of(json_object_get(answer, "result"), "TTL") <= 0)
+            directory->lease = 0; /* it has died */
+        json_decref(answer);
+    }
+    if (directory->lease)
+        return true;
+    answer = ask(directory, "lease/grant", json_pack("{s:i}", "TTL", (int)directory->lease_s));
+    if (!answer)
+        return false;
+    directory->lease = number_of(answer, "ID");
+    *ret_anew = true;
+    json_decref(answer);
+    return directory->lease != 0;
+}
+
+static bool write_changes(struct directory *directory, const struct directory_change *changes,
+                          unsigned count)
+{
+    json_t *all = json_array(), *answer;
+
+    for (unsigned i = 0; i < count; i++) {
+        json_t *key = key_of(directory, changes[i].key, 0);
+
+        if (changes[i].value)
+            json_array_append_new(all, json_pack("{s:{s:o, s:o, s:I}}", "requestPut", "key", key, "value",
+                                                 bytes(changes[i].value, changes[i].size), "lease",
+                                                 (json_int_t)directory->lease));
+        else
+            json_array_append_new(all, json_pack("{s:{s:o}}", "requestDeleteRange", "key", key));
+    }
+    answer = ask(directory, "kv/txn", json_pack("{s:o}", "success", all));
+    json_decref(answer);
+    return answer != NULL;
+}
+
+static enum directory_found get(struct directory *directory, const char *key, void *ret_value,
+                                size_t *ret_size)
+{
+    json_t *answer = ask(directory, "kv/range", json_pack("{s:o}", "key", key_of(directory, key, 0)));
+    const json_t *first = json_array_get(json_object_get(answer, "kvs"), 0);
+    enum directory_found found = !answer ? DIRECTORY_FAILED : DIRECTORY_NONE;
+
+    if (first && unpack(string_of(first, "value"), ret_value, DIRECTORY_VALUE, ret_size))
+        found = DIRECTORY_FOUND;
+    json_decref(answer);
+    return found;
+}
+
+static bool list_all(struct directory *directory, const char *prefix, directory_visit_fn *visit,
+                     void *arg)
+{
+    json_t *answer = ask(directory, "kv/range",
+                         json_pack("{s:o, s:o}", "key", key_of(directory, prefix, 0), "range_end",
+                                   key_of(directory, prefix, 1)));
+    const size_t length = strlen(directory->prefix);
+    size_t i;
+    json_t *each;
+
+    if (!answer)
+        return false;
+    directory->revision = number_of(json_object_get(answer, "header"), "revision");
+    json_array_foreach(json_object_get(answer, "kvs"), i, each) {
+        char key[PREFIX + DIRECTORY_KEY], value[DIRECTORY_VALUE];
+        size_t key_size, size;
+
+        if (unpack(string_of(each, "key"), key, sizeof key - 1, &key_size) && key_size > length &&
+            unpack(string_of(each, "value"), value, sizeof value, &size)) {
+            key[key_size] = 0;
+            visit(arg, key + length, value, size);
+        }
+    }
+    json_decref(answer);
+    return true;
+}
+
+static bool watch(struct directory *directory, const char *prefix, unsigned limit_s)
+{
+    json_t *request = json_pack("{s:{s:o, s:o, s:I}}", "create_request", "key",
+                                key_of(directory, prefix, 0), "range_end",
+                                key_of(directory, prefix, 1), "start_revision",
+                                (json_int_t)directory->revision + 1);
+    char *text = json_dumps(request, JSON_COMPACT);
+    long status = text ? send_to(directory, directory->endpoint, "watch", text, limit_s, true) : 0;
+
+    if (status != 200) {
+        complain(directory, status, NULL);
+        directory->token[0] = 0; /* the next list signs in, and finds an endpoint that answers */
+        directory->endpoint = (directory->endpoint + 1) % directory->endpoint_count;
+    }
+    free(text);
+    json_decref(request);
+    return status == 200;
+}
+
+static void give_up(struct directory *directory)
+{
+    if (directory->lease)
+        json_decref(ask(directory, "lease/revoke", json_pack("{s:I}", "ID", (json_int_t)directory->lease)));
+    directory->lease = 0;
+}
+
+const struct directory_ops directory_etcd = {.scheme = "etcd",
+                                             .open = open_etcd,
+                                             .close = close_etcd,
+                                             .keep = keep,
+                                             .write = write_changes,
+                                             .get = get,
+                                             .list = list_all,
+                                             .watch = watch,
+                                             .give_up = give_up};

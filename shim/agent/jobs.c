@@ -1,0 +1,386 @@
+/* Threads that speak to the directory (jobs.h). */
+#include "shim/agent/jobs.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <uthash.h>
+
+#include "core/base/clock.h"
+
+#define RETRY_NS (GS_NS_PER_S / 2)
+#define WATCH_S  20 /* then it lists again, whatever the watch says */
+#define BREATH_NS (GS_NS_PER_S / 20) /* between two lists, however often something changes */
+
+struct job {
+    char key[DIRECTORY_KEY];
+    bool ends; /* the key is to go */
+    uint64_t number; /* changes with each value */
+    size_t size;
+    UT_hash_handle hh;
+    unsigned char value[];
+};
+
+struct jobs {
+    const struct directory_options *options;
+    struct directory *worker, *watcher; /* each thread's own */
+    int wake;
+    pthread_t threads[2];
+    /* Protects all below; no operation of the directory is called with it held. */
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    struct job *writes, *asks; /* by key */
+    struct jobs_event *first, **last;
+    uint64_t good_until_ns, numbers;
+    bool ending, was_good, said;
+};
+
+/* ---- What comes of it ----------------------------------------------------------------------- */
+
+static struct jobs_event *new_event(enum jobs_kind kind)
+{
+    struct jobs_event *event = calloc(1, sizeof *event);
+
+    if (event)
+        event->kind = kind;
+    return event;
+}
+
+static void post(struct jobs *jobs, struct jobs_event *event)
+{
+    const uint64_t one = 1;
+
+    if (!event)
+        return;
+    pthread_mutex_lock(&jobs->lock);
+    *jobs->last = event;
+    jobs->last = &event->next;
+    pthread_mutex_unlock(&jobs->lock);
+    if (write(jobs->wake, &one, sizeof one) < 0)
+        return; /* it is full: it wakes */
+}
+
+struct jobs_event *jobs_take(struct jobs *jobs)
+{
+    struct jobs_event *event;
+
+    pthread_mutex_lock(&jobs->lock);
+    event = jobs->first;
+    if (event)
+        jobs->first = event->next;
+    if (!jobs->first)
+        jobs->last = &jobs->first;
+    pthread_mutex_unlock(&jobs->lock);
+    return event;
+}
+
+void jobs_free(struct jobs_event *event)
+{
+    while (event && event->entries) {
+        struct jobs_entry *entry = event->entries;
+
+        event->entries = entry->next;
+        free(entry);
+    }
+    free(event);
+}
+
+/* Told when it changes, and the first time. */
+static void tell_state(struct jobs *jobs, bool good)
+{
+    struct jobs_event *event;
+
+    if (jobs->said && jobs->was_good == good)
+        return;
+    jobs->said = true;
+    jobs->was_good = good;
+    event = new_event(JOBS_STATE);
+    if (event) {
+        event->good = good;
+        snprintf((char *)event->one.value, sizeof event->one.value, "%s",
+                 directory_head(jobs->worker)->reason);
+    }
+    post(jobs, event);
+}
+
+/* ---- The worker ----------------------------------------------------------------------------- */
+
+static void keep_lease(struct jobs *jobs)
+{
+    const uint64_t began = gs_now_ns();
+    bool anew, good = directory_head(jobs->worker)->ops->keep(jobs->worker, &anew);
+
+    if (good && anew)
+        post(jobs, new_event(JOBS_ANEW));
+    if (good) {
+        pthread_mutex_lock(&jobs->lock);
+        jobs->good_until_ns = began + jobs->options->lease_s * GS_NS_PER_S;
+        pthread_mutex_unlock(&jobs->lock);
+    }
+    tell_state(jobs, good || jobs_is_good(jobs));
+}
+
+static void answer(struct jobs *jobs, const char *key)
+{
+    struct jobs_event *event = new_event(JOBS_GOT);
+
+    if (!event)
+        return;
+    snprintf(event->one.key, sizeof event->one.key, "%s", key);
+    event->found = directory_head(jobs->worker)->ops->get(jobs->worker, key, event->one.value,
+                                                          &event->one.size);
+    if (event->found == DIRECTORY_FAILED)
+        snprintf((char *)event->one.value, sizeof event->one.value, "%s",
+                 directory_head(jobs->worker)->reason);
+    post(jobs, event);
+}
+
+/* Takes a copy of some of what is to be written; how many. */
+static unsigned take_writes_locked(struct jobs *jobs, struct directory_change *changes,
+                                   uint64_t *numbers)
+{
+    unsigned count = 0;
+    struct job *job, *next;
+
+    HASH_ITER(hh, jobs->writes, job, next) {
+        struct directory_change *change = &changes[count];
+        void *value = NULL;
+
+        if (count == DIRECTORY_CHANGES)
+            break;
+        if (!job->ends && !(value = malloc(job->size + 1)))
+            break;
+        memcpy(change->key, job->key, sizeof job->key);
+        if (value)
+            memcpy(value, job->value, job->size);
+        change->value = value;
+        change->size = job->size;
+        numbers[count++] = job->number;
+    }
+    return count;
+}
+
+static bool write_some(struct jobs *jobs)
+{
+    static struct directory_change changes[DIRECTORY_CHANGES]; /* this thread's alone */
+    uint64_t numbers[DIRECTORY_CHANGES];
+    unsigned count;
+    bool good;
+
+    pthread_mutex_lock(&jobs->lock);
+    count = take_writes_locked(jobs, changes, numbers);
+    pthread_mutex_unlock(&jobs->lock);
+    good = count > 0 && directory_head(jobs->worker)->ops->write(jobs->worker, changes, count);
+    pthread_mutex_lock(&jobs->lock);
+    for (unsigned i = 0; i < count; i++) {
+        struct job *job;
+
+        HASH_FIND_STR(jobs->writes, changes[i].key, job);
+        if (good && job && job->number == numbers[i]) {
+            HASH_DEL(jobs->writes, job);
+            free(job);
+        }
+        free((void *)changes[i].value);
+    }
+    pthread_mutex_unlock(&jobs->lock);
+    return good;
+}
+
+/* Waits until there is something to do, or until then. False: it is to end. */
+static bool wait_until_locked(struct jobs *jobs, uint64_t until_ns, bool writes)
+{
+    const struct timespec until = {.tv_sec = (time_t)(until_ns / GS_NS_PER_S),
+                                   .tv_nsec = (long)(until_ns % GS_NS_PER_S)};
+
+    while (!jobs->ending && !jobs->asks && !(writes && jobs->writes) && gs_now_ns() < until_ns)
+        pthread_cond_timedwait(&jobs->more, &jobs->lock, &until);
+    return !jobs->ending;
+}
+
+static void *work(void *arg)
+{
+    struct jobs *jobs = arg;
+    const uint64_t every = jobs->options->lease_s * GS_NS_PER_S / 3;
+    uint64_t due = 0, write_due = 0;
+
+    for (;;) {
+        uint64_t now = gs_now_ns();
+        char key[DIRECTORY_KEY] = "";
+        struct job *ask;
+        bool goes_on, writes;
+
+        if (now >= due) {
+            keep_lease(jobs);
+            due = gs_now_ns() + (jobs_is_good(jobs) && jobs->was_good ? every : RETRY_NS);
+            if (due > now + every)
+                due = now + every;
+        }
+        pthread_mutex_lock(&jobs->lock);
+        goes_on = wait_until_locked(jobs, write_due > gs_now_ns() && write_due < due ? write_due : due,
+                                    gs_now_ns() >= write_due);
+        ask = jobs->asks;
+        if (ask) {
+            memcpy(key, ask->key, sizeof key);
+            HASH_DEL(jobs->asks, ask);
+            free(ask);
+        }
+        writes = jobs->writes && gs_now_ns() >= write_due;
+        pthread_mutex_unlock(&jobs->lock);
+        if (!goes_on)
+            return NULL;
+        if (key[0])
+            answer(jobs, key);
+        else if (writes && (!jobs_is_good(jobs) || !write_some(jobs)))
+            write_due = gs_now_ns() + RETRY_NS;
+    }
+}
+
+/* ---- The watcher ---------------------------------------------------------------------------- */
+
+static void take_machine(void *arg, const char *key, const void *value, size_t size)
+{
+    struct jobs_event *event = arg;
+    struct jobs_entry *entry = calloc(1, sizeof *entry);
+
+    if (!entry || size > sizeof entry->value || strlen(key) >= sizeof entry->key) {
+        free(entry);
+        return;
+    }
+    snprintf(entry->key, sizeof entry->key, "%s", key);
+    memcpy(entry->value, value, size);
+    entry->size = size;
+    entry->next = event->entries;
+    event->entries = entry;
+}
+
+static bool is_ending(struct jobs *jobs)
+{
+    bool ending;
+
+    pthread_mutex_lock(&jobs->lock);
+    ending = jobs->ending;
+    pthread_mutex_unlock(&jobs->lock);
+    return ending;
+}
+
+static void *watch(void *arg)
+{
+    struct jobs *jobs = arg;
+    const struct directory_ops *ops = directory_head(jobs->watcher)->ops;
+
+    while (!is_ending(jobs)) {
+        struct jobs_event *event = new_event(JOBS_MACHINES);
+        bool good = event && ops->list(jobs->watcher, JOBS_AGENTS, take_machine, event);
+
+        if (good)
+            post(jobs, event);
+        else
+            jobs_free(event);
+        if (good)
+            good = ops->watch(jobs->watcher, JOBS_AGENTS, WATCH_S);
+        gs_rest_ns(good ? BREATH_NS : RETRY_NS);
+    }
+    return NULL;
+}
+
+/* ---- From the agent's thread ---------------------------------------------------------------- */
+
+static void put(struct jobs *jobs, struct job **list, struct job *job)
+{
+    struct job *old;
+
+    if (!job)
+        return;
+    pthread_mutex_lock(&jobs->lock);
+    job->number = ++jobs->numbers;
+    HASH_FIND_STR(*list, job->key, old);
+    if (old) {
+        HASH_DEL(*list, old);
+        free(old);
+    }
+    HASH_ADD_STR(*list, key, job);
+    pthread_cond_signal(&jobs->more);
+    pthread_mutex_unlock(&jobs->lock);
+}
+
+static struct job *new_job(const char *key, const void *value, size_t size)
+{
+    struct job *job = calloc(1, sizeof *job + size);
+
+    if (!job)
+        return NULL;
+    snprintf(job->key, sizeof job->key, "%s", key);
+    job->ends = !value;
+    job->size = size;
+    if (value)
+        memcpy(job->value, value, size);
+    return job;
+}
+
+void jobs_write(struct jobs *jobs, const char *key, const void *value, size_t size)
+{
+    put(jobs, &jobs->writes, new_job(key, value, value ? size : 0));
+}
+
+void jobs_ask(struct jobs *jobs, const char *key)
+{
+    put(jobs, &jobs->asks, new_job(key, NULL, 0));
+}
+
+bool jobs_is_good(struct jobs *jobs)
+{
+    bool good;
+
+    pthread_mutex_lock(&jobs->lock);
+    good = gs_now_ns() < jobs->good_until_ns;
+    pthread_mutex_unlock(&jobs->lock);
+    return good;
+}
+
+unsigned jobs_unwritten(struct jobs *jobs)
+{
+    unsigned count;
+
+    pthread_mutex_lock(&jobs->lock);
+    count = HASH_COUNT(jobs->writes);
+    pthread_mutex_unlock(&jobs->lock);
+    return count;
+}
+
+struct jobs *jobs_start(const struct directory_options *options, int wake, char *ret_reason)
+{
+    struct jobs *jobs = calloc(1, sizeof *jobs);
+    pthread_condattr_t steady;
+
+    if (!jobs)
+        return NULL;
+    jobs->options = options;
+    jobs->wake = wake;
+    jobs->last = &jobs->first;
+    pthread_mutex_init(&jobs->lock, NULL);
+    pthread_condattr_init(&steady);
+    pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);
+    pthread_cond_init(&jobs->more, &steady);
+    jobs->worker = directory_open(options, ret_reason);
+    jobs->watcher = jobs->worker ? directory_open(options, ret_reason) : NULL;
+    if (!jobs->watcher || pthread_create(&jobs->threads[0], NULL, work, jobs) != 0 ||
+        pthread_create(&jobs->threads[1], NULL, watch, jobs) != 0)
+        return NULL; /* the program ends */
+    return jobs;
+}
+
+void jobs_end(struct jobs *jobs)
+{
+    pthread_mutex_lock(&jobs->lock);
+    jobs->ending = true;
+    pthread_cond_signal(&jobs->more);
+    pthread_mutex_unlock(&jobs->lock);
+    pthread_join(jobs->threads[0], NULL);
+    if (jobs_is_good(jobs))
+        directory_head(jobs->worker)->ops->give_up(jobs->worker);
+}

@@ -1,0 +1,62 @@
+/*
+ * The threads that speak to the directory, which may take seconds: one writes, asks and keeps the lease
+ * alive, one watches the machines. The agent's own thread gives them work and takes what comes of it, and
+ * never waits for them.
+ *
+ * What is to be written is kept until it is: the newest value of each key. The lease comes first, then
+ * what is asked for, then that.
+ */
+#ifndef GS_SHIM_AGENT_JOBS_H
+#define GS_SHIM_AGENT_JOBS_H
+
+#include "shim/agent/directory.h"
+
+#define JOBS_AGENTS  "agents/"
+#define JOBS_EXPORTS "exports/"
+
+struct jobs;
+
+struct jobs_entry {
+    struct jobs_entry *next;
+    size_t size;
+    char key[DIRECTORY_KEY];
+    unsigned char value[DIRECTORY_VALUE];
+};
+
+enum jobs_kind {
+    JOBS_GOT,      /* what `key` has: found, size and value */
+    JOBS_ANEW,     /* there is a new lease: all is to be written again */
+    JOBS_MACHINES, /* all that is under JOBS_AGENTS now: entries */
+    JOBS_STATE,    /* the directory answers again, or does no more: good, and reason in `value` */
+};
+
+struct jobs_event {
+    struct jobs_event *next;
+    enum jobs_kind kind;
+    enum directory_found found;
+    bool good;
+    struct jobs_entry *entries; /* freed with the event */
+    struct jobs_entry one;      /* of JOBS_GOT and JOBS_STATE */
+};
+
+/* `wake`: an eventfd that is written to when something has come. NULL, and the reason. The options and
+ * what they point to stay until the end. */
+struct jobs *jobs_start(const struct directory_options *options, int wake, char *ret_reason);
+/* Gives the lease back, waiting for what is under way: some DIRECTORY_WAIT_S for each endpoint. The
+ * watching thread may still be in the directory: what is here stays until the process's end. */
+void jobs_end(struct jobs *jobs);
+
+/* The key is to have this value; NULL: to go. */
+void jobs_write(struct jobs *jobs, const char *key, const void *value, size_t size);
+/* Answered by JOBS_GOT, once for all that ask before that. */
+void jobs_ask(struct jobs *jobs, const char *key);
+/* What has come, the caller's; NULL: nothing more. */
+struct jobs_event *jobs_take(struct jobs *jobs);
+void jobs_free(struct jobs_event *event);
+/* Whether the lease was kept alive so lately that nobody can have seen it die. By this machine's
+ * steady clock. */
+bool jobs_is_good(struct jobs *jobs);
+/* How many keys wait to be written. */
+unsigned jobs_unwritten(struct jobs *jobs);
+
+#endif

@@ -1,0 +1,387 @@
+/* Leases across machines, and the file that has them (leases.h): records of one size, the later one
+ * counts; written anew when most of it is past. */
+#include "shim/agent/leases.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <utlist.h>
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+
+#define MAGIC      UINT32_C(0x67736167)
+#define PAST_MOST  4096 /* records that say nothing any more, beside as many that do */
+
+enum kind { ADDED = 16, ENDED, HELD };
+
+struct record {
+    uint32_t magic, kind; /* enum kind, or enum leases_mark */
+    struct lease_key key;
+    struct lease_block block;
+    unsigned char exporter[GS_MACHINE_SIZE];
+    struct process process;
+    unsigned char boot[GS_BOOT_BYTES]; /* under which it was written */
+};
+
+struct leases_note {
+    struct {
+        unsigned char machine[GS_MACHINE_SIZE];
+        uint64_t mark;
+    } key;
+    unsigned char value[16];
+    UT_hash_handle hh;
+};
+
+/* ---- The tables ----------------------------------------------------------------------------- */
+
+struct lease *leases_find(const struct leases *leases, const unsigned char machine[GS_MACHINE_SIZE],
+                          uint64_t lease)
+{
+    struct lease_key key = {.lease = lease};
+    struct lease *found;
+
+    memcpy(key.machine, machine, sizeof key.machine);
+    HASH_FIND(hh, leases->all, &key, sizeof key, found);
+    return found;
+}
+
+struct lease_group *leases_of_block(const struct leases *leases,
+                                    const unsigned char instance[GS_INSTANCE_SIZE], uint64_t block_id)
+{
+    struct lease_block block = {.block_id = block_id};
+    struct lease_group *found;
+
+    memcpy(block.instance, instance, sizeof block.instance);
+    HASH_FIND(hh, leases->groups, &block, sizeof block, found);
+    return found;
+}
+
+static struct lease *add(struct leases *leases, const struct lease *model)
+{
+    struct lease *lease = malloc(sizeof *lease);
+    struct lease_group *group = leases_of_block(leases, model->block.instance, model->block.block_id);
+
+    if (lease && !group && (group = calloc(1, sizeof *group))) {
+        group->block = model->block;
+        HASH_ADD(hh, leases->groups, block, sizeof group->block, group);
+    }
+    if (!lease || !group) {
+        free(lease);
+        return NULL;
+    }
+    *lease = *model;
+    HASH_ADD(hh, leases->all, key, sizeof lease->key, lease);
+    DL_APPEND(group->leases, lease);
+    return lease;
+}
+
+static void end(struct leases *leases, struct lease *lease)
+{
+    struct lease_group *group = leases_of_block(leases, lease->block.instance, lease->block.block_id);
+
+    DL_DELETE(group->leases, lease);
+    if (!group->leases) {
+        HASH_DEL(leases->groups, group);
+        free(group);
+    }
+    HASH_DEL(leases->all, lease);
+    free(lease->held);
+    free(lease);
+}
+
+static bool hold(struct lease *lease, const struct lease_held *held)
+{
+    struct lease_held *all = realloc(lease->held, (lease->held_count + 1) * sizeof *all);
+
+    if (!all)
+        return false;
+    lease->held = all;
+    all[lease->held_count++] = *held;
+    return true;
+}
+
+void leases_drop(struct lease *lease, unsigned index)
+{
+    lease->held[index] = lease->held[--lease->held_count];
+}
+
+static struct leases_note *note_of(const struct leases *leases, enum leases_mark mark,
+                                   const unsigned char machine[GS_MACHINE_SIZE])
+{
+    struct leases_note key = {.key.mark = mark}, *found;
+
+    memcpy(key.key.machine, machine, GS_MACHINE_SIZE);
+    HASH_FIND(hh, leases->notes, &key.key, sizeof key.key, found);
+    return found;
+}
+
+static bool take_note(struct leases *leases, enum leases_mark mark,
+                      const unsigned char machine[GS_MACHINE_SIZE], const void *value)
+{
+    struct leases_note *note = note_of(leases, mark, machine);
+
+    if (note && memcmp(note->value, value, sizeof note->value) == 0)
+        return false;
+    if (!note && (note = calloc(1, sizeof *note))) {
+        note->key.mark = mark;
+        memcpy(note->key.machine, machine, GS_MACHINE_SIZE);
+        HASH_ADD(hh, leases->notes, key, sizeof note->key, note);
+    }
+    if (note)
+        memcpy(note->value, value, sizeof note->value);
+    return note != NULL;
+}
+
+/* ---- The file ------------------------------------------------------------------------------- */
+
+static bool write_record(struct leases *leases, int file, struct record record)
+{
+    record.magic = MAGIC;
+    memcpy(record.boot, leases->boot, sizeof record.boot);
+    if (write(file, &record, sizeof record) == (ssize_t)sizeof record)
+        return true;
+    snprintf(leases->reason, sizeof leases->reason,
+             "%s cannot be written (%s): what it lacks is lost with this agent; make room",
+             leases->name, strerror(errno));
+    return false;
+}
+
+static struct record record_of(const struct lease *lease, enum kind kind)
+{
+    struct record record = {.kind = kind, .key = lease->key, .block = lease->block};
+
+    memcpy(record.exporter, lease->exporter, sizeof record.exporter);
+    return record;
+}
+
+static struct record record_of_held(const struct lease *lease, const struct lease_held *held)
+{
+    return (struct record){.kind = HELD, .key = lease->key, .process = held->process};
+}
+
+static struct record record_of_note(const struct leases_note *note)
+{
+    struct record record = {.kind = (uint32_t)note->key.mark};
+
+    memcpy(record.key.machine, note->key.machine, GS_MACHINE_SIZE);
+    memcpy(record.exporter, note->value, sizeof note->value);
+    return record;
+}
+
+/* All that counts, into a new file in the place of the old one. */
+static bool write_anew(struct leases *leases)
+{
+    char name[sizeof leases->name + 8];
+    struct lease *lease, *next;
+    struct leases_note *note, *next_note;
+    uint64_t records = 0;
+    bool good;
+    int file;
+
+    snprintf(name, sizeof name, "%s.new", leases->name);
+    file = openat(leases->folder, name, O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+    good = file >= 0;
+    HASH_ITER(hh, leases->notes, note, next_note) {
+        good = good && write_record(leases, file, record_of_note(note));
+        records++;
+    }
+    HASH_ITER(hh, leases->all, lease, next) {
+        good = good && write_record(leases, file, record_of(lease, ADDED));
+        for (unsigned i = 0; i < lease->held_count; i++)
+            good = good && write_record(leases, file, record_of_held(lease, &lease->held[i]));
+        records += 1 + lease->held_count;
+    }
+    if (!good || renameat(leases->folder, name, leases->folder, leases->name) != 0) {
+        snprintf(leases->reason, sizeof leases->reason, "%s cannot be written: %s", leases->name,
+                 strerror(errno));
+        if (file >= 0)
+            close(file);
+        return false;
+    }
+    if (leases->file >= 0)
+        close(leases->file);
+    leases->file = file;
+    leases->records = records;
+    leases->reason[0] = 0;
+    return true;
+}
+
+static void append(struct leases *leases, struct record record)
+{
+    const uint64_t live = HASH_COUNT(leases->all) + HASH_COUNT(leases->notes);
+
+    if (leases->file < 0 || leases->reason[0] || leases->records > 2 * live + PAST_MOST)
+        write_anew(leases); /* with what is added */
+    else if (write_record(leases, leases->file, record))
+        leases->records++;
+}
+
+static void take_record(struct leases *leases, const struct record *record)
+{
+    const bool same = memcmp(record->boot, leases->boot, sizeof record->boot) == 0;
+    struct lease lease = {.key = record->key, .block = record->block};
+    struct lease *there = leases_find(leases, record->key.machine, record->key.lease);
+
+    leases->known |= same && record->kind == LEASES_BROKER;
+    if (record->kind == LEASES_ASKED || (same && record->kind < ADDED))
+        take_note(leases, record->kind, record->key.machine, record->exporter);
+    if (same && record->kind == HELD && there)
+        hold(there, &(struct lease_held){.process = record->process});
+    if (!same || (record->kind != ADDED && record->kind != ENDED))
+        return;
+    if (there)
+        end(leases, there);
+    memcpy(lease.exporter, record->exporter, sizeof lease.exporter);
+    if (record->kind == ADDED)
+        add(leases, &lease);
+}
+
+bool leases_open(struct leases *leases, int folder, const unsigned char boot[GS_BOOT_BYTES],
+                 char ret_reason[LEASES_REASON])
+{
+    struct record record;
+    char lock[sizeof leases->name + 8];
+    int file, locked;
+
+    *leases = (struct leases){.folder = folder, .file = -1};
+    memcpy(leases->boot, boot, sizeof leases->boot);
+    strcpy(leases->name, "agent.leases");
+    snprintf(lock, sizeof lock, "%s.lock", leases->name);
+    locked = openat(folder, lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600); /* to the end */
+    if (locked < 0 || flock(locked, LOCK_EX | LOCK_NB) != 0) {
+        snprintf(ret_reason, LEASES_REASON, "%s", locked >= 0 && errno == EWOULDBLOCK
+                     ? "another agent serves this folder; one is enough"
+                     : strerror(errno));
+        if (locked >= 0)
+            close(locked);
+        return false;
+    }
+    file = openat(folder, leases->name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    while (file >= 0 && read(file, &record, sizeof record) == (ssize_t)sizeof record) {
+        if (record.magic == MAGIC)
+            take_record(leases, &record);
+    }
+    if (file >= 0)
+        close(file);
+    if (!write_anew(leases)) {
+        snprintf(ret_reason, LEASES_REASON, "%s", leases->reason);
+        close(locked);
+        return false;
+    }
+    return true;
+}
+
+struct lease *leases_add(struct leases *leases, const struct lease *model)
+{
+    struct lease *lease = add(leases, model);
+
+    if (lease)
+        append(leases, record_of(lease, ADDED));
+    return lease;
+}
+
+void leases_hold(struct leases *leases, struct lease *lease, const struct lease_held *held)
+{
+    for (unsigned i = 0; i < lease->held_count; i++) {
+        struct lease_held *there = &lease->held[i];
+
+        if (held->holder && there->holder == held->holder)
+            return;
+        if (held->process.pid && there->process.pid == held->process.pid &&
+            there->process.started == held->process.started) {
+            there->holder = held->holder; /* the same, as another broker or agent calls him */
+            return;
+        }
+    }
+    if (hold(lease, held))
+        append(leases, record_of_held(lease, held));
+}
+
+void leases_end(struct leases *leases, struct lease *lease)
+{
+    const struct record record = record_of(lease, ENDED);
+
+    end(leases, lease);
+    append(leases, record);
+}
+
+void leases_note(struct leases *leases, enum leases_mark mark,
+                 const unsigned char machine[GS_MACHINE_SIZE], const void *value)
+{
+    if (take_note(leases, mark, machine, value))
+        append(leases, record_of_note(note_of(leases, mark, machine)));
+}
+
+bool leases_noted(const struct leases *leases, enum leases_mark mark,
+                  const unsigned char machine[GS_MACHINE_SIZE], void *ret_value)
+{
+    const struct leases_note *note = note_of(leases, mark, machine);
+
+    if (note)
+        memcpy(ret_value, note->value, sizeof note->value);
+    return note != NULL;
+}
+
+void leases_each_note(const struct leases *leases, enum leases_mark mark,
+                      void (*visit)(void *arg, const unsigned char machine[GS_MACHINE_SIZE]), void *arg)
+{
+    struct leases_note *note, *next;
+
+    HASH_ITER(hh, leases->notes, note, next) {
+        if (note->key.mark == mark)
+            visit(arg, note->key.machine);
+    }
+}
+
+/* ---- Processes ------------------------------------------------------------------------------ */
+
+struct process process_of(pid_t pid)
+{
+    char path[64], text[1024];
+    struct process process = {.pid = pid};
+    const char *at;
+    FILE *file;
+    size_t got;
+
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    file = pid > 0 ? fopen(path, "re") : NULL;
+    got = file ? fread(text, 1, sizeof text - 1, file) : 0;
+    if (file)
+        fclose(file);
+    text[got] = 0;
+    at = strrchr(text, ')'); /* names may have anything in them */
+    for (int i = 0; at && i < 20; i++)
+        at = strchr(at + 1, ' ');
+    if (!at)
+        return (struct process){0};
+    process.started = strtoull(at, NULL, 10);
+    return process;
+}
+
+int process_open(const struct process *process, bool *ret_unknown)
+{
+    struct process now;
+    int pidfd;
+
+    *ret_unknown = process->pid <= 0;
+    if (process->pid <= 0)
+        return -1;
+    pidfd = (int)syscall(SYS_pidfd_open, process->pid, 0);
+    if (pidfd < 0) {
+        *ret_unknown = errno != ESRCH;
+        return -1;
+    }
+    now = process_of(process->pid);
+    if (now.started == process->started)
+        return pidfd;
+    close(pidfd);
+    return -1;
+}

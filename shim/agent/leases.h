@@ -1,0 +1,106 @@
+/*
+ * Leases across machines, as the agent knows them: what its machine has of others, and what others have of it. Each is one block that one machine has open. They are also in a file beside
+ * the broker's socket, so that neither the agent's end nor the broker's loses one while processes that
+ * they are of still run; the kernel's start ends them all.
+ */
+#ifndef GS_SHIM_AGENT_LEASES_H
+#define GS_SHIM_AGENT_LEASES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include <uthash.h>
+
+#include "core/share/wire.h"
+
+#define LEASES_REASON 384
+
+struct lease_key {
+    unsigned char machine[GS_MACHINE_SIZE]; /* that holds it; zero: this one */
+    uint64_t lease;
+};
+
+struct lease_block {
+    unsigned char instance[GS_INSTANCE_SIZE];
+    uint64_t block_id;
+};
+
+struct process { /* who holds it, beyond the broker that knew him */
+    int32_t pid; /* 0: not known */
+    uint32_t zero;
+    uint64_t started; /* with the pid it names him: /proc/PID/stat */
+};
+
+struct lease_held {
+    uint64_t holder; /* of holders.c; 0: nobody is seen */
+    struct process process;
+};
+
+struct lease {
+    struct lease_key key;
+    struct lease_block block;
+    unsigned char exporter[GS_MACHINE_SIZE]; /* zero: this machine */
+    struct lease_held *held; /* of ours: by whom; grows */
+    unsigned held_count;
+    bool named;    /* of others: since the list that is under way began; of ours: this broker has it */
+    bool recalled;
+    UT_hash_handle hh;        /* by key */
+    struct lease *prev, *next; /* of the same block */
+};
+
+struct lease_group {
+    struct lease_block block;
+    struct lease *leases;
+    UT_hash_handle hh;
+};
+
+/* What the file has besides. */
+enum leases_mark {
+    LEASES_ASKED = 1,  /* a machine was asked for memory: it may have leases of ours */
+    LEASES_BROKER,     /* the process that is the broker */
+    LEASES_BOOT,       /* of a machine that has leases here */
+};
+
+struct leases {
+    struct lease *all;
+    struct lease_group *groups;
+    int folder, file;
+    char name[64];
+    unsigned char boot[GS_BOOT_BYTES];
+    uint64_t records;
+    bool known; /* all leases since the kernel's start are: an agent that knew them wrote so */
+    char reason[LEASES_REASON]; /* why it cannot be written; "": it can */
+    struct leases_note *notes;
+};
+
+/* Reads the file in this folder, and writes it anew. False, and the reason: another agent has it, or it
+ * cannot be written. */
+bool leases_open(struct leases *leases, int folder, const unsigned char boot[GS_BOOT_BYTES],
+                 char ret_reason[LEASES_REASON]);
+/* NULL: no memory. One of that key is not there yet, and nobody holds it. */
+struct lease *leases_add(struct leases *leases, const struct lease *lease);
+void leases_end(struct leases *leases, struct lease *lease);
+/* One more holds it; or one less. */
+void leases_hold(struct leases *leases, struct lease *lease, const struct lease_held *held);
+void leases_drop(struct lease *lease, unsigned index);
+struct lease *leases_find(const struct leases *leases, const unsigned char machine[GS_MACHINE_SIZE],
+                          uint64_t lease);
+struct lease_group *leases_of_block(const struct leases *leases,
+                                    const unsigned char instance[GS_INSTANCE_SIZE], uint64_t block_id);
+
+/* A value of 16 bytes for each mark and machine (LEASES_BROKER: zeros). */
+void leases_note(struct leases *leases, enum leases_mark mark,
+                 const unsigned char machine[GS_MACHINE_SIZE], const void *value);
+/* False: there is none. */
+bool leases_noted(const struct leases *leases, enum leases_mark mark,
+                  const unsigned char machine[GS_MACHINE_SIZE], void *ret_value);
+void leases_each_note(const struct leases *leases, enum leases_mark mark,
+                      void (*visit)(void *arg, const unsigned char machine[GS_MACHINE_SIZE]), void *arg);
+
+/* The process of this pid; its pid is 0 where there is none. */
+struct process process_of(pid_t pid);
+/* Its pidfd; -1: it has ended (or, *ret_unknown, that cannot be said). */
+int process_open(const struct process *process, bool *ret_unknown);
+
+#endif

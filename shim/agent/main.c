@@ -1,0 +1,381 @@
+/*
+ * gpushim-agent: its options, and its loop. agent.h says what it is for, README.md how it is run.
+ */
+#include "shim/agent/agent.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <curl/curl.h>
+
+#include "config/config.h"
+#include "core/base/machine.h"
+#include "core/share/directory.h"
+
+#define LOOK_MS 100
+#define EVENTS  256
+
+const unsigned char agent_nobody[GS_MACHINE_SIZE];
+
+static volatile sig_atomic_t told_to_end;
+static int log_level = GS_LOG_INFO;
+
+static void on_signal(int number)
+{
+    told_to_end = number;
+}
+
+static void log_line(enum gs_log_level level, const void *place, const char *text)
+{
+    fprintf(stderr, "gpushim-agent: %s\n", text);
+}
+
+/* ---- Words ---------------------------------------------------------------------------------- */
+
+void agent_hex(const unsigned char *bytes, size_t size, char *ret_text)
+{
+    for (size_t i = 0; i < size; i++)
+        snprintf(ret_text + 2 * i, 3, "%02x", bytes[i]);
+}
+
+bool agent_unhex(const char *text, unsigned char *ret_bytes, size_t size)
+{
+    if (strlen(text) != 2 * size || strspn(text, "0123456789abcdef") != 2 * size)
+        return false;
+    for (size_t i = 0; i < size; i++) {
+        const char two[3] = {text[2 * i], text[2 * i + 1], 0};
+
+        ret_bytes[i] = (unsigned char)strtoul(two, NULL, 16);
+    }
+    return true;
+}
+
+void agent_key(const char *prefix, const unsigned char bytes[16], char ret_key[DIRECTORY_KEY])
+{
+    char text[HEX_SIZE(16)];
+
+    agent_hex(bytes, 16, text);
+    snprintf(ret_key, DIRECTORY_KEY, "%s%s", prefix, text);
+}
+
+/* ---- What comes ----------------------------------------------------------------------------- */
+
+static void on_event(struct agent *agent, const struct jobs_event *event)
+{
+    switch (event->kind) {
+    case JOBS_GOT:
+        if (strncmp(event->one.key, JOBS_AGENTS, strlen(JOBS_AGENTS)) == 0)
+            peers_got(agent, event);
+        else
+            opener_found(agent, event);
+        break;
+    case JOBS_ANEW:
+        peers_write_own(agent);
+        exporter_write_all(agent);
+        break;
+    case JOBS_MACHINES:
+        for (const struct jobs_entry *entry = event->entries; entry; entry = entry->next)
+            peers_learn(agent, entry->key, entry->value, entry->size);
+        break;
+    case JOBS_STATE:
+        if (event->good)
+            AGENT_LOG(agent, GS_LOG_INFO, "the directory answers");
+        else
+            AGENT_LOG(agent, GS_LOG_ERROR,
+                      "nothing is opened from other machines or handed out to them until the "
+                      "directory answers; what is open stays. %s", (const char *)event->one.value);
+        break;
+    }
+}
+
+static void on_wake(struct source *source, uint32_t events)
+{
+    struct agent *agent = (struct agent *)((char *)source - offsetof(struct agent, wake));
+    struct jobs_event *event;
+    uint64_t count;
+
+    if (read(source->fd, &count, sizeof count) < 0)
+        return;
+    while ((event = jobs_take(agent->jobs))) {
+        on_event(agent, event);
+        jobs_free(event);
+    }
+}
+
+static void on_call(struct source *source, uint32_t events)
+{
+    peers_accept((struct agent *)((char *)source - offsetof(struct agent, listener)));
+}
+
+static void run(struct agent *agent)
+{
+    while (!told_to_end) {
+        struct epoll_event events[EVENTS];
+        int count = epoll_wait(agent->epoll, events, EVENTS, LOOK_MS);
+        uint64_t now;
+
+        for (int i = 0; i < count; i++) {
+            struct source *source = events[i].data.ptr;
+
+            if (source->fd >= 0)
+                source->ready(source, events[i].events);
+        }
+        now = gs_now_ns(); /* behind all that has just come */
+        links_look(&agent->links, now);
+        broker_look(agent, now);
+        peers_look(agent, now);
+        opener_look(agent, now);
+        exporter_look(agent, now);
+        holders_look(agent, now);
+    }
+}
+
+/* ---- Options -------------------------------------------------------------------------------- */
+
+static const char usage[] =
+    "usage: gpushim-agent --directory PLACE --listen ADDRESS[:PORT] [OPTION...]\n"
+    "Joins this machine's broker with those of other machines of an NVLink domain, so that GPU memory\n"
+    "is shared across them.\n"
+    "  --directory PLACE       URLs of etcd (https://HOST:2379,https://...), or folder:/PATH\n"
+    "  --listen ADDRESS[:PORT] where other machines' agents connect; no port: any\n"
+    "  --address ADDRESS       what they connect to, where that is another\n"
+    "  --name NAME             of this machine, for people (its host name)\n"
+    "  --prefix PREFIX         before all keys (gpushim/)\n"
+    "  --lease SECONDS         how long the directory keeps what an agent wrote that is gone (15)\n"
+    "  --etcd-ca FILE, --etcd-cert FILE, --etcd-key FILE\n"
+    "                          for TLS to etcd\n"
+    "  --etcd-user NAME, --etcd-password-file FILE\n"
+    "  --secret-file FILE      the cluster's secret: users are then compared by their numbers, which\n"
+    "                          all machines have in common; without it, by their names\n"
+    "  --machine-id HEX, --boot-id HEX\n"
+    "                          in place of this machine's (for tests)\n"
+    "  --quiet, --debug        warnings alone; everything\n"
+    "The folder of the sockets is GPUSHIM_SHARE_DIR, as the broker's is.\n";
+
+enum option_number {
+    DIRECTORY = 256, LISTEN, ADDRESS, NAME, PREFIX_OF, LEASE, CA, CERT, KEY, USER, PASSWORD, SECRET,
+    MACHINE, BOOT, QUIET, DEBUGGING, HELP, VERSION
+};
+
+static const struct option long_options[] = {
+    {"directory", required_argument, NULL, DIRECTORY}, {"listen", required_argument, NULL, LISTEN},
+    {"address", required_argument, NULL, ADDRESS}, {"name", required_argument, NULL, NAME},
+    {"prefix", required_argument, NULL, PREFIX_OF}, {"lease", required_argument, NULL, LEASE},
+    {"etcd-ca", required_argument, NULL, CA}, {"etcd-cert", required_argument, NULL, CERT},
+    {"etcd-key", required_argument, NULL, KEY}, {"etcd-user", required_argument, NULL, USER},
+    {"etcd-password-file", required_argument, NULL, PASSWORD},
+    {"secret-file", required_argument, NULL, SECRET}, {"machine-id", required_argument, NULL, MACHINE},
+    {"boot-id", required_argument, NULL, BOOT}, {"quiet", no_argument, NULL, QUIET},
+    {"debug", no_argument, NULL, DEBUGGING}, {"help", no_argument, NULL, HELP},
+    {"version", no_argument, NULL, VERSION}, {0},
+};
+
+static const char *complain(const char *what)
+{
+    fprintf(stderr, "gpushim-agent: %s\n", what);
+    return NULL;
+}
+
+/* ADDRESS, ADDRESS:PORT, [ADDRESS]:PORT. */
+static bool read_listen(struct agent_options *options, const char *text)
+{
+    static char address[LINK_ADDRESS];
+    const char *colon = strrchr(text, ':');
+    const bool bracketed = text[0] == '[', has_port = colon && (bracketed ? colon[-1] == ']'
+                                                               : strchr(text, ':') == colon);
+    size_t length = has_port ? (size_t)(colon - text) : strlen(text);
+    char *end = NULL;
+    unsigned long port = has_port ? strtoul(colon + 1, &end, 10) : 0;
+
+    if (bracketed) {
+        text++;
+        length -= 2;
+    }
+    if (length == 0 || length >= sizeof address || port > 65535 || (has_port && (*end || end == colon + 1)))
+        return false;
+    memcpy(address, text, length);
+    address[length] = 0;
+    options->listen = address;
+    options->port = (unsigned)port;
+    return true;
+}
+
+/* -1: go on; else the exit status. */
+static int read_options(int argc, char **argv, struct agent_options *options)
+{
+    struct directory_options *directory = &options->directory;
+    int option;
+
+    while ((option = getopt_long(argc, argv, "", long_options, NULL)) >= 0) {
+        switch (option) {
+        case DIRECTORY: directory->place = optarg; break;
+        case LISTEN:
+            if (!read_listen(options, optarg))
+                return complain("--listen wants ADDRESS or ADDRESS:PORT, in numbers"), 2;
+            break;
+        case ADDRESS: options->address = optarg; break;
+        case NAME: options->name = optarg; break;
+        case PREFIX_OF: directory->prefix = optarg; break;
+        case LEASE: directory->lease_s = (unsigned)strtoul(optarg, NULL, 10); break;
+        case CA: directory->ca = optarg; break;
+        case CERT: directory->cert = optarg; break;
+        case KEY: directory->key = optarg; break;
+        case USER: directory->user = optarg; break;
+        case PASSWORD: directory->password_file = optarg; break;
+        case SECRET: options->secret_file = optarg; break;
+        case MACHINE: options->machine_id = optarg; break;
+        case BOOT: options->boot_id = optarg; break;
+        case QUIET: log_level = GS_LOG_WARNING; break;
+        case DEBUGGING: log_level = GS_LOG_DEBUG; break;
+        case HELP: return fputs(usage, stdout) < 0;
+        case VERSION: return printf("gpushim-agent %s\n", GS_VERSION) < 0;
+        default: return fputs(usage, stderr), 2;
+        }
+    }
+    if (optind != argc || !directory->place || !options->listen)
+        return fputs(usage, stderr), 2;
+    if (directory->lease_s < 3 || directory->lease_s > 3600)
+        return complain("--lease wants a number of seconds from 3 to 3600"), 2;
+    if (strlen(directory->prefix) > 60 || strlen(directory->prefix) == 0)
+        return complain("--prefix wants 1 to 60 characters"), 2;
+    if (!options->address)
+        options->address = options->listen;
+    if (strcmp(options->address, "0.0.0.0") == 0 || strcmp(options->address, "::") == 0)
+        return complain("give --address: others cannot connect to all addresses"), 2;
+    return -1;
+}
+
+/* ---- Starting ------------------------------------------------------------------------------- */
+
+static bool read_share(struct gs_share_options *ret_options)
+{
+    static struct gs_config config;
+    const struct gs_config_sources sources = {.environment = environ,
+                                              .system_files = gs_config_system_files};
+
+    gs_config_load(&config, &sources, NULL, NULL);
+    *ret_options = (struct gs_share_options){.enable = true,
+                                             .listen_fd = -1,
+                                             .settle_ns = config.share.settle,
+                                             .timeout_ns = config.share.timeout};
+    for (size_t i = 0; i < config.share.uids.count; i++)
+        ret_options->uids[ret_options->uid_count++] = (uid_t)config.share.uids.ids[i];
+    if (strlen(config.share.dir.text) >= sizeof ret_options->dir)
+        return complain("share.dir is too long for a socket; choose a shorter path") != NULL;
+    memcpy(ret_options->dir, config.share.dir.text, strlen(config.share.dir.text) + 1);
+    return true;
+}
+
+/* This machine's id and its boot's, as others see them: the machine's own is nobody's to know (see
+ * machine-id(5)), and each user has an agent of his own. */
+static bool find_ids(struct agent *agent)
+{
+    const struct agent_options *options = &agent->options;
+    unsigned char id[GS_MACHINE_ID_SIZE + sizeof(uint32_t)], hash[32];
+    const uint32_t uid = geteuid();
+    char boot[GS_BOOT_SIZE];
+
+    if (options->machine_id ? !agent_unhex(options->machine_id, id, GS_MACHINE_ID_SIZE)
+                            : !gs_machine_id(id))
+        return complain("this machine has no id: /etc/machine-id, 32 hex digits") != NULL;
+    memcpy(id + GS_MACHINE_ID_SIZE, &uid, sizeof uid);
+    seal_hash("gpushim-agent", 13, "gpushim machine", id, sizeof id, hash);
+    memcpy(agent->machine, hash, GS_MACHINE_SIZE);
+    gs_boot_id(boot);
+    if (!agent_unhex(options->boot_id ? options->boot_id : boot, agent->boot, GS_BOOT_BYTES))
+        return complain("the kernel's boot has no id that can be read") != NULL;
+    return true;
+}
+
+static bool read_secret(struct agent *agent)
+{
+    char text[4096];
+    size_t got;
+    FILE *file;
+
+    if (!agent->options.secret_file)
+        return true;
+    file = fopen(agent->options.secret_file, "re");
+    got = file ? fread(text, 1, sizeof text, file) : 0;
+    if (file)
+        fclose(file);
+    while (got > 0 && (text[got - 1] == '\n' || text[got - 1] == '\r'))
+        got--;
+    if (got < 16)
+        return complain("the secret's file cannot be read, or has less than 16 characters") != NULL;
+    seal_hash(text, got, "gpushim cluster's secret", "", 0, agent->secret);
+    agent->has_secret = true;
+    return true;
+}
+
+static bool start(struct agent *agent)
+{
+    char reason[DIRECTORY_REASON + GS_REASON_SIZE] = "out of memory";
+    struct rlimit files;
+    int folder;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    if (curl_global_init(CURL_GLOBAL_DEFAULT) != 0 || !read_secret(agent))
+        return false;
+    agent->epoll = epoll_create1(EPOLL_CLOEXEC);
+    agent->wake = (struct source){.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), .ready = on_wake};
+    folder = gs_directory_open(agent->share, true, reason);
+    if (folder < 0 || !leases_open(&agent->leases, folder, agent->boot, reason) ||
+        !links_start(&agent->links, agent->epoll, reason) ||
+        (agent->listener.fd = link_listen(agent->options.listen, &agent->options.port, reason)) < 0)
+        return complain(reason) != NULL;
+    agent->listener.ready = on_call;
+    agent->knows = agent->leases.known;
+    peers_start(agent);
+    holders_restore(agent);
+    if (!loop_add(agent->epoll, &agent->wake, EPOLLIN) ||
+        !loop_add(agent->epoll, &agent->listener, EPOLLIN))
+        return complain("the kernel has no room to wait") != NULL;
+    agent->jobs = jobs_start(&agent->options.directory, agent->wake.fd, reason);
+    return agent->jobs || complain(reason);
+}
+
+int main(int argc, char **argv)
+{
+    static struct agent agent = {.broker.fd = -1, .log = {.line = log_line, .level = &log_level}};
+    static struct gs_share_options share;
+    static char owner[HEX_SIZE(GS_MACHINE_SIZE)], host[GS_MACHINE_NAME_SIZE];
+    const struct sigaction act = {.sa_handler = on_signal};
+    int status;
+
+    signal(SIGPIPE, SIG_IGN);
+    sigaction(SIGTERM, &act, NULL);
+    sigaction(SIGINT, &act, NULL);
+    gethostname(host, sizeof host - 1);
+    agent.options = (struct agent_options){.name = host,
+                                           .directory = {.prefix = "gpushim/", .lease_s = 15}};
+    status = read_options(argc, argv, &agent.options);
+    if (status >= 0)
+        return status;
+    if (!read_share(&share))
+        return 1;
+    agent.share = &share;
+    agent.options.directory.owner = owner;
+    if (!seal_start() || !find_ids(&agent))
+        return 1;
+    agent_hex(agent.machine, GS_MACHINE_SIZE, owner);
+    if (!start(&agent))
+        return 1;
+    AGENT_LOG(&agent, GS_LOG_INFO, "machine %s (%s), at %s port %u", agent.options.name, owner,
+              agent.options.address, agent.options.port);
+    run(&agent);
+    jobs_end(agent.jobs);
+    AGENT_LOG(&agent, GS_LOG_INFO, "ended; what is open stays, and waits for the next agent");
+    _exit(0); /* a thread may still be in the directory */
+}

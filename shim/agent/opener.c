@@ -1,0 +1,328 @@
+/*
+ * What processes here open of other machines (agent.h). An open looks the export up, finds its machine,
+ * asks that machine's agent, and answers the broker; each step is done as an answer comes, and all of
+ * them are over after AGENT_OPEN_NS, by opener_look, with a refusal that the process sees as the driver's
+ * error for a handle of memory that cannot be reached.
+ */
+#include "shim/agent/agent.h"
+
+#include <grp.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <jansson.h>
+#include <sodium.h>
+
+static void refuse(struct agent *agent, struct open *open, uint32_t reason, uint32_t driver_error)
+{
+    union gs_wire_message answer;
+
+    gs_wire_start(&answer, GS_WIRE_REFUSE, open->request);
+    answer.refuse.reason = reason;
+    answer.refuse.driver_error = driver_error;
+    broker_send(agent, &answer);
+    HASH_DEL(agent->opens, open);
+    free(open);
+}
+
+/* ---- Looking it up -------------------------------------------------------------------------- */
+
+void opener_ask(struct agent *agent, const struct gs_wire_open_afar *ask)
+{
+    struct open *open, *other, model = {.lease = ask->lease,
+                                        .request = ask->head.request,
+                                        .holder = ask->holder,
+                                        .since_ns = gs_now_ns(),
+                                        .uid = ask->uid,
+                                        .gid = ask->gid};
+    char key[DIRECTORY_KEY];
+
+    HASH_FIND(hh, agent->opens, &ask->lease, sizeof ask->lease, other);
+    open = ask->lease && !other && !leases_find(&agent->leases, agent_nobody, ask->lease)
+               ? malloc(sizeof *open)
+               : NULL;
+    if (!open) {
+        struct open *refused = malloc(sizeof *refused);
+
+        if (!refused)
+            return; /* the broker's processes do not wait for ever */
+        *refused = model;
+        refused->lease = UINT64_MAX - refused->request; /* in nobody's way until it is refused */
+        HASH_ADD(hh, agent->opens, lease, sizeof refused->lease, refused);
+        refuse(agent, refused, GS_REFUSED_MESSAGE, 0);
+        return;
+    }
+    *open = model;
+    HASH_ADD(hh, agent->opens, lease, sizeof open->lease, open);
+    if (gs_ipc_handle_read(ask->ipc_handle, &open->handle) != GS_OK) {
+        refuse(agent, open, GS_REFUSED_HANDLE, 0);
+        return;
+    }
+    if (!jobs_is_good(agent->jobs)) {
+        refuse(agent, open, GS_REFUSED_DIRECTORY, 0);
+        return;
+    }
+    seal_id(&open->handle, open->id);
+    agent_key(JOBS_EXPORTS, open->id, key);
+    jobs_ask(agent->jobs, key);
+}
+
+/* What the directory has of an export: whose it is, and the seal. */
+static bool read_export(struct open *open, const struct jobs_entry *entry,
+                        unsigned char ret_machine[GS_MACHINE_SIZE])
+{
+    json_t *value = json_loadb((const char *)entry->value, entry->size, 0, NULL);
+    const char *machine = json_string_value(json_object_get(value, "machine"));
+    const char *text = json_string_value(json_object_get(value, "sealed"));
+    unsigned char sealed[SEALED_SIZE];
+    size_t size = 0;
+    bool good = machine && text && agent_unhex(machine, ret_machine, GS_MACHINE_SIZE) &&
+                sodium_base642bin(sealed, sizeof sealed, text, strlen(text), NULL, &size, NULL,
+                                  sodium_base64_VARIANT_ORIGINAL) == 0 &&
+                unseal(&open->handle, sealed, size, &open->sealed);
+
+    json_decref(value);
+    return good && open->sealed.size == open->handle.size &&
+           open->sealed.offset < open->sealed.chunk_size &&
+           open->sealed.size <= open->sealed.chunk_size - open->sealed.offset;
+}
+
+static void name_of(struct agent *agent, const struct open *open, char ret_user[TALK_NAME],
+                    char ret_group[TALK_NAME])
+{
+    const struct passwd *user = getpwuid(open->uid);
+    const struct group *group;
+
+    snprintf(ret_user, TALK_NAME, "%s", user ? user->pw_name : "");
+    group = getgrgid(open->gid);
+    snprintf(ret_group, TALK_NAME, "%s", group ? group->gr_name : "");
+}
+
+static void take(struct agent *agent, struct open *open)
+{
+    union talk take;
+
+    talk_start(&take, TALK_TAKE);
+    memcpy(take.take.id, open->id, SEAL_ID);
+    seal_proof(&open->handle, agent->machine, open->peer->machine, open->lease, take.take.proof);
+    take.take.lease = open->lease;
+    take.take.uid = open->uid;
+    take.take.gid = open->gid;
+    name_of(agent, open, take.take.user, take.take.group);
+    open->state = OPEN_ASKED;
+    open->peer->asked = true;
+    leases_note(&agent->leases, LEASES_ASKED, open->peer->machine, agent_nobody);
+    link_send(&agent->links, open->peer->out, &take);
+}
+
+static void go_on(struct agent *agent, struct open *open, const struct jobs_event *event)
+{
+    unsigned char machine[GS_MACHINE_SIZE];
+    struct peer *peer;
+
+    if (event->found == DIRECTORY_FAILED)
+        AGENT_LOG(agent, GS_LOG_WARNING, "an open fails: %s", (const char *)event->one.value);
+    if (event->found != DIRECTORY_FOUND) {
+        refuse(agent, open, event->found == DIRECTORY_NONE ? GS_REFUSED_HANDLE : GS_REFUSED_DIRECTORY, 0);
+        return;
+    }
+    if (!read_export(open, &event->one, machine) ||
+        memcmp(machine, agent->machine, GS_MACHINE_SIZE) == 0) {
+        refuse(agent, open, GS_REFUSED_HANDLE, 0);
+        return;
+    }
+    peer = peers_find(agent, machine, true);
+    if (!peer) {
+        refuse(agent, open, GS_REFUSED_MACHINE, 0);
+        return;
+    }
+    open->peer = peer;
+    open->state = OPEN_CONNECTS;
+    if (peer->out && peer->out->is_ready)
+        take(agent, open);
+    else
+        peers_want(agent, peer);
+}
+
+void opener_found(struct agent *agent, const struct jobs_event *event)
+{
+    struct open *open, *next;
+
+    HASH_ITER(hh, agent->opens, open, next) {
+        char key[DIRECTORY_KEY];
+
+        agent_key(JOBS_EXPORTS, open->id, key);
+        if (open->state == OPEN_LOOKS_UP && strcmp(key, event->one.key) == 0)
+            go_on(agent, open, event);
+    }
+}
+
+/* ---- The other machine's agent -------------------------------------------------------------- */
+
+/* First all that we have there, then what waits. */
+void opener_link_up(struct agent *agent, struct peer *peer)
+{
+    struct lease *lease, *next;
+    struct open *open, *next_open;
+    union talk message;
+
+    HASH_ITER(hh, agent->leases.all, lease, next) {
+        if (memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) != 0 ||
+            (memcmp(lease->exporter, peer->machine, GS_MACHINE_SIZE) != 0 &&
+             memcmp(lease->exporter, agent_nobody, GS_MACHINE_SIZE) != 0))
+            continue;
+        talk_start(&message, TALK_KEPT);
+        memcpy(message.kept.instance, lease->block.instance, GS_INSTANCE_SIZE);
+        message.kept.block_id = lease->block.block_id;
+        message.kept.lease = lease->key.lease;
+        link_send(&agent->links, peer->out, &message);
+    }
+    talk_start(&message, TALK_LISTED);
+    link_send(&agent->links, peer->out, &message);
+    HASH_ITER(hh, agent->opens, open, next_open) {
+        if (open->state == OPEN_CONNECTS && open->peer == peer && peer->out && !peer->out->is_dead)
+            take(agent, open);
+    }
+}
+
+/* What was asked for may have been given: the next list does not have it. */
+void opener_link_down(struct agent *agent, struct peer *peer, const char *why)
+{
+    struct open *open, *next;
+
+    HASH_ITER(hh, agent->opens, open, next) {
+        if (open->state != OPEN_LOOKS_UP && open->peer == peer)
+            refuse(agent, open, GS_REFUSED_MACHINE, 0);
+    }
+}
+
+/* Says that it is over, where that can be heard; else the next list does. */
+static void say_ended(struct agent *agent, struct peer *peer, uint64_t lease)
+{
+    union talk ended;
+
+    if (!peer || !peer->out || !peer->out->is_ready)
+        return;
+    talk_start(&ended, TALK_ENDED);
+    ended.ended.lease = lease;
+    link_send(&agent->links, peer->out, &ended);
+}
+
+static void on_taken(struct agent *agent, struct open *open, const struct talk_taken *taken)
+{
+    struct lease model = {.key.lease = open->lease, .block.block_id = open->handle.block_id,
+                          .named = true};
+    const struct lease_held held = holders_find(agent, open->holder);
+    struct lease *lease;
+    union gs_wire_message answer;
+
+    memcpy(model.block.instance, open->handle.instance, GS_INSTANCE_SIZE);
+    memcpy(model.exporter, open->peer->machine, GS_MACHINE_SIZE);
+    lease = leases_add(&agent->leases, &model);
+    if (!lease) {
+        say_ended(agent, open->peer, open->lease);
+        refuse(agent, open, GS_REFUSED_MACHINE, 0);
+        return;
+    }
+    leases_hold(&agent->leases, lease, &held);
+    gs_wire_start(&answer, GS_WIRE_OPENED_AFAR, open->request);
+    answer.opened_afar.lease = open->lease;
+    answer.opened_afar.chunk_size = open->sealed.chunk_size;
+    answer.opened_afar.offset = open->sealed.offset;
+    memcpy(answer.opened_afar.uuid, open->sealed.uuid, sizeof answer.opened_afar.uuid);
+    memcpy(answer.opened_afar.fabric, open->sealed.fabric, GS_FABRIC_SIZE);
+    answer.opened_afar.read_only = open->sealed.read_only || taken->read_only;
+    broker_send(agent, &answer);
+    HASH_DEL(agent->opens, open);
+    free(open);
+}
+
+static void on_recall(struct agent *agent, struct peer *peer, const struct talk_recall *recall)
+{
+    const struct lease_group *group = leases_of_block(&agent->leases, recall->instance, recall->block_id);
+    const struct lease *lease = group ? group->leases : NULL;
+    union gs_wire_message message;
+
+    while (lease && (memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) != 0 ||
+                     memcmp(lease->exporter, peer->machine, GS_MACHINE_SIZE) != 0))
+        lease = lease->next;
+    if (!lease)
+        return;
+    gs_wire_start(&message, GS_WIRE_RECALL_AFAR, 0);
+    memcpy(message.block_afar.instance, recall->instance, GS_INSTANCE_SIZE);
+    message.block_afar.block_id = recall->block_id;
+    broker_send(agent, &message);
+}
+
+void opener_message(struct agent *agent, struct peer *peer, const union talk *message)
+{
+    const uint64_t number = message->head.type == TALK_TAKEN ? message->taken.lease
+                                                              : message->refused.lease;
+    struct open *open = NULL;
+
+    if (message->head.type == TALK_RECALL) {
+        on_recall(agent, peer, &message->recall);
+        return;
+    }
+    if (message->head.type != TALK_TAKEN && message->head.type != TALK_REFUSED) {
+        link_fail(&agent->links, peer->out, "it says what is not its to say");
+        return;
+    }
+    HASH_FIND(hh, agent->opens, &number, sizeof number, open);
+    if (!open || open->state != OPEN_ASKED || open->peer != peer)
+        return; /* it came too late, and that it is over was said */
+    if (message->head.type == TALK_TAKEN)
+        on_taken(agent, open, &message->taken);
+    else
+        refuse(agent, open, message->refused.reason, message->refused.driver_error);
+}
+
+/* ---- The end -------------------------------------------------------------------------------- */
+
+void opener_end(struct agent *agent, struct lease *lease)
+{
+    say_ended(agent, peers_find(agent, lease->exporter, false), lease->key.lease);
+    leases_end(&agent->leases, lease);
+}
+
+static void cancel(struct agent *agent, struct open *open)
+{
+    if (open->state == OPEN_ASKED)
+        say_ended(agent, open->peer, open->lease);
+    HASH_DEL(agent->opens, open);
+    free(open);
+}
+
+void opener_ended(struct agent *agent, uint64_t number)
+{
+    struct lease *lease = leases_find(&agent->leases, agent_nobody, number);
+    struct open *open;
+
+    HASH_FIND(hh, agent->opens, &number, sizeof number, open);
+    if (lease)
+        opener_end(agent, lease);
+    else if (open)
+        cancel(agent, open);
+}
+
+void opener_broker_gone(struct agent *agent)
+{
+    struct open *open, *next;
+
+    HASH_ITER(hh, agent->opens, open, next)
+        cancel(agent, open);
+}
+
+void opener_look(struct agent *agent, uint64_t now_ns)
+{
+    struct open *open, *next;
+
+    HASH_ITER(hh, agent->opens, open, next) {
+        if (now_ns - open->since_ns < AGENT_OPEN_NS)
+            continue;
+        if (open->state == OPEN_ASKED)
+            say_ended(agent, open->peer, open->lease);
+        refuse(agent, open, open->state == OPEN_LOOKS_UP ? GS_REFUSED_DIRECTORY : GS_REFUSED_MACHINE, 0);
+    }
+}

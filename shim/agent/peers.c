@@ -1,0 +1,429 @@
+/*
+ * Other machines (agent.h): what the directory says of them, and the links to them. A link is made for
+ * what is opened there, and again for as long as there may be leases there; who calls here is who the
+ * directory says, or is hung up on.
+ */
+#include "shim/agent/agent.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <jansson.h>
+#include <utlist.h>
+
+#define RETRY_NS     (GS_NS_PER_S / 10)
+#define RETRY_MAX_NS (4 * GS_NS_PER_S)
+#define CALLERS_MAX  64 /* links whose other end did not yet say who it is */
+#define PEERS_MAX    65536
+
+struct caller { /* owns a link here until it is known who that is */
+    struct talk_hello hello;
+    struct agent *agent;
+    bool has_said;
+};
+
+const char *peer_name(const struct peer *peer)
+{
+    return peer->name[0] ? peer->name : "without a name";
+}
+
+struct peer *peers_find(struct agent *agent, const unsigned char machine[GS_MACHINE_SIZE], bool make)
+{
+    struct peer *peer;
+
+    HASH_FIND(hh, agent->peers, machine, GS_MACHINE_SIZE, peer);
+    if (peer || !make || HASH_COUNT(agent->peers) >= PEERS_MAX)
+        return peer;
+    peer = calloc(1, sizeof *peer);
+    if (!peer)
+        return NULL;
+    memcpy(peer->machine, machine, GS_MACHINE_SIZE);
+    peer->wait_ns = RETRY_NS;
+    peer->knows_boot = leases_noted(&agent->leases, LEASES_BOOT, machine, peer->boot);
+    HASH_ADD(hh, agent->peers, machine, GS_MACHINE_SIZE, peer);
+    return peer;
+}
+
+/* ---- The directory -------------------------------------------------------------------------- */
+
+void peers_write_own(struct agent *agent)
+{
+    char fingerprint[HEX_SIZE(LINK_FINGERPRINT)], boot[HEX_SIZE(GS_BOOT_BYTES)], key[DIRECTORY_KEY];
+    json_t *value;
+    char *text;
+
+    agent_hex(agent->links.fingerprint, LINK_FINGERPRINT, fingerprint);
+    agent_hex(agent->boot, GS_BOOT_BYTES, boot);
+    value = json_pack("{s:s, s:s, s:i, s:s, s:s}", "name", agent->options.name, "address",
+                      agent->options.address, "port", (int)agent->options.port, "fingerprint",
+                      fingerprint, "boot", boot);
+    text = value ? json_dumps(value, JSON_COMPACT) : NULL;
+    agent_key(JOBS_AGENTS, agent->machine, key);
+    if (text)
+        jobs_write(agent->jobs, key, text, strlen(text));
+    free(text);
+    json_decref(value);
+}
+
+static void note_boot(struct agent *agent, struct peer *peer, const unsigned char boot[GS_BOOT_BYTES])
+{
+    memcpy(peer->boot, boot, GS_BOOT_BYTES);
+    peer->knows_boot = true;
+    leases_note(&agent->leases, LEASES_BOOT, peer->machine, boot);
+}
+
+/* While a link says which boot it is, the directory's word may only be older. */
+static void compare_boots(struct agent *agent, struct peer *peer, const unsigned char boot[GS_BOOT_BYTES])
+{
+    static const unsigned char none[GS_BOOT_BYTES];
+
+    if (peer->in || memcmp(boot, peer->boot, GS_BOOT_BYTES) == 0 ||
+        memcmp(boot, peer->boot_before, GS_BOOT_BYTES) == 0 || memcmp(boot, none, GS_BOOT_BYTES) == 0)
+        return;
+    if (peer->knows_boot) {
+        AGENT_LOG(agent, GS_LOG_WARNING, "machine %s was started anew: what it had open is over",
+                  peer_name(peer));
+        memcpy(peer->boot_before, peer->boot, GS_BOOT_BYTES);
+        note_boot(agent, peer, boot);
+        exporter_new_boot(agent, peer);
+    }
+}
+
+void peers_learn(struct agent *agent, const char *key, const void *value, size_t size)
+{
+    unsigned char machine[GS_MACHINE_SIZE], boot[GS_BOOT_BYTES], fingerprint[LINK_FINGERPRINT];
+    json_t *all = json_loadb(value, size, 0, NULL);
+    const char *name = json_string_value(json_object_get(all, "name"));
+    const char *address = json_string_value(json_object_get(all, "address"));
+    const char *boot_text = json_string_value(json_object_get(all, "boot"));
+    const char *print = json_string_value(json_object_get(all, "fingerprint"));
+    const json_int_t port = json_integer_value(json_object_get(all, "port"));
+    struct peer *peer = NULL;
+
+    if (name && address && boot_text && print && port > 0 && port < 65536 &&
+        strlen(address) < LINK_ADDRESS &&
+        agent_unhex(key + strlen(JOBS_AGENTS), machine, sizeof machine) &&
+        agent_unhex(boot_text, boot, sizeof boot) &&
+        agent_unhex(print, fingerprint, sizeof fingerprint) &&
+        memcmp(machine, agent->machine, sizeof machine) != 0)
+        peer = peers_find(agent, machine, true);
+    if (peer) {
+        const bool is_new = !peer->is_listed ||
+                            memcmp(peer->fingerprint, fingerprint, sizeof fingerprint) != 0;
+
+        peer->is_listed = true;
+        snprintf(peer->name, sizeof peer->name, "%s", name);
+        for (char *c = peer->name; *c; c++)
+            *c = *c < ' ' || *c > '~' ? '?' : *c;
+        snprintf(peer->address, sizeof peer->address, "%s", address);
+        peer->port = (unsigned)port;
+        memcpy(peer->fingerprint, fingerprint, sizeof fingerprint);
+        if (is_new)
+            peer->retry_ns = 0;
+        compare_boots(agent, peer, boot);
+        if (agent->met_all && is_new)
+            peer->asked = true; /* nobody knows where what we have is of */
+    }
+    json_decref(all);
+}
+
+/* ---- Proving who it is ---------------------------------------------------------------------- */
+
+static void prove(struct agent *agent, struct link *link, bool by_caller,
+                  const unsigned char machine[GS_MACHINE_SIZE], unsigned char ret_proof[32])
+{
+    unsigned char all[32 + GS_MACHINE_SIZE];
+
+    memset(ret_proof, 0, 32);
+    if (!agent->has_secret || !link_binding(link, all))
+        return;
+    memcpy(all + 32, machine, GS_MACHINE_SIZE);
+    seal_hash(agent->secret, sizeof agent->secret, by_caller ? "gpushim caller" : "gpushim called", all,
+              sizeof all, ret_proof);
+}
+
+static void say_hello(struct agent *agent, struct link *link)
+{
+    union talk hello;
+
+    talk_start(&hello, TALK_HELLO);
+    memcpy(hello.hello.machine, agent->machine, GS_MACHINE_SIZE);
+    memcpy(hello.hello.boot, agent->boot, GS_BOOT_BYTES);
+    prove(agent, link, link->is_out, agent->machine, hello.hello.proof);
+    link_send(&agent->links, link, &hello);
+}
+
+/* Why the hello is not believed; NULL: it is. */
+static const char *doubt(struct agent *agent, struct link *link, const struct peer *peer,
+                         const struct talk_hello *hello)
+{
+    unsigned char proof[32];
+
+    if (!peer || !peer->is_listed)
+        return "the directory does not know its machine; see that both use one directory";
+    if (memcmp(hello->machine, peer->machine, GS_MACHINE_SIZE) != 0)
+        return "it is another machine than the directory says";
+    if (memcmp(link->fingerprint, peer->fingerprint, LINK_FINGERPRINT) != 0)
+        return "its certificate is not the one that the directory has for its machine";
+    prove(agent, link, !link->is_out, hello->machine, proof);
+    if (agent->has_secret && !gs_bytes_equal(proof, hello->proof, sizeof proof))
+        return "it does not have the cluster's secret; give both agents the same --secret-file";
+    return NULL;
+}
+
+/* ---- Links to others ------------------------------------------------------------------------ */
+
+static void out_up(struct link *link)
+{
+    struct peer *peer = link->owner;
+    struct agent *agent = peer->agent;
+    char key[DIRECTORY_KEY];
+
+    if (memcmp(link->fingerprint, peer->fingerprint, LINK_FINGERPRINT) == 0) {
+        say_hello(agent, link);
+        return;
+    }
+    agent_key(JOBS_AGENTS, peer->machine, key);
+    jobs_ask(agent->jobs, key); /* it may have been started anew */
+    link_fail(&agent->links, link, "its certificate is not the one that the directory has");
+}
+
+static void out_message(struct link *link, const union talk *message)
+{
+    struct peer *peer = link->owner;
+    struct agent *agent = peer->agent;
+    const char *why;
+
+    if (link->is_ready) {
+        opener_message(agent, peer, message);
+        return;
+    }
+    why = message->head.type == TALK_HELLO ? doubt(agent, link, peer, &message->hello)
+                                           : "it did not say who it is";
+    if (why) {
+        link_fail(&agent->links, link, why);
+        return;
+    }
+    link->is_ready = true;
+    peer->wait_ns = RETRY_NS;
+    opener_link_up(agent, peer);
+}
+
+static void out_down(struct link *link, const char *why)
+{
+    struct peer *peer = link->owner;
+    struct agent *agent = peer->agent;
+
+    if (peer->out == link)
+        peer->out = NULL;
+    AGENT_LOG(agent, peer->wait_ns == RETRY_NS ? GS_LOG_WARNING : GS_LOG_DEBUG,
+              "machine %s (%s): %s; what is open there stays", peer_name(peer), link->peer, why);
+    peer->retry_ns = gs_now_ns() + peer->wait_ns;
+    peer->wait_ns = peer->wait_ns * 2 < RETRY_MAX_NS ? peer->wait_ns * 2 : RETRY_MAX_NS;
+    opener_link_down(agent, peer, why);
+}
+
+void peers_want(struct agent *agent, struct peer *peer)
+{
+    static const struct link_events events = {.up = out_up, .message = out_message, .down = out_down};
+    char reason[LINK_REASON], key[DIRECTORY_KEY];
+
+    if (peer->out)
+        return;
+    peer->agent = agent;
+    if (!peer->is_listed) {
+        agent_key(JOBS_AGENTS, peer->machine, key);
+        jobs_ask(agent->jobs, key);
+        peer->retry_ns = gs_now_ns() + peer->wait_ns;
+        return;
+    }
+    peer->out = link_connect(&agent->links, peer->address, peer->port, &events, peer, reason);
+    if (peer->out)
+        return;
+    AGENT_LOG(agent, GS_LOG_WARNING, "machine %s: %s", peer_name(peer), reason);
+    peer->retry_ns = gs_now_ns() + RETRY_MAX_NS;
+    opener_link_down(agent, peer, reason);
+}
+
+static bool is_wanted(const struct agent *agent, const struct peer *peer)
+{
+    struct open *open, *next;
+
+    if (peer->asked)
+        return true;
+    HASH_ITER(hh, agent->opens, open, next) {
+        if (open->state == OPEN_CONNECTS && open->peer == peer)
+            return true;
+    }
+    return false;
+}
+
+void peers_look(struct agent *agent, uint64_t now_ns)
+{
+    struct peer *peer, *next;
+
+    HASH_ITER(hh, agent->peers, peer, next) {
+        if (!peer->out && now_ns >= peer->retry_ns && is_wanted(agent, peer))
+            peers_want(agent, peer);
+    }
+}
+
+static void want_asked(void *arg, const unsigned char machine[GS_MACHINE_SIZE])
+{
+    struct peer *peer = peers_find(arg, machine, true);
+
+    if (peer)
+        peer->asked = true;
+}
+
+static void know_machine(void *arg, const unsigned char machine[GS_MACHINE_SIZE])
+{
+    peers_find(arg, machine, true);
+}
+
+void peers_start(struct agent *agent)
+{
+    leases_each_note(&agent->leases, LEASES_ASKED, want_asked, agent);
+    leases_each_note(&agent->leases, LEASES_BOOT, know_machine, agent);
+}
+
+/* ---- Links from others ---------------------------------------------------------------------- */
+
+static void in_up(struct link *link)
+{
+}
+
+static void welcome(struct agent *agent, struct link *link, struct peer *peer)
+{
+    struct caller *caller = link->owner;
+    union talk hello = {.hello = caller->hello};
+    struct link *old = peer->in;
+
+    if (old) {
+        link_close(&agent->links, old);
+        peer->in = NULL;
+        exporter_link_down(agent, peer);
+    }
+    if (peer->knows_boot && memcmp(peer->boot, caller->hello.boot, GS_BOOT_BYTES) != 0) {
+        memcpy(peer->boot_before, peer->boot, GS_BOOT_BYTES);
+        note_boot(agent, peer, caller->hello.boot);
+        exporter_new_boot(agent, peer);
+    }
+    note_boot(agent, peer, caller->hello.boot);
+    free(caller);
+    link->owner = peer;
+    link->is_ready = true;
+    peer->agent = agent;
+    peer->in = link;
+    say_hello(agent, link);
+    exporter_message(agent, peer, &hello);
+}
+
+static void in_message(struct link *link, const union talk *message)
+{
+    struct caller *caller = link->owner;
+    struct agent *agent;
+    struct peer *peer;
+    char key[DIRECTORY_KEY];
+
+    if (link->is_ready) {
+        peer = link->owner;
+        if (message->head.type == TALK_HELLO)
+            link_fail(&peer->agent->links, link, "it says twice who it is");
+        else
+            exporter_message(peer->agent, peer, message);
+        return;
+    }
+    agent = caller->agent;
+    if (message->head.type != TALK_HELLO || caller->has_said) {
+        link_fail(&agent->links, link, "it did not say who it is");
+        return;
+    }
+    caller->hello = message->hello;
+    caller->has_said = true;
+    peer = peers_find(agent, message->hello.machine, false);
+    if (!doubt(agent, link, peer, &message->hello)) {
+        welcome(agent, link, peer);
+        return;
+    }
+    link->is_held = true; /* until the directory has said, or LINK_BEGIN_S are over */
+    agent_key(JOBS_AGENTS, message->hello.machine, key);
+    jobs_ask(agent->jobs, key);
+}
+
+static void in_down(struct link *link, const char *why)
+{
+    struct caller *caller = link->owner;
+    struct peer *peer = link->owner;
+
+    if (!link->is_ready) {
+        AGENT_LOG(caller->agent, GS_LOG_WARNING, "who called from %s is not let in: %s", link->peer, why);
+        free(caller);
+        return;
+    }
+    AGENT_LOG(peer->agent, GS_LOG_WARNING, "machine %s (%s): %s; what it has open stays", peer_name(peer),
+              link->peer, why);
+    if (peer->in != link)
+        return;
+    peer->in = NULL;
+    exporter_link_down(peer->agent, peer);
+}
+
+void peers_got(struct agent *agent, const struct jobs_event *event)
+{
+    struct link *link, *next;
+
+    if (event->found == DIRECTORY_FOUND)
+        peers_learn(agent, event->one.key, event->one.value, event->one.size);
+    DL_FOREACH_SAFE(agent->links.all, link, next) {
+        struct caller *caller = link->owner;
+        struct peer *peer;
+        char key[DIRECTORY_KEY];
+        const char *why;
+
+        if (link->is_out || link->is_ready || !link->is_held)
+            continue;
+        agent_key(JOBS_AGENTS, caller->hello.machine, key);
+        if (strcmp(key, event->one.key) != 0)
+            continue;
+        peer = peers_find(agent, caller->hello.machine, false);
+        why = event->found == DIRECTORY_FAILED ? "the directory does not say who it is"
+                                               : doubt(agent, link, peer, &caller->hello);
+        if (why) {
+            link_fail(&agent->links, link, why);
+            continue;
+        }
+        welcome(agent, link, peer);
+        link_release(&agent->links, link);
+    }
+}
+
+void peers_accept(struct agent *agent)
+{
+    static const struct link_events events = {.up = in_up, .message = in_message, .down = in_down};
+    unsigned callers = 0;
+    struct link *link;
+    int fd;
+
+    DL_FOREACH(agent->links.all, link)
+        callers += !link->is_out && !link->is_ready;
+    while ((fd = accept4(agent->listener.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
+        struct caller *caller = callers < CALLERS_MAX ? calloc(1, sizeof *caller) : NULL;
+
+        if (!caller) { /* he comes again */
+            close(fd);
+            continue;
+        }
+        link = link_accept(&agent->links, fd, &events);
+        if (!link) {
+            free(caller);
+            continue;
+        }
+        caller->agent = agent;
+        link->owner = caller;
+        callers++;
+    }
+}

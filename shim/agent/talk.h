@@ -1,0 +1,101 @@
+/*
+ * What agents say to each other, over a link (link.h). Of a pair, each connects to the other for the
+ * memory that it opens there: so one link has an opener's agent at the one end, which made it, and an
+ * exporter's at the other, and every message is of one of the two.
+ *
+ *   opener's agent                    exporter's agent
+ *   HELLO             ----->
+ *                     <-----          HELLO              it is who the directory says
+ *   KEPT ..., LISTED  ----->                             all leases that its machine has there, always
+ *                                                        first: others of it there end
+ *   TAKE              ----->
+ *                     <-----          TAKEN, or REFUSED
+ *   ENDED             ----->                             a lease is over; no answer. Where it is lost with
+ *                                                        the link, the next list says so
+ *                     <-----          RECALL             the block is freed; said again after each list
+ *
+ * Messages are these structs as they are, little-endian and without padding, as all machines with such
+ * GPUs have them. Each has its type's size. What does not fit ends the link.
+ */
+#ifndef GS_SHIM_AGENT_TALK_H
+#define GS_SHIM_AGENT_TALK_H
+
+#include "shim/agent/seal.h"
+
+#define TALK_VERSION 1
+#define TALK_NAME    64 /* of a user or a group, with a zero behind it */
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "as other machines'");
+
+enum talk_type {
+    TALK_HELLO = 1,
+    TALK_KEPT,
+    TALK_LISTED,
+    TALK_TAKE,
+    TALK_TAKEN,
+    TALK_REFUSED,
+    TALK_ENDED,
+    TALK_RECALL,
+    TALK_TYPES
+};
+
+struct talk_head {
+    uint16_t version, type;
+    uint32_t size; /* of the whole message */
+};
+
+struct talk_hello {
+    struct talk_head head;
+    unsigned char machine[GS_MACHINE_SIZE], boot[GS_BOOT_BYTES];
+    unsigned char proof[32]; /* of the cluster's secret, on this link; zeros: there is none */
+};
+
+struct talk_kept {
+    struct talk_head head;
+    unsigned char instance[GS_INSTANCE_SIZE];
+    uint64_t block_id, lease;
+};
+
+struct talk_take {
+    struct talk_head head;
+    unsigned char id[SEAL_ID], proof[SEAL_PROOF];
+    uint64_t lease;
+    uint32_t uid, gid;                      /* there; they count with a common secret alone */
+    char user[TALK_NAME], group[TALK_NAME]; /* else these do */
+};
+
+struct talk_taken {
+    struct talk_head head;
+    uint64_t lease;
+    uint32_t read_only, zero;
+};
+
+struct talk_refused {
+    struct talk_head head;
+    uint64_t lease;
+    uint32_t reason, driver_error; /* as GS_WIRE_REFUSE has them */
+};
+
+struct talk_ended {
+    struct talk_head head;
+    uint64_t lease;
+};
+
+struct talk_recall {
+    struct talk_head head;
+    unsigned char instance[GS_INSTANCE_SIZE];
+    uint64_t block_id;
+};
+
+union talk {
+    struct talk_head head;
+    struct talk_hello hello;
+    struct talk_kept kept;
+    struct talk_take take;
+    struct talk_taken taken;
+    struct talk_refused refused;
+    struct talk_ended ended;
+    struct talk_recall recall;
+};
+
+#endif

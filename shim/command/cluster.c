@@ -1,0 +1,232 @@
+/*
+ * gpushim cluster: what brokers have to do with other machines (core/share/afar.h): their agents, what
+ * may be opened afar, what is, and which machines have leases. And `gpushim cluster forget MACHINE`, by
+ * which an operator says that a machine is gone for good.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/share/directory.h"
+#include "shim/command/ask.h"
+#include "shim/command/command.h"
+#include "shim/command/json.h"
+
+struct cluster {
+    const struct gs_share_options *options;
+    const char *forget; /* a machine; NULL: tells */
+    struct json *json;
+    unsigned brokers, machines, leases; /* and what was forgotten */
+    bool failed;
+};
+
+static const char *state_text(uint32_t state)
+{
+    return state == GS_MACHINE_LISTED   ? "there"
+           : state == GS_MACHINE_LOST ? "lost"
+           : state == GS_MACHINE_LISTING ? "comes back"
+                                         : "not heard of";
+}
+
+static void id_text(const unsigned char *id, char ret_text[2 * GS_MACHINE_SIZE + 1])
+{
+    for (unsigned i = 0; i < GS_MACHINE_SIZE; i++)
+        snprintf(ret_text + 2 * i, 3, "%02x", id[i]);
+}
+
+/* What one message says of all, and of the machine that was asked for. */
+static void print_broker(const struct gs_wire_told_afar *told, long pid)
+{
+    printf("broker pid %ld: ", pid);
+    if (told->has_agent)
+        printf("agent pid %u", told->agent_pid);
+    else
+        printf("no agent");
+    printf("; %llu blocks may be opened afar; %llu of other machines, %llu KiB, are open here; %u "
+           "machines have something of it\n",
+           (unsigned long long)told->shared, (unsigned long long)told->opened,
+           (unsigned long long)(told->opened_bytes + 1023) / 1024, told->machines);
+}
+
+static void print_machine(const struct gs_wire_told_afar *told, const char *id)
+{
+    printf("  machine %s (%s), %s: %llu leases, %llu KiB, the oldest for %llu s; of freed blocks "
+           "%llu, %llu KiB\n",
+           told->name[0] ? told->name : "without a name", id, state_text(told->state),
+           (unsigned long long)told->leases, (unsigned long long)(told->bytes + 1023) / 1024,
+           (unsigned long long)(told->age_ns / GS_NS_PER_S), (unsigned long long)told->limbo,
+           (unsigned long long)(told->limbo_bytes + 1023) / 1024);
+}
+
+static void write_broker(struct json *json, const struct gs_wire_told_afar *told, long pid)
+{
+    json_open(json, NULL, '{');
+    json_number(json, "pid", (uint64_t)pid);
+    json_number(json, "agent_pid", told->has_agent ? told->agent_pid : 0);
+    json_bool(json, "has_agent", told->has_agent != 0);
+    json_number(json, "shared_blocks", told->shared);
+    json_number(json, "opened_blocks", told->opened);
+    json_number(json, "opened_bytes", told->opened_bytes);
+    json_open(json, "machines", '[');
+}
+
+static void write_machine(struct json *json, const struct gs_wire_told_afar *told, const char *id)
+{
+    json_open(json, NULL, '{');
+    json_text(json, "id", id);
+    json_text(json, "name", told->name);
+    json_text(json, "state", state_text(told->state));
+    json_number(json, "leases", told->leases);
+    json_number(json, "bytes", told->bytes);
+    json_number(json, "freed_leases", told->limbo);
+    json_number(json, "freed_bytes", told->limbo_bytes);
+    json_thousandths(json, "age_seconds", told->age_ns / 1000000);
+    json_close(json, '}');
+}
+
+static int ask_afar(int fd, uint32_t index, union gs_wire_message *ret_answer)
+{
+    union gs_wire_message message;
+    int error;
+
+    gs_wire_start(&message, GS_WIRE_ASK_AFAR, index + 1);
+    message.ask_afar.index = index;
+    error = ask_for(fd, &message, GS_WIRE_TOLD_AFAR, ret_answer);
+    if (!error && ret_answer->head.type != GS_WIRE_TOLD_AFAR)
+        return -ENOMSG;
+    ret_answer->told_afar.name[GS_MACHINE_NAME_SIZE - 1] = 0;
+    for (char *c = ret_answer->told_afar.name; *c; c++)
+        if (*c < ' ' || *c > '~')
+            *c = '?';
+    return error;
+}
+
+static int tell(struct cluster *cluster, int fd, union gs_wire_message *ret_answer)
+{
+    const struct gs_wire_told_afar *told = &ret_answer->told_afar;
+    long pid = ask_pid_of_listener(fd);
+    char id[2 * GS_MACHINE_SIZE + 1];
+    uint32_t machines = 0;
+    int error;
+
+    for (uint32_t i = 0; i == 0 || i < machines; i++) {
+        error = ask_afar(fd, i, ret_answer);
+        if (error)
+            break;
+        if (i == 0)
+            cluster->json ? write_broker(cluster->json, told, pid) : print_broker(told, pid);
+        machines = told->machines;
+        id_text(told->machine, id);
+        if (i < machines)
+            cluster->json ? write_machine(cluster->json, told, id) : print_machine(told, id);
+    }
+    if (cluster->json && (!error || machines)) {
+        json_close(cluster->json, ']');
+        json_close(cluster->json, '}');
+    }
+    return error;
+}
+
+static int forget(struct cluster *cluster, int fd, union gs_wire_message *ret_answer)
+{
+    union gs_wire_message message;
+    int error;
+
+    gs_wire_start(&message, GS_WIRE_FORGET_AFAR, 1);
+    strncpy(message.forget_afar.machine, cluster->forget, sizeof message.forget_afar.machine - 1);
+    error = ask_for(fd, &message, GS_WIRE_FORGOTTEN_AFAR, ret_answer);
+    if (error || ret_answer->head.type != GS_WIRE_FORGOTTEN_AFAR)
+        return error ? error : -ENOMSG;
+    cluster->machines += ret_answer->forgotten_afar.machines;
+    cluster->leases += ret_answer->forgotten_afar.leases;
+    return 0;
+}
+
+static int greet(int fd)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    strcpy(message.hello.name, "gpushim");
+    message.hello.pid = (uint64_t)getpid();
+    return gs_wire_send(fd, &message, -1);
+}
+
+static void look_at(void *arg, int directory, const char *name)
+{
+    struct cluster *cluster = arg;
+    union gs_wire_message answer = {.head = {0}};
+    char reason[128];
+    int fd, error;
+
+    if (!ask_is_broker(name))
+        return;
+    fd = gs_directory_connect(directory, cluster->options, name, ANSWER_NS);
+    if (fd < 0)
+        return;
+    cluster->brokers++;
+    error = greet(fd);
+    if (!error)
+        error = cluster->forget ? forget(cluster, fd, &answer) : tell(cluster, fd, &answer);
+    if (error) {
+        cluster->failed = true;
+        ask_order_silence(reason, sizeof reason, error == -ENOMSG ? 0 : error, &answer);
+        command_complain("the broker, process %ld: %s", ask_pid_of_listener(fd), reason);
+    }
+    close(fd);
+}
+
+static int say_forgotten(const struct cluster *cluster)
+{
+    if (cluster->failed)
+        return COMMAND_WRONG;
+    if (!cluster->machines) {
+        command_complain("no broker here has anything to do with a machine '%s' (gpushim cluster lists "
+                         "them)",
+                         cluster->forget);
+        return COMMAND_WRONG;
+    }
+    return command_say("machine %s is forgotten: %u leases ended\n", cluster->forget, cluster->leases);
+}
+
+static const char usage[] =
+    "usage: gpushim cluster [--json]\n"
+    "       gpushim cluster forget MACHINE\n"
+    "What the brokers here have to do with other machines (share.reach = cluster): their agent, what may be\n"
+    "opened afar, what of other machines is open, and which machines have leases of what is here.\n"
+    "  forget      MACHINE (its name, its id, or unknown) is gone for good: what it has open is used again.\n"
+    "              One that runs on and reads would read others' data: see that it does not\n";
+
+int command_cluster(int argc, char **argv)
+{
+    struct gs_share_options options;
+    struct json json = {.file = stdout};
+    struct cluster cluster = {.options = &options};
+    char reason[GS_REASON_SIZE];
+    bool as_json;
+    unsigned folders;
+    int status;
+
+    if (!command_arguments(&argc, argv, 2, usage, &as_json, &status))
+        return status;
+    if (argc == 2 || (argc == 3 && strcmp(argv[1], "forget") != 0) || (argc == 3 && as_json))
+        return command_usage(usage);
+    if (argc == 3)
+        cluster.forget = argv[2];
+    if (!command_share_options(&options))
+        return COMMAND_WRONG;
+    cluster.json = as_json ? &json : NULL;
+    if (as_json)
+        json_open(&json, NULL, '[');
+    folders = ask_each(&options, look_at, &cluster, reason);
+    if (as_json)
+        json_close(&json, ']');
+    if (as_json && !json_end(&json))
+        return COMMAND_WRONG;
+    if (cluster.forget)
+        return say_forgotten(&cluster);
+    if (!cluster.brokers && !as_json)
+        command_complain("%s", folders ? "no broker runs here: memory stays on this machine (share.strategy)"
+                                       : reason);
+    return cluster.failed || !folders ? COMMAND_WRONG : COMMAND_WELL;
+}

@@ -1,0 +1,318 @@
+/* The table of operations, held to the same by both of its implementations: a folder, and a real etcd that
+ * the test starts, where there is one. */
+#include "shim/agent/directory.h"
+
+#include <criterion/criterion.h>
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/base/clock.h"
+#include "shim/agent/seal.h"
+#include "tests/children.h"
+#include "tests/folder.h"
+
+#define LEASE_S   3
+#define PATIENT_S 60
+
+TestSuite(agent_directory, .timeout = 120);
+
+static char place[256];
+
+static int free_port(void)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof at;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+    cr_assert(fd >= 0 && bind(fd, (struct sockaddr *)&at, size) == 0 &&
+              getsockname(fd, (struct sockaddr *)&at, &size) == 0);
+    close(fd);
+    return ntohs(at.sin_port);
+}
+
+static void start_etcd(const char *folder)
+{
+    char client[64], peer[64], data[128], cluster[80], log[128];
+    pid_t child;
+
+    if (system("command -v etcd >/dev/null 2>&1") != 0)
+        cr_skip_test("there is no etcd (Debian: etcd-server)");
+    snprintf(client, sizeof client, "http://127.0.0.1:%d", free_port());
+    snprintf(peer, sizeof peer, "http://127.0.0.1:%d", free_port());
+    snprintf(data, sizeof data, "%s/etcd", folder);
+    snprintf(log, sizeof log, "%s/log", folder);
+    snprintf(cluster, sizeof cluster, "e=%s", peer);
+    child = fork_child();
+    cr_assert(child >= 0);
+    if (child == 0) {
+        if (!freopen(log, "w", stderr) || !freopen(log, "w", stdout))
+            _exit(1);
+        execlp("etcd", "etcd", "--name", "e", "--data-dir", data, "--listen-client-urls", client,
+               "--advertise-client-urls", client, "--listen-peer-urls", peer,
+               "--initial-advertise-peer-urls", peer, "--initial-cluster", cluster, NULL);
+        _exit(1);
+    }
+    snprintf(place, sizeof place, "%s", client);
+}
+
+/* `kind` is "folder" or "etcd". */
+static void set_up(const char *kind)
+{
+    const char *folder = folder_new("directory");
+
+    cr_assert(seal_start());
+    if (strcmp(kind, "etcd") == 0)
+        start_etcd(folder);
+    else
+        snprintf(place, sizeof place, "folder:%s", folder);
+}
+
+static struct directory_options options_of(const char *owner)
+{
+    return (struct directory_options){.place = place, .prefix = "test/", .owner = owner, .lease_s = LEASE_S};
+}
+
+static struct directory *open_one(const struct directory_options *options)
+{
+    char reason[DIRECTORY_REASON] = "";
+    struct directory *directory = directory_open(options, reason);
+
+    cr_assert(directory, "%s", reason);
+    return directory;
+}
+
+#define DO(directory, operation, ...) directory_head(directory)->ops->operation(directory, __VA_ARGS__)
+
+static bool keep(struct directory *directory)
+{
+    const uint64_t end = gs_now_ns() + PATIENT_S * GS_NS_PER_S;
+    bool anew = false;
+
+    while (!DO(directory, keep, &anew)) {
+        cr_assert(gs_now_ns() < end, "%s", directory_head(directory)->reason);
+        gs_rest_ns(GS_NS_PER_MS * 20);
+    }
+    return anew;
+}
+
+static void write_one(struct directory *directory, const char *key, const char *value)
+{
+    struct directory_change change = {.value = value, .size = value ? strlen(value) : 0};
+
+    snprintf(change.key, sizeof change.key, "%s", key);
+    cr_assert(DO(directory, write, &change, 1), "%s", directory_head(directory)->reason);
+}
+
+static enum directory_found get(struct directory *directory, const char *key, char ret[DIRECTORY_VALUE + 1])
+{
+    size_t size = 0;
+    enum directory_found found = DO(directory, get, key, ret, &size);
+
+    ret[size] = 0;
+    return found;
+}
+
+static void count(void *arg, const char *key, const void *value, size_t size)
+{
+    cr_assert_eq(strncmp(key, "agents/", 7), 0);
+    ++*(unsigned *)arg;
+}
+
+static void writes_are_found_until_they_are_taken_back(const char *kind)
+{
+    struct directory_options one = options_of("one"), two = options_of("two");
+    struct directory *a, *b;
+    char value[DIRECTORY_VALUE + 1];
+    unsigned listed = 0;
+
+    set_up(kind);
+    a = open_one(&one);
+    b = open_one(&two);
+    cr_assert(keep(a), "the first lease is new");
+    cr_assert_not(keep(a), "and lives on");
+    cr_assert_eq(get(b, "exports/x", value), DIRECTORY_NONE);
+    write_one(a, "exports/x", "of one");
+    write_one(a, "agents/one", "here");
+    cr_assert_eq(get(b, "exports/x", value), DIRECTORY_FOUND);
+    cr_assert_str_eq(value, "of one");
+    cr_assert(DO(b, list, "agents/", count, &listed));
+    cr_assert_eq(listed, 1);
+    write_one(a, "exports/x", NULL);
+    cr_assert_eq(get(b, "exports/x", value), DIRECTORY_NONE);
+    directory_head(a)->ops->give_up(a);
+    listed = 0;
+    cr_assert(DO(b, list, "agents/", count, &listed));
+    cr_assert_eq(listed, 0, "with the lease goes all of it");
+    directory_head(a)->ops->close(a);
+    directory_head(b)->ops->close(b);
+}
+
+Test(agent_directory, folder_writes_are_found_until_they_are_taken_back)
+{
+    writes_are_found_until_they_are_taken_back("folder");
+}
+
+Test(agent_directory, etcd_writes_are_found_until_they_are_taken_back)
+{
+    writes_are_found_until_they_are_taken_back("etcd");
+}
+
+static void what_nobody_keeps_goes_and_is_told(const char *kind)
+{
+    struct directory_options one = options_of("one"), two = options_of("two");
+    const uint64_t end = gs_now_ns() + PATIENT_S * GS_NS_PER_S;
+    struct directory *a, *b;
+    char value[DIRECTORY_VALUE + 1];
+
+    set_up(kind);
+    a = open_one(&one);
+    b = open_one(&two);
+    keep(a);
+    write_one(a, "exports/x", "of one");
+    while (get(b, "exports/x", value) == DIRECTORY_FOUND && gs_now_ns() < end)
+        gs_rest_ns(GS_NS_PER_MS * 50);
+    cr_assert_eq(get(b, "exports/x", value), DIRECTORY_NONE, "its lease is over");
+    cr_assert(keep(a), "who comes back is told that he has nothing there");
+    cr_assert_eq(get(b, "exports/x", value), DIRECTORY_NONE);
+    write_one(a, "exports/x", "again");
+    cr_assert_eq(get(b, "exports/x", value), DIRECTORY_FOUND);
+    directory_head(a)->ops->close(a);
+    directory_head(b)->ops->close(b);
+}
+
+Test(agent_directory, folder_what_nobody_keeps_goes_and_is_told)
+{
+    what_nobody_keeps_goes_and_is_told("folder");
+}
+
+Test(agent_directory, etcd_what_nobody_keeps_goes_and_is_told)
+{
+    what_nobody_keeps_goes_and_is_told("etcd");
+}
+
+/* What was written between a list and the watch after it is not missed; a quiet one waits. */
+static void watches_miss_nothing(const char *kind)
+{
+    struct directory_options one = options_of("one"), two = options_of("two");
+    struct directory *a, *b;
+    unsigned listed = 0;
+    uint64_t began;
+
+    set_up(kind);
+    a = open_one(&one);
+    b = open_one(&two);
+    keep(a);
+    cr_assert(DO(b, list, "agents/", count, &listed));
+    began = gs_now_ns();
+    cr_assert(DO(b, watch, "agents/", 2), "%s", directory_head(b)->reason);
+    cr_assert_geq(gs_now_ns() - began, GS_NS_PER_S, "nothing happened: it waits");
+    write_one(a, "agents/one", "here");
+    began = gs_now_ns();
+    cr_assert(DO(b, watch, "agents/", PATIENT_S));
+    cr_assert_lt(gs_now_ns() - began, PATIENT_S * GS_NS_PER_S / 2, "it was told");
+    cr_assert(DO(b, list, "agents/", count, &listed));
+    cr_assert_eq(listed, 1);
+    directory_head(a)->ops->close(a);
+    directory_head(b)->ops->close(b);
+}
+
+Test(agent_directory, folder_watches_miss_nothing)
+{
+    watches_miss_nothing("folder");
+}
+
+Test(agent_directory, etcd_watches_miss_nothing)
+{
+    watches_miss_nothing("etcd");
+}
+
+Test(agent_directory, a_place_that_is_none_says_what_one_is)
+{
+    struct directory_options options = {.place = "localhost:2379"};
+    char reason[DIRECTORY_REASON] = "";
+
+    cr_assert_null(directory_open(&options, reason));
+    cr_assert(strstr(reason, "folder:/PATH"), "%s", reason);
+}
+
+/* The rest of several endpoints is asked where one does not answer; where none does, that is said. */
+Test(agent_directory, endpoints_that_do_not_answer_are_passed_over)
+{
+    struct directory_options options = options_of("one");
+    struct directory *directory;
+    char good[sizeof place];
+    bool anew;
+
+    set_up("etcd");
+    memcpy(good, place, sizeof good);
+    snprintf(place, sizeof place, "http://127.0.0.1:%d,%.100s", free_port(), good);
+    directory = open_one(&options);
+    cr_assert(keep(directory));
+    directory_head(directory)->ops->close(directory);
+    snprintf(place, sizeof place, "http://127.0.0.1:%d", free_port());
+    directory = open_one(&options);
+    cr_assert_not(DO(directory, keep, &anew));
+    cr_assert(strstr(directory_head(directory)->reason, "does not answer"), "%s",
+              directory_head(directory)->reason);
+    directory_head(directory)->ops->close(directory);
+}
+
+static bool etcdctl(const char *words)
+{
+    char line[512];
+
+    snprintf(line, sizeof line, "ETCDCTL_API=3 etcdctl --endpoints %s %s >/dev/null 2>&1", place, words);
+    return system(line) == 0;
+}
+
+/* A role may write under its prefix and nowhere else; who has no password may do nothing, and is told. */
+Test(agent_directory, etcd_knows_its_users)
+{
+    struct directory_options options = options_of("one");
+    struct directory *directory;
+    struct directory_change change = {.key = "exports/x", .value = "v", .size = 1};
+    char path[300], reason[DIRECTORY_REASON];
+    FILE *file;
+    bool anew;
+
+    if (system("command -v etcdctl >/dev/null 2>&1") != 0)
+        cr_skip_test("there is no etcdctl (Debian: etcd-client)");
+    set_up("etcd");
+    directory = open_one(&options);
+    keep(directory);
+    directory_head(directory)->ops->close(directory);
+    cr_assert(etcdctl("user add root:rootword") && etcdctl("role add gpushim") &&
+              etcdctl("role grant-permission gpushim readwrite --prefix=true test/") &&
+              etcdctl("user add agent:secret") && etcdctl("user grant-role agent gpushim") &&
+              etcdctl("user grant-role root root") && etcdctl("auth enable"));
+    snprintf(path, sizeof path, "%s/password", getenv("GPUSHIM_SHARE_DIR"));
+    file = fopen(path, "we");
+    cr_assert(file && fputs("secret\n", file) > 0 && fclose(file) == 0);
+    directory = open_one(&options);
+    if (DO(directory, keep, &anew)) /* a lease may be had by all; a key not */
+        cr_assert_not(DO(directory, write, &change, 1));
+    cr_assert(strstr(directory_head(directory)->reason, "lets this agent not"), "%s",
+              directory_head(directory)->reason);
+    directory_head(directory)->ops->close(directory);
+    options.user = "agent";
+    options.password_file = path;
+    directory = open_one(&options);
+    keep(directory);
+    write_one(directory, "exports/x", "v");
+    directory_head(directory)->ops->close(directory);
+    options.prefix = "others/";
+    directory = open_one(&options);
+    keep(directory);
+    cr_assert_not(DO(directory, write, &change, 1), "beyond its prefix");
+    directory_head(directory)->ops->close(directory);
+    options.password_file = "/nowhere";
+    cr_assert_null(directory_open(&options, reason));
+    cr_assert(strstr(reason, "password"), "%s", reason);
+}

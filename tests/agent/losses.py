@@ -1,0 +1,242 @@
+"""What is lost while one machine has another's memory open: an agent, a broker, a member of the directory, the
+directory, the line between the machines, a machine. Nothing of these ends a lease by itself; what does end it
+is seen afterwards.
+"""
+import os
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(__file__))
+from machines import MIB, Program, await_that, check, cluster_of, end_with_faults
+
+FREED = 4 * MIB
+
+
+class Scene:
+    """One shares, two has it open, and it is freed."""
+
+    def __init__(self, cluster, name):
+        self.cluster, self.name = cluster, name
+        self.one, self.two = cluster.machines[:2]
+        self.a, self.b = Program(self.one), Program(self.two)
+        self.pointer = self.a.do(f'alloc({FREED}, 0x66)')
+        self.handle = self.a.do(f'share({self.pointer})')
+        self.there = self.open()
+        self.a.do(f'free({self.pointer})')
+
+    def open(self):
+        got = []
+        await_that(lambda: got.append(self.b.do(f'open_({self.handle!r})')) or isinstance(got[-1], int),
+                   f'{self.name}: it opens')
+        return got[-1]
+
+    def still(self, when):
+        others = [self.a.do(f'alloc({FREED}, 0x77)') for _ in range(2)]
+        check(self.b.do(f'read({self.there})') == '66666666', f'{self.name}: it reads on {when}')
+        check(self.one.limbo() == FREED, f'{self.name}: it is held {when}: {self.one.limbo()}')
+        for other in others:
+            self.a.do(f'free({other})')
+
+    def is_back(self, when):
+        await_that(lambda: self.one.limbo() == 0, f'{self.name}: it comes back {when}; '
+                   f'{self.one.gpushim("cluster")} {self.one.said()[-1500:]} {self.two.said()[-1500:]}')
+
+    def close(self):
+        self.b.do(f'close({self.there})')
+
+    def share_again(self, when):
+        pointer = self.a.do(f'alloc({MIB}, 0x12)')
+        handle = self.a.do(f'share({pointer})')
+        got = []
+        await_that(lambda: got.append(self.b.do(f'open_({handle!r})')) or isinstance(got[-1], int),
+                   f'{self.name}: more is shared {when}; {self.one.said()[-900:]} {self.two.said()[-900:]}')
+        self.b.do(f'close({got[-1]})')
+        self.a.do(f'free({pointer})')
+
+    def end(self):
+        self.a.end()
+        self.b.end()
+
+
+def agent_of_opener(cluster):
+    scene = Scene(cluster, 'the opener\'s agent is killed')
+    lost = scene.one.said().count('what it has open stays')
+    scene.two.kill('agent')
+    scene.one.await_word('what it has open stays', lost + 1)
+    scene.still('without the agent')
+    scene.close()
+    check(scene.one.limbo() == FREED, f'{scene.name}: what was closed meanwhile is not known to be')
+    scene.two.start_agent()
+    scene.is_back('when another agent has said that it is over')
+    scene.share_again('with the other agent')
+    scene.end()
+
+
+def agent_keeps(cluster):
+    scene = Scene(cluster, 'agents are started anew')
+    here = scene.one.said().count('is here')
+    scene.two.kill('agent')
+    scene.two.start_agent()
+    scene.one.await_word('is here', here + 1)
+    scene.still('after the opener\'s has come back')
+    scene.one.kill('agent')
+    scene.one.start_agent()
+    scene.one.await_word('is here', here + 2)
+    scene.still('after the exporter\'s has come back')
+    scene.close()
+    scene.is_back('when it is closed')
+    scene.end()
+
+
+def broker_of_opener(cluster):
+    scene = Scene(cluster, 'the opener\'s broker is killed')
+    joined = scene.two.said().count('joined the broker')
+    scene.two.kill('broker')
+    scene.two.start_broker()
+    scene.two.await_word('joined the broker', joined + 1)
+    scene.still('with another broker')
+    scene.share_again('with another broker')
+    scene.b.end()
+    scene.is_back('when the process has ended')
+    scene.a.end()
+
+
+def broker_and_agent_of_opener(cluster):
+    scene = Scene(cluster, 'the opener\'s broker and agent are killed')
+    here = scene.one.said().count('is here')
+    scene.two.kill('agent')
+    scene.two.kill('broker')
+    scene.two.start_broker()
+    scene.two.start_agent()
+    scene.one.await_word('is here', here + 1)
+    scene.still('with others in their places')
+    scene.b.end()
+    scene.is_back('when the process has ended')
+    scene.a.end()
+
+
+def broker_of_exporter(cluster):
+    scene = Scene(cluster, 'the exporter\'s broker is killed')
+    joined = scene.one.said().count('joined the broker')
+    scene.one.kill('broker')
+    scene.one.start_broker()
+    scene.one.await_word('joined the broker', joined + 1)
+    scene.still('with another broker')
+    scene.share_again('with another broker')
+    scene.close()
+    scene.is_back('when it is closed')
+    scene.end()
+
+
+def new_boot(cluster):
+    scene = Scene(cluster, 'the opener\'s machine is started anew')
+    scene.two.kill('agent')
+    scene.two.kill('broker')
+    scene.b.end()
+    check(scene.one.limbo() == FREED, f'{scene.name}: until it is back nobody knows')
+    for name in os.listdir(scene.two.share):
+        if name.startswith('agent.leases'):
+            os.unlink(os.path.join(scene.two.share, name))
+    scene.two.boot = f'{int(scene.two.boot, 16) + 0x100:032x}'
+    scene.two.start_broker()
+    scene.two.start_agent()
+    scene.is_back('when the directory has its new boot')
+    scene.a.end()
+
+
+def forgotten(cluster):
+    scene = Scene(cluster, 'a machine is forgotten')
+    scene.two.kill('agent')
+    await_that(lambda: '"lost"' in scene.one.gpushim('cluster', '--json')[1], f'{scene.name}: it is called lost: '
+               f'{scene.one.gpushim("cluster", "--json")}')
+    told = scene.one.gpushim('cluster', 'forget', 'm2')
+    check(told[0] == 0, f'{scene.name}: that is taken: {told}')
+    scene.is_back('when an operator says so')
+    scene.b.end()
+    scene.two.start_agent()
+    scene.two.await_word('joined the broker', 2)
+    scene.a.end()
+
+
+def member_of_directory(cluster):
+    if not cluster.members:
+        return
+    scene = Scene(cluster, 'a member of the directory is killed')
+    cluster.members[0].kill()
+    cluster.members[0].wait()
+    time.sleep(2 * cluster.lease_s)  # the time of leases of the directory passes; nothing is awaited
+    scene.still('without a member')
+    scene.share_again('without a member')
+    cluster.members[0] = cluster.start_member(0)
+    scene.close()
+    scene.is_back('when it is closed')
+    scene.end()
+
+
+def all_of_directory(cluster):
+    if not cluster.members:
+        return
+    scene = Scene(cluster, 'all of the directory is killed')
+    answers = [machine.said().count('the directory answers') for machine in (scene.one, scene.two)]
+    silent = [machine.said().count('until the directory answers') for machine in (scene.one, scene.two)]
+    for member in cluster.members:
+        member.kill()
+        member.wait()
+    for machine, count in zip((scene.one, scene.two), silent):
+        machine.await_word('until the directory answers', count + 1)
+    scene.still('without the directory')
+    pointer = scene.a.do(f'alloc({MIB}, 0x12)')
+    handle = scene.a.do(f'share({pointer})')
+    check(isinstance(scene.b.do(f'open_({handle!r})'), str), f'{scene.name}: nothing new is opened')
+    scene.close()
+    scene.is_back('when it is closed, without the directory')
+    for i in range(len(cluster.members)):
+        cluster.members[i] = cluster.start_member(i)
+    for machine, count in zip((scene.one, scene.two), answers):
+        machine.await_word('the directory answers', count + 1)
+    scene.share_again('when it is back')
+    scene.end()
+
+
+def line(cluster, lease_s, what):
+    if not cluster.net:
+        return
+    scene = Scene(cluster, f'the line is cut for {what}')
+    cluster.net.pull(2)
+    time.sleep(lease_s)  # how long it is cut is what this is about
+    scene.still('while it is cut')
+    scene.close()
+    check(scene.one.limbo() == FREED, f'{scene.name}: closed there, which is not heard here')
+    cluster.net.pull(2, out=False)
+    scene.is_back('when the line is there again')
+    scene.share_again('when the line is there again')
+    scene.end()
+
+
+def main():
+    cluster = cluster_of(2, sys.argv[6:])
+    try:
+        for machine in cluster.machines:
+            machine.start_broker().start_agent()
+        for machine in cluster.machines:
+            machine.await_word('joined the broker')
+            machine.await_word('the directory answers')
+        chosen = [word[5:] for word in sys.argv[6:] if word.startswith('only:')]
+        for test in (agent_of_opener, agent_keeps, broker_of_opener, broker_and_agent_of_opener, broker_of_exporter,
+                     forgotten, member_of_directory, all_of_directory):
+            if not chosen or test.__name__ in chosen:
+                test(cluster)
+        if not chosen or 'line' in chosen:
+            line(cluster, 1, 'less than a lease of the directory')
+            line(cluster, 3 * cluster.lease_s, 'longer than one')
+        if not cluster.net and (not chosen or 'new_boot' in chosen):
+            new_boot(cluster)
+        end_with_faults()
+    finally:
+        for machine in cluster.machines:
+            if '-v' in sys.argv:
+                print(machine.said())
+        cluster.end()
+
+
+main()

@@ -1,0 +1,91 @@
+"""Memory of one machine, opened on another: read, freed under its readers, closed, opened again, killed."""
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(__file__))
+from machines import MIB, Program, await_that, check, cluster_of, end_with_faults
+
+
+def ready(cluster):
+    for machine in cluster.machines:
+        machine.start_broker()
+        machine.start_agent()
+    for machine in cluster.machines:
+        machine.await_word('joined the broker')
+        machine.await_word('the directory answers')
+
+
+def opens(program, handle):
+    """The pointer, once the directory has it."""
+    got = []
+    await_that(lambda: got.append(program.do(f'open_({handle!r})')) or isinstance(got[-1], int),
+               'it opens within a while')
+    return got[-1]
+
+
+def check_share(one, two, a, b):
+    pointer = a.do(f'alloc({4 * MIB}, 0x11)')
+    handle = a.do(f'share({pointer})')
+    check(len(handle) == 128, f'there is a handle: {handle}')
+    there = opens(b, handle)
+    check(b.do(f'read({there})') == '11111111', 'the other machine reads its bytes')
+    b.do(f'fill({there}, 0x22, 4)')
+    check(a.do(f'read({pointer})') == '22222222', 'and writes them')
+    # A free under its reader.
+    check(a.do(f'free({pointer})') == 0, 'it is freed')
+    others = [a.do(f'alloc({4 * MIB}, 0x33)') for _ in range(3)]
+    check(b.do(f'read({there})') == '22222222', 'freed memory stays its reader\'s')
+    check(one.limbo() == 4 * MIB, f'it is limbo: {one.limbo()}, {one.gpushim("who")}')
+    check(b.do(f'close({there})') == 0, 'it is closed')
+    await_that(lambda: one.limbo() == 0, 'closed there, it is used again here')
+    for other in others:
+        a.do(f'free({other})')
+
+
+def check_killed(one, two, a):
+    pointer = a.do(f'alloc({4 * MIB}, 0x44)')
+    handle = a.do(f'share({pointer})')
+    b, c = Program(two), Program(two)
+    there = opens(b, handle)
+    check(c.do(f'read({opens(c, handle)})') == '44444444', 'two processes of the other machine read it')
+    a.do(f'free({pointer})')
+    b.end()
+    check(c.do(f'read(open_({handle!r}))') == '44444444', 'one is killed, the other reads on, and opens it again')
+    check(one.limbo() == 4 * MIB, 'it is still held')
+    c.end()
+    await_that(lambda: one.limbo() == 0, 'both are killed: it comes back')
+    check(isinstance(there, int), 'it was open')
+
+
+def check_stale(a, b):
+    pointer = a.do(f'alloc({4 * MIB}, 0x55)')
+    handle = a.do(f'share({pointer})')
+    there = opens(b, handle)
+    b.do(f'close({there})')
+    a.do(f'free({pointer})')
+    b.do('globals().update(again=lambda h: (lambda p: p if isinstance(p, str) else close(p))(open_(h)))')
+    await_that(lambda: isinstance(b.do(f'again({handle!r})'), str), 'what is freed and called back opens no more')
+    check(isinstance(b.do(f'open_({handle!r})'), str), 'and not again')
+
+
+def main():
+    cluster = cluster_of(2, sys.argv[6:])
+    try:
+        ready(cluster)
+        one, two = cluster.machines
+        a, b = Program(one), Program(two)
+        check_share(one, two, a, b)
+        check_share(two, one, b, a)
+        check_killed(one, two, a)
+        check_stale(a, b)
+        a.end()
+        b.end()
+        end_with_faults()
+    finally:
+        for machine in cluster.machines:
+            if '-v' in sys.argv:
+                print(machine.said())
+        cluster.end()
+
+
+main()

@@ -1,0 +1,83 @@
+"""Who calls an agent and is not of the cluster: let in as nobody, whatever he says; and the agent serves on.
+
+usage: strangers.py GPUSHIM SHIM LIBCUDA AGENT BROKER
+"""
+import os
+import re
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(__file__))
+from machines import MIB, PATIENT_S, Program, await_that, check, cluster_of, end_with_faults, skip
+
+VERSION, HELLO, LISTED = 1, 1, 3
+
+
+def context_of(cluster):
+    key, certificate = f'{cluster.folder}/key.pem', f'{cluster.folder}/cert.pem'
+    subprocess.run(['openssl', 'req', '-x509', '-newkey', 'ed25519', '-nodes', '-subj', '/CN=gpushim-agent', '-keyout',
+                    key, '-out', certificate], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.load_cert_chain(certificate, key)
+    return context
+
+
+def message(kind, body=b''):
+    return struct.pack('<HHI', VERSION, kind, 8 + len(body)) + body
+
+
+def call(context, port, *said):
+    """What comes back until the agent hangs up."""
+    heard = b''
+    with socket.create_connection(('127.0.0.1', port), timeout=PATIENT_S) as plain:
+        with context.wrap_socket(plain) as link:
+            try:
+                for text in said:
+                    link.sendall(text)
+                while part := link.recv(4096):
+                    heard += part
+            except (ConnectionError, ssl.SSLError):
+                pass
+    return heard
+
+
+def main():
+    if not shutil.which('openssl'):
+        skip('there is no openssl, the program')
+    cluster = cluster_of(2, [])
+    try:
+        for machine in cluster.machines:
+            machine.start_broker().start_agent()
+        for machine in cluster.machines:
+            machine.await_word('joined the broker')
+            machine.await_word('the directory answers')
+        one, two = cluster.machines
+        port = int(re.search(r'port (\d+)', one.said())[1])
+        known = bytes.fromhex(re.search(r'\(([0-9a-f]{32})\)', two.said())[1])
+        context = context_of(cluster)
+        boot, proof = bytes.fromhex(two.boot), bytes(32)
+        heard = call(context, port, message(HELLO, known + boot + proof), message(LISTED))
+        check(not heard, f'who says that he is another machine hears nothing: {heard!r}')
+        one.await_word('its certificate is not the one that the directory has')
+        check(not call(context, port, message(HELLO, bytes(range(16)) + boot + proof)), 'nor who is of no machine')
+        one.await_word('the directory does not know its machine')
+        check(not call(context, port, message(LISTED)), 'nor who does not say who he is')
+        one.await_word('it did not say who it is')
+        check('is here' not in one.said(), 'none of them was taken for a machine')
+        a, b = Program(one), Program(two)
+        handle = a.do(f'share(alloc({MIB}, 0x21))')
+        await_that(lambda: isinstance(b.do(f'open_({handle!r})'), int), 'it serves on')
+        a.end()
+        b.end()
+        end_with_faults()
+    finally:
+        cluster.end()
+
+
+main()

@@ -1,0 +1,218 @@
+/* Two machines and the agents that the test plays (afar_scene.h). */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "afar_scene.h"
+
+char far_dir[64];
+static pid_t near_broker;
+
+void afar_setup(void)
+{
+    scene_new();
+    side_dir_new(far_dir, sizeof far_dir);
+    near_broker = broker_by_hand("GPUSHIM_SHARE_KEEP", "60s");
+    options.cluster = true;
+    scene_side();
+    other_start(&other, far_dir, "keep=60000 reach=1");
+}
+
+void afar_teardown(void)
+{
+    if (other.pid)
+        cr_assert_eq(other_stop(&other), 0);
+    other.pid = 0;
+    if (side_broker_pid(far_dir))
+        cr_assert(side_broker_end(far_dir));
+    side_dir_remove(far_dir);
+    scene_stop();
+    cr_assert_eq(memdriver_alive(), 0);
+    end_process(near_broker);
+    side_dir_remove(dir);
+}
+
+int agent_dial(const char *at, unsigned char id, bool knows)
+{
+    union gs_wire_message message;
+    int fd = -1;
+
+    cr_assert(SIDE_WAIT((fd = side_broker_dial(at)) >= 0));
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    strcpy(message.hello.name, "agent");
+    agent_say(fd, &message);
+    gs_wire_start(&message, GS_WIRE_AGENT, 1);
+    memset(message.agent.machine, id, GS_MACHINE_SIZE);
+    memset(message.agent.boot, 1, GS_BOOT_BYTES);
+    message.agent.knows = knows;
+    agent_say(fd, &message);
+    return fd;
+}
+
+void agent_say(int fd, const union gs_wire_message *message)
+{
+    cr_assert_eq(side_send(fd, message, -1), 0);
+}
+
+static int hears(int fd, union gs_wire_message *ret_message)
+{
+    struct pollfd what = {.fd = fd, .events = POLLIN};
+    int attached = -1;
+
+    cr_assert_eq(poll(&what, 1, SIDE_PATIENCE_MS), 1, "nothing is said to the agent");
+    cr_assert_eq(gs_wire_receive(fd, ret_message, &attached), 0, "the agent is hung up on");
+    return attached;
+}
+
+int agent_hears(int fd, enum gs_wire_type type, union gs_wire_message *ret_message)
+{
+    int attached = hears(fd, ret_message);
+
+    cr_assert_eq(ret_message->head.type, type, "%d in place of %d", ret_message->head.type, type);
+    return attached;
+}
+
+int agent_awaits(int fd, enum gs_wire_type type, union gs_wire_message *ret_message)
+{
+    int attached;
+
+    while ((attached = hears(fd, ret_message)), ret_message->head.type != type)
+        if (attached >= 0)
+            close(attached);
+    return attached;
+}
+
+/* Whatever it would have been told comes before an answer. */
+bool agent_hears_nothing(int fd)
+{
+    union gs_wire_message message;
+    int attached;
+
+    gs_wire_start(&message, GS_WIRE_ASK_AFAR, 77);
+    agent_say(fd, &message);
+    attached = hears(fd, &message);
+    if (attached >= 0)
+        close(attached);
+    return message.head.type == GS_WIRE_TOLD_AFAR;
+}
+
+void take_say(int fd, const unsigned char *ipc_handle, unsigned char machine, uint64_t lease)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_TAKE_AFAR, (uint32_t)lease);
+    memcpy(message.take_afar.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
+    memset(message.take_afar.machine, machine, GS_MACHINE_SIZE);
+    message.take_afar.lease = lease;
+    message.take_afar.uid = getuid();
+    message.take_afar.gid = getgid();
+    agent_say(fd, &message);
+}
+
+int take(int fd, const unsigned char *ipc_handle, unsigned char machine, uint64_t lease,
+         union gs_wire_message *ret_answer)
+{
+    take_say(fd, ipc_handle, machine, lease);
+    do
+        hears(fd, ret_answer);
+    while (ret_answer->head.request != (uint32_t)lease);
+    return ret_answer->head.type;
+}
+
+void end_lease(int fd, unsigned char machine, uint64_t lease)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_ENDED_AFAR, 0);
+    memset(message.ended_afar.machine, machine, GS_MACHINE_SIZE);
+    message.ended_afar.lease = lease;
+    agent_say(fd, &message);
+}
+
+void say_machine(int fd, unsigned char machine, unsigned char boot, enum gs_machine_state state)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_MACHINE_AFAR, 0);
+    memset(message.machine_afar.machine, machine, GS_MACHINE_SIZE);
+    memset(message.machine_afar.boot, boot, GS_BOOT_BYTES);
+    if (machine)
+        snprintf(message.machine_afar.name, sizeof message.machine_afar.name, "rack%u", machine);
+    message.machine_afar.state = state;
+    agent_say(fd, &message);
+}
+
+void say_kept(int fd, const unsigned char *ipc_handle, unsigned char machine, uint64_t lease)
+{
+    union gs_wire_message message;
+    struct gs_ipc_handle read;
+
+    cr_assert_eq(gs_ipc_handle_read(ipc_handle, &read), GS_OK);
+    gs_wire_start(&message, GS_WIRE_KEPT_AFAR, 0);
+    memcpy(message.kept_afar.instance, read.instance, GS_INSTANCE_SIZE);
+    message.kept_afar.block_id = read.block_id;
+    memset(message.kept_afar.machine, machine, GS_MACHINE_SIZE);
+    message.kept_afar.lease = lease;
+    agent_say(fd, &message);
+}
+
+struct gs_wire_told_afar told_at(const char *at, uint32_t index)
+{
+    union gs_wire_message message;
+    int fd = side_broker_dial(at);
+
+    cr_assert_geq(fd, 0);
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    agent_say(fd, &message);
+    gs_wire_start(&message, GS_WIRE_ASK_AFAR, 3);
+    message.ask_afar.index = index;
+    agent_say(fd, &message);
+    agent_hears(fd, GS_WIRE_TOLD_AFAR, &message);
+    close(fd);
+    return message.told_afar;
+}
+
+static void *open_run(void *arg)
+{
+    struct opening *opening = arg;
+
+    opening->status = open_it(opening->ipc_handle, &opening->address);
+    return NULL;
+}
+
+void open_begin(struct opening *opening, const unsigned char *ipc_handle)
+{
+    memcpy(opening->ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
+    cr_assert_eq(pthread_create(&opening->thread, NULL, open_run, opening), 0);
+}
+
+gs_status open_end(struct opening *opening)
+{
+    pthread_join(opening->thread, NULL);
+    return opening->status;
+}
+
+gs_status open_by_agents(int near_agent, int far_agent, const unsigned char *ipc_handle,
+                         CUdeviceptr *ret_address, uint64_t *ret_lease)
+{
+    union gs_wire_message question, answer;
+    struct opening opening;
+
+    open_begin(&opening, ipc_handle);
+    agent_awaits(near_agent, GS_WIRE_OPEN_AFAR, &question);
+    cr_assert_eq(memcmp(question.open_afar.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE), 0);
+    cr_assert_eq(question.open_afar.uid, getuid());
+    *ret_lease = question.open_afar.lease;
+    take(far_agent, ipc_handle, 2, *ret_lease, &answer);
+    answer.head.request = question.head.request;
+    agent_say(near_agent, &answer);
+    *ret_address = 0;
+    if (open_end(&opening) == GS_OK)
+        *ret_address = opening.address;
+    return opening.status;
+}

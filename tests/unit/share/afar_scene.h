@@ -1,0 +1,52 @@
+/*
+ * Two machines that are two folders, each with a broker, and a test that plays both agents: the process
+ * beside it (`other`) shares on the far one, its own side opens on the near one.
+ */
+#ifndef GS_TESTS_AFAR_SCENE_H
+#define GS_TESTS_AFAR_SCENE_H
+
+#include <pthread.h>
+
+#include "broker_scene.h"
+
+extern char far_dir[64];
+
+/* Both folders, the near broker, the near side; and the process beside it. */
+void afar_setup(void);
+void afar_teardown(void);
+
+/* An agent of the machine `id` (its bytes), which is new to the folder's broker or knew all before. */
+int agent_dial(const char *at, unsigned char id, bool knows);
+void agent_say(int fd, const union gs_wire_message *message);
+/* The next message to the agent, or the end of the test where it is of another type; a descriptor that
+ * came along, or -1. */
+int agent_hears(int fd, enum gs_wire_type type, union gs_wire_message *ret_message);
+/* The same of the next one of this type. */
+int agent_awaits(int fd, enum gs_wire_type type, union gs_wire_message *ret_message);
+bool agent_hears_nothing(int fd);
+
+/* Of the far broker's agent: takes the block for a machine; the type of the answer. */
+void take_say(int fd, const unsigned char *ipc_handle, unsigned char machine, uint64_t lease);
+int take(int fd, const unsigned char *ipc_handle, unsigned char machine, uint64_t lease,
+         union gs_wire_message *ret_answer);
+void end_lease(int fd, unsigned char machine, uint64_t lease);
+void say_machine(int fd, unsigned char machine, unsigned char boot, enum gs_machine_state state);
+void say_kept(int fd, const unsigned char *ipc_handle, unsigned char machine, uint64_t lease);
+/* Asks the folder's broker; the far one. */
+struct gs_wire_told_afar told_at(const char *at, uint32_t index);
+#define far_told(index) told_at(far_dir, index)
+
+/* In a thread: the near side opens. */
+struct opening {
+    pthread_t thread;
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    gs_status status;
+    CUdeviceptr address;
+};
+void open_begin(struct opening *opening, const unsigned char *ipc_handle);
+gs_status open_end(struct opening *opening);
+/* Opens by both agents: the near one, asked for a block, takes it from the far one. */
+gs_status open_by_agents(int near_agent, int far_agent, const unsigned char *ipc_handle,
+                         CUdeviceptr *ret_address, uint64_t *ret_lease);
+
+#endif
