@@ -7,8 +7,8 @@
 #include "core/process/reclaim.h"
 #include "core/process/stats.h"
 
-/* What an allocation waits at most for a GPU that is behind, where several streams have work: about as long as
- * making a chunk takes; and else, or where it is far behind. */
+/* What an allocation waits at most for a GPU that is behind, where several streams have work: about
+ * as long as making a chunk takes; and else, or where it is far behind. */
 #define BEHIND_WAIT_NS UINT64_C(100000)
 #define FAR_BEHIND_WAIT_NS UINT64_C(200000000)
 
@@ -33,12 +33,13 @@ static struct gs_block *take_collected_locked(struct gs_arena *arena, size_t siz
     return !block && gs_arena_settle_locked(arena) ? gs_arena_take_locked(arena, size) : block;
 }
 
-/* The same while too much retires: waits rather than let the arena grow by it, where the driver's own free would
- * have waited. With several streams 100 us at most, and 200 ms where twice as much retires: what the GPU is
- * behind there comes back in no order. With one 200 ms: its blocks are back at their free, so what is waited
- * for are chunks that are to go, and without that mixtures of experts held 1.23 of what was live instead of 1.09. A GPU that does not move (its work may wait for
- * this very thread) is waited for again when the arena has grown a good deal meanwhile. Not for an
- * allocation in the order of a stream, which natively waits for nothing. */
+/* The same while too much retires: waits rather than let the arena grow by it, where the driver's
+ * own free would have waited. With several streams 100 us at most, and 200 ms where twice as much
+ * retires: what the GPU is behind there comes back in no order. With one stream 200 ms: its blocks
+ * are back at their free, so what is waited for are chunks that are to go, and without that mixtures
+ * of experts held 1.23 of what was live instead of 1.09. A GPU that does not move (its work may wait
+ * for this very thread) is waited for again when the arena has grown a good deal meanwhile. Not for
+ * an allocation in the order of a stream, which natively waits for nothing. */
 static struct gs_block *take_waiting_locked(struct gs_arena *arena, size_t size)
 {
     struct gs_patience patience = {.began_ns = gs_now_ns()};

@@ -16,8 +16,8 @@
 #define EPOCH_LEAST_OTHER ((size_t)32 << 20) /* or in an arena that is not the first; */
 #define EPOCH_BLOCKS 128                     /* and with so many blocks */
 #define EPOCH_BLOCKS_OTHER 512
-#define EPOCH_FINER 8 /* times, while allocations may soon wait for the oldest; with so much behind at least */
-#define EPOCH_FINER_FROM ((size_t)32 << 20)
+#define EPOCH_FINER 8 /* times, while allocations may soon wait for the oldest, */
+#define EPOCH_FINER_FROM ((size_t)32 << 20) /* with so much behind at least */
 #define TOLD_ONCE_IN 64 /* small blocks that are free at once, until the purge thread is told */
 #define EXACT_MIN ((size_t)32 << 20) /* an epoch of so much has its event at once */
 
@@ -196,8 +196,8 @@ static uint64_t wait_for_locked(struct gs_arena *arena, const struct gs_epoch *e
                : wait_for_later_locked(arena, epoch);
 }
 
-/* Who waits for the oldest epoch waits for all work that was submitted until it was closed. Where the GPU is
- * half as far behind as makes allocations wait, epochs are smaller, and so is each wait. */
+/* Who waits for the oldest epoch waits for all work that was submitted until it was closed. Where the
+ * GPU is half as far behind as makes allocations wait, epochs are smaller, and so is each wait. */
 void gs_epoch_choose_limits_locked(struct gs_arena *arena)
 {
     const unsigned percent = arena->shared->retiring_percent;

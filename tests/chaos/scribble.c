@@ -13,6 +13,7 @@
  */
 #include "chaos.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -336,6 +337,20 @@ int chaos_scribble_exporter(int argc, char **argv)
     return 0;
 }
 
+/* The socket of who was killed is removed by the next process that shares there; after the last one
+ * there is none. */
+static void remove_sockets(const char *folder)
+{
+    DIR *directory = opendir(folder);
+    const struct dirent *entry;
+
+    while (directory && (entry = readdir(directory)))
+        if (entry->d_type == DT_SOCK)
+            unlinkat(dirfd(directory), entry->d_name, 0);
+    if (directory)
+        closedir(directory);
+}
+
 int chaos_scribble(const struct chaos_options *options)
 {
     char role[] = "exporter", rounds[16], share[CHAOS_PATH + 8], program[CHAOS_PATH];
@@ -355,6 +370,7 @@ int chaos_scribble(const struct chaos_options *options)
                WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), options->dir);
         return 1;
     }
+    remove_sockets(share);
     rmdir(share);
     if (rmdir(options->dir) != 0) {
         printf("chaos: something is left in %s\n", options->dir);
