@@ -229,6 +229,33 @@ Test(own, compressible_memory_is_as_it_was_asked_for)
     end_pieces(ptr, 1, &handle);
 }
 
+/* Multicast objects are the driver's alone: what is bound to one stays as the program made it, and what
+ * the driver refuses changes nothing. None is made here: others use the machine's too. */
+Test(own, multicast_objects_are_the_drivers)
+{
+    const CUmulticastObjectProp object = {.numDevices = 1, .size = PIECE};
+    CUmemAllocationProp prop = properties(CU_MEM_HANDLE_TYPE_NONE);
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr ptr = map_pieces(1, &prop, &handle);
+    CUipcMemHandle ipc;
+    size_t granularity = 0;
+    int supported = 0;
+
+    OK(cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, 0));
+    probe("multicast_supported", "%d", supported);
+    probe("multicast_granularity", "%s",
+          result_name(cuMulticastGetGranularity(&granularity, &object,
+                                                CU_MULTICAST_GRANULARITY_MINIMUM)));
+    FAILS(cuMulticastBindAddr(0, 0, ptr, PIECE, 0));
+    is_told_as_asked(handle);
+    OK(fill_now(ptr, 3, WORDS));
+    if (under_shim())
+        OK(cuIpcGetMemHandle(&ipc, ptr));
+    else
+        CHECK(CUDA_ERROR_INVALID_VALUE, cuIpcGetMemHandle(&ipc, ptr));
+    end_pieces(ptr, 1, &handle);
+}
+
 /* Memory of the host, and of types that are none of ours: the driver's answer, whatever it is. */
 Test(own, other_kinds_of_memory_have_no_ipc_handle)
 {
