@@ -236,7 +236,7 @@ void gs_device_probe(const struct gs_driver *driver, const struct gs_log *log, C
     keep_warm_up(ret_device, warms_up, fd);
 }
 
-/* Devices say that they can, and then are not permitted to (driver-facts F13): tried. */
+/* Devices say that they can, and then are not permitted to (an H200 without an IMEX channel): tried. */
 void gs_device_reach(const struct gs_driver *driver, const struct gs_log *log,
                      struct gs_device *device)
 {

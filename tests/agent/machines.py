@@ -197,7 +197,8 @@ class Machine:
     def start_agent(self, *options):
         self.agent = self.start([AGENT, '--directory', self.cluster.directory, '--listen', self.address,
                                  '--machine-id', self.id, '--boot-id', self.boot, '--name', f'm{self.number}',
-                                 '--debug', '--lease', str(self.cluster.lease_s), *options], stderr=self.log)
+                                 '--debug', '--lease', str(self.cluster.lease_s), *self.cluster.agent_options,
+                                 *options], stderr=self.log)
         return self
 
     def said(self):
@@ -229,12 +230,14 @@ class Machine:
 
 
 class Cluster:
-    def __init__(self, machines, separate=False, lease_s=3, etcd=0):
+    def __init__(self, machines, separate=False, lease_s=3, etcd=0, certificate=None):
+        """`certificate`: the files of one and of its key, with which etcd's members speak TLS to agents."""
         self.folder = tempfile.mkdtemp(prefix='gpushim-cluster-')
         self.fabric = tempfile.mkdtemp(prefix='gpushim-fabric-', dir='/dev/shm')
         self.lease_s = lease_s
         self.net = Net() if separate else None
-        self.members = []
+        self.members, self.agent_options = [], []
+        self.certificate = certificate
         os.mkdir(os.path.join(self.folder, 'directory'), mode=0o700)
         self.directory = f'folder:{self.folder}/directory'
         if etcd:
@@ -246,15 +249,17 @@ class Cluster:
         host = '10.77.0.254' if self.net else '127.0.0.1'
         ports = [(free_port(), free_port()) for _ in range(count)]
         peers = ','.join(f'e{i}=http://{host}:{peer}' for i, (_, peer) in enumerate(ports))
+        scheme = 'https' if self.certificate else 'http'
+        more = ['--cert-file', self.certificate[0], '--key-file', self.certificate[1]] if self.certificate else []
         self.etcd_commands = []
         for i, (client, peer) in enumerate(ports):
             self.etcd_commands.append(
                 ['etcd', '--name', f'e{i}', '--data-dir', f'{self.folder}/etcd{i}', '--listen-client-urls',
-                 f'http://{host}:{client}', '--advertise-client-urls', f'http://{host}:{client}',
+                 f'{scheme}://{host}:{client}', '--advertise-client-urls', f'{scheme}://{host}:{client}', *more,
                  '--listen-peer-urls', f'http://{host}:{peer}', '--initial-advertise-peer-urls',
                  f'http://{host}:{peer}', '--initial-cluster', peers, '--logger', 'zap', '--log-level', 'error'])
             self.members.append(self.start_member(i))
-        self.directory = ','.join(f'http://{host}:{client}' for client, _ in ports)
+        self.directory = ','.join(f'{scheme}://{host}:{client}' for client, _ in ports)
 
     def start_member(self, index):
         inside = ['nsenter', '-t', str(self.net.switch), '-n'] if self.net else []
