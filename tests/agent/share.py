@@ -57,6 +57,35 @@ def check_killed(one, two, a):
     check(isinstance(there, int), 'it was open')
 
 
+def check_exporter_killed(one, two):
+    a, b, c = Program(one), Program(two), Program(two)
+    handle = a.do(f'share(alloc({4 * MIB}, 0x66))')
+    there = opens(b, handle)
+    a.end()
+    check(b.do(f'read({there})') == '66666666', 'its exporter is killed, and it reads on')
+    check(c.do(f'read({opens(c, handle)})') == '66666666', 'who comes later has it of the broker')
+    b.end()
+    c.end()
+
+
+def check_machine_gone(one, two):
+    """All that was on it is killed at once: nobody waits for it for longer than the agents' bound."""
+    a, b, c = Program(one), Program(two), Program(two)
+    pointer = a.do(f'alloc({4 * MIB}, 0x77)')
+    handle = a.do(f'share({pointer})')
+    never_opened = a.do(f'share(alloc({4 * MIB}, 0x78))')
+    there = opens(b, handle)
+    a.process.kill()
+    one.kill('agent')
+    one.kill('broker')
+    a.end()
+    check(b.do(f'read({there})') == '77777777', 'what is open there is its reader\'s for as long as it is there')
+    check(isinstance(c.do(f'open_({never_opened!r})'), str), 'what was not opened before is refused')
+    check(b.do(f'close({there})') == 0, 'and it is closed without anybody to be told')
+    b.end()
+    c.end()
+
+
 def check_stale(a, b):
     pointer = a.do(f'alloc({4 * MIB}, 0x55)')
     handle = a.do(f'share({pointer})')
@@ -80,6 +109,8 @@ def main():
         check_stale(a, b)
         a.end()
         b.end()
+        check_exporter_killed(one, two)
+        check_machine_gone(one, two)
         end_with_faults()
     finally:
         for machine in cluster.machines:
