@@ -31,7 +31,7 @@ static void in_process(void (*act)(struct leases *leases))
     int status = 1;
 
     if (child == 0) {
-        struct leases leases;
+        static struct leases leases;
         char reason[LEASES_REASON];
 
         if (!leases_open(&leases, folder, boot, reason))
@@ -69,7 +69,7 @@ static void fill(struct leases *leases)
 
 Test(agent_leases, they_outlive_the_agent)
 {
-    struct leases leases;
+    static struct leases leases;
     char reason[LEASES_REASON];
     unsigned char value[16];
     struct process process;
@@ -98,7 +98,7 @@ Test(agent_leases, they_outlive_the_agent)
 Test(agent_leases, another_boot_ends_them_but_not_whom_was_asked)
 {
     const unsigned char next[GS_BOOT_BYTES] = {10};
-    struct leases leases;
+    static struct leases leases;
     char reason[LEASES_REASON];
     unsigned char value[16];
 
@@ -112,7 +112,7 @@ Test(agent_leases, another_boot_ends_them_but_not_whom_was_asked)
 
 Test(agent_leases, what_is_no_record_of_ours_is_passed_over)
 {
-    struct leases leases;
+    static struct leases leases;
     char reason[LEASES_REASON], junk[1000];
     int file;
 
@@ -128,7 +128,7 @@ Test(agent_leases, what_is_no_record_of_ours_is_passed_over)
 
 Test(agent_leases, a_folder_has_one_agent)
 {
-    struct leases first, second;
+    static struct leases first, second;
     char reason[LEASES_REASON];
 
     set_up();

@@ -17,7 +17,6 @@
 
 #define PATIENT_NS (30 * GS_NS_PER_S)
 
-TestSuite(agent_link, .timeout = 60);
 
 /* Both ends are here, in one loop. */
 static struct links ours, theirs;
@@ -156,9 +155,20 @@ Test(agent_link, who_says_nothing_has_a_few_seconds)
 }
 
 /* A client of another make, beside the loop. */
+static SSL_CTX *client;
+static SSL *caller;
+
+static void end_caller(void)
+{
+    SSL_free(caller);
+    SSL_CTX_free(client);
+}
+
+TestSuite(agent_link, .timeout = 60, .fini = end_caller);
+
 static SSL *call_by_tls(SSL_CTX *tls)
 {
-    SSL *ssl = SSL_new(tls);
+    SSL *ssl = caller = SSL_new(tls);
     const uint64_t end = gs_now_ns() + PATIENT_NS;
     int fd = plain_call(), done = -1;
 
@@ -174,10 +184,9 @@ static SSL *call_by_tls(SSL_CTX *tls)
 
 Test(agent_link, who_has_no_certificate_is_hung_up_on)
 {
-    SSL_CTX *tls = SSL_CTX_new(TLS_client_method());
-
+    client = SSL_CTX_new(TLS_client_method());
     set_up();
-    call_by_tls(tls);
+    call_by_tls(client);
     until(&downs, 1);
     cr_assert_eq(ups, 0, "it never is up");
 }
