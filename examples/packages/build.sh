@@ -109,7 +109,7 @@ build_wheel()
     { have meson && have ninja; } || missing 'meson and ninja (packages meson and ninja-build)'
     {
         meson setup "$work/build" "$copy" --prefix="$work/installed" --libdir=lib --buildtype=debugoptimized \
-            -Dtests=false -Dexamples=false -Dsystemd=disabled &&
+            -Dtests=false -Dexamples=false -Dsystemd=disabled -Dagent=disabled &&
             meson compile -C "$work/build" &&
             meson install -C "$work/build" --no-rebuild --strip
     } >"$work/log" 2>&1 </dev/null || {
