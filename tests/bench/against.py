@@ -29,7 +29,7 @@ import subprocess
 import sys
 import time
 
-from latency import FIGURES, MIXES, PATIENCE, ROOT, microseconds, size
+from latency import FIGURES, MIXES, PATIENCE, ROOT, commit, microseconds, size
 from run import BUILD, HERE, MADE, RECORDED, machine
 
 TRACES = RECORDED + MADE
@@ -188,15 +188,6 @@ def behind(results):
                                  'the library has the least of all')
 
 
-def commit():
-    said = BUILD / 'commit'
-    if said.exists():
-        return said.read_text(encoding='utf-8').strip()
-    run = subprocess.run(['git', '-C', str(ROOT), 'rev-parse', 'HEAD'], capture_output=True, text=True,
-                         check=False)
-    return run.stdout.strip() if run.returncode == 0 else None
-
-
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--mix', action='append', choices=MIXES)
@@ -224,7 +215,8 @@ def main():
     measured = Measured()
     measured.all_turns(options)
     results, where = measured.results(options), machine(options.software)
-    text = '\n'.join((f'{where["gpu"]}, commit {commit()}, medians of {measured.turns} turns; reserved is of what is '
+    of = commit(BUILD if (BUILD / 'commit').exists() else None)
+    text = '\n'.join((f'{where["gpu"]}, commit {of}, medians of {measured.turns} turns; reserved is of what is '
                       'live at most; * is less than the library has', table(results), *behind(results),
                       *(f'{way}: not measured: {why}' for way, why in options.missing.items()))) + '\n'
     print(text, end='')
@@ -233,7 +225,7 @@ def main():
         when = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds')
         (options.out / 'against.txt').write_text(text, encoding='utf-8')
         (options.out / 'against.json').write_text(json.dumps(
-            {'machine': where, 'commit': commit(), 'when': when, 'turns': measured.turns,
+            {'machine': where, 'commit': of, 'when': when, 'turns': measured.turns,
              'missing': options.missing, 'results': results}, indent=1) + '\n', encoding='utf-8')
     sys.exit(1 if measured.why else 0)
 

@@ -253,10 +253,10 @@ def row(name, ways):
             f'{said}; reserved {ways["shim"]["ratio"]:.2f} of live')
 
 
-def commit(options):
-    """Of what was measured; None where nothing says so."""
-    if options.bundle:
-        said = options.bundle / 'commit'
+def commit(bundle):
+    """Of what was measured, in a bundle or (None) built here; None where nothing says so."""
+    if bundle:
+        said = bundle / 'commit'
         return said.read_text(encoding='utf-8').strip() if said.exists() else None
     run = subprocess.run(['git', '-C', str(ROOT), 'rev-parse', 'HEAD'], capture_output=True,
                          text=True, check=False)
@@ -267,7 +267,7 @@ def document(options, results, failed, turns, seconds):
     where = machine(options.software)
     if any(ways['driver'] == 'software' for ways in results.values()):
         where['gpu'] = 'software driver'
-    return {'machine': where, 'commit': commit(options),
+    return {'machine': where, 'commit': commit(options.bundle),
             'when': datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds'),
             'command': shlex.join(['python3', 'tests/bench/latency.py', *sys.argv[1:]]),
             'async': options.stream_ordered, 'turns': turns, 'seconds': seconds, 'mixes': results,

@@ -24,7 +24,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "party.h"
+#include "opener.h"
 #include "shim/gpushim.h"
 #include "softcuda.h"
 
@@ -37,12 +37,6 @@ static __typeof__(&gpushim_detach) detach;
 static __typeof__(&gpushim_externals) externals;
 static __typeof__(&gpushim_publish) publish;
 static __typeof__(&gpushim_lookup) lookup;
-
-static void expect(const char *what, bool holds)
-{
-    if (!holds)
-        fail(what, 0);
-}
 
 static void find_functions(void)
 {
@@ -136,14 +130,6 @@ static uint64_t must_attach(const struct gpushim_external *external)
     return address;
 }
 
-static uint32_t word_at(CUdeviceptr address)
-{
-    uint32_t word = 0;
-
-    must("cuMemcpyDtoH", cuMemcpyDtoH(&word, address, sizeof word));
-    return word;
-}
-
 static void write_at(CUdeviceptr address, uint32_t word)
 {
     must("cuMemsetD32", cuMemsetD32(address, word, 1));
@@ -204,118 +190,20 @@ static void warm_up(void)
 
 /* ---- The opener ------------------------------------------------------------------------------ */
 
-struct order {
-    enum { OPEN = 1, CLOSE, READ, WRITE, COUNT } what;
-    CUipcMemHandle handle;
-    uint64_t address;
-    uint32_t word;
-};
-
-struct answer {
-    int32_t result;
-    uint64_t address, size;
-    uint32_t word, held; /* mappings and registered blocks of the driver's */
-};
-
-static struct answer obey(const struct order *order)
-{
-    struct softcuda_census now;
-    struct answer answer = {0};
-    CUdeviceptr address = 0, base;
-    size_t size = 0;
-
-    switch (order->what) {
-    case OPEN:
-        answer.result = (int)cuIpcOpenMemHandle(&address, order->handle,
-                                                CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-        if (answer.result == 0)
-            must("cuMemGetAddressRange", cuMemGetAddressRange(&base, &size, address + 4));
-        answer.address = address;
-        answer.size = size;
-        break;
-    case CLOSE:
-        answer.result = (int)cuIpcCloseMemHandle(order->address);
-        break;
-    case READ:
-        answer.word = word_at(order->address);
-        break;
-    case WRITE:
-        answer.result = (int)cuMemsetD32(order->address, order->word, 1);
-        must("cuCtxSynchronize", cuCtxSynchronize());
-        break;
-    case COUNT:
-        softcuda_census(&now);
-        answer.held = now.mappings + now.host_blocks + now.reservations;
-        break;
-    }
-    return answer;
-}
-
-static int opener(void)
-{
-    struct order order;
-    struct answer answer;
-
-    start_driver();
-    while (hear_or_end(PARTY_SOCKET, &order, sizeof order)) {
-        answer = obey(&order);
-        say(PARTY_SOCKET, &answer, sizeof answer);
-    }
-    return 0;
-}
-
-static struct answer tell(const struct party *party, const struct order *order)
-{
-    struct answer answer;
-
-    say(party->socket, order, sizeof *order);
-    hear(party->socket, &answer, sizeof answer);
-    return answer;
-}
-
-static struct answer open_there(const struct party *party, CUipcMemHandle handle)
-{
-    return tell(party, &(struct order){.what = OPEN, .handle = handle});
-}
-
 static uint64_t must_open_there(const struct party *party, CUipcMemHandle handle)
 {
-    struct answer answer = open_there(party, handle);
+    struct opened opened = try_open_there(party, handle);
 
-    must("cuIpcOpenMemHandle there", (CUresult)answer.result);
-    expect("it has another size there", answer.size == SIZE);
-    return answer.address;
+    must("cuIpcOpenMemHandle there", opened.result);
+    expect("it has another size there", opened.size == SIZE);
+    return opened.address;
 }
 
-static uint32_t read_there(const struct party *party, uint64_t address)
+static uint32_t mapped_there(const struct party *party)
 {
-    return tell(party, &(struct order){.what = READ, .address = address}).word;
-}
+    const struct held held = held_there(party);
 
-static CUresult write_there(const struct party *party, uint64_t address, uint32_t word)
-{
-    return (CUresult)tell(party,
-                          &(struct order){.what = WRITE, .address = address, .word = word})
-        .result;
-}
-
-static void close_there(const struct party *party, uint64_t address)
-{
-    must("cuIpcCloseMemHandle there",
-         (CUresult)tell(party, &(struct order){.what = CLOSE, .address = address}).result);
-}
-
-static uint32_t held_there(const struct party *party)
-{
-    return tell(party, &(struct order){.what = COUNT}).held;
-}
-
-static CUipcMemHandle handle_of(CUdeviceptr address)
-{
-    CUipcMemHandle handle;
-
-    must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, address));
-    return handle;
+    return held.mappings + held.host_blocks + held.reservations;
 }
 
 /* ---- What is shown --------------------------------------------------------------------------- */
@@ -358,7 +246,7 @@ static void check_shared(const char *kind)
     struct made made = make(kind);
     struct gpushim_external external = external_of(&made);
     struct counts before = counts();
-    uint64_t address = must_attach(&external), there, held = held_there(&first);
+    uint64_t address = must_attach(&external), there, held = mapped_there(&first);
     CUipcMemHandle handle, again;
     uint32_t word = 0;
 
@@ -371,7 +259,7 @@ static void check_shared(const char *kind)
     expect("it has two handles", memcmp(&handle, &again, sizeof handle) == 0);
     there = must_open_there(&first, handle);
     expect("what was written here", read_there(&first, there) == 11);
-    must("cuMemsetD32 there", write_there(&first, there + SIZE - 4, 12));
+    must("cuMemsetD32 there", try_write_there(&first, there + SIZE - 4, 12));
     expect("what was written there", word_at(address + SIZE - 4) == 12);
     unmake(&made); /* who made it may let go of it */
     expect("it is gone with its maker", word_at(address) == 11);
@@ -379,7 +267,7 @@ static void check_shared(const char *kind)
     expect("it is detached while it is open", detach(address, SOON) == EBUSY);
     expect("its deleter is called while it is open", deleted_now() == 0);
     expect("who has it open is not named", times_logged("has it open for") == 1);
-    expect("a stale handle is opened", open_there(&late, handle).result == CUDA_ERROR_NOT_PERMITTED);
+    expect("a stale handle is opened", try_open_there(&late, handle).result == CUDA_ERROR_NOT_PERMITTED);
     expect("it has a handle still", cuIpcGetMemHandle(&again, address) != CUDA_SUCCESS);
     expect("it is gone there", read_there(&first, there) == 11);
     close_there(&first, there);
@@ -388,7 +276,7 @@ static void check_shared(const char *kind)
     expect("it is attached still", detach(address, LONG) == ENOENT && externals(NULL, 0) == 0);
     expect("the driver knows it still",
            cuPointerGetAttribute(&word, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) != CUDA_SUCCESS);
-    expect("the opener keeps something", AWAIT(held_there(&first) == held));
+    expect("the opener keeps something", AWAIT(mapped_there(&first) == held));
     before.files -= external.kind == GPUSHIM_EXPORTED ? 2 : 1; /* the driver has one of each handle */
     before.of.handles -= external.kind == GPUSHIM_EXPORTED;
     before.of.exported_fds -= external.kind == GPUSHIM_EXPORTED;
@@ -410,7 +298,7 @@ static void check_read_only(const char *kind)
     external.access = GPUSHIM_READ_ONLY;
     address = must_attach(&external);
     there = must_open_there(&other, handle_of(address));
-    expect("it is written there", write_there(&other, there, 5) != CUDA_SUCCESS);
+    expect("it is written there", try_write_there(&other, there, 5) != CUDA_SUCCESS);
     expect("it is written here", cuMemsetD32(address, 5, 1) != CUDA_SUCCESS);
     if (external.kind == GPUSHIM_MEMFD)
         expect("it is not read there", read_there(&other, there) == word_at(address) &&
@@ -559,7 +447,6 @@ static void check_context(const char *more)
 
 /* ---- The end of the process ------------------------------------------------------------------ */
 
-static int how_it_ended;
 static int told = -1; /* where a deleter says that it was called, once */
 
 static void tell_of_deleter(void *arg)
@@ -581,6 +468,8 @@ static int leaver(const char *how)
     struct gpushim_external external;
     CUipcMemHandle handle;
     uint64_t address;
+    int status;
+    char go;
     pid_t child;
 
     start_driver();
@@ -601,17 +490,17 @@ static int leaver(const char *how)
         must_attach(&external);
     }
     say(PARTY_SOCKET, &handle, sizeof handle);
-    hear(PARTY_SOCKET, &child, 1);
+    hear(PARTY_SOCKET, &go, 1);
     if (strcmp(how, "fork") == 0) {
         child = fork();
         if (child == 0)
             exit(attach(&external, &address) == ENODEV ? 0 : 1);
-        expect("the child failed", waitpid(child, &how_it_ended, 0) == child && how_it_ended == 0);
+        expect("the child failed", waitpid(child, &status, 0) == child && status == 0);
     }
-    if (external.arg)
+    if (external.arg) {
         detach(address, 0);
-    if (external.arg)
         pause(); /* its deleter ends the process */
+    }
     return 0;
 }
 

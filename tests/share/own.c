@@ -18,7 +18,6 @@
  *
  * The library is preloaded. What is mapped, referenced and exported is asked of the software driver.
  */
-#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -27,8 +26,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "party.h"
-#include "softcuda.h"
+#include "opener.h"
 #include "tests/unit/share/side.h"
 
 #define PIECE      ((size_t)2 << 20)
@@ -94,147 +92,29 @@ static void end_all(CUdeviceptr base, unsigned pieces)
     must("cuMemAddressFree", cuMemAddressFree(base, pieces * PIECE));
 }
 
-static CUipcMemHandle handle_of(CUdeviceptr address)
-{
-    CUipcMemHandle handle;
-
-    must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, address));
-    return handle;
-}
-
 static bool is_same(const CUipcMemHandle *a, const CUipcMemHandle *b)
 {
     return memcmp(a, b, sizeof *a) == 0;
 }
 
-static uint32_t word_at(CUdeviceptr address)
+static bool no_more(struct held before)
 {
-    uint32_t word = 0;
-
-    must("cuMemcpyDtoH", cuMemcpyDtoH(&word, address, sizeof word));
-    return word;
-}
-
-/* ---- Counts ---------------------------------------------------------------------------------- */
-
-struct counts {
-    uint32_t handles, mappings, reservations, fds, descriptors;
-};
-
-/* The software driver keeps its memory's descriptors above the soft limit. */
-static uint32_t descriptors(void)
-{
-    DIR *list = opendir("/proc/self/fd");
-    const struct dirent *entry;
-    uint32_t count = 0;
-
-    while ((entry = readdir(list)))
-        count += entry->d_name[0] != '.' && atoi(entry->d_name) < LIMIT;
-    closedir(list);
-    return count - 1; /* the list's own */
-}
-
-static struct counts counts(void)
-{
-    struct softcuda_census now;
-
-    softcuda_census(&now);
-    return (struct counts){now.handles, now.mappings, now.reservations, now.exported_fds,
-                           descriptors()};
-}
-
-static bool no_more(struct counts before)
-{
-    struct counts now = counts();
+    struct held now = held_here();
 
     return now.handles <= before.handles && now.mappings <= before.mappings &&
-           now.reservations <= before.reservations && now.fds <= before.fds &&
+           now.reservations <= before.reservations && now.exported <= before.exported &&
            now.descriptors <= before.descriptors;
 }
 
 /* ---- The opener ------------------------------------------------------------------------------ */
 
-struct order {
-    enum { OPEN = 1, CLOSE, READ, WRITE, COUNT } what;
-    CUipcMemHandle handle;
-    uint64_t address;
-    uint32_t word;
-};
-
-struct answer {
-    int32_t result;
-    uint64_t address, base, size;
-    uint32_t word;
-    struct counts counts;
-};
-
-static struct answer obey(const struct order *order)
-{
-    struct answer answer = {0};
-    CUdeviceptr address = 0, base = 0;
-    size_t size = 0;
-
-    switch (order->what) {
-    case OPEN:
-        answer.result = (int)cuIpcOpenMemHandle(&address, order->handle,
-                                                CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-        answer.address = address;
-        if (answer.result == 0)
-            must("cuMemGetAddressRange", cuMemGetAddressRange(&base, &size, address + 4));
-        answer.base = base;
-        answer.size = size;
-        break;
-    case CLOSE:
-        answer.result = (int)cuIpcCloseMemHandle(order->address);
-        break;
-    case READ:
-        answer.word = word_at(order->address);
-        break;
-    case WRITE:
-        answer.result = (int)cuMemsetD32(order->address, order->word, 1);
-        must("cuCtxSynchronize", cuCtxSynchronize());
-        break;
-    case COUNT:
-        answer.counts = counts();
-        break;
-    }
-    return answer;
-}
-
-static int opener(void)
-{
-    struct order order;
-    struct answer answer;
-
-    start_driver();
-    while (hear_or_end(PARTY_SOCKET, &order, sizeof order)) {
-        answer = obey(&order);
-        say(PARTY_SOCKET, &answer, sizeof answer);
-    }
-    return 0;
-}
-
-static struct answer tell(const struct party *party, const struct order *order)
-{
-    struct answer answer;
-
-    say(party->socket, order, sizeof *order);
-    hear(party->socket, &answer, sizeof answer);
-    return answer;
-}
-
-static struct answer try_to_open(const struct party *party, CUipcMemHandle handle)
-{
-    return tell(party, &(struct order){.what = OPEN, .handle = handle});
-}
-
 /* The handle of a piece: its place, with all of the strip around it. */
 static uint64_t open_piece_there(const struct party *party, CUipcMemHandle handle, size_t size,
                                  unsigned piece)
 {
-    struct answer answer = try_to_open(party, handle);
+    struct opened answer = try_open_there(party, handle);
 
-    must("cuIpcOpenMemHandle there", (CUresult)answer.result);
+    must("cuIpcOpenMemHandle there", answer.result);
     if (answer.base + piece * PIECE != answer.address || answer.size != size)
         fail("what it opened has another range, of MiB", (int)(answer.size >> 20));
     return answer.address;
@@ -245,41 +125,17 @@ static uint64_t open_there(const struct party *party, CUipcMemHandle handle, siz
     return open_piece_there(party, handle, size, 0);
 }
 
-static uint32_t read_there(const struct party *party, uint64_t address)
-{
-    return tell(party, &(struct order){.what = READ, .address = address}).word;
-}
-
 static void write_there(const struct party *party, uint64_t address, uint32_t word)
 {
-    must("cuMemsetD32 there",
-         (CUresult)tell(party, &(struct order){.what = WRITE, .address = address, .word = word})
-             .result);
+    must("cuMemsetD32 there", try_write_there(party, address, word));
 }
 
-static void close_there(const struct party *party, uint64_t address)
+static bool no_more_there(const struct party *party, struct held before)
 {
-    must("cuIpcCloseMemHandle there",
-         (CUresult)tell(party, &(struct order){.what = CLOSE, .address = address}).result);
-}
-
-static struct counts count_there(const struct party *party)
-{
-    return tell(party, &(struct order){.what = COUNT}).counts;
-}
-
-static bool no_more_there(const struct party *party, struct counts before)
-{
-    struct counts now = count_there(party);
+    struct held now = held_there(party);
 
     return now.handles <= before.handles && now.mappings <= before.mappings &&
-           now.reservations <= before.reservations && now.fds <= before.fds;
-}
-
-static void expect(const char *what, bool holds)
-{
-    if (!holds)
-        fail(what, 0);
+           now.reservations <= before.reservations && now.exported <= before.exported;
 }
 
 /* ---- What is shown --------------------------------------------------------------------------- */
@@ -287,7 +143,7 @@ static void expect(const char *what, bool holds)
 static void check_pieces(unsigned pieces)
 {
     struct party other = party_start("opener", NULL);
-    struct counts here = counts(), there = count_there(&other), open_counts;
+    struct held here = held_here(), there = held_there(&other), open_held;
     CUdeviceptr base = map_all(pieces), start = 0;
     CUipcMemHandle handle = handle_of(base + 12345),
                    middle = handle_of(base + pieces / 2 * PIECE + 12345);
@@ -309,18 +165,17 @@ static void check_pieces(unsigned pieces)
     expect("a piece of it lies elsewhere", piece == address + pieces / 2 * PIECE);
     if (pieces > 2)
         expect("the piece behind it", read_there(&other, piece + PIECE) == pieces / 2 + 2);
-    open_counts = count_there(&other);
-    expect("handles of the opener's stay", open_counts.handles <= there.handles);
-    expect("descriptors of the opener's stay", open_counts.descriptors <= OWN);
-    expect("descriptors of the exporter's stay", descriptors() <= OWN);
+    open_held = held_there(&other);
+    expect("handles of the opener's stay", open_held.handles <= there.handles);
+    expect("descriptors of the opener's stay", open_held.descriptors <= OWN);
+    expect("descriptors of the exporter's stay", held_here().descriptors <= OWN);
     close_there(&other, address);
     expect("closed once it is gone", read_there(&other, address) == (pieces == 1 ? 4711 : 1));
     close_there(&other, piece);
     expect("with a piece all is gone", read_there(&other, address) == (pieces == 1 ? 4711 : 1));
     if (pieces > 1)
         expect("a piece was closed that is not open",
-               tell(&other, &(struct order){.what = CLOSE, .address = piece}).result ==
-                   CUDA_ERROR_INVALID_VALUE);
+               try_close_there(&other, piece) == CUDA_ERROR_INVALID_VALUE);
     close_there(&other, address);
     expect("the opener keeps something", AWAIT(no_more_there(&other, there)));
     end_all(base, pieces);
@@ -336,7 +191,7 @@ static void check_lifetime(void)
     CUdeviceptr base = map_all(4);
     CUipcMemHandle handle = handle_of(base), anew;
     uint64_t address = open_there(&first, handle, 4 * PIECE), other;
-    struct counts before = counts();
+    struct held before = held_here();
 
     anew = handle_of(base + PIECE - 1);
     expect("the same piece has another handle", is_same(&handle, &anew));
@@ -345,15 +200,15 @@ static void check_lifetime(void)
     anew = handle_of(base);
     expect("a call that was refused changed the handle", is_same(&handle, &anew));
     unmap(base, 1, 1);
-    expect("an unmapped handle is still had", counts().handles <= before.handles &&
-                                                  counts().mappings + 1 == before.mappings);
+    expect("an unmapped handle is still had", held_here().handles <= before.handles &&
+                                                  held_here().mappings + 1 == before.mappings);
     expect("what is open went with it", read_there(&first, address + PIECE) == 2);
     expect("a stale handle was opened",
-           try_to_open(&late, handle).result == CUDA_ERROR_NOT_PERMITTED);
+           try_open_there(&late, handle).result == CUDA_ERROR_NOT_PERMITTED);
     map_stamped(base, 1, 77);
     expect("remapped memory shows in an old open", read_there(&first, address + PIECE) == 2);
     expect("a stale handle was opened where something is mapped again",
-           try_to_open(&late, handle).result == CUDA_ERROR_NOT_PERMITTED);
+           try_open_there(&late, handle).result == CUDA_ERROR_NOT_PERMITTED);
     anew = handle_of(base);
     expect("another strip has the same handle", !is_same(&handle, &anew));
     other = open_there(&late, anew, 4 * PIECE);
@@ -388,7 +243,7 @@ static void check_strips(void)
     expect("it was not said why", times_logged("no device has access to it") == 1);
     close_there(&other, address);
     expect("a strip that lost its middle was opened",
-           try_to_open(&late, whole).result == CUDA_ERROR_NOT_PERMITTED);
+           try_open_there(&late, whole).result == CUDA_ERROR_NOT_PERMITTED);
     address = open_piece_there(&other, handle_of(base + PIECE), 2 * PIECE, 1);
     expect("the strip before", read_there(&other, address) == 2);
     close_there(&other, address);
@@ -407,7 +262,7 @@ static void check_strips(void)
     access_set(base, 2 * PIECE, CU_MEM_ACCESS_FLAGS_PROT_READ);
     address = open_there(&other, handle_of(base), 2 * PIECE);
     expect("what may be read only was written",
-           tell(&other, &(struct order){.what = WRITE, .address = address, .word = 5}).result != 0);
+           try_write_there(&other, address, 5) != CUDA_SUCCESS);
     close_there(&other, address);
     must("cuMemUnmap", cuMemUnmap(beside, PIECE));
     must("cuMemAddressFree", cuMemAddressFree(beside, PIECE));
@@ -418,12 +273,12 @@ static void check_strips(void)
 static void check_idle(void)
 {
     struct party other = party_start("opener", NULL);
-    struct counts there = count_there(&other);
+    struct held there = held_there(&other);
     CUdeviceptr base = map_all(3);
     uint64_t address = open_there(&other, handle_of(base), 3 * PIECE);
 
     close_there(&other, address);
-    expect("nothing was kept for the next open", count_there(&other).mappings >= there.mappings + 3);
+    expect("nothing was kept for the next open", held_there(&other).mappings >= there.mappings + 3);
     end_all(base, 3);
     expect("the opener keeps memory that has gone", AWAIT(no_more_there(&other, there)));
     expect("the opener failed", party_end(&other) == 0);
@@ -492,7 +347,7 @@ static void *churn_pieces(void *unused)
 static void check_churn(void)
 {
     struct party other = party_start("opener", NULL);
-    struct counts here = counts(), there = count_there(&other);
+    struct held here = held_here(), there = held_there(&other);
     unsigned opened = 0, stale = 0;
     pthread_t thread;
 
@@ -506,16 +361,16 @@ static void check_churn(void)
     for (unsigned i = 0; i < OPENS || (opened == 0 && i < 100 * OPENS); i++) {
         uint32_t stamps[CHURNED];
         CUipcMemHandle handle;
-        struct answer answer;
+        struct opened answer;
 
         pthread_mutex_lock(&churn.lock);
         handle = handle_of(churn.base);
         memcpy(stamps, churn.stamps, sizeof stamps);
         pthread_mutex_unlock(&churn.lock);
-        answer = try_to_open(&other, handle);
+        answer = try_open_there(&other, handle);
         stale += answer.result == CUDA_ERROR_NOT_PERMITTED;
         if (answer.result != 0 && answer.result != CUDA_ERROR_NOT_PERMITTED)
-            fail("cuIpcOpenMemHandle there", answer.result);
+            fail("cuIpcOpenMemHandle there", (int)answer.result);
         for (unsigned piece = 0; answer.result == 0 && piece < CHURNED; piece++)
             if (read_there(&other, answer.address + piece * PIECE) != stamps[piece])
                 fail("what was opened is not what was shared, in piece", (int)piece);
@@ -552,8 +407,8 @@ static void check_broker(const char *program)
     close_there(&other, address);
     expect("the opener failed", party_end(&other) == 0);
     other = party_start("opener", NULL);
-    expect("a block of a killed process", AWAIT(try_to_open(&other, block).result == 0));
-    expect("what a killed process mapped was opened", try_to_open(&other, own).result != 0);
+    expect("a block of a killed process", AWAIT(try_open_there(&other, block).result == 0));
+    expect("what a killed process mapped was opened", try_open_there(&other, own).result != 0);
     expect("the opener failed", party_end(&other) == 0);
     expect("the broker failed", broker_end(broker));
 }
@@ -586,7 +441,7 @@ static void check_ends(void)
 {
     struct party killed = party_start("exporter", NULL), other = party_start("opener", NULL),
                  late = party_start("opener", NULL);
-    struct counts here;
+    struct held here;
     CUipcMemHandle handle;
     CUdeviceptr base;
     uint64_t address;
@@ -596,9 +451,9 @@ static void check_ends(void)
     party_kill(&killed);
     for (unsigned i = 0; i < 40; i++)
         expect("memory of a killed process", read_there(&other, address + i * PIECE) == i + 1);
-    expect("a handle of a killed process was opened", try_to_open(&late, handle).result != 0);
+    expect("a handle of a killed process was opened", try_open_there(&late, handle).result != 0);
     base = map_all(40);
-    here = counts();
+    here = held_here();
     address = open_there(&other, handle_of(base), 40 * PIECE);
     expect("what is open", read_there(&other, address + 39 * PIECE) == 40);
     party_kill(&other);

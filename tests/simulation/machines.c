@@ -407,8 +407,7 @@ void *agent_run(void *arg)
     union gs_wire_message message;
     int error, attached;
 
-    if (machine->fd >= 0 || machine->is_up) /* of the agent before this one */
-        machine->fd = -1;
+    machine->fd = -1; /* that of the agent before this one went with it */
     machine->is_up = false;
     epoch++;
     for (;;) {

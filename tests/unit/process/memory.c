@@ -602,6 +602,19 @@ Test(memory, graphs_that_are_made_one_after_the_other_need_room_for_one)
     fixture_end(&f);
 }
 
+/* 600 MiB live, beyond which it may have little; a stream. */
+static CUstream begin_with_much(struct fixture *f)
+{
+    CUstream stream;
+
+    fixture_options(f);
+    f->options.retiring_percent = 15;
+    fixture_start(f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    must_alloc(f, 600 * MIB);
+    return stream;
+}
+
 /* Whether the like of a block is waited for, as in waits_for_the_gpu. */
 static bool waits_for_the_like(void)
 {
@@ -610,11 +623,7 @@ static bool waits_for_the_like(void)
     CUstream stream;
     bool waited;
 
-    fixture_options(&f);
-    f.options.retiring_percent = 15;
-    fixture_start(&f);
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    must_alloc(&f, 600 * MIB);
+    stream = begin_with_much(&f);
     block[0] = must_alloc(&f, 40 * MIB);
     softcuda_hold(1);
     fixture_spin_fill(&f, stream, block[0], 1, 1, 0);
@@ -665,11 +674,7 @@ Test(memory, a_little_beyond_what_was_live_it_waits_for_a_moment)
     CUdeviceptr block[2];
     CUstream stream;
 
-    fixture_options(&f);
-    f.options.retiring_percent = 15;
-    fixture_start(&f);
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    must_alloc(&f, 600 * MIB);
+    stream = begin_with_much(&f);
     block[0] = must_alloc(&f, 40 * MIB);
     block[1] = must_alloc(&f, 40 * MIB);
     softcuda_hold(1);

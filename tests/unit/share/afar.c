@@ -258,21 +258,30 @@ Test(share_afar, an_operator_has_a_machine_forgotten)
     close(agent);
 }
 
-/* The process starts another one, and tells it what it holds. */
-Test(share_afar, a_killed_broker_ends_no_lease)
+/* With a lease of a block that is freed the broker is killed, and its agent ends. The process starts
+ * another broker, and tells it what it holds. */
+static void lose_broker(unsigned char *ret_ipc_handle)
 {
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
-    int agent = shared(ipc_handle, &message);
+    int agent = shared(ret_ipc_handle, &message);
     pid_t broker = side_broker_pid(far_dir);
 
-    cr_assert_eq(take(agent, ipc_handle, 2, 11, &message), GS_WIRE_OPENED_AFAR);
+    cr_assert_eq(take(agent, ret_ipc_handle, 2, 11, &message), GS_WIRE_OPENED_AFAR);
     free_it();
     agent_hears(agent, GS_WIRE_RECALL_AFAR, &message);
     kill(broker, SIGKILL);
     close(agent);
     cr_assert(SIDE_WAIT(side_broker_pid(far_dir) && side_broker_pid(far_dir) != broker));
     cr_assert(SIDE_WAIT(far_told(0).leases == 1));
+}
+
+Test(share_afar, a_killed_broker_ends_no_lease)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    union gs_wire_message message;
+    int agent;
+
+    lose_broker(ipc_handle);
     cr_assert_str_eq(far_told(0).name, "unknown");
     cr_assert_not(other_withdraws(&other));
     agent = agent_dial(far_dir, 1, true);
@@ -294,26 +303,19 @@ Test(share_afar, only_an_agent_that_knew_all_leases_ends_those_of_an_unknown_mac
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
-    int agent = shared(ipc_handle, &message);
-    pid_t broker = side_broker_pid(far_dir);
+    int agent;
 
-    cr_assert_eq(take(agent, ipc_handle, 2, 11, &message), GS_WIRE_OPENED_AFAR);
-    free_it();
-    kill(broker, SIGKILL);
-    close(agent);
-    cr_assert(SIDE_WAIT(side_broker_pid(far_dir) && side_broker_pid(far_dir) != broker &&
-                        far_told(0).leases == 1));
+    lose_broker(ipc_handle);
     for (int knows = 0; knows < 2; knows++) {
         cr_assert_not(other_withdraws(&other));
         agent = agent_dial(far_dir, 1, knows != 0);
         agent_awaits(agent, GS_WIRE_RECALL_AFAR, &message);
         say_machine(agent, 0, 0, GS_MACHINE_LISTED);
-        if (!knows)
+        if (!knows) {
             cr_assert(agent_hears_nothing(agent));
-        if (!knows)
             close(agent);
-        if (!knows)
             cr_assert(SIDE_WAIT(!far_told(0).has_agent));
+        }
     }
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
     close(agent);
@@ -378,6 +380,7 @@ Test(share_afar, openers_of_one_machine_share_a_lease_and_a_killed_one_is_seen)
     union gs_wire_message message;
     int far_agent = shared(ipc_handle, &message), near = near_agent(), pidfd;
     struct other second = {.pid = 0};
+    struct gs_ipc_handle read;
     unsigned long there;
     CUdeviceptr address;
     uint64_t lease;
@@ -396,12 +399,11 @@ Test(share_afar, openers_of_one_machine_share_a_lease_and_a_killed_one_is_seen)
     agent_hears(near, GS_WIRE_HOLDER_AFAR, &message);
     cr_assert_eq(message.holder_afar.gone, 1);
     cr_assert(agent_hears_nothing(near), "the first one has it still");
-    agent_say(near, (gs_wire_start(&message, GS_WIRE_RECALL_AFAR, 0),
-                     memcpy(message.block_afar.instance,
-                            ipc_handle + offsetof(struct gs_ipc_handle, instance), GS_INSTANCE_SIZE),
-                     memcpy(&message.block_afar.block_id,
-                            ipc_handle + offsetof(struct gs_ipc_handle, block_id), sizeof(uint64_t)),
-                     &message));
+    gs_ipc_handle_read(ipc_handle, &read);
+    gs_wire_start(&message, GS_WIRE_RECALL_AFAR, 0);
+    memcpy(message.block_afar.instance, read.instance, GS_INSTANCE_SIZE);
+    message.block_afar.block_id = read.block_id;
+    agent_say(near, &message);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     agent_hears(near, GS_WIRE_ENDED_AFAR, &message);
     close(near);
@@ -446,6 +448,19 @@ Test(share_afar, without_an_agent_an_open_fails_and_says_why)
     cr_assert_not_null(strstr(side_logged(), "no gpushim-agent"), "%s", side_logged());
 }
 
+/* A connection to the near broker that asks it for the block. */
+static int ask_to_open(const unsigned char *ipc_handle)
+{
+    union gs_wire_message message;
+    int opener = dial_broker(ipc_handle + offsetof(struct gs_ipc_handle, instance), -1);
+
+    gs_wire_start(&message, GS_WIRE_OPEN, 1);
+    memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
+    message.open.afar = 1;
+    agent_say(opener, &message);
+    return opener;
+}
+
 Test(share_afar, an_agents_refusal_and_its_end_reach_who_waits)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
@@ -461,11 +476,7 @@ Test(share_afar, an_agents_refusal_and_its_end_reach_who_waits)
     agent_say(near, &message);
     cr_assert_eq(open_end(&opening), GS_UNREACHABLE);
     cr_assert_not_null(strstr(side_logged(), "cannot use its directory"), "%s", side_logged());
-    opener = dial_broker(ipc_handle + offsetof(struct gs_ipc_handle, instance), -1);
-    gs_wire_start(&message, GS_WIRE_OPEN, 1);
-    memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
-    message.open.afar = 1;
-    agent_say(opener, &message);
+    opener = ask_to_open(ipc_handle);
     agent_awaits(near, GS_WIRE_OPEN_AFAR, &message);
     close(near);
     agent_hears(opener, GS_WIRE_REFUSE, &message);
@@ -481,12 +492,8 @@ Test(share_afar, what_makes_no_sense_or_comes_late_is_given_back)
 
     other_export(&other, 0, 512, 71, ipc_handle);
     for (int i = 0; i < 3; i++) {
-        int opener = dial_broker(ipc_handle + offsetof(struct gs_ipc_handle, instance), -1);
+        int opener = ask_to_open(ipc_handle);
 
-        gs_wire_start(&message, GS_WIRE_OPEN, 1);
-        memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
-        message.open.afar = 1;
-        agent_say(opener, &message);
         agent_awaits(near, GS_WIRE_OPEN_AFAR, &question);
         gs_wire_start(&message, GS_WIRE_OPENED_AFAR, question.head.request);
         message.opened_afar.lease = question.open_afar.lease;
