@@ -221,11 +221,7 @@ def line(cluster, lease_s, what):
 def main():
     cluster = cluster_of(2, sys.argv[6:])
     try:
-        for machine in cluster.machines:
-            machine.start_broker().start_agent()
-        for machine in cluster.machines:
-            machine.await_word('joined the broker')
-            machine.await_word('the directory answers')
+        cluster.start()
         chosen = [word[5:] for word in sys.argv[6:] if word.startswith('only:')]
         for test in (agent_of_opener, agent_keeps, broker_of_opener, broker_and_agent_of_opener, broker_of_exporter,
                      forgotten, member_of_directory, all_of_directory):
@@ -238,9 +234,6 @@ def main():
             new_boot(cluster)
         end_with_faults()
     finally:
-        for machine in cluster.machines:
-            if '-v' in sys.argv:
-                print(machine.said())
         cluster.end()
 
 
