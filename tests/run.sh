@@ -8,7 +8,7 @@
 #   2. an ASan + UBSan build over all but the suites race, conformance, driver and bench;
 #   3. a TSan build over the suite race;
 #   4. a clang build with -Werror;
-#   5. the libFuzzer targets, FUZZ_SECONDS each (30), where clang has what they need;
+#   5. the libFuzzer targets, FUZZ_SECONDS each (60), where clang has what they need;
 #   6. ten of the planted bugs, which the tests are to notice (tests/mutants.sh runs all of them).
 # quick stops after the first. all first installs what single tests are skipped without (podman,
 # Prometheus, Chromium, Open MPI, packagers, qemu: whatever can be had), and last runs the suite packages. rest
@@ -211,7 +211,7 @@ clang_build()
 fuzz()
 {
     status=0
-    GPUSHIM_BUILD=$build sh "$root/tests/fuzz/run.sh" "${FUZZ_SECONDS:-30}" "$@" >"$build/fuzz.log" 2>&1 || status=$?
+    GPUSHIM_BUILD=$build sh "$root/tests/fuzz/run.sh" "${FUZZ_SECONDS:-60}" "$@" >"$build/fuzz.log" 2>&1 || status=$?
     cat "$build/fuzz.log"
     case $status in
         0) passed=$((passed + $(grep -c ': ok,' "$build/fuzz.log"))) ;;

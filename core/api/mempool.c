@@ -65,7 +65,7 @@ void gs_core_mempool_figures(struct gs_core *core, CUdevice device,
         gs_map_each(&core->map, survey_chunk, &survey);
     ret_figures->reserved = survey.reserved;
     ret_figures->in_use = survey.in_use;
-    high = (ret_figures->used_high + GS_PAGE_SIZE - 1) & ~(uint64_t)(GS_PAGE_SIZE - 1);
+    high = gs_page_round(ret_figures->used_high);
     if (high < survey.reserved)
         high = survey.reserved;
     if (high < __atomic_load_n(&count->reserved_high, __ATOMIC_RELAXED))

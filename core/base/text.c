@@ -18,3 +18,14 @@ void gs_text_add(struct gs_text *text, const char *format, ...)
     text->cut |= (size_t)length >= room;
     text->length += (size_t)length < room ? (size_t)length : room - 1;
 }
+
+void gs_text_hex(const unsigned char *bytes, size_t size, char *ret_digits)
+{
+    static const char digits[] = "0123456789abcdef";
+
+    for (size_t i = 0; i < size; i++) {
+        ret_digits[2 * i] = digits[bytes[i] >> 4];
+        ret_digits[2 * i + 1] = digits[bytes[i] & 15];
+    }
+    ret_digits[2 * size] = 0;
+}

@@ -11,6 +11,9 @@ struct gs_text {
     bool cut; /* something did not fit: of that piece there is what did */
 };
 
+/* `size` bytes as hex digits, of which there are twice as many, and a zero. */
+void gs_text_hex(const unsigned char *bytes, size_t size, char *ret_digits);
+
 /* As printf, behind what is there. */
 void gs_text_add(struct gs_text *text, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

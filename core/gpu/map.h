@@ -20,6 +20,11 @@
 
 #define GS_PAGE_SHIFT 21
 #define GS_PAGE_SIZE ((size_t)1 << GS_PAGE_SHIFT)
+
+static inline size_t gs_page_round(size_t size)
+{
+    return (size + GS_PAGE_SIZE - 1) & ~(GS_PAGE_SIZE - 1);
+}
 #define GS_MAP_ADDRESS_BITS 49
 #define GS_MAP_LEAF_BITS 14
 

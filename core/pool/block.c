@@ -63,7 +63,7 @@ static void unbin_locked(struct gs_arena *arena, struct gs_block *block)
 
 static size_t waste_of(const struct gs_chunk *chunk, size_t need)
 {
-    size_t pages = (need + GS_PAGE_SIZE - 1) & ~(GS_PAGE_SIZE - 1);
+    size_t pages = gs_page_round(need);
 
     return chunk->span.size > pages ? chunk->span.size - pages : 0;
 }

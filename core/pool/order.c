@@ -246,7 +246,8 @@ static bool is_whole(const struct gs_bin_entry *entry, const struct gs_bin_wish 
     const struct gs_block *below = block->below, *above = block->above;
 
     (void)wish;
-    return is_rest(below, below ? below->below : NULL) && is_rest(above, above ? above->above : NULL);
+    return is_rest(below, below ? below->below : NULL) &&
+           is_rest(above, above ? above->above : NULL);
 }
 
 /* The smallest whole chunk of at least so many bytes, or else one that is not far below. */

@@ -142,7 +142,8 @@ static bool is_behind_locked(struct gs_arena *arena, size_t size, unsigned perce
     gs_latch_assert_held(&arena->lock);
     if (percent == 0 || !may_move_locked(arena, size))
         return false;
-    if (exceeds(behind, 0, arena->live / 100 * percent) || keeps_touched_locked(arena, size, percent))
+    if (exceeds(behind, 0, arena->live / 100 * percent) ||
+        keeps_touched_locked(arena, size, percent))
         return true;
     return !small && gs_epochs_have_locked(&arena->epochs, need) &&
            exceeds(arena->reserved + need, arena->kept.live_peak,

@@ -172,11 +172,10 @@ static bool stays_native_locked(struct gs_core *core)
 static void probe_locked(struct gs_core *core, CUdevice ordinal)
 {
     gs_lock_assert_held(&core->lock);
-    if (core->device[ordinal].mode == GS_MODE_UNKNOWN)
-        gs_device_probe(&core->driver, &core->options.log, ordinal, keeps_warm_up(core),
-                        stays_native_locked(core), &core->device[ordinal]);
-    else
+    if (core->device[ordinal].mode != GS_MODE_UNKNOWN)
         return;
+    gs_device_probe(&core->driver, &core->options.log, ordinal, keeps_warm_up(core),
+                    stays_native_locked(core), &core->device[ordinal]);
     if (core->options.share.cluster && core->options.share.broker)
         gs_device_reach(&core->driver, &core->options.log, &core->device[ordinal]);
 }

@@ -78,7 +78,9 @@ static void do_called(struct gs_core *core)
     __atomic_compare_exchange_n(&purge->state, &expected, PURGE_AWAKE, false, __ATOMIC_SEQ_CST,
                                 __ATOMIC_SEQ_CST);
     if (begin(purge)) {
-        gs_neighbour_answer(core); /* others wait for it */
+        gs_releasing_goes_after(false); /* others wait for it */
+        gs_neighbour_answer(core);
+        gs_releasing_goes_after(true);
         gs_releases_run(core, &purge->ending);
         if (__atomic_exchange_n(&purge->limited, false, __ATOMIC_SEQ_CST))
             keep_to_limits(core);
@@ -183,7 +185,7 @@ static void *run(void *arg)
     int state = PURGE_AWAKE;
 
     pthread_setname_np(pthread_self(), "gpushim-purge");
-    gs_releasing_goes_after();
+    gs_releasing_goes_after(true);
     if (begin(purge))
         gs_neighbour_join(core);
     end(purge);

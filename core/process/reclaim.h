@@ -17,11 +17,6 @@ static inline bool gs_is_out(gs_status status)
     return status == GS_NO_MEMORY || status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static inline size_t gs_page_round(size_t size)
-{
-    return (size + GS_PAGE_SIZE - 1) & ~(GS_PAGE_SIZE - 1);
-}
-
 /* The context has ended since, and the record may be another's: lock held. */
 static inline bool gs_arena_is_over_locked(const struct gs_arena *arena, uint64_t life)
 {
@@ -57,8 +52,9 @@ size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, siz
 bool gs_device_purge_some(struct gs_core *core, const struct gs_device *device,
                           const struct gs_patience *patience, size_t most);
 
-/* What the calling thread gives back from now on comes after what the program's threads ask of the driver. */
-void gs_releasing_goes_after(void);
+/* Whether what the calling thread gives back from now on comes after what the program's threads ask of
+ * the driver. */
+void gs_releasing_goes_after(bool after);
 
 /* Whether the calling thread is giving chunks back, and was called from there by a program's code. */
 bool gs_releasing_here(void);

@@ -25,7 +25,7 @@ struct gs_releases {
     struct gs_chunk *first, *last; /* detached chunks, the oldest first */
     size_t bytes;   /* atomic: of those, and of what a thread is at */
     unsigned taken; /* atomic: chunks that threads are at */
-    struct gs_turn turn; /* the program's threads that make chunks or give some back, before the background */
+    struct gs_turn turn; /* the program's threads that make chunks or give some back go first */
 };
 
 void gs_releases_init(struct gs_core *core);

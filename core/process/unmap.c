@@ -16,9 +16,9 @@ static _Thread_local unsigned releasing_here;
 
 static _Thread_local bool goes_after;
 
-void gs_releasing_goes_after(void)
+void gs_releasing_goes_after(bool after)
 {
-    goes_after = true;
+    goes_after = after;
 }
 
 bool gs_releasing_here(void)

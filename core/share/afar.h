@@ -25,6 +25,8 @@
 #ifndef GS_CORE_SHARE_AFAR_H
 #define GS_CORE_SHARE_AFAR_H
 
+#include <string.h>
+
 #include "core/share/exporter.h"
 
 /* Of an export that other machines may open, or of one that is another machine's. */
@@ -159,6 +161,14 @@ void gs_lease_end(struct gs_share *share, struct gs_lease *lease);
 void gs_lease_recall_again(struct gs_share *share, const struct gs_lease *lease);
 
 /* ---- afar_machines.c ---- */
+
+/* The machine of leases that nobody knows. */
+static inline bool gs_machine_is_nobody(const unsigned char id[GS_MACHINE_SIZE])
+{
+    static const unsigned char nobody[GS_MACHINE_SIZE];
+
+    return memcmp(id, nobody, sizeof nobody) == 0;
+}
 
 struct gs_machine {
     unsigned char id[GS_MACHINE_SIZE];

@@ -11,13 +11,6 @@
 
 /* ---- Coming and going ------------------------------------------------------------------------ */
 
-static bool is_zero(const unsigned char *bytes, size_t size)
-{
-    static const unsigned char zeros[GS_MACHINE_SIZE];
-
-    return memcmp(bytes, zeros, size) == 0;
-}
-
 static bool on_agent(struct gs_share *share, struct gs_client *client,
                      const struct gs_wire_agent *message)
 {
@@ -25,7 +18,7 @@ static bool on_agent(struct gs_share *share, struct gs_client *client,
         return gs_client_fault(client, "it takes this process for a broker, or did not greet first");
     if (!gs_user_is_own(client->uid) && client->uid != 0)
         return gs_client_refuse(share, client, message->head.request, GS_REFUSED_USER, 0);
-    if (message->zero || message->knows > 1 || is_zero(message->machine, GS_MACHINE_SIZE))
+    if (message->zero || message->knows > 1 || gs_machine_is_nobody(message->machine))
         return gs_client_fault(client, "its message has fields that make no sense");
     if (gs_agent_of(share))
         return gs_client_refuse(share, client, message->head.request, GS_REFUSED_BUSY, 0);
@@ -86,7 +79,7 @@ static bool on_ended(struct gs_share *share, const struct gs_wire_ended_afar *me
     struct gs_lease *lease;
 
     memcpy(key.machine, message->machine, sizeof key.machine);
-    lease = is_zero(key.machine, sizeof key.machine) ? NULL : gs_lease_find(share, &key);
+    lease = gs_machine_is_nobody(key.machine) ? NULL : gs_lease_find(share, &key);
     if (lease)
         gs_lease_end(share, lease);
     return true;

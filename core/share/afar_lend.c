@@ -148,8 +148,7 @@ static void refuse(struct gs_share *share, uint32_t request, enum gs_wire_reason
     gs_agent_tell(share, &message, -1);
 }
 
-static void tell_of(struct gs_share *share, enum gs_wire_type type,
-                        const struct gs_export *export)
+static void tell_of(struct gs_share *share, enum gs_wire_type type, const struct gs_export *export)
 {
     union gs_wire_message message;
 
@@ -349,14 +348,13 @@ static enum gs_wire_reason judge_take(const struct gs_export *export,
 bool gs_lend_take_came(struct gs_share *share, struct gs_client *agent,
                        const struct gs_wire_take_afar *message)
 {
-    static const unsigned char none[GS_MACHINE_SIZE];
     struct gs_lease_key key = {.lease = message->lease};
     enum gs_wire_reason reason;
     struct gs_lease *lease = NULL;
     struct gs_export *export;
 
     memcpy(key.machine, message->machine, sizeof key.machine);
-    if (!message->lease || memcmp(key.machine, none, sizeof none) == 0 || gs_lease_find(share, &key))
+    if (!message->lease || gs_machine_is_nobody(key.machine) || gs_lease_find(share, &key))
         return gs_client_fault(agent, "it takes a lease that is none, or that there is");
     export = gs_export_pin(share, message->ipc_handle);
     reason = judge_take(export, message);

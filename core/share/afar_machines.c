@@ -2,6 +2,7 @@
  * Broker: other machines that have leases of blocks here, what they say that they have, and how all of a
  * machine's end: by its own word, a new boot of it, or an operator's (core/share/afar.h).
  */
+#include "core/base/text.h"
 #include "core/share/afar.h"
 
 #include <stdlib.h>
@@ -101,7 +102,7 @@ bool gs_machine_came(struct gs_share *share, const struct gs_wire_machine_afar *
 
     if (message->zero || message->state < GS_MACHINE_LISTING || message->state > GS_MACHINE_LOST)
         return false;
-    if (memcmp(message->machine, nobody, sizeof nobody) == 0) {
+    if (gs_machine_is_nobody(message->machine)) {
         if (message->state == GS_MACHINE_LISTED)
             end_unknown(share);
         return message->state == GS_MACHINE_LISTED;
@@ -133,7 +134,7 @@ bool gs_kept_came(struct gs_share *share, const struct gs_wire_kept_afar *messag
 
     memcpy(key.machine, message->machine, sizeof key.machine);
     memcpy(block.instance, message->instance, sizeof block.instance);
-    if (!key.lease || memcmp(key.machine, nobody, sizeof nobody) == 0)
+    if (!key.lease || gs_machine_is_nobody(key.machine))
         return false;
     lease = gs_lease_find(share, &key);
     if (lease && memcmp(&lease->block, &block, sizeof block) != 0)
@@ -153,17 +154,6 @@ bool gs_kept_came(struct gs_share *share, const struct gs_wire_kept_afar *messag
 
 /* ---- What people ask and say ------------------------------------------------------------------ */
 
-static void id_text(const unsigned char *id, char text[2 * GS_MACHINE_SIZE + 1])
-{
-    static const char digits[] = "0123456789abcdef";
-
-    for (unsigned i = 0; i < GS_MACHINE_SIZE; i++) {
-        text[2 * i] = digits[id[i] >> 4];
-        text[2 * i + 1] = digits[id[i] & 15];
-    }
-    text[2 * GS_MACHINE_SIZE] = 0;
-}
-
 static void tell_forgotten(struct gs_share *share, const struct gs_machine *machine)
 {
     union gs_wire_message message;
@@ -179,7 +169,7 @@ static bool is_called(const struct gs_machine *machine, const char *name)
 {
     char text[2 * GS_MACHINE_SIZE + 1];
 
-    id_text(machine->id, text);
+    gs_text_hex(machine->id, GS_MACHINE_SIZE, text);
     return strcmp(name, text) == 0 || (*name && strcmp(name, machine->name) == 0);
 }
 
@@ -247,7 +237,8 @@ static void count_blocks(struct gs_share *share, struct gs_wire_told_afar *told)
 }
 
 static void tell_machine(struct gs_share *share, const unsigned char *id,
-                         const char name[GS_MACHINE_NAME_SIZE], uint32_t state, struct gs_wire_told_afar *told)
+                         const char name[GS_MACHINE_NAME_SIZE], uint32_t state,
+                         struct gs_wire_told_afar *told)
 {
     memcpy(told->machine, id, sizeof told->machine);
     memcpy(told->name, name, sizeof told->name);
@@ -262,11 +253,12 @@ bool gs_ask_afar_came(struct gs_share *share, struct gs_client *client,
     struct gs_machine *machine, *next;
     union gs_wire_message answer;
     struct gs_wire_told_afar *told = &answer.told_afar;
-    struct gs_client *agent = NULL;
+    const struct gs_client *agent = gs_agent_of(share);
     uint32_t index = 0;
 
+    if (!gs_user_is_own(client->uid) && client->uid != 0)
+        return gs_client_refuse(share, client, message->head.request, GS_REFUSED_USER, 0);
     gs_wire_start(&answer, GS_WIRE_TOLD_AFAR, message->head.request);
-    HASH_FIND(hh, share->clients.first, &share->store.afar.agent, sizeof(uint64_t), agent);
     told->has_agent = agent != NULL;
     told->agent_pid = agent ? (uint32_t)agent->pid : 0;
     told->machines = HASH_COUNT(share->store.afar.machines);

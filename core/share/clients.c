@@ -394,7 +394,8 @@ static bool make_room(struct gs_share *share, const struct gs_user *user)
         return true;
     HASH_ITER(hh, share->clients.first, client, next)
     {
-        if (is_needed(client) || client->said.is_agent || client->fd < 0 || (over && client->user != user))
+        if (is_needed(client) || client->said.is_agent || client->fd < 0 ||
+            (over && client->user != user))
             continue;
         if (!oldest || client->due_ns < oldest->due_ns)
             oldest = client;
@@ -576,7 +577,8 @@ uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
         due = uncrowd < due ? uncrowd : due;
         if (client->fd >= 0 && (is_needed(client) || client->said.is_agent))
             continue; /* nothing but its hang-up ends this lease */
-        if (client->due_ns <= now && !parts(share, client, now) && !gs_client_rests(share, client, now))
+        if (client->due_ns <= now && !parts(share, client, now) &&
+            !gs_client_rests(share, client, now))
             dismiss(share, client);
         else if (client->due_ns < due)
             due = client->due_ns;

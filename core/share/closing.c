@@ -409,6 +409,14 @@ void gs_share_context_stays(struct gs_share *share, CUcontext context)
     set_leaving(share, context, false);
 }
 
+/* The block is not used in it any more; memory of the host is registered in it no more. */
+static void leave_context(struct gs_opened *opened, CUcontext context)
+{
+    if (opened->import && opened->import->context == context)
+        opened->import->context = NULL;
+    use_remove(opened, context);
+}
+
 void gs_share_context_gone(struct gs_share *share, CUcontext context)
 {
     int saved = errno;
@@ -420,16 +428,14 @@ void gs_share_context_gone(struct gs_share *share, CUcontext context)
     gone = context_find(share, context);
     HASH_ITER(hh, share->opener.opened, opened, next)
     {
-        if (opened->import && opened->import->context == context)
-            opened->import->context = NULL;
-        use_remove(opened, context);
+        leave_context(opened, context);
         if (opened->use_count > 0 || opened->count == 0)
             continue;
         opened->count = 0;
         gs_closing_start_locked(share, opened);
     }
     for (opened = share->opener.closing; opened; opened = opened->next)
-        use_remove(opened, context); /* also those that the table has not any more */
+        leave_context(opened, context); /* also those that the table has not any more */
     gs_externals_context_gone_locked(share, context);
     if (gone) {
         HASH_DEL(share->opener.contexts, gone);

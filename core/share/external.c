@@ -68,8 +68,7 @@ static gs_status map(struct gs_share *share, struct gs_external *external,
                      const unsigned char uuid[16])
 {
     const bool host = memory->kind == GS_EXTERNAL_MEMFD;
-    struct gs_wire_grant grant = {.chunk_size =
-                                      (memory->size + GS_PAGE_SIZE - 1) & ~(GS_PAGE_SIZE - 1),
+    struct gs_wire_grant grant = {.chunk_size = gs_page_round(memory->size),
                                   .size = memory->size,
                                   .read_only = memory->read_only,
                                   .host = host,

@@ -78,7 +78,7 @@ void gs_import_recycle_locked(struct gs_share *share, struct gs_import *import)
 
 void gs_room_make(struct gs_share *share, uint64_t size, struct gs_room *room)
 {
-    size_t whole = (size + GS_PAGE_SIZE - 1) & ~(GS_PAGE_SIZE - 1);
+    size_t whole = gs_page_round(size);
 
     if (room->size || size == 0 || size > ROOM_MOST)
         return;

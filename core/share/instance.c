@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/base/text.h"
+
 #define RANDOM_SIZE     8
 #define BOOT_AT         8
 #define NAMESPACE_AT    11
@@ -93,11 +95,5 @@ enum gs_whereabouts gs_home_whereabouts(const struct gs_home *home, const char *
 
 void gs_instance_name(const unsigned char *instance, char ret_name[GS_SOCKET_NAME_SIZE])
 {
-    static const char digits[] = "0123456789abcdef";
-
-    for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++) {
-        ret_name[2 * i] = digits[instance[i] >> 4];
-        ret_name[2 * i + 1] = digits[instance[i] & 15];
-    }
-    ret_name[GS_SOCKET_NAME_SIZE - 1] = 0;
+    gs_text_hex(instance, GS_INSTANCE_SIZE, ret_name);
 }

@@ -23,7 +23,6 @@ bool gs_memory_read(int fd, size_t at, uint64_t *ret_word);
  * up by its file system. */
 bool gs_memory_may_be_drivers(int fd);
 
-
 /* That of a program's memfd, up to byte `end`: it gets the seal without which whoever makes it smaller
  * ends everybody that has it mapped. -EINVAL: no memfd, or a smaller one; -EPERM: it takes no seals. */
 int gs_memory_seal(int fd, uint64_t end);

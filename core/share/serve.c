@@ -177,8 +177,10 @@ bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs
         gs_thread_expect(share, exported);
     share->exporter.served_ns = exported;
     gs_export_unpin(share, export, reference != NULL);
-    if (error == -EAGAIN || gs_client_has_gone(error))
-        return error != -EAGAIN;
+    if (error == -EAGAIN)
+        return false;
+    if (gs_client_has_gone(error))
+        return true;
     return !reason ||
            gs_client_refuse(share, client, open->head.request, reason, (uint32_t)driver_error);
 }

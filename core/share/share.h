@@ -326,9 +326,10 @@ struct gs_share_held {
 
 /* Asks the share thread, where there is one; one thread at a time. All 0 where it does not say so in
  * GS_SHARE_TELL_NS. */
-void gs_share_held_of(struct gs_share *share, uint64_t chunk_id, struct gs_share_held *ret_held);
 void gs_share_held(struct gs_share *share, const unsigned char uuid[16],
                    struct gs_share_held *ret_held);
+/* The same of one chunk, whatever its device. */
+void gs_share_held_of(struct gs_share *share, uint64_t chunk_id, struct gs_share_held *ret_held);
 
 /* The same: waits until the mappings of it that were called back are gone, `limit_ns` at most. */
 void gs_share_await_unmapped(struct gs_share *share, const unsigned char uuid[16],

@@ -18,6 +18,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
+#include "core/base/text.h"
 #include "core/share/share.h"
 #include "core/share/wire.h"
 #include "shim/agent/directory.h"
@@ -138,7 +139,7 @@ struct agent {
 extern const unsigned char agent_nobody[GS_MACHINE_SIZE]; /* zeros: this machine, in leases */
 
 /* main.c */
-void agent_hex(const unsigned char *bytes, size_t size, char *ret_text);
+/* The reverse of gs_text_hex; false: it is not that. */
 bool agent_unhex(const char *text, unsigned char *ret_bytes, size_t size);
 /* agents/..., exports/... */
 void agent_key(const char *prefix, const unsigned char bytes[16], char ret_key[DIRECTORY_KEY]);

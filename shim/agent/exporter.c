@@ -32,7 +32,7 @@ static void write_export(struct agent *agent, const struct export *export)
     char value[DIRECTORY_VALUE];
 
     seal(&export->handle, &export->sealed, sealed);
-    agent_hex(agent->machine, GS_MACHINE_SIZE, machine);
+    gs_text_hex(agent->machine, GS_MACHINE_SIZE, machine);
     sodium_bin2base64(text, sizeof text, sealed, sizeof sealed, sodium_base64_VARIANT_ORIGINAL);
     agent_key(JOBS_EXPORTS, export->id, key);
     snprintf(value, sizeof value, "{\"machine\":\"%s\",\"sealed\":\"%s\"}", machine, text);

@@ -17,7 +17,6 @@
 #include <curl/curl.h>
 
 #include "config/config.h"
-#include "core/base/machine.h"
 #include "core/share/directory.h"
 
 #define LOOK_MS 100
@@ -40,12 +39,6 @@ static void log_line(enum gs_log_level level, const void *place, const char *tex
 
 /* ---- Words ---------------------------------------------------------------------------------- */
 
-void agent_hex(const unsigned char *bytes, size_t size, char *ret_text)
-{
-    for (size_t i = 0; i < size; i++)
-        snprintf(ret_text + 2 * i, 3, "%02x", bytes[i]);
-}
-
 bool agent_unhex(const char *text, unsigned char *ret_bytes, size_t size)
 {
     if (strlen(text) != 2 * size || strspn(text, "0123456789abcdef") != 2 * size)
@@ -62,7 +55,7 @@ void agent_key(const char *prefix, const unsigned char bytes[16], char ret_key[D
 {
     char text[HEX_SIZE(16)];
 
-    agent_hex(bytes, 16, text);
+    gs_text_hex(bytes, 16, text);
     snprintf(ret_key, DIRECTORY_KEY, "%s%s", prefix, text);
 }
 
@@ -274,19 +267,30 @@ static bool read_share(struct gs_share_options *ret_options)
     return true;
 }
 
+static bool read_machine_id(unsigned char ret_id[GS_MACHINE_SIZE])
+{
+    FILE *file = fopen("/etc/machine-id", "re");
+    char text[HEX_SIZE(GS_MACHINE_SIZE)];
+    bool good = file && fgets(text, sizeof text, file) && agent_unhex(text, ret_id, GS_MACHINE_SIZE);
+
+    if (file)
+        fclose(file);
+    return good;
+}
+
 /* This machine's id and its boot's, as others see them: the machine's own is nobody's to know (see
  * machine-id(5)), and each user has an agent of his own. */
 static bool find_ids(struct agent *agent)
 {
     const struct agent_options *options = &agent->options;
-    unsigned char id[GS_MACHINE_ID_SIZE + sizeof(uint32_t)], hash[32];
+    unsigned char id[GS_MACHINE_SIZE + sizeof(uint32_t)], hash[32];
     const uint32_t uid = geteuid();
     char boot[GS_BOOT_SIZE];
 
-    if (options->machine_id ? !agent_unhex(options->machine_id, id, GS_MACHINE_ID_SIZE)
-                            : !gs_machine_id(id))
+    if (options->machine_id ? !agent_unhex(options->machine_id, id, GS_MACHINE_SIZE)
+                            : !read_machine_id(id))
         return complain("this machine has no id: /etc/machine-id, 32 hex digits") != NULL;
-    memcpy(id + GS_MACHINE_ID_SIZE, &uid, sizeof uid);
+    memcpy(id + GS_MACHINE_SIZE, &uid, sizeof uid);
     seal_hash("gpushim-agent", 13, "gpushim machine", id, sizeof id, hash);
     memcpy(agent->machine, hash, GS_MACHINE_SIZE);
     gs_boot_id(boot);
@@ -369,7 +373,7 @@ int main(int argc, char **argv)
     agent.options.directory.owner = owner;
     if (!seal_start() || !find_ids(&agent))
         return 1;
-    agent_hex(agent.machine, GS_MACHINE_SIZE, owner);
+    gs_text_hex(agent.machine, GS_MACHINE_SIZE, owner);
     if (!start(&agent))
         return 1;
     AGENT_LOG(&agent, GS_LOG_INFO, "machine %s (%s), at %s port %u", agent.options.name, owner,

@@ -55,8 +55,8 @@ void peers_write_own(struct agent *agent)
     json_t *value;
     char *text;
 
-    agent_hex(agent->links.fingerprint, LINK_FINGERPRINT, fingerprint);
-    agent_hex(agent->boot, GS_BOOT_BYTES, boot);
+    gs_text_hex(agent->links.fingerprint, LINK_FINGERPRINT, fingerprint);
+    gs_text_hex(agent->boot, GS_BOOT_BYTES, boot);
     value = json_pack("{s:s, s:s, s:i, s:s, s:s}", "name", agent->options.name, "address",
                       agent->options.address, "port", (int)agent->options.port, "fingerprint",
                       fingerprint, "boot", boot);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/base/text.h"
 #include "core/share/directory.h"
 #include "shim/command/ask.h"
 #include "shim/command/command.h"
@@ -26,12 +27,6 @@ static const char *state_text(uint32_t state)
            : state == GS_MACHINE_LOST ? "lost"
            : state == GS_MACHINE_LISTING ? "comes back"
                                          : "not heard of";
-}
-
-static void id_text(const unsigned char *id, char ret_text[2 * GS_MACHINE_SIZE + 1])
-{
-    for (unsigned i = 0; i < GS_MACHINE_SIZE; i++)
-        snprintf(ret_text + 2 * i, 3, "%02x", id[i]);
 }
 
 /* What one message says of all, and of the machine that was asked for. */
@@ -116,7 +111,7 @@ static int tell(struct cluster *cluster, int fd, union gs_wire_message *ret_answ
         if (i == 0)
             cluster->json ? write_broker(cluster->json, told, pid) : print_broker(told, pid);
         machines = told->machines;
-        id_text(told->machine, id);
+        gs_text_hex(told->machine, GS_MACHINE_SIZE, id);
         if (i < machines)
             cluster->json ? write_machine(cluster->json, told, id) : print_machine(told, id);
     }

@@ -266,8 +266,19 @@ class Cluster:
         with open(f'{self.folder}/etcd{index}.log', 'a', encoding='utf-8') as log:
             return subprocess.Popen(inside + self.etcd_commands[index], stdout=log, stderr=log)
 
+    def start(self):
+        """A broker and an agent on each, which have found each other and the directory."""
+        for machine in self.machines:
+            machine.start_broker().start_agent()
+        for machine in self.machines:
+            machine.await_word('joined the broker')
+            machine.await_word('the directory answers')
+        return self.machines
+
     def end(self):
         for machine in self.machines:
+            if '-v' in sys.argv:
+                print(machine.said())
             machine.kill('agent')
             machine.kill('broker')
             machine.log.close()

@@ -40,12 +40,7 @@ def main():
                              (('machines', 3), ('exports', 1000), ('opens', 10000)))
     cluster = cluster_of(count, ['etcd'])
     try:
-        for machine in cluster.machines:
-            machine.start_broker().start_agent()
-        for machine in cluster.machines:
-            machine.await_word('joined the broker')
-            machine.await_word('the directory answers')
-        first = cluster.machines[0]
+        first = cluster.start()[0]
         before = costs(first.agent.pid)
         sharer = Program(first, GPUSHIM_SHARE_MAX_CLIENTS='1024')
         handles = sharer.do(f'[share(alloc(65536, i % 251)) for i in range({exports})]')

@@ -61,11 +61,7 @@ def play(cluster):
     for machine in cluster.machines:
         with open(f'{cluster.folder}/anchor-{machine.address}', 'w', encoding='ascii') as file:
             file.write(str(machine.anchor))
-        machine.start_broker().start_agent()
-    for machine in cluster.machines:
-        machine.await_word('joined the broker')
-        machine.await_word('the directory answers')
-    one, two = cluster.machines
+    one, two = cluster.start()
     settings = {**one.environment(), **one.sharing()}
     passed = [word for name in ('LD_PRELOAD', 'LD_LIBRARY_PATH', 'SOFTCUDA_FABRIC', 'GPUSHIM_SHARE_DIR',
                                 'GPUSHIM_SHARE_STRATEGY', 'GPUSHIM_SHARE_BROKER', 'GPUSHIM_SHARE_REACH')

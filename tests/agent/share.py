@@ -6,15 +6,6 @@ sys.path.insert(0, os.path.dirname(__file__))
 from machines import MIB, Program, await_that, check, cluster_of, end_with_faults
 
 
-def ready(cluster):
-    for machine in cluster.machines:
-        machine.start_broker()
-        machine.start_agent()
-    for machine in cluster.machines:
-        machine.await_word('joined the broker')
-        machine.await_word('the directory answers')
-
-
 def opens(program, handle):
     """The pointer, once the directory has it."""
     got = []
@@ -100,8 +91,7 @@ def check_stale(a, b):
 def main():
     cluster = cluster_of(2, sys.argv[6:])
     try:
-        ready(cluster)
-        one, two = cluster.machines
+        one, two = cluster.start()
         a, b = Program(one), Program(two)
         check_share(one, two, a, b)
         check_share(two, one, b, a)
@@ -113,9 +103,6 @@ def main():
         check_machine_gone(one, two)
         end_with_faults()
     finally:
-        for machine in cluster.machines:
-            if '-v' in sys.argv:
-                print(machine.said())
         cluster.end()
 
 

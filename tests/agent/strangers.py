@@ -52,12 +52,7 @@ def main():
         skip('there is no openssl, the program')
     cluster = cluster_of(2, [])
     try:
-        for machine in cluster.machines:
-            machine.start_broker().start_agent()
-        for machine in cluster.machines:
-            machine.await_word('joined the broker')
-            machine.await_word('the directory answers')
-        one, two = cluster.machines
+        one, two = cluster.start()
         port = int(re.search(r'port (\d+)', one.said())[1])
         known = bytes.fromhex(re.search(r'\(([0-9a-f]{32})\)', two.said())[1])
         context = context_of(cluster)

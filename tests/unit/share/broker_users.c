@@ -154,3 +154,28 @@ Test(share_broker, another_user_takes_no_more_than_half_of_what_it_serves)
     kill(broker, SIGTERM);
     waitpid(broker, NULL, 0);
 }
+
+/* Ends without a word where it is told anything. */
+static void ask_of_machines(void *arg)
+{
+    static const unsigned char instance[GS_INSTANCE_SIZE] = {1};
+    union gs_wire_message message;
+    int fd = dial_broker(instance, -1);
+
+    gs_wire_start(&message, GS_WIRE_ASK_AFAR, 7);
+    if (gs_wire_send(fd, &message, -1) != 0 || answer_to_open(fd) != GS_REFUSED_USER)
+        _exit(3);
+}
+
+/* Who is let in for memory is told nothing of other machines. */
+Test(share_broker, another_user_is_not_told_of_other_machines)
+{
+    pid_t broker, curious;
+
+    need_two_users();
+    broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "65534");
+    curious = other_user_start(ask_of_machines, NULL);
+    other_user_end(curious);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
+}
