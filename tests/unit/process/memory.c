@@ -620,10 +620,9 @@ static bool waits_for_the_like(void)
 {
     struct fixture f;
     CUdeviceptr block[2], again;
-    CUstream stream;
+    CUstream stream = begin_with_much(&f);
     bool waited;
 
-    stream = begin_with_much(&f);
     block[0] = must_alloc(&f, 40 * MIB);
     softcuda_hold(1);
     fixture_spin_fill(&f, stream, block[0], 1, 1, 0);
@@ -672,9 +671,8 @@ Test(memory, a_little_beyond_what_was_live_it_waits_for_a_moment)
 {
     struct fixture f;
     CUdeviceptr block[2];
-    CUstream stream;
+    CUstream stream = begin_with_much(&f);
 
-    stream = begin_with_much(&f);
     block[0] = must_alloc(&f, 40 * MIB);
     block[1] = must_alloc(&f, 40 * MIB);
     softcuda_hold(1);
