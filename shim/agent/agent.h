@@ -60,7 +60,6 @@ struct export {
     struct gs_ipc_handle handle;
     struct sealed sealed;
     unsigned char id[SEAL_ID];
-    uint32_t uid;
     bool named; /* by this broker */
     UT_hash_handle hh, by_id;
 };
@@ -162,8 +161,6 @@ struct peer *peers_find(struct agent *agent, const unsigned char machine[GS_MACH
 void peers_learn(struct agent *agent, const char *key, const void *value, size_t size);
 void peers_got(struct agent *agent, const struct jobs_event *event);
 void peers_accept(struct agent *agent);
-/* Has a link to it made where there is none. */
-void peers_want(struct agent *agent, struct peer *peer);
 const char *peer_name(const struct peer *peer);
 
 /* opener.c */

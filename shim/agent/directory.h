@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #define DIRECTORY_WAIT_S    4
+#define DIRECTORY_LEASE_MAX_S 3600
 #define DIRECTORY_KEY       128  /* with a zero behind it */
 #define DIRECTORY_VALUE     2048 /* bytes at most; longer ones were written by nobody of ours */
 #define DIRECTORY_CHANGES   100  /* written at once at most */
@@ -30,7 +31,7 @@ struct directory_options {
     const char *place;  /* folder:PATH, or URLs of etcd with commas between them */
     const char *prefix; /* before all keys */
     const char *owner;  /* whose lease it is: this machine's id in hex */
-    unsigned lease_s;
+    unsigned lease_s; /* up to DIRECTORY_LEASE_MAX_S */
     const char *user, *password_file;    /* of etcd; NULL: none */
     const char *ca, *cert, *key;         /* files for TLS to etcd; NULL: none */
 };
@@ -48,7 +49,6 @@ typedef void directory_visit_fn(void *arg, const char *key, const void *value, s
 struct directory; /* each implementation's own; begins with struct directory_head */
 
 struct directory_ops {
-    const char *scheme; /* for people */
     /* NULL, and the reason: it is no such place. Does not ask anybody yet. */
     struct directory *(*open)(const struct directory_options *options, char *ret_reason);
     void (*close)(struct directory *directory);

@@ -415,8 +415,7 @@ static void give_up(struct directory *directory)
     directory->lease = 0;
 }
 
-const struct directory_ops directory_etcd = {.scheme = "etcd",
-                                             .open = open_etcd,
+const struct directory_ops directory_etcd = {.open = open_etcd,
                                              .close = close_etcd,
                                              .keep = keep,
                                              .write = write_changes,

@@ -71,7 +71,6 @@ void exporter_share(struct agent *agent, const struct gs_wire_shared_afar *share
                                      .read_only = shared->read_only};
     memcpy(export->sealed.uuid, shared->uuid, sizeof shared->uuid);
     memcpy(export->sealed.fabric, shared->fabric, GS_FABRIC_SIZE);
-    export->uid = shared->uid;
     export->named = true;
     seal_id(&handle, export->id);
     HASH_ADD(hh, agent->exports, block, sizeof export->block, export);
@@ -128,7 +127,7 @@ static void refuse(struct agent *agent, struct peer *peer, uint64_t lease, uint3
         link_send(&agent->links, peer->in, &refused);
 }
 
-/* Who he is here. False: nobody of that name. */
+/* Who he is here. False: nobody of that name. As in opener.c, all waits for the database of users. */
 static bool find_user(const struct agent *agent, const struct talk_take *take, uint32_t *ret_uid,
                       uint32_t *ret_gid)
 {

@@ -146,6 +146,7 @@ static bool lives(struct directory *directory, const char *owner, int64_t now_ns
     char path[OWNER + 16], seconds[OWNER], none[DIRECTORY_VALUE];
     struct stat info;
     int64_t age;
+    long lease_s;
 
     if (strchr(owner, '/') || !owner[0])
         return false;
@@ -154,7 +155,8 @@ static bool lives(struct directory *directory, const char *owner, int64_t now_ns
         read_whole(directory, path, seconds, none) < 0)
         return false;
     age = now_ns - ns_of(&info.st_mtim);
-    return age < strtol(seconds, NULL, 10) * INT64_C(1000000000);
+    lease_s = strtol(seconds, NULL, 10); /* of whoever wrote it */
+    return lease_s > 0 && lease_s <= DIRECTORY_LEASE_MAX_S && age < lease_s * INT64_C(1000000000);
 }
 
 /* Takes away what was written under the lease that has died. */
@@ -307,8 +309,7 @@ static void give_up(struct directory *directory)
     unlinkat(directory->folder, path, 0);
 }
 
-const struct directory_ops directory_folder = {.scheme = "folder",
-                                               .open = open_folder,
+const struct directory_ops directory_folder = {.open = open_folder,
                                                .close = close_folder,
                                                .keep = keep,
                                                .write = write_changes,

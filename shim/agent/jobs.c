@@ -342,16 +342,6 @@ bool jobs_is_good(struct jobs *jobs)
     return good;
 }
 
-unsigned jobs_unwritten(struct jobs *jobs)
-{
-    unsigned count;
-
-    pthread_mutex_lock(&jobs->lock);
-    count = HASH_COUNT(jobs->writes);
-    pthread_mutex_unlock(&jobs->lock);
-    return count;
-}
-
 struct jobs *jobs_start(const struct directory_options *options, int wake, char *ret_reason)
 {
     struct jobs *jobs = calloc(1, sizeof *jobs);

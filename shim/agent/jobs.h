@@ -56,7 +56,5 @@ void jobs_free(struct jobs_event *event);
 /* Whether the lease was kept alive so lately that nobody can have seen it die. By this machine's
  * steady clock. */
 bool jobs_is_good(struct jobs *jobs);
-/* How many keys wait to be written. */
-unsigned jobs_unwritten(struct jobs *jobs);
 
 #endif

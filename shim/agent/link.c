@@ -221,14 +221,23 @@ void link_fail(struct links *links, struct link *link, const char *why)
     link->events->down(link, why);
 }
 
+/* One that is to fail now; NULL: none is. */
+static struct link *due(const struct links *links, uint64_t now_ns)
+{
+    struct link *link = links->all;
+
+    while (link && !link->doom &&
+           (link->is_ready || now_ns - link->made_ns <= LINK_BEGIN_S * GS_NS_PER_S))
+        link = link->next;
+    return link;
+}
+
 void links_look(struct links *links, uint64_t now_ns)
 {
-    struct link *link, *next;
+    struct link *link;
 
-    DL_FOREACH_SAFE(links->all, link, next) {
-        if (!link->is_ready && now_ns - link->made_ns > LINK_BEGIN_S * GS_NS_PER_S)
-            link_fail(links, link, "it did not say in time who it is");
-    }
+    while ((link = due(links, now_ns)))
+        link_fail(links, link, link->doom ? link->doom : "it did not say in time who it is");
     while ((link = links->dead)) {
         links->dead = link->next;
         SSL_free(link->ssl);
@@ -275,6 +284,13 @@ static bool waits(struct link *link, int result)
     return kind == SSL_ERROR_WANT_READ || kind == SSL_ERROR_WANT_WRITE;
 }
 
+/* It fails in links_look: who sends may be going through what `down` takes away. */
+static void doom(struct link *link, const char *why)
+{
+    if (!link->doom)
+        link->doom = why;
+}
+
 static void want(struct links *links, struct link *link)
 {
     uint32_t events = EPOLLIN;
@@ -284,7 +300,7 @@ static void want(struct links *links, struct link *link)
     if (link->out_size > 0 || (!link->is_up && SSL_want_write(link->ssl)))
         events |= EPOLLOUT;
     if (!link->is_dead && !loop_want(links->epoll, &link->source, events))
-        link_fail(links, link, "the kernel has no room to wait for it");
+        doom(link, "the kernel has no room to wait for it");
 }
 
 static void flush(struct links *links, struct link *link)
@@ -312,14 +328,14 @@ void link_send(struct links *links, struct link *link, const union talk *message
 {
     const size_t size = message->head.size;
 
-    if (link->is_dead)
+    if (link->is_dead || link->doom)
         return;
     if (link->out_size + size > link->out_room) {
         size_t room = link->out_room ? 2 * link->out_room : 4096;
         unsigned char *out = room > LINK_UNSENT ? NULL : realloc(link->out, room);
 
         if (!out) {
-            link_fail(links, link, "it does not read what it is sent");
+            doom(link, "it does not read what it is sent");
             return;
         }
         link->out = out;
@@ -328,7 +344,7 @@ void link_send(struct links *links, struct link *link, const union talk *message
     memcpy(link->out + link->out_size, message, size);
     link->out_size += size;
     if (link->is_up)
-        flush(links, link);
+        want(links, link);
 }
 
 /* All whole messages that are there. */

@@ -38,6 +38,7 @@ struct link {
     bool is_ready; /* its owner knows who is there; till then it has LINK_BEGIN_S */
     bool is_held;  /* its messages wait */
     bool is_dead;
+    const char *doom; /* why it fails when the loop comes round; NULL: it does not */
     uint64_t made_ns;
     unsigned char fingerprint[LINK_FINGERPRINT]; /* of who is there */
     char peer[LINK_ADDRESS];                     /* for people */
@@ -64,18 +65,19 @@ struct link *link_connect(struct links *links, const char *address, unsigned por
                           char ret_reason[LINK_REASON]);
 /* Takes the socket. */
 struct link *link_accept(struct links *links, int fd, const struct link_events *events);
-/* After the message begins a new one: it is copied. */
+/* The message is copied, and goes when the loop comes round. So nothing fails in here: `down` is never
+ * called from it. */
 void link_send(struct links *links, struct link *link, const union talk *message);
 void talk_start(union talk *message, enum talk_type type);
 /* Tells nobody. */
 void link_close(struct links *links, struct link *link);
 /* Hangs up, and says why. */
 void link_fail(struct links *links, struct link *link, const char *why);
-/* Goes on with messages that waited. */
+/* Goes on with messages that waited: any link may be closed meanwhile, and what is said be done. */
 void link_release(struct links *links, struct link *link);
 /* 32 bytes that both ends of this link have, and nobody else has; false: it is not up. */
 bool link_binding(struct link *link, unsigned char ret_bytes[32]);
-/* Once a round of the loop: ends those that did not begin, frees the dead. */
+/* Once a round of the loop: ends those that did not begin or cannot go on, frees the dead. */
 void links_look(struct links *links, uint64_t now_ns);
 /* A listening socket, or -1 with the reason. *port: 0 is any, and is told. */
 int link_listen(const char *address, unsigned *port, char ret_reason[LINK_REASON]);

@@ -235,7 +235,7 @@ static int read_options(int argc, char **argv, struct agent_options *options)
     }
     if (optind != argc || !directory->place || !options->listen)
         return fputs(usage, stderr), 2;
-    if (directory->lease_s < 3 || directory->lease_s > 3600)
+    if (directory->lease_s < 3 || directory->lease_s > DIRECTORY_LEASE_MAX_S)
         return complain("--lease wants a number of seconds from 3 to 3600"), 2;
     if (strlen(directory->prefix) > 60 || strlen(directory->prefix) == 0)
         return complain("--prefix wants 1 to 60 characters"), 2;

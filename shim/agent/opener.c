@@ -88,8 +88,9 @@ static bool read_export(struct open *open, const struct jobs_entry *entry,
            open->sealed.size <= open->sealed.chunk_size - open->sealed.offset;
 }
 
-static void name_of(struct agent *agent, const struct open *open, char ret_user[TALK_NAME],
-                    char ret_group[TALK_NAME])
+/* The system's database of users answers, on the loop's one thread: where that is remote (LDAP), all waits
+ * as long as it does, and its own time limits are the bound. With --secret-file nobody asks it. */
+static void name_of(const struct open *open, char ret_user[TALK_NAME], char ret_group[TALK_NAME])
 {
     const struct passwd *user = getpwuid(open->uid);
     const struct group *group;
@@ -109,7 +110,8 @@ static void take(struct agent *agent, struct open *open)
     take.take.lease = open->lease;
     take.take.uid = open->uid;
     take.take.gid = open->gid;
-    name_of(agent, open, take.take.user, take.take.group);
+    if (!agent->has_secret)
+        name_of(open, take.take.user, take.take.group);
     open->state = OPEN_ASKED;
     open->peer->asked = true;
     leases_note(&agent->leases, LEASES_ASKED, open->peer->machine, agent_nobody);
@@ -142,7 +144,7 @@ static void go_on(struct agent *agent, struct open *open, const struct jobs_even
     if (peer->out && peer->out->is_ready)
         take(agent, open);
     else
-        peers_want(agent, peer);
+        peer->retry_ns = 0; /* peers_look connects: where that fails at once, opens end that others go through */
 }
 
 void opener_found(struct agent *agent, const struct jobs_event *event)

@@ -226,13 +226,11 @@ static void out_down(struct link *link, const char *why)
     opener_link_down(agent, peer, why);
 }
 
-void peers_want(struct agent *agent, struct peer *peer)
+static void connect_to(struct agent *agent, struct peer *peer)
 {
     static const struct link_events events = {.up = out_up, .message = out_message, .down = out_down};
     char reason[LINK_REASON], key[DIRECTORY_KEY];
 
-    if (peer->out)
-        return;
     peer->agent = agent;
     if (!peer->is_listed) {
         agent_key(JOBS_AGENTS, peer->machine, key);
@@ -267,7 +265,7 @@ void peers_look(struct agent *agent, uint64_t now_ns)
 
     HASH_ITER(hh, agent->peers, peer, next) {
         if (!peer->out && now_ns >= peer->retry_ns && is_wanted(agent, peer))
-            peers_want(agent, peer);
+            connect_to(agent, peer);
     }
 }
 
@@ -372,26 +370,36 @@ static void in_down(struct link *link, const char *why)
     exporter_link_down(peer->agent, peer);
 }
 
-void peers_got(struct agent *agent, const struct jobs_event *event)
+/* One whose messages wait for what the directory says under the key. */
+static struct link *held_for(const struct agent *agent, const char *key)
 {
-    struct link *link, *next;
+    struct link *link;
 
-    if (event->found == DIRECTORY_FOUND)
-        peers_learn(agent, event->one.key, event->one.value, event->one.size);
-    DL_FOREACH_SAFE(agent->links.all, link, next) {
-        struct caller *caller = link->owner;
-        struct peer *peer;
-        char key[DIRECTORY_KEY];
-        const char *why;
+    DL_FOREACH(agent->links.all, link) {
+        const struct caller *caller = link->owner;
+        char own[DIRECTORY_KEY];
 
         if (link->is_out || link->is_ready || !link->is_held)
             continue;
-        agent_key(JOBS_AGENTS, caller->hello.machine, key);
-        if (strcmp(key, event->one.key) != 0)
-            continue;
-        peer = peers_find(agent, caller->hello.machine, false);
-        why = event->found == DIRECTORY_FAILED ? "the directory does not say who it is"
-                                               : doubt(agent, link, peer, &caller->hello);
+        agent_key(JOBS_AGENTS, caller->hello.machine, own);
+        if (strcmp(key, own) == 0)
+            return link;
+    }
+    return NULL;
+}
+
+void peers_got(struct agent *agent, const struct jobs_event *event)
+{
+    struct link *link;
+
+    if (event->found == DIRECTORY_FOUND)
+        peers_learn(agent, event->one.key, event->one.value, event->one.size);
+    while ((link = held_for(agent, event->one.key))) { /* which is held no more then */
+        const struct caller *caller = link->owner;
+        struct peer *peer = peers_find(agent, caller->hello.machine, false);
+        const char *why = event->found == DIRECTORY_FAILED ? "the directory does not say who it is"
+                                                           : doubt(agent, link, peer, &caller->hello);
+
         if (why) {
             link_fail(&agent->links, link, why);
             continue;
@@ -401,22 +409,37 @@ void peers_got(struct agent *agent, const struct jobs_event *event)
     }
 }
 
+/* Of those that have not said yet who they are the oldest goes where there are too many: who is of the
+ * cluster takes milliseconds for that. */
+static void make_room(struct agent *agent)
+{
+    struct link *link, *oldest = NULL;
+    unsigned callers = 0;
+
+    DL_FOREACH(agent->links.all, link) {
+        if (link->is_out || link->is_ready)
+            continue;
+        oldest = oldest ? oldest : link;
+        callers++;
+    }
+    if (callers >= CALLERS_MAX)
+        link_fail(&agent->links, oldest, "too many others call");
+}
+
 void peers_accept(struct agent *agent)
 {
     static const struct link_events events = {.up = in_up, .message = in_message, .down = in_down};
-    unsigned callers = 0;
     struct link *link;
     int fd;
 
-    DL_FOREACH(agent->links.all, link)
-        callers += !link->is_out && !link->is_ready;
     while ((fd = accept4(agent->listener.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
-        struct caller *caller = callers < CALLERS_MAX ? calloc(1, sizeof *caller) : NULL;
+        struct caller *caller = calloc(1, sizeof *caller);
 
         if (!caller) { /* he comes again */
             close(fd);
             continue;
         }
+        make_room(agent);
         link = link_accept(&agent->links, fd, &events);
         if (!link) {
             free(caller);
@@ -424,6 +447,5 @@ void peers_accept(struct agent *agent)
         }
         caller->agent = agent;
         link->owner = caller;
-        callers++;
     }
 }

@@ -197,6 +197,28 @@ Test(agent_directory, etcd_what_nobody_keeps_goes_and_is_told)
     what_nobody_keeps_goes_and_is_told("etcd");
 }
 
+/* Whoever may write there may write anything. */
+Test(agent_directory, folder_a_lease_that_nobody_can_have_is_none)
+{
+    struct directory_options one = options_of("one"), two = options_of("two");
+    struct directory *a, *b;
+    char value[DIRECTORY_VALUE + 1], path[sizeof place + 16];
+    FILE *file;
+
+    set_up("folder");
+    a = open_one(&one);
+    b = open_one(&two);
+    keep(a);
+    write_one(a, "exports/x", "of one");
+    cr_assert_eq(get(b, "exports/x", value), DIRECTORY_FOUND);
+    snprintf(path, sizeof path, "%s/leases/%s", place + strlen("folder:"), "one");
+    file = fopen(path, "r+");
+    cr_assert_not_null(file, "%s", path);
+    fputs("9223372036854775807\n", file);
+    fclose(file);
+    cr_assert_eq(get(b, "exports/x", value), DIRECTORY_NONE);
+}
+
 /* What was written between a list and the watch after it is not missed; a quiet one waits. */
 static void watches_miss_nothing(const char *kind)
 {

@@ -10,6 +10,8 @@ import ssl
 import struct
 import subprocess
 import sys
+import threading
+import time
 
 sys.path.insert(0, os.path.dirname(__file__))
 from machines import MIB, PATIENT_S, Program, await_that, check, cluster_of, end_with_faults, skip
@@ -47,6 +49,41 @@ def call(context, port, *said):
     return heard
 
 
+class Crowd:
+    """Callers that say nothing, more than an agent has room for, and new ones for all that are hung up on."""
+
+    def __init__(self, port, count=200):
+        self.port, self.over = port, False
+        self.callers = [self.call() for _ in range(count)]
+        self.thread = threading.Thread(target=self.keep)
+        self.thread.start()
+
+    def call(self):
+        caller = socket.create_connection(('127.0.0.1', self.port), timeout=PATIENT_S)
+        caller.setblocking(False)
+        return caller
+
+    def keep(self):
+        while not self.over:
+            for i, caller in enumerate(self.callers):
+                try:
+                    gone = caller.recv(1) == b''
+                except BlockingIOError:
+                    gone = False
+                except ConnectionError:
+                    gone = True
+                if gone:
+                    caller.close()
+                    self.callers[i] = self.call()
+            time.sleep(0.01)  # how fast they come is a part of the attack
+
+    def end(self):
+        self.over = True
+        self.thread.join()
+        for caller in self.callers:
+            caller.close()
+
+
 def main():
     if not shutil.which('openssl'):
         skip('there is no openssl, the program')
@@ -68,6 +105,14 @@ def main():
         a, b = Program(one), Program(two)
         handle = a.do(f'share(alloc({MIB}, 0x21))')
         await_that(lambda: isinstance(b.do(f'open_({handle!r})'), int), 'it serves on')
+        two.kill('agent')
+        crowd = Crowd(port)
+        try:
+            two.start_agent()
+            handle = a.do(f'share(alloc({MIB}, 0x22))')
+            await_that(lambda: isinstance(b.do(f'open_({handle!r})'), int), 'it lets in who is of the cluster meanwhile')
+        finally:
+            crowd.end()
         a.end()
         b.end()
         end_with_faults()
