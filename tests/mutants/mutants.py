@@ -278,8 +278,9 @@ def main():
     with open(folder / "mutants.lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         copy_tree(root, tree)
-        configure(folder, tree, options)
-        run = Run(folder, tree)
+        # Newer Mesons build nowhere above the sources.
+        configure(folder / "build", tree, options)
+        run = Run(folder / "build", tree)
         if bugs:
             run.prepare(bugs)
         for bug in bugs:
