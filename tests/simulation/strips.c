@@ -113,23 +113,15 @@ static struct block *strip_new(struct process *process, unsigned arg)
     return block;
 }
 
-bool strip_share(struct process *process, unsigned arg)
+/* In addresses that are reserved, and given back where it cannot be had. */
+static void put(struct process *process, struct block *block, CUdeviceptr base)
 {
-    struct block *block;
-    CUdeviceptr base;
     gs_status status;
 
-    if (!has_strips() || arg % 3 != 0 || live_of(process))
-        return false;
-    block = strip_new(process, arg); /* its place is taken: another thread of the process's makes none */
-    if (sim_driver.mem_address_reserve(&base, size_of(block), 0, 0, 0) != CUDA_SUCCESS) {
-        gone(block);
-        return true;
-    }
     if (!map_pieces(block, base)) {
         sim_driver.mem_address_free(base, size_of(block));
         gone(block);
-        return true;
+        return;
     }
     block->phys = block->pieces[block->piece];
     block->address = base + block->piece * GS_PAGE_SIZE;
@@ -142,7 +134,7 @@ bool strip_share(struct process *process, unsigned arg)
         sim_driver.mem_unmap(base, size_of(block));
         sim_driver.mem_address_free(base, size_of(block));
         gone(block);
-        return true;
+        return;
     }
     gs_export_handle(block->export, block->ipc_handle);
     block->wire_id = ((const struct gs_ipc_handle *)(const void *)block->ipc_handle)->block_id;
@@ -150,6 +142,20 @@ bool strip_share(struct process *process, unsigned arg)
     sim_trace("    block %llu (%llu) is a strip of %u pieces", (unsigned long long)block->id,
               (unsigned long long)block->wire_id, block->piece_count);
     handle_enter(block);
+}
+
+bool strip_share(struct process *process, unsigned arg)
+{
+    struct block *block;
+    CUdeviceptr base;
+
+    if (!has_strips() || arg % 3 != 0 || live_of(process))
+        return false;
+    block = strip_new(process, arg); /* its place is taken: another thread of the process's makes none */
+    if (sim_driver.mem_address_reserve(&base, size_of(block), 0, 0, 0) == CUDA_SUCCESS)
+        put(process, block, base);
+    else
+        gone(block);
     return true;
 }
 
@@ -173,7 +179,13 @@ void strip_unmap(struct process *process, struct block *block, bool refused)
     gs_share_strip_gone(process->share, block->export);
     gone(block);
     sim_trace("    strip %llu has gone", (unsigned long long)block->id);
-    sim_driver.mem_address_free(base, size_of(block));
+    if (block->id % 2 || world.calm) {
+        sim_driver.mem_address_free(base, size_of(block));
+        return;
+    }
+    /* Others are mapped in its place, as many. */
+    block = strip_new(process, (block->piece_count - 1) * 3 + block->piece * 9);
+    put(process, block, base);
 }
 
 void strips_end(struct process *process)
