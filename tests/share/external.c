@@ -636,7 +636,7 @@ static void check_dma_buf(const char *more)
          cuMemGetHandleForAddressRange(&made.fd, base, SIZE, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
     external = external_of(&made);
     for (int i = 0; i < 2; i++) {
-        const CUresult why[] = {CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_INVALID_VALUE};
+        const CUresult why[] = {CUDA_ERROR_UNKNOWN, CUDA_ERROR_INVALID_VALUE};
 
         softcuda_fail("cuMemImportFromShareableHandle", 1, why[i]);
         refuse("a dma-buf that the driver does not take", external, i == 0 ? ENOTSUP : EINVAL);
