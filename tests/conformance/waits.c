@@ -105,6 +105,7 @@ static size_t free_pieces_behind(const CUstream stream[3], struct gate *gate)
 
     OK(cuEventCreate(&after, CU_EVENT_DISABLE_TIMING));
     OK(cuMemAllocAsync(&whole, size, stream[0]));
+    OK(launch_fill(stream[0], whole, OLD, 4096)); /* loads the kernel, which waits for all of the GPU's work */
     OK(cuStreamSynchronize(stream[0]));
     hold(stream[0], gate);
     OK(launch_fill(stream[0], whole, OLD, 4096));
