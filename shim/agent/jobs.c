@@ -37,7 +37,7 @@ struct jobs {
     struct job *writes, *asks; /* by key */
     struct jobs_event *first, **last;
     uint64_t good_until_ns, numbers;
-    bool ending, was_good, said;
+    bool ending, tried, was_good, said;
 };
 
 /* ---- What comes of it ----------------------------------------------------------------------- */
@@ -117,11 +117,11 @@ static void keep_lease(struct jobs *jobs)
 
     if (good && anew)
         post(jobs, new_event(JOBS_ANEW));
-    if (good) {
-        pthread_mutex_lock(&jobs->lock);
+    pthread_mutex_lock(&jobs->lock);
+    jobs->tried = true;
+    if (good)
         jobs->good_until_ns = began + jobs->options->lease_s * GS_NS_PER_S;
-        pthread_mutex_unlock(&jobs->lock);
-    }
+    pthread_mutex_unlock(&jobs->lock);
     tell_state(jobs, good || jobs_is_good(jobs));
 }
 
@@ -340,6 +340,16 @@ bool jobs_is_good(struct jobs *jobs)
     good = gs_now_ns() < jobs->good_until_ns;
     pthread_mutex_unlock(&jobs->lock);
     return good;
+}
+
+bool jobs_has_tried(struct jobs *jobs)
+{
+    bool tried;
+
+    pthread_mutex_lock(&jobs->lock);
+    tried = jobs->tried;
+    pthread_mutex_unlock(&jobs->lock);
+    return tried;
 }
 
 struct jobs *jobs_start(const struct directory_options *options, int wake, char *ret_reason)

@@ -56,5 +56,7 @@ void jobs_free(struct jobs_event *event);
 /* Whether the lease was kept alive so lately that nobody can have seen it die. By this machine's
  * steady clock. */
 bool jobs_is_good(struct jobs *jobs);
+/* Whether it was asked for a lease at all, since the agent began. */
+bool jobs_has_tried(struct jobs *jobs);
 
 #endif
