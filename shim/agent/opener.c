@@ -166,7 +166,7 @@ static void go_on(struct agent *agent, struct open *open, const struct jobs_even
         return;
     }
     if (event->found == DIRECTORY_FAILED) {
-        refuse(agent, open, GS_REFUSED_DIRECTORY, 0);
+        later(agent, open, GS_REFUSED_DIRECTORY);
         return;
     }
     if (!read_export(open, &event->one, machine) ||
