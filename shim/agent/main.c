@@ -349,7 +349,7 @@ static bool start(struct agent *agent)
     if (!loop_add(agent->epoll, &agent->wake, EPOLLIN) ||
         !loop_add(agent->epoll, &agent->listener, EPOLLIN))
         return complain("the kernel has no room to wait") != NULL;
-    agent->jobs = jobs_start(&agent->options.directory, agent->wake.fd, reason);
+    agent->jobs = jobs_start(&agent->options.directory, folder, agent->wake.fd, reason);
     return agent->jobs || complain(reason);
 }
 
