@@ -4,6 +4,8 @@
 #   sh tests/mutants.sh [PATTERN]
 #   sh tests/mutants.sh --sample NUMBER [COMMIT]   so many of them, chosen by the commit's hash
 #   sh tests/mutants.sh --check                    only that each still fits the sources
+#   GPUSHIM_BUILD=/tmp/m3 sh tests/mutants.sh [PATTERN] --part 3/14   every fourteenth from the third on: so
+#                                                  several run at once, each with a folder of its own
 #
 # tests/mutants/*.txt are the bugs: mutants.py says how they are written. PATTERN is a regular
 # expression; a bug is taken where it is found in FOLDER/NAME or in the name of the file that the bug

@@ -122,15 +122,21 @@ Test(vmm, a_mapping_takes_a_whole_handle)
     CUmemAllocationProp p = props();
     CUmemGenericAllocationHandle handle;
     CUdeviceptr range = 0;
+    CUresult half;
 
     OK(cuMemCreate(&handle, 4 * MIB, &p, 0));
-    OK(cuMemAddressReserve(&range, 4 * MIB, 0, 0, 0));
+    OK(cuMemAddressReserve(&range, 8 * MIB, 0, 0, 0));
     CHECK(CUDA_ERROR_NOT_SUPPORTED, cuMemMap(range, 2 * MIB, 2 * MIB, handle, 0));
+    half = cuMemMap(range, 2 * MIB, 0, handle, 0);
+    probe("map_half_a_handle", "%s", result_name(half));
+    if (half == CUDA_SUCCESS)
+        OK(cuMemUnmap(range, 2 * MIB));
+    CHECK(CUDA_ERROR_NOT_SUPPORTED, cuMemMap(range, 8 * MIB, 0, handle, 0));
     FAILS(cuMemMap(range, 4 * MIB + 512, 0, handle, 0));
     OK(cuMemMap(range, 4 * MIB, 0, handle, 0));
     FAILS(cuMemMap(range, 4 * MIB, 0, handle, 0));
     OK(cuMemUnmap(range, 4 * MIB));
-    OK(cuMemAddressFree(range, 4 * MIB));
+    OK(cuMemAddressFree(range, 8 * MIB));
     OK(cuMemRelease(handle));
 }
 

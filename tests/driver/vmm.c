@@ -219,7 +219,7 @@ CUresult sd_vmm_map(CUdeviceptr ptr, size_t size, size_t offset,
     if (!allocation || flags || !size || size % SD_GRANULE || ptr % SD_GRANULE || !reservation ||
         ptr + size < ptr || ptr + size > reservation->base + reservation->size)
         return CUDA_ERROR_INVALID_VALUE;
-    if (offset)
+    if (offset || size > allocation->phys->size)
         return CUDA_ERROR_NOT_SUPPORTED;
     if (size != allocation->phys->size || mapped_in(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;

@@ -8,7 +8,7 @@
 # the others run side by side, natively and under the shim at once:
 #
 #   conformance two_gpu cudart examples register torch_stats torch_memory latency programs
-#   stress single chaos differential numba
+#   two_programs stress single chaos differential numba
 #   sanitizer cupy jax nccl peer command own_vmm torch_share torch_kill torch_steps
 #   torch_graph torch_compile torch_fork
 #
@@ -26,7 +26,7 @@
 set -u
 
 alone='conformance two_gpu cudart examples register torch_stats torch_memory latency programs'
-alone="$alone stress single chaos differential numba"
+alone="$alone two_programs stress single chaos differential numba"
 beside='sanitizer cupy jax nccl peer command own_vmm torch_share torch_kill torch_steps'
 beside="$beside torch_graph torch_compile torch_fork"
 
@@ -136,9 +136,14 @@ sys.exit(importlib.util.find_spec('$module') is None)" 2>/dev/null; then
     done
 }
 
+# How many GPUs programs see here.
 gpus()
 {
-    nvidia-smi -L 2>/dev/null | grep -c '^GPU'
+    if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
+        echo "$CUDA_VISIBLE_DEVICES" | tr ',' '\n' | grep -c .
+    else
+        nvidia-smi -L 2>/dev/null | grep -c '^GPU'
+    fi
 }
 
 needs_two_gpus()
@@ -738,6 +743,14 @@ part_programs()
         jax_transformer jax_physics cupy_images cupy_tables'
     # shellcheck disable=SC2086 # names
     turns program "${PROGRAMS_SECONDS:-400}" --profile ${PROGRAMS:-$programs}
+}
+
+# The same for training on two GPUs: DistributedDataParallel and FSDP. TWO_PROGRAMS_SECONDS is how long
+# for both, 150 by default.
+part_two_programs()
+{
+    needs_two_gpus two_programs || return 0
+    turns program "${TWO_PROGRAMS_SECONDS:-150}" --profile torch_ddp torch_fsdp
 }
 
 # How long single allocations and frees take (tests/bench/latency.py). LATENCY_SECONDS is how long all of

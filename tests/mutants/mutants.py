@@ -1,6 +1,6 @@
 """Plants bugs one after the other and runs the tests that are to catch them (tests/mutants.sh).
 
-    mutants.py ROOT FOLDER [PATTERN | --sample NUMBER [COMMIT] | --check] [-DOPTION=VALUE…]
+    mutants.py ROOT FOLDER [PATTERN | --sample NUMBER [COMMIT] | --check] [--part NTH/ALL] [-DOPTION=VALUE…]
 
 The bugs are in the files *.txt beside this one. A bug is a paragraph:
 
@@ -265,16 +265,22 @@ def main():
     gone = [bug for bug in bugs if not is_there(root, bug)]
     for bug in gone:
         print(f"broken    {bug.name:<34} its lines are not in {bug.file} exactly once")
+    nth, parts = 1, 1
+    if "--part" in arguments:
+        at = arguments.index("--part")
+        nth, parts = (int(number) for number in arguments[at + 1].split("/"))
+        del arguments[at:at + 2]
     if arguments == ["--check"]:
         print(f"mutants: {len(bugs)} bugs, {len(gone)} of them do not fit the sources")
         sys.exit(1 if gone else 0)
-    bugs = [bug for bug in choose(bugs, root, arguments) if bug not in gone]
+    bugs = [bug for bug in choose(bugs, root, arguments) if bug not in gone][nth - 1::parts]
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "mutants.lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         copy_tree(root, tree)
-        configure(folder, tree, options)
-        run = Run(folder, tree)
+        # Newer Mesons build nowhere above the sources.
+        configure(folder / "build", tree, options)
+        run = Run(folder / "build", tree)
         if bugs:
             run.prepare(bugs)
         for bug in bugs:

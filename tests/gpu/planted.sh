@@ -1,0 +1,57 @@
+#!/bin/sh
+# The planted bugs on a machine of many cores that has a compiler and Meson and none of the libraries that the
+# tests are built with, as GPU machines are; it needs no GPU:
+#
+#   sh tests/gpu/planted.sh bundle          where the tests are built: gathers .bundle/dev
+#   sh tests/gpu/planted.sh run [PATTERN]   on that machine, as root: all parts at once, two cores each
+#
+# What is missing there is copied into /usr, nothing that is there is changed. $PARTS is how many parts, $PLANTED_SECONDS
+# how long they may take (500); $OUT gets a log of each. Not for a machine that anybody keeps.
+set -eu
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+dev=$root/.bundle/dev
+libs=/usr/lib/$(uname -m)-linux-gnu
+
+if [ "${1:-}" = bundle ]; then
+    rm -rf "$dev"
+    mkdir -p "$dev/include" "$dev/pkgconfig" "$dev/lib"
+    cp -a /usr/include/criterion /usr/include/lzma /usr/include/lzma.h /usr/include/ut*.h "$dev/include/"
+    # They name libraries that only a static build needs.
+    for name in criterion liblzma; do
+        sed '/\.private:/d' "$libs/pkgconfig/$name.pc" >"$dev/pkgconfig/$name.pc"
+        cp -L "$libs/$name.so" "$dev/lib/" 2>/dev/null || cp -L "$libs/lib$name.so" "$dev/lib/"
+    done
+    for needed in $(ldd "$libs/libcriterion.so" | awk '$3 ~ /^\// && !/lib(c|resolv)\.so/ { print $3 }'); do
+        cp -L "$needed" "$dev/lib/"
+    done
+    soname=$(readelf -d "$libs/libcriterion.so" | sed -n 's/.*soname: \[\(.*\)\]/\1/p')
+    cp -L "$libs/libcriterion.so" "$dev/lib/$soname"
+    exit 0
+fi
+if [ "${1:-}" != run ] || [ ! -e "$dev" ]; then
+    echo "planted: 'sh tests/gpu/planted.sh bundle' where the tests are built, then 'run' there" >&2
+    exit 2
+fi
+cp -rn "$dev/include/." /usr/include/
+cp -rn "$dev/pkgconfig/." "$libs/pkgconfig/"
+cp -n "$dev"/lib/* "$libs/"
+ldconfig
+out=${OUT:-/tmp/gpu-out}
+parts=${PARTS:-$(($(nproc) / 2 - 2))}
+work=$(mktemp -d)
+mkdir -p "$out"
+# The agent's bugs need libcurl, libsodium, jansson and OpenSSL to build with.
+pattern=${2:-^(?!agent/)}
+for nth in $(seq "$parts"); do
+    (
+        cd "$root"
+        CRITERION_VERBOSITY_LEVEL=1 GPUSHIM_BUILD=$work/$nth timeout "${PLANTED_SECONDS:-500}" \
+            taskset -c "$((nth * 2 - 2)),$((nth * 2 - 1))" \
+            sh tests/mutants.sh "$pattern" --part "$nth/$parts" >"$work/$nth.log" 2>&1 || true
+    ) &
+done
+wait
+cat "$work"/*.log >"$out/planted.log"
+grep -E '^(survived|broken)' "$out/planted.log" || true
+echo "planted: $(grep -c '^caught' "$out/planted.log") caught, $(grep -c '^survived' "$out/planted.log") survived, $(grep -c '^broken' "$out/planted.log") broken"
