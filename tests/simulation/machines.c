@@ -322,8 +322,9 @@ static void from_broker(const union gs_wire_message *message)
                      (unsigned long long)message->kept_afar.lease);
         note->listed = true;
         break;
-    case GS_WIRE_MACHINE_AFAR:
-        on_listed();
+    case GS_WIRE_MACHINE_AFAR: /* or the other one is forgotten, as this one had it */
+        if (message->machine_afar.state == GS_MACHINE_LISTED)
+            on_listed();
         break;
     case GS_WIRE_OPEN_AFAR:
         on_open(message);
