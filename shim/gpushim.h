@@ -189,6 +189,9 @@ struct gpushim_publication {
  * With a broker it returns when that has been told of it, after 5 s at most; where there is none, or it
  * does not read, a line of log says that the name ends with this process, which is no error.
  *
+ * Memory that the program maps itself (cuMemMap) has IPC handles and no name: a name is of one allocation until
+ * that is freed, and what a handle of a mapping is of changes with each mapping beside it.
+ *
  * EINVAL: a name, label, note or size as no name has. ENODEV: not libgpushim's memory, or it does
  * nothing in this process. EFAULT: not allocated, or freed; memory of another process is that one's to
  * publish. ENOTSUP: it cannot be shared, and the log says why. ENOSPC: 1024 names in this process. ENOMEM.

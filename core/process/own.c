@@ -298,7 +298,7 @@ static struct gs_share_strip *strip_locked(struct gs_own *own, const struct gs_o
         gs_share_strip_ref(export->strip);
         return export->strip;
     }
-    strip = malloc(sizeof *strip + pieces * sizeof *strip->sizes);
+    strip = calloc(1, sizeof *strip + pieces * sizeof *strip->sizes);
     if (!strip)
         return NULL;
     strip->references = 1;

@@ -115,6 +115,18 @@ static inline bool gs_strip_is_stale_locked(const struct gs_export *export)
     return (gs_export_is_strip(export) || export->source.behind) &&
            (export->freed_ns || export->going > 0);
 }
+/* In a count of several, with a number of its own: a strip's bytes count once, of however many pieces there
+ * are handles. The share thread's. */
+static inline uint64_t gs_export_bytes(const struct gs_export *export, uint64_t count)
+{
+    struct gs_share_strip *strip = export->source.strip;
+
+    if (strip && strip->counted == count)
+        return 0;
+    if (strip)
+        strip->counted = count;
+    return export->source.size;
+}
 /* FETCH, as gs_client_serve. */
 bool gs_strip_fetch_came(struct gs_share *share, struct gs_client *client,
                          const struct gs_wire_fetch *fetch);
@@ -456,7 +468,7 @@ void gs_held_work(struct gs_share *share, uint64_t now);
  * be handed out at any moment. The lock is held. */
 bool gs_export_is_stale(const struct gs_share *share, const struct gs_export *export);
 /* What one client holds, and what of it is freed. */
-void gs_report_client(const struct gs_client *client, uint64_t now,
+void gs_report_client(struct gs_share *share, const struct gs_client *client, uint64_t now,
                       struct gs_wire_report *ret_report);
 bool gs_report(struct gs_share *share, struct gs_client *client,
                const struct gs_wire_query *query);

@@ -10,15 +10,21 @@ static bool covers(const struct gs_export *export, uint64_t address)
     return address - export->source.address < export->source.size;
 }
 
-/* There is one at most: where handles are not stale nothing else is allocated. */
+/* There is one at most: where handles are not stale nothing else is allocated. But strips may overlap, and
+ * what others keep of one may have gone from here: then what lies there now is meant. */
 static const struct gs_export *at_address_locked(const struct gs_share *share, uint64_t address)
 {
-    const struct gs_export *export, *next;
+    const struct gs_export *export, *next, *gone = NULL;
 
     HASH_ITER(hh, share->exporter.exports, export, next)
-    if (covers(export, address) && !gs_export_is_stale(share, export))
-        return export;
-    return NULL;
+    {
+        if (!covers(export, address) || gs_export_is_stale(share, export))
+            continue;
+        if (!gs_export_is_strip(export) || !export->freed_ns)
+            return export;
+        gone = export;
+    }
+    return gone;
 }
 
 /* As gs_report's figures: whoever asks again and again does not keep the lock from the program. */
@@ -47,12 +53,42 @@ static void describe(const struct gs_export *export, uint64_t now, struct gs_wir
     found->freed_ns = freed_ns && now > freed_ns ? now - freed_ns : 0;
 }
 
+/* Who has a strip open has it by a handle of any piece of it, or of a strip that shares pieces with it as
+ * long as all of either is mapped. */
+static bool is_same_memory(const struct gs_export *export, const struct gs_share_source *strip,
+                           const struct gs_wire_found *found)
+{
+    if (!gs_export_is_strip(export))
+        return false;
+    if (export->source.chunk_id == strip->chunk_id)
+        return true;
+    return !found->is_freed && !__atomic_load_n(&export->freed_ns, __ATOMIC_RELAXED) &&
+           export->source.address < strip->address + strip->size &&
+           strip->address < export->source.address + export->source.size;
+}
+
+static const struct gs_reference *part_of_strip(const struct gs_client *client,
+                                                const struct gs_share_source *strip,
+                                                const struct gs_wire_found *found)
+{
+    const struct gs_reference *reference, *first = NULL;
+
+    for (reference = client->references; reference; reference = reference->hh.next)
+        if (is_same_memory(reference->export, strip, found) &&
+            (!first || reference->since_ns < first->since_ns))
+            first = reference;
+    return first;
+}
+
 /* What a client has of the block; NULL: nothing. What it has stays while the share thread is here. */
 static const struct gs_reference *part_of(const struct gs_client *client,
+                                          const struct gs_share_source *source,
                                           const struct gs_wire_found *found)
 {
     const struct gs_reference *reference;
 
+    if (source->strip)
+        return part_of_strip(client, source, found);
     HASH_FIND(hh, client->references, &found->block_id, sizeof found->block_id, reference);
     if (reference && memcmp(reference->export->key.instance, found->instance, GS_INSTANCE_SIZE) != 0)
         return NULL; /* of another process that left something at this broker */
@@ -60,8 +96,8 @@ static const struct gs_reference *part_of(const struct gs_client *client,
 }
 
 /* The first client with this index or a later one that has the block. */
-static int describe_holder(struct gs_share *share, uint32_t index, uint64_t now,
-                           struct gs_wire_found *found)
+static int describe_holder(struct gs_share *share, const struct gs_share_source *source,
+                           uint32_t index, uint64_t now, struct gs_wire_found *found)
 {
     const struct gs_reference *reference = NULL;
     struct gs_client *client, *next;
@@ -69,7 +105,7 @@ static int describe_holder(struct gs_share *share, uint32_t index, uint64_t now,
 
     HASH_ITER(hh, share->clients.first, client, next)
     {
-        reference = i++ >= index ? part_of(client, found) : NULL;
+        reference = i++ >= index ? part_of(client, source, found) : NULL;
         if (reference)
             break;
     }
@@ -88,6 +124,7 @@ bool gs_find(struct gs_share *share, struct gs_client *client, const struct gs_w
     union gs_wire_message message;
     struct gs_export_key key = {.id = find->number};
     const struct gs_export *export = NULL;
+    struct gs_share_source source = {.size = 0};
     uint64_t now = gs_now_ns();
     int pidfd = -1, error;
 
@@ -101,11 +138,13 @@ bool gs_find(struct gs_share *share, struct gs_client *client, const struct gs_w
         HASH_FIND(hh, share->exporter.exports, &key, sizeof key, export);
     else if (!share->options.is_broker) /* whose addresses are those of others */
         export = look_locked(share, find->number, &message.found);
-    if (export && !gs_export_is_stale(share, export))
+    if (export && !gs_export_is_stale(share, export)) {
         describe(export, now, &message.found);
+        source = export->source; /* may be gone in a moment; of its strip only the place is looked at */
+    }
     gs_lock_release(&share->lock);
     if (message.found.block_id)
-        pidfd = describe_holder(share, find->index, now, &message.found);
+        pidfd = describe_holder(share, &source, find->index, now, &message.found);
     error = gs_client_send(share, client, &message, pidfd);
     if (error == -ETOOMANYREFS)
         error = gs_client_send(share, client, &message, -1);

@@ -11,6 +11,7 @@ static void look_at(struct gs_share *share, const struct gs_client *client,
                     const unsigned char *uuid, uint64_t chunk_id, uint64_t now,
                     struct gs_share_holder *ret)
 {
+    const uint64_t count = ++share->clients.counts;
     const struct gs_reference *reference;
 
     *ret = (struct gs_share_holder){.pid = client->pid};
@@ -22,7 +23,7 @@ static void look_at(struct gs_share *share, const struct gs_client *client,
             !gs_is_of_device(uuid, export->source.uuid) ||
             (chunk_id && export->source.chunk_id != chunk_id))
             continue;
-        ret->bytes += export->source.size;
+        ret->bytes += gs_export_bytes(export, count);
         if (now - reference->since_ns > ret->held_ns)
             ret->held_ns = now - reference->since_ns;
     }

@@ -68,18 +68,25 @@ static void leave_locked(struct gs_share *share, struct gs_export *export)
     gs_cond_wake_all(&share->asked.given_back);
 }
 
+/* A strip's bytes are kept by the first of its exports that is, until the last. */
 static void count_locked(struct gs_share *share, const struct gs_export *export)
 {
+    struct gs_share_strip *strip = export->source.strip;
+
     share->limbo.count++;
-    share->limbo.bytes += export->source.size;
+    if (!strip || strip->limbo++ == 0)
+        share->limbo.bytes += export->source.size;
     if (has_bound(&share->options) && !share->limbo.said)
         look_by_locked(share, gs_now_ns() + LOOK_NS);
 }
 
 static void uncount_locked(struct gs_share *share, const struct gs_export *export)
 {
+    struct gs_share_strip *strip = export->source.strip;
+
     share->limbo.count--;
-    share->limbo.bytes -= export->source.size;
+    if (!strip || --strip->limbo == 0)
+        share->limbo.bytes -= export->source.size;
     if (!share->limbo.said || is_much_locked(share, gs_now_ns(), 2))
         return;
     share->limbo.said = false;
@@ -131,14 +138,15 @@ bool gs_limbo_is_full(struct gs_share *share)
     return full;
 }
 
-static uint64_t freed_bytes(const struct gs_client *client)
+static uint64_t freed_bytes(struct gs_share *share, const struct gs_client *client)
 {
+    const uint64_t count = ++share->clients.counts;
     const struct gs_reference *reference;
     uint64_t bytes = 0;
 
     for (reference = client->references; reference; reference = reference->hh.next)
         if (__atomic_load_n(&reference->export->freed_ns, __ATOMIC_RELAXED))
-            bytes += reference->export->source.size;
+            bytes += gs_export_bytes(reference->export, count);
     return bytes;
 }
 
@@ -154,7 +162,7 @@ bool gs_limbo_refuses(struct gs_share *share, const struct gs_client *client,
     if (!__atomic_load_n(&export->freed_ns, __ATOMIC_RELAXED) || !gs_limbo_is_full(share))
         return false;
     for (other = share->clients.first; other; other = other->hh.next) {
-        uint64_t bytes = freed_bytes(other);
+        uint64_t bytes = freed_bytes(share, other);
 
         own += other->uid == client->uid ? bytes : 0;
         for (i = 0; i < count && uids[i] != other->uid; i++)
@@ -175,7 +183,7 @@ static void find_holders(struct gs_share *share, uint64_t now, struct gs_wire_re
     for (client = share->clients.first; client; client = client->hh.next) {
         struct gs_wire_report report = {0};
 
-        gs_report_client(client, now, &report);
+        gs_report_client(share, client, now, &report);
         if (report.limbo_reference_bytes > ret_most->limbo_reference_bytes)
             *ret_most = report;
         if (report.limbo_references &&

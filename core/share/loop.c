@@ -184,10 +184,7 @@ static bool goes_on(struct gs_share *share)
     gs_lock_release(&share->opener.lock);
     if (gs_loop_open(share) != 0)
         return false;
-    gs_lock_take(&share->lock);
-    share->socket_start = GS_NOT_STARTED;
-    gs_lock_release(&share->lock);
-    gs_socket_start(share);
+    gs_socket_start(share); /* it is lost: another is put up */
     return true;
 }
 

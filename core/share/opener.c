@@ -122,7 +122,7 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
         status = gs_import_allow(share, ret->import, device);
     else
         status = GS_UNREACHABLE;
-    if (status == GS_UNREACHABLE)
+    if (status == GS_UNREACHABLE && !(ret->fresh && ret->grant.pieces > 0)) /* which has said why */
         say_senseless(share);
     else if (status > 0)
         say_driver(share, status);

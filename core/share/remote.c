@@ -371,14 +371,16 @@ bool gs_remote_flush_locked(struct gs_share *share, struct gs_remote *remote)
         return false;
     while (remote->unsent) {
         struct gs_opened *opened = remote->unsent;
+        /* What is not taken up over a new connection he gets back without a word. */
+        bool is_old = opened->connection != remote->connection;
         union gs_wire_message message;
 
         gs_wire_start(&message, opened->keeps ? GS_WIRE_CACHE : GS_WIRE_CLOSE, 0);
         message.close.block_id = opened->key.block_id;
-        if (remote->conn.fd >= 0 && opened->connection == remote->connection &&
+        if (remote->conn.fd >= 0 && !is_old &&
             gs_wire_goes_later(gs_wire_send(remote->conn.fd, &message, -1)))
             return false;
-        remote->conn.crossing++;
+        remote->conn.crossing += !is_old;
         remote->unsent = opened->next;
         free(opened);
     }

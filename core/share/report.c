@@ -6,7 +6,7 @@
 #define STATS_PART 20 /* of the time, one part at most goes into looking through the exports */
 
 /* The exports it holds stay while the share thread is here. */
-static void count_reference(const struct gs_reference *reference, uint64_t now,
+static void count_reference(const struct gs_reference *reference, uint64_t now, uint64_t bytes,
                             struct gs_wire_report *report)
 {
     const struct gs_export *export = reference->export;
@@ -14,13 +14,13 @@ static void count_reference(const struct gs_reference *reference, uint64_t now,
     uint64_t freed_age = now > freed_ns ? now - freed_ns : 0;
 
     report->references++;
-    report->reference_bytes += export->source.size;
+    report->reference_bytes += bytes;
     if (now - reference->since_ns > report->reference_age_ns)
         report->reference_age_ns = now - reference->since_ns;
     if (!freed_ns)
         return;
     report->limbo_references++;
-    report->limbo_reference_bytes += export->source.size;
+    report->limbo_reference_bytes += bytes;
     if (report->limbo_references > 1 && freed_age <= report->limbo_block_freed_ns)
         return;
     report->limbo_block_id = export->key.id;
@@ -36,21 +36,36 @@ bool gs_export_is_stale(const struct gs_share *share, const struct gs_export *ex
     return export->opened || gs_now_ns() - export->freed_ns >= share->options.grace_ns;
 }
 
+/* As gs_export_bytes, of a look through all exports. */
+static uint64_t bytes_locked(const struct gs_share *share, const struct gs_export *export)
+{
+    struct gs_share_strip *strip = export->source.strip;
+
+    if (strip && strip->listed == share->exporter.lists)
+        return 0;
+    if (strip)
+        strip->listed = share->exporter.lists;
+    return export->source.size;
+}
+
 void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats)
 {
     struct gs_share_stats stats = {0};
     struct gs_export *export, *next;
 
     gs_lock_take(&share->lock);
+    share->exporter.lists++;
     HASH_ITER(hh, share->exporter.exports, export, next)
     {
+        uint64_t bytes = bytes_locked(share, export);
+
         stats.exports++;
-        stats.bytes += export->source.size;
+        stats.bytes += bytes;
         stats.references += export->references;
         if (!export->freed_ns || gs_export_is_stale(share, export))
             continue;
         stats.limbo++;
-        stats.limbo_bytes += export->source.size;
+        stats.limbo_bytes += bytes;
         if (!stats.limbo_ns || export->freed_ns < stats.limbo_ns)
             stats.limbo_ns = export->freed_ns;
     }
@@ -69,9 +84,10 @@ static const struct gs_share_stats *stats_of(struct gs_share *share, uint64_t no
     return &share->clients.stats;
 }
 
-void gs_report_client(const struct gs_client *client, uint64_t now,
+void gs_report_client(struct gs_share *share, const struct gs_client *client, uint64_t now,
                       struct gs_wire_report *report)
 {
+    const uint64_t count = ++share->clients.counts;
     const struct gs_reference *reference;
 
     report->client_pid = (uint64_t)client->pid;
@@ -80,7 +96,7 @@ void gs_report_client(const struct gs_client *client, uint64_t now,
     report->left = client->published;
     memcpy(report->client_name, client->said.name, sizeof report->client_name);
     for (reference = client->references; reference; reference = reference->hh.next)
-        count_reference(reference, now, report);
+        count_reference(reference, now, gs_export_bytes(reference->export, count), report);
 }
 
 bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs_wire_query *query)
@@ -115,7 +131,7 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
     {
         if (index++ != query->index || query->farewell)
             continue;
-        gs_report_client(other, now, &message.report);
+        gs_report_client(share, other, now, &message.report);
         if (gs_fd_is_there(&other->kept_pidfd))
             pidfd = other->pidfd; /* who asks sees by it what number the process has for him */
     }

@@ -186,6 +186,8 @@ struct gs_share_strip {
     uint32_t references; /* atomic: exports, and whoever makes one */
     uint32_t pieces;
     uint64_t id; /* never reused within this process, and no chunk's: GS_STRIP_IDS */
+    uint64_t counted, listed; /* the last count that had it: gs_export_bytes, gs_share_stats */
+    uint64_t limbo;           /* exports of it that others keep, under the share's lock */
     uint64_t sizes[];
 };
 #define GS_STRIP_IDS (UINT64_C(1) << 63) /* chunks count up from 1 */
@@ -284,7 +286,7 @@ void gs_share_end_graces(struct gs_share *share, const unsigned char uuid[16]);
 
 /* What is exported, and what of it the program has freed and others keep. */
 struct gs_share_stats {
-    uint64_t exports, bytes;      /* handles given out, and their blocks */
+    uint64_t exports, bytes;      /* handles given out, and their blocks; a strip counts once */
     uint64_t references;          /* by other processes */
     uint64_t limbo, limbo_bytes;  /* freed, and held or in their grace */
     uint64_t limbo_ns;            /* when the first of them was freed, CLOCK_MONOTONIC; 0: none */

@@ -144,7 +144,120 @@ def wrong(folder):
     exporter.end()
 
 
-for prove in (one_block, gone, many, at_a_broker, wrong):
+# What a program maps itself, in pieces of 2 MiB at `strip`; and memory of a memfd that it attaches.
+OWN = '''
+import os
+PIECE = 2 << 20
+class Properties(ctypes.Structure):
+    _fields_ = [('type', ctypes.c_int), ('types', ctypes.c_int), ('location', ctypes.c_int * 2),
+                ('windows', ctypes.c_void_p), ('flags', ctypes.c_ubyte * 8)]
+class External(ctypes.Structure):
+    _fields_ = [('size', ctypes.c_size_t), *((name, ctypes.c_int) for name in ('kind', 'access', 'device', 'fd')),
+                *((name, ctypes.c_uint64) for name in ('offset', 'address', 'bytes')),
+                ('label', ctypes.c_char_p), ('deleter', ctypes.c_void_p), ('arg', ctypes.c_void_p)]
+strip = ctypes.c_uint64()
+assert cuda.cuMemAddressReserve(ctypes.byref(strip), ctypes.c_size_t(8 * PIECE), ctypes.c_size_t(0),
+                                ctypes.c_uint64(0), ctypes.c_ulonglong(0)) == 0
+strip = strip.value
+def map_piece(piece):
+    made, access = ctypes.c_ulonglong(), (ctypes.c_int * 3)(1, 0, 3)
+    at, size = ctypes.c_uint64(strip + piece * PIECE), ctypes.c_size_t(PIECE)
+    assert cuda.cuMemCreate(ctypes.byref(made), size, ctypes.byref(Properties(1, 0, (1, 0))), ctypes.c_ulonglong(0)) == 0
+    assert cuda.cuMemMap(at, size, ctypes.c_size_t(0), made, ctypes.c_ulonglong(0)) == 0
+    assert cuda.cuMemRelease(made) == 0 and cuda.cuMemSetAccess(at, size, access, ctypes.c_size_t(1)) == 0
+def unmap(pieces):
+    assert cuda.cuMemUnmap(ctypes.c_uint64(strip), ctypes.c_size_t(pieces * PIECE)) == 0
+def handle_at(address):
+    assert cuda.cuIpcGetMemHandle(ctypes.byref(handle), ctypes.c_uint64(address)) == 0
+    print(bytes(handle).hex())
+def attach(size):
+    fd = os.memfd_create('external', os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size)
+    at = ctypes.c_uint64()
+    external = External(ctypes.sizeof(External), 2, 2, 0, fd, 0, 0, size)
+    assert ctypes.CDLL(None).gpushim_attach(ctypes.byref(external), ctypes.byref(at)) == 0
+    return at.value
+def detach(address):
+    assert ctypes.CDLL(None).gpushim_detach(ctypes.c_uint64(address), ctypes.c_uint64(0)) in (0, 16) # EBUSY
+'''
+
+
+def asked(holder, python):
+    return holder.do('do ' + python.encode().hex())
+
+
+def sums(folder, pid):
+    row = [row for row in json.loads(gpushim(folder, 'who', '--json').stdout) if row['pid'] == pid][0]
+    return row['blocks'], row['bytes'], row['freed_blocks'], row['freed_bytes'], {
+        each['pid']: (each['blocks'], each['bytes'], each['freed_blocks'], each['freed_bytes']) for each in row['holders']}
+
+
+def mapped_by_itself(folder):
+    """A strip: whoever has any piece of it open has all of it, and its bytes count once."""
+    exporter, first, second = Holder(folder, **NEVER), Holder(folder, **NEVER), Holder(folder, **NEVER)
+    asked(exporter, OWN + 'for piece in range(3): map_piece(piece)\n')
+    handles = [asked(exporter, f'handle_at(strip + {piece} * PIECE)') for piece in range(3)]
+    at = int(asked(exporter, 'print(strip)'))
+    check([(row['bytes'], row['holders']) for row in blocks(folder, handles[1])] == [(6 * MIB, [])], 'open nowhere')
+    for handle in handles[:2]:
+        first.do(f'open {handle}')
+    second.do(f'open {handles[2]}')
+    for what in (*handles, hex(at), hex(at + 6 * MIB - 1)):
+        found = blocks(folder, what)
+        check([(row['pid'], row['bytes'], row['freed'], sorted(holder['pid'] for holder in row['holders']))
+               for row in found] == [(exporter.pid, 6 * MIB, False, sorted([first.pid, second.pid]))],
+              f'both have all of it, by {what}: {found}')
+    check(sums(folder, exporter.pid) == (3, 6 * MIB, 0, 0, {first.pid: (2, 6 * MIB, 0, 0), second.pid: (1, 6 * MIB, 0, 0)}),
+          f'its bytes count once: {sums(folder, exporter.pid)}')
+    # It grows, and who has what it was before has the same memory.
+    asked(exporter, 'map_piece(3)')
+    longer = asked(exporter, 'handle_at(strip)')
+    check([len(row['holders']) for row in blocks(folder, longer)] == [2], f'a longer one: {blocks(folder, longer)}')
+    check([row['bytes'] for row in blocks(folder, hex(at + 6 * MIB))] == [8 * MIB], 'its new piece')
+    # It goes, others keep it, and another is mapped in its place.
+    asked(exporter, 'unmap(4)')
+    for what in (handles[0], hex(at)):
+        found = blocks(folder, what)
+        check([(row['freed'], len(row['holders'])) for row in found] == [(True, 2)], f'gone and kept, by {what}: {found}')
+    check(sums(folder, exporter.pid) == (3, 6 * MIB, 3, 6 * MIB,
+                                         {first.pid: (2, 6 * MIB, 2, 6 * MIB), second.pid: (1, 6 * MIB, 1, 6 * MIB)}),
+          f'what others keep counts once: {sums(folder, exporter.pid)}')
+    found = [row for row in json.loads(gpushim(folder, 'collect', str(exporter.pid), '--json').stdout)]
+    check([(row['held_blocks'], row['held_bytes']) for row in found] == [(3, 6 * MIB)], f'and here: {found}')
+    asked(exporter, 'map_piece(0)')
+    anew = asked(exporter, 'handle_at(strip)')
+    check([(row['freed'], row['bytes'], row['holders']) for row in blocks(folder, hex(at))] == [(False, 2 * MIB, [])],
+          f'what lies there now: {blocks(folder, hex(at))}')
+    check([len(row['holders']) for row in blocks(folder, handles[2])] == [2], 'what lay there before')
+    second.do(f'open {anew}')
+    check([row['pid'] for row in blocks(folder, anew)[0]['holders']] == [second.pid], 'the new one is one\'s')
+    for each in (first, second):
+        each.end()
+    await_that(lambda: not blocks(folder, handles[0]) and sums(folder, exporter.pid)[:4] == (1, 2 * MIB, 0, 0),
+               'it is given back')
+    exporter.end()
+
+
+def external(folder):
+    """What somebody else made is a block as any, from its first handle on."""
+    exporter, opener = Holder(folder, **NEVER), Holder(folder, **NEVER)
+    at = int(asked(exporter, OWN + 'outer = attach(4 << 20)\nprint(outer)\n'))
+    refused(folder, hex(at), 1, 'shares memory at')
+    handle = asked(exporter, 'handle_at(outer)')
+    opener.do(f'open {handle}')
+    for freed in (False, True):
+        for what in (handle, hex(at), hex(at + 4 * MIB - 1)):
+            found = blocks(folder, what)
+            check([(row['pid'], row['bytes'], row['freed'], [holder['pid'] for holder in row['holders']]) for row in found] ==
+                  [(exporter.pid, 4 * MIB, freed, [opener.pid])], f'by {what}: {found}')
+        asked(exporter, 'pass' if freed else 'detach(outer)')
+    check(sums(folder, exporter.pid) == (1, 4 * MIB, 1, 4 * MIB, {opener.pid: (1, 4 * MIB, 1, 4 * MIB)}), 'it counts')
+    opener.end()
+    await_that(lambda: not blocks(folder, handle), 'it is given back')
+    exporter.end()
+
+
+for prove in (one_block, gone, many, at_a_broker, mapped_by_itself, external, wrong):
     with tempfile.TemporaryDirectory(prefix='gpushim-who-') as scratch:
         prove(scratch)
 end_with_faults()

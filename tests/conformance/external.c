@@ -238,6 +238,44 @@ Test(external, a_memfd_is_attached_and_shared)
     close(fd);
 }
 
+/* A dma-buf of a device's memory is one more descriptor to it: the driver's import says. A refusal leaves nothing. */
+Test(external, a_dma_buf_is_attached_where_the_driver_imports_it)
+{
+    struct gpushim_external external;
+    CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle handle;
+    uint64_t address = 0;
+    CUdeviceptr base;
+    CUresult result;
+    int fd, dma_buf = -1, error;
+
+    find_functions();
+    fd = exported_new(&handle);
+    OK(cuMemAddressReserve(&base, SIZE, 0, 0, 0));
+    OK(cuMemMap(base, SIZE, 0, handle, 0));
+    OK(cuMemSetAccess(base, SIZE, &access, 1));
+    result = cuMemGetHandleForAddressRange(&dma_buf, base, SIZE,
+                                           CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+    if (result == CUDA_SUCCESS) {
+        external = external_of(dma_buf, false);
+        error = attach(&external, &address);
+        probe("attach_a_dma_buf", "%d", error);
+        cr_assert(error == 0 || error == ENOTSUP || error == EINVAL, "%d", error);
+        OK(fill_now(base, 8, WORDS));
+        if (error == 0) {
+            cr_assert_eq(words_other(address, 8, WORDS), 0);
+            cr_assert_eq(detach(address, LONG), 0);
+        }
+        cr_assert_eq(__atomic_load_n(&deleted, __ATOMIC_SEQ_CST), error == 0);
+        close(dma_buf);
+    }
+    OK(cuMemUnmap(base, SIZE));
+    OK(cuMemAddressFree(base, SIZE));
+    OK(cuMemRelease(handle));
+    close(fd);
+}
+
 /* A holder that is killed holds no longer than its process lives; one that stays keeps what it has. */
 Test(external, openers_that_end_let_it_go)
 {

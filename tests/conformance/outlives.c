@@ -98,7 +98,9 @@ static void is_there(const struct memory *memory)
         OK(cuMemsetD8(ptr, 1, sizes[i]));
         CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8(ptr, 1, sizes[i] + 1));
         FAILS(cuMemGetAddressRange(&base, &size, memory->plain[i]));
-        FAILS(cuMemsetD8(memory->plain[i], 1, 4));
+        /* Natively seen to succeed at times (H100, driver 580): something else was there. */
+        if (under_shim())
+            FAILS(cuMemsetD8(memory->plain[i], 1, 4));
         FAILS(cuMemFree(memory->plain[i]));
     }
 }

@@ -504,6 +504,11 @@ def prove(runtime, folder):
     case.make_older()
     case.play("give", "take")
     print("its socket, unseen for more than an hour, is taken away by the next")
+    Case(runtime, folder, "own").play("give-own", "take-kept")
+    print("what a program maps itself: shared, and kept when that is unmapped")
+    Case(runtime, folder, "external").play("give-external", "take")
+    Case(runtime, folder, "external, killed").play("give-external-held", "take-held", killed=True)
+    print("what it attaches: shared, and detached when the container that has it open is killed")
     said = Case(runtime, folder, "other user").play("give-refused", "take-refused", taker=OTHER)
     if said is None:
         print("another user: not tried, it takes root to start one")

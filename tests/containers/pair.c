@@ -6,8 +6,13 @@
  *   pair give-held FOLDER      the same, and the taker keeps the memory open: the freed memory
  *                              must not come back before the taker has been killed
  *   pair give-refused FOLDER   the same, and the taker says that it was refused
+ *   pair give-own FOLDER       the same of memory that it makes and maps itself, in several pieces,
+ *                              which is its driver's at once when it is unmapped
+ *   pair give-external FOLDER, give-external-held FOLDER
+ *                              the same of memory of a memfd, which it attaches and detaches
  *   pair give-left FOLDER      shares, and ends when it is told to; the broker has its memory
  *   pair take FOLDER           opens, checks the stamp, answers in the memory, closes
+ *   pair take-kept FOLDER      the same, and has it until the giver has its memory back
  *   pair take-held FOLDER      never closes; waits to be killed
  *   pair take-refused FOLDER   must be refused with the driver's error
  *   pair take-left FOLDER      opens when the giver is gone, and checks the stamp
@@ -16,17 +21,24 @@
  * The last line says "ok", or what went wrong; the exit status agrees.
  */
 #include <cuda.h>
+#include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "shim/gpushim.h"
+
 #define WORDS   ((size_t)10 << 18) /* 10 MiB: the device has no room for two */
+#define PIECE   ((size_t)2 << 20)
 #define WAIT_MS 40000
+#define WAIT_NS (UINT64_C(1000000) * WAIT_MS)
 #define SOON_S  15 /* less than share.timeout: who has ended is not waited for */
 #define STAMP   0x5ca1ab1eu
 #define ANSWER  0x0ddba11u
@@ -123,21 +135,102 @@ static void want_back(bool held)
     must("cuMemFree", cuMemFree(ptr));
 }
 
-static void give(bool held, bool refused)
+/* ---- The three kinds of memory ---------------------------------------------------------------- */
+
+static CUdeviceptr map_own(void)
+{
+    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUmemAccessDesc access = {.location = properties.location,
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle made;
+    CUdeviceptr base;
+
+    must("cuMemAddressReserve", cuMemAddressReserve(&base, WORDS * 4, 0, 0, 0));
+    for (size_t at = 0; at < WORDS * 4; at += PIECE) {
+        must("cuMemCreate", cuMemCreate(&made, PIECE, &properties, 0));
+        must("cuMemMap", cuMemMap(base + at, PIECE, 0, made, 0));
+        must("cuMemRelease", cuMemRelease(made));
+    }
+    must("cuMemSetAccess", cuMemSetAccess(base, WORDS * 4, &access, 1));
+    return base;
+}
+
+static CUdeviceptr attach(void)
+{
+    __typeof__(&gpushim_attach) call = (__typeof__(call))dlsym(RTLD_DEFAULT, "gpushim_attach");
+    int fd = memfd_create("external", MFD_CLOEXEC | MFD_ALLOW_SEALING), error;
+    struct gpushim_external external = {.size = sizeof external,
+                                        .kind = GPUSHIM_MEMFD,
+                                        .access = GPUSHIM_MUTABLE,
+                                        .fd = fd,
+                                        .bytes = WORDS * 4};
+    uint64_t address;
+
+    if (!call || fd < 0 || ftruncate(fd, WORDS * 4) != 0)
+        fail("gpushim_attach", "it is not there, or there is no memfd");
+    error = call(&external, &address);
+    if (error)
+        fail("gpushim_attach", strerror(error));
+    close(fd);
+    return address;
+}
+
+static int detach(CUdeviceptr address, uint64_t timeout_ns)
+{
+    __typeof__(&gpushim_detach) call = (__typeof__(call))dlsym(RTLD_DEFAULT, "gpushim_detach");
+
+    return call ? call(address, timeout_ns) : ENOSYS;
+}
+
+static CUdeviceptr make(const char *role)
+{
+    CUdeviceptr ptr;
+
+    if (strstr(role, "-own"))
+        return map_own();
+    if (strstr(role, "-external"))
+        return attach();
+    must("cuMemAlloc", cuMemAlloc(&ptr, WORDS * 4));
+    return ptr;
+}
+
+/* What is attached is the device's at no time: whether somebody has it is for gpushim_detach to say. */
+static void end_external(CUdeviceptr ptr, bool held)
+{
+    if (held && detach(ptr, WAIT_NS / 100) != EBUSY)
+        fail("what was attached", "it ended while the other container has it open");
+    put("freed", "f", 1);
+    if (detach(ptr, WAIT_NS) != 0)
+        fail("what was attached", "it does not end");
+}
+
+static void end(const char *role, CUdeviceptr ptr, bool held)
+{
+    if (strstr(role, "-external")) {
+        end_external(ptr, held);
+        return;
+    }
+    if (strstr(role, "-own"))
+        must("cuMemUnmap", cuMemUnmap(ptr, WORDS * 4));
+    else
+        must("cuMemFree", cuMemFree(ptr));
+    want_back(held);
+}
+
+static void give(const char *role, bool held, bool refused)
 {
     CUipcMemHandle handle;
-    CUdeviceptr ptr;
+    CUdeviceptr ptr = make(role);
     char word;
 
-    must("cuMemAlloc", cuMemAlloc(&ptr, WORDS * 4));
     must("cuMemsetD32", cuMemsetD32(ptr, STAMP, WORDS));
     must("cuCtxSynchronize", cuCtxSynchronize());
     must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, ptr));
     put("handle", &handle, sizeof handle);
     get("taken", &word, 1);
     expect_words(ptr, refused ? STAMP : ANSWER, STAMP);
-    must("cuMemFree", cuMemFree(ptr));
-    want_back(held);
+    end(role, ptr, held);
 }
 
 static void give_left(void)
@@ -179,11 +272,12 @@ static void take_left(bool lost)
     must("cuIpcCloseMemHandle", cuIpcCloseMemHandle(ptr));
 }
 
-static void take(bool held, bool refused)
+static void take(bool held, bool kept, bool refused)
 {
     CUipcMemHandle handle;
     CUdeviceptr ptr;
     CUresult r;
+    char word;
 
     get("handle", &handle, sizeof handle);
     r = cuIpcOpenMemHandle(&ptr, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
@@ -202,6 +296,10 @@ static void take(bool held, bool refused)
         pause_ms(120000);
         fail("the taker", "nobody killed it");
     }
+    if (kept) {
+        get("freed", &word, 1);
+        expect_words(ptr, ANSWER, STAMP);
+    }
     must("cuIpcCloseMemHandle", cuIpcCloseMemHandle(ptr));
 }
 
@@ -213,7 +311,7 @@ int main(int argc, char **argv)
     CUdevice device;
 
     if (argc != 3)
-        fail("usage", "pair give[-held|-refused|-left]|take[-held|-refused|-left|-lost] FOLDER");
+        fail("usage", "pair give[-own|-external][-held|-refused|-left]|take[-held|-kept|-refused|-left|-lost] FOLDER");
     folder = argv[2];
     setvbuf(stdout, NULL, _IOLBF, 0);
     alarm(180);
@@ -226,9 +324,9 @@ int main(int argc, char **argv)
     else if (strcmp(role, "take-left") == 0 || strcmp(role, "take-lost") == 0)
         take_left(strcmp(role, "take-lost") == 0);
     else if (strncmp(role, "give", 4) == 0)
-        give(held, refused);
+        give(role, held, refused);
     else
-        take(held, refused);
+        take(held, strstr(role, "-kept"), refused);
     printf("ok\n");
     return 0;
 }

@@ -153,6 +153,22 @@ def check_groups(_):
     check('tests skipped without a word', text.count('cr_skip()'), 0)
 
 
+def check_checkpoint(folder):
+    """Without the tool, or where it says no, that is said and nothing is made of it."""
+    def run(tool):
+        return subprocess.run([sys.executable, HERE / 'checkpoint.py', tool], capture_output=True, text=True, check=False)
+    missing = run(folder / 'nothing')
+    check('checkpoint.py without a tool', (missing.returncode, missing.stdout.startswith('skipped: no cuda-checkpoint')),
+          (77, True))
+    spec = importlib.util.spec_from_file_location('checkpoint', HERE / 'checkpoint.py')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for text, said in (('exit 0', ''), ('echo No; exit 3', 'No'), ('exit 3', 'exit status 3')):
+        (folder / 'tool').write_text(f'#!/bin/sh\n{text}\n')
+        (folder / 'tool').chmod(0o755)
+        check(f'a tool that does: {text}', module.toggle(folder / 'tool', 1), said)
+
+
 with tempfile.TemporaryDirectory() as name:
-    for case in (check_groups, check_compare, check_differences, check_table, check_limited, check_numba):
+    for case in (check_checkpoint, check_groups, check_compare, check_differences, check_table, check_limited, check_numba):
         case(pathlib.Path(name))

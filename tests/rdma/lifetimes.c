@@ -4,9 +4,14 @@
  */
 #include "card.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <sys/wait.h>
 #include <time.h>
+
+#include "shim/gpushim.h"
+
+#define MILLISECOND UINT64_C(1000000)
 
 static void nap(void)
 {
@@ -41,6 +46,81 @@ static void native_free(void)
     CHECK(counts().live == 0 && counts().wrong == 1);
     CHECK(!reg(a, 64 * KIB, LOCAL) && errno == EFAULT);
 }
+
+/* ---- Memory that somebody else made --------------------------------------------------------- */
+
+#define LONG UINT64_C(30000000000)
+
+static __typeof__(&gpushim_detach) detach;
+static unsigned deleted; /* atomic */
+static struct stand_in_counts when_deleted;
+static uint64_t mappings_when_deleted;
+
+static void note_deleted(void *unused)
+{
+    when_deleted = counts();
+    mappings_when_deleted = mappings();
+    __atomic_add_fetch(&deleted, 1, __ATOMIC_SEQ_CST);
+}
+
+static unsigned deleted_now(void)
+{
+    return __atomic_load_n(&deleted, __ATOMIC_SEQ_CST);
+}
+
+static CUdeviceptr attach_exported(void)
+{
+    __typeof__(&gpushim_attach) attach = (__typeof__(attach))dlsym(RTLD_DEFAULT, "gpushim_attach");
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+                                      .requestedHandleTypes =
+                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+    struct gpushim_external external = {.size = sizeof external,
+                                        .kind = GPUSHIM_EXPORTED,
+                                        .access = GPUSHIM_MUTABLE,
+                                        .bytes = 4 * MIB,
+                                        .deleter = note_deleted};
+    CUmemGenericAllocationHandle made;
+    uint64_t address;
+
+    detach = (__typeof__(detach))dlsym(RTLD_DEFAULT, "gpushim_detach");
+    CHECK(attach && detach);
+    CHECK(cuMemCreate(&made, 4 * MIB, &prop, 0) == CUDA_SUCCESS);
+    CHECK(cuMemExportToShareableHandle(&external.fd, made, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                       0) == CUDA_SUCCESS);
+    CHECK(attach(&external, &address) == 0);
+    close(external.fd);
+    CHECK(cuMemRelease(made) == CUDA_SUCCESS);
+    return address;
+}
+
+/* Kept beyond its end as any; what is kept ends with the memory, before its deleter may free what was
+ * attached. One that is in use keeps the memory. */
+static void external(void)
+{
+    unsigned before = mappings();
+    CUdeviceptr a = attach_exported();
+    struct ibv_mr *mr;
+
+    for (int i = 0; i < 3; i++)
+        dereg(reg(a, 64 * KIB, LOCAL));
+    CHECK(counts().registered == 1 && counts().live == 1);
+    CHECK(detach(a, LONG) == 0 && deleted_now() == 1);
+    CHECK(when_deleted.live == 0 && counts().wrong == 0);
+    CHECK(mappings_when_deleted == before);
+
+    a = attach_exported();
+    mr = reg(a + MIB, 64 * KIB, LOCAL);
+    CHECK(detach(a, 20 * MILLISECOND) == EBUSY && deleted_now() == 1);
+    CHECK(counts().live == 1 && mappings() == before + 1);
+    dereg(mr);
+    CHECK(detach(a, LONG) == 0 || deleted_now() == 2); /* ENOENT: it has ended by itself */
+    CHECK(deleted_now() == 2 && when_deleted.live == 0 && counts().wrong == 0);
+    CHECK(mappings_when_deleted == before);
+    CHECK(!reg(a, 64 * KIB, LOCAL) && errno == EFAULT);
+}
+
+/* ---- Contexts ------------------------------------------------------------------------------- */
 
 /* The prototype changed with CUDA 13. */
 static CUcontext make_context(void)
@@ -331,7 +411,7 @@ int main(int argc, char **argv)
         {"context-ends-in-use", context_ends_in_use}, {"managed", managed},
         {"out-of-memory", out_of_memory}, {"imported", imported}, {"mistakes", mistakes},
         {"freed", freed}, {"unseen", unseen}, {"no-domain", no_domain},
-        {"device-gone", device_gone}};
+        {"device-gone", device_gone}, {"external", external}};
 
     if (argc > 1 && strcmp(argv[1], "imported") == 0)
         start_exporter();

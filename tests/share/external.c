@@ -9,6 +9,7 @@
  *   external context       its context ends: so does it
  *   external exits HOW     the process ends in order: held, or in a deleter, or in a forked child
  *   external refused       what is no external memory; nothing is left of it
+ *   external dma-buf       taken where the driver's import takes it
  *   external churn         threads attach, share, detach and end all at once
  *   external opener        opens, reads, writes and closes as it is told
  *
@@ -614,6 +615,45 @@ static void check_refused(const char *more)
     unmake(&memfd);
 }
 
+/* A dma-buf is a descriptor as any to gpushim_attach, and the driver's import says whether it is taken: of the
+ * driver here it is, for its dma-bufs are the memory itself; of one that takes none nothing is left. */
+static void check_dma_buf(const char *more)
+{
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUmemAccessDesc access = {.location = prop.location,
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    struct gpushim_external external;
+    struct made made;
+    CUdeviceptr base;
+    uint64_t address;
+
+    must("cuMemCreate", cuMemCreate(&made.handle, SIZE, &prop, 0));
+    must("cuMemAddressReserve", cuMemAddressReserve(&base, SIZE, 0, 0, 0));
+    must("cuMemMap", cuMemMap(base, SIZE, 0, made.handle, 0));
+    must("cuMemSetAccess", cuMemSetAccess(base, SIZE, &access, 1));
+    must("cuMemGetHandleForAddressRange",
+         cuMemGetHandleForAddressRange(&made.fd, base, SIZE, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+    external = external_of(&made);
+    for (int i = 0; i < 2; i++) {
+        const CUresult why[] = {CUDA_ERROR_UNKNOWN, CUDA_ERROR_INVALID_VALUE};
+
+        softcuda_fail("cuMemImportFromShareableHandle", 1, why[i]);
+        refuse("a dma-buf that the driver does not take", external, i == 0 ? ENOTSUP : EINVAL);
+        softcuda_reset();
+    }
+    expect("it is not said whose refusal it is", times_logged("the driver does not take it") == 2);
+    write_at(base, 0xd3aff);
+    address = must_attach(&external);
+    expect("it is other memory", word_at(address) == 0xd3aff);
+    write_at(address, 4711);
+    expect("what is written there", word_at(base) == 4711);
+    expect("it does not end", detach(address, LONG) == 0 && deleted_now() == 1);
+    must("cuMemUnmap", cuMemUnmap(base, SIZE));
+    must("cuMemAddressFree", cuMemAddressFree(base, SIZE));
+    unmake(&made);
+}
+
 /* ---- Many at once ---------------------------------------------------------------------------- */
 
 #define THREADS 4
@@ -668,7 +708,8 @@ static const struct {
     void (*check)(const char *more);
 } checks[] = {{"shared", check_shared}, {"read-only", check_read_only}, {"address", check_address},
               {"work", check_work},     {"named", check_named},         {"context", check_context},
-              {"exits", check_exits},   {"refused", check_refused},     {"churn", check_churn}};
+              {"exits", check_exits},   {"refused", check_refused},     {"churn", check_churn},
+              {"dma-buf", check_dma_buf}};
 
 int main(int argc, char **argv)
 {

@@ -157,19 +157,32 @@ static CUresult mem_import(CUmemGenericAllocationHandle *ret_handle, void *fd,
 
 /* ---- Addresses ------------------------------------------------------------------------------ */
 
-static struct mapping *mapping_at(struct process *process, CUdeviceptr base)
+static struct mapping *mapping_at(const struct process *process, CUdeviceptr address)
 {
     for (unsigned i = 0; i < LENGTH(process->mappings); i++)
-        if (process->mappings[i].size && process->mappings[i].base == base)
-            return &process->mappings[i];
+        if (address - process->mappings[i].base < process->mappings[i].size)
+            return (struct mapping *)&process->mappings[i];
     return NULL;
+}
+
+static struct phys **page_of(struct mapping *mapping, CUdeviceptr address)
+{
+    return &mapping->pages[(address - mapping->base) / GS_PAGE_SIZE];
+}
+
+static bool is_all(struct mapping *mapping, CUdeviceptr base, size_t size, bool mapped)
+{
+    for (CUdeviceptr at = base; at < base + size; at += GS_PAGE_SIZE)
+        if ((*page_of(mapping, at) != NULL) != mapped)
+            return false;
+    return true;
 }
 
 static struct mapping *expect(CUdeviceptr base, size_t size, bool mapped, const char *what)
 {
     struct mapping *mapping = mapping_at(process_here(), base);
 
-    if (mapping && mapping->size == size && (mapping->phys != NULL) == mapped)
+    if (mapping && base + size <= mapping->base + mapping->size && is_all(mapping, base, size, mapped))
         return mapping;
     sim_fail("driver: process %u %s at %llx, where it has %s", process_here()->index, what,
              (unsigned long long)base, mapping ? "something else" : "nothing");
@@ -181,14 +194,14 @@ static CUresult mem_address_reserve(CUdeviceptr *ret_base, size_t size, size_t a
 {
     struct process *process = process_here();
 
-    if (fails(process))
+    if (fails(process) || size > STRIP_MAX * GS_PAGE_SIZE)
         return CUDA_ERROR_OUT_OF_MEMORY;
     for (unsigned i = 0; i < LENGTH(process->mappings); i++) {
         if (process->mappings[i].size)
             continue;
+        process->mappings[i] = (struct mapping){
+            .base = FIRST_ADDRESS + world.next_address + GS_PAGE_SIZE, .size = size};
         world.next_address += size;
-        process->mappings[i] = (struct mapping){.base = FIRST_ADDRESS + world.next_address,
-                                                .size = size};
         *ret_base = process->mappings[i].base;
         return CUDA_SUCCESS;
     }
@@ -201,7 +214,9 @@ static CUresult mem_address_free(CUdeviceptr base, size_t size)
 
     sim_point();
     mapping = expect(base, size, false, "frees addresses");
-    if (mapping)
+    if (mapping && mapping->size != size)
+        sim_fail("driver: process %u frees a part of its addresses", process_here()->index);
+    else if (mapping)
         mapping->size = 0;
     return CUDA_SUCCESS;
 }
@@ -216,13 +231,31 @@ static CUresult mem_map(CUdeviceptr base, size_t size, size_t offset,
         return CUDA_ERROR_OUT_OF_MEMORY;
     handle = handle_of(process_here(), number);
     mapping = expect(base, size, false, "maps memory");
-    if (!handle) {
+    if (!handle || !mapping) {
         sim_fail("driver: process %u maps a handle that it has not", process_here()->index);
         return CUDA_ERROR_INVALID_VALUE;
     }
-    mapping->phys = handle->phys;
+    *page_of(mapping, base) = handle->phys;
     mapping->accessible = false;
-    phys_ref(mapping->phys);
+    phys_ref(handle->phys);
+    return CUDA_SUCCESS;
+}
+
+/* Of what is mapped there. */
+static CUresult mem_retain(CUmemGenericAllocationHandle *ret_handle, void *address)
+{
+    struct mapping *mapping;
+    struct handle *handle;
+    struct phys *phys;
+
+    if (fails(process_here()))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    mapping = mapping_at(process_here(), (CUdeviceptr)(uintptr_t)address);
+    phys = mapping ? *page_of(mapping, (CUdeviceptr)(uintptr_t)address) : NULL;
+    handle = phys ? handle_new(process_here(), phys) : NULL;
+    if (!handle)
+        return CUDA_ERROR_INVALID_VALUE;
+    *ret_handle = handle->number;
     return CUDA_SUCCESS;
 }
 
@@ -234,9 +267,13 @@ static CUresult mem_unmap(CUdeviceptr base, size_t size)
     mapping = expect(base, size, true, "unmaps memory");
     if (!mapping)
         return CUDA_ERROR_INVALID_VALUE;
-    rule_unmapped(process_here(), mapping->phys, base);
-    phys_unref(mapping->phys);
-    mapping->phys = NULL;
+    for (CUdeviceptr at = base; at < base + size; at += GS_PAGE_SIZE) {
+        struct phys **page = page_of(mapping, at);
+
+        rule_unmapped(process_here(), *page, at);
+        phys_unref(*page);
+        *page = NULL;
+    }
     return CUDA_SUCCESS;
 }
 
@@ -255,16 +292,12 @@ static CUresult mem_set_access(CUdeviceptr base, size_t size, const CUmemAccessD
 
 struct phys *phys_at(const struct process *process, uint64_t address, uint64_t *ret_offset)
 {
-    for (unsigned i = 0; i < LENGTH(process->mappings); i++) {
-        const struct mapping *mapping = &process->mappings[i];
+    struct mapping *mapping = mapping_at(process, address);
 
-        if (!mapping->size || !mapping->phys || !mapping->accessible || address < mapping->base ||
-            address >= mapping->base + mapping->size)
-            continue;
-        *ret_offset = address - mapping->base;
-        return mapping->phys;
-    }
-    return NULL;
+    if (!mapping || !mapping->accessible)
+        return NULL;
+    *ret_offset = (address - mapping->base) % GS_PAGE_SIZE;
+    return *page_of(mapping, address);
 }
 
 /* ---- Events: one context, whose work is done in its order ------------------------------------ */
@@ -335,6 +368,7 @@ const struct gs_driver sim_driver = {
     .mem_address_free = mem_address_free,
     .mem_map = mem_map,
     .mem_unmap = mem_unmap,
+    .mem_retain = mem_retain,
     .mem_set_access = mem_set_access,
     .event_create = event_create,
     .event_destroy = event_destroy,
@@ -390,8 +424,9 @@ void driver_forget(struct process *process)
         if (!mapping->size)
             continue;
         map_forget(mapping->base, mapping->size);
-        if (mapping->phys)
-            phys_unref(mapping->phys);
+        for (unsigned k = 0; k < STRIP_MAX; k++)
+            if (mapping->pages[k])
+                phys_unref(mapping->pages[k]);
         *mapping = (struct mapping){0};
     }
     driver_end_context(process);

@@ -75,7 +75,7 @@ static struct block *block_new(struct process *process, unsigned arg)
     return block;
 }
 
-static void handle_enter(struct block *block)
+void handle_enter(struct block *block)
 {
     unsigned at = world.handle_count++ % HANDLES_MAX;
 
@@ -84,11 +84,11 @@ static void handle_enter(struct block *block)
 
 static void share_block(struct process *process, unsigned arg)
 {
-    struct block *block = block_new(process, arg);
     struct gs_share_source source;
+    struct block *block;
     gs_status status;
 
-    if (!block)
+    if (strip_share(process, arg) || !(block = block_new(process, arg)))
         return;
     source = (struct gs_share_source){.handle = block->chunk->handle,
                                       .chunk_id = block->chunk->id,
@@ -164,6 +164,10 @@ void program_lease_ended(void *arg, uint64_t address)
 
 static void free_block(struct process *process, struct block *block, bool at_once)
 {
+    if (block->piece_count) {
+        strip_unmap(process, block, !at_once);
+        return;
+    }
     gs_lock_take(&process->arena);
     if (block->state == BLOCK_LIVE) {
         block->state = BLOCK_FREED;
@@ -273,13 +277,22 @@ static void look_at_time(const struct process *process, uint64_t begun_ns, uint6
 static void open_block(struct process *process, struct block *block, bool must)
 {
     uint64_t begun = gs_now_ns(), starved = process->starved_ns;
+    struct use *use = block->piece_count ? use_of(block, process->image) : NULL;
+    const bool stale = use && !use->number && !use->opening && block->state == BLOCK_GONE;
     struct opened *opened;
     CUdeviceptr address;
     gs_status status;
 
+    if (use)
+        use->opening++;
     status = gs_share_open(process->share, block->ipc_handle, program_context(process), DEVICE,
                            &address);
+    if (use)
+        use->opening--;
     look_at_time(process, begun, starved);
+    if (stale && status == GS_OK)
+        sim_fail("handles: process %u opened strip %llu of process %u, which was unmapped before",
+                 process->index, (unsigned long long)block->id, block->maker->index);
     sim_trace("    process %u opened block %llu: %d", process->index, (unsigned long long)block->id,
               (int)status);
     if (must && status != GS_OK && world.options.max_clients > PROCESSES_MAX)
@@ -421,7 +434,7 @@ static void publish(struct process *process, unsigned arg)
     unsigned skip = arg / NAMES % 4;
 
     while (block && (block->image != process->image || block->state != BLOCK_LIVE ||
-                     !block->wire_id || skip-- > 0))
+                     !block->wire_id || block->piece_count || skip-- > 0))
         block = block->next;
     if (!block)
         return;
@@ -504,7 +517,7 @@ static void ask(struct process *process, unsigned arg)
         return;
     opened->busy = true;
     if (gs_share_find(process->share, opened->address, &info) != GS_OK ||
-        info.base != opened->address)
+        info.base != strip_base(opened->block, opened->address))
         sim_fail("handles: process %u has block %llu open, and it is not found", process->index,
                  (unsigned long long)opened->block->id);
     opened->busy = false;
@@ -553,6 +566,7 @@ static void end(struct process *process)
     gs_share_destroy(process->share);
     process->share = NULL;
     gs_fences_destroy(process->fences);
+    strips_end(process);
     for (unsigned i = 0; i < CHUNKS_MAX; i++)
         if (process->chunks[i].id)
             driver_release(process->chunks[i].handle);

@@ -45,6 +45,20 @@ void rule_child_ended(const struct child *child, uint64_t gone_ns)
                 use->gone_ns = gone_ns;
 }
 
+/* All of a strip. */
+static void look_at_strip(const struct process *process, const struct block *block, uint64_t address)
+{
+    for (unsigned i = 0; i < block->piece_count; i++) {
+        uint64_t offset = 0;
+
+        if (phys_at(process, strip_base(block, address) + i * GS_PAGE_SIZE, &offset) != block->pieces[i])
+            sim_fail("an open is its block: process %u has strip %llu of process %u open, and in the "
+                     "place of a piece there is something else",
+                     number_of(process->image), (unsigned long long)block->id,
+                     number_of(block->image));
+    }
+}
+
 void rule_used(const struct process *process, const struct block *block, uint64_t address)
 {
     uint64_t offset = 0;
@@ -62,6 +76,7 @@ void rule_used(const struct process *process, const struct block *block, uint64_
         sim_fail("an open is its block: process %u has block %llu of process %u open, whose memory "
                  "was handed out again",
                  number_of(process->image), (unsigned long long)block->id, number_of(block->image));
+    look_at_strip(process, block, address);
 }
 
 void rule_opened(const struct process *process, struct block *block, uint64_t address)
@@ -107,6 +122,14 @@ void rule_granted(const struct process *process, const struct life *to, uint64_t
     block->granted_ns = world.now_ns;
 }
 
+/* Whether what a program has at an address lies, or a part of it, on the page. */
+static bool is_at(const struct block *block, uint64_t address, uint64_t page)
+{
+    if (block->piece_count)
+        return page - strip_base(block, address) < block->piece_count * GS_PAGE_SIZE;
+    return address - page < GS_PAGE_SIZE;
+}
+
 /* The same memory may be mapped twice: by its exporter's word, and by one who has passed it on. */
 void rule_unmapped(const struct process *process, const struct phys *phys, uint64_t base)
 {
@@ -114,8 +137,7 @@ void rule_unmapped(const struct process *process, const struct phys *phys, uint6
         const struct block *block = phys->slots[i];
         const struct use *use = block ? block->uses : NULL;
 
-        while (use && (use->image != process->image || use->address < base ||
-                       use->address >= base + GS_PAGE_SIZE))
+        while (use && (use->image != process->image || !is_at(block, use->address, base)))
             use = use->next;
         if (use && use->opens > 0 && process->ends == ENDS_NOT)
             sim_fail("nothing is unmapped in use: process %u unmaps block %llu, which its program "

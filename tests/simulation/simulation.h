@@ -5,7 +5,7 @@
  *   main.c      options, seeds                  decide.c    what happens next: by seed, or replayed
  *   world.c     one world from its begin to     shrink.c    the shortest list of decisions that fails
  *               its end                         rules.c     what must always hold
- *   program.c, operations.c                     what the programs do with the library
+ *   program.c, operations.c, strips.c           what the programs do with the library
  *   ------------------------------- core/share, as it is -------------------------------
  *   fibre.c     threads                         base.c      core/base: clock, locks, descriptors
  *   file.c      files and descriptors           conn.c      sockets and messages
@@ -34,6 +34,7 @@
 #define FDS_MAX       96
 #define CHUNKS_MAX    4 /* of one process */
 #define SLOTS         4 /* blocks of one chunk */
+#define STRIP_MAX     3 /* pieces of one strip */
 #define OPENS_MAX     8 /* blocks that one process has open */
 #define HANDLES_MAX   24 /* IPC handles that go round */
 #define LINGER_NS     (60 * GS_NS_PER_MS) /* GPU work goes on so long at most when its process ends */
@@ -166,7 +167,7 @@ struct handle { /* of the driver's; 0: none */
 struct mapping {
     uint64_t base;
     size_t size; /* 0: none */
-    struct phys *phys; /* NULL: addresses alone */
+    struct phys *pages[STRIP_MAX]; /* NULL: addresses alone */
     bool accessible;
 };
 
@@ -229,7 +230,7 @@ struct process {
     /* driver.c */
     struct gs_fences *fences;
     struct handle handles[64];
-    struct mapping mappings[64];
+    struct mapping mappings[96];
     struct event events[64];
     uint64_t gpu_busy_ns; /* when what was submitted so far is done */
     unsigned driver_left; /* as allocations_left */
@@ -314,6 +315,7 @@ struct use {
     unsigned opens;
     uint64_t address; /* where it was opened last */
     uint64_t busy_ns; /* until when its GPU work on it runs, if it lives so long */
+    unsigned opening; /* threads that are at it */
     uint64_t number;  /* of its last open: children of later numbers have its connection, */
     uint64_t gone_ns; /* and its GPU work ends with them */
     uint64_t closed_ns;
@@ -328,6 +330,8 @@ struct block {
     struct chunk *chunk;
     struct phys *phys;
     unsigned slot;
+    struct phys *pieces[STRIP_MAX]; /* of a strip, and how many; `phys` is the one that the handle is of */
+    unsigned piece_count, piece;
     uint64_t address;
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct gs_export *export;
@@ -366,6 +370,17 @@ void program_do(struct process *process, unsigned thread, enum operation_kind ki
 void program_perform(struct process *process, const struct operation *operation);
 void program_lease_ended(void *process, uint64_t address);
 CUcontext program_context(const struct process *process);
+
+/* ---- strips.c: memory that programs map themselves -------------------------------------------- */
+
+/* Where it begins in a process that has its handle's piece at the address. */
+uint64_t strip_base(const struct block *block, uint64_t address);
+/* False: this world has none, or the process has one. */
+bool strip_share(struct process *process, unsigned arg);
+/* Unmaps what is live; or, `refused`, would. */
+void strip_unmap(struct process *process, struct block *block, bool refused);
+void strips_end(struct process *process);
+void handle_enter(struct block *block);
 
 /* ---- decide.c -------------------------------------------------------------------------------- */
 

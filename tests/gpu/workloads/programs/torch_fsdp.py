@@ -6,10 +6,13 @@ of its own.
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+import torch_ddp
 from ranks import RANKS, together
-from torch_ddp import FULL, STEPS, TINY, Gpt, trained
+from torch_ddp import Gpt, trained
 
-__all__ = ["FULL", "STEPS", "TINY"]
+STEPS = torch_ddp.STEPS
+FULL = torch_ddp.FULL
+TINY = torch_ddp.TINY
 
 
 def train(device, width, heads, layers, batch, length, words):
