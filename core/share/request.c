@@ -224,6 +224,7 @@ gs_status gs_remote_refused(struct gs_share *share, const struct gs_wire_refuse 
         gs_say_unreachable(share, text); /* something that its user or ours can change */
     switch (refuse->reason) {
     case GS_REFUSED_HANDLE:
+    case GS_REFUSED_UNHEARD:
         return GS_STALE;
     case GS_REFUSED_USER:
         return GS_BAD_HANDLE;
@@ -414,7 +415,7 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
             return GS_UNREACHABLE;
         }
     }
-    if (status == GS_STALE && remote->conn.by_broker)
+    if (status == GS_STALE && remote->conn.by_broker && message.refuse.reason == GS_REFUSED_HANDLE)
         gs_say_unreachable(share, "the process that shared it has ended, and the broker does not "
                                   "have it" GS_BROKER_HELPS);
     if (status != GS_OK && *ret_fd >= 0) {

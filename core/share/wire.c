@@ -99,6 +99,9 @@ const char *gs_wire_reason_text(uint32_t reason)
         [GS_REFUSED_DIRECTORY] = "the agent cannot use its directory of machines (its log says why)",
         [GS_REFUSED_MACHINE] = "the agent of the machine that shared it cannot be reached (the log "
                                "of the agent here says why)",
+        [GS_REFUSED_UNHEARD] = "no machine of the cluster has published it under this handle: it was "
+                               "freed, or its process has ended, or does not share with other "
+                               "machines (share.reach and gpushim-agent there)",
     };
 
     if (reason >= sizeof texts / sizeof *texts || !texts[reason])

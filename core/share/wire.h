@@ -149,6 +149,7 @@ enum gs_wire_reason {
     GS_REFUSED_ALONE = 13,  /* it may lie in another machine, and there is no agent here */
     GS_REFUSED_DIRECTORY = 14, /* by an agent: it cannot reach its directory, or is not let in */
     GS_REFUSED_MACHINE = 15,   /* by an agent: the other machine's agent cannot be reached */
+    GS_REFUSED_UNHEARD = 16,   /* by an agent: no machine has it under this handle, by now */
 };
 
 struct gs_wire_head {

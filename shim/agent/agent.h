@@ -64,17 +64,18 @@ struct export {
     UT_hash_handle hh, by_id;
 };
 
-enum open_state { OPEN_LOOKS_UP, OPEN_CONNECTS, OPEN_ASKED };
+enum open_state { OPEN_WAITS, OPEN_LOOKS_UP, OPEN_CONNECTS, OPEN_ASKED };
 struct open { /* of a process here, of another machine's memory */
     uint64_t lease;
     enum open_state state;
     uint32_t request; /* of the broker's */
     uint64_t holder, since_ns;
+    uint64_t again_ns, wait_ns; /* while it waits; 0: it has not waited yet */
     uint32_t uid, gid;
     struct gs_ipc_handle handle;
     struct sealed sealed;
     unsigned char id[SEAL_ID];
-    struct peer *peer; /* not while it looks up */
+    struct peer *peer; /* not while it waits or looks up */
     UT_hash_handle hh;
 };
 
@@ -173,7 +174,8 @@ void opener_link_down(struct agent *agent, struct peer *peer, const char *why);
 void opener_message(struct agent *agent, struct peer *peer, const union talk *message);
 /* The process here holds it no more. */
 void opener_end(struct agent *agent, struct lease *lease);
-void opener_look(struct agent *agent, uint64_t now_ns);
+/* Whether one waits for what may be heard of at any moment. */
+bool opener_look(struct agent *agent, uint64_t now_ns);
 void opener_broker_gone(struct agent *agent);
 
 /* exporter.c */

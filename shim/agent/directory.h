@@ -46,6 +46,8 @@ enum directory_found { DIRECTORY_FAILED, DIRECTORY_NONE, DIRECTORY_FOUND };
 
 typedef void directory_visit_fn(void *arg, const char *key, const void *value, size_t size);
 
+typedef void directory_say_fn(void *arg, bool good, const char *text);
+
 struct directory; /* each implementation's own; begins with struct directory_head */
 
 struct directory_ops {
@@ -65,6 +67,8 @@ struct directory_ops {
     /* Returns when something under the prefix may have changed since this handle listed it last, or
      * the time is over. What changed meanwhile is never missed. False: it cannot be watched now. */
     bool (*watch)(struct directory *directory, const char *prefix, unsigned limit_s);
+    /* What can be said of each of its members, for people. */
+    void (*health)(struct directory *directory, directory_say_fn *say, void *arg);
     /* Gives the lease back, with all that was written under it. */
     void (*give_up)(struct directory *directory);
 };

@@ -20,6 +20,7 @@
 #define SECRET     256
 #define BODY_MAX   (64u << 20) /* of an answer: a list of 100,000 machines is a tenth of that */
 #define CONNECT_MS 1500
+#define HEALTH_S   2 /* for a member to say how it is */
 
 struct directory {
     struct directory_head head;
@@ -415,7 +416,35 @@ static void give_up(struct directory *directory)
     directory->lease = 0;
 }
 
+/* Each member is asked for itself; one that has no leader belongs to no majority. */
+static void health(struct directory *directory, directory_say_fn *say, void *arg)
+{
+    for (unsigned i = 0; i < directory->endpoint_count; i++) {
+        const long status = send_to(directory, i, "maintenance/status", "{}", HEALTH_S, false);
+        json_t *answer = status == 200 ? answer_of(directory) : NULL;
+        char *errors = json_dumps(json_object_get(answer, "errors"), JSON_COMPACT);
+        const bool leads = number_of(answer, "leader") != 0; /* beyond 2^63 too */
+        char text[ENDPOINT + CURL_ERROR_SIZE + 512];
+
+        snprintf(text, sizeof text, "%s%s %.200s", directory->endpoints[i],
+                 !status            ? " does not answer:"
+                 : status != 200    ? " refuses to tell:"
+                 : errors && leads  ? " says what is wrong:"
+                 : !leads           ? " has no leader, so no majority"
+                                    : " is well, etcd",
+                 !status           ? directory->curl_error
+                 : status != 200   ? "see its role and password"
+                 : errors && leads ? errors
+                 : !leads          ? ""
+                                   : string_of(answer, "version"));
+        say(arg, status == 200 && leads && !errors, text);
+        free(errors);
+        json_decref(answer);
+    }
+}
+
 const struct directory_ops directory_etcd = {.open = open_etcd,
+                                             .health = health,
                                              .close = close_etcd,
                                              .keep = keep,
                                              .write = write_changes,

@@ -155,10 +155,11 @@ static const struct export *check(const struct agent *agent, const struct peer *
     unsigned char proof[SEAL_PROOF];
     const struct export *export;
 
-    *ret_reason = GS_REFUSED_HANDLE;
+    *ret_reason = GS_REFUSED_UNHEARD; /* a new agent may be told of it in a moment */
     HASH_FIND(by_id, agent->exports_by_id, take->id, SEAL_ID, export);
     if (!export)
         return NULL;
+    *ret_reason = GS_REFUSED_HANDLE;
     seal_proof(&export->handle, peer->machine, agent->machine, take->lease, proof);
     if (!gs_bytes_equal(proof, take->proof, sizeof proof))
         return NULL;

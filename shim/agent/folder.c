@@ -309,7 +309,18 @@ static void give_up(struct directory *directory)
     unlinkat(directory->folder, path, 0);
 }
 
+static void health(struct directory *directory, directory_say_fn *say, void *arg)
+{
+    char text[DIRECTORY_REASON + 64];
+    int64_t now;
+    const bool good = time_there(directory, &now);
+
+    snprintf(text, sizeof text, "a folder, %s", good ? "written to just now" : directory->head.reason);
+    say(arg, good, text);
+}
+
 const struct directory_ops directory_folder = {.open = open_folder,
+                                               .health = health,
                                                .close = close_folder,
                                                .keep = keep,
                                                .write = write_changes,

@@ -2,6 +2,7 @@
 #include "shim/agent/jobs.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,9 +13,12 @@
 #include <uthash.h>
 
 #include "core/base/clock.h"
+#include "shim/command/health.h"
 
 #define RETRY_NS (GS_NS_PER_S / 2)
-#define WATCH_S  20 /* then it lists again, whatever the watch says */
+#define WATCH_S  20 /* at most: then it lists again, whatever the watch says, and looks at the members */
+#define HEALTH_NS (5 * GS_NS_PER_S) /* between two looks at its members */
+#define MEMBERS  6000 /* bytes of what is said of them */
 #define BREATH_NS (GS_NS_PER_S / 20) /* between two lists, however often something changes */
 
 struct job {
@@ -29,7 +33,8 @@ struct job {
 struct jobs {
     const struct directory_options *options;
     struct directory *worker, *watcher; /* each thread's own */
-    int wake;
+    int folder, wake;
+    uint64_t health_due_ns; /* the watcher's own */
     pthread_t threads[2];
     /* Protects all below; no operation of the directory is called with it held. */
     pthread_mutex_t lock;
@@ -37,7 +42,8 @@ struct jobs {
     struct job *writes, *asks; /* by key */
     struct jobs_event *first, **last;
     uint64_t good_until_ns, numbers;
-    bool ending, was_good, said;
+    char members[MEMBERS]; /* lines of the file of its health */
+    bool ending, tried, was_good, said;
 };
 
 /* ---- What comes of it ----------------------------------------------------------------------- */
@@ -108,6 +114,63 @@ static void tell_state(struct jobs *jobs, bool good)
     post(jobs, event);
 }
 
+/* ---- For people ----------------------------------------------------------------------------- */
+
+struct lines {
+    char text[MEMBERS];
+    size_t size;
+};
+
+static void say_member(void *arg, bool good, const char *text)
+{
+    struct lines *lines = arg;
+    const size_t room = sizeof lines->text - lines->size;
+    const int size = snprintf(lines->text + lines->size, room, "member %s %s", good ? "ok" : "fail", text);
+
+    if (size < 0 || (size_t)size + 1 >= room) {
+        lines->text[lines->size] = 0; /* there is no room for this one */
+        return;
+    }
+    for (char *c = lines->text + lines->size; *c; c++)
+        *c = *c == '\n' ? ' ' : *c;
+    lines->size += (size_t)size;
+    lines->text[lines->size++] = '\n';
+    lines->text[lines->size] = 0;
+}
+
+static void look_at_members(struct jobs *jobs)
+{
+    struct lines lines = {.size = 0};
+
+    if (gs_now_ns() < jobs->health_due_ns)
+        return;
+    directory_head(jobs->watcher)->ops->health(jobs->watcher, say_member, &lines);
+    jobs->health_due_ns = gs_now_ns() + HEALTH_NS;
+    pthread_mutex_lock(&jobs->lock);
+    memcpy(jobs->members, lines.text, sizeof lines.text);
+    pthread_mutex_unlock(&jobs->lock);
+}
+
+/* The worker, after each word to the directory: the file appears whole. Where it cannot be written nothing is told. */
+static void write_health(struct jobs *jobs)
+{
+    char text[MEMBERS + DIRECTORY_REASON + 128];
+    const bool good = jobs_is_good(jobs);
+    int fd = openat(jobs->folder, HEALTH_NAME ".new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int size;
+
+    if (fd < 0)
+        return;
+    pthread_mutex_lock(&jobs->lock);
+    size = snprintf(text, sizeof text, HEALTH_HEAD "lease ok %llu\ndirectory %s %s\n%s",
+                    (unsigned long long)jobs->good_until_ns, good ? "ok" : "fail",
+                    good ? "the agent is heard by it" : directory_head(jobs->worker)->reason, jobs->members);
+    pthread_mutex_unlock(&jobs->lock);
+    if (write(fd, text, (size_t)size) == size)
+        renameat(jobs->folder, HEALTH_NAME ".new", jobs->folder, HEALTH_NAME);
+    close(fd);
+}
+
 /* ---- The worker ----------------------------------------------------------------------------- */
 
 static void keep_lease(struct jobs *jobs)
@@ -117,11 +180,11 @@ static void keep_lease(struct jobs *jobs)
 
     if (good && anew)
         post(jobs, new_event(JOBS_ANEW));
-    if (good) {
-        pthread_mutex_lock(&jobs->lock);
+    pthread_mutex_lock(&jobs->lock);
+    jobs->tried = true;
+    if (good)
         jobs->good_until_ns = began + jobs->options->lease_s * GS_NS_PER_S;
-        pthread_mutex_unlock(&jobs->lock);
-    }
+    pthread_mutex_unlock(&jobs->lock);
     tell_state(jobs, good || jobs_is_good(jobs));
 }
 
@@ -216,6 +279,7 @@ static void *work(void *arg)
 
         if (now >= due) {
             keep_lease(jobs);
+            write_health(jobs);
             due = gs_now_ns() + (jobs_is_good(jobs) && jobs->was_good ? every : RETRY_NS);
             if (due > now + every)
                 due = now + every;
@@ -281,8 +345,10 @@ static void *watch(void *arg)
             post(jobs, event);
         else
             jobs_free(event);
+        look_at_members(jobs);
         if (good)
-            good = ops->watch(jobs->watcher, JOBS_AGENTS, WATCH_S);
+            good = ops->watch(jobs->watcher, JOBS_AGENTS,
+                              jobs->options->lease_s < WATCH_S ? jobs->options->lease_s : WATCH_S);
         gs_rest_ns(good ? BREATH_NS : RETRY_NS);
     }
     return NULL;
@@ -342,7 +408,17 @@ bool jobs_is_good(struct jobs *jobs)
     return good;
 }
 
-struct jobs *jobs_start(const struct directory_options *options, int wake, char *ret_reason)
+bool jobs_has_tried(struct jobs *jobs)
+{
+    bool tried;
+
+    pthread_mutex_lock(&jobs->lock);
+    tried = jobs->tried;
+    pthread_mutex_unlock(&jobs->lock);
+    return tried;
+}
+
+struct jobs *jobs_start(const struct directory_options *options, int folder, int wake, char *ret_reason)
 {
     struct jobs *jobs = calloc(1, sizeof *jobs);
     pthread_condattr_t steady;
@@ -350,6 +426,7 @@ struct jobs *jobs_start(const struct directory_options *options, int wake, char 
     if (!jobs)
         return NULL;
     jobs->options = options;
+    jobs->folder = folder;
     jobs->wake = wake;
     jobs->last = &jobs->first;
     pthread_mutex_init(&jobs->lock, NULL);
@@ -371,6 +448,7 @@ void jobs_end(struct jobs *jobs)
     pthread_cond_signal(&jobs->more);
     pthread_mutex_unlock(&jobs->lock);
     pthread_join(jobs->threads[0], NULL);
+    unlinkat(jobs->folder, HEALTH_NAME, 0);
     if (jobs_is_good(jobs))
         directory_head(jobs->worker)->ops->give_up(jobs->worker);
 }

@@ -39,9 +39,10 @@ struct jobs_event {
     struct jobs_entry one;      /* of JOBS_GOT and JOBS_STATE */
 };
 
-/* `wake`: an eventfd that is written to when something has come. NULL, and the reason. The options and
+/* `folder`: of the sockets, where it writes how the directory is, for people (shim/command/health.h).
+ * `wake`: an eventfd that is written to when something has come. NULL, and the reason. The options and
  * what they point to stay until the end. */
-struct jobs *jobs_start(const struct directory_options *options, int wake, char *ret_reason);
+struct jobs *jobs_start(const struct directory_options *options, int folder, int wake, char *ret_reason);
 /* Gives the lease back, waiting for what is under way: some DIRECTORY_WAIT_S for each endpoint. The
  * watching thread may still be in the directory: what is here stays until the process's end. */
 void jobs_end(struct jobs *jobs);
@@ -56,5 +57,7 @@ void jobs_free(struct jobs_event *event);
 /* Whether the lease was kept alive so lately that nobody can have seen it die. By this machine's
  * steady clock. */
 bool jobs_is_good(struct jobs *jobs);
+/* Whether it was asked for a lease at all, since the agent began. */
+bool jobs_has_tried(struct jobs *jobs);
 
 #endif

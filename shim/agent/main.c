@@ -20,6 +20,7 @@
 #include "core/share/directory.h"
 
 #define LOOK_MS 100
+#define SOON_MS 10 /* while an open waits */
 #define EVENTS  256
 
 const unsigned char agent_nobody[GS_MACHINE_SIZE];
@@ -110,9 +111,11 @@ static void on_call(struct source *source, uint32_t events)
 
 static void run(struct agent *agent)
 {
+    bool soon = false;
+
     while (!told_to_end) {
         struct epoll_event events[EVENTS];
-        int count = epoll_wait(agent->epoll, events, EVENTS, LOOK_MS);
+        int count = epoll_wait(agent->epoll, events, EVENTS, soon ? SOON_MS : LOOK_MS);
         uint64_t now;
 
         for (int i = 0; i < count; i++) {
@@ -125,7 +128,7 @@ static void run(struct agent *agent)
         links_look(&agent->links, now);
         broker_look(agent, now);
         peers_look(agent, now);
-        opener_look(agent, now);
+        soon = opener_look(agent, now);
         exporter_look(agent, now);
         holders_look(agent, now);
     }
@@ -346,7 +349,7 @@ static bool start(struct agent *agent)
     if (!loop_add(agent->epoll, &agent->wake, EPOLLIN) ||
         !loop_add(agent->epoll, &agent->listener, EPOLLIN))
         return complain("the kernel has no room to wait") != NULL;
-    agent->jobs = jobs_start(&agent->options.directory, agent->wake.fd, reason);
+    agent->jobs = jobs_start(&agent->options.directory, folder, agent->wake.fd, reason);
     return agent->jobs || complain(reason);
 }
 

@@ -14,6 +14,13 @@
 #include <jansson.h>
 #include <sodium.h>
 
+/* A program may send a handle before its agent has published it, or before the two agents have heard of each
+ * other. So what is not known is asked for again, for as long as one write of the directory may take and
+ * some more; then the handle is refused as one that is stale. Natively it would be so at once. */
+#define UNHEARD_NS   ((DIRECTORY_WAIT_S + 1) * GS_NS_PER_S)
+#define WAIT_NS      (10 * GS_NS_PER_MS)
+#define WAIT_MAX_NS  (160 * GS_NS_PER_MS)
+
 static void refuse(struct agent *agent, struct open *open, uint32_t reason, uint32_t driver_error)
 {
     union gs_wire_message answer;
@@ -28,6 +35,41 @@ static void refuse(struct agent *agent, struct open *open, uint32_t reason, uint
 
 /* ---- Looking it up -------------------------------------------------------------------------- */
 
+/* It is not known, or not reached: by now. */
+static void later(struct agent *agent, struct open *open, uint32_t reason)
+{
+    const uint64_t now = gs_now_ns();
+
+    if (now - open->since_ns >= UNHEARD_NS) {
+        refuse(agent, open, reason, 0);
+        return;
+    }
+    if (!open->wait_ns)
+        AGENT_LOG(agent, GS_LOG_DEBUG, "an open waits, and is tried again: %s", gs_wire_reason_text(reason));
+    open->state = OPEN_WAITS;
+    open->peer = NULL;
+    open->wait_ns = !open->wait_ns                     ? WAIT_NS
+                    : open->wait_ns * 2 < WAIT_MAX_NS ? open->wait_ns * 2
+                                                      : WAIT_MAX_NS;
+    open->again_ns = now + open->wait_ns;
+}
+
+static void look_up(struct agent *agent, struct open *open)
+{
+    char key[DIRECTORY_KEY];
+
+    if (!jobs_is_good(agent->jobs)) {
+        if (jobs_has_tried(agent->jobs))
+            refuse(agent, open, GS_REFUSED_DIRECTORY, 0);
+        else
+            later(agent, open, GS_REFUSED_DIRECTORY);
+        return;
+    }
+    open->state = OPEN_LOOKS_UP;
+    agent_key(JOBS_EXPORTS, open->id, key);
+    jobs_ask(agent->jobs, key);
+}
+
 void opener_ask(struct agent *agent, const struct gs_wire_open_afar *ask)
 {
     struct open *open, *other, model = {.lease = ask->lease,
@@ -36,7 +78,6 @@ void opener_ask(struct agent *agent, const struct gs_wire_open_afar *ask)
                                         .since_ns = gs_now_ns(),
                                         .uid = ask->uid,
                                         .gid = ask->gid};
-    char key[DIRECTORY_KEY];
 
     HASH_FIND(hh, agent->opens, &ask->lease, sizeof ask->lease, other);
     open = ask->lease && !other && !leases_find(&agent->leases, agent_nobody, ask->lease)
@@ -59,13 +100,8 @@ void opener_ask(struct agent *agent, const struct gs_wire_open_afar *ask)
         refuse(agent, open, GS_REFUSED_HANDLE, 0);
         return;
     }
-    if (!jobs_is_good(agent->jobs)) {
-        refuse(agent, open, GS_REFUSED_DIRECTORY, 0);
-        return;
-    }
     seal_id(&open->handle, open->id);
-    agent_key(JOBS_EXPORTS, open->id, key);
-    jobs_ask(agent->jobs, key);
+    look_up(agent, open);
 }
 
 /* What the directory has of an export: whose it is, and the seal. */
@@ -125,13 +161,17 @@ static void go_on(struct agent *agent, struct open *open, const struct jobs_even
 
     if (event->found == DIRECTORY_FAILED)
         AGENT_LOG(agent, GS_LOG_WARNING, "an open fails: %s", (const char *)event->one.value);
-    if (event->found != DIRECTORY_FOUND) {
-        refuse(agent, open, event->found == DIRECTORY_NONE ? GS_REFUSED_HANDLE : GS_REFUSED_DIRECTORY, 0);
+    if (event->found == DIRECTORY_NONE) {
+        later(agent, open, GS_REFUSED_UNHEARD);
+        return;
+    }
+    if (event->found == DIRECTORY_FAILED) {
+        later(agent, open, GS_REFUSED_DIRECTORY);
         return;
     }
     if (!read_export(open, &event->one, machine) ||
         memcmp(machine, agent->machine, GS_MACHINE_SIZE) == 0) {
-        refuse(agent, open, GS_REFUSED_HANDLE, 0);
+        refuse(agent, open, GS_REFUSED_UNHEARD, 0);
         return;
     }
     peer = peers_find(agent, machine, true);
@@ -143,7 +183,7 @@ static void go_on(struct agent *agent, struct open *open, const struct jobs_even
     open->state = OPEN_CONNECTS;
     if (peer->out && peer->out->is_ready)
         take(agent, open);
-    else
+    else if (!open->wait_ns)
         peer->retry_ns = 0; /* peers_look connects: where that fails at once, opens end that others go through */
 }
 
@@ -188,13 +228,16 @@ void opener_link_up(struct agent *agent, struct peer *peer)
     }
 }
 
-/* What was asked for may have been given: the next list does not have it. */
+/* What was asked for may have been given: the next list does not have it. Who was not asked yet may only
+ * not have heard of this machine. */
 void opener_link_down(struct agent *agent, struct peer *peer, const char *why)
 {
     struct open *open, *next;
 
     HASH_ITER(hh, agent->opens, open, next) {
-        if (open->state != OPEN_LOOKS_UP && open->peer == peer)
+        if (open->state == OPEN_CONNECTS && open->peer == peer)
+            later(agent, open, GS_REFUSED_MACHINE);
+        else if (open->state == OPEN_ASKED && open->peer == peer)
             refuse(agent, open, GS_REFUSED_MACHINE, 0);
     }
 }
@@ -276,8 +319,13 @@ void opener_message(struct agent *agent, struct peer *peer, const union talk *me
         return; /* it came too late, and that it is over was said */
     if (message->head.type == TALK_TAKEN)
         on_taken(agent, open, &message->taken);
+    else if (message->refused.reason == GS_REFUSED_UNHEARD || message->refused.reason == GS_REFUSED_MACHINE ||
+             message->refused.reason == GS_REFUSED_DIRECTORY)
+        later(agent, open, message->refused.reason); /* its agent does not know it yet, or its broker */
     else
-        refuse(agent, open, message->refused.reason, message->refused.driver_error);
+        refuse(agent, open,
+               message->refused.reason == GS_REFUSED_HANDLE ? GS_REFUSED_UNHEARD : message->refused.reason,
+               message->refused.driver_error);
 }
 
 /* ---- The end -------------------------------------------------------------------------------- */
@@ -316,15 +364,23 @@ void opener_broker_gone(struct agent *agent)
         cancel(agent, open);
 }
 
-void opener_look(struct agent *agent, uint64_t now_ns)
+bool opener_look(struct agent *agent, uint64_t now_ns)
 {
     struct open *open, *next;
+    bool waits = false;
 
     HASH_ITER(hh, agent->opens, open, next) {
+        if (open->state == OPEN_WAITS) {
+            waits = true;
+            if (now_ns >= open->again_ns)
+                look_up(agent, open);
+            continue;
+        }
         if (now_ns - open->since_ns < AGENT_OPEN_NS)
             continue;
         if (open->state == OPEN_ASKED)
             say_ended(agent, open->peer, open->lease);
         refuse(agent, open, open->state == OPEN_LOOKS_UP ? GS_REFUSED_DIRECTORY : GS_REFUSED_MACHINE, 0);
     }
+    return waits;
 }

@@ -11,6 +11,7 @@
 #include "core/share/directory.h"
 #include "shim/command/ask.h"
 #include "shim/command/command.h"
+#include "shim/command/health.h"
 #include "shim/command/json.h"
 
 struct cluster {
@@ -171,6 +172,47 @@ static void look_at(void *arg, int directory, const char *name)
     close(fd);
 }
 
+/* ---- The directory, and for other commands --------------------------------------------------- */
+
+static void tell_health(void *arg, bool good, const char *what, const char *found)
+{
+    struct json *json = arg;
+
+    if (!json) {
+        printf("%s%s: %s\n", what, good ? "" : ", WRONG", found);
+        return;
+    }
+    json_open(json, NULL, '{');
+    json_text(json, "what", what);
+    json_bool(json, "good", good);
+    json_text(json, "found", found);
+    json_close(json, '}');
+}
+
+void cluster_tell(const struct gs_share_options *options, struct json *json)
+{
+    struct cluster cluster = {.options = options, .json = json};
+    char reason[GS_REASON_SIZE];
+    unsigned agents;
+
+    if (json) {
+        json_open(json, NULL, '{');
+        json_open(json, "cluster", '[');
+    }
+    ask_each(options, look_at, &cluster, reason);
+    if (json) {
+        json_close(json, ']');
+        json_open(json, "directory", '[');
+    }
+    agents = health_tell(options, tell_health, json);
+    if (json) {
+        json_close(json, ']');
+        json_close(json, '}');
+    } else if (!agents) {
+        printf("no gpushim-agent has said anything here\n");
+    }
+}
+
 static int say_forgotten(const struct cluster *cluster)
 {
     if (cluster->failed)
@@ -216,6 +258,8 @@ int command_cluster(int argc, char **argv)
     folders = ask_each(&options, look_at, &cluster, reason);
     if (as_json)
         json_close(&json, ']');
+    else if (!cluster.forget)
+        health_tell(&options, tell_health, NULL);
     if (as_json && !json_end(&json))
         return COMMAND_WRONG;
     if (cluster.forget)

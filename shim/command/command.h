@@ -54,6 +54,9 @@ int command_usage(const char *usage);
 bool command_arguments(int *argc, char **argv, int most, const char *usage, bool *ret_json,
                        int *ret_status);
 
+/* Takes this word out of the arguments; whether it was there. */
+bool command_takes(int *argc, char **argv, const char *word);
+
 /*
  * Exchanges a file as a whole: who reads it meanwhile sees the one that was there or this one. All
  * may read it, whatever the umask says. `write` writes it; where that fails nothing changes. 0 or

@@ -79,11 +79,11 @@ void doctor_beside(const char *const *names, char ret_path[PATH_MAX])
 }
 
 static const char usage[] =
-    "usage: gpushim doctor [PID] [--json]\n"
+    "usage: gpushim doctor [PID] [--cluster] [--json]\n"
     "Looks for what stands in the way of the library: the driver and its GPUs, the folder of the\n"
     "sockets, the broker, limits, LD_PRELOAD, processes that use CUDA without it. With PID, in "
     "that\n"
-    "process. Each line is ok, warn or FAIL, with the way out after ->. Ends with 1 if one is "
+    "process; with --cluster, also what stands in the way of memory between machines. Each line is ok, warn or FAIL, with the way out after ->. Ends with 1 if one is "
     "FAIL.\n";
 
 int command_doctor(int argc, char **argv)
@@ -92,7 +92,7 @@ int command_doctor(int argc, char **argv)
     struct doctor doctor = {.to_parent = -1};
     long pid = 0;
     int status;
-    bool as_json;
+    bool as_json, in_cluster = command_takes(&argc, argv, "--cluster");
 
     if (!command_arguments(&argc, argv, 1, usage, &as_json, &status))
         return status;
@@ -114,6 +114,8 @@ int command_doctor(int argc, char **argv)
         doctor_process(&doctor, (pid_t)pid);
     for (size_t i = 0; !pid && i < sizeof subjects / sizeof *subjects; i++)
         subjects[i](&doctor);
+    if (in_cluster)
+        doctor_cluster(&doctor);
     if (as_json)
         json_close(&json, ']');
     if (as_json ? !json_end(&json) : ferror(stdout))

@@ -99,6 +99,19 @@ bool command_arguments(int *argc, char **argv, int most, const char *usage, bool
     return true;
 }
 
+bool command_takes(int *argc, char **argv, const char *word)
+{
+    const int before = *argc;
+    int count = 1;
+
+    for (int i = 1; i < before; i++)
+        if (strcmp(argv[i], word) != 0)
+            argv[count++] = argv[i];
+    *argc = count;
+    argv[count] = NULL;
+    return count < before;
+}
+
 void command_read(const char *path, char *ret_text, size_t size)
 {
     FILE *file = fopen(path, "re");

@@ -10,6 +10,7 @@
 
 #include "shim/command/command.h"
 #include "shim/command/figures.h"
+#include "shim/command/health.h"
 #include "shim/command/json.h"
 
 #define EVERY_S 2 /* top, where nobody says how often */
@@ -153,21 +154,24 @@ static void write_row(struct json *json, const struct row *row)
     json_close(json, '}');
 }
 
-static bool write_table(const struct table *table)
+static bool write_table(const struct table *table, const struct gs_share_options *cluster)
 {
     struct json json = {.file = stdout};
 
     json_open(&json, NULL, '[');
     for (size_t i = 0; i < table->count; i++)
         write_row(&json, &table->rows[i]);
+    if (cluster)
+        cluster_tell(cluster, &json);
     json_close(&json, ']');
     return json_end(&json);
 }
 
 /* ---- The commands --------------------------------------------------------------------------- */
 
-/* One look, or one every `every_ms` until the program is ended or nobody reads any more. */
-static int watch(long only, unsigned every_ms, bool as_json, bool is_page)
+/* `cluster`: NULL, or it is told too. One look, or one every `every_ms` until the program is ended or nobody reads any more. */
+static int watch(long only, unsigned every_ms, bool as_json, bool is_page,
+                 const struct gs_share_options *cluster)
 {
     struct table before = {0}, table = {0};
     bool well;
@@ -178,9 +182,11 @@ static int watch(long only, unsigned every_ms, bool as_json, bool is_page)
         if (is_page)
             printf("\033[H\033[J");
         if (well && as_json)
-            well = write_table(&table);
+            well = write_table(&table, cluster);
         else if (well)
             print_table(&table);
+        if (well && cluster && !as_json)
+            cluster_tell(cluster, NULL);
         well = fflush(stdout) == 0 && well;
         if (!every_ms || !well)
             break;
@@ -236,6 +242,8 @@ static bool take_every(int *argc, char **argv, unsigned *every_ms)
 
 static int begin(int argc, char **argv, const char *usage, unsigned every_ms, bool is_page)
 {
+    const bool in_cluster = command_takes(&argc, argv, "--cluster");
+    struct gs_share_options options;
     bool as_json;
     long only = 0;
     int status;
@@ -246,12 +254,14 @@ static int begin(int argc, char **argv, const char *usage, unsigned every_ms, bo
         return status;
     if (argc > 1 && (only = command_pid(argv[1])) <= 0)
         return command_usage(usage);
-    return watch(only, every_ms, as_json, is_page && !as_json);
+    if (in_cluster && !command_share_options(&options))
+        return COMMAND_WRONG;
+    return watch(only, every_ms, as_json, is_page && !as_json, in_cluster ? &options : NULL);
 }
 
 int command_stats(int argc, char **argv)
 {
-    static const char usage[] = "usage: gpushim stats [PID] [--watch SECONDS] [--json]\n"
+    static const char usage[] = "usage: gpushim stats [PID] [--watch SECONDS] [--cluster] [--json]\n"
                                 "What every process with the library has of each GPU's memory, in "
                                 "MiB: had from the driver\n"
                                 "(reserved), the program's (live), free for it (cached), freed and "
@@ -260,14 +270,16 @@ int command_stats(int argc, char **argv)
                                 "since it began, or a second.\n"
                                 "A broker keeps the last figures of processes that have ended for "
                                 "an hour: ended.\n"
-                                "With --watch again and again; with --json one line each time.\n";
+                                "With --watch again and again; with --json one line each time; "
+                                "with --cluster also what\n"
+                                "gpushim cluster tells.\n";
 
     return begin(argc, argv, usage, 0, false);
 }
 
 int command_top(int argc, char **argv)
 {
-    static const char usage[] = "usage: gpushim top [PID] [--watch SECONDS]\n"
+    static const char usage[] = "usage: gpushim top [PID] [--watch SECONDS] [--cluster]\n"
                                 "As gpushim stats, on a page that is refreshed every 2 seconds; "
                                 "once, where it is no terminal.\n";
     bool is_terminal = isatty(STDOUT_FILENO);

@@ -14,6 +14,7 @@
 #include "core/share/directory.h"
 #include "shim/command/ask.h"
 #include "shim/command/command.h"
+#include "shim/command/health.h"
 #include "shim/command/json.h"
 #include "shim/command/who.h"
 
@@ -253,11 +254,12 @@ static void list_one(void *arg, int directory, const char *name)
 }
 
 static const char usage[] =
-    "usage: gpushim who [PID | HANDLE | ADDRESS] [--json]\n"
+    "usage: gpushim who [PID | HANDLE | ADDRESS] [--cluster] [--json]\n"
     "Lists the processes that share GPU memory, who holds what of theirs and since when, and what is\n"
     "freed and still held. With PID, what that process shares or holds. With HANDLE, the 64 bytes of an\n"
     "IPC handle in hexadecimal, or ADDRESS, 0x and one of the memory of whoever shares it: that block, and\n"
-    "who has it open. GPUSHIM_SHARE_DIR names the folder of their sockets.\n";
+    "who has it open. GPUSHIM_SHARE_DIR names the folder of their sockets. With --cluster, also\n"
+    "what gpushim cluster tells.\n";
 
 int command_who(int argc, char **argv)
 {
@@ -267,7 +269,7 @@ int command_who(int argc, char **argv)
     struct gs_wire_find block;
     char reason[GS_REASON_SIZE];
     unsigned folders;
-    bool as_json;
+    bool as_json, in_cluster = command_takes(&argc, argv, "--cluster");
     int status;
 
     if (!command_arguments(&argc, argv, 1, usage, &as_json, &status))
@@ -279,7 +281,14 @@ int command_who(int argc, char **argv)
     if (!command_share_options(&options))
         return COMMAND_WRONG;
     listing.json = as_json ? &json : NULL;
-    if (!ask_each_listed(&options, list_one, &listing, as_json ? &json : NULL, &folders, reason))
+    if (as_json)
+        json_open(&json, NULL, '[');
+    folders = ask_each(&options, list_one, &listing, reason);
+    if (in_cluster)
+        cluster_tell(&options, listing.json);
+    if (as_json)
+        json_close(&json, ']');
+    if (as_json && !json_end(&json))
         return COMMAND_WRONG;
     if (!folders)
         command_complain("%s", reason);

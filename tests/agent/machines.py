@@ -157,6 +157,7 @@ class Machine:
         self.cluster, self.number = cluster, number
         self.id, self.boot = f'{number:032x}', f'{number + 0xb0:032x}'
         self.broker = self.agent = None
+        self.skew = None  # (library, seconds): its time of day is so much later
         self.anchor = None
         self.address = '127.0.0.1'
         self.share = os.path.join(cluster.folder, f'share{number}')
@@ -185,6 +186,10 @@ class Machine:
     def start(self, command, stdin=None, stdout=None, stderr=None, text=None, **settings):
         inside = ['nsenter', '-t', str(self.anchor), '-n', '-m'] if self.anchor else []
         environment = {**self.environment(), **settings}
+        if self.skew:
+            library, seconds = self.skew
+            environment['LD_PRELOAD'] = ':'.join([library, *filter(None, [environment.get('LD_PRELOAD')])])
+            environment['SKEW_S'] = str(seconds)
         if inside:  # the library is for the program alone
             kept = {name: environment.pop(name) for name in ('LD_PRELOAD', 'LD_LIBRARY_PATH') if name in environment}
             inside += ['env', *(f'{name}={value}' for name, value in kept.items())]
@@ -303,7 +308,11 @@ def cluster_of(machines, words):
         skip(reason)
     if 'etcd' in words and not shutil.which('etcd'):
         skip('there is no etcd (Debian: etcd-server)')
-    return Cluster(machines, separate='separate' in words, etcd=3 if 'etcd' in words else 0)
+    cluster = Cluster(machines, separate='separate' in words, etcd=3 if 'etcd' in words else 0)
+    for library in (os.path.abspath(word[5:]) for word in words if word.startswith('skew:')):
+        for machine in cluster.machines:  # 20 s between two of them, and 10 s between one and its directory
+            machine.skew = library, 10 if machine.number % 2 else -10
+    return cluster
 
 
 def skip(reason):

@@ -1,6 +1,7 @@
 """Memory of one machine, opened on another: read, freed under its readers, closed, opened again, killed."""
 import os
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(__file__))
 from machines import MIB, Program, await_that, check, cluster_of, end_with_faults
@@ -88,11 +89,25 @@ def check_stale(a, b):
     check(isinstance(b.do(f'open_({handle!r})'), str), 'and not again')
 
 
+def check_skew(cluster, a, b):
+    """Longer than leases of the directory, which the clocks have been at odds all the time."""
+    between = a.do('__import__("time").time()') - b.do('__import__("time").time()')
+    check(between > 15, f'the machines\' clocks differ: by {between} s')
+    handles = [program.do(f'share(alloc({MIB}, 0x79))') for program in (a, b)]
+    began = time.monotonic()
+    while time.monotonic() - began < 2 * cluster.lease_s:  # that they hold all this time is what this is about
+        for program, handle in zip((b, a), handles):
+            check(program.do(f'close({opens(program, handle)})') == 0, 'it opens and closes')
+        time.sleep(0.05)
+
+
 def main():
     cluster = cluster_of(2, sys.argv[6:])
     try:
         one, two = cluster.start()
         a, b = Program(one), Program(two)
+        if one.skew:
+            check_skew(cluster, a, b)
         check_share(one, two, a, b)
         check_share(two, one, b, a)
         check_killed(one, two, a)

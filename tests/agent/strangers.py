@@ -7,32 +7,13 @@ import re
 import shutil
 import socket
 import ssl
-import struct
-import subprocess
 import sys
 import threading
 import time
 
 sys.path.insert(0, os.path.dirname(__file__))
+from caller import HELLO, LISTED, context_of, message
 from machines import MIB, PATIENT_S, Program, await_that, check, cluster_of, end_with_faults, skip
-
-VERSION, HELLO, LISTED = 1, 1, 3
-
-
-def context_of(cluster):
-    key, certificate = f'{cluster.folder}/key.pem', f'{cluster.folder}/cert.pem'
-    subprocess.run(['openssl', 'req', '-x509', '-newkey', 'ed25519', '-nodes', '-subj', '/CN=gpushim-agent', '-keyout',
-                    key, '-out', certificate], check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    context.load_cert_chain(certificate, key)
-    return context
-
-
-def message(kind, body=b''):
-    return struct.pack('<HHI', VERSION, kind, 8 + len(body)) + body
-
 
 def call(context, port, *said):
     """What comes back until the agent hangs up."""

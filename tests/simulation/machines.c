@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "core/share/afar.h"
 #include "core/share/directory.h"
 #include "core/share/exporter.h"
 
@@ -21,6 +22,7 @@
 #define LOOK_NS     (2 * GS_NS_PER_MS)
 #define AGAIN_NS    (10 * GS_NS_PER_MS) /* a broker is looked for again after this */
 #define ROOM_NS     (100 * GS_NS_PER_MS)
+#define OFF_NS      (200 * GS_NS_PER_MS) /* longer than any GPU work goes on */
 #define ORPHANS_NS  (2 * GS_NS_PER_S) /* from when all is closed: nobody has anything of them by then */
 
 /* What a machine's openers have of the other one. */
@@ -47,6 +49,9 @@ static struct machine {
     bool is_up;     /* which has told what it has */
     pid_t broker;
     uint64_t epoch; /* of what it has done last */
+    uint64_t off_until_ns; /* no agent before that: what was killed there has the GPU for a while */
+    unsigned boot;
+    bool forgets, is_forgetting; /* the other one, as an operator is to say; FORGET_AFAR is under way */
 } machines[2];
 
 static uint64_t epoch;
@@ -77,7 +82,38 @@ static struct process *agent_of(unsigned machine)
 
 bool machine_has_agent(unsigned machine)
 {
-    return agent_of(machine) != NULL;
+    return agent_of(machine) != NULL || world.now_ns < machines[machine].off_until_ns;
+}
+
+static bool has_processes(unsigned machine)
+{
+    for (unsigned i = 0; i < PROCESSES_MAX; i++)
+        if (world.processes[i].state == PROCESS_RUNS && world.processes[i].machine == machine)
+            return true;
+    return false;
+}
+
+void machine_boots(unsigned number, bool forgotten)
+{
+    struct machine *machine = &machines[number];
+    struct child *child, *next;
+
+    for (unsigned i = 0; i < PROCESSES_MAX; i++)
+        if (world.processes[i].state == PROCESS_RUNS && world.processes[i].machine == number)
+            process_kill(&world.processes[i], 0, 0);
+    for (child = world.children; child; child = next) {
+        next = child->next;
+        if (child->image->machine == number)
+            process_child_ends(child, 0);
+    }
+    memset(machine->notes, 0, sizeof machine->notes);
+    machine->count = 0;
+    machine->fd = -1;
+    machine->is_up = false;
+    machine->boot++;
+    machine->off_until_ns = world.now_ns + OFF_NS;
+    machines[1 - number].forgets = forgotten;
+    epoch++;
 }
 
 static struct machine *own(void)
@@ -123,7 +159,7 @@ static void lose_broker(void)
     if (machine->fd >= 0)
         fd_close(machine->fd, "agent");
     machine->fd = -1;
-    machine->is_up = false;
+    machine->is_up = machine->is_forgetting = false;
     epoch++;
 }
 
@@ -228,6 +264,46 @@ static void on_ended(uint64_t lease)
     post(LETTER_ENDED, lease, NULL);
 }
 
+/* An operator says of the other machine that it is gone for good, and nothing runs there. */
+static void forget_other(void)
+{
+    unsigned other = 1 - process_here()->machine;
+    union gs_wire_message message;
+
+    if (world.now_ns < machines[other].off_until_ns)
+        return;
+    own()->forgets = false;
+    if (has_processes(other))
+        return;
+    gs_wire_start(&message, GS_WIRE_FORGET_AFAR, 1);
+    for (unsigned i = 0; i < GS_MACHINE_SIZE; i++)
+        memcpy(message.forget_afar.machine + 2 * i, other ? "02" : "01", 2);
+    own()->is_forgetting = true;
+    say(&message);
+}
+
+/* Nothing of it was taken since that was said. */
+static void on_forgotten(void)
+{
+    unsigned other = 1 - process_here()->machine;
+    const struct process *broker = NULL;
+    const struct gs_lease *lease, *next;
+
+    own()->is_forgetting = false;
+    for (unsigned i = 0; i < PROCESSES_MAX && !broker; i++)
+        if (world.processes[i].state == PROCESS_RUNS && world.processes[i].is_broker &&
+            world.processes[i].machine == 1 - other && world.processes[i].life->pid == own()->broker)
+            broker = &world.processes[i];
+    if (!broker || !broker->share)
+        return;
+    HASH_ITER(hh, broker->share->store.afar.leases, lease, next)
+    {
+        if (lease->key.machine[0] == 1 + other)
+            sim_fail("agents: machine %u is forgotten, and its lease %llu is not", other,
+                     (unsigned long long)lease->key.lease);
+    }
+}
+
 static void from_broker(const union gs_wire_message *message)
 {
     struct note *note;
@@ -246,8 +322,9 @@ static void from_broker(const union gs_wire_message *message)
                      (unsigned long long)message->kept_afar.lease);
         note->listed = true;
         break;
-    case GS_WIRE_MACHINE_AFAR:
-        on_listed();
+    case GS_WIRE_MACHINE_AFAR: /* or the other one is forgotten, as this one had it */
+        if (message->machine_afar.state == GS_MACHINE_LISTED)
+            on_listed();
         break;
     case GS_WIRE_OPEN_AFAR:
         on_open(message);
@@ -257,6 +334,9 @@ static void from_broker(const union gs_wire_message *message)
         break;
     case GS_WIRE_ENDED_AFAR:
         on_ended(message->ended_afar.lease);
+        break;
+    case GS_WIRE_FORGOTTEN_AFAR:
+        on_forgotten();
         break;
     case GS_WIRE_RECALL_AFAR:
         post(LETTER_RECALL, 0, message);
@@ -272,6 +352,8 @@ static void say_machine(enum gs_machine_state state, unsigned number)
 
     gs_wire_start(&message, GS_WIRE_MACHINE_AFAR, 0);
     memset(message.machine_afar.machine, (int)number, GS_MACHINE_SIZE);
+    if (number)
+        memset(message.machine_afar.boot, 1 + (int)machines[number - 1].boot % 255, GS_BOOT_BYTES);
     message.machine_afar.state = state;
     say(&message);
 }
@@ -356,7 +438,7 @@ static void read_letters(void)
 {
     struct machine *machine = own();
 
-    while (machine->count > 0 && machine->fd >= 0 && machine->epoch == epoch) {
+    while (machine->count > 0 && machine->fd >= 0 && machine->epoch == epoch && !machine->is_forgetting) {
         struct letter letter = machine->letters[machine->first];
 
         machine->first = (machine->first + 1) % LETTERS_MAX;
@@ -408,7 +490,7 @@ void *agent_run(void *arg)
     int error, attached;
 
     machine->fd = -1; /* that of the agent before this one went with it */
-    machine->is_up = false;
+    machine->is_up = machine->is_forgetting = false;
     epoch++;
     for (;;) {
         if (machine->fd < 0)
@@ -419,6 +501,8 @@ void *agent_run(void *arg)
             begin_epoch();
         if (machine->is_up)
             drop_orphans();
+        if (machine->is_up && machine->forgets)
+            forget_other();
         read_letters();
         if (machine->fd < 0)
             continue;

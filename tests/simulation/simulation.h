@@ -263,7 +263,11 @@ struct life *life_of(pid_t pid);
 void machines_begin(void);
 /* The link between their agents. */
 void machines_cut(bool is_cut);
+/* It has one, or is not to have one yet. */
 bool machine_has_agent(unsigned machine);
+/* All of it ends at once, and it comes back as another boot. `forgotten`: an operator says of it, while nothing runs
+ * there, that it is gone for good. */
+void machine_boots(unsigned machine, bool forgotten);
 void *agent_run(void *process);
 
 /* ---- folder.c, loop.c, heap.c --------------------------------------------------------------- */
@@ -383,7 +387,7 @@ void handle_enter(struct block *block);
 enum decision_kind { DECIDE_RUN, DECIDE_DO, DECIDE_TIME, DECIDE_START, DECIDE_KILL, DECIDE_STOP,
                      DECIDE_GO_ON, DECIDE_EXEC, DECIDE_FORK, DECIDE_CHILD_ENDS, DECIDE_CLOSE,
                      DECIDE_FDS, DECIDE_MEMORY, DECIDE_DRIVER, DECIDE_FLIGHT, DECIDE_CLEAR,
-                     DECIDE_AGENT, DECIDE_CUT, DECIDE_KINDS };
+                     DECIDE_AGENT, DECIDE_CUT, DECIDE_BOOT, DECIDE_KINDS };
 
 struct decision {
     uint8_t kind, process, thread, operation;
