@@ -184,18 +184,16 @@ packages()
 
 asan_build()
 {
-    suites='--no-suite race --no-suite conformance --no-suite driver --no-suite bench'
     compile 'ASan build' "$build-asan" -Dwerror=true -Db_sanitize=address,undefined \
-        -Db_lundef=false "$@" || { suites= && return 0; }
+        -Db_lundef=false "$@" || return 0
     # The shim is preloaded, so ASan's library cannot come first; both are in the program anyway.
     ASAN_OPTIONS=verify_asan_link_order=0:abort_on_error=1:detect_stack_use_after_return=1
     UBSAN_OPTIONS=halt_on_error=1:abort_on_error=1:print_stacktrace=1
     LSAN_OPTIONS=suppressions=$root/tests/lsan.supp:print_suppressions=0
     export ASAN_OPTIONS UBSAN_OPTIONS LSAN_OPTIONS
-    # shellcheck disable=SC2086 # words
-    run_tests 'ASan tests' "$build-asan" $suites
+    run_tests 'ASan tests' "$build-asan" \
+        --no-suite race --no-suite conformance --no-suite driver --no-suite bench
     unset ASAN_OPTIONS UBSAN_OPTIONS LSAN_OPTIONS
-    suites=
 }
 
 tsan_build()
