@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/share/exporter.h"
 #include "core/share/wire.h"
 #include "scene.h"
 #include "tests/children.h"
@@ -237,6 +238,28 @@ static int open_by_hand(int fd, int pidfd)
     message.open.want_fd = 0;
     gs_wire_send(fd, &message, -1);
     return recv(fd, &message, sizeof message, 0) > 0 && message.head.type == GS_WIRE_GRANT;
+}
+
+/* It says that it is the process that has the block open: who it is, the kernel tells. */
+Test(share_lease, is_not_taken_up_by_another_process)
+{
+    unsigned char others[GS_IPC_HANDLE_SIZE];
+    union gs_wire_message message;
+    int fd;
+
+    other_export(&other, 0, 512, 5, others);
+    fd = side_dial(dir, ipc_handle);
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    memcpy(message.hello.instance, ipc_handle + 8, GS_INSTANCE_SIZE);
+    memcpy(message.hello.from, others + 8, GS_INSTANCE_SIZE);
+    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+    gs_wire_start(&message, GS_WIRE_TAKE_UP, 0);
+    memcpy(&message.take_up.block_id, ipc_handle + 24, sizeof message.take_up.block_id);
+    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+    cr_assert_eq(side_open_by_hand(fd, export), GS_WIRE_GRANT);
+    cr_assert_eq(export->references, 2, "%llu, and not the other's and this open's",
+                 (unsigned long long)export->references);
+    close(fd);
 }
 
 /* This process opens the block with that descriptor and hangs up. */
