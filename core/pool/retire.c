@@ -197,7 +197,9 @@ static uint64_t wait_for_locked(struct gs_arena *arena, const struct gs_epoch *e
 }
 
 /* Who waits for the oldest epoch waits for all work that was submitted until it was closed. Where the
- * GPU is half as far behind as makes allocations wait, epochs are smaller, and so is each wait. */
+ * GPU is half as far behind as makes allocations wait, epochs are smaller, and so is each wait: of a
+ * server's bursts 99.9 % are done in 0.64 ms, with epochs of one size in 0.78 to 0.89 (latency.py
+ * --software --mix server, twice each). */
 void gs_epoch_choose_limits_locked(struct gs_arena *arena)
 {
     const unsigned percent = arena->shared->retiring_percent;
