@@ -1,8 +1,8 @@
-"""Prints what is to be built for the tests of some suites, for `meson compile` and ninja.
+"""What is to be built for tests, from what Meson knows.
 
-    targets.py BUILD_FOLDER [--suite NAME]… [--no-suite NAME]…
+    targets.py BUILD_FOLDER [--suite NAME]…
 
-A test counts where it is in one of the first, if there are any, and in none of the second.
+prints it for the tests of those suites, for ninja. tests/mutants/mutants.py asks for single tests.
 """
 import json
 import pathlib
@@ -13,20 +13,19 @@ def introspect(folder, what):
     return json.loads((folder / 'meson-info' / f'intro-{what}.json').read_text(encoding='utf-8'))
 
 
+def of_tests(folder):
+    """For each test its files, relative to the folder, and what Meson knows of it."""
+    files = {target['id']: [str(pathlib.Path(name).relative_to(folder)) for name in target['filename']]
+             for target in introspect(folder, 'targets')}
+    return [({name for target in test['depends'] for name in files[target]}, test)
+            for test in introspect(folder, 'tests')]
+
+
 def main():
-    folder = pathlib.Path(sys.argv[1]).resolve()
-    words = sys.argv[2:]
-    of = {'--suite': set(), '--no-suite': set()}
-    for option, name in zip(words[::2], words[1::2]):
-        of[option].add(name)
-    files = {target['id']: target['filename'] for target in introspect(folder, 'targets')}
-    wanted = set()
-    for test in introspect(folder, 'tests'):
-        suites = {suite.rpartition(':')[2] for suite in test['suite']}
-        if (not of['--suite'] or suites & of['--suite']) and not suites & of['--no-suite']:
-            wanted.update(name for target in test['depends'] for name in files[target])
-    for name in sorted(wanted):
-        print(pathlib.Path(name).relative_to(folder))
+    suites = set(sys.argv[3::2])
+    for name in sorted({name for files, test in of_tests(pathlib.Path(sys.argv[1]).resolve()) for name in files
+                        if suites & {suite.rpartition(':')[2] for suite in test['suite']}}):
+        print(name)
 
 
 if __name__ == '__main__':

@@ -116,16 +116,22 @@ static inline bool gs_strip_is_stale_locked(const struct gs_export *export)
            (export->freed_ns || export->going > 0);
 }
 /* In a count of several, with a number of its own: a strip's bytes count once, of however many pieces there
- * are handles. The share thread's. */
+ * are handles. `last` is where the strip keeps the number; NULL: it is none. */
+static inline uint64_t gs_export_bytes_once(const struct gs_export *export, uint64_t *last,
+                                            uint64_t count)
+{
+    if (last && *last == count)
+        return 0;
+    if (last)
+        *last = count;
+    return export->source.size;
+}
+/* In the share thread's counts (gs_clients). */
 static inline uint64_t gs_export_bytes(const struct gs_export *export, uint64_t count)
 {
     struct gs_share_strip *strip = export->source.strip;
 
-    if (strip && strip->counted == count)
-        return 0;
-    if (strip)
-        strip->counted = count;
-    return export->source.size;
+    return gs_export_bytes_once(export, strip ? &strip->counted : NULL, count);
 }
 /* FETCH, as gs_client_serve. */
 bool gs_strip_fetch_came(struct gs_share *share, struct gs_client *client,

@@ -103,8 +103,10 @@ static gs_status map(struct gs_share *share, struct gs_external *external,
                       "attached for reading)");
     if (status == GS_NOT_OFFERED)
         return refuse(share, status, "the driver has no memory of the host at its own address");
-    if (!host && status == (gs_status)CUDA_ERROR_NOT_SUPPORTED) /* measured: a mapping takes a whole handle */
-        return refuse(share, GS_INVALID, "its size is not that of the memory that CUDA exported, or the driver does not take it");
+    /* Measured: a mapping takes a whole handle. */
+    if (!host && status == (gs_status)CUDA_ERROR_NOT_SUPPORTED)
+        return refuse(share, GS_INVALID, "its size is not that of the memory that CUDA exported, or "
+                                         "the driver does not take it");
     return refused_by_driver(share, host ? "register it" : "take it", status);
 }
 

@@ -36,18 +36,6 @@ bool gs_export_is_stale(const struct gs_share *share, const struct gs_export *ex
     return export->opened || gs_now_ns() - export->freed_ns >= share->options.grace_ns;
 }
 
-/* As gs_export_bytes, of a look through all exports. */
-static uint64_t bytes_locked(const struct gs_share *share, const struct gs_export *export)
-{
-    struct gs_share_strip *strip = export->source.strip;
-
-    if (strip && strip->listed == share->exporter.lists)
-        return 0;
-    if (strip)
-        strip->listed = share->exporter.lists;
-    return export->source.size;
-}
-
 void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats)
 {
     struct gs_share_stats stats = {0};
@@ -57,7 +45,9 @@ void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats)
     share->exporter.lists++;
     HASH_ITER(hh, share->exporter.exports, export, next)
     {
-        uint64_t bytes = bytes_locked(share, export);
+        struct gs_share_strip *strip = export->source.strip;
+        uint64_t bytes = gs_export_bytes_once(export, strip ? &strip->listed : NULL,
+                                              share->exporter.lists);
 
         stats.exports++;
         stats.bytes += bytes;

@@ -416,6 +416,23 @@ static void give_up(struct directory *directory)
     directory->lease = 0;
 }
 
+/* What is wrong with a member, and of what that is known; NULL: nothing. */
+static const char *wrong_with(const struct directory *directory, long status, bool leads,
+                              const char *errors, const char **ret_detail)
+{
+    *ret_detail = "";
+    if (!status) {
+        *ret_detail = directory->curl_error;
+        return "does not answer:";
+    }
+    if (status != 200)
+        return "refuses to tell: see its role and password";
+    if (!leads)
+        return "has no leader, so no majority";
+    *ret_detail = errors;
+    return errors ? "says what is wrong:" : NULL;
+}
+
 /* Each member is asked for itself; one that has no leader belongs to no majority. */
 static void health(struct directory *directory, directory_say_fn *say, void *arg)
 {
@@ -424,20 +441,12 @@ static void health(struct directory *directory, directory_say_fn *say, void *arg
         json_t *answer = status == 200 ? answer_of(directory) : NULL;
         char *errors = json_dumps(json_object_get(answer, "errors"), JSON_COMPACT);
         const bool leads = number_of(answer, "leader") != 0; /* beyond 2^63 too */
+        const char *detail, *wrong = wrong_with(directory, status, leads, errors, &detail);
         char text[ENDPOINT + CURL_ERROR_SIZE + 512];
 
-        snprintf(text, sizeof text, "%s%s %.200s", directory->endpoints[i],
-                 !status            ? " does not answer:"
-                 : status != 200    ? " refuses to tell:"
-                 : errors && leads  ? " says what is wrong:"
-                 : !leads           ? " has no leader, so no majority"
-                                    : " is well, etcd",
-                 !status           ? directory->curl_error
-                 : status != 200   ? "see its role and password"
-                 : errors && leads ? errors
-                 : !leads          ? ""
-                                   : string_of(answer, "version"));
-        say(arg, status == 200 && leads && !errors, text);
+        snprintf(text, sizeof text, "%s %s %.200s", directory->endpoints[i],
+                 wrong ? wrong : "is well, etcd", wrong ? detail : string_of(answer, "version"));
+        say(arg, !wrong, text);
         free(errors);
         json_decref(answer);
     }

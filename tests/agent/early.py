@@ -8,7 +8,7 @@ import signal
 import sys
 
 sys.path.insert(0, os.path.dirname(__file__))
-from machines import MIB, Program, check, cluster_of, end_with_faults
+from machines import MIB, Program, check, with_machines
 
 WAITS = 'an open waits, and is tried again'
 
@@ -68,19 +68,11 @@ def never(one, two):
     b.end()
 
 
-def main():
-    cluster = cluster_of(2, [])
-    try:
-        one, two = cluster.start()
-        a, b = Program(one), Program(two)
-        before_it_is_published(one, two, a, b)
-        before_it_is_heard_of(cluster, one, two, a, b)
-        never(one, two)
-        a.end()
-        b.end()
-        end_with_faults()
-    finally:
-        cluster.end()
+def test(cluster, machines, a, b):
+    one, two = machines
+    before_it_is_published(one, two, a, b)
+    before_it_is_heard_of(cluster, one, two, a, b)
+    never(one, two)
 
 
-main()
+with_machines(test, 2)

@@ -7,7 +7,7 @@ import os
 import sys
 
 sys.path.insert(0, os.path.dirname(__file__))
-from machines import MIB, Program, await_that, check, cluster_of, end_with_faults
+from machines import MIB, await_that, check, with_machines
 
 
 def rows(machine):
@@ -71,19 +71,11 @@ def check_ended(one):
     os.unlink(path)
 
 
-def main():
-    cluster = cluster_of(2, ['etcd'])
-    try:
-        one, two = cluster.start()
-        a, b = Program(one), Program(two)
-        check_well(one, b, a.do(f'share(alloc({MIB}, 0x51))'))
-        check_dying(cluster, one)
-        check_ended(one)
-        a.end()
-        b.end()
-        end_with_faults()
-    finally:
-        cluster.end()
+def test(cluster, machines, a, b):
+    one = machines[0]
+    check_well(one, b, a.do(f'share(alloc({MIB}, 0x51))'))
+    check_dying(cluster, one)
+    check_ended(one)
 
 
-main()
+with_machines(test, 2, ['etcd'])

@@ -17,7 +17,7 @@ import threading
 
 sys.path.insert(0, os.path.dirname(__file__))
 from caller import HELLO, LISTED, context_of, message
-from machines import MIB, PATIENT_S, Program, await_that, check, cluster_of, end_with_faults, skip
+from machines import MIB, PATIENT_S, Program, await_that, check, skip, with_machines
 
 KEPT, TAKE, ENDED = 2, 4, 7
 
@@ -121,20 +121,12 @@ def check_silent(three, one, a, b, two):
     waiting.end()
 
 
-def main():
-    if not shutil.which('openssl'):
-        skip('there is no openssl, the program')
-    cluster = cluster_of(3, [])
-    try:
-        one, two, three = cluster.start()
-        a, b = Program(one), Program(two)
-        check_liar(cluster, one, a, b)
-        check_silent(three, one, a, b, two)
-        a.end()
-        b.end()
-        end_with_faults()
-    finally:
-        cluster.end()
+def test(cluster, machines, a, b):
+    one, two, three = machines
+    check_liar(cluster, one, a, b)
+    check_silent(three, one, a, b, two)
 
 
-main()
+if not shutil.which('openssl'):
+    skip('there is no openssl, the program')
+with_machines(test, 3)

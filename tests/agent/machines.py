@@ -315,6 +315,20 @@ def cluster_of(machines, words):
     return cluster
 
 
+def with_machines(test, count, words=()):
+    """test(cluster, machines, a, b): a and b are programs of the first two machines. What fails ends all of it."""
+    cluster = cluster_of(count, words)
+    try:
+        machines = cluster.start()
+        a, b = Program(machines[0]), Program(machines[1])
+        test(cluster, machines, a, b)
+        a.end()
+        b.end()
+        end_with_faults()
+    finally:
+        cluster.end()
+
+
 def skip(reason):
     print(f'skipped: {reason}')
     sys.exit(77)

@@ -13,7 +13,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(__file__))
 from caller import HELLO, LISTED, context_of, message
-from machines import MIB, PATIENT_S, Program, await_that, check, cluster_of, end_with_faults, skip
+from machines import MIB, PATIENT_S, await_that, check, skip, with_machines
 
 def call(context, port, *said):
     """What comes back until the agent hangs up."""
@@ -65,40 +65,32 @@ class Crowd:
             caller.close()
 
 
-def main():
-    if not shutil.which('openssl'):
-        skip('there is no openssl, the program')
-    cluster = cluster_of(2, [])
+def test(cluster, machines, a, b):
+    one, two = machines
+    port = int(re.search(r'port (\d+)', one.said())[1])
+    known = bytes.fromhex(re.search(r'\(([0-9a-f]{32})\)', two.said())[1])
+    context = context_of(cluster)
+    boot, proof = bytes.fromhex(two.boot), bytes(32)
+    heard = call(context, port, message(HELLO, known + boot + proof), message(LISTED))
+    check(not heard, f'who says that he is another machine hears nothing: {heard!r}')
+    one.await_word('its certificate is not the one that the directory has')
+    check(not call(context, port, message(HELLO, bytes(range(16)) + boot + proof)), 'nor who is of no machine')
+    one.await_word('the directory does not know its machine')
+    check(not call(context, port, message(LISTED)), 'nor who does not say who he is')
+    one.await_word('it did not say who it is')
+    check('is here' not in one.said(), 'none of them was taken for a machine')
+    handle = a.do(f'share(alloc({MIB}, 0x21))')
+    await_that(lambda: isinstance(b.do(f'open_({handle!r})'), int), 'it serves on')
+    two.kill('agent')
+    crowd = Crowd(port)
     try:
-        one, two = cluster.start()
-        port = int(re.search(r'port (\d+)', one.said())[1])
-        known = bytes.fromhex(re.search(r'\(([0-9a-f]{32})\)', two.said())[1])
-        context = context_of(cluster)
-        boot, proof = bytes.fromhex(two.boot), bytes(32)
-        heard = call(context, port, message(HELLO, known + boot + proof), message(LISTED))
-        check(not heard, f'who says that he is another machine hears nothing: {heard!r}')
-        one.await_word('its certificate is not the one that the directory has')
-        check(not call(context, port, message(HELLO, bytes(range(16)) + boot + proof)), 'nor who is of no machine')
-        one.await_word('the directory does not know its machine')
-        check(not call(context, port, message(LISTED)), 'nor who does not say who he is')
-        one.await_word('it did not say who it is')
-        check('is here' not in one.said(), 'none of them was taken for a machine')
-        a, b = Program(one), Program(two)
-        handle = a.do(f'share(alloc({MIB}, 0x21))')
-        await_that(lambda: isinstance(b.do(f'open_({handle!r})'), int), 'it serves on')
-        two.kill('agent')
-        crowd = Crowd(port)
-        try:
-            two.start_agent()
-            handle = a.do(f'share(alloc({MIB}, 0x22))')
-            await_that(lambda: isinstance(b.do(f'open_({handle!r})'), int), 'it lets in who is of the cluster meanwhile')
-        finally:
-            crowd.end()
-        a.end()
-        b.end()
-        end_with_faults()
+        two.start_agent()
+        handle = a.do(f'share(alloc({MIB}, 0x22))')
+        await_that(lambda: isinstance(b.do(f'open_({handle!r})'), int), 'it lets in who is of the cluster meanwhile')
     finally:
-        cluster.end()
+        crowd.end()
 
 
-main()
+if not shutil.which('openssl'):
+    skip('there is no openssl, the program')
+with_machines(test, 2)

@@ -2,8 +2,8 @@
 
     limited.py SECONDS STACKS PROGRAM ARGS…
 
-A program that has not ended after so many seconds is stopped, with all that it started in its
-process group. Before that, the stacks of those that use CUDA go into the file STACKS, by gdb or
+A program that has not ended after so many seconds is stopped, with its process group and all that is
+below it. Before that, the stacks of those that use CUDA go into the file STACKS, by gdb or
 cuda-gdb where there is one, and what each of their threads waits for in the kernel. SIGTERM comes a
 second before SIGKILL: a program may have something to say. Exit status: the program's, 128 and its
 signal's number where it was killed, or 124 when it took too long.
@@ -20,19 +20,33 @@ STACK_SECONDS = 25
 LAST_WORD_SECONDS = 1
 
 
-def in_group(group):
-    """The group's processes that have a CUDA driver loaded."""
-    found = []
+def those_of(program):
+    """What the program started and is its own: its group, and below it whoever has a group of its own, as
+    Criterion's workers have."""
+    parents, groups = {}, {}
     for folder in pathlib.Path('/proc').glob('[0-9]*'):
         try:
             # "pid (name) state parent group …", and the name may have anything in it
             fields = (folder / 'stat').read_text(errors='replace').rpartition(')')[2].split()
-            if int(fields[2]) == group and 'libcuda.so' in (folder / 'maps').read_text(
-                    errors='replace'):
-                found.append(int(folder.name))
+            parents[int(folder.name)], groups[int(folder.name)] = int(fields[1]), int(fields[2])
         except (OSError, ValueError, IndexError):
             continue
-    return sorted(found)
+    own = {pid for pid in groups if groups[pid] == program} | {program}
+    while more := {pid for pid in parents if parents[pid] in own} - own:
+        own |= more
+    return own
+
+
+def that_use_cuda(pids):
+    """Those that have a CUDA driver loaded, the youngest first: it is a child that works."""
+    found = []
+    for pid in pids:
+        try:
+            if 'libcuda.so' in pathlib.Path(f'/proc/{pid}/maps').read_text(errors='replace'):
+                found.append(pid)
+        except OSError:
+            continue
+    return sorted(found, reverse=True)
 
 
 def kernel_waits(pid):
@@ -47,10 +61,10 @@ def kernel_waits(pid):
         yield line + '\n'
 
 
-def take_stacks(group, path):
+def take_stacks(pids, path):
     debugger = shutil.which('gdb') or shutil.which('cuda-gdb') or '/usr/local/cuda/bin/cuda-gdb'
     with open(path, 'w', encoding='utf-8') as out:
-        for pid in in_group(group)[:MOST]:
+        for pid in that_use_cuda(pids)[:MOST]:
             out.write(f'== process {pid}\n')
             out.writelines(kernel_waits(pid))
             out.flush()
@@ -66,11 +80,13 @@ def take_stacks(group, path):
 def main():
     seconds, stacks, command = float(sys.argv[1]), sys.argv[2], sys.argv[3:]
     program = subprocess.Popen(command, process_group=0)
+    own = set()
     try:
         program.wait(seconds)
         status = program.returncode
     except subprocess.TimeoutExpired:
-        take_stacks(program.pid, stacks)
+        own = those_of(program.pid)
+        take_stacks(own, stacks)
         status = 124
         try:
             os.killpg(program.pid, signal.SIGTERM)
@@ -81,6 +97,11 @@ def main():
         os.killpg(program.pid, signal.SIGKILL)  # what the program left running, too
     except ProcessLookupError:
         pass
+    for pid in those_of(program.pid) & own:  # those in other groups
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
     program.wait()
     return status if status >= 0 else 128 - status
 

@@ -32,6 +32,10 @@ import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from targets import of_tests  # noqa: E402
+
 NOT_COPIED = ("build*", ".*", "__pycache__")
 LIMIT_S = 60  # of a test under a bug, which may well wait for ever
 
@@ -129,10 +133,6 @@ def configure(folder, tree, options):
         broken(error)
 
 
-def introspect(folder, what):
-    return json.loads((folder / "meson-info" / f"intro-{what}.json").read_text(encoding="utf-8"))
-
-
 def build(folder, targets):
     """What ninja says, or None: it is built."""
     done = subprocess.run(["ninja", "-C", folder, *sorted(targets)], stdin=subprocess.DEVNULL,
@@ -142,11 +142,7 @@ def build(folder, targets):
 
 def targets_of_tests(folder):
     """What is to be built for each test, and how long it may take."""
-    files = {target["id"]: [str(pathlib.Path(name).relative_to(folder))
-                            for name in target["filename"]]
-             for target in introspect(folder, "targets")}
-    return {test["name"]: ({name for target in test["depends"] for name in files[target]},
-                           test["timeout"]) for test in introspect(folder, "tests")}
+    return {test["name"]: (files, test["timeout"]) for files, test in of_tests(folder)}
 
 
 # ---- Running ----------------------------------------------------------------------------------

@@ -34,46 +34,14 @@
 static atomic_bool jumps;
 static atomic_uint asked;
 
-static int64_t away(void)
+static int64_t away_s(void)
 {
     static const int64_t by[] = {0, FAR_S, -FAR_S, FAR_S / 2, -3700, 3700, -90, 90};
 
-    return by[atomic_fetch_add(&asked, 1) % (sizeof by / sizeof *by)];
+    return atomic_load(&jumps) ? by[atomic_fetch_add(&asked, 1) % (sizeof by / sizeof *by)] : 0;
 }
 
-#pragma GCC visibility push(default)
-
-int clock_gettime(clockid_t clock, struct timespec *ret_time)
-{
-    int error = (int)syscall(SYS_clock_gettime, clock, ret_time);
-
-    if (error == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE) &&
-        atomic_load(&jumps))
-        ret_time->tv_sec += away();
-    return error;
-}
-
-time_t time(time_t *ret_time)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_REALTIME, &now);
-    if (ret_time)
-        *ret_time = now.tv_sec;
-    return now.tv_sec;
-}
-
-int gettimeofday(struct timeval *restrict ret_time, void *restrict zone)
-{
-    struct timespec now;
-
-    (void)zone;
-    clock_gettime(CLOCK_REALTIME, &now);
-    *ret_time = (struct timeval){now.tv_sec, now.tv_nsec / 1000};
-    return 0;
-}
-
-#pragma GCC visibility pop
+#include "tests/time_of_day.h"
 
 /* ---- A clock of its own ---------------------------------------------------------------------- */
 
