@@ -21,20 +21,31 @@ LAST_WORD_SECONDS = 1
 
 
 def those_of(program):
-    """What the program started and is its own: its group, and below it whoever has a group of its own, as
-    Criterion's workers have."""
-    parents, groups = {}, {}
+    """What the program started: its group, and below it whoever has a group of its own, as Criterion's workers
+    have. When each began, by its number, which another may have in a while."""
+    parents, groups, began = {}, {}, {}
     for folder in pathlib.Path('/proc').glob('[0-9]*'):
         try:
             # "pid (name) state parent group …", and the name may have anything in it
             fields = (folder / 'stat').read_text(errors='replace').rpartition(')')[2].split()
-            parents[int(folder.name)], groups[int(folder.name)] = int(fields[1]), int(fields[2])
+            pid = int(folder.name)
+            parents[pid], groups[pid], began[pid] = int(fields[1]), int(fields[2]), fields[19]
         except (OSError, ValueError, IndexError):
             continue
-    own = {pid for pid in groups if groups[pid] == program} | {program}
+    own = {pid for pid in groups if groups[pid] == program}
     while more := {pid for pid in parents if parents[pid] in own} - own:
         own |= more
-    return own
+    return {pid: began[pid] for pid in own}
+
+
+def end(own):
+    """Those of them that are there still."""
+    for pid, began in own.items():
+        try:
+            if pathlib.Path(f'/proc/{pid}/stat').read_text(errors='replace').rpartition(')')[2].split()[19] == began:
+                os.kill(pid, signal.SIGKILL)
+        except OSError:
+            pass  # it has ended
 
 
 def that_use_cuda(pids):
@@ -80,7 +91,7 @@ def take_stacks(pids, path):
 def main():
     seconds, stacks, command = float(sys.argv[1]), sys.argv[2], sys.argv[3:]
     program = subprocess.Popen(command, process_group=0)
-    own = set()
+    own = {}
     try:
         program.wait(seconds)
         status = program.returncode
@@ -97,11 +108,7 @@ def main():
         os.killpg(program.pid, signal.SIGKILL)  # what the program left running, too
     except ProcessLookupError:
         pass
-    for pid in those_of(program.pid) & own:  # those in other groups
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+    end(own)
     program.wait()
     return status if status >= 0 else 128 - status
 
