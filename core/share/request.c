@@ -70,6 +70,13 @@ static int take_up(struct gs_share *share, struct gs_remote *remote)
     gs_lock_take(&share->opener.lock);
     for (import = remote->imports; import; import = import->next)
         gs_cached_doubt_locked(share, import); /* he does not know any more who keeps what */
+    /* What is not taken up he gets back without a word. Said over this connection, it would end what is
+     * opened over it. */
+    while (remote->unsent) {
+        opened = remote->unsent;
+        remote->unsent = opened->next;
+        free(opened);
+    }
     ids = calloc(remote->opened_count + 1, sizeof *ids); /* behind them a zero: that was all */
     HASH_ITER(hh, share->opener.opened, opened, next)
     {

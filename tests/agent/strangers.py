@@ -56,7 +56,7 @@ class Crowd:
                 if gone:
                     caller.close()
                     self.callers[i] = self.call()
-            time.sleep(0.01)  # how fast they come is a part of the attack
+                    time.sleep(0.0005)  # they come one after the other: who is of the cluster is between them
 
     def end(self):
         self.over = True

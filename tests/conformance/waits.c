@@ -95,7 +95,8 @@ enum { PIECES = 14 };
 
 /* A block of 70 % of the memory is freed behind the gate, and what comes behind that in a second
  * stream, in pieces of it, is freed there and in a third one. Returns what is more than there is
- * beside them. */
+ * beside them; 0 where the driver has not cut the block for the second stream (an H100's said
+ * OUT_OF_MEMORY in one run of two, an H200's never). */
 static size_t free_pieces_behind(const CUstream stream[3], struct gate *gate)
 {
     size_t size = part(7), each = part(7) / PIECES & ~(2 * MIB - 1), wanted = part(6);
@@ -121,10 +122,13 @@ static size_t free_pieces_behind(const CUstream stream[3], struct gate *gate)
         OK(cuMemFreeAsync(piece[i], user));
     }
     OK(cuEventDestroy(after));
-    if (r != CUDA_SUCCESS)
-        let_go(gate);
-    OK(r);
-    return wanted;
+    if (r == CUDA_SUCCESS)
+        return wanted;
+    let_go(gate);
+    probe("async_alloc_of_pieces_behind_a_free", "%s", result_name(r));
+    if (under_shim() || r != CUDA_ERROR_OUT_OF_MEMORY)
+        OK(r);
+    return 0;
 }
 
 /* Nothing of that is large enough alone. The driver waits for the host function then (measured on an
@@ -136,9 +140,12 @@ Test(waits, an_allocation_in_another_stream_comes_behind_several_frees)
     CUdeviceptr ptr = 0;
     struct gate gate;
     size_t wanted = free_pieces_behind(stream, &gate), step = (wanted / 32 | 511) + 1;
-    CUresult r = cuMemAllocAsync(&ptr, wanted, mine);
+    CUresult r = CUDA_SUCCESS;
     bool held;
 
+    if (wanted == 0)
+        cr_skip_test("the driver does not cut what another stream freed");
+    r = cuMemAllocAsync(&ptr, wanted, mine);
     for (size_t at = 0; at + 4096 * 4 <= wanted && r == CUDA_SUCCESS; at += step)
         r = launch_fill(mine, ptr + at, NEW, 4096);
     held = let_go(&gate);

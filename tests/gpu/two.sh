@@ -6,15 +6,15 @@
 #
 # A LIST is "GPUS: NAME=VALUE… PART…", as `0: conformance` or `1: OLD_DRIVER=1 stress single`, or
 # `0,1: nccl`. Lists of the same GPUs run one after the other, those of different ones at once; those of both
-# when all others have ended. $BUDGET is how many seconds all of it may take, 560 by default. Each list's
-# log is in $OUT/N.log, its rows in $OUT/N.tsv, and $OUT/logs.tgz has the rest. Exit status 1 where a list
-# ended with one.
+# when all others have ended. $BUDGET is how many seconds all of it may take, 530 by default: a list that takes
+# ten more is ended. Each list's log is in $OUT/N.log, its rows in $OUT/N.tsv, and $OUT/logs.tgz has the rest.
+# Exit status 1 where a list ended with one.
 set -u
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 out=${OUT:-/tmp/gpu-out}
 work=$(mktemp -d)
-ends=$(($(date +%s) + ${BUDGET:-560}))
+ends=$(($(date +%s) + ${BUDGET:-530}))
 mkdir -p "$out"
 [ $# -gt 0 ] || set -- '1: conformance' '1: stress single' '0: sanitizer cupy jax command own_vmm torch_share
     torch_kill torch_steps torch_graph torch_compile torch_fork' '0: cudart examples register torch_stats' \
@@ -32,9 +32,11 @@ one()
     done
     mkdir -p "$work/$number"
     began=$(date +%s)
+    left=$((ends - began > 0 ? ends - began : 0))
+    # What it leaves when it is ended is in $work/$number as well.
     # shellcheck disable=SC2086 # a list of settings
-    env "CUDA_VISIBLE_DEVICES=$gpus" "OUT=$work/$number" "BUDGET=$((ends - began))" $settings \
-        sh "$root/tests/gpu/run.sh" "$@" >"$work/$number.log" 2>&1 || echo "$number" >>"$work/wrong"
+    timeout -k 5 $((left + 10)) env "CUDA_VISIBLE_DEVICES=$gpus" "OUT=$work/$number" "TMPDIR=$work/$number" "BUDGET=$left" \
+        $settings sh "$root/tests/gpu/run.sh" "$@" >"$work/$number.log" 2>&1 || echo "$number" >>"$work/wrong"
     echo "== $gpus: $settings $*: $(($(date +%s) - began)) s" >>"$work/$number.log"
 }
 

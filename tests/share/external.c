@@ -28,6 +28,7 @@
 #include "opener.h"
 #include "shim/gpushim.h"
 #include "softcuda.h"
+#include "tests/rest.h"
 
 #define SIZE   ((size_t)4 << 20)
 #define LONG   UINT64_C(60000000000) /* what has to come is waited for for so long */
@@ -175,7 +176,7 @@ static void expect_as_before(struct counts before)
     fail("something is left of it", 0);
 }
 
-/* What the first one starts stays: a thread, a socket. */
+/* What the first one starts stays: a thread, a socket. What it had on its way out is gone. */
 static void warm_up(void)
 {
     struct made made = make_exported();
@@ -187,6 +188,7 @@ static void warm_up(void)
     expect("it does not end", detach(address, LONG) == 0 && deleted_now() == 1);
     deleted = 0;
     unmake(&made);
+    expect("the library does not come to rest", all_rest(0));
 }
 
 /* ---- The opener ------------------------------------------------------------------------------ */

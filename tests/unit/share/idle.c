@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/share/opener.h"
 #include "core/share/wire.h"
 #include "scene.h"
 #include "tests/children.h"
@@ -287,6 +288,23 @@ Test(share_idle, who_reads_late_is_called_back_and_still_answered)
     side_chunk_free(&side, &piece);
 }
 
+/* How many of the blocks that were closed could not be given back for want of room; -1: the thread is at
+ * one still, or not so many are open. */
+static int unsent(unsigned open)
+{
+    const struct gs_opened *opened;
+    struct gs_opener *opener = &side.share->opener;
+    int count = 0;
+
+    gs_lock_take(&opener->lock);
+    for (opened = opener->remotes->unsent; opened; opened = opened->next)
+        count++;
+    if (opener->remotes->opened_count != open)
+        count = -1;
+    gs_lock_release(&opener->lock);
+    return count;
+}
+
 /* Until the exporter goes on, what is given back does not fit into the connection; and that is
  * closed by the program. */
 Test(share_idle, what_did_not_go_back_over_a_lost_connection_does_not_over_the_next)
@@ -306,7 +324,7 @@ Test(share_idle, what_did_not_go_back_over_a_lost_connection_does_not_over_the_n
     kill(other.pid, SIGSTOP);
     for (int i = 0; i < OPEN; i++)
         cr_assert_eq(gs_share_close(side.share, addresses[i]), GS_OK);
-    usleep(300000); /* the thread has tried to give them back */
+    cr_assert(SIDE_WAIT(unsent(1) > 0)); /* the thread has tried to give them back */
     cr_assert_eq(side_connections(true), 1);
     kill(other.pid, SIGCONT);
     for (int i = OPEN - AGAIN; i < OPEN; i++) /* over the next, some of what did not go back */
@@ -316,6 +334,53 @@ Test(share_idle, what_did_not_go_back_over_a_lost_connection_does_not_over_the_n
     for (int i = OPEN - AGAIN; i < BLOCKS; i++)
         cr_assert_eq(gs_share_close(side.share, addresses[i]), GS_OK);
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), "ok 0")), "%s", other.answer);
+}
+
+/* The exporter goes on when he has been connected to anew. */
+static void *go_on_when_connected(void *arg)
+{
+    (void)arg;
+    if (SIDE_WAIT(side_connections(false) == 1))
+        kill(other.pid, SIGCONT);
+    return NULL;
+}
+
+/* The first block that does not go back is opened again, so that its end waits to be said while the block is
+ * open over another connection. */
+Test(share_idle, what_did_not_go_back_over_a_lost_connection_ends_nothing_that_is_opened_over_the_next)
+{
+    enum { BLOCKS = 2000 };
+    static unsigned char ipc_handles[BLOCKS][GS_IPC_HANDLE_SIZE];
+    static CUdeviceptr addresses[BLOCKS];
+    unsigned open = BLOCKS - 1; /* the last one is not opened before the end */
+    unsigned char last;
+    char expected[32];
+    pthread_t thread;
+
+    side_stop(&side);
+    options.idle_blocks = 0;
+    side_start(&side, &options);
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        other_export(&other, (size_t)i * 512, 512, 7, ipc_handles[i]);
+        if (i < BLOCKS - 1)
+            addresses[i] = scene_open(ipc_handles[i]);
+    }
+    halt(other.pid);
+    while (unsent(open) == 0) {
+        cr_assert_gt(open, 1, "all of it went");
+        cr_assert_eq(gs_share_close(side.share, addresses[--open]), GS_OK);
+        cr_assert(SIDE_WAIT(unsent(open) >= 0));
+    }
+    cr_assert_eq(unsent(open), 1);
+    cr_assert_eq(side_connections(true), 1);
+    cr_assert_eq(pthread_create(&thread, NULL, go_on_when_connected, NULL), 0);
+    addresses[open] = scene_open(ipc_handles[open]);
+    pthread_join(thread, NULL);
+    cr_assert(SIDE_WAIT(unsent(open + 1) == 0));
+    last = *(volatile unsigned char *)scene_open(ipc_handles[BLOCKS - 1]); /* behind all that was said */
+    cr_assert_eq(last, 7);
+    snprintf(expected, sizeof expected, "ok %u", open + 2);
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), expected)), "%s, not %s", other.answer, expected);
 }
 
 /* Gives back what it was not called for yet, for want of room, and reads only then: nothing is left

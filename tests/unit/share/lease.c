@@ -496,9 +496,12 @@ Test(share_lease, a_descriptor_that_is_no_pidfd_keeps_nothing)
 }
 #endif
 
+enum heard { HEARD, DEAF, SENSELESS };
+
 /* A process that opens the block says that it has forked, and exits a while after it has hung up: from
- * its exit on the block rests. `deaf`: it asks for something before, and cannot be answered. */
-static void assert_rests_after_its_exit(bool deaf)
+ * its exit on the block rests. DEAF: it asks for something before, and cannot be answered. SENSELESS: what it
+ * says before is no message, and nothing is heard of it from then on. */
+static void assert_rests_after_its_exit(enum heard heard)
 {
     uint64_t exits = 0, over;
     int told[2];
@@ -511,14 +514,16 @@ static void assert_rests_after_its_exit(bool deaf)
         char opened = open_by_hand(fd, own_pidfd()) ? 'y' : 'n';
         union gs_wire_message message;
 
-        if (deaf) {
+        if (heard == SENSELESS && send(fd, "?", 1, MSG_NOSIGNAL) != 1)
+            _exit(1);
+        if (heard == DEAF) {
             gs_wire_start(&message, GS_WIRE_OPEN, 2);
             memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
             if (shutdown(fd, SHUT_RD) != 0 || gs_wire_send(fd, &message, -1) != 0)
                 _exit(1);
         }
         gs_wire_start(&message, GS_WIRE_FORKED, 0);
-        if ((gs_wire_send(fd, &message, -1) != 0 && !deaf) || write(told[1], &opened, 1) != 1)
+        if ((gs_wire_send(fd, &message, -1) != 0 && heard == HEARD) || write(told[1], &opened, 1) != 1)
             _exit(1);
         close(fd);
         usleep(100000);
@@ -540,12 +545,17 @@ static void assert_rests_after_its_exit(bool deaf)
 /* Its exit is no proof where it has forked: the child, killed with it, may let go of the GPU last. */
 Test(share_lease, of_a_process_that_has_forked_rests_after_its_exit)
 {
-    assert_rests_after_its_exit(false);
+    assert_rests_after_its_exit(HEARD);
 }
 
 Test(share_lease, of_a_process_that_was_hung_up_on_before_it_said_that_it_has_forked_rests_too)
 {
-    assert_rests_after_its_exit(true);
+    assert_rests_after_its_exit(DEAF);
+}
+
+Test(share_lease, of_a_process_that_was_not_listened_to_any_more_may_have_forked_and_rests)
+{
+    assert_rests_after_its_exit(SENSELESS);
 }
 
 /* The kernel tells about the exit only once it is over, the socket hangs up before: as a process
