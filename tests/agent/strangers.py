@@ -56,13 +56,27 @@ class Crowd:
                 if gone:
                     caller.close()
                     self.callers[i] = self.call()
-                    time.sleep(0.0005)  # they come one after the other: who is of the cluster is between them
+            time.sleep(0.01)  # how fast they come is a part of the attack
 
     def end(self):
         self.over = True
         self.thread.join()
         for caller in self.callers:
             caller.close()
+
+
+def who_came_in_between_is_heard(one, context, port, hello):
+    """With all places taken by those who say nothing: the oldest of them go for those who come."""
+    silent = [socket.create_connection(('127.0.0.1', port), timeout=PATIENT_S) for _ in range(100)]
+    with socket.create_connection(('127.0.0.1', port), timeout=PATIENT_S) as plain:
+        with context.wrap_socket(plain) as link:
+            silent += [socket.create_connection(('127.0.0.1', port), timeout=PATIENT_S) for _ in range(20)]
+            # The agent has taken the last one in when it has answered it.
+            context.wrap_socket(silent.pop()).close()
+            link.sendall(hello)
+            one.await_word(f':{link.getsockname()[1]} is not let in: the directory does not know its machine')
+    for caller in silent:
+        caller.close()
 
 
 def test(cluster, machines, a, b):
@@ -81,6 +95,7 @@ def test(cluster, machines, a, b):
     check('is here' not in one.said(), 'none of them was taken for a machine')
     handle = a.do(f'share(alloc({MIB}, 0x21))')
     await_that(lambda: isinstance(b.do(f'open_({handle!r})'), int), 'it serves on')
+    who_came_in_between_is_heard(one, context, port, message(HELLO, bytes(range(16)) + boot + proof))
     two.kill('agent')
     crowd = Crowd(port)
     try:
