@@ -95,8 +95,8 @@ enum { PIECES = 14 };
 
 /* A block of 70 % of the memory is freed behind the gate, and what comes behind that in a second
  * stream, in pieces of it, is freed there and in a third one. Returns what is more than there is
- * beside them; 0 where the driver has not cut the block for the second stream (an H100's said
- * OUT_OF_MEMORY in one run of two, an H200's never). */
+ * beside them; 0 where the driver has not cut the block for the second stream (measured: an H100's,
+ * driver 580.159.04, said OUT_OF_MEMORY at once; an H200's cut it). */
 static size_t free_pieces_behind(const CUstream stream[3], struct gate *gate)
 {
     size_t size = part(7), each = part(7) / PIECES & ~(2 * MIB - 1), wanted = part(6);
@@ -126,7 +126,7 @@ static size_t free_pieces_behind(const CUstream stream[3], struct gate *gate)
         return wanted;
     let_go(gate);
     probe("async_alloc_of_pieces_behind_a_free", "%s", result_name(r));
-    if (under_shim() || r != CUDA_ERROR_OUT_OF_MEMORY)
+    if (under_shim() || software_driver() || r != CUDA_ERROR_OUT_OF_MEMORY)
         OK(r);
     return 0;
 }
