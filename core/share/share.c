@@ -34,6 +34,7 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     share->options = *options;
     share->events = *events;
     share->exporter.used = options->is_broker;
+    share->store.unneeded_since = gs_now_ns();
     share->pid = gs_alive_own_pid();
     share->loop.run = gs_loop_run;
     share->spins = gs_loop_may_spin();

@@ -231,7 +231,8 @@ struct gs_export;
 
 /* The driver of a broker, which calls none: it has what was published to it. */
 extern const struct gs_driver gs_broker_driver;
-/* Broker: since when (CLOCK_MONOTONIC) nobody has needed it; 0: somebody does. */
+/* Broker: since when (CLOCK_MONOTONIC), from its creation on, nobody has needed it; 0: somebody
+ * does. */
 uint64_t gs_share_unneeded_since(struct gs_share *share);
 /* Broker: if nobody has needed it since then it takes nobody in any more, and is to be destroyed;
  * else false. */

@@ -27,6 +27,7 @@
 #include "shim/command/command.h"
 
 #define UNNEEDED_NS (10 * GS_NS_PER_S) /* or share.keep, where that is shorter */
+#define FIRST_NS    (4 * GS_NS_PER_S)  /* and at least, for who started it (core/share/publish.c) */
 #define LOOK_MS     250
 #define ANSWER_NS   (2 * GS_NS_PER_S) /* for another broker */
 #define FIRST_FD    3                 /* systemd's protocol */
@@ -126,16 +127,24 @@ static bool is_waited_for_alone(void)
     return waits && alone;
 }
 
+/* For how long nobody may need it. */
+struct patience {
+    uint64_t limit_ns, first_ns; /* as long as nobody has come: since began_ns */
+    uint64_t began_ns, since_ns;
+    unsigned looks;
+};
+
 /* Whether nobody has needed it for so long. Looks count, not the clock: where this process stood
  * still, those who need it may have waited as long. */
-static bool is_unneeded(struct gs_share *share, uint64_t limit, uint64_t *since, unsigned *looks)
+static bool is_unneeded(struct gs_share *share, struct patience *patience)
 {
-    uint64_t now_since = gs_share_unneeded_since(share);
+    uint64_t since = gs_share_unneeded_since(share);
+    uint64_t limit = since == patience->began_ns ? patience->first_ns : patience->limit_ns;
 
-    *looks = now_since == *since ? *looks + 1 : 0;
-    *since = now_since;
-    return now_since && *looks * (LOOK_MS * GS_NS_PER_MS) >= limit &&
-           gs_share_end_unneeded(share, now_since);
+    patience->looks = since == patience->since_ns ? patience->looks + 1 : 0;
+    patience->since_ns = since;
+    return since && patience->looks * (LOOK_MS * GS_NS_PER_MS) >= limit &&
+           gs_share_end_unneeded(share, since);
 }
 
 /* Serves until it is told to end; where a process that shares has started it also until it is
@@ -149,12 +158,13 @@ static int serve(const struct gs_share_options *options, bool until_unneeded, in
     const struct sigaction act = {.sa_handler = on_signal};
     struct rlimit files;
     sigset_t none;
-    uint64_t limit = options->keep_ns < UNNEEDED_NS ? options->keep_ns : UNNEEDED_NS;
+    struct patience patience = {
+        .limit_ns = options->keep_ns < UNNEEDED_NS ? options->keep_ns : UNNEEDED_NS,
+    };
     struct gs_share *share;
-    uint64_t since = 0;
-    unsigned looks = 0;
     int waited_for = 0;
 
+    patience.first_ns = patience.limit_ns < FIRST_NS ? FIRST_NS : patience.limit_ns;
     signal(SIGPIPE, SIG_IGN); /* whoever started it, or reads its log, may be gone */
     sigaction(SIGTERM, &act, NULL);
     sigaction(SIGINT, &act, NULL);
@@ -169,13 +179,15 @@ static int serve(const struct gs_share_options *options, bool until_unneeded, in
     gs_map_init(&map);
     gs_fences_init(&fences, &gs_broker_driver);
     if (gs_share_create(&gs_broker_driver, &map, &fences, &log, options, &events, &share) !=
-            GS_OK ||
-        gs_share_serve(share) != GS_OK)
+        GS_OK)
+        return 1;
+    patience.began_ns = gs_share_unneeded_since(share);
+    if (gs_share_serve(share) != GS_OK)
         return 1;
     if (tell >= 0 && write(tell, "", 1) == 1)
         close(tell);
     while (!told_to_end) {
-        if (until_unneeded && is_unneeded(share, limit, &since, &looks))
+        if (until_unneeded && is_unneeded(share, &patience))
             break;
         waited_for = until_unneeded && is_waited_for_alone() ? waited_for + 1 : 0;
         if (waited_for >= 2) /* not only between one of its processes and the next */

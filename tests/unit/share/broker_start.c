@@ -563,6 +563,20 @@ Test(share_broker, that_stood_still_does_not_end_before_it_looked_who_needs_it)
     unsetenv("GPUSHIM_SHARE_KEEP");
 }
 
+/* On a busy machine who started it looks for it late. */
+Test(share_broker, that_keeps_nothing_is_there_for_who_started_it)
+{
+    char said[512], path[128];
+
+    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
+    setenv("GPUSHIM_SHARE_KEEP", "0", 1);
+    cr_assert_eq(run_broker("--detach", said, sizeof said), 0, "%s", said);
+    unsetenv("GPUSHIM_SHARE_KEEP");
+    usleep(1500000);
+    cr_assert_neq(side_broker_pid(dir), 0);
+    cr_assert(SIDE_WAIT(access(path, F_OK) != 0), "it does not end with who came");
+}
+
 Test(share_broker, takes_the_socket_it_is_started_with)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
