@@ -37,6 +37,14 @@ static bool on_hello(struct gs_share *share, struct gs_client *client,
     return true;
 }
 
+/* Who gets another reference is asked for it too, and whom it could not be granted not again: a RECALL
+ * more than he has references makes him deaf. What is due comes behind the grant. */
+static void ask_anew(struct gs_reference *reference)
+{
+    if (reference->recall == GS_RECALL_SENT)
+        reference->recall = GS_RECALL_NONE;
+}
+
 struct gs_reference *gs_reference_add(struct gs_client *client, struct gs_export *export)
 {
     struct gs_reference *reference;
@@ -57,9 +65,6 @@ struct gs_reference *gs_reference_add(struct gs_client *client, struct gs_export
             return NULL;
         }
     }
-    if (reference->recall == GS_RECALL_DUE)
-        client->recalls_due--;
-    reference->recall = GS_RECALL_NONE; /* with the new reference it is to be asked anew */
     reference->count++;
     return reference;
 }
@@ -162,17 +167,17 @@ bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs
         reference = NULL;
         reason = gs_reason_of_send(error);
     }
-    if (reference)
+    if (reference) {
+        ask_anew(reference);
         gs_mapping_remove(share, client, export->source.chunk_id);
-    if (reference)
         gs_borrow_held(share, client, export);
-    if (reference)
         gs_log_line(
             &share->log, GS_LOG_DEBUG,
             "block %llu granted to %d (%s): descriptor %llu us, answer %llu, begun at %llu us",
             (unsigned long long)export->key.id, (int)client->pid, client->said.name,
             (unsigned long long)(exported - begun) / 1000,
             (unsigned long long)(gs_now_ns() - exported) / 1000, (unsigned long long)begun / 1000);
+    }
     if (exported - share->exporter.served_ns < ROW_NS)
         gs_thread_expect(share, exported);
     share->exporter.served_ns = exported;

@@ -676,6 +676,58 @@ Test(share_hostile, descriptors_under_way_delay_an_open_and_do_not_refuse_it)
     cr_assert(is_delayed(theirs), "refused, or there was room and this proves nothing");
 }
 
+/* Of whom an answer is awaited; a RECALL too. */
+static int next_of(int fd)
+{
+    union gs_wire_message message;
+
+    return recv(fd, &message, sizeof message, 0) > 0 ? message.head.type : 0;
+}
+
+static int open_of(int fd, const unsigned char *theirs, uint32_t request)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_OPEN, request);
+    memcpy(message.open.ipc_handle, theirs, sizeof message.open.ipc_handle);
+    message.open.want_fd = 1;
+    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+    return next_of(fd);
+}
+
+/* An opener that is asked more often than it holds something listens no more (core/share/remote.c). */
+Test(share_hostile, who_was_refused_is_not_asked_again_for_what_he_holds)
+{
+    unsigned char theirs[GS_IPC_HANDLE_SIZE];
+    int fd, newer, answer = GS_WIRE_GRANT;
+
+    begin_in_anothers_folder();
+    other_start2(&other, dir, "uid=65534", "trust=0");
+    other_export(&other, 0, 512, 3, theirs);
+    fd = side_connect_by_hand(dir, theirs);
+    cr_assert_eq(open_of(fd, theirs, 1), GS_WIRE_GRANT);
+    cr_assert(!other_withdraws(&other));
+    cr_assert_eq(next_of(fd), GS_WIRE_RECALL);
+    cr_assert_str_eq(other_ask(&other, "nofile 20"), "ok");
+    for (uint32_t i = 2; i < 12 && answer == GS_WIRE_GRANT; i++) {
+        pid_t child = fly_descriptors(40, 400);
+        int status;
+
+        answer = open_of(fd, theirs, i);
+        if (answer == GS_WIRE_GRANT)
+            cr_assert_eq(next_of(fd), GS_WIRE_RECALL, "he has another");
+        cr_assert_eq(waitpid(child, &status, 0), child);
+        cr_assert_eq(status, 0);
+    }
+    cr_assert_eq(answer, GS_WIRE_REFUSE, "there was room, and this proves nothing: %d", answer);
+    newer = side_connect_by_hand(dir, theirs);
+    cr_assert_eq(open_of(newer, theirs, 1), GS_WIRE_GRANT);
+    cr_assert_eq(next_of(newer), GS_WIRE_RECALL, "who came last is asked");
+    cr_assert_eq(poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 0), 0);
+    close(newer);
+    close(fd);
+}
+
 Test(share_hostile, a_driver_that_does_not_export_is_passed_on)
 {
     unsigned long address;
