@@ -4,7 +4,7 @@
  * Every byte is defined, none is a path or an address. The check is there so that a damaged handle
  * is told from one whose exporter has gone; it proves nothing. The secret does: it comes from the
  * kernel's random source and is compared, with everything else, in constant time by the exporter.
- * IPC handles never leave a machine, so numbers are in its own byte order.
+ * Numbers are in the machine's own byte order: little-endian wherever there are such GPUs.
  */
 #ifndef GS_CORE_SHARE_IPC_HANDLE_H
 #define GS_CORE_SHARE_IPC_HANDLE_H

@@ -48,6 +48,8 @@ struct peer { /* another machine */
     bool asked;            /* it may have leases of ours */
     bool knows_boot;       /* `boot` is that of which leases here are */
     bool has_told;         /* since this agent began it said all that it has */
+    bool is_telling;       /* on `out`: what it has of ours */
+    unsigned told_count;
     bool is_lost;          /* the broker was told so */
     unsigned char boot_before[GS_BOOT_BYTES];
     struct agent *agent;
@@ -83,6 +85,7 @@ struct take { /* asked of our broker for another machine */
     uint32_t request;
     struct peer *peer;
     uint64_t lease;
+    unsigned char proof[SEAL_PROOF]; /* for the answer */
     bool is_over; /* the other machine does not wait any more */
     UT_hash_handle hh;
 };
@@ -122,7 +125,6 @@ struct agent {
     uint64_t broker_retry_ns;
     bool knows;       /* all leases of the broker before this one */
     bool is_synced;   /* the broker has said what its processes have */
-    bool is_same_broker;
     struct unsent *unsent;
     unsigned unsent_count;
     struct export *exports, *exports_by_id;
@@ -147,6 +149,8 @@ void agent_key(const char *prefix, const unsigned char bytes[16], char ret_key[D
 /* broker.c */
 void broker_look(struct agent *agent, uint64_t now_ns);
 void broker_send(struct agent *agent, const union gs_wire_message *message);
+/* The process; its pid is 0 where that is not seen. */
+struct process broker_process(const struct agent *agent);
 static inline bool broker_is_there(const struct agent *agent)
 {
     return agent->broker.fd >= 0;
@@ -170,6 +174,10 @@ void opener_ask(struct agent *agent, const struct gs_wire_open_afar *ask);
 void opener_ended(struct agent *agent, uint64_t lease);
 void opener_found(struct agent *agent, const struct jobs_event *event);
 void opener_link_up(struct agent *agent, struct peer *peer);
+/* Whether the machine is to say first what it has of ours; it says one; and that was all. */
+bool opener_asks(const struct agent *agent, const struct peer *peer);
+void opener_told(struct agent *agent, struct peer *peer, const struct talk_kept *kept);
+void opener_told_all(struct agent *agent, struct peer *peer);
 void opener_link_down(struct agent *agent, struct peer *peer, const char *why);
 void opener_message(struct agent *agent, struct peer *peer, const union talk *message);
 /* The process here holds it no more. */

@@ -83,11 +83,17 @@ void broker_send(struct agent *agent, const union gs_wire_message *message)
 
 /* ---- Receiving ------------------------------------------------------------------------------ */
 
+struct process broker_process(const struct agent *agent)
+{
+    return process_of(gs_conn_who(agent->broker.fd).pid);
+}
+
 /* A lease that the broker has; the file may have been lost. */
 static void on_kept(struct agent *agent, const struct gs_wire_kept_afar *kept)
 {
     struct lease *lease = leases_find(&agent->leases, agent_nobody, kept->lease);
-    struct lease model = {.key.lease = kept->lease, .block.block_id = kept->block_id};
+    struct lease model = {.key.lease = kept->lease, .block.block_id = kept->block_id,
+                          .broker = broker_process(agent)};
 
     memcpy(model.block.instance, kept->instance, GS_INSTANCE_SIZE);
     if (!lease) {
@@ -98,14 +104,17 @@ static void on_kept(struct agent *agent, const struct gs_wire_kept_afar *kept)
         lease->named = true;
 }
 
-/* What a broker that is the same has not named has ended while this agent was not there. */
+/* What this broker had and has not named has ended while this agent was not there. Of one before it he knows
+ * nothing. */
 static void on_listed(struct agent *agent)
 {
+    const struct process broker = broker_process(agent);
     struct lease *lease, *next;
     union gs_wire_message ask;
 
     HASH_ITER(hh, agent->leases.all, lease, next) {
-        if (agent->is_same_broker && !lease->named &&
+        if (!lease->named && broker.pid && lease->broker.pid == broker.pid &&
+            lease->broker.started == broker.started &&
             memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) == 0)
             opener_end(agent, lease);
     }
@@ -120,7 +129,7 @@ static void on_listed(struct agent *agent)
 /* From here on all leases are known; the next agent finds that in the file. */
 static void know(struct agent *agent)
 {
-    const struct process broker = process_of(gs_conn_who(agent->broker.fd).pid);
+    const struct process broker = broker_process(agent);
 
     agent->knows = true;
     leases_note(&agent->leases, LEASES_BROKER, agent_nobody, &broker);
@@ -244,7 +253,6 @@ static void greet(struct agent *agent)
 
 void broker_look(struct agent *agent, uint64_t now_ns)
 {
-    struct process last = {0}, now;
     int fd;
 
     if (broker_is_there(agent) || now_ns < agent->broker_retry_ns)
@@ -260,9 +268,6 @@ void broker_look(struct agent *agent, uint64_t now_ns)
         agent->broker.fd = -1;
         return;
     }
-    now = process_of(gs_conn_who(fd).pid);
-    leases_noted(&agent->leases, LEASES_BROKER, agent_nobody, &last);
-    agent->is_same_broker = now.pid && now.pid == last.pid && now.started == last.started;
-    AGENT_LOG(agent, GS_LOG_INFO, "joined the broker of this machine (pid %d)", now.pid);
+    AGENT_LOG(agent, GS_LOG_INFO, "joined the broker of this machine (pid %d)", broker_process(agent).pid);
     greet(agent);
 }

@@ -160,7 +160,7 @@ static const struct export *check(const struct agent *agent, const struct peer *
     if (!export)
         return NULL;
     *ret_reason = GS_REFUSED_HANDLE;
-    seal_proof(&export->handle, peer->machine, agent->machine, take->lease, proof);
+    seal_proof(&export->handle, SEAL_OPENER, peer->machine, agent->machine, take->lease, proof);
     if (!gs_bytes_equal(proof, take->proof, sizeof proof))
         return NULL;
     if (!take->lease || leases_find(&agent->leases, peer->machine, take->lease)) {
@@ -201,6 +201,7 @@ static void on_take(struct agent *agent, struct peer *peer, const struct talk_ta
     asked->request = ++agent->requests;
     asked->peer = peer;
     asked->lease = take->lease;
+    seal_proof(&export->handle, SEAL_EXPORTER, peer->machine, agent->machine, take->lease, asked->proof);
     HASH_ADD(hh, agent->takes, request, sizeof asked->request, asked);
     gs_wire_start(&ask, GS_WIRE_TAKE_AFAR, asked->request);
     gs_ipc_handle_write(&export->handle, ask.take_afar.ipc_handle);
@@ -240,6 +241,7 @@ void exporter_answer(struct agent *agent, const union gs_wire_message *answer)
     } else if (is_given) {
         talk_start(&taken, TALK_TAKEN);
         taken.taken.lease = take->lease;
+        memcpy(taken.taken.proof, take->proof, SEAL_PROOF);
         taken.taken.read_only = answer->opened_afar.read_only;
         if (take->peer->in)
             link_send(&agent->links, take->peer->in, &taken);
@@ -365,6 +367,25 @@ static void on_kept(struct agent *agent, struct peer *peer, const struct talk_ke
         lease->named = true;
 }
 
+/* All that is known here that it has. */
+static void tell_it(struct agent *agent, struct peer *peer)
+{
+    struct lease *lease, *next;
+    union talk kept;
+
+    HASH_ITER(hh, agent->leases.all, lease, next) {
+        if (!is_of(lease, peer))
+            continue;
+        talk_start(&kept, TALK_KEPT);
+        memcpy(kept.kept.instance, lease->block.instance, GS_INSTANCE_SIZE);
+        kept.kept.block_id = lease->block.block_id;
+        kept.kept.lease = lease->key.lease;
+        link_send(&agent->links, peer->in, &kept);
+    }
+    talk_start(&kept, TALK_LISTED);
+    link_send(&agent->links, peer->in, &kept);
+}
+
 /* The list begins with the link. */
 static void begin_list(struct agent *agent, struct peer *peer)
 {
@@ -381,6 +402,8 @@ void exporter_message(struct agent *agent, struct peer *peer, const union talk *
     switch (message->head.type) {
     case TALK_HELLO:
         begin_list(agent, peer);
+        if (message->hello.asks)
+            tell_it(agent, peer);
         break;
     case TALK_KEPT:
         on_kept(agent, peer, &message->kept);

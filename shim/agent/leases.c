@@ -156,7 +156,7 @@ static bool write_record(struct leases *leases, int file, struct record record)
 
 static struct record record_of(const struct lease *lease, enum kind kind)
 {
-    struct record record = {.kind = kind, .key = lease->key, .block = lease->block};
+    struct record record = {.kind = kind, .key = lease->key, .block = lease->block, .process = lease->broker};
 
     memcpy(record.exporter, lease->exporter, sizeof record.exporter);
     return record;
@@ -227,7 +227,7 @@ static void append(struct leases *leases, struct record record)
 static void take_record(struct leases *leases, const struct record *record)
 {
     const bool same = memcmp(record->boot, leases->boot, sizeof record->boot) == 0;
-    struct lease lease = {.key = record->key, .block = record->block};
+    struct lease lease = {.key = record->key, .block = record->block, .broker = record->process};
     struct lease *there = leases_find(leases, record->key.machine, record->key.lease);
 
     leases->known |= same && record->kind == LEASES_BROKER;

@@ -26,7 +26,7 @@ struct lease_block {
     uint64_t block_id;
 };
 
-struct process { /* who holds it, beyond the broker that knew him */
+struct process {
     int32_t pid; /* 0: not known */
     uint32_t zero;
     uint64_t started; /* with the pid it names him: /proc/PID/stat */
@@ -41,6 +41,7 @@ struct lease {
     struct lease_key key;
     struct lease_block block;
     unsigned char exporter[GS_MACHINE_SIZE]; /* zero: this machine */
+    struct process broker;   /* of ours: that had it when it came; 0: nobody knows */
     struct lease_held *held; /* of ours: by whom; grows */
     unsigned held_count;
     bool named;    /* of others: since the list that is under way began; of ours: this broker has it */
@@ -60,6 +61,7 @@ enum leases_mark {
     LEASES_ASKED = 1,  /* a machine was asked for memory: it may have leases of ours */
     LEASES_BROKER,     /* the process that is the broker */
     LEASES_BOOT,       /* of a machine that has leases here */
+    LEASES_MET,        /* a machine has said what it knows of ours, since there is this file */
 };
 
 struct leases {

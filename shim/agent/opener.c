@@ -20,6 +20,7 @@
 #define UNHEARD_NS   ((DIRECTORY_WAIT_S + 1) * GS_NS_PER_S)
 #define WAIT_NS      (10 * GS_NS_PER_MS)
 #define WAIT_MAX_NS  (160 * GS_NS_PER_MS)
+#define TOLD_MAX     100000 /* leases that a machine may say it has of ours */
 
 static void refuse(struct agent *agent, struct open *open, uint32_t reason, uint32_t driver_error)
 {
@@ -142,7 +143,7 @@ static void take(struct agent *agent, struct open *open)
 
     talk_start(&take, TALK_TAKE);
     memcpy(take.take.id, open->id, SEAL_ID);
-    seal_proof(&open->handle, agent->machine, open->peer->machine, open->lease, take.take.proof);
+    seal_proof(&open->handle, SEAL_OPENER, agent->machine, open->peer->machine, open->lease, take.take.proof);
     take.take.lease = open->lease;
     take.take.uid = open->uid;
     take.take.gid = open->gid;
@@ -202,6 +203,45 @@ void opener_found(struct agent *agent, const struct jobs_event *event)
 
 /* ---- The other machine's agent -------------------------------------------------------------- */
 
+/* A file of leases that was lost, with the broker that had them, cannot be told from one that was never
+ * there. So a machine from which nothing was heard since there is a file says first what it has of ours. */
+bool opener_asks(const struct agent *agent, const struct peer *peer)
+{
+    unsigned char value[16];
+
+    return !leases_noted(&agent->leases, LEASES_MET, peer->machine, value);
+}
+
+/* Who has it here nobody can say: it stays until the machine starts anew, or the other one is told to
+ * forget it. */
+void opener_told(struct agent *agent, struct peer *peer, const struct talk_kept *kept)
+{
+    struct lease model = {.key.lease = kept->lease, .block.block_id = kept->block_id};
+
+    if (++peer->told_count > TOLD_MAX) {
+        link_fail(&agent->links, peer->out, "it says that more is open there than there can be");
+        return;
+    }
+    memcpy(model.block.instance, kept->instance, GS_INSTANCE_SIZE);
+    memcpy(model.exporter, peer->machine, GS_MACHINE_SIZE);
+    if (!leases_find(&agent->leases, agent_nobody, kept->lease) && !leases_add(&agent->leases, &model))
+        link_fail(&agent->links, peer->out, "no memory is left for what is open there");
+}
+
+void opener_told_all(struct agent *agent, struct peer *peer)
+{
+    static const unsigned char met[16] = {1};
+
+    if (peer->told_count > 0) {
+        peer->asked = true;
+        leases_note(&agent->leases, LEASES_ASKED, peer->machine, agent_nobody);
+        AGENT_LOG(agent, GS_LOG_WARNING, "machine %s has %u leases of this one that an agent before did not "
+                  "leave in its file: they stay until this machine is started anew, or gpushim cluster forget "
+                  "says there that they are over", peer_name(peer), peer->told_count);
+    }
+    leases_note(&agent->leases, LEASES_MET, peer->machine, met);
+}
+
 /* First all that we have there, then what waits. */
 void opener_link_up(struct agent *agent, struct peer *peer)
 {
@@ -254,6 +294,17 @@ static void say_ended(struct agent *agent, struct peer *peer, uint64_t lease)
     link_send(&agent->links, peer->out, &ended);
 }
 
+/* Who may write to the directory can put his machine in the place of another's. He would have no lease of
+ * the memory to give, and it would be used again under who opens it. */
+static bool is_of_who_shared_it(const struct agent *agent, const struct open *open,
+                                const struct talk_taken *taken)
+{
+    unsigned char proof[SEAL_PROOF];
+
+    seal_proof(&open->handle, SEAL_EXPORTER, agent->machine, open->peer->machine, open->lease, proof);
+    return gs_bytes_equal(proof, taken->proof, sizeof proof);
+}
+
 static void on_taken(struct agent *agent, struct open *open, const struct talk_taken *taken)
 {
     struct lease model = {.key.lease = open->lease, .block.block_id = open->handle.block_id,
@@ -262,8 +313,15 @@ static void on_taken(struct agent *agent, struct open *open, const struct talk_t
     struct lease *lease;
     union gs_wire_message answer;
 
+    if (!is_of_who_shared_it(agent, open, taken)) {
+        AGENT_LOG(agent, GS_LOG_WARNING, "machine %s gives memory that it did not share: that is refused; see "
+                  "who may write to the directory", peer_name(open->peer));
+        refuse(agent, open, GS_REFUSED_MACHINE, 0);
+        return;
+    }
     memcpy(model.block.instance, open->handle.instance, GS_INSTANCE_SIZE);
     memcpy(model.exporter, open->peer->machine, GS_MACHINE_SIZE);
+    model.broker = broker_process(agent);
     lease = leases_add(&agent->leases, &model);
     if (!lease) {
         say_ended(agent, open->peer, open->lease);

@@ -153,6 +153,7 @@ static void say_hello(struct agent *agent, struct link *link)
     memcpy(hello.hello.machine, agent->machine, GS_MACHINE_SIZE);
     memcpy(hello.hello.boot, agent->boot, GS_BOOT_BYTES);
     prove(agent, link, link->is_out, agent->machine, hello.hello.proof);
+    hello.hello.asks = link->is_out && opener_asks(agent, link->owner);
     link_send(&agent->links, link, &hello);
 }
 
@@ -191,6 +192,14 @@ static void out_up(struct link *link)
     link_fail(&agent->links, link, "its certificate is not the one that the directory has");
 }
 
+static void be_up(struct agent *agent, struct peer *peer)
+{
+    peer->is_telling = false;
+    peer->out->is_ready = true;
+    peer->wait_ns = RETRY_NS;
+    opener_link_up(agent, peer);
+}
+
 static void out_message(struct link *link, const union talk *message)
 {
     struct peer *peer = link->owner;
@@ -201,15 +210,25 @@ static void out_message(struct link *link, const union talk *message)
         opener_message(agent, peer, message);
         return;
     }
+    if (peer->is_telling && message->head.type == TALK_KEPT) {
+        opener_told(agent, peer, &message->kept);
+        return;
+    }
+    if (peer->is_telling && message->head.type == TALK_LISTED) {
+        opener_told_all(agent, peer);
+        be_up(agent, peer);
+        return;
+    }
     why = message->head.type == TALK_HELLO ? doubt(agent, link, peer, &message->hello)
                                            : "it did not say who it is";
     if (why) {
         link_fail(&agent->links, link, why);
         return;
     }
-    link->is_ready = true;
-    peer->wait_ns = RETRY_NS;
-    opener_link_up(agent, peer);
+    peer->told_count = 0;
+    peer->is_telling = opener_asks(agent, peer);
+    if (!peer->is_telling) /* else it has LINK_BEGIN_S for that too */
+        be_up(agent, peer);
 }
 
 static void out_down(struct link *link, const char *why)
@@ -219,6 +238,7 @@ static void out_down(struct link *link, const char *why)
 
     if (peer->out == link)
         peer->out = NULL;
+    peer->is_telling = false;
     AGENT_LOG(agent, peer->wait_ns == RETRY_NS ? GS_LOG_WARNING : GS_LOG_DEBUG,
               "machine %s (%s): %s; what is open there stays", peer_name(peer), link->peer, why);
     peer->retry_ns = gs_now_ns() + peer->wait_ns;

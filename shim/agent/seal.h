@@ -36,10 +36,13 @@ void seal(const struct gs_ipc_handle *handle, const struct sealed *sealed,
 bool unseal(const struct gs_ipc_handle *handle, const unsigned char *bytes, size_t size,
             struct sealed *ret_sealed);
 
-/* That a machine has the handle, for this lease of its own and for the machine that shared it alone. */
-void seal_proof(const struct gs_ipc_handle *handle, const unsigned char opener[GS_MACHINE_SIZE],
-                const unsigned char exporter[GS_MACHINE_SIZE], uint64_t lease,
-                unsigned char ret_proof[SEAL_PROOF]);
+/* That one of two machines has the handle, for this lease of the opener's, to be shown to the other one
+ * alone: that who asks for memory was given it, and that who gives it was not only put into the directory
+ * in the place of who shared it. */
+enum seal_prover { SEAL_OPENER, SEAL_EXPORTER };
+void seal_proof(const struct gs_ipc_handle *handle, enum seal_prover by,
+                const unsigned char opener[GS_MACHINE_SIZE], const unsigned char exporter[GS_MACHINE_SIZE],
+                uint64_t lease, unsigned char ret_proof[SEAL_PROOF]);
 
 /* A hash under a key of any length: of what several machines have in common. */
 void seal_hash(const void *key, size_t key_size, const char *purpose, const void *bytes, size_t size,

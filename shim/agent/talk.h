@@ -6,6 +6,8 @@
  *   opener's agent                    exporter's agent
  *   HELLO             ----->
  *                     <-----          HELLO              it is who the directory says
+ *                     <-----          KEPT ..., LISTED   if it asks: all leases that are known there of its
+ *                                                        machine. Its own file of them may be lost
  *   KEPT ..., LISTED  ----->                             all leases that its machine has there, always
  *                                                        first: others of it there end
  *   TAKE              ----->
@@ -22,7 +24,7 @@
 
 #include "shim/agent/seal.h"
 
-#define TALK_VERSION 1
+#define TALK_VERSION 2
 #define TALK_NAME    64 /* of a user or a group, with a zero behind it */
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "as other machines'");
@@ -48,6 +50,8 @@ struct talk_hello {
     struct talk_head head;
     unsigned char machine[GS_MACHINE_SIZE], boot[GS_BOOT_BYTES];
     unsigned char proof[32]; /* of the cluster's secret, on this link; zeros: there is none */
+    uint32_t asks;           /* 1, by an opener's agent: it is to be told what its machine has there */
+    uint32_t zero;
 };
 
 struct talk_kept {
@@ -67,6 +71,7 @@ struct talk_take {
 struct talk_taken {
     struct talk_head head;
     uint64_t lease;
+    unsigned char proof[SEAL_PROOF];
     uint32_t read_only, zero;
 };
 

@@ -33,9 +33,12 @@ class Scene:
     def still(self, when):
         others = [self.a.do(f'alloc({FREED}, 0x77)') for _ in range(2)]
         check(self.b.do(f'read({self.there})') == '66666666', f'{self.name}: it reads on {when}')
-        check(self.one.limbo() == FREED, f'{self.name}: it is held {when}: {self.one.limbo()}')
+        self.still_held(when)
         for other in others:
             self.a.do(f'free({other})')
+
+    def still_held(self, when):
+        check(self.one.limbo() == FREED, f'{self.name}: it is held {when}: {self.one.limbo()}')
 
     def is_back(self, when):
         await_that(lambda: self.one.limbo() == 0, f'{self.name}: it comes back {when}; '
@@ -115,6 +118,49 @@ def broker_and_agent_of_opener(cluster):
     scene.a.end()
 
 
+def broker_then_agent_of_opener(cluster):
+    scene = Scene(cluster, 'the opener\'s agent is killed after its broker')
+    joined, here = scene.two.said().count('joined the broker'), scene.one.said().count('is here')
+    scene.two.kill('broker')
+    scene.two.start_broker()
+    scene.two.await_word('joined the broker', joined + 1)
+    for i in range(2):  # the broker is the same by now, and never had it
+        scene.two.kill('agent')
+        scene.two.start_agent()
+        scene.one.await_word('is here', here + 1 + i)
+        scene.still('with another broker, and then another agent')
+    scene.share_again('with others in their places')
+    scene.b.end()
+    scene.is_back('when the process has ended')
+    scene.a.end()
+
+
+def all_of_opener(cluster):
+    """What says who holds it is lost as well: nobody knows, so it stays."""
+    scene = Scene(cluster, 'the opener\'s broker, agent and file of leases are lost')
+    joined = scene.two.said().count('joined the broker')
+    scene.two.kill('agent')
+    scene.two.kill('broker')
+    scene.two.remove('agent.leases')
+    scene.two.start_broker().start_agent()
+    scene.two.await_word('joined the broker', joined + 1)
+    scene.still('with others in their places, which do not know of it')
+    scene.share_again('with others in their places')
+    scene.two.await_word('did not leave in its file')
+    scene.still('when they have heard of it')
+    here = scene.one.said().count('is here')
+    scene.two.kill('agent')
+    scene.two.start_agent()
+    scene.one.await_word('is here', here + 1)
+    scene.still('when it is in the file of another again')
+    scene.b.end()
+    scene.still_held('as nobody knows that it was this process')
+    told = scene.one.gpushim('cluster', 'forget', 'm2')
+    check(told[0] == 0, f'{scene.name}: that is taken: {told}')
+    scene.is_back('when an operator says so')
+    scene.a.end()
+
+
 def broker_of_exporter(cluster):
     scene = Scene(cluster, 'the exporter\'s broker is killed')
     joined = scene.one.said().count('joined the broker')
@@ -137,9 +183,7 @@ def new_boot(cluster):
     scene.two.kill('broker')
     scene.b.end()
     check(scene.one.limbo() == FREED, f'{scene.name}: until it is back nobody knows')
-    for name in os.listdir(scene.two.share):
-        if name.startswith('agent.leases'):
-            os.unlink(os.path.join(scene.two.share, name))
+    scene.two.remove('agent.leases')
     scene.two.boot = f'{int(scene.two.boot, 16) + 0x100:032x}'
     scene.two.start_agent()  # without a broker it cannot say what it has, which would end it too
     scene.is_back('when the directory has its new boot')
@@ -223,7 +267,8 @@ def main():
     try:
         cluster.start()
         chosen = [word[5:] for word in sys.argv[6:] if word.startswith('only:')]
-        for test in (agent_of_opener, agent_keeps, broker_of_opener, broker_and_agent_of_opener, broker_of_exporter,
+        for test in (agent_of_opener, agent_keeps, broker_of_opener, broker_and_agent_of_opener,
+                     broker_then_agent_of_opener, all_of_opener, broker_of_exporter,
                      forgotten, member_of_directory, all_of_directory):
             if not chosen or test.__name__ in chosen:
                 test(cluster)

@@ -225,6 +225,10 @@ class Machine:
         _, out, _ = self.gpushim('who', '--json')
         return sum(row.get('freed_bytes', 0) for row in json.loads(out or '[]'))
 
+    def remove(self, name):
+        """A file of the folder of the sockets."""
+        check(self.start(['rm', os.path.join(self.share, name)]).wait() == 0, f'{name} is removed')
+
     def kill(self, what, how=signal.SIGKILL):
         process = getattr(self, what)
         if process:

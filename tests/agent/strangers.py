@@ -84,7 +84,7 @@ def test(cluster, machines, a, b):
     port = int(re.search(r'port (\d+)', one.said())[1])
     known = bytes.fromhex(re.search(r'\(([0-9a-f]{32})\)', two.said())[1])
     context = context_of(cluster)
-    boot, proof = bytes.fromhex(two.boot), bytes(32)
+    boot, proof = bytes.fromhex(two.boot), bytes(40)
     heard = call(context, port, message(HELLO, known + boot + proof), message(LISTED))
     check(not heard, f'who says that he is another machine hears nothing: {heard!r}')
     one.await_word('its certificate is not the one that the directory has')
