@@ -56,7 +56,8 @@ struct directory_ops {
     void (*close)(struct directory *directory);
     /* The lease lives on; or, with *ret_anew, there is a new one, and nothing is written yet. */
     bool (*keep)(struct directory *directory, bool *ret_anew);
-    /* All of them or none, under the lease; each key once. */
+    /* All of them, under the lease; each key once. False: none, or some of those that take a key away: all
+     * are to be written again. */
     bool (*write)(struct directory *directory, const struct directory_change *changes,
                   unsigned count);
     /* *ret_size: DIRECTORY_VALUE at most. */

@@ -30,6 +30,7 @@ struct directory {
     char prefix[PREFIX], user[SECRET], password[SECRET], token[SECRET + 32];
     unsigned lease_s;
     int64_t lease, revision;
+    bool is_full; /* so it said of the last request that failed */
     char *body; /* of the answer */
     size_t size;
     char curl_error[CURL_ERROR_SIZE];
@@ -145,6 +146,14 @@ static void complain(struct directory *directory, long status, const json_t *ans
 
     if (!said[0])
         said = directory->curl_error[0] ? directory->curl_error : "it gives no reason";
+    directory->is_full = strstr(said, "space exceeded") != NULL;
+    if (directory->is_full) {
+        snprintf(directory->head.reason, sizeof directory->head.reason,
+                 "etcd at %s has no room (%s); compact and defragment it, or raise its "
+                 "--quota-backend-bytes, and then say etcdctl alarm disarm",
+                 directory->endpoints[directory->endpoint], said);
+        return;
+    }
     snprintf(directory->head.reason, sizeof directory->head.reason,
              status == 401 || status == 403 || strstr(said, "permission") ||
                      strstr(said, "auth") || strstr(said, "user name")
@@ -330,14 +339,18 @@ static bool keep(struct directory *directory, bool *ret_anew)
     return directory->lease != 0;
 }
 
-static bool write_changes(struct directory *directory, const struct directory_change *changes,
-                          unsigned count)
+/* The request that makes the changes; or those alone that take keys away. */
+static json_t *changes_of(const struct directory *directory, const struct directory_change *changes,
+                          unsigned count, bool ends_alone)
 {
-    json_t *all = json_array(), *answer;
+    json_t *all = json_array();
 
     for (unsigned i = 0; i < count; i++) {
-        json_t *key = key_of(directory, changes[i].key, 0);
+        json_t *key;
 
+        if (ends_alone && changes[i].value)
+            continue;
+        key = key_of(directory, changes[i].key, 0);
         if (changes[i].value)
             json_array_append_new(all, json_pack("{s:{s:o, s:o, s:I}}", "requestPut", "key", key, "value",
                                                  bytes(changes[i].value, changes[i].size), "lease",
@@ -345,9 +358,23 @@ static bool write_changes(struct directory *directory, const struct directory_ch
         else
             json_array_append_new(all, json_pack("{s:{s:o}}", "requestDeleteRange", "key", key));
     }
-    answer = ask(directory, "kv/txn", json_pack("{s:o}", "success", all));
+    return json_pack("{s:o}", "success", all);
+}
+
+/* Where there is no room for what is new, what is old goes all the same: it is what makes room. */
+static bool write_changes(struct directory *directory, const struct directory_change *changes,
+                          unsigned count)
+{
+    json_t *answer;
+
+    directory->is_full = false;
+    answer = ask(directory, "kv/txn", changes_of(directory, changes, count, false));
     json_decref(answer);
-    return answer != NULL;
+    if (answer)
+        return true;
+    if (directory->is_full)
+        json_decref(ask(directory, "kv/txn", changes_of(directory, changes, count, true)));
+    return false;
 }
 
 static enum directory_found get(struct directory *directory, const char *key, void *ret_value,

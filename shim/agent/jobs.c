@@ -44,6 +44,7 @@ struct jobs {
     uint64_t good_until_ns, numbers;
     char members[MEMBERS]; /* lines of the file of its health */
     bool ending, tried, was_good, said;
+    bool takes_nothing; /* the worker's own: the last write failed, though the lease is kept */
 };
 
 /* ---- What comes of it ----------------------------------------------------------------------- */
@@ -96,22 +97,26 @@ void jobs_free(struct jobs_event *event)
     free(event);
 }
 
-/* Told when it changes, and the first time. */
-static void tell_state(struct jobs *jobs, bool good)
+static void tell(struct jobs *jobs, enum jobs_kind kind, bool good)
 {
-    struct jobs_event *event;
+    struct jobs_event *event = new_event(kind);
 
-    if (jobs->said && jobs->was_good == good)
-        return;
-    jobs->said = true;
-    jobs->was_good = good;
-    event = new_event(JOBS_STATE);
     if (event) {
         event->good = good;
         snprintf((char *)event->one.value, sizeof event->one.value, "%s",
                  directory_head(jobs->worker)->reason);
     }
     post(jobs, event);
+}
+
+/* Told when it changes, and the first time. */
+static void tell_state(struct jobs *jobs, bool good)
+{
+    if (jobs->said && jobs->was_good == good)
+        return;
+    jobs->said = true;
+    jobs->was_good = good;
+    tell(jobs, JOBS_STATE, good);
 }
 
 /* ---- For people ----------------------------------------------------------------------------- */
@@ -155,7 +160,7 @@ static void look_at_members(struct jobs *jobs)
 static void write_health(struct jobs *jobs)
 {
     char text[MEMBERS + DIRECTORY_REASON + 128];
-    const bool good = jobs_is_good(jobs);
+    const bool good = jobs_is_good(jobs) && !jobs->takes_nothing;
     int fd = openat(jobs->folder, HEALTH_NAME ".new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     int size;
 
@@ -254,6 +259,19 @@ static bool write_some(struct jobs *jobs)
     return good;
 }
 
+/* That the directory answers and takes nothing (etcd without room) is told when it changes. */
+static bool write_and_tell(struct jobs *jobs)
+{
+    const bool good = write_some(jobs);
+
+    if (good == jobs->takes_nothing) {
+        jobs->takes_nothing = !good;
+        tell(jobs, JOBS_WRITTEN, good);
+        write_health(jobs);
+    }
+    return good;
+}
+
 /* Waits until there is something to do, or until then. False: it is to end. */
 static bool wait_until_locked(struct jobs *jobs, uint64_t until_ns, bool writes)
 {
@@ -299,7 +317,7 @@ static void *work(void *arg)
             return NULL;
         if (key[0])
             answer(jobs, key);
-        else if (writes && (!jobs_is_good(jobs) || !write_some(jobs)))
+        else if (writes && (!jobs_is_good(jobs) || !write_and_tell(jobs)))
             write_due = gs_now_ns() + RETRY_NS;
     }
 }

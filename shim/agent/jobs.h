@@ -28,6 +28,7 @@ enum jobs_kind {
     JOBS_ANEW,     /* there is a new lease: all is to be written again */
     JOBS_MACHINES, /* all that is under JOBS_AGENTS now: entries */
     JOBS_STATE,    /* the directory answers again, or does no more: good, and reason in `value` */
+    JOBS_WRITTEN,  /* it answers, and takes again what is written, or does not: likewise */
 };
 
 struct jobs_event {
@@ -36,7 +37,7 @@ struct jobs_event {
     enum directory_found found;
     bool good;
     struct jobs_entry *entries; /* freed with the event */
-    struct jobs_entry one;      /* of JOBS_GOT and JOBS_STATE */
+    struct jobs_entry one;      /* of JOBS_GOT, JOBS_STATE and JOBS_WRITTEN */
 };
 
 /* `folder`: of the sockets, where it writes how the directory is, for people (shim/command/health.h).

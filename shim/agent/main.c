@@ -79,6 +79,14 @@ static void on_event(struct agent *agent, const struct jobs_event *event)
         for (const struct jobs_entry *entry = event->entries; entry; entry = entry->next)
             peers_learn(agent, entry->key, entry->value, entry->size);
         break;
+    case JOBS_WRITTEN:
+        if (event->good)
+            AGENT_LOG(agent, GS_LOG_INFO, "the directory takes again what is shared here");
+        else
+            AGENT_LOG(agent, GS_LOG_ERROR,
+                      "what is shared here from now on is not found by other machines until the directory takes "
+                      "it; what it has, and what is open, stays. %s", (const char *)event->one.value);
+        break;
     case JOBS_STATE:
         if (event->good)
             AGENT_LOG(agent, GS_LOG_INFO, "the directory answers");

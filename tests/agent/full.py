@@ -1,0 +1,82 @@
+"""An etcd without room for more: what it has is opened, what is open stays, and people are told. What is shared meanwhile
+is found when there is room again.
+
+usage: full.py GPUSHIM SHIM LIBCUDA AGENT BROKER
+"""
+import base64
+import json
+import os
+import sys
+import time
+import urllib.request
+
+sys.path.insert(0, os.path.dirname(__file__))
+from machines import MIB, await_that, check, with_machines
+
+
+def ask(cluster, path, **body):
+    request = urllib.request.Request(f"{cluster.directory.split(',')[0]}/v3/{path}", json.dumps(body).encode())
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+def alarm(cluster, action):
+    """As etcd sets it itself when its file is as large as it may be."""
+    for member in ask(cluster, 'cluster/member/list')['members']:
+        ask(cluster, 'maintenance/alarm', action=action, memberID=member['ID'], alarm='NOSPACE')
+
+
+def of_directory(machine):
+    _, out, _ = machine.gpushim('doctor', '--cluster', '--json')
+    return [(row['state'], row['found']) for row in json.loads(out) if row['subject'] == 'directory']
+
+
+def exports_there(cluster):
+    start, end = (base64.b64encode(key).decode() for key in (b'gpushim/exports/', b'gpushim/exports0'))
+    return int(ask(cluster, 'kv/range', key=start, range_end=end, count_only=True).get('count', 0))
+
+
+def opens(b, handle, what):
+    got = []
+    await_that(lambda: got.append(b.do(f'open_({handle!r})')) or isinstance(got[-1], int), what)
+    return got[-1]
+
+
+def test(cluster, machines, a, b):
+    one, two = machines
+    first, held = (a.do(f'share(alloc({MIB}, {byte}))') for byte in (0x31, 0x32))
+    going = a.do(f'alloc({MIB}, 0x34)')
+    check(len(a.do(f'share({going})')) == 128, 'a third is shared')
+    await_that(lambda: exports_there(cluster) == 3, 'all are in the directory')
+    there = opens(b, held, 'it opens')
+    b.do(f"close({opens(b, first, 'so does another')})")
+    alarm(cluster, 'ACTIVATE')
+    pointer = a.do(f'alloc({MIB}, 0x33)')
+    new = a.do(f'share({pointer})')
+    one.await_word('has no room')
+    check(of_directory(one)[0][0] == 'FAIL' and 'alarm disarm' in of_directory(one)[0][1],
+          f'the doctor says what is to be done: {of_directory(one)}')
+    a.do(f'free({going})')
+    await_that(lambda: a.do(f'free(alloc({MIB}, 0))') == 0 and exports_there(cluster) == 2,
+               'what is freed goes, though what is new cannot come')
+    time.sleep(2 * cluster.lease_s)  # leases of the directory are kept all the same
+    again = opens(b, first, 'what it has is opened')
+    check(b.do(f'read({again})') == '31313131' and b.do(f'read({there})') == '32323232', 'and read')
+    check(isinstance(b.do(f'open_({new!r})'), str), 'what it does not have is refused')
+    for pointer_ in (again, there):
+        check(b.do(f'close({pointer_})') == 0, 'it closes')
+    alarm(cluster, 'DEACTIVATE')
+    one.await_word('takes again')
+    await_that(lambda: of_directory(one)[0][0] == 'ok', f'the doctor says that it is well: {of_directory(one)}')
+    last = opens(b, new, 'what was shared meanwhile opens')
+    check(b.do(f'read({last})') == '33333333', 'and is it')
+    two.kill('agent')
+    alarm(cluster, 'ACTIVATE')
+    two.start_agent()  # which gets no lease
+    two.await_word('has no room')
+    alarm(cluster, 'DEACTIVATE')
+    two.await_word('the directory answers', 2)
+    b.do(f'close({last})')
+
+
+with_machines(test, 2, ['etcd'])
