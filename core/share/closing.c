@@ -244,17 +244,27 @@ static bool is_held(struct gs_share *share, struct gs_opened *opened)
     return opened->held;
 }
 
+/* Whether something is to go back, or to be said to an exporter who could not be reached. */
+static bool is_some_left_locked(const struct gs_share *share)
+{
+    const struct gs_remote *remote = share->opener.remotes;
+
+    while (remote && !remote->astray && !remote->unsent)
+        remote = remote->hh.next;
+    return share->opener.closing || remote;
+}
+
 void gs_share_look_again(struct gs_share *share)
 {
     int saved = errno;
-    bool closing;
+    bool left;
 
     gs_lock_take(&share->opener.lock);
-    closing = share->opener.closing != NULL;
-    if (closing)
+    left = is_some_left_locked(share);
+    if (left)
         gs_thread_wake(share);
     gs_lock_release(&share->opener.lock);
-    if (closing && !gs_opener_has_thread(share))
+    if (left && !gs_opener_has_thread(share))
         gs_closing_work(share);
     errno = saved;
 }

@@ -133,7 +133,7 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
     else
         gs_fd_drop(fd); /* the driver's: it has taken it */
     if (status != GS_OK)
-        gs_remote_return(remote, ipc_handle->block_id);
+        gs_remote_return(share, remote, ipc_handle->block_id);
     return status;
 }
 
@@ -215,7 +215,7 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_remote *remot
         gs_lock_release(&share->opener.lock);
         if (granted.fresh)
             gs_import_unmap(share, granted.import);
-        gs_remote_return(remote, ipc_handle->block_id);
+        gs_remote_return(share, remote, ipc_handle->block_id);
         gs_lock_take(&share->opener.lock);
         if (granted.fresh)
             gs_import_recycle_locked(share, granted.import);

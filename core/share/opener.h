@@ -51,7 +51,7 @@ struct gs_remote {
     uint64_t flushed_ns; /* the last answer */
     unsigned opened_count;
     struct gs_import *imports;
-    struct gs_opened *unsent;   /* blocks whose CLOSE did not fit into the socket yet */
+    struct gs_opened *unsent;   /* blocks, and references that nobody saw, whose CLOSE did not go yet */
     struct gs_import *unmapped; /* chunks whose UNMAPPED did not */
     UT_hash_handle hh;
 };
@@ -173,7 +173,7 @@ bool gs_remote_hung_up(const struct gs_remote *remote);
 struct gs_remote *gs_remote_find_locked(struct gs_share *share, const unsigned char *instance);
 struct gs_remote *gs_remote_new_locked(struct gs_share *share, const unsigned char *instance);
 /* Gives a reference back that nobody has seen. */
-void gs_remote_return(struct gs_remote *remote, uint64_t block_id);
+void gs_remote_return(struct gs_share *share, struct gs_remote *remote, uint64_t block_id);
 /* Takes a message that is no answer to the last request; `fd` came with it and is closed. */
 void gs_remote_take_other(struct gs_share *share, struct gs_remote *remote,
                           const union gs_wire_message *message, int fd);

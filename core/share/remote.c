@@ -46,15 +46,19 @@ struct gs_remote *gs_remote_new_locked(struct gs_share *share, const unsigned ch
 }
 
 /* A connection is kept for the next open; but not to a broker, which has one for each process that
- * has ended, and of those there may be any number. */
+ * has ended, and of those there may be any number. It ends when he has heard over it what was taken up and
+ * given back: else he may refuse it unread (astray_tick_locked comes again). */
 void gs_remote_reap_locked(struct gs_share *share, struct gs_remote *remote)
 {
     if (remote->busy || remote->opened_count > 0 || remote->imports || remote->unsent ||
         remote->unmapped || remote->astray)
         return;
-    if (remote->conn.by_broker)
+    if (remote->conn.by_broker && (remote->conn.refused || gs_remote_hung_up(remote)))
+        gs_remote_lost(share, remote);
+    else if (remote->conn.by_broker &&
+             (!remote->conn.resumed || gs_conn_is_read(remote->conn.fd)))
         gs_remote_disconnect(share, remote);
-    if (remote->conn.fd >= 0)
+    if (remote->conn.fd >= 0 || remote->astray)
         return;
     HASH_DEL(share->opener.remotes, remote);
     free(remote);
@@ -105,28 +109,45 @@ bool gs_opener_has_thread(struct gs_share *share)
 
 /* ---- Between requests ----------------------------------------------------------------------- */
 
-void gs_remote_return(struct gs_remote *remote, uint64_t block_id)
+/* Where the exporter reads nothing it goes later, as any CLOSE. */
+static void return_locked(struct gs_share *share, struct gs_remote *remote, uint64_t block_id)
 {
-    union gs_wire_message message;
+    struct gs_opened *opened;
 
-    gs_wire_start(&message, GS_WIRE_CLOSE, 0);
-    message.close.block_id = block_id;
     gs_remote_look(remote);
     if (remote->conn.fd < 0)
         return;
-    gs_wire_send(remote->conn.fd, &message, -1);
-    remote->conn.crossing++;
+    opened = calloc(1, sizeof *opened);
+    if (!opened) { /* only what is held is taken up over the next connection */
+        gs_conn_shut(remote->conn.fd);
+        return;
+    }
+    memcpy(opened->key.instance, remote->instance, sizeof opened->key.instance);
+    opened->key.block_id = block_id;
+    opened->connection = remote->connection;
+    opened->next = remote->unsent;
+    remote->unsent = opened;
+    if (!gs_remote_flush_locked(share, remote))
+        gs_thread_wake(share);
+}
+
+void gs_remote_return(struct gs_share *share, struct gs_remote *remote, uint64_t block_id)
+{
+    gs_lock_take(&share->opener.lock);
+    return_locked(share, remote, block_id);
+    gs_lock_release(&share->opener.lock);
 }
 
 /* An answer to a request that was given up. One that nobody asked for makes the remote deaf. */
-static void take_late(struct gs_remote *remote, const union gs_wire_message *message)
+static void take_late_locked(struct gs_share *share, struct gs_remote *remote,
+                             const union gs_wire_message *message)
 {
     if (remote->conn.abandoned > 0)
         remote->conn.abandoned--;
     else
         remote->conn.deaf = true;
     if (message->head.type == GS_WIRE_GRANT || message->head.type == GS_WIRE_GRANT_AFAR)
-        gs_remote_return(remote, message->grant.block_id);
+        return_locked(share, remote, message->grant.block_id);
 }
 
 /* A RECALL or UNMAP of what is not here, or a second one, is fine where its answer may have crossed
@@ -143,7 +164,7 @@ void gs_remote_take_other_locked(struct gs_share *share, struct gs_remote *remot
     else if (message->head.type == GS_WIRE_BYE)
         remote->conn.deaf = true; /* there is nothing else to say but the hang-up */
     else if (message->head.type != GS_WIRE_RECALL && message->head.type != GS_WIRE_UNMAP)
-        take_late(remote, message);
+        take_late_locked(share, remote, message);
     else if (message->head.type == GS_WIRE_RECALL && remote->fetching &&
              message->recall.block_id == remote->fetching)
         return;
@@ -270,6 +291,10 @@ static struct gs_remote *next_astray_locked(struct gs_share *share, uint64_t now
         if (remote->busy)
             continue;
         gs_remote_look(remote);
+        if (remote->conn.by_broker && remote->conn.resumed && gs_remote_may_go(remote)) {
+            gs_remote_reap_locked(share, remote); /* which may free it */
+            continue;
+        }
         if (remote->conn.fd >= 0 && remote->conn.pid > 0 && !remote->conn.stack)
             remote->conn.stack = gs_alive_stack(remote->conn.pid); /* not while a program waits */
         if (remote->astray && now - remote->astray_ns >= ASTRAY_NS)

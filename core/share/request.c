@@ -294,7 +294,7 @@ static gs_status use_answer(struct gs_share *share, struct gs_remote *remote,
         return GS_OK;
     }
     if (is_grant)
-        gs_remote_return(remote, message->grant.block_id);
+        gs_remote_return(share, remote, message->grant.block_id);
     gs_log_line(&share->log, GS_LOG_WARNING,
                 "the exporter of shared memory gave an answer that makes no sense; refused");
     return GS_UNREACHABLE;

@@ -12,7 +12,7 @@ static const char *const names[DECIDE_KINDS] = {
     [DECIDE_CLOSE] = "close-descriptor", [DECIDE_FDS] = "few-descriptors",
     [DECIDE_MEMORY] = "no-memory", [DECIDE_DRIVER] = "driver-fails",
     [DECIDE_FLIGHT] = "none-in-flight", [DECIDE_CLEAR] = "clear-folder",
-    [DECIDE_AGENT] = "agent", [DECIDE_CUT] = "cut", [DECIDE_BOOT] = "boot"};
+    [DECIDE_AGENT] = "agent", [DECIDE_CUT] = "cut", [DECIDE_BOOT] = "boot", [DECIDE_WATCH] = "watch"};
 
 /* How often each is drawn; each world has one of them more often. */
 #define MORE 12
@@ -144,8 +144,8 @@ static unsigned running(void)
     return count;
 }
 
-/* An agent where there is none, the link cut or mended, or, in one world of four, a machine started anew; false: none of
- * these. */
+/* An agent where there is none, the link cut or mended, or, each in one world of four, a machine started anew or an agent's
+ * watch of the directory lost; false: none of these. */
 static bool draw_machines(struct decision *ret)
 {
     unsigned rare = sim_below(1000), machine = rare % 2;
@@ -155,6 +155,8 @@ static bool draw_machines(struct decision *ret)
         *ret = (struct decision){.kind = DECIDE_AGENT, .arg = (uint16_t)machine};
     else if (rare == 995 && world.fault_rate && world.seed % 4 == 1)
         *ret = (struct decision){.kind = DECIDE_BOOT, .arg = ret->arg};
+    else if ((rare == 993 || rare == 994) && world.fault_rate && world.seed % 4 == 2)
+        *ret = (struct decision){.kind = DECIDE_WATCH, .arg = ret->arg};
     else if (rare >= 996 && world.fault_rate)
         *ret = (struct decision){.kind = DECIDE_CUT, .arg = (uint16_t)(ret->arg % 3 == 0)};
     else
@@ -282,6 +284,9 @@ void decision_apply(const struct decision *decision)
     case DECIDE_BOOT:
         world.disturbed = true;
         return machine_boots(decision->arg % 2, decision->arg / 2 % 2);
+    case DECIDE_WATCH:
+        world.disturbed = true;
+        return machine_loses_watch(decision->arg % 2);
     case DECIDE_CHILD_ENDS:
         return end_child(decision->arg);
     case DECIDE_CLEAR:

@@ -126,7 +126,7 @@ static int call(struct file *listener)
 
     near->life = listener->life;
     far->life = process_here()->life;
-    near->limit = far->limit = BUFFER;
+    near->limit = far->limit = conn_limit(BUFFER);
     near->peer = far;
     far->peer = near;
     far->holder = listener->holder;

@@ -22,6 +22,7 @@
 #define LOOK_NS     (2 * GS_NS_PER_MS)
 #define AGAIN_NS    (10 * GS_NS_PER_MS) /* a broker is looked for again after this */
 #define ROOM_NS     (100 * GS_NS_PER_MS)
+#define LIST_NS     (400 * GS_NS_PER_MS) /* an agent whose watch is lost lists the directory after this */
 #define OFF_NS      (200 * GS_NS_PER_MS) /* longer than any GPU work goes on */
 #define ORPHANS_NS  (2 * GS_NS_PER_S) /* from when all is closed: nobody has anything of them by then */
 
@@ -50,6 +51,7 @@ static struct machine {
     pid_t broker;
     uint64_t epoch; /* of what it has done last */
     uint64_t off_until_ns; /* no agent before that: what was killed there has the GPU for a while */
+    uint64_t lists_ns; /* its watch of the directory is lost: it hears of another epoch then; 0: it sees that at once */
     unsigned boot;
     bool forgets, is_forgetting; /* the other one, as an operator is to say; FORGET_AFAR is under way */
 } machines[2];
@@ -114,6 +116,11 @@ void machine_boots(unsigned number, bool forgotten)
     machine->off_until_ns = world.now_ns + OFF_NS;
     machines[1 - number].forgets = forgotten;
     epoch++;
+}
+
+void machine_loses_watch(unsigned number)
+{
+    machines[number].lists_ns = world.now_ns + LIST_NS;
 }
 
 static struct machine *own(void)
@@ -497,7 +504,7 @@ void *agent_run(void *arg)
             gs_rest_ns(AGAIN_NS);
         if (machine->fd < 0 && !dial())
             continue;
-        if (machine->is_up && machine->epoch != epoch)
+        if (machine->is_up && machine->epoch != epoch && (world.calm || machine->lists_ns <= world.now_ns))
             begin_epoch();
         if (machine->is_up)
             drop_orphans();

@@ -119,6 +119,7 @@ void file_unref(struct file *file);
 void message_free(struct message *message);
 /* Whoever waits for something to happen to it looks again. */
 void file_changed(struct file *file);
+size_t conn_limit(size_t limit); /* bytes that a socket takes in this world, where it is asked for so many */
 /* Takes the file; -1 with errno: there is no number left, and the file has gone. */
 int fd_new(struct process *process, struct file *file);
 /* NULL: it is none, or of another kind. */
@@ -268,6 +269,8 @@ bool machine_has_agent(unsigned machine);
 /* All of it ends at once, and it comes back as another boot. `forgotten`: an operator says of it, while nothing runs
  * there, that it is gone for good. */
 void machine_boots(unsigned machine, bool forgotten);
+/* Its agent hears only from its next list of the directory on what becomes of the other one. */
+void machine_loses_watch(unsigned machine);
 void *agent_run(void *process);
 
 /* ---- folder.c, loop.c, heap.c --------------------------------------------------------------- */
@@ -387,7 +390,7 @@ void handle_enter(struct block *block);
 enum decision_kind { DECIDE_RUN, DECIDE_DO, DECIDE_TIME, DECIDE_START, DECIDE_KILL, DECIDE_STOP,
                      DECIDE_GO_ON, DECIDE_EXEC, DECIDE_FORK, DECIDE_CHILD_ENDS, DECIDE_CLOSE,
                      DECIDE_FDS, DECIDE_MEMORY, DECIDE_DRIVER, DECIDE_FLIGHT, DECIDE_CLEAR,
-                     DECIDE_AGENT, DECIDE_CUT, DECIDE_BOOT, DECIDE_KINDS };
+                     DECIDE_AGENT, DECIDE_CUT, DECIDE_BOOT, DECIDE_WATCH, DECIDE_KINDS };
 
 struct decision {
     uint8_t kind, process, thread, operation;

@@ -426,7 +426,8 @@ static void world_begin(uint64_t seed)
     machines_begin();
     agents_stay = false;
     world.now_ns = GS_NS_PER_S;
-    world.stalled_ns = 0;
+    world.stalled_ns = world.closed_ns = 0;
+    world.given_up = false;
     world.calm = world.settled = world.failed = world.short_of_memory = world.disturbed = false;
     world.handle_count = world.file_count = world.turn = 0;
     world.next_number = world.next_address = world.next_file = 0;
