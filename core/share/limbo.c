@@ -198,6 +198,13 @@ static void say(struct gs_share *share, uint64_t now, uint64_t count, uint64_t b
     struct gs_wire_report most, first;
 
     find_holders(share, now, &most, &first);
+    if (!first.limbo_references) {
+        gs_log_line(&share->log, GS_LOG_WARNING,
+                    "%llu blocks, %llu KiB, are freed and still held by other machines, which gpushim cluster "
+                    "names, or by processes that have just ended",
+                    (unsigned long long)count, (unsigned long long)(bytes + 1023) >> 10);
+        return;
+    }
     gs_log_line(&share->log, GS_LOG_WARNING,
                 "%llu blocks, %llu KiB, are freed and still held by other processes; most by process "
                 "%llu (%s): %llu blocks, %llu KiB; the oldest, block %llu of %llu KiB, was freed "

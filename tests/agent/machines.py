@@ -62,9 +62,10 @@ for line in sys.stdin:
 
 
 class Program:
-    def __init__(self, machine, **settings):
+    def __init__(self, machine, stderr=None, **settings):
         self.process = machine.start([sys.executable, '-c', PROGRAM], stdin=subprocess.PIPE,
-                                     stdout=subprocess.PIPE, text=True, **{**machine.sharing(), **settings})
+                                     stdout=subprocess.PIPE, stderr=stderr, text=True,
+                                     **{**machine.sharing(), **settings})
         self.pid = self.process.pid
         self.took_s = 0
 

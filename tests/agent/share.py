@@ -23,6 +23,12 @@ def check_share(one, two, a, b):
     check(b.do(f'read({there})') == '11111111', 'the other machine reads its bytes')
     b.do(f'fill({there}, 0x22, 4)')
     check(a.do(f'read({pointer})') == '22222222', 'and writes them')
+    # Shared again by who has it open, with a process of each machine.
+    passed = b.do(f'share({there})')
+    for machine in (one, two):
+        c = Program(machine)
+        check(c.do(f'read({opens(c, passed)})') == '22222222', 'what is shared again is opened')
+        c.end()
     # A free under its reader.
     check(a.do(f'free({pointer})') == 0, 'it is freed')
     others = [a.do(f'alloc({4 * MIB}, 0x33)') for _ in range(3)]
@@ -47,6 +53,19 @@ def check_killed(one, two, a):
     c.end()
     await_that(lambda: one.limbo() == 0, 'both are killed: it comes back')
     check(isinstance(there, int), 'it was open')
+
+
+def check_warned(cluster, one, b):
+    """Who holds it its process cannot know: it says who does."""
+    with open(f'{cluster.folder}/said', 'w+', encoding='utf-8') as said:
+        a = Program(one, stderr=said, GPUSHIM_SHARE_LIMBO_WARNING_AGE='100ms')
+        pointer = a.do(f'alloc({4 * MIB}, 0x45)')
+        there = opens(b, a.do(f'share({pointer})'))
+        a.do(f'free({pointer})')
+        await_that(lambda: said.seek(0) == 0 and '1 blocks, 4096 KiB, are freed and still held by other machines' in
+                   said.read(), 'that another machine holds it is said')
+        b.do(f'close({there})')
+        a.end()
 
 
 def check_exporter_killed(one, two):
@@ -112,6 +131,7 @@ def main():
         check_share(two, one, b, a)
         check_killed(one, two, a)
         check_stale(a, b)
+        check_warned(cluster, one, b)
         a.end()
         b.end()
         check_exporter_killed(one, two)
