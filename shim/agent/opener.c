@@ -218,13 +218,15 @@ void opener_told(struct agent *agent, struct peer *peer, const struct talk_kept 
 {
     struct lease model = {.key.lease = kept->lease, .block.block_id = kept->block_id};
 
+    if (leases_find(&agent->leases, agent_nobody, kept->lease))
+        return; /* it is in the file */
     if (++peer->told_count > TOLD_MAX) {
         link_fail(&agent->links, peer->out, "it says that more is open there than there can be");
         return;
     }
     memcpy(model.block.instance, kept->instance, GS_INSTANCE_SIZE);
     memcpy(model.exporter, peer->machine, GS_MACHINE_SIZE);
-    if (!leases_find(&agent->leases, agent_nobody, kept->lease) && !leases_add(&agent->leases, &model))
+    if (!leases_add(&agent->leases, &model))
         link_fail(&agent->links, peer->out, "no memory is left for what is open there");
 }
 
