@@ -49,7 +49,7 @@ struct peer { /* another machine */
     bool knows_boot;       /* `boot` is that of which leases here are */
     bool has_told;         /* since this agent began it said all that it has */
     bool is_telling;       /* on `out`: what it has of ours */
-    unsigned told_count;
+    unsigned told_count;   /* leases that this one did not know of */
     bool is_lost;          /* the broker was told so */
     unsigned char boot_before[GS_BOOT_BYTES];
     struct agent *agent;
