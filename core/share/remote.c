@@ -291,7 +291,8 @@ static struct gs_remote *next_astray_locked(struct gs_share *share, uint64_t now
         if (remote->busy)
             continue;
         gs_remote_look(remote);
-        if (remote->conn.by_broker && remote->conn.resumed && gs_remote_may_go(remote)) {
+        if (!remote->astray && remote->conn.by_broker && remote->conn.resumed &&
+            gs_remote_may_go(remote)) {
             gs_remote_reap_locked(share, remote); /* which may free it */
             continue;
         }
