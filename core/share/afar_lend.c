@@ -207,13 +207,21 @@ static void tell_shared(struct gs_share *share, const struct gs_export *export)
         tell_of(share, GS_WIRE_RECALL_AFAR, export);
 }
 
-/* Its process holds it for somebody whom nobody here knows. */
-static void hold_for_unknown(struct gs_share *share, const struct gs_export *export)
+/* Its process holds it for somebody whom nobody here knows. False: no memory, or too many are. */
+static bool hold_for_unknown(struct gs_share *share, const struct gs_export *export)
 {
     struct gs_lease_key key = {.lease = ++share->store.afar.last_unknown};
 
-    if (export->far->leases == 0 && !share->store.afar.listed)
-        gs_lease_new(share, &key, &export->key);
+    return export->far->leases > 0 || share->store.afar.listed ||
+           gs_lease_new(share, &key, &export->key);
+}
+
+/* What nobody here knows of would be held for as long as its process runs. He comes again, and leaves
+ * all of it anew, ever later where that is of no use (core/share/publish.c). */
+static bool comes_again(struct gs_client *client, const struct gs_wire_share_afar *message)
+{
+    return !message->held ||
+           gs_client_fault(client, "no room is left for what it holds for other machines");
 }
 
 bool gs_lend_share_came(struct gs_share *share, struct gs_client *client,
@@ -230,11 +238,10 @@ bool gs_lend_share_came(struct gs_share *share, struct gs_client *client,
     memcpy(key.instance, read.instance, sizeof key.instance);
     key.id = read.block_id;
     export = gs_export_find(share, &key);
-    if (!export || export->owner != client->id || export->far) /* there was no room */
+    if (export && (export->owner != client->id || export->far))
         return true;
-    export->far = calloc(1, sizeof *export->far);
-    if (!export->far)
-        return true;
+    if (!export || !(export->far = calloc(1, sizeof *export->far)))
+        return comes_again(client, message);
     memcpy(export->far->fabric, message->fabric, GS_FABRIC_SIZE);
     for (lease = share->store.afar.adrift; lease; lease = next) {
         next = lease->next;
@@ -244,8 +251,8 @@ bool gs_lend_share_came(struct gs_share *share, struct gs_client *client,
         attach(share, lease, export);
     }
     export->far->held = message->held != 0;
-    if (message->held)
-        hold_for_unknown(share, export);
+    if (message->held && !hold_for_unknown(share, export))
+        return comes_again(client, message);
     tell_shared(share, export);
     tell_owner(share, export);
     return true;

@@ -197,7 +197,7 @@ bool gs_background_is_this(const struct gs_background *background)
 static bool accuses(const char *format, const char *text)
 {
     static const char *const fine[] = {"it wants another process", "does not read its answers",
-                                       "no descriptor is left", "no host memory is left",
+                                       "no descriptor is left", "no host memory is left", "no room is left",
                                        "in the name of another"};
 
     if (strstr(format, "makes no sense") || strstr(format, "does not fit"))
