@@ -45,9 +45,16 @@ struct gs_remote *gs_remote_new_locked(struct gs_share *share, const unsigned ch
     return NULL;
 }
 
+/* The thread comes by within a second in any case. */
+static void look_later(struct gs_share *share, struct gs_remote *remote, uint64_t ns)
+{
+    remote->noticed = true;
+    share->opener.look_ns = gs_now_ns() + ns;
+}
+
 /* A connection is kept for the next open; but not to a broker, which has one for each process that
  * has ended, and of those there may be any number. It ends when he has heard over it what was taken up and
- * given back: else he may refuse it unread (astray_tick_locked comes again). */
+ * given back: else he may refuse it unread, and it is looked at again. */
 void gs_remote_reap_locked(struct gs_share *share, struct gs_remote *remote)
 {
     if (remote->busy || remote->opened_count > 0 || remote->imports || remote->unsent ||
@@ -58,6 +65,8 @@ void gs_remote_reap_locked(struct gs_share *share, struct gs_remote *remote)
     else if (remote->conn.by_broker &&
              (!remote->conn.resumed || gs_conn_is_read(remote->conn.fd)))
         gs_remote_disconnect(share, remote);
+    else if (remote->conn.by_broker)
+        look_later(share, remote, ROOM_NS);
     if (remote->conn.fd >= 0 || remote->astray)
         return;
     HASH_DEL(share->opener.remotes, remote);
@@ -254,12 +263,12 @@ static void look_locked(struct gs_share *share, struct gs_remote *remote)
         gs_remote_reap_locked(share, remote);
         return;
     }
-    if (drain_locked(share, remote)) {
-        watch(share, remote, GS_WATCH_CHANGE);
+    if (!drain_locked(share, remote)) {
+        look_later(share, remote, ROOM_NS);
         return;
     }
-    remote->noticed = true;
-    share->opener.look_ns = gs_now_ns() + ROOM_NS;
+    watch(share, remote, GS_WATCH_CHANGE);
+    gs_remote_reap_locked(share, remote);
 }
 
 void gs_remote_event(struct gs_share *share, uint64_t id)
@@ -271,12 +280,10 @@ void gs_remote_event(struct gs_share *share, uint64_t id)
     {
         if (remote->id != id)
             continue;
-        if (remote->busy) { /* most likely with the answer that has come */
-            remote->noticed = true;
-            share->opener.look_ns = gs_now_ns() + LOOK_NS;
-        } else {
+        if (remote->busy) /* most likely with the answer that has come */
+            look_later(share, remote, LOOK_NS);
+        else
             look_locked(share, remote);
-        }
         break;
     }
     gs_lock_release(&share->opener.lock);
@@ -291,11 +298,6 @@ static struct gs_remote *next_astray_locked(struct gs_share *share, uint64_t now
         if (remote->busy)
             continue;
         gs_remote_look(remote);
-        if (!remote->astray && remote->conn.by_broker && remote->conn.resumed &&
-            gs_remote_may_go(remote)) {
-            gs_remote_reap_locked(share, remote); /* which may free it */
-            continue;
-        }
         if (remote->conn.fd >= 0 && remote->conn.pid > 0 && !remote->conn.stack)
             remote->conn.stack = gs_alive_stack(remote->conn.pid); /* not while a program waits */
         if (remote->astray && now - remote->astray_ns >= ASTRAY_NS)

@@ -167,6 +167,9 @@ void peers_learn(struct agent *agent, const char *key, const void *value, size_t
 void peers_got(struct agent *agent, const struct jobs_event *event);
 void peers_accept(struct agent *agent);
 const char *peer_name(const struct peer *peer);
+/* KEPT for each lease for which it is so, and LISTED. */
+void peers_say_list(struct agent *agent, struct link *link, const struct peer *peer,
+                    bool (*is_told)(const struct lease *lease, const struct peer *peer));
 
 /* opener.c */
 void opener_ask(struct agent *agent, const struct gs_wire_open_afar *ask);

@@ -367,25 +367,6 @@ static void on_kept(struct agent *agent, struct peer *peer, const struct talk_ke
         lease->named = true;
 }
 
-/* All that is known here that it has. */
-static void tell_it(struct agent *agent, struct peer *peer)
-{
-    struct lease *lease, *next;
-    union talk kept;
-
-    HASH_ITER(hh, agent->leases.all, lease, next) {
-        if (!is_of(lease, peer))
-            continue;
-        talk_start(&kept, TALK_KEPT);
-        memcpy(kept.kept.instance, lease->block.instance, GS_INSTANCE_SIZE);
-        kept.kept.block_id = lease->block.block_id;
-        kept.kept.lease = lease->key.lease;
-        link_send(&agent->links, peer->in, &kept);
-    }
-    talk_start(&kept, TALK_LISTED);
-    link_send(&agent->links, peer->in, &kept);
-}
-
 /* The list begins with the link. */
 static void begin_list(struct agent *agent, struct peer *peer)
 {
@@ -403,7 +384,7 @@ void exporter_message(struct agent *agent, struct peer *peer, const union talk *
     case TALK_HELLO:
         begin_list(agent, peer);
         if (message->hello.asks)
-            tell_it(agent, peer);
+            peers_say_list(agent, peer->in, peer, is_of);
         break;
     case TALK_KEPT:
         on_kept(agent, peer, &message->kept);

@@ -244,27 +244,21 @@ void opener_told_all(struct agent *agent, struct peer *peer)
     leases_note(&agent->leases, LEASES_MET, peer->machine, met);
 }
 
+/* Ours, and of memory of that machine, or of nobody knows which. */
+static bool may_be_there(const struct lease *lease, const struct peer *peer)
+{
+    return memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) == 0 &&
+           (memcmp(lease->exporter, peer->machine, GS_MACHINE_SIZE) == 0 ||
+            memcmp(lease->exporter, agent_nobody, GS_MACHINE_SIZE) == 0);
+}
+
 /* First all that we have there, then what waits. */
 void opener_link_up(struct agent *agent, struct peer *peer)
 {
-    struct lease *lease, *next;
-    struct open *open, *next_open;
-    union talk message;
+    struct open *open, *next;
 
-    HASH_ITER(hh, agent->leases.all, lease, next) {
-        if (memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) != 0 ||
-            (memcmp(lease->exporter, peer->machine, GS_MACHINE_SIZE) != 0 &&
-             memcmp(lease->exporter, agent_nobody, GS_MACHINE_SIZE) != 0))
-            continue;
-        talk_start(&message, TALK_KEPT);
-        memcpy(message.kept.instance, lease->block.instance, GS_INSTANCE_SIZE);
-        message.kept.block_id = lease->block.block_id;
-        message.kept.lease = lease->key.lease;
-        link_send(&agent->links, peer->out, &message);
-    }
-    talk_start(&message, TALK_LISTED);
-    link_send(&agent->links, peer->out, &message);
-    HASH_ITER(hh, agent->opens, open, next_open) {
+    peers_say_list(agent, peer->out, peer, may_be_there);
+    HASH_ITER(hh, agent->opens, open, next) {
         if (open->state == OPEN_CONNECTS && open->peer == peer && peer->out && !peer->out->is_dead)
             take(agent, open);
     }

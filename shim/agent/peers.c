@@ -175,6 +175,25 @@ static const char *doubt(struct agent *agent, struct link *link, const struct pe
     return NULL;
 }
 
+void peers_say_list(struct agent *agent, struct link *link, const struct peer *peer,
+                    bool (*is_told)(const struct lease *lease, const struct peer *peer))
+{
+    struct lease *lease, *next;
+    union talk message;
+
+    HASH_ITER(hh, agent->leases.all, lease, next) {
+        if (!is_told(lease, peer))
+            continue;
+        talk_start(&message, TALK_KEPT);
+        memcpy(message.kept.instance, lease->block.instance, GS_INSTANCE_SIZE);
+        message.kept.block_id = lease->block.block_id;
+        message.kept.lease = lease->key.lease;
+        link_send(&agent->links, link, &message);
+    }
+    talk_start(&message, TALK_LISTED);
+    link_send(&agent->links, link, &message);
+}
+
 /* ---- Links to others ------------------------------------------------------------------------ */
 
 static void out_up(struct link *link)

@@ -3,21 +3,14 @@ is found when there is room again.
 
 usage: full.py GPUSHIM SHIM LIBCUDA AGENT BROKER
 """
-import base64
 import json
 import os
 import sys
 import time
-import urllib.request
 
 sys.path.insert(0, os.path.dirname(__file__))
+from etcd import ask, exports_there
 from machines import MIB, await_that, check, with_machines
-
-
-def ask(cluster, path, **body):
-    request = urllib.request.Request(f"{cluster.directory.split(',')[0]}/v3/{path}", json.dumps(body).encode())
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.load(answer)
 
 
 def alarm(cluster, action):
@@ -31,11 +24,6 @@ def of_directory(machine):
     return [(row['state'], row['found']) for row in json.loads(out) if row['subject'] == 'directory']
 
 
-def exports_there(cluster):
-    start, end = (base64.b64encode(key).decode() for key in (b'gpushim/exports/', b'gpushim/exports0'))
-    return int(ask(cluster, 'kv/range', key=start, range_end=end, count_only=True).get('count', 0))
-
-
 def opens(b, handle, what):
     got = []
     await_that(lambda: got.append(b.do(f'open_({handle!r})')) or isinstance(got[-1], int), what)
@@ -47,7 +35,7 @@ def test(cluster, machines, a, b):
     first, held = (a.do(f'share(alloc({MIB}, {byte}))') for byte in (0x31, 0x32))
     going = a.do(f'alloc({MIB}, 0x34)')
     check(len(a.do(f'share({going})')) == 128, 'a third is shared')
-    await_that(lambda: exports_there(cluster) == 3, 'all are in the directory')
+    await_that(lambda: exports_there(cluster)[0] == 3, 'all are in the directory')
     there = opens(b, held, 'it opens')
     b.do(f"close({opens(b, first, 'so does another')})")
     alarm(cluster, 'ACTIVATE')
@@ -57,7 +45,7 @@ def test(cluster, machines, a, b):
     check(of_directory(one)[0][0] == 'FAIL' and 'alarm disarm' in of_directory(one)[0][1],
           f'the doctor says what is to be done: {of_directory(one)}')
     a.do(f'free({going})')
-    await_that(lambda: a.do(f'free(alloc({MIB}, 0))') == 0 and exports_there(cluster) == 2,
+    await_that(lambda: a.do(f'free(alloc({MIB}, 0))') == 0 and exports_there(cluster)[0] == 2,
                'what is freed goes, though what is new cannot come')
     time.sleep(2 * cluster.lease_s)  # leases of the directory are kept all the same
     again = opens(b, first, 'what it has is opened')

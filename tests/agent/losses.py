@@ -93,10 +93,7 @@ def agent_keeps(cluster):
 
 def broker_of_opener(cluster):
     scene = Scene(cluster, 'the opener\'s broker is killed')
-    joined = scene.two.said().count('joined the broker')
-    scene.two.kill('broker')
-    scene.two.start_broker()
-    scene.two.await_word('joined the broker', joined + 1)
+    scene.two.another_broker()
     scene.still('with another broker')
     scene.share_again('with another broker')
     scene.b.end()
@@ -120,10 +117,8 @@ def broker_and_agent_of_opener(cluster):
 
 def broker_then_agent_of_opener(cluster):
     scene = Scene(cluster, 'the opener\'s agent is killed after its broker')
-    joined, here = scene.two.said().count('joined the broker'), scene.one.said().count('is here')
-    scene.two.kill('broker')
-    scene.two.start_broker()
-    scene.two.await_word('joined the broker', joined + 1)
+    here = scene.one.said().count('is here')
+    scene.two.another_broker()
     for i in range(2):  # the broker is the same by now, and never had it
         scene.two.kill('agent')
         scene.two.start_agent()
@@ -163,10 +158,7 @@ def all_of_opener(cluster):
 
 def broker_of_exporter(cluster):
     scene = Scene(cluster, 'the exporter\'s broker is killed')
-    joined = scene.one.said().count('joined the broker')
-    scene.one.kill('broker')
-    scene.one.start_broker()
-    scene.one.await_word('joined the broker', joined + 1)
+    scene.one.another_broker()
     scene.still('with another broker')
     scene.share_again('with another broker')
     scene.close()

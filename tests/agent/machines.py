@@ -207,6 +207,13 @@ class Machine:
                                  *options], stderr=self.log)
         return self
 
+    def another_broker(self):
+        """In the place of this one, which is killed; the agent has found it."""
+        joined = self.said().count('joined the broker')
+        self.kill('broker')
+        self.start_broker()
+        self.await_word('joined the broker', joined + 1)
+
     def said(self):
         self.log.flush()
         with open(self.log.name, encoding='utf-8') as file:

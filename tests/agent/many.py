@@ -2,30 +2,13 @@
 
 usage: many.py GPUSHIM SHIM LIBCUDA AGENT BROKER [machines:N] [exports:N] [opens:N]
 """
-import base64
-import json
 import os
 import statistics
 import sys
-import urllib.request
 
 sys.path.insert(0, os.path.dirname(__file__))
+from etcd import exports_there
 from machines import Program, await_that, check, cluster_of, end_with_faults
-
-
-def ask(cluster, path, body):
-    url = cluster.directory.split(',', maxsplit=1)[0]
-    request = urllib.request.Request(f'{url}/v3/{path}', json.dumps(body).encode())
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.load(answer)
-
-
-def exports_there(cluster):
-    """How many there are, and the revision, which each write makes one more."""
-    prefix = b'gpushim/exports/'
-    answer = ask(cluster, 'kv/range', {'key': base64.b64encode(prefix).decode(), 'count_only': True,
-                                       'range_end': base64.b64encode(b'gpushim/exports0').decode()})
-    return int(answer.get('count', 0)), int(answer['header']['revision'])
 
 
 def costs(pid):
