@@ -52,22 +52,27 @@ static void look_later(struct gs_share *share, struct gs_remote *remote, uint64_
     share->opener.look_ns = gs_now_ns() + ns;
 }
 
+/* Whether a broker has heard what was taken up over this connection and given back. */
+static bool has_heard(const struct gs_remote *remote)
+{
+    return !remote->conn.refused && !gs_remote_hung_up(remote) &&
+           (!remote->conn.resumed || gs_conn_is_read(remote->conn.fd));
+}
+
 /* A connection is kept for the next open; but not to a broker, which has one for each process that
- * has ended, and of those there may be any number. It ends when he has heard over it what was taken up and
- * given back: else he may refuse it unread, and it is looked at again. */
+ * has ended, and of those there may be any number. He may refuse it unread: then it is looked at again. */
 void gs_remote_reap_locked(struct gs_share *share, struct gs_remote *remote)
 {
     if (remote->busy || remote->opened_count > 0 || remote->imports || remote->unsent ||
         remote->unmapped || remote->astray)
         return;
-    if (remote->conn.by_broker && (remote->conn.refused || gs_remote_hung_up(remote)))
-        gs_remote_lost(share, remote);
-    else if (remote->conn.by_broker &&
-             (!remote->conn.resumed || gs_conn_is_read(remote->conn.fd)))
-        gs_remote_disconnect(share, remote);
-    else if (remote->conn.by_broker)
-        look_later(share, remote, ROOM_NS);
-    if (remote->conn.fd >= 0 || remote->astray)
+    if (remote->conn.by_broker && remote->conn.fd >= 0) {
+        if (has_heard(remote))
+            gs_remote_disconnect(share, remote);
+        else
+            look_later(share, remote, ROOM_NS);
+    }
+    if (remote->conn.fd >= 0)
         return;
     HASH_DEL(share->opener.remotes, remote);
     free(remote);
