@@ -108,11 +108,13 @@ static bool is_running(const struct gs_remote *remote)
 }
 
 /* Whether he may think that more is held than is: he may not have heard what was given back over this
- * connection, or, where nothing was taken up over it, that. */
-static bool may_err(const struct gs_remote *remote)
+ * connection, or, where nothing was taken up over it, that. What was not read is told once, so who tried to
+ * say something more has taken the telling: then the time decides. */
+static bool may_err(const struct gs_remote *remote, bool was_read)
 {
     return remote->conn.may_hold ||
-           (remote->conn.resumed && gs_now_ns() - remote->conn.connected_ns < HEARD_NS);
+           (remote->conn.resumed &&
+            (!was_read || gs_now_ns() - remote->conn.connected_ns < HEARD_NS));
 }
 
 /*
@@ -122,13 +124,17 @@ static bool may_err(const struct gs_remote *remote)
  */
 void gs_remote_lost(struct gs_share *share, struct gs_remote *remote)
 {
+    bool was_read = true;
+
     gs_remote_look(remote);
     if (remote->astray)
         return;
-    if (remote->conn.fd >= 0)
+    if (remote->conn.fd >= 0) {
+        was_read = gs_conn_was_read(remote->conn.fd);
         hear_last(remote);
+    }
     if (remote->conn.fd < 0 || (remote->opened_count == 0 && !remote->conn.refused &&
-                                !(may_err(remote) && is_running(remote)))) {
+                                !(may_err(remote, was_read) && is_running(remote)))) {
         gs_remote_disconnect(share, remote);
         return;
     }

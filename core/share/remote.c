@@ -52,11 +52,12 @@ static void look_later(struct gs_share *share, struct gs_remote *remote, uint64_
     share->opener.look_ns = gs_now_ns() + ns;
 }
 
-/* Whether a broker has heard what was taken up over this connection and given back. */
+/* Whether a broker has heard what was taken up over this connection and given back. That he has hung up
+ * is looked at last: what he had not read is gone then, and looks as if it were read. */
 static bool has_heard(const struct gs_remote *remote)
 {
-    return !remote->conn.refused && !gs_remote_hung_up(remote) &&
-           (!remote->conn.resumed || gs_conn_is_read(remote->conn.fd));
+    return !remote->conn.refused && (!remote->conn.resumed || gs_conn_is_read(remote->conn.fd)) &&
+           !gs_remote_hung_up(remote);
 }
 
 /* A connection is kept for the next open; but not to a broker, which has one for each process that

@@ -48,6 +48,8 @@ static void hang_up(struct file *file)
 {
     struct file *peer = file->peer;
 
+    if (peer && file->first)
+        peer->was_unread = true;
     while (file->first) {
         struct message *message = file->first;
 

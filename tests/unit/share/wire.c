@@ -7,8 +7,10 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include "core/share/conn.h"
 #include "core/share/wire.h"
 #include "side.h"
 
@@ -593,4 +595,38 @@ Test(share_wire, names_of_others_are_made_printable)
     memset(full, 'x', sizeof full);
     gs_wire_printable(full);
     cr_assert_eq(strlen(full), 15);
+}
+
+/* Whoever hangs up may have read what was sent, or not, or never have accepted the connection. */
+Test(share_wire, what_was_unread_at_a_hang_up_is_told)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), caller;
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_BYE, 0);
+    cr_assert_eq(gs_wire_send(pair[0], &message, -1), 0);
+    cr_assert_not(gs_conn_was_read(pair[0]), "not yet");
+    cr_assert_eq(gs_wire_receive(pair[1], &message, NULL), 0);
+    close(pair[1]);
+    cr_assert(gs_conn_was_read(pair[0]));
+    close(pair[0]);
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    cr_assert_eq(gs_wire_send(pair[0], &message, -1), 0);
+    close(pair[1]);
+    pair[1] = -1;
+    cr_assert_not(gs_conn_was_read(pair[0]));
+    /* By a name of the kernel's choice. */
+    cr_assert_eq(bind(listener, (struct sockaddr *)&address, sizeof address.sun_family), 0);
+    cr_assert_eq(listen(listener, 4), 0);
+    cr_assert_eq(getsockname(listener, (struct sockaddr *)&address, &(socklen_t){sizeof address}),
+                 0);
+    caller = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    cr_assert_eq(connect(caller, (struct sockaddr *)&address,
+                         (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 6)),
+                 0);
+    cr_assert_eq(gs_wire_send(caller, &message, -1), 0);
+    close(listener);
+    cr_assert_not(gs_conn_was_read(caller));
+    close(caller);
 }
