@@ -154,7 +154,8 @@
            "The broker's program, started by the first process that needs it and finds none "      \
            "running.")                                                                             \
     OPTION(share, keep, TIME("0", "1440 min"), "60 s",                                             \
-           "How long a broker keeps memory that nobody has open after its process has ended.")     \
+           "How long a broker keeps memory after its process has ended; anew from when somebody "  \
+           "who has opened it since then closes it.")                                              \
     OPTION(share, broker_blocks, NUMBER("1", "16777216"), "65536",                                 \
            "How many blocks a broker keeps at most, and half as many of one process; others are "  \
            "shared as long as their process runs.")                                                \
@@ -173,7 +174,7 @@
            "Whether memory that a program makes and maps by itself (cuMemCreate, cuMemMap) is "    \
            "shared by CUDA IPC as other memory is; it gets descriptors for that which the program "\
            "did not ask for and does not see, and off keeps it as it was asked for, should they "  \
-           "stand in the way of something (what cuda-checkpoint does with them was not tried).")   \
+           "stand in the way of something.")                                                       \
     OPTION(share, limbo_warning, LIVE(BYTES("0", "unlimited")), "unlimited",                       \
            "A line of log tells who holds what when this much memory is freed and still held by "  \
            "other processes.")                                                                     \

@@ -167,8 +167,8 @@ int gpushim_memory(int device, struct gpushim_memory *memory);
 /*
  * GPU memory under a name, by which this user's other processes find it, in other containers too
  * (GPUSHIM_SHARE_DIR). With GPUSHIM_SHARE_STRATEGY=broker it is found and opened after the end of the
- * process that published it (for GPUSHIM_SHARE_KEEP since somebody had it open last); otherwise the name
- * ends with that process.
+ * process that published it, for GPUSHIM_SHARE_KEEP from then, or from when the last of those closes it who
+ * have opened it since then; otherwise the name ends with that process.
  *
  * A name is of 1 to 63 letters, figures and the characters . _ - + : @ /. It belongs to the user: another
  * user may have the same.

@@ -150,12 +150,44 @@ def index_of(cuda, address):
             for name, entry in index.items() if name != '__metadata__'}
 
 
-class Memory:
-    """What PyTorch, CuPy and Numba take as memory that is not theirs, without a copy."""
+class Tensor(ctypes.Structure):  # DLTensor and DLManagedTensor, in one
+    _fields_ = [('data', ctypes.c_void_p), ('device_kind', ctypes.c_int32), ('device', ctypes.c_int32),
+                ('dimensions', ctypes.c_int32), ('code', ctypes.c_uint8), ('bits', ctypes.c_uint8),
+                ('lanes', ctypes.c_uint16), ('shape', ctypes.POINTER(ctypes.c_int64)),
+                ('strides', ctypes.c_void_p), ('byte_offset', ctypes.c_uint64), ('owner', ctypes.c_void_p),
+                ('deleter', ctypes.CFUNCTYPE(None, ctypes.c_void_p))]
 
-    def __init__(self, owner, address, shape, kind):
-        self.owner = owner  # as long as a tensor is there, so is this
-        self.__cuda_array_interface__ = {'data': (address, False), 'shape': tuple(shape), 'typestr': kind, 'version': 3}
+
+class Memory:
+    """What PyTorch, JAX, CuPy and Numba take as memory that is not theirs, without a copy: DLPack."""
+    NAME = b'dltensor'  # capsules point to it
+    CUDA = 2
+    lent = {}  # by address, until whoever took it lets it go
+    new_capsule = ctypes.pythonapi.PyCapsule_New
+
+    def __init__(self, address, shape, code, bits):
+        self.tensor = Tensor(address, self.CUDA, 0, len(shape), code, bits, 1, (ctypes.c_int64 * len(shape))(*shape),
+                             None, 0, None, self.let_go)
+
+    @staticmethod
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    def let_go(lent):
+        Memory.lent.pop(lent, None)
+
+    def __dlpack_device__(self):
+        return self.tensor.device_kind, self.tensor.device
+
+    def __dlpack__(self, **_):
+        lent = ctypes.addressof(self.tensor)
+        self.lent[lent] = self
+        self.new_capsule.restype, self.new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p,
+                                                                                 ctypes.c_void_p]
+        return self.new_capsule(lent, self.NAME, None)
+
+
+# DLPack's code and bits of each type that is in files of weights.
+KINDS = {'F64': (2, 64), 'F32': (2, 32), 'F16': (2, 16), 'BF16': (4, 16), 'I64': (0, 64), 'I32': (0, 32), 'I16': (0, 16),
+         'I8': (0, 8), 'U8': (1, 8), 'BOOL': (6, 8)}
 
 
 def tensors(cuda, address):
@@ -166,14 +198,10 @@ def tensors(cuda, address):
         return None
     if not torch.cuda.is_available():
         return None
-    kinds = {'F32': ('<f4', None), 'F16': ('<f2', None), 'BF16': ('<i2', torch.bfloat16), 'I64': ('<i8', None),
-             'I32': ('<i4', None), 'I8': ('|i1', None), 'U8': ('|u1', None)}
     made = {}
     for name, (kind, shape, at, _) in index_of(cuda, address).items():
-        code, view = kinds[kind]
-        tensor = torch.as_tensor(Memory(cuda, at, shape, code), device='cuda')
-        assert tensor.data_ptr() == at, 'it was copied'
-        made[name] = tensor.view(view) if view else tensor
+        made[name] = torch.from_dlpack(Memory(at, shape, *KINDS[kind]))
+        assert made[name].data_ptr() == at, 'it was copied'
     return made
 
 

@@ -5,6 +5,7 @@ prove nothing.
 import collections
 import fnmatch
 import importlib.util
+import os
 import pathlib
 import re
 import subprocess
@@ -154,19 +155,25 @@ def check_groups(_):
 
 
 def check_checkpoint(folder):
-    """Without the tool, or where it says no, that is said and nothing is made of it."""
-    def run(tool):
-        return subprocess.run([sys.executable, HERE / 'checkpoint.py', tool], capture_output=True, text=True, check=False)
-    missing = run(folder / 'nothing')
-    check('checkpoint.py without a tool', (missing.returncode, missing.stdout.startswith('skipped: no cuda-checkpoint')),
+    """With a driver that makes none, or that refuses one, that is said and nothing is made of it."""
+    source = folder / 'driver.c'
+    driver = folder / 'libcuda.so.1'
+
+    def run(text, *arguments):
+        source.write_text(text)
+        subprocess.run(['cc', '-shared', '-fPIC', '-o', driver, source], check=True)
+        return subprocess.run([sys.executable, HERE / 'checkpoint.py', *arguments], capture_output=True, text=True,
+                              check=False, env=dict(os.environ, LD_LIBRARY_PATH=str(folder)))
+    init = 'int cuInit(unsigned flags) { return 0; }\n'
+    lock = 'int cuCheckpointProcessLock(int pid, void *how) { return pid; }\n'
+    missing = run(init)
+    check('checkpoint.py beside an old driver', (missing.returncode, missing.stdout.startswith('skipped: no driver')),
           (77, True))
-    spec = importlib.util.spec_from_file_location('checkpoint', HERE / 'checkpoint.py')
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    for text, said in (('exit 0', ''), ('echo No; exit 3', 'No'), ('exit 3', 'exit status 3')):
-        (folder / 'tool').write_text(f'#!/bin/sh\n{text}\n')
-        (folder / 'tool').chmod(0o755)
-        check(f'a tool that does: {text}', module.toggle(folder / 'tool', 1), said)
+    empty = run(init + lock)
+    check('checkpoint.py beside a program that ends', (empty.returncode, 'holds no memory' in empty.stdout), (77, True))
+    refused = run(init + lock, '--call', 'checkpoint', '801')
+    check('a checkpoint that is refused', (refused.returncode, refused.stderr.strip()),
+          (1, 'cuCheckpointProcessLock: error 801'))
 
 
 with tempfile.TemporaryDirectory() as name:

@@ -9,7 +9,7 @@
 #
 #   conformance two_gpu cudart examples register torch_stats torch_memory latency programs
 #   two_programs stress single chaos differential numba
-#   sanitizer cupy jax nccl peer command own_vmm torch_share torch_kill torch_steps
+#   sanitizer cupy jax nccl peer command weights checkpoint own_vmm torch_share torch_kill torch_steps
 #   torch_graph torch_compile torch_fork
 #
 # Every program has its time limit and a failure stops nothing. Ends with a table: name, native
@@ -27,7 +27,7 @@ set -u
 
 alone='conformance two_gpu cudart examples register torch_stats torch_memory latency programs'
 alone="$alone two_programs stress single chaos differential numba"
-beside='sanitizer cupy jax nccl peer command own_vmm torch_share torch_kill torch_steps'
+beside='sanitizer cupy jax nccl peer command weights checkpoint own_vmm torch_share torch_kill torch_steps'
 beside="$beside torch_graph torch_compile torch_fork"
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -247,6 +247,8 @@ conformance_end()
     compare_probes "$native" "$shimmed" >"$logs/$part.probes"
     echo "-- $part: $(grep -c '^PROBE ' "$native") probes, those that differ:"
     head -n 60 "$logs/$part.probes" | cut -c 1-160
+    # Of share.reach = cluster, where GPUSHIM_SHARE_REACH asks for it.
+    cat "$shimmed".*.gpushim 2>/dev/null | grep -o 'memory of device .* stays on this machine.*' | sort | uniq -c
     python3 "$root/tests/gpu/differences.py" "$native" "$shimmed" >"$logs/$part.differing" || wrong
     difference=$(head -n 1 "$logs/$part.differing")
     sed 1d "$logs/$part.differing" | cut -c 1-200
@@ -651,6 +653,32 @@ part_command()
     fi
     row command - "$(grep -c '^RESULT .* ok$' "$logs/command.shim") checks ok" "$outcome"
     grep -v '^RESULT .* ok$' "$logs/command.shim" | cut -c 1-200
+}
+
+# As it is told in examples/README.md, with PyTorch. Where the bundle is there is no build folder.
+part_weights()
+{
+    needs weights torch || return 0
+    mkdir -p "$logs/weights.build/shim/command"
+    ln -s "$shim" "$logs/weights.build/shim/libgpushim.so"
+    ln -s "$bundle/gpushim" "$bundle/gpushim-broker" "$logs/weights.build/shim/command/"
+    run native "$logs/weights" 150 "GPUSHIM_BUILD=$logs/weights.build" sh "$root/examples/weights/weights.sh" --mib 1024
+    outcome='as it should be'
+    if [ "$(cat "$logs/weights.status")" != 0 ]; then
+        wrong
+        outcome='failed: see the log'
+        tail -n 12 "$logs/weights" "$logs/weights.err" | cut -c 1-200
+    fi
+    grep -E '^(first|second|third|check): ' "$logs/weights"
+    row weights - "$(tail -n 1 "$logs/weights")" "$outcome"
+}
+
+# Says what the driver does; no answer is wrong.
+part_checkpoint()
+{
+    run native "$logs/checkpoint" 300 python3 "$root/tests/gpu/checkpoint.py" "$shim"
+    cut -c 1-200 "$logs/checkpoint"
+    row checkpoint - "$(tail -n 1 "$logs/checkpoint")" 'told'
 }
 
 part_torch_kill()
