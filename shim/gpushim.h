@@ -175,7 +175,7 @@ int gpushim_memory(int device, struct gpushim_memory *memory);
  */
 struct gpushim_publication {
     size_t size;       /* of this struct */
-    uint64_t address;  /* in memory that cuMemAlloc or one of its kin gave this process */
+    uint64_t address;  /* in memory that cuMemAlloc or one of its kin gave this process, or that it maps itself */
     const char *label; /* for people, in gpushim ls: up to 63 bytes without control characters, or NULL */
     const void *note;  /* for programs: up to 256 bytes, as they are; or NULL */
     size_t note_size;
@@ -189,12 +189,16 @@ struct gpushim_publication {
  * With a broker it returns when that has been told of it, after 5 s at most; where there is none, or it
  * does not read, a line of log says that the name ends with this process, which is no error.
  *
- * Memory that the program maps itself (cuMemMap) has IPC handles and no name: a name is of one allocation until
- * that is freed, and what a handle of a mapping is of changes with each mapping beside it.
+ * Memory that the program maps itself (cuMemCreate, cuMemMap) is published as its handle is: the mapping
+ * around the address, with those side by side with it as they are then. The name ends when any of them is
+ * unmapped, or loses access. What is mapped there, or beside it, later is found when it is published anew.
+ * It is served by this process alone, also where there is a broker: the name ends with this process, and no
+ * line of log says so.
  *
- * EINVAL: a name, label, note or size as no name has. ENODEV: not libgpushim's memory, or it does
- * nothing in this process. EFAULT: not allocated, or freed; memory of another process is that one's to
- * publish. ENOTSUP: it cannot be shared, and the log says why. ENOSPC: 1024 names in this process. ENOMEM.
+ * EINVAL: a name, label, note or size as no name has. ENODEV: neither libgpushim's memory nor a mapping of the
+ * program's that it follows (share.own_vmm), or it does nothing in this process. EFAULT: not allocated, or
+ * freed; memory of another process is that one's to publish. ENOTSUP: it cannot be shared, and the log says
+ * why. ENOSPC: 1024 names in this process. ENOMEM.
  */
 int gpushim_publish(const char *name, const struct gpushim_publication *publication);
 
@@ -202,7 +206,7 @@ struct gpushim_named {
     size_t size; /* of this struct, set by the caller */
     unsigned char handle[64]; /* for cuIpcOpenMemHandle, cudaIpcOpenMemHandle */
     uint64_t offset;  /* of what was published from what that gives */
-    uint64_t bytes;   /* of the allocation */
+    uint64_t bytes;   /* of the allocation; of mappings, from what that gives to the end of the last one */
     uint64_t address; /* where this process itself has published it, in place of opening it; else 0 */
     uint64_t age_ns;  /* since it was published */
     uint64_t pid;     /* which process that did, as whoever answers sees it: for people */

@@ -6,6 +6,8 @@
 #include "shim/hooks/hook.h"
 #include "shim/start.h"
 
+#include "core/api/own.h"
+
 _Static_assert(sizeof(((struct gpushim_named *)0)->handle) == GS_IPC_HANDLE_SIZE &&
                    sizeof(((struct gpushim_named *)0)->label) == GS_LABEL_SIZE &&
                    sizeof(((struct gpushim_named *)0)->note) == GS_NOTE_SIZE,
@@ -72,10 +74,12 @@ GS_HOOK int gpushim_publish(const char *name, const struct gpushim_publication *
 
     if (!read_publication(&naming, name, publication))
         return EINVAL;
-    if (!gs_state_enter() || !gs_ours(publication->address))
+    if (!gs_state_enter())
         return ENODEV;
     GS_KEEP_ERRNO;
-    status = gs_core_publish(gs_core, publication->address, &naming);
+    status = gs_ours(publication->address)
+                 ? gs_core_publish(gs_core, publication->address, &naming)
+                 : gs_core_own_publish(gs_core, publication->address, &naming);
     return error_of(status);
 }
 

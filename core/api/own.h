@@ -1,7 +1,7 @@
 /*
  * The program's own virtual memory (core/process/own.h), for the hooks. All but
- * gs_core_own_ipc_handle is said around the driver's call, which is made in any case. Nothing is done,
- * and nothing asked, where core does not follow it (gs_core_options.own_vmm).
+ * gs_core_own_ipc_handle and gs_core_own_publish is said around the driver's call, which is made in any
+ * case. Nothing is done, and nothing asked, where core does not follow it (gs_core_options.own_vmm).
  */
 #ifndef GS_CORE_API_OWN_H
 #define GS_CORE_API_OWN_H
@@ -25,5 +25,8 @@ void gs_core_own_made(struct gs_core *core, CUmemGenericAllocationHandle handle,
  * memory has none is in the log. */
 gs_status gs_core_own_ipc_handle(struct gs_core *core, CUdeviceptr address,
                                  unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE]);
+/* Publishes that under a name, as gs_core_publish. GS_NOT_OURS: nothing is known to be mapped there. */
+gs_status gs_core_own_publish(struct gs_core *core, CUdeviceptr address,
+                              const struct gs_naming *naming);
 
 #endif

@@ -310,8 +310,7 @@ static struct gs_share_strip *strip_locked(struct gs_own *own, const struct gs_o
 }
 
 static gs_status find_piece_locked(struct gs_own *own, CUdeviceptr address,
-                                struct gs_own_found *ret_found,
-                                unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE],
+                                struct gs_own_found *ret_found, struct gs_export **ret_export,
                                 const char **ret_why)
 {
     const struct gs_own_mapping *piece = mapping_locked(own, address), *first = piece, *before;
@@ -330,7 +329,7 @@ static gs_status find_piece_locked(struct gs_own *own, CUdeviceptr address,
     ret_found->strip = NULL;
     HASH_FIND(hh, own->exports, &ret_found->place, sizeof ret_found->place, export);
     if (export) {
-        gs_export_handle(export->export, ret_ipc_handle);
+        *ret_export = export->export;
         return GS_OK;
     }
     ret_found->strip = strip_locked(own, &ret_found->place.range, first, pieces);
@@ -340,11 +339,32 @@ static gs_status find_piece_locked(struct gs_own *own, CUdeviceptr address,
 gs_status gs_own_find(struct gs_own *own, CUdeviceptr address, struct gs_own_found *ret_found,
                       unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE], const char **ret_why)
 {
+    struct gs_export *export = NULL;
     gs_status status;
 
     gs_lock_take(&own->lock);
-    status = find_piece_locked(own, address, ret_found, ret_ipc_handle, ret_why);
+    status = find_piece_locked(own, address, ret_found, &export, ret_why);
+    if (export)
+        gs_export_handle(export, ret_ipc_handle);
     gs_lock_release(&own->lock);
+    return status;
+}
+
+gs_status gs_own_name(struct gs_own *own, CUdeviceptr address, const struct gs_naming *naming,
+                      uint64_t *ret_since_ns)
+{
+    struct gs_own_found found = {0};
+    struct gs_export *export = NULL;
+    gs_status status = GS_NOT_LIVE;
+    const char *why;
+
+    gs_lock_take(&own->lock);
+    find_piece_locked(own, address, &found, &export, &why);
+    if (export) /* in the table: it stays while the lock is held */
+        status = gs_share_name(own->share, export, naming,
+                               address - found.place.range.base - found.place.offset, ret_since_ns);
+    gs_lock_release(&own->lock);
+    gs_share_strip_unref(found.strip);
     return status;
 }
 

@@ -142,6 +142,9 @@ struct gs_own_found {
  * shared, for *ret_why. GS_NO_HOST_MEMORY. Where it is exported that is its handle. */
 gs_status gs_own_find(struct gs_own *own, CUdeviceptr address, struct gs_own_found *ret_found,
                       unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE], const char **ret_why);
+/* As gs_share_name, of what is mapped at the address. GS_NOT_LIVE: as it is mapped now it is not exported. */
+gs_status gs_own_name(struct gs_own *own, CUdeviceptr address, const struct gs_naming *naming,
+                      uint64_t *ret_since_ns);
 /* From now on the export is that of what was found. False: something has changed meanwhile, or there
  * is no host memory; the export stays the caller's. */
 bool gs_own_enter(struct gs_own *own, const struct gs_own_found *found, struct gs_export *export);

@@ -2,7 +2,8 @@
  * Names of exports: a block is found again by a word that its program chose.
  *
  *   gs_share_name ──► this table ── NAME, NAME 0 ──► the broker's table     until the block is freed,
- *     LOOK_UP ──────────┘              LOOK_UP ─────────┘                   or the name taken back
+ *     LOOK_UP ──────────┘              LOOK_UP ─────────┘                   (a strip gone), or the name
+ *                                                                           taken back
  *
  * A name is one user's: each may have the same. It stands in the table of the process that published
  * it, which ends with that process and leaves nothing behind, and in its broker's, which serves the
@@ -123,17 +124,23 @@ static void drop_locked(struct gs_share *share, struct gs_name *name)
     free(name);
 }
 
-/* Of external memory, which its process alone serves: the broker is told at most that it has the name no
- * more. */
-static bool is_external(const struct gs_name *name)
+/* Of external memory, or of a strip, which its process alone serves: the broker is told at most that it has
+ * the name no more. */
+static bool is_embedded(const struct gs_name *name)
 {
-    return name->export && name->export->source.behind;
+    return name->export && (name->export->source.behind || gs_export_is_strip(name->export));
+}
+
+/* Where what the handle gives begins in what is shared: with a strip its piece. */
+static uint64_t begin_of(const struct gs_export *export)
+{
+    return gs_export_is_strip(export) ? export->source.offset : 0;
 }
 
 /* What the broker is told of. NULL: the name is taken back. */
 static const struct gs_export *brokered_export(const struct gs_name *name)
 {
-    return is_external(name) ? NULL : name->export;
+    return is_embedded(name) ? NULL : name->export;
 }
 
 static void put_locked(struct gs_name *name, struct gs_export *export,
@@ -147,7 +154,7 @@ static void put_locked(struct gs_name *name, struct gs_export *export,
     name->offset = offset;
     name->since_ns = since_ns;
     name->kept = false;
-    name->told = is_external(name) && !name->known;
+    name->told = is_embedded(name) && !name->known;
 }
 
 /* True: the broker is to be told, which gives up what was published when this was, or before: it may
@@ -191,7 +198,7 @@ gs_status gs_share_name(struct gs_share *share, struct gs_export *export,
 
     gs_lock_take(&share->lock);
     name = find_locked(share, gs_user_own(), naming->name);
-    if (export->freed_ns || offset >= export->source.size)
+    if (export->freed_ns || offset >= export->source.size - begin_of(export))
         status = GS_INVALID;
     else if (!name && HASH_COUNT(share->exporter.names) >= GS_NAMES_MAX)
         status = GS_TOO_MANY;
@@ -213,7 +220,7 @@ static bool is_untold_locked(const struct gs_share *share, const char *text, uin
 {
     const struct gs_name *name = find_locked(share, gs_user_own(), text);
 
-    if (name && is_external(name))
+    if (name && is_embedded(name))
         return false;
     return name && (!name->told || name->request) && name->since_ns == since_ns;
 }
@@ -223,7 +230,7 @@ static bool is_kept_locked(const struct gs_share *share, const char *text, uint6
 {
     const struct gs_name *name = find_locked(share, gs_user_own(), text);
 
-    return !name || name->since_ns != since_ns || name->kept || is_external(name);
+    return !name || name->since_ns != since_ns || name->kept || is_embedded(name);
 }
 
 bool gs_names_await_kept(struct gs_share *share, const char *text, uint64_t since_ns)
@@ -258,7 +265,7 @@ void gs_names_forget_locked(struct gs_share *share)
     HASH_ITER(hh, share->exporter.names, name, next)
     {
         name->known = name->kept = false;
-        name->told = is_external(name);
+        name->told = is_embedded(name);
         name->request = 0;
         if (!name->export)
             drop_locked(share, name);
@@ -398,10 +405,11 @@ bool gs_name_came(struct gs_share *share, struct gs_client *client,
 
 /* ---- Answers --------------------------------------------------------------------------------- */
 
-/* Whether it leads to anything: of what was left here, what its process confirms. */
+/* Whether it leads to anything: of what was left here, what its process confirms; of a strip nothing while
+ * it may be about to go. */
 static bool leads(const struct gs_name *name)
 {
-    return name->export && !name->export->freed_ns &&
+    return name->export && !name->export->freed_ns && name->export->going == 0 &&
            (!name->export->publisher ||
             gs_publisher_confirms(name->export->publisher, name->export));
 }
@@ -463,8 +471,8 @@ static void fill(const struct gs_share *share, const struct gs_name *name, bool 
     found->naming = name->naming;
     memcpy(found->ipc_handle, export->ipc_handle, sizeof found->ipc_handle);
     found->offset = name->offset;
-    found->size = export->source.size;
-    found->address = here ? export->source.address + name->offset : 0;
+    found->size = export->source.size - begin_of(export);
+    found->address = here ? export->source.address + begin_of(export) + name->offset : 0;
     found->age_ns = gs_now_ns() - name->since_ns;
     found->pid = here ? (uint64_t)gs_alive_own_pid() : (uint64_t)name->pid;
     if (here)

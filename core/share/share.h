@@ -258,9 +258,9 @@ void gs_export_handle(const struct gs_export *export,
                       unsigned char ret_ipc_handle[GS_IPC_HANDLE_SIZE]);
 
 /*
- * A strip's memory may be about to go: from now on nobody gets any of it, until `stays` says that it
- * was left as it was. Or it has gone, which ends the export: who has it open keeps what he has. Neither
- * waits for anybody. An export has a reference of its strip of its own.
+ * A strip's memory may be about to go: from now on nobody gets any of it, nor finds its names, until `stays`
+ * says that it was left as it was. Or it has gone, which ends the export and its names: who has it open keeps
+ * what he has. Neither waits for anybody. An export has a reference of its strip of its own.
  */
 void gs_share_strip_going(struct gs_share *share, struct gs_export *export);
 void gs_share_strip_stays(struct gs_share *share, struct gs_export *export);
@@ -348,8 +348,9 @@ void gs_share_bound_limbo(struct gs_share *share, const struct gs_share_options 
 bool gs_naming_is_good(const struct gs_naming *naming);
 /*
  * Publishes what lies `offset` bytes into an exported block under a name, which ends with the block's
- * free. In place of what this process had under it before; *ret_since_ns is for gs_share_named. May be
- * called with rank ARENA held, by which the block stays. GS_INVALID: freed; GS_TOO_MANY, GS_NO_HOST_MEMORY.
+ * free; or so far into the piece that the handle of a strip is of, until that has gone. In place of what
+ * this process had under it before; *ret_since_ns is for gs_share_named. May be called with rank ARENA, or
+ * OWN, held, by which the export stays. GS_INVALID: freed; GS_TOO_MANY, GS_NO_HOST_MEMORY.
  */
 gs_status gs_share_name(struct gs_share *share, struct gs_export *export,
                         const struct gs_naming *naming, uint64_t offset, uint64_t *ret_since_ns);

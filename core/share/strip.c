@@ -36,12 +36,17 @@ void gs_share_strip_stays(struct gs_share *share, struct gs_export *export)
 
 void gs_share_strip_gone(struct gs_share *share, struct gs_export *export)
 {
+    bool due;
+
     gs_lock_take(&share->lock);
     __atomic_store_n(&export->freed_ns, gs_now_ns(), __ATOMIC_RELAXED); /* gs_report looks unlocked */
     gs_export_recall_locked(share, export);
     gs_limbo_note_locked(share, export);
+    due = gs_names_end_locked(share, export);
     gs_export_end_strip_locked(share, export);
     gs_lock_release(&share->lock);
+    if (due)
+        gs_thread_wake(share);
 }
 
 /* ---- Giving pieces --------------------------------------------------------------------------- */

@@ -434,7 +434,7 @@ static void publish(struct process *process, unsigned arg)
     unsigned skip = arg / NAMES % 4;
 
     while (block && (block->image != process->image || block->state != BLOCK_LIVE ||
-                     !block->wire_id || block->piece_count || skip-- > 0))
+                     !block->wire_id || skip-- > 0))
         block = block->next;
     if (!block)
         return;
@@ -443,7 +443,9 @@ static void publish(struct process *process, unsigned arg)
     gs_lock_take(&process->arena);
     if (block->state == BLOCK_LIVE) {
         block->names |= 1u << arg % NAMES;
+        block->naming++; /* a strip has no lock of its own here */
         status = gs_share_name(process->share, block->export, &naming, 0, &since_ns);
+        block->naming--;
     }
     gs_lock_release(&process->arena);
     if (status != GS_OK)

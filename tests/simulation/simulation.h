@@ -344,6 +344,7 @@ struct block {
     bool granted, graceless;
     uint64_t granted_ns; /* last */
     unsigned names; /* bits: it was published under these */
+    unsigned naming; /* threads that are at publishing it */
     uint64_t freed_ns, gone_ns;
     struct use *uses;
     struct block *next;

@@ -165,7 +165,7 @@ void strip_unmap(struct process *process, struct block *block, bool refused)
 {
     const CUdeviceptr base = strip_base(block, block->address);
 
-    if (block->state != BLOCK_LIVE)
+    if (block->state != BLOCK_LIVE || block->naming > 0)
         return;
     block->state = BLOCK_MADE; /* one thread is at it */
     gs_share_strip_going(process->share, block->export);

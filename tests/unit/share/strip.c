@@ -242,6 +242,84 @@ Test(share_strip, what_has_gone_and_nobody_holds_is_no_export)
     scene_strip_end();
 }
 
+static gs_status name_as(const char *name, uint64_t offset)
+{
+    struct gs_naming naming = {.note_size = 0};
+    uint64_t since_ns;
+
+    snprintf(naming.name, sizeof naming.name, "%s", name);
+    return gs_share_name(side.share, export, &naming, offset, &since_ns);
+}
+
+static gs_status name_it(uint64_t offset)
+{
+    return name_as("strip", offset);
+}
+
+static bool has_name(struct gs_found *ret_found)
+{
+    return gs_share_look_up(side.share, "strip", ret_found) == GS_LOOK_FOUND;
+}
+
+Test(share_strip, a_name_of_it_leads_to_its_piece_until_it_has_gone)
+{
+    const uint64_t rest = (PIECES - 3) * PIECE; /* from the piece on that the handle is of */
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    struct gs_found found;
+    int fd;
+
+    scene_strip();
+    cr_assert_eq(name_it(rest), GS_INVALID);
+    cr_assert_eq(name_it(rest - 1), GS_OK);
+    cr_assert(has_name(&found));
+    cr_assert_eq(found.address, base + PIECES * PIECE - 1);
+    cr_assert_eq(name_it(PIECE + 100), GS_OK);
+    cr_assert(has_name(&found));
+    gs_export_handle(export, ipc_handle);
+    cr_assert_eq(memcmp(found.ipc_handle, ipc_handle, sizeof ipc_handle), 0);
+    cr_assert_eq(found.offset, PIECE + 100);
+    cr_assert_eq(found.size, rest);
+    cr_assert_eq(found.address, base + 4 * PIECE + 100);
+    cr_assert_eq(found.kept, 0);
+    gs_share_strip_going(side.share, export);
+    cr_assert_not(has_name(&found), "what may be about to go is not opened");
+    gs_share_strip_stays(side.share, export);
+    cr_assert(has_name(&found));
+    fd = connect_by_hand();
+    open_by_hand(fd);
+    gs_share_strip_gone(side.share, export);
+    cr_assert_eq(exports(), 1, "it is held");
+    cr_assert_not(has_name(&found));
+    cr_assert_eq(name_it(0), GS_INVALID, "what has gone gets no name");
+    close(fd);
+    export_pieces();
+    cr_assert_eq(name_it(0), GS_OK);
+    gs_share_strip_gone(side.share, export); /* and nobody holds it */
+    cr_assert_not(has_name(&found));
+    scene_strip_end();
+}
+
+/* Also while others hold it. */
+Test(share_strip, names_of_what_has_gone_take_no_place)
+{
+    char name[GS_NAME_SIZE];
+    int fd;
+
+    scene_strip();
+    for (int i = 0; i < GS_NAMES_MAX; i++) {
+        snprintf(name, sizeof name, "strip%d", i);
+        cr_assert_eq(name_as(name, 0), GS_OK);
+    }
+    cr_assert_eq(name_it(0), GS_TOO_MANY);
+    fd = connect_by_hand();
+    open_by_hand(fd);
+    gs_share_strip_gone(side.share, export);
+    export_pieces();
+    cr_assert_eq(name_it(0), GS_OK);
+    close(fd);
+    scene_strip_end();
+}
+
 Test(share_strip, who_ends_holds_it_no_more)
 {
     int fd;
