@@ -57,7 +57,7 @@ static void begin(struct process *process)
                     process);
         return;
     }
-    for (unsigned i = 1; i < THREADS; i++)
+    for (unsigned i = 1; i < ENDS_THREAD; i++)
         fibre_start(&process->threads[i], process, program_run, process);
 }
 
