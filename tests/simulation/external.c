@@ -50,8 +50,8 @@ static struct block *numbered(const struct process *process, uint64_t id)
 
 /* ---- The allocator that it comes from -------------------------------------------------------- */
 
-/* Memory whose deleter was called and that was not given back; or new memory. */
-static bool allocate(struct process *process, struct block *block)
+/* Memory whose deleter was called and that was not given back; or new memory, of the GPU or the host. */
+static bool allocate(struct process *process, struct block *block, bool host)
 {
     struct block *before = world.blocks;
 
@@ -67,8 +67,44 @@ static bool allocate(struct process *process, struct block *block)
     }
     if (!block->phys)
         return false;
+    if (!before)
+        block->phys->host = host;
     block->phys->slots[0] = block;
     return true;
+}
+
+/* At an address of its own; false: the driver has failed, and nothing is mapped. */
+static bool map_own(struct block *block)
+{
+    CUmemAccessDesc access = {.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUdeviceptr base;
+
+    if (block->phys->host)
+        return host_map(block->phys, &block->address) == 0;
+    if (sim_driver.mem_address_reserve(&base, GS_PAGE_SIZE, 0, 0, 0) != CUDA_SUCCESS)
+        return false;
+    block->address = base;
+    if (sim_driver.mem_map(base, GS_PAGE_SIZE, 0, block->handle, 0) == CUDA_SUCCESS) {
+        if (sim_driver.mem_set_access(base, GS_PAGE_SIZE, &access, 1) == CUDA_SUCCESS)
+            return true;
+        sim_driver.mem_unmap(base, GS_PAGE_SIZE);
+    }
+    sim_driver.mem_address_free(base, GS_PAGE_SIZE);
+    block->address = 0;
+    return false;
+}
+
+static void unmap_own(struct block *block)
+{
+    const CUdeviceptr base = block->address;
+
+    block->address = 0;
+    if (base && block->phys->host) {
+        host_unmap(base);
+    } else if (base) {
+        sim_driver.mem_unmap(base, GS_PAGE_SIZE);
+        sim_driver.mem_address_free(base, GS_PAGE_SIZE);
+    }
 }
 
 static void give_back(struct block *block)
@@ -77,6 +113,8 @@ static void give_back(struct block *block)
 
     if (!handle)
         return;
+    if (block->by_address) /* by who ends the process, if not by its deleter */
+        unmap_own(block);
     block->handle = 0;
     block->phys->released = true;
     block->phys->released_ns = world.now_ns;
@@ -90,7 +128,7 @@ static void gone(struct block *block)
     block->gone_ns = world.now_ns;
     if (block->phys && !block->forced)
         block->phys->slots[0] = NULL;
-    if (block->phys && (block->id % 2 || block->forced || world.calm))
+    if (block->phys && !block->forced && (block->id % 2 || world.calm))
         give_back(block);
 }
 
@@ -106,6 +144,7 @@ void externals_purge(struct process *process)
 static void call_deleter(struct process *process, struct block *block)
 {
     uint64_t offset;
+    bool mapped;
 
     sim_trace("    the deleter of external block %llu is called", (unsigned long long)block->id);
     if (block->state == BLOCK_LIVE && !block->freed_ns)
@@ -113,10 +152,14 @@ static void call_deleter(struct process *process, struct block *block)
                  process->index, (unsigned long long)block->id);
     if (!block->forced) {
         rule_handed_out(block);
-        if (phys_at(process, block->address, &offset))
-            sim_fail("external memory: process %u calls the deleter of block %llu, which it has mapped",
-                     process->index, (unsigned long long)block->id);
+        mapped = phys_at(process, block->address, &offset);
+        if (mapped != (block->by_address && !block->phys->host))
+            sim_fail("external memory: process %u calls the deleter of block %llu, which %s",
+                     process->index, (unsigned long long)block->id,
+                     mapped ? "it has mapped" : "was its program's to unmap");
     }
+    if (block->by_address && !block->forced)
+        unmap_own(block);
     gone(block);
     fibre_wake_all(process, &process->image); /* who waits for it */
 }
@@ -145,10 +188,30 @@ static void *run(void *arg)
 
 /* ---- Attaching and sharing ------------------------------------------------------------------- */
 
+static const unsigned char uuid[16];
+
+static gs_status attach_address(struct process *process, struct block *block)
+{
+    struct gs_external_memory memory = {.kind = GS_EXTERNAL_ADDRESS, .size = block->size};
+    CUdeviceptr address = 0;
+    gs_status status;
+
+    if (!map_own(block))
+        return (gs_status)CUDA_ERROR_OUT_OF_MEMORY;
+    memory.address = block->address;
+    status = gs_share_attach(process->share, &memory, program_context(process), DEVICE, uuid, block->id,
+                             &address);
+    if (status != GS_OK)
+        unmap_own(block);
+    else if (address != memory.address)
+        sim_fail("external memory: process %u has block %llu at another address than it had", process->index,
+                 (unsigned long long)block->id);
+    return status;
+}
+
 static gs_status attach(struct process *process, struct block *block, unsigned arg)
 {
-    static const unsigned char uuid[16];
-    struct gs_external_memory memory = {.kind = GS_EXTERNAL_EXPORTED,
+    struct gs_external_memory memory = {.kind = block->phys->host ? GS_EXTERNAL_MEMFD : GS_EXTERNAL_EXPORTED,
                                         .size = block->size,
                                         .read_only = arg / 3 % 4 == 0};
     CUresult result = sim_driver.mem_export(&memory.fd, block->handle,
@@ -173,8 +236,11 @@ static gs_status hand_out(struct process *process, struct block *block)
 {
     const bool detached = block->freed_ns != 0;
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    gs_status status = gs_share_pass_on(process->share, block->address, ipc_handle);
+    gs_status status;
 
+    if (block->by_address) /* the driver's matter */
+        return GS_OK;
+    status = gs_share_pass_on(process->share, block->address, ipc_handle);
     if (status != GS_OK)
         return status;
     if (detached)
@@ -226,8 +292,9 @@ bool external_share(struct process *process, unsigned arg)
     if (!has_externals() || (arg % 3 != 1 && !world.settled) || attached(process) >= EXTERNALS)
         return false;
     block = external_new(process); /* its place is taken */
-    if (allocate(process, block))
-        status = attach(process, block, arg);
+    block->by_address = arg / 96 % 4 == 1;
+    if (allocate(process, block, arg / 24 % 4 == 1))
+        status = block->by_address ? attach_address(process, block) : attach(process, block, arg);
     if (status == GS_OK) {
         sim_trace("    block %llu is attached", (unsigned long long)block->id);
         block->state = BLOCK_LIVE;
@@ -338,14 +405,14 @@ static bool has_let_go(const struct use *use, const struct block *block, const s
 }
 
 /* What the end of a block may be waiting for: somebody has it, its process's GPU is at something, or its share thread
- * waits for a broker to start. */
+ * waits for a broker to start (core/share/publish.c: for seconds, if that one is killed then). */
 static bool may_be_held(const struct block *block, const struct wait *wait)
 {
     const struct use *use = block->uses;
 
     while (use && (use->image == block->image || has_let_go(use, block, wait)))
         use = use->next;
-    return use || is_at_work(block->image) || (world.broker && !all_ran(wait));
+    return use || is_at_work(block->image) || (world.broker && (world.disturbed || !all_ran(wait)));
 }
 
 /* It returns in time, and without its end only where something was in the way. */

@@ -570,10 +570,12 @@ static void end_context(struct process *process)
     gs_share_context_leaving(process->share, program_context(process));
     sim_driver.ctx_synchronize();
     forget_opened(process);
+    process->context_gone = true;
     driver_end_context(process);
     externals_context_gone(process);
     gs_share_context_gone(process->share, program_context(process));
     process->contexts++;
+    process->context_gone = false;
 }
 
 static void end(struct process *process)

@@ -142,7 +142,7 @@ void process_exec(struct process *process, uint64_t linger_ns)
     process->image = image_new(process->life);
     process->image->machine = process->machine;
     process->ends = ENDS_NOT;
-    process->alone = false;
+    process->alone = process->context_gone = false;
     begin(process);
 }
 

@@ -172,6 +172,7 @@ struct mapping {
     size_t size; /* 0: none */
     struct phys *pages[STRIP_MAX]; /* NULL: addresses alone */
     bool accessible;
+    bool registered; /* memory of the host: in the context that there is */
 };
 
 struct event {
@@ -242,7 +243,8 @@ struct process {
     struct opened opened[OPENS_MAX];
     struct operation operations[THREADS];
     struct gs_lock arena; /* protects the blocks, as in core */
-    unsigned contexts;   /* that it has had; it has one at a time */
+    unsigned contexts;   /* that it has had; it has one at a time, */
+    bool context_gone;   /* but for the while in which the library hears that it has none */
     unsigned graceless;  /* threads for which the GPU is full: graces end */
     bool alone;          /* one of its threads wants no other beside it */
     enum { ENDS_NOT, ENDS_BY_EXIT, ENDS_EMPTY } ends; /* in order; and has given all back */
@@ -292,6 +294,7 @@ void sim_free(void *memory);
 struct phys {
     uint64_t id;
     unsigned refs; /* handles, mappings, descriptors */
+    bool host;     /* a memfd of its maker's */
     bool released; /* its maker has given it back */
     uint64_t released_ns;
     struct image *maker;
@@ -306,6 +309,9 @@ void phys_unref(struct phys *phys);
 /* What the process has mapped at the address; NULL: nothing that a GPU may touch. */
 struct phys *phys_at(const struct process *process, uint64_t address, uint64_t *ret_offset);
 void driver_release(uint64_t handle);
+/* Memory of the host; 0, or a negative errno. */
+int host_map(struct phys *phys, uint64_t *ret_base);
+void host_unmap(uint64_t base);
 extern struct gs_map sim_map; /* of all processes, whose addresses differ */
 void driver_end_context(struct process *process);
 /* The process is no more. */
@@ -337,7 +343,8 @@ struct block {
     unsigned slot;
     struct phys *pieces[STRIP_MAX]; /* of a strip, and how many; `phys` is the one that the handle is of */
     unsigned piece_count, piece;
-    bool is_external, forced; /* and its deleter was called at the end of the process, whoever had it */
+    bool is_external, by_address; /* which its program has mapped */
+    bool forced; /* its deleter was called at the end of the process, whoever had it */
     uint64_t handle; /* of external memory: its allocator's; 0: none any more */
     uint64_t address;
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
