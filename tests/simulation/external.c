@@ -309,10 +309,11 @@ bool external_share(struct process *process, unsigned arg)
     return !world.settled;
 }
 
-/* False: the process has none of its own, or passes on what it has opened. */
+/* Of what it has, or has detached. False: the process has none of its own, or passes on what it has opened. */
 bool external_pass_on(struct process *process, unsigned arg)
 {
-    struct block *block = has_externals() && arg % 2 ? of_state(process, BLOCK_LIVE, arg / 2 % EXTERNALS) : NULL;
+    const int state = arg % 8 == 7 ? BLOCK_LIMBO : BLOCK_LIVE;
+    struct block *block = has_externals() && arg % 2 ? of_state(process, state, arg / 2 % EXTERNALS) : NULL;
 
     if (block)
         hand_out(process, block);
