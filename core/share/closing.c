@@ -422,8 +422,8 @@ void gs_share_context_stays(struct gs_share *share, CUcontext context)
 /* The block is not used in it any more; memory of the host is registered in it no more. */
 static void leave_context(struct gs_opened *opened, CUcontext context)
 {
-    if (opened->import && opened->import->context == context)
-        opened->import->context = NULL;
+    if (opened->import)
+        gs_import_leave_context_locked(opened->import, context);
     use_remove(opened, context);
 }
 

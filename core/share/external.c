@@ -383,8 +383,8 @@ static void registration_gone(struct gs_external *external, CUcontext context)
 {
     if (external->registered_in == context)
         external->registered_in = NULL;
-    if (external->opened.import && external->opened.import->context == context)
-        external->opened.import->context = NULL;
+    if (external->opened.import)
+        gs_import_leave_context_locked(external->opened.import, context);
 }
 
 void gs_externals_context_gone_locked(struct gs_share *share, CUcontext context)

@@ -39,10 +39,40 @@ gs_status gs_import_give(struct gs_share *share, struct gs_import *import, CUdev
     return status;
 }
 
+/* The context in which it was registered may have gone since it was opened last. */
+static gs_status register_again(struct gs_share *share, struct gs_import *import)
+{
+    CUcontext context = NULL;
+    gs_status status;
+
+    if (__atomic_load_n(&import->homes, __ATOMIC_RELAXED))
+        return GS_OK;
+    share->driver->ctx_get_current(&context);
+    status = gs_host_register(share, (void *)(uintptr_t)import->span.base, import->host_size,
+                              import->read_only);
+    if (status != GS_OK)
+        return status;
+    gs_lock_take(&share->opener.lock);
+    import->context = context;
+    __atomic_store_n(&import->homes, UINT64_MAX, __ATOMIC_RELAXED);
+    gs_lock_release(&share->opener.lock);
+    return GS_OK;
+}
+
+void gs_import_leave_context_locked(struct gs_import *import, CUcontext context)
+{
+    if (!import->host || import->context != context)
+        return;
+    import->context = NULL;
+    __atomic_store_n(&import->homes, 0, __ATOMIC_RELAXED);
+}
+
 gs_status gs_import_allow(struct gs_share *share, struct gs_import *import, CUdevice device)
 {
     gs_status status = gs_import_give(share, import, device);
 
+    if (status == GS_OK && import->host)
+        return register_again(share, import);
     if (status == GS_OK)
         __atomic_fetch_or(&import->homes, UINT64_C(1) << device, __ATOMIC_RELAXED);
     return status;
@@ -118,6 +148,7 @@ static struct gs_import *record_of(struct gs_share *share, const struct gs_wire_
     import->cached = import->unwanted = false;
     import->host = grant->host != 0;
     import->context = NULL;
+    import->host_size = grant->size;
     /* What the host has registered every device reaches. */
     __atomic_store_n(&import->devices, grant->host ? UINT64_MAX : 0, __ATOMIC_RELAXED);
     __atomic_store_n(&import->homes, grant->host ? UINT64_MAX : 0, __ATOMIC_RELAXED);

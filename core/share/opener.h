@@ -64,7 +64,8 @@ struct gs_import {
     uint64_t chunk_id;
     unsigned char uuid[16];
     CUmemGenericAllocationHandle handle; /* of a strip none: its pieces' were released when mapped */
-    CUcontext context; /* of the host's memory: in which it is registered; NULL: that has gone */
+    CUcontext context; /* of the host's memory: in which it is registered; NULL: that has gone, */
+    size_t host_size;  /* and how much of it */
     bool strip, host;
     bool read_only;
     bool strict;   /* is not kept without a reference */
@@ -73,7 +74,8 @@ struct gs_import {
     uint64_t cached_ns;
     struct gs_import *cached_older, *cached_newer;
     uint64_t devices; /* atomic; bit d: device d has access, */
-    uint64_t homes;   /* and has opened a block; atomic as well */
+    uint64_t homes;   /* and has opened a block; atomic as well. Of the host's memory: all, or none while it
+                       * is not registered */
     struct gs_opened **sorted; /* by address; of a strip as they came */
     unsigned count, room;
     struct gs_import *next;
@@ -257,9 +259,13 @@ gs_status gs_import_map_afar(struct gs_share *share, const struct gs_wire_grant 
                              const unsigned char fabric[GS_FABRIC_SIZE], CUdevice device,
                              struct gs_room *room, struct gs_open_steps *steps,
                              struct gs_import **ret_import);
-/* Access for a device; and that for one which opens a block. */
+/* Access for a device; and that for one which opens a block, the context current, the remote busy by this
+ * thread. */
 gs_status gs_import_give(struct gs_share *share, struct gs_import *import, CUdevice device);
 gs_status gs_import_allow(struct gs_share *share, struct gs_import *import, CUdevice device);
+/* The context is gone, and with it what memory of the host was registered in it: who opens it next registers
+ * it anew. */
+void gs_import_leave_context_locked(struct gs_import *import, CUcontext context);
 /* Makes memory of the host known to the driver, in the current context; and ends that. */
 gs_status gs_host_register(struct gs_share *share, void *memory, size_t size, bool read_only);
 bool gs_host_unregister(struct gs_share *share, CUcontext context, void *memory);

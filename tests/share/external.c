@@ -7,6 +7,8 @@
  *   external work          the end waits for GPU work, in whichever context
  *   external named         it is found by a name
  *   external context       its context ends: so does it
+ *   external reopened HOW  its opener's context ends, while that has it open or has closed it, and it is opened
+ *                          again in another: open, closed
  *   external exits HOW     the process ends in order: held, or in a deleter, or in a forked child
  *   external refused       what is no external memory; nothing is left of it
  *   external dma-buf       taken where the driver's import takes it
@@ -532,6 +534,61 @@ static void check_exits(const char *how)
     expect("the opener failed", party_end(&other) == 0);
 }
 
+/* ---- Opened again ---------------------------------------------------------------------------- */
+
+static CUdeviceptr open_of(CUipcMemHandle handle)
+{
+    CUdeviceptr address;
+
+    must("cuIpcOpenMemHandle", cuIpcOpenMemHandle(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    return address;
+}
+
+/* Opens it in one context, and when that is gone in another. */
+static int reopener(const char *how)
+{
+    CUcontext primary, other;
+    CUipcMemHandle handle;
+    CUdeviceptr address;
+
+    start_driver();
+    must("cuCtxGetCurrent", cuCtxGetCurrent(&primary));
+    hear(PARTY_SOCKET, &handle, sizeof handle);
+    must("cuCtxCreate", cuCtxCreate_v4(&other, NULL, 0, 0));
+    address = open_of(handle);
+    expect("what is there", word_at(address) == 33);
+    if (strcmp(how, "closed") == 0)
+        must("cuIpcCloseMemHandle", cuIpcCloseMemHandle(address));
+    must("cuCtxDestroy", cuCtxDestroy(other));
+    must("cuCtxSetCurrent", cuCtxSetCurrent(primary));
+    address = open_of(handle);
+    expect("what is there then", word_at(address) == 33);
+    write_at(address, 44);
+    must("cuIpcCloseMemHandle", cuIpcCloseMemHandle(address));
+    say(PARTY_SOCKET, "y", 1);
+    hear_or_end(PARTY_SOCKET, &address, sizeof address);
+    return 0;
+}
+
+static void check_reopened(const char *how)
+{
+    struct party other = party_start("reopener", how);
+    struct made made = make_memfd();
+    struct gpushim_external external = external_of(&made);
+    uint64_t address = must_attach(&external);
+    CUipcMemHandle handle;
+    char done;
+
+    write_at(address, 33);
+    handle = handle_of(address);
+    say(other.socket, &handle, sizeof handle);
+    hear(other.socket, &done, 1);
+    expect("what its opener wrote", word_at(address) == 44);
+    expect("it does not end", detach(address, LONG) == 0 && deleted_now() == 1);
+    unmake(&made);
+    expect("the opener failed", party_end(&other) == 0);
+}
+
 /* ---- Refusals -------------------------------------------------------------------------------- */
 
 static void refuse(const char *what, struct gpushim_external external, int error)
@@ -711,7 +768,7 @@ static const struct {
 } checks[] = {{"shared", check_shared}, {"read-only", check_read_only}, {"address", check_address},
               {"work", check_work},     {"named", check_named},         {"context", check_context},
               {"exits", check_exits},   {"refused", check_refused},     {"churn", check_churn},
-              {"dma-buf", check_dma_buf}};
+              {"dma-buf", check_dma_buf}, {"reopened", check_reopened}};
 
 int main(int argc, char **argv)
 {
@@ -721,6 +778,8 @@ int main(int argc, char **argv)
         return opener();
     if (strcmp(how, "leaver") == 0)
         return leaver(more);
+    if (strcmp(how, "reopener") == 0)
+        return reopener(more);
     surroundings_new();
     start_driver();
     find_functions();

@@ -1,6 +1,7 @@
 /* The driver as a table of numbers, and a GPU whose work is done at its time (core/gpu/driver.h). */
 #include "simulation.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "core/gpu/driver.h"
@@ -146,7 +147,7 @@ static CUresult mem_import(CUmemGenericAllocationHandle *ret_handle, void *fd,
         phys = phys_of_fabric(fd);
     } else {
         file = fd_file((int)(intptr_t)fd, FILE_MEMORY);
-        phys = file ? file->phys : NULL;
+        phys = file && !file->phys->host ? file->phys : NULL;
     }
     handle = phys ? handle_new(process_here(), phys) : NULL;
     if (!handle)
@@ -300,6 +301,87 @@ struct phys *phys_at(const struct process *process, uint64_t address, uint64_t *
     return *page_of(mapping, address);
 }
 
+/* ---- Memory of the host: a page that a process has mapped, and made known to the driver ----------- */
+
+int host_map(struct phys *phys, uint64_t *ret_base)
+{
+    CUdeviceptr base;
+
+    if (mem_address_reserve(&base, GS_PAGE_SIZE, 0, 0, 0) != CUDA_SUCCESS)
+        return -ENOMEM;
+    mapping_at(process_here(), base)->pages[0] = phys;
+    phys_ref(phys);
+    *ret_base = base;
+    return 0;
+}
+
+void host_unmap(uint64_t base)
+{
+    struct mapping *mapping = expect(base, GS_PAGE_SIZE, true, "unmaps memory of the host");
+
+    if (!mapping)
+        return;
+    if (mapping->registered)
+        sim_fail("driver: process %u unmaps memory of the host that the driver knows", process_here()->index);
+    phys_unref(mapping->pages[0]);
+    *mapping = (struct mapping){0};
+}
+
+static CUresult mem_host_register(void *memory, size_t size, unsigned flags)
+{
+    struct mapping *mapping;
+
+    if (fails(process_here()))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    mapping = expect((CUdeviceptr)(uintptr_t)memory, size, true, "registers memory of the host");
+    if (!mapping || mapping->registered)
+        return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    mapping->registered = mapping->accessible = true;
+    return CUDA_SUCCESS;
+}
+
+static CUresult mem_host_get_device_pointer(CUdeviceptr *ret_address, void *memory, unsigned flags)
+{
+    *ret_address = (CUdeviceptr)(uintptr_t)memory;
+    return CUDA_SUCCESS;
+}
+
+static CUresult ctx_synchronize(void);
+
+/* Waits for the GPU. */
+static CUresult mem_host_unregister(void *memory)
+{
+    const CUdeviceptr base = (CUdeviceptr)(uintptr_t)memory;
+    struct mapping *mapping = expect(base, GS_PAGE_SIZE, true, "unregisters memory of the host");
+
+    if (!mapping)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!mapping->registered)
+        sim_fail("driver: process %u unregisters memory of the host that the driver does not know",
+                 process_here()->index);
+    rule_unmapped(process_here(), mapping->pages[0], base);
+    ctx_synchronize();
+    mapping->registered = mapping->accessible = false;
+    return CUDA_SUCCESS;
+}
+
+static CUresult pointer_get_attribute(void *ret_id, CUpointer_attribute attribute, CUdeviceptr address)
+{
+    uint64_t offset;
+    const struct phys *phys = phys_at(process_here(), address, &offset);
+
+    if (attribute != CU_POINTER_ATTRIBUTE_BUFFER_ID || !phys)
+        return CUDA_ERROR_INVALID_VALUE;
+    *(unsigned long long *)ret_id = phys->id;
+    return CUDA_SUCCESS;
+}
+
+static CUresult ctx_get_current(CUcontext *ret_context)
+{
+    *ret_context = program_context(process_here());
+    return CUDA_SUCCESS;
+}
+
 /* ---- Events: one context, whose work is done in its order ------------------------------------ */
 
 static struct event *event_of(CUevent event)
@@ -345,7 +427,10 @@ static CUresult event_query(CUevent event)
 
 static CUresult ctx_push_current(CUcontext context)
 {
-    return CUDA_SUCCESS;
+    const struct process *process = process_here();
+
+    return process->context_gone || context != program_context(process) ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+                                                                        : CUDA_SUCCESS;
 }
 
 static CUresult ctx_pop_current(CUcontext *ret_context)
@@ -370,6 +455,11 @@ const struct gs_driver sim_driver = {
     .mem_unmap = mem_unmap,
     .mem_retain = mem_retain,
     .mem_set_access = mem_set_access,
+    .mem_host_register = mem_host_register,
+    .mem_host_unregister = mem_host_unregister,
+    .mem_host_get_device_pointer = mem_host_get_device_pointer,
+    .pointer_get_attribute = pointer_get_attribute,
+    .ctx_get_current = ctx_get_current,
     .event_create = event_create,
     .event_destroy = event_destroy,
     .event_query = event_query,
@@ -379,9 +469,12 @@ const struct gs_driver sim_driver = {
     .ctx_synchronize = ctx_synchronize,
 };
 
-/* With its context its events go. */
+/* With its context its events go, and what of the host it knew. */
 void driver_end_context(struct process *process)
 {
+    for (unsigned i = 0; i < LENGTH(process->mappings); i++)
+        if (process->mappings[i].registered)
+            process->mappings[i].registered = process->mappings[i].accessible = false;
     for (unsigned i = 0; i < LENGTH(process->events); i++)
         process->events[i].number = 0;
 }

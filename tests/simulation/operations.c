@@ -88,7 +88,7 @@ static void share_block(struct process *process, unsigned arg)
     struct block *block;
     gs_status status;
 
-    if (strip_share(process, arg) || !(block = block_new(process, arg)))
+    if (strip_share(process, arg) || external_share(process, arg) || !(block = block_new(process, arg)))
         return;
     source = (struct gs_share_source){.handle = block->chunk->handle,
                                       .chunk_id = block->chunk->id,
@@ -141,7 +141,7 @@ static void ask_freed(struct process *process, bool all)
     gs_lock_take(&process->arena);
     for (block = world.blocks; block; block = block->next)
         if (block->image == process->image &&
-            (block->state == BLOCK_FREED || (all && block->state == BLOCK_LIMBO)))
+            !block->is_external && (block->state == BLOCK_FREED || (all && block->state == BLOCK_LIMBO)))
             ask_locked(process, block);
     gs_lock_release(&process->arena);
 }
@@ -153,9 +153,11 @@ void program_lease_ended(void *arg, uint64_t address)
 
     if (process->is_broker)
         return;
+    if (has_externals()) /* as core does where it is no block of its pools */
+        gs_share_look_again(process->share);
     gs_lock_take(&process->arena);
     while (block && (block->image != process->image || block->address != address ||
-                     block->state != BLOCK_LIMBO))
+                     block->state != BLOCK_LIMBO || block->is_external))
         block = block->next;
     if (block)
         ask_locked(process, block);
@@ -187,14 +189,20 @@ static void free_some(struct process *process, unsigned arg)
     for (block = world.blocks; block; block = block->next)
         if (block->image == process->image && block->state == BLOCK_LIVE && arg / 2 % ++count == 0)
             found = block;
-    if (found)
+    if (found && found->is_external)
+        external_detach(process, found, arg / 2);
+    else if (found)
         free_block(process, found, arg % 2);
 }
 
 static void free_all(struct process *process)
 {
     for (struct block *block = world.blocks; block; block = block->next)
-        if (block->image == process->image && block->state == BLOCK_LIVE)
+        if (block->image != process->image || block->state != BLOCK_LIVE)
+            continue;
+        else if (block->is_external)
+            external_detach(process, block, 0);
+        else
             free_block(process, block, true);
     ask_freed(process, false);
 }
@@ -277,8 +285,9 @@ static void look_at_time(const struct process *process, uint64_t begun_ns, uint6
 static void open_block(struct process *process, struct block *block, bool must)
 {
     uint64_t begun = gs_now_ns(), starved = process->starved_ns;
-    struct use *use = block->piece_count ? use_of(block, process->image) : NULL;
-    const bool stale = use && !use->number && !use->opening && block->state == BLOCK_GONE;
+    struct use *use = block->piece_count || block->is_external ? use_of(block, process->image) : NULL;
+    const bool stale = use && !use->number && !use->opening &&
+                       (block->state == BLOCK_GONE || (block->is_external && block->freed_ns));
     struct opened *opened;
     CUdeviceptr address;
     gs_status status;
@@ -291,8 +300,9 @@ static void open_block(struct process *process, struct block *block, bool must)
         use->opening--;
     look_at_time(process, begun, starved);
     if (stale && status == GS_OK)
-        sim_fail("handles: process %u opened strip %llu of process %u, which was unmapped before",
-                 process->index, (unsigned long long)block->id, block->maker->index);
+        sim_fail("handles: process %u opened %s %llu of process %u, which had taken it away before",
+                 process->index, block->is_external ? "external block" : "strip", (unsigned long long)block->id,
+                 block->maker->index);
     sim_trace("    process %u opened block %llu: %d", process->index, (unsigned long long)block->id,
               (int)status);
     if (must && status != GS_OK && world.options.max_clients > PROCESSES_MAX)
@@ -332,7 +342,8 @@ static void open_some(struct process *process, unsigned arg)
 static void open_all(struct process *process)
 {
     for (struct block *block = world.blocks; block; block = block->next)
-        if (block->state == BLOCK_LIVE && block->image != process->image && !block->image->over)
+        if (block->state == BLOCK_LIVE && block->image != process->image && !block->image->over &&
+            (!block->is_external || external_is_served(block)))
             open_block(process, block, block->image->machine == process->machine);
 }
 
@@ -349,7 +360,7 @@ static struct opened *pick(struct process *process, unsigned arg)
 
 static void use(struct process *process, unsigned arg)
 {
-    struct opened *opened = pick(process, arg);
+    struct opened *opened = external_use(process, arg) ? NULL : pick(process, arg);
 
     if (!opened)
         return;
@@ -387,7 +398,7 @@ static void close_all(struct process *process)
 
 static void pass_on(struct process *process, unsigned arg)
 {
-    struct opened *opened = pick(process, arg);
+    struct opened *opened = external_pass_on(process, arg) ? NULL : pick(process, arg);
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct block *block;
     gs_status status;
@@ -440,14 +451,19 @@ static void publish(struct process *process, unsigned arg)
         return;
     name_of(arg, naming.name);
     memcpy(naming.note, &block->id, sizeof block->id);
-    gs_lock_take(&process->arena);
-    if (block->state == BLOCK_LIVE) {
+    if (block->is_external) {
         block->names |= 1u << arg % NAMES;
-        block->naming++; /* a strip has no lock of its own here */
-        status = gs_share_name(process->share, block->export, &naming, 0, &since_ns);
-        block->naming--;
+        status = external_name(process, block, &naming, &since_ns);
+    } else {
+        gs_lock_take(&process->arena);
+        if (block->state == BLOCK_LIVE) {
+            block->names |= 1u << arg % NAMES;
+            block->naming++; /* a strip has no lock of its own here */
+            status = gs_share_name(process->share, block->export, &naming, 0, &since_ns);
+            block->naming--;
+        }
+        gs_lock_release(&process->arena);
     }
-    gs_lock_release(&process->arena);
     if (status != GS_OK)
         return;
     sim_trace("    block %llu has the name %s", (unsigned long long)block->id, naming.name);
@@ -530,9 +546,9 @@ static bool is_alone(const struct process *process)
 {
     unsigned idle = 0;
 
-    for (unsigned i = 1; i < THREADS; i++)
+    for (unsigned i = 1; i < ENDS_THREAD; i++)
         idle += process->threads[i].state == FIBRE_IDLE;
-    return idle == THREADS - 2;
+    return idle == ENDS_THREAD - 2;
 }
 
 static void forget_opened(struct process *process)
@@ -556,19 +572,25 @@ static void end_context(struct process *process)
     gs_share_context_leaving(process->share, program_context(process));
     sim_driver.ctx_synchronize();
     forget_opened(process);
+    process->context_gone = true;
     driver_end_context(process);
+    externals_context_gone(process);
     gs_share_context_gone(process->share, program_context(process));
     process->contexts++;
+    process->context_gone = false;
 }
 
 static void end(struct process *process)
 {
     sim_driver.ctx_synchronize();
+    externals_end(process);
+    externals_thread_ends(process);
     forget_opened(process);
     gs_share_destroy(process->share);
     process->share = NULL;
     gs_fences_destroy(process->fences);
     strips_end(process);
+    externals_purge(process);
     for (unsigned i = 0; i < CHUNKS_MAX; i++)
         if (process->chunks[i].id)
             driver_release(process->chunks[i].handle);
@@ -585,6 +607,7 @@ static void perform_alone(struct process *process, enum operation_kind kind)
     } else if (kind == OP_END) {
         end(process);
     } else {
+        externals_end(process);
         gs_share_leave(process->share, 0, &(struct gs_figures){.hits = 1});
         gs_share_at_exit(process->share);
         process->ends = ENDS_BY_EXIT;
@@ -612,6 +635,7 @@ void program_perform(struct process *process, const struct operation *operation)
         return pass_on(process, arg);
     case OP_PURGE:
         ask_freed(process, false);
+        externals_purge(process);
         return purge_some(process, arg, false);
     case OP_SHORT:
         return run_short(process);
@@ -628,6 +652,7 @@ void program_perform(struct process *process, const struct operation *operation)
     case OP_FREE_ALL:
         return free_all(process);
     case OP_PURGE_ALL:
+        externals_purge(process);
         return purge_some(process, 0, true);
     case OP_OPEN_ALL:
         return open_all(process);

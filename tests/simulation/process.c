@@ -57,7 +57,7 @@ static void begin(struct process *process)
                     process);
         return;
     }
-    for (unsigned i = 1; i < THREADS; i++)
+    for (unsigned i = 1; i < ENDS_THREAD; i++)
         fibre_start(&process->threads[i], process, program_run, process);
 }
 
@@ -142,7 +142,7 @@ void process_exec(struct process *process, uint64_t linger_ns)
     process->image = image_new(process->life);
     process->image->machine = process->machine;
     process->ends = ENDS_NOT;
-    process->alone = false;
+    process->alone = process->context_gone = false;
     begin(process);
 }
 

@@ -178,7 +178,7 @@ void rule_given_back(const struct process *process, uint64_t begun_ns, uint64_t 
     for (block = world.blocks; block; block = block->next) {
         const struct use *use = block->uses;
 
-        if (block->image != process->image || block->state != BLOCK_LIMBO || !block->granted ||
+        if (block->image != process->image || block->state != BLOCK_LIMBO || !block->granted || block->is_external ||
             block->freed_ns >= begun_ns || block->granted_ns >= begun_ns) /* to who opens it meanwhile */
             continue;
         while (use && was_closed(use, begun_ns) && use->image->machine == block->image->machine &&

@@ -5,7 +5,8 @@
  *   main.c      options, seeds                  decide.c    what happens next: by seed, or replayed
  *   world.c     one world from its begin to     shrink.c    the shortest list of decisions that fails
  *               its end                         rules.c     what must always hold
- *   program.c, operations.c, strips.c           what the programs do with the library
+ *   program.c, operations.c, strips.c,
+ *   external.c                                  what the programs do with the library
  *   ------------------------------- core/share, as it is -------------------------------
  *   fibre.c     threads                         base.c      core/base: clock, locks, descriptors
  *   file.c      files and descriptors           conn.c      sockets and messages
@@ -30,7 +31,8 @@
 
 #define NEVER         UINT64_MAX
 #define PROCESSES_MAX 12
-#define THREADS       3 /* of a process: its share thread, and two of the program's */
+#define THREADS       4 /* of a process: its share thread, two of the program's, */
+#define ENDS_THREAD   3 /* and one for the ends of external memory */
 #define FDS_MAX       96
 #define CHUNKS_MAX    4 /* of one process */
 #define SLOTS         4 /* blocks of one chunk */
@@ -170,6 +172,7 @@ struct mapping {
     size_t size; /* 0: none */
     struct phys *pages[STRIP_MAX]; /* NULL: addresses alone */
     bool accessible;
+    bool registered; /* memory of the host: in the context that there is */
 };
 
 struct event {
@@ -240,7 +243,8 @@ struct process {
     struct opened opened[OPENS_MAX];
     struct operation operations[THREADS];
     struct gs_lock arena; /* protects the blocks, as in core */
-    unsigned contexts;   /* that it has had; it has one at a time */
+    unsigned contexts;   /* that it has had; it has one at a time, */
+    bool context_gone;   /* but for the while in which the library hears that it has none */
     unsigned graceless;  /* threads for which the GPU is full: graces end */
     bool alone;          /* one of its threads wants no other beside it */
     enum { ENDS_NOT, ENDS_BY_EXIT, ENDS_EMPTY } ends; /* in order; and has given all back */
@@ -290,6 +294,7 @@ void sim_free(void *memory);
 struct phys {
     uint64_t id;
     unsigned refs; /* handles, mappings, descriptors */
+    bool host;     /* a memfd of its maker's */
     bool released; /* its maker has given it back */
     uint64_t released_ns;
     struct image *maker;
@@ -304,6 +309,9 @@ void phys_unref(struct phys *phys);
 /* What the process has mapped at the address; NULL: nothing that a GPU may touch. */
 struct phys *phys_at(const struct process *process, uint64_t address, uint64_t *ret_offset);
 void driver_release(uint64_t handle);
+/* Memory of the host; 0, or a negative errno. */
+int host_map(struct phys *phys, uint64_t *ret_base);
+void host_unmap(uint64_t base);
 extern struct gs_map sim_map; /* of all processes, whose addresses differ */
 void driver_end_context(struct process *process);
 /* The process is no more. */
@@ -335,6 +343,9 @@ struct block {
     unsigned slot;
     struct phys *pieces[STRIP_MAX]; /* of a strip, and how many; `phys` is the one that the handle is of */
     unsigned piece_count, piece;
+    bool is_external, by_address; /* which its program has mapped */
+    bool forced; /* its deleter was called at the end of the process, whoever had it */
+    uint64_t handle; /* of external memory: its allocator's; 0: none any more */
     uint64_t address;
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct gs_export *export;
@@ -386,6 +397,24 @@ void strip_unmap(struct process *process, struct block *block, bool refused);
 void strips_end(struct process *process);
 void handle_enter(struct block *block);
 
+/* ---- external.c: external memory --------------------------------------------------------------- */
+
+bool has_externals(void); /* this world */
+/* False: this world has none, the process enough, or something else is to be shared too. */
+bool external_share(struct process *process, unsigned arg);
+/* False: it is not of the process's own external memory. */
+bool external_pass_on(struct process *process, unsigned arg);
+bool external_use(struct process *process, unsigned arg);
+gs_status external_name(struct process *process, struct block *block, const struct gs_naming *naming,
+                        uint64_t *ret_since_ns);
+bool external_is_served(const struct block *block);
+void external_detach(struct process *process, struct block *block, unsigned arg);
+/* What deleters were called for goes back to the driver. */
+void externals_purge(struct process *process);
+void externals_context_gone(struct process *process);
+void externals_end(struct process *process);
+void externals_thread_ends(struct process *process);
+
 /* ---- decide.c -------------------------------------------------------------------------------- */
 
 enum decision_kind { DECIDE_RUN, DECIDE_DO, DECIDE_TIME, DECIDE_START, DECIDE_KILL, DECIDE_STOP,
@@ -430,6 +459,7 @@ extern struct world {
     bool short_of_memory; /* host memory, descriptors or the driver failed for somebody */
     bool given_up; /* somebody stood still for so long that he may be, if his socket was closed */
     uint64_t now_ns;
+    uint64_t starved_ns; /* how long somebody could have run and did not, all together */
     uint64_t stalled_ns; /* somebody who could have run did not until then, for a while */
     uint64_t steps;
     unsigned turn; /* whose it was last, in calm */

@@ -74,9 +74,17 @@ void gs_memory_free(uint64_t *words, size_t size)
     file_unref(file);
 }
 
+/* Of a program's: external.c. */
+static struct phys *memfd(int fd)
+{
+    const struct file *file = fd_file(fd, FILE_MEMORY);
+
+    return file && file->phys->host ? file->phys : NULL;
+}
+
 bool gs_memory_is_sound(int fd)
 {
-    return fd_file(fd, FILE_WORDS) != NULL;
+    return fd_file(fd, FILE_WORDS) || memfd(fd);
 }
 
 bool gs_memory_read(int fd, size_t at, uint64_t *ret_word)
@@ -94,7 +102,6 @@ bool gs_memory_may_be_drivers(int fd)
     return fd_file(fd, FILE_MEMORY) != NULL;
 }
 
-/* Memory of the host is not simulated: no process has a memfd of a program's. */
 bool gs_memory_is_pages(uint64_t address, uint64_t size)
 {
     return ((address | size) & 4095) == 0;
@@ -102,18 +109,22 @@ bool gs_memory_is_pages(uint64_t address, uint64_t size)
 
 int gs_memory_seal(int fd, uint64_t end)
 {
-    return -EINVAL;
+    return memfd(fd) ? 0 : -EINVAL;
 }
 
 int gs_memory_map(int fd, uint64_t offset, size_t size, size_t whole, bool read_only,
                   void **ret_memory)
 {
-    return -EINVAL;
+    uint64_t base = 0;
+    int error = memfd(fd) ? host_map(memfd(fd), &base) : -EINVAL;
+
+    *ret_memory = (void *)(uintptr_t)base;
+    return error;
 }
 
 void gs_memory_unmap(void *memory, size_t whole)
 {
-    sim_fail("memory: process %u unmaps memory of the host", process_here()->index);
+    host_unmap((uintptr_t)memory);
 }
 
 /* ---- core/share/discard.h ------------------------------------------------------------------- */

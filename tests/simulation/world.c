@@ -92,6 +92,7 @@ static void starve(struct process *process, uint64_t ns)
     for (unsigned k = 0; k < THREADS; k++)
         starves |= may_run(process, k);
     process->starved_ns += starves ? ns : 0;
+    world.starved_ns += starves ? ns : 0;
     process->still_ns = starves ? process->still_ns + ns : 0;
     if (world.closed_ns && process->still_ns > GIVEN_UP_NS)
         world.given_up = true;
@@ -207,7 +208,7 @@ static bool is_idle(void)
         const struct process *process = &world.processes[i];
 
         for (unsigned k = 1; process->state == PROCESS_RUNS && !process->is_broker &&
-                             !process->is_agent && k < THREADS;
+                             !process->is_agent && k < ENDS_THREAD;
              k++)
             if (process->threads[k].state != FIBRE_IDLE)
                 return false;
@@ -426,7 +427,7 @@ static void world_begin(uint64_t seed)
     machines_begin();
     agents_stay = false;
     world.now_ns = GS_NS_PER_S;
-    world.stalled_ns = world.closed_ns = 0;
+    world.stalled_ns = world.closed_ns = world.starved_ns = 0;
     world.given_up = false;
     world.calm = world.settled = world.failed = world.short_of_memory = world.disturbed = false;
     world.handle_count = world.file_count = world.turn = 0;
