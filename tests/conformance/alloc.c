@@ -267,6 +267,8 @@ Test(alloc, pitch_errors)
     FAILS(cuMemAllocPitch(NULL, &pitch, 64, 4, 4));
     FAILS(cuMemAllocPitch(&ptr, NULL, 64, 4, 4));
     FAILS(cuMemAllocPitch(&ptr, &pitch, (size_t)1 << 40, 1 << 10, 4));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemAllocPitch(&ptr, &pitch, 64, 0, 4));
+    cr_assert_eq(pitch, 0, "no rows have one");
     probe("pitch_width_0", "%s", result_name(cuMemAllocPitch(&ptr, &pitch, 0, 4, 4)));
     probe("pitch_height_0", "%s", result_name(cuMemAllocPitch(&ptr, &pitch, 64, 0, 4)));
     for (unsigned int element = 0; element <= 32; element += element < 5 ? 1 : 9)

@@ -168,6 +168,9 @@ Test(other, the_programs_own_memory_is_registered_and_unregistered)
     cr_assert_eq(host_words_other(own, 9, size / 4), 0);
     OK(cuMemHostUnregister(own));
     FAILS(cuMemHostUnregister(own));
+    OK(cuMemHostRegister(own, size, CU_MEMHOSTREGISTER_DEVICEMAP));
+    OK(cuCtxSetCurrent(NULL)); /* it is of no context that must be current */
+    OK(cuMemHostUnregister(own));
     free(own);
 }
 

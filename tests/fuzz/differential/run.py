@@ -285,7 +285,8 @@ def main():
     parser.add_argument('--steps', type=int, help='300 each, on a GPU 200')
     parser.add_argument('--devices', type=int,
                         help='2, on a GPU machine as many of them as there are')
-    parser.add_argument('--jobs', type=int, help='programs at once, 1, on a GPU up to 16')
+    parser.add_argument('--jobs', type=int, help='programs at once: 1, on a GPU 4, as more wait '
+                        'for each other when they start CUDA')
     parser.add_argument('--most', type=int, default=5, help='differing seeds, then it ends')
     parser.add_argument('--shrink', type=float, default=60, help='seconds for each')
     parser.add_argument('--whole', action='store_true', help='shrinks nothing')
@@ -294,7 +295,7 @@ def main():
     arguments.gpu = ':gpu' in arguments.left + arguments.right
     arguments.steps = arguments.steps or (200 if arguments.gpu else 300)
     arguments.devices = arguments.devices or (min(2, gpus()) if arguments.gpu else 2)
-    arguments.jobs = arguments.jobs or (min(16, os.cpu_count()) if arguments.gpu else 1)
+    arguments.jobs = arguments.jobs or (min(4, os.cpu_count()) if arguments.gpu else 1)
     program = arguments.program or (BUILD / 'tests/fuzz/differential/differential'
                                     if BUILD.exists() else BUNDLE / 'differential')
     with tempfile.TemporaryDirectory(prefix='differential-') as folder:
