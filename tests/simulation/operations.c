@@ -298,7 +298,9 @@ static void open_block(struct process *process, struct block *block, bool must)
                            &address);
     if (use)
         use->opening--;
-    look_at_time(process, begun, starved);
+    /* Who finds no room for its record registers memory of the host no more, which waits for the context's work. */
+    if (status != GS_NO_HOST_MEMORY || !block->is_external)
+        look_at_time(process, begun, starved);
     if (stale && status == GS_OK)
         sim_fail("handles: process %u opened %s %llu of process %u, which had taken it away before",
                  process->index, block->is_external ? "external block" : "strip", (unsigned long long)block->id,
