@@ -213,6 +213,7 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_remote *remot
             return GS_OK;
         }
         gs_lock_release(&share->opener.lock);
+        /* Of the host's memory it waits for the context's GPU work, as natively unregistering does. */
         if (granted.fresh)
             gs_import_unmap(share, granted.import);
         gs_remote_return(share, remote, ipc_handle->block_id);

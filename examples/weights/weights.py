@@ -164,6 +164,7 @@ class Memory:
     CUDA = 2
     lent = {}  # by address, until whoever took it lets it go
     new_capsule = ctypes.pythonapi.PyCapsule_New
+    new_capsule.restype, new_capsule.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
     def __init__(self, address, shape, code, bits):
         self.tensor = Tensor(address, self.CUDA, 0, len(shape), code, bits, 1, (ctypes.c_int64 * len(shape))(*shape),
@@ -180,8 +181,6 @@ class Memory:
     def __dlpack__(self, **_):
         lent = ctypes.addressof(self.tensor)
         self.lent[lent] = self
-        self.new_capsule.restype, self.new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p,
-                                                                                 ctypes.c_void_p]
         return self.new_capsule(lent, self.NAME, None)
 
 

@@ -39,6 +39,8 @@ TITLES = (
     ('own_ucx', 'UCX `cuda_ipc` over memory that a program maps itself'),
     ('own_torch', 'PyTorch expandable segments opened by CuPy and numba'),
     ('own_saver', 'torch_memory_saver, pause and resume while another has it open'),
+    ('weights', '`examples/weights` with PyTorch'),
+    ('checkpoint', 'checkpoints by the driver'),
     ('torch_kill', 'PyTorch producers and consumers, killed and leaving early'),
     ('torch_kill_broker', 'the same, `share.strategy = broker`'),
     ('command', '`gpushim` doctor, run, top, stats, who, trim, export with PyTorch'),
