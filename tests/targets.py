@@ -1,8 +1,9 @@
 """What is to be built for tests, from what Meson knows.
 
-    targets.py BUILD_FOLDER [--suite NAME]…
+    targets.py BUILD_FOLDER [--suite NAME | --no-suite NAME]…
 
-prints it for the tests of those suites, for ninja. tests/mutants/mutants.py asks for single tests.
+prints it for the tests that `meson test` would run with these options, for ninja. tests/mutants/mutants.py
+asks for single tests.
 """
 import json
 import pathlib
@@ -22,10 +23,15 @@ def of_tests(folder):
 
 
 def main():
-    suites = set(sys.argv[3::2])
-    for name in sorted({name for files, test in of_tests(pathlib.Path(sys.argv[1]).resolve()) for name in files
-                        if suites & {suite.rpartition(':')[2] for suite in test['suite']}}):
-        print(name)
+    options = list(zip(sys.argv[2::2], sys.argv[3::2]))
+    wanted = {name for option, name in options if option == '--suite'}
+    unwanted = {name for option, name in options if option == '--no-suite'}
+    needed = set()
+    for files, test in of_tests(pathlib.Path(sys.argv[1]).resolve()):
+        suites = {suite.rpartition(':')[2] for suite in test['suite']}
+        if not suites & unwanted and (not wanted or suites & wanted):
+            needed |= files
+    print('\n'.join(sorted(needed)))
 
 
 if __name__ == '__main__':

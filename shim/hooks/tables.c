@@ -72,7 +72,7 @@ static bool is_harmless(const CUuuid *table)
 static void note_asker(const void *caller, const CUuuid *table)
 {
     struct asker asker = {.caller = caller, .name = "the program"};
-    char why[TABLE_NAME_SIZE + 64];
+    char why[TABLE_NAME_SIZE + 72];
 
     gs_elf_each(visit, &asker);
     if (!asker.inside && is_harmless(table))

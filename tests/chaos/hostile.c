@@ -162,7 +162,7 @@ static int exporter(void)
     must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handle, shared));
     memcpy(board->own, &handle, sizeof handle);
     atomic_store(&board->has_own, true);
-    for (unsigned i = 0; !atomic_load(&board->stop); i++) {
+    for (unsigned i = 0; !atomic_load(&board->exporter_stops); i++) {
         began = begin();
         must("cuMemAlloc", cuMemAlloc(&ptr, 64 << 10));
         note_time(T_ALLOC, began);
@@ -205,7 +205,7 @@ static int honest_opener(void)
 
     start_cuda();
     memcpy(&handle, board->ipc_handle, sizeof handle);
-    while (!atomic_load(&board->stop)) {
+    while (!atomic_load(&board->opener_stops)) {
         struct begin began = begin();
         CUresult result = cuIpcOpenMemHandle(&ptr, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 
@@ -582,9 +582,12 @@ static int judge_all(const char *shim)
         if (broker)
             check_broker(exporter);
     }
-    atomic_store(&board->stop, true);
-    if (!end_one(board->honest) || !end_one(exporter))
-        wrong("the exporter or the honest opener did not end well");
+    atomic_store(&board->opener_stops, true);
+    if (!end_one(board->honest))
+        wrong("the honest opener did not end well");
+    atomic_store(&board->exporter_stops, true);
+    if (!end_one(exporter))
+        wrong("the exporter did not end well");
     if (broker)
         end_broker(broker);
     if (rmdir(hostile_dir) != 0 && !atomic_load(&board->is_wrong))

@@ -20,7 +20,8 @@ enum timed { T_ALLOC, T_FREE, T_HANDLE, T_OPEN, TIMED };
 /* Shared by all processes of the test. */
 struct board {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE]; /* of the block that honest openers open; then: */
-    _Atomic bool ready, stop;
+    _Atomic bool ready;
+    _Atomic bool opener_stops, exporter_stops; /* in this order, or an honest open finds nobody */
     _Atomic bool over; /* the phase: its attackers end */
     unsigned char own[GS_IPC_HANDLE_SIZE]; /* of a block of the exporter; then: */
     _Atomic bool has_own;

@@ -9,7 +9,7 @@
 #
 #   conformance two_gpu cudart examples register torch_stats torch_memory latency programs
 #   two_programs stress single chaos differential numba
-#   sanitizer cupy jax nccl peer command weights checkpoint own_vmm torch_share torch_kill torch_steps
+#   sanitizer cupy jax nccl peer command weights named checkpoint own_vmm torch_share torch_kill torch_steps
 #   torch_graph torch_compile torch_fork
 #
 # Every program has its time limit and a failure stops nothing. Ends with a table: name, native
@@ -27,7 +27,7 @@ set -u
 
 alone='conformance two_gpu cudart examples register torch_stats torch_memory latency programs'
 alone="$alone two_programs stress single chaos differential numba"
-beside='sanitizer cupy jax nccl peer command weights checkpoint own_vmm torch_share torch_kill torch_steps'
+beside='sanitizer cupy jax nccl peer command weights named checkpoint own_vmm torch_share torch_kill torch_steps'
 beside="$beside torch_graph torch_compile torch_fork"
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -671,6 +671,25 @@ part_weights()
     fi
     grep -E '^(first|second|third|check): ' "$logs/weights"
     row weights - "$(tail -n 1 "$logs/weights")" "$outcome"
+}
+
+# Names of memory that a program maps itself: only the library has them. The program reads the log itself.
+part_named()
+{
+    good=0 all=0 outcome='as it should be'
+    for how in lifetime pieces refused off ends churn broker; do
+        run native "$logs/named_$how" 60 "LD_PRELOAD=$shim" "$bundle/named" "$how" "$bundle/gpushim-broker"
+        all=$((all + 1))
+        if [ "$(cat "$logs/named_$how.status")" = 0 ]; then
+            good=$((good + 1))
+            continue
+        fi
+        wrong
+        outcome='failed: see the log'
+        echo "-- named $how"
+        tail -n 4 "$logs/named_$how" "$logs/named_$how.err" | cut -c 1-200
+    done
+    row named - "$good of $all ok" "$outcome"
 }
 
 # Says what the driver does; no answer is wrong.
