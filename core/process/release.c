@@ -10,6 +10,7 @@
 #define COUNTED_NS UINT64_C(100000000)   /* the same, where it is only to be counted */
 #define BEHIND_PERCENT 4 /* of what was live at most, which the background may be behind by */
 #define FINISH_NS UINT64_C(1000000000) /* for the chunks that other threads are at */
+#define ROOM_NS UINT64_C(20000000) /* the same, where an arena is about to hold too much beside them */
 
 void gs_releases_init(struct gs_core *core)
 {
@@ -104,6 +105,25 @@ static bool has_room(const struct gs_arena *arena, size_t left, size_t size)
     return LOAD(arena->reserved) + left + size <= LOAD(arena->counts.reserved_peak) + more;
 }
 
+static bool has_room_now(const struct gs_core *core, const struct gs_arena *arena, size_t size)
+{
+    return has_room(arena, LOAD(core->releases.bytes), size);
+}
+
+/* A chunk may be half of what a program has, and the one that another thread is at is not the driver's yet.
+ * That thread ends it, in a few calls of the driver as a native free makes one; 20 ms are the most that is
+ * waited for, and then the arena holds more for a while. */
+static void await_room(struct gs_core *core, const struct gs_arena *arena, size_t size)
+{
+    const struct timespec pause = {.tv_nsec = 10000};
+    uint64_t deadline = gs_now_ns() + ROOM_NS;
+
+    if (gs_releasing_here()) /* it may be this thread's own */
+        return;
+    while (!has_room_now(core, arena, size) && LOAD(core->releases.taken) > 0 && gs_now_ns() < deadline)
+        nanosleep(&pause, NULL);
+}
+
 /* How many they are; 0: there is no thread for it, and they are the driver's. */
 static unsigned leave_all(struct gs_core *core, struct gs_chunk *chunks)
 {
@@ -130,9 +150,10 @@ void gs_arena_make_room(struct gs_core *core, struct gs_arena *arena, struct gs_
     unsigned left = chunks ? leave_all(core, chunks) : 0, given = 0;
 
     gs_turn_begin(&core->releases.turn);
-    while (!has_room(arena, LOAD(core->releases.bytes), size) && give_one(core) > 0)
+    while (!has_room_now(core, arena, size) && give_one(core) > 0)
         given++;
     gs_turn_end(&core->releases.turn);
+    await_room(core, arena, size);
     if (!chunks && !given)
         return;
     gs_latch_take(&arena->lock);

@@ -250,6 +250,36 @@ Test(memory, what_goes_back_in_the_background_is_given_back_at_once_where_it_is_
     fixture_end(&f);
 }
 
+/* A third of what it holds, say, which the thread is at: it is waited for. */
+Test(memory, what_the_background_is_at_is_waited_for_where_it_is_too_much)
+{
+    struct fixture f;
+    struct gs_context *context;
+    CUdeviceptr block;
+
+    setenv("SOFTCUDA_MEMORY", "16G", 1);
+    fixture_options(&f);
+    f.options.purge_ns = 3600 * 1000 * MS;
+    fixture_start(&f);
+    MUST(gs_context_current(f.core, &context));
+    must_alloc(&f, 400 * MIB);
+    block = must_alloc(&f, 200 * MIB);
+    MUST(gs_core_free(f.core, block));
+    drain(&f);
+    gs_latch_take(&context->arenas[0]->lock);
+    context->arenas[0]->counts.reserved_peak = 800 * MIB;
+    gs_latch_release(&context->arenas[0]->lock);
+    MUST(softcuda_delay("cuMemUnmap", 10000));
+    must_alloc(&f, 210 * MIB);
+    cr_assert_eq(fixture_counts(&f).later, 1);
+    while (__atomic_load_n(&f.core->releases.taken, __ATOMIC_SEQ_CST) == 0 &&
+           __atomic_load_n(&f.core->releases.bytes, __ATOMIC_SEQ_CST) > 0)
+        continue;
+    must_alloc(&f, 20 * MIB); /* and 810 */
+    cr_assert_eq(__atomic_load_n(&f.core->releases.bytes, __ATOMIC_SEQ_CST), 0);
+    fixture_end(&f);
+}
+
 Test(memory, what_makes_room_goes_back_at_once_where_the_arena_never_held_as_much)
 {
     struct fixture f;
