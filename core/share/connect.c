@@ -292,7 +292,7 @@ static int connect_again(struct gs_share *share, struct gs_remote *remote, int *
     char name[GS_SOCKET_NAME_SIZE], broker_name[GS_BROKER_NAME_SIZE], reason[GS_REASON_SIZE];
     unsigned place = 0;
     bool by_broker = remote->conn.by_broker;
-    int fd = -ENOENT, directory;
+    int fd = -ENOENT, directory = -1;
 
     gs_instance_name(remote->instance, name);
     gs_broker_name(broker_name);
@@ -307,7 +307,7 @@ static int connect_again(struct gs_share *share, struct gs_remote *remote, int *
             fd = connect_checked(share, directory, broker_name, remote->deadline_ns, ret_pidfd);
         gs_fd_close(&kept);
     }
-    return fd;
+    return is_absent(fd) && directory < -1 ? directory : fd;
 }
 
 /* Nobody is where his socket was. He puts it up again within a second, if he gets the CPU. */
@@ -338,7 +338,9 @@ int gs_remote_connect_again(struct gs_share *share, struct gs_remote *remote)
         set_disconnected(remote);
         return -ENOENT;
     }
-    if (is_absent(fd) && has_ended(remote))
+    if (!is_absent(fd))
+        remote->absent_ns = 0;
+    else if (has_ended(remote))
         set_disconnected(remote);
     if (fd < 0)
         return fd;

@@ -50,7 +50,8 @@ int gs_directory_open(const struct gs_share_options *options, bool make,
                       char ret_reason[GS_REASON_SIZE]);
 
 /* All that there are, of others too, one after the other: opens the next one. *place is 0 at first.
- * -1: there is none any more, with a reason where there was none at all. */
+ * -1: there is none any more, with a reason where there was none at all; -EMFILE, -ENFILE or -ENOMEM, with the
+ * reason: there may be, and it cannot be opened now. */
 int gs_directory_next(const struct gs_share_options *options, unsigned *place,
                       char ret_reason[GS_REASON_SIZE]);
 

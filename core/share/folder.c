@@ -327,6 +327,7 @@ int gs_directory_next(const struct gs_share_options *options, unsigned *place_nu
                       char ret_reason[GS_REASON_SIZE])
 {
     char reason[GS_REASON_SIZE];
+    int none = -1;
 
     if (*place_number == 0)
         ret_reason[0] = 0;
@@ -336,9 +337,12 @@ int gs_directory_next(const struct gs_share_options *options, unsigned *place_nu
                                : open_others(options, n, k - 1);
 
         if (directory == -ENOENT)
-            return -1;
-        if (k == 0 && directory < 0)
+            return none;
+        if (k == 0 && directory < 0) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOMEM)
+                none = -errno;
             gs_reason_add(ret_reason, reason);
+        }
         *place_number = directory >= 0 || k == 0 ? *place_number + 1 : (n + 1) * OTHERS_MAX;
         if (directory >= 0)
             return directory;

@@ -151,6 +151,10 @@ void gs_remote_return(struct gs_share *share, struct gs_remote *remote, uint64_t
     gs_lock_take(&share->opener.lock);
     return_locked(share, remote, block_id);
     gs_lock_release(&share->opener.lock);
+    /* He may close his end before he has heard it, as a program does that closes what it does not know: then
+     * the thread says it again. */
+    if (remote->conn.fd >= 0 && !gs_conn_is_read(remote->conn.fd))
+        gs_remote_watch(share, remote);
 }
 
 /* An answer to a request that was given up. One that nobody asked for makes the remote deaf. */
@@ -214,26 +218,11 @@ bool gs_remote_await_locked(struct gs_share *share, uint64_t deadline_ns)
     return true;
 }
 
-/* Whether a thread has the connection from now on. Where there is none yet, one is started for what was given
- * back at once (a block that could not be mapped here) and is not heard: the exporter's program may close its
- * end before that, and somebody must say it again. The lock is held, and let go at times. */
-static bool has_thread_locked(struct gs_share *share, const struct gs_remote *remote)
-{
-    bool started;
-
-    if (share->opener.remotes_watched || remote->opened_count > 0 || gs_conn_is_read(remote->conn.fd))
-        return share->opener.remotes_watched;
-    gs_lock_release(&share->opener.lock);
-    started = gs_opener_has_thread(share);
-    gs_lock_take(&share->opener.lock);
-    return started;
-}
-
 void gs_remote_release_locked(struct gs_share *share, struct gs_remote *remote)
 {
     gs_remote_look(remote);
     if (remote->conn.fd >= 0 && !remote->conn.watched) {
-        if (has_thread_locked(share, remote)) {
+        if (share->opener.remotes_watched) {
             gs_lock_release(
                 &share->opener.lock); /* a thread killed in it does not die with the lock */
             watch_on(share, remote);

@@ -113,9 +113,10 @@ int gs_directory_next(const struct gs_share_options *options, unsigned *place,
     if ((*place)++ > 0)
         return -1;
     fd = fd_new(process_here(), file_new(FILE_DIRECTORY));
-    if (fd < 0)
-        snprintf(ret_reason, GS_REASON_SIZE, "no descriptor is left");
-    return fd;
+    if (fd >= 0)
+        return fd;
+    snprintf(ret_reason, GS_REASON_SIZE, "no descriptor is left");
+    return -EMFILE;
 }
 
 /* A caller of the listener's, who has not been accepted. */

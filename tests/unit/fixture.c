@@ -89,6 +89,14 @@ void fixture_tells(struct fixture *fixture, CUstream stream)
         gs_told_work(fences, stream);
 }
 
+void fixture_drain(struct fixture *fixture)
+{
+    MUST(cuCtxSynchronize());
+    gs_core_cached(fixture->core); /* looks at what has come back */
+    MUST(cuCtxSynchronize());
+    gs_core_cached(fixture->core);
+}
+
 void fixture_end(struct fixture *fixture)
 {
     gs_core_destroy(fixture->core);

@@ -24,6 +24,8 @@ void fixture_options(struct fixture *fixture);
 void fixture_start(struct fixture *fixture);
 /* Ends core and the context; everything must be given back but what the test says it keeps. */
 void fixture_end(struct fixture *fixture);
+/* What was freed has come back. */
+void fixture_drain(struct fixture *fixture);
 
 /* A context of device 0, made current; the prototype of cuCtxCreate changed with CUDA 13. */
 CUcontext fixture_context_new(void);

@@ -12,14 +12,6 @@
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 
-static void drain(struct fixture *f)
-{
-    MUST(cuCtxSynchronize());
-    gs_core_cached(f->core); /* looks at what has come back */
-    MUST(cuCtxSynchronize());
-    gs_core_cached(f->core);
-}
-
 Test(memory, large_blocks_share_what_a_larger_one_left)
 {
     struct fixture f;
@@ -29,7 +21,7 @@ Test(memory, large_blocks_share_what_a_larger_one_left)
     fixture_options(&f);
     fixture_start(&f);
     MUST(gs_core_free(f.core, must_alloc(&f, 8 * MIB)));
-    drain(&f);
+    fixture_drain(&f);
     a = must_alloc(&f, 5 * MIB);
     b = must_alloc(&f, 2 * MIB - 100);
     c = must_alloc(&f, MIB);
@@ -42,7 +34,7 @@ Test(memory, large_blocks_share_what_a_larger_one_left)
     MUST(gs_core_free(f.core, b));
     MUST(gs_core_free(f.core, a));
     MUST(gs_core_free(f.core, c));
-    drain(&f);
+    fixture_drain(&f);
     cr_assert_eq(must_alloc(&f, 8 * MIB) % (2 * MIB), 0, "the whole merged again");
     cr_assert_eq(fixture_arena(&f).reserved, 8 * MIB);
     fixture_end(&f);
@@ -60,7 +52,7 @@ Test(memory, interior_addresses_of_a_cut_chunk_lead_to_their_blocks)
     fixture_start(&f);
     must_alloc(&f, 2000 * MIB); /* nor has a program of little memory */
     MUST(gs_core_free(f.core, must_alloc(&f, 600 * MIB)));
-    drain(&f);
+    fixture_drain(&f);
     first = must_alloc(&f, 590 * MIB);
     near = must_alloc(&f, MIB);
     far = must_alloc(&f, 6 * MIB);
@@ -83,10 +75,10 @@ Test(memory, a_small_block_does_not_keep_a_large_chunk_from_a_small_device)
     fixture_options(&f);
     fixture_start(&f);
     MUST(gs_core_free(f.core, must_alloc(&f, 600 * MIB)));
-    drain(&f);
+    fixture_drain(&f);
     large = must_alloc(&f, 595 * MIB);
     MUST(gs_core_free(f.core, large));
-    drain(&f);
+    fixture_drain(&f);
     /* Otherwise this one would keep the chunk from the driver, and nothing of 900 MiB could be. */
     must_alloc(&f, 4 * MIB);
     MUST(gs_core_free(f.core, must_alloc(&f, 900 * MIB)));
@@ -102,7 +94,7 @@ static void leave_small_ones(struct fixture *f, unsigned chunks)
         large[i] = must_alloc(f, 20 * MIB);
     for (unsigned i = 0; i < chunks; i++)
         MUST(gs_core_free(f->core, large[i]));
-    drain(f);
+    fixture_drain(f);
     for (unsigned i = 0; i < chunks; i++) {
         large[i] = must_alloc(f, 18 * MIB);
         must_alloc(f, MIB);
@@ -145,151 +137,6 @@ Test(memory, shared_chunks_keep_less_where_others_leave_less)
     leave_small_ones(&f, CHUNKS);
     /* 220 MiB are left when the chunks are there: half of that and 16 MiB may be owed. */
     MUST(gs_core_alloc(f.core, 250 * MIB, &rest));
-    fixture_end(&f);
-}
-
-static void *give_back(void *core)
-{
-    struct gs_core *of = core;
-
-    gs_device_purge(of, &of->device[0], false);
-    return NULL;
-}
-
-/* What is on its way to the driver, the thread that gives idle memory back may have it, is as good
- * as free. */
-Test(memory, what_another_thread_gives_back_is_waited_for)
-{
-    struct fixture f;
-    CUdeviceptr block;
-    pthread_t thread;
-
-    setenv("SOFTCUDA_MEMORY", "256M", 1);
-    fixture_options(&f);
-    fixture_start(&f);
-    MUST(gs_core_free(f.core, must_alloc(&f, 200 * MIB)));
-    drain(&f);
-    MUST(softcuda_delay("cuMemUnmap", 200000));
-    MUST(pthread_create(&thread, NULL, give_back, f.core));
-    for (int i = 0; i < 10000 && softcuda_calls("cuMemUnmap") == 0; i++)
-        usleep(1000); /* until it is at it */
-    MUST(gs_core_alloc(f.core, 220 * MIB, &block));
-    MUST(pthread_join(thread, NULL));
-    fixture_end(&f);
-}
-
-/* 400 MiB live and two chunks of 100 free, in an arena that held `peak` at some time; giving one
- * back takes a while. */
-static struct gs_arena *make_spare(struct fixture *f, size_t peak)
-{
-    struct gs_context *context;
-    CUdeviceptr block[2];
-
-    fixture_options(f);
-    f->options.purge_ns = 3600 * 1000 * MS;
-    fixture_start(f);
-    MUST(gs_context_current(f->core, &context));
-    must_alloc(f, 400 * MIB);
-    for (int i = 0; i < 2; i++)
-        block[i] = must_alloc(f, 100 * MIB);
-    for (int i = 0; i < 2; i++)
-        MUST(gs_core_free(f->core, block[i]));
-    drain(f);
-    gs_latch_take(&context->arenas[0]->lock);
-    context->arenas[0]->counts.reserved_peak = peak;
-    gs_latch_release(&context->arenas[0]->lock);
-    MUST(softcuda_delay("cuMemUnmap", 50000));
-    return context->arenas[0];
-}
-
-/* What is too much where an arena grows is given back by another thread, and whoever needs it or
- * asks for what is free has it. */
-Test(memory, what_makes_room_goes_back_in_the_background)
-{
-    struct fixture f;
-    struct gs_arena *arena;
-    size_t free_bytes, total, before;
-
-    setenv("SOFTCUDA_MEMORY", "900M", 1);
-    arena = make_spare(&f, 800 * MIB);
-    MUST(cuMemGetInfo(&before, &total));
-    must_alloc(&f, 150 * MIB);
-    cr_assert_eq(fixture_counts(&f).later, 2);
-    cr_assert_eq(arena->reserved, 550 * MIB);
-    gs_core_finish_releases(f.core);
-    MUST(cuMemGetInfo(&free_bytes, &total));
-    cr_assert_eq(free_bytes, before + 200 * MIB - 150 * MIB);
-    fixture_end(&f);
-}
-
-Test(memory, what_goes_back_in_the_background_is_there_for_who_needs_it)
-{
-    struct fixture f;
-
-    setenv("SOFTCUDA_MEMORY", "900M", 1);
-    make_spare(&f, 1200 * MIB);
-    must_alloc(&f, 150 * MIB);
-    cr_assert_eq(fixture_counts(&f).later, 2);
-    must_alloc(&f, 300 * MIB); /* 750 are in use or on their way */
-    fixture_end(&f);
-}
-
-/* An arena does not hold more than ever because of it, but for what the thread is at. */
-Test(memory, what_goes_back_in_the_background_is_given_back_at_once_where_it_is_too_much)
-{
-    struct fixture f;
-    struct gs_arena *arena;
-
-    setenv("SOFTCUDA_MEMORY", "16G", 1);
-    arena = make_spare(&f, 800 * MIB);
-    must_alloc(&f, 150 * MIB);
-    cr_assert_eq(fixture_counts(&f).later, 2);
-    must_alloc(&f, 80 * MIB); /* and 750 */
-    cr_assert_leq(__atomic_load_n(&f.core->releases.bytes, __ATOMIC_SEQ_CST), 100 * MIB);
-    cr_assert_eq(arena->reserved, 630 * MIB);
-    fixture_end(&f);
-}
-
-/* A third of what it holds, say, which the thread is at: it is waited for. */
-Test(memory, what_the_background_is_at_is_waited_for_where_it_is_too_much)
-{
-    struct fixture f;
-    struct gs_context *context;
-    CUdeviceptr block;
-
-    setenv("SOFTCUDA_MEMORY", "16G", 1);
-    fixture_options(&f);
-    f.options.purge_ns = 3600 * 1000 * MS;
-    fixture_start(&f);
-    MUST(gs_context_current(f.core, &context));
-    must_alloc(&f, 400 * MIB);
-    block = must_alloc(&f, 200 * MIB);
-    MUST(gs_core_free(f.core, block));
-    drain(&f);
-    gs_latch_take(&context->arenas[0]->lock);
-    context->arenas[0]->counts.reserved_peak = 800 * MIB;
-    gs_latch_release(&context->arenas[0]->lock);
-    MUST(softcuda_delay("cuMemUnmap", 10000));
-    must_alloc(&f, 210 * MIB);
-    cr_assert_eq(fixture_counts(&f).later, 1);
-    while (__atomic_load_n(&f.core->releases.taken, __ATOMIC_SEQ_CST) == 0 &&
-           __atomic_load_n(&f.core->releases.bytes, __ATOMIC_SEQ_CST) > 0)
-        continue;
-    must_alloc(&f, 20 * MIB); /* and 810 */
-    cr_assert_eq(__atomic_load_n(&f.core->releases.bytes, __ATOMIC_SEQ_CST), 0);
-    fixture_end(&f);
-}
-
-Test(memory, what_makes_room_goes_back_at_once_where_the_arena_never_held_as_much)
-{
-    struct fixture f;
-
-    setenv("SOFTCUDA_MEMORY", "16G", 1);
-    make_spare(&f, 600 * MIB);
-    must_alloc(&f, 150 * MIB);
-    cr_assert_leq(__atomic_load_n(&f.core->releases.bytes, __ATOMIC_SEQ_CST), 100 * MIB);
-    cr_assert_leq(fixture_counts(&f).later, 1);
-    cr_assert_eq(fixture_counts(&f).trims, 2);
     fixture_end(&f);
 }
 
@@ -431,14 +278,14 @@ Test(memory, small_blocks_keep_away_from_large_chunks)
         large[i] = must_alloc(&f, 100 * MIB);
     for (int i = 0; i < CHUNKS; i++)
         MUST(gs_core_free(f.core, large[i]));
-    drain(&f);
+    fixture_drain(&f);
     for (int i = 0; i < CHUNKS; i++) {
         large[i] = must_alloc(&f, 98 * MIB);
         must_alloc(&f, 3 * MIB / 2);
     }
     for (int i = 0; i < CHUNKS; i++)
         MUST(gs_core_free(f.core, large[i]));
-    drain(&f);
+    fixture_drain(&f);
     /* Half of 1,000 and 16 MiB are mixed by five of them: 100 - 4 * 1.5 each. */
     for (int i = 0; i < CHUNKS; i++)
         large[i] = must_alloc(&f, 100 * MIB);
@@ -507,7 +354,7 @@ Test(memory, sizes_that_change_do_not_pile_up)
         CUdeviceptr block = must_alloc(&f, (100 + i * 37 % 101) * MIB);
 
         MUST(gs_core_free(f.core, block));
-        drain(&f);
+        fixture_drain(&f);
     }
     cr_assert_leq(fixture_arena(&f).reserved, 230 * MIB);
     fixture_end(&f);
@@ -613,7 +460,7 @@ Test(memory, graphs_that_are_made_one_after_the_other_need_room_for_one)
     fixture_options(&f);
     fixture_start(&f);
     MUST(gs_core_free(f.core, must_alloc(&f, 200 * MIB)));
-    drain(&f);
+    fixture_drain(&f);
     MUST(cuMemGetInfo(&left, &total));
     bytes = left / 8;
     for (int i = 0; i < 20; i++) {
@@ -809,7 +656,7 @@ Test(memory, statistics_add_up)
         block[i] = must_alloc(&f, 40000);
     for (int i = 0; i < 50; i++)
         MUST(gs_core_free(f.core, block[i]));
-    drain(&f);
+    fixture_drain(&f);
     gs_stats_read(f.core, 0, &stats);
     cr_assert(gs_stats_tell(f.core, 0, &before));
     took = f.core->contexts->arenas[0]->counts.took;

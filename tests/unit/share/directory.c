@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
@@ -283,6 +284,24 @@ Test(share_directory, one_that_cannot_be_entered_is_refused)
     cr_assert_eq(other_stop(&other), 0);
     side_stop(&side);
     side_chunk_free(&side, &chunk);
+}
+
+/* Who looks for somebody there must not take him for gone. */
+Test(share_directory, one_that_no_descriptor_is_left_for_may_be_there)
+{
+    char reason[GS_REASON_SIZE];
+    struct rlimit before, none;
+    unsigned place = 0;
+
+    cr_assert_eq(gs_directory_next(&options, &place, reason), -1);
+    mkdir(dir, 0700);
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before;
+    none.rlim_cur = place = 0;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+    cr_expect_eq(gs_directory_next(&options, &place, reason), -EMFILE);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+    cr_assert(strstr(reason, "ulimit -n"), "%s", reason);
 }
 
 Test(share_directory, a_path_too_long_for_a_socket_is_no_hindrance)
