@@ -152,7 +152,7 @@ Test(waits, an_allocation_in_another_stream_comes_behind_several_frees)
     probe("async_alloc_behind_several_frees", "%s",
           r != CUDA_SUCCESS ? result_name(r) : held ? "at once" : "when it had ended");
     if (r == CUDA_ERROR_OUT_OF_MEMORY && !under_shim() && !software_driver())
-        cr_skip_test("the driver does not put together what several streams freed");
+        cr_skip_test("natively what several streams freed is not put together");
     OK(r);
     if (under_shim())
         cr_assert(held, "it waited for the host function");

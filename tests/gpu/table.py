@@ -40,7 +40,7 @@ TITLES = (
     ('own_torch', 'PyTorch expandable segments opened by CuPy and numba'),
     ('own_saver', 'torch_memory_saver, pause and resume while another has it open'),
     ('weights', '`examples/weights` with PyTorch'),
-    ('named', 'names of memory that a program maps itself (`tests/share/named`)'),
+    ('named', 'names of memory that a program maps itself (tests/share/named.c)'),
     ('checkpoint', 'checkpoints by the driver'),
     ('torch_kill', 'PyTorch producers and consumers, killed and leaving early'),
     ('torch_kill_broker', 'the same, `share.strategy = broker`'),
