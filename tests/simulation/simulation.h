@@ -151,6 +151,7 @@ struct image {
     uint64_t gpu_gone_ns;  /* when its GPU work ends with it; NEVER: not yet */
     uint64_t thread_ns;    /* when its share thread started last; 0: it never had one */
     uint64_t waited_ns;    /* when it first waited for what others had closed; 0: never */
+    bool lacked;           /* host memory, at some time */
 };
 
 struct child {
