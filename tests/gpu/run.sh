@@ -9,8 +9,8 @@
 #
 #   conformance two_gpu cudart examples register torch_stats torch_memory latency programs
 #   two_programs stress single chaos differential numba
-#   sanitizer cupy jax nccl peer command weights named checkpoint own_vmm torch_share torch_kill torch_steps
-#   torch_graph torch_compile torch_fork
+#   sanitizer cupy jax nccl peer command weights named pieces checkpoint own_vmm torch_share torch_kill
+#   torch_steps torch_graph torch_compile torch_fork
 #
 # Every program has its time limit and a failure stops nothing. Ends with a table: name, native
 # result, result under the shim, equal or what differs. $OUT, /tmp/gpu-out by default, gets the
@@ -27,8 +27,8 @@ set -u
 
 alone='conformance two_gpu cudart examples register torch_stats torch_memory latency programs'
 alone="$alone two_programs stress single chaos differential numba"
-beside='sanitizer cupy jax nccl peer command weights named checkpoint own_vmm torch_share torch_kill torch_steps'
-beside="$beside torch_graph torch_compile torch_fork"
+beside='sanitizer cupy jax nccl peer command weights named pieces checkpoint own_vmm torch_share torch_kill'
+beside="$beside torch_steps torch_graph torch_compile torch_fork"
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 # shellcheck source=tests/lib.sh
@@ -673,23 +673,39 @@ part_weights()
     row weights - "$(tail -n 1 "$logs/weights")" "$outcome"
 }
 
-# Names of memory that a program maps itself: only the library has them. The program reads the log itself.
-part_named()
+# programs_are_good ROW PROGRAM HOW…: a program of tests/share under the library in each way; it reads the log itself.
+programs_are_good()
 {
-    good=0 all=0 outcome='as it should be'
-    for how in lifetime pieces refused off ends churn broker; do
-        run native "$logs/named_$how" 60 "LD_PRELOAD=$shim" "$bundle/named" "$how" "$bundle/gpushim-broker"
+    good_row=$1 program=$2 good=0 all=0 outcome='as it should be'
+    shift 2
+    for how in "$@"; do
+        log="$logs/${program}_$(echo "$how" | tr ' ' _)"
+        [ "$how" != broker ] || how="broker $bundle/gpushim-broker"
+        # shellcheck disable=SC2086 # words
+        run native "$log" 90 "LD_PRELOAD=$shim" "$bundle/$program" $how
         all=$((all + 1))
-        if [ "$(cat "$logs/named_$how.status")" = 0 ]; then
+        if [ "$(cat "$log.status")" = 0 ]; then
             good=$((good + 1))
             continue
         fi
         wrong
         outcome='failed: see the log'
-        echo "-- named $how"
-        tail -n 4 "$logs/named_$how" "$logs/named_$how.err" | cut -c 1-200
+        echo "-- $program $how"
+        tail -n 4 "$log" "$log.err" | cut -c 1-200
     done
-    row named - "$good of $all ok" "$outcome"
+    row "$good_row" - "$good of $all ok" "$outcome"
+}
+
+# Names of memory that a program maps itself: only the library has them.
+part_named()
+{
+    programs_are_good named named lifetime pieces refused off ends churn broker
+}
+
+# One handle of up to 2,000 pieces, and what of tests/share/own.c asks the driver for no figures.
+part_pieces()
+{
+    programs_are_good pieces own 'pieces 1' 'pieces 2' 'pieces 256' 'pieces 2000' ends churn broker off alone
 }
 
 # Says what the driver does; no answer is wrong.

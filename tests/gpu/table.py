@@ -41,6 +41,7 @@ TITLES = (
     ('own_saver', 'torch_memory_saver, pause and resume while another has it open'),
     ('weights', '`examples/weights` with PyTorch'),
     ('named', 'names of memory that a program maps itself (tests/share/named.c)'),
+    ('pieces', 'one handle of 1 to 2,000 pieces that a program maps itself (tests/share/own.c)'),
     ('checkpoint', 'checkpoints by the driver'),
     ('torch_kill', 'PyTorch producers and consumers, killed and leaving early'),
     ('torch_kill_broker', 'the same, `share.strategy = broker`'),

@@ -350,7 +350,7 @@ static void serve_once_more(void)
     all_do(OP_PURGE_ALL);
     if (!world.failed && (!run_until(is_none_kept_that_was_asked_for, SOON_NS) ||
                           !run_until(is_none_kept_that_is_known, LATER_NS) ||
-                          !run_until(is_nothing_kept, world.options.idle_ns)))
+                          !run_until(is_nothing_kept, SOON_NS + world.options.idle_ns)))
         sim_fail("liveness: memory %llu of process %u went back to the driver, and others keep it",
                  (unsigned long long)kept(KEPT_ANY)->id, (unsigned)kept(KEPT_ANY)->maker->life->pid);
 }
