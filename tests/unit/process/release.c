@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "core/base/clock.h"
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
 #include "tests/unit/fixture.h"
@@ -111,10 +112,11 @@ Test(release, what_goes_back_in_the_background_is_given_back_at_once_where_it_is
     fixture_end(&f);
 }
 
-/* A third of what it holds, say, which the thread is at: it is waited for. */
+/* A third of what it holds, say, which the thread is at: it is waited for, 20 ms at most. */
 Test(release, what_the_background_is_at_is_waited_for_where_it_is_too_much)
 {
     struct fixture f;
+    uint64_t began;
 
     setenv("SOFTCUDA_MEMORY", "16G", 1);
     make_spare(&f, 1, 800 * MIB, 10000);
@@ -123,8 +125,10 @@ Test(release, what_the_background_is_at_is_waited_for_where_it_is_too_much)
     while (__atomic_load_n(&f.core->releases.taken, __ATOMIC_SEQ_CST) == 0 &&
            __atomic_load_n(&f.core->releases.bytes, __ATOMIC_SEQ_CST) > 0)
         continue;
+    began = gs_now_ns();
     must_alloc(&f, 20 * MIB); /* and 810 */
-    cr_assert_eq(__atomic_load_n(&f.core->releases.bytes, __ATOMIC_SEQ_CST), 0);
+    cr_assert(__atomic_load_n(&f.core->releases.bytes, __ATOMIC_SEQ_CST) == 0 ||
+              gs_now_ns() - began >= 20 * MS);
     fixture_end(&f);
 }
 
