@@ -110,18 +110,22 @@ static bool has_room_now(const struct gs_core *core, const struct gs_arena *aren
     return has_room(arena, LOAD(core->releases.bytes), size);
 }
 
-/* A chunk may be half of what a program has, and the one that another thread is at is not the driver's yet.
- * That thread ends it, in a few calls of the driver as a native free makes one; 20 ms are the most that is
- * waited for, and then the arena holds more for a while. */
-static void await_room(struct gs_core *core, const struct gs_arena *arena, size_t size)
+/* A chunk may be a third of what a program has, and the one that another thread is at is not the driver's yet.
+ * That thread ends it, in a few calls of the driver where a native free makes one; 20 ms are the most that is
+ * waited for, and then the arena holds more for a while. Whether it waited. */
+static bool await_room(const struct gs_core *core, const struct gs_arena *arena, size_t size)
 {
     const struct timespec pause = {.tv_nsec = 10000};
-    uint64_t deadline = gs_now_ns() + ROOM_NS;
+    const uint64_t deadline = gs_now_ns() + ROOM_NS;
+    bool waited = false;
 
     if (gs_releasing_here()) /* it may be this thread's own */
-        return;
-    while (!has_room_now(core, arena, size) && LOAD(core->releases.taken) > 0 && gs_now_ns() < deadline)
+        return false;
+    while (!has_room_now(core, arena, size) && LOAD(core->releases.taken) > 0 && gs_now_ns() < deadline) {
         nanosleep(&pause, NULL);
+        waited = true;
+    }
+    return waited;
 }
 
 /* How many they are; 0: there is no thread for it, and they are the driver's. */
@@ -148,13 +152,14 @@ void gs_arena_make_room(struct gs_core *core, struct gs_arena *arena, struct gs_
 {
     uint64_t began = gs_now_ns();
     unsigned left = chunks ? leave_all(core, chunks) : 0, given = 0;
+    bool waited;
 
     gs_turn_begin(&core->releases.turn);
     while (!has_room_now(core, arena, size) && give_one(core) > 0)
         given++;
     gs_turn_end(&core->releases.turn);
-    await_room(core, arena, size);
-    if (!chunks && !given)
+    waited = await_room(core, arena, size);
+    if (!chunks && !given && !waited)
         return;
     gs_latch_take(&arena->lock);
     GS_ADD(arena->counts.later, left > given ? left - given : 0);

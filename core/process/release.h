@@ -3,9 +3,9 @@
  * more with its size, which an allocation that makes room for another size need not wait for: it
  * leaves them to the purge thread (core/process/purge.h). Where the arena would hold more by what is
  * left than it did at some time before, and a little, it gives back one after the other itself until it
- * does not: several in one allocation were its longest ones. One chunk may be a third of a program's memory, so
- * it waits for the one that the thread is at, too. Who
- * runs out of memory, and who asks how much is free, gives back what is left of them itself.
+ * does not: several in one allocation were its longest ones. The one that the thread is at it waits for, as one
+ * may be a third of a program's memory. Who runs out of memory, and who asks how much is free, gives back what is
+ * left of them itself.
  */
 #ifndef GS_CORE_PROCESS_RELEASE_H
 #define GS_CORE_PROCESS_RELEASE_H
@@ -36,7 +36,8 @@ void gs_releases_destroy(struct gs_core *core);
 /*
  * Detached chunks of the arena, or NULL, which is about to grow by `size`: leaves them to the background or,
  * where there is none, gives them back. Where the arena would hold too much beside all that is left, the
- * oldest of that are given back first, and what other threads are at is waited for, 20 ms. Counts as the arena's what the calling thread does. No lock is held.
+ * oldest of that are given back first, and what other threads are at is waited for, 20 ms. Counts as the arena's
+ * what the calling thread does. No lock is held.
  */
 void gs_arena_make_room(struct gs_core *core, struct gs_arena *arena, struct gs_chunk *chunks,
                         size_t size);
