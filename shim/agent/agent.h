@@ -3,6 +3,7 @@
  * across machines and freed when nobody has it any more. README.md here has the picture.
  *
  *   main.c     options, the loop
+ *   keys.c     keys of the directory
  *   broker.c   the connection to the broker (core/share/wire_afar.h has its words)
  *   opener.c   what processes here open of other machines
  *   exporter.c what other machines open here
@@ -140,7 +141,7 @@ struct agent {
 
 extern const unsigned char agent_nobody[GS_MACHINE_SIZE]; /* zeros: this machine, in leases */
 
-/* main.c */
+/* keys.c */
 /* The reverse of gs_text_hex; false: it is not that. */
 bool agent_unhex(const char *text, unsigned char *ret_bytes, size_t size);
 /* agents/..., exports/... */

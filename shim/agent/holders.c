@@ -30,10 +30,14 @@ static pid_t pid_of(int pidfd)
     return pid > 0 ? (pid_t)pid : 0;
 }
 
+/* The broker sent the pidfd and may have it still: then a close alone leaves its place in the epoll, which would
+ * tell of a holder that has been freed. */
 static void stop_watching(struct holder *holder)
 {
-    if (holder->source.fd >= 0)
+    if (holder->source.fd >= 0) {
+        epoll_ctl(holder->agent->epoll, EPOLL_CTL_DEL, holder->source.fd, NULL);
         close(holder->source.fd);
+    }
     holder->source.fd = -1;
 }
 

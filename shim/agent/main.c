@@ -23,8 +23,6 @@
 #define SOON_MS 10 /* while an open waits */
 #define EVENTS  256
 
-const unsigned char agent_nobody[GS_MACHINE_SIZE];
-
 static volatile sig_atomic_t told_to_end;
 static int log_level = GS_LOG_INFO;
 
@@ -36,28 +34,6 @@ static void on_signal(int number)
 static void log_line(enum gs_log_level level, const void *place, const char *text)
 {
     fprintf(stderr, "gpushim-agent: %s\n", text);
-}
-
-/* ---- Words ---------------------------------------------------------------------------------- */
-
-bool agent_unhex(const char *text, unsigned char *ret_bytes, size_t size)
-{
-    if (strlen(text) != 2 * size || strspn(text, "0123456789abcdef") != 2 * size)
-        return false;
-    for (size_t i = 0; i < size; i++) {
-        const char two[3] = {text[2 * i], text[2 * i + 1], 0};
-
-        ret_bytes[i] = (unsigned char)strtoul(two, NULL, 16);
-    }
-    return true;
-}
-
-void agent_key(const char *prefix, const unsigned char bytes[16], char ret_key[DIRECTORY_KEY])
-{
-    char text[HEX_SIZE(16)];
-
-    gs_text_hex(bytes, 16, text);
-    snprintf(ret_key, DIRECTORY_KEY, "%s%s", prefix, text);
 }
 
 /* ---- What comes ----------------------------------------------------------------------------- */
