@@ -96,18 +96,14 @@ size_t gs_releases_finish(struct gs_core *core)
     return bytes;
 }
 
-/* Whether the arena may grow by `size` while `left` bytes that were its own are not the driver's
- * yet: with them it holds a little more than it did at some time. Other arenas are not asked. */
-static bool has_room(const struct gs_arena *arena, size_t left, size_t size)
+/* Whether the arena may grow by `size` while what is left for the background is not the driver's yet: with that it
+ * holds a little more than it did at some time. Other arenas are not asked. */
+static bool has_room(const struct gs_core *core, const struct gs_arena *arena, size_t size)
 {
     size_t more = LOAD(arena->counts.live_peak) / 100 * BEHIND_PERCENT;
 
-    return LOAD(arena->reserved) + left + size <= LOAD(arena->counts.reserved_peak) + more;
-}
-
-static bool has_room_now(const struct gs_core *core, const struct gs_arena *arena, size_t size)
-{
-    return has_room(arena, LOAD(core->releases.bytes), size);
+    return LOAD(arena->reserved) + LOAD(core->releases.bytes) + size <=
+           LOAD(arena->counts.reserved_peak) + more;
 }
 
 /* A chunk may be a third of what a program has, and the one that another thread is at is not the driver's yet.
@@ -121,7 +117,7 @@ static bool await_room(const struct gs_core *core, const struct gs_arena *arena,
 
     if (gs_releasing_here()) /* it may be this thread's own */
         return false;
-    while (!has_room_now(core, arena, size) && LOAD(core->releases.taken) > 0 && gs_now_ns() < deadline) {
+    while (!has_room(core, arena, size) && LOAD(core->releases.taken) > 0 && gs_now_ns() < deadline) {
         nanosleep(&pause, NULL);
         waited = true;
     }
@@ -155,7 +151,7 @@ void gs_arena_make_room(struct gs_core *core, struct gs_arena *arena, struct gs_
     bool waited;
 
     gs_turn_begin(&core->releases.turn);
-    while (!has_room_now(core, arena, size) && give_one(core) > 0)
+    while (!has_room(core, arena, size) && give_one(core) > 0)
         given++;
     gs_turn_end(&core->releases.turn);
     waited = await_room(core, arena, size);
