@@ -148,7 +148,7 @@ def check_failures_in_figures():
 
 def options_of(folder, **settings):
     (folder / 'logs').mkdir(exist_ok=True)
-    settings = {'modes': MODES, 'once': (), 'shim': None, 'seconds': 1e6, 'patience': PATIENT_S,
+    settings = {'modes': MODES, 'once': (), 'shim': None, 'other': None, 'seconds': 1e6, 'patience': PATIENT_S,
                 'profile': True, 'keep': str(folder / 'kept'), 'rows': str(folder / 'rows'),
                 'rows_as': 'program', 'logs': folder / 'logs', 'device': 'cpu', 'tiny': True,
                 'folder': folder, **settings}
@@ -289,6 +289,8 @@ def check_not_there(folder):
           'not run: no Python module no_such_framework here')
     must(rows['program_plain_broken'].startswith('failed: cached, library: SyntaxError'), rows)
     check('the library', rows['program_plain_steady'], 'failed: library: the library is not there')
+    rows, _, _ = run_of(folder, {'plain_steady': STEADY}, modes=('cached', 'other'), shim='/no/such/library.so')
+    check('no other one', rows['program_plain_steady'], 'failed: other: --other names no library')
 
 
 def check_time(folder):

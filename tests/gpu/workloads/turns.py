@@ -10,6 +10,7 @@ A program is a file of the folder programs, without its ending. Each has one pro
     shim          under the library, without it
     shim_cached   under the library, with it (PyTorch alone)
     uncached      natively, without it: the price of having none
+    other         as shim, under another build of the library (--other): what a change of it is worth
 
 All processes load their framework at once. Then, program after program, each process takes its first
 steps by itself: the peak of its memory is what NVML says is in use beyond what was before. Then they
@@ -45,21 +46,25 @@ PLATFORM = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
 
 
 class Mode:
-    def __init__(self, environment=None, library=False, arguments=()):
+    """`library`: which option names it, None natively."""
+
+    def __init__(self, environment=None, library=None, arguments=()):
         self.environment, self.library, self.arguments = environment or {}, library, arguments
 
 
 # The first of a framework is what the others are compared with. Those of "plain" programs, which need
 # no framework, differ in a variable alone.
 MODES = {
-    "torch": {"cached": Mode(), "shim": Mode(UNCACHED, True), "shim_cached": Mode({}, True),
-              "uncached": Mode(UNCACHED)},
-    "jax": {"cached": Mode(), "shim": Mode(PLATFORM, True), "uncached": Mode(PLATFORM)},
-    "cupy": {"cached": Mode(), "shim": Mode({}, True, ("--no-pool",)),
-             "uncached": Mode({}, False, ("--no-pool",))},
+    "torch": {"cached": Mode(), "shim": Mode(UNCACHED, "shim"), "shim_cached": Mode({}, "shim"),
+              "other": Mode(UNCACHED, "other"), "uncached": Mode(UNCACHED)},
+    "jax": {"cached": Mode(), "shim": Mode(PLATFORM, "shim"), "other": Mode(PLATFORM, "other"),
+            "uncached": Mode(PLATFORM)},
+    "cupy": {"cached": Mode(), "shim": Mode({}, "shim", ("--no-pool",)),
+             "other": Mode({}, "other", ("--no-pool",)), "uncached": Mode({}, None, ("--no-pool",))},
     "plain": {"cached": Mode({"TURN": "cached"}), "shim": Mode({"TURN": "shim"}),
               "shim_cached": Mode({"TURN": "shim_cached"}),
-              "library": Mode({"TURN": "library"}, True)},
+              "library": Mode({"TURN": "library"}, "shim"),
+              "other": Mode({}, "other")},
 }
 
 
@@ -78,7 +83,10 @@ class Process:
         self.program, self.name, self.mode = program, mode, MODES[program.framework][mode]
         environment = dict(os.environ, **self.mode.environment)
         if self.mode.library:
-            preload = [options.shim or "libgpushim.so", os.environ.get("LD_PRELOAD", "")]
+            library = getattr(options, self.mode.library)
+            if not library and self.mode.library == "other":
+                raise Failure("--other names no library")
+            preload = [library or "libgpushim.so", os.environ.get("LD_PRELOAD", "")]
             environment.update(LD_PRELOAD=":".join(filter(None, preload)), GPUSHIM_LOG="info")
         self.log = options.logs / f"{program.name}.{mode}.err"
         with open(self.log, "wb") as log:
@@ -124,7 +132,7 @@ class Process:
 
     def load(self, seconds):
         answer = self.ask(0, 0, seconds)
-        if bool(answer["library"]) != self.mode.library:
+        if bool(answer["library"]) != bool(self.mode.library):
             raise Failure("the library is not there" if self.mode.library else
                           "the library is there natively")
         return answer["steps_alone"]
@@ -316,6 +324,7 @@ def parsed(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("programs", nargs="*", metavar="PROGRAM")
     parser.add_argument("--shim", help="the library")
+    parser.add_argument("--other", help="another build of it, for the mode other")
     parser.add_argument("--seconds", type=float, default=400, help="for all programs together")
     parser.add_argument("--patience", type=float, default=90, help="for one answer")
     parser.add_argument("--modes", type=names, default="cached,shim,shim_cached")
