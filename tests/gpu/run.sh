@@ -53,8 +53,10 @@ run()
 {
     run_mode=$1 run_log=$2 limit=$3
     shift 3
-    left=$(seconds_left)
-    [ "$limit" -le "$left" ] || limit=$left
+    left=$(seconds_left) why=hung
+    if [ "$limit" -gt "$left" ]; then
+        limit=$left why='was ended when the time for all parts was over'
+    fi
     rm -f "$run_log.gpushim"
     if [ "$limit" -lt 5 ]; then
         : >"$run_log"
@@ -74,7 +76,7 @@ run()
     fi
     echo "$run_status" >"$run_log.status"
     if [ -e "$run_log.stacks" ]; then
-        echo "-- ${run_log##*/} hung; the stacks are in its log, the first lines:"
+        echo "-- ${run_log##*/} $why; the stacks are in its log, the first lines:"
         grep -E '^(==|Thread|#[0-6] )' "$run_log.stacks" | head -n 60 | cut -c 1-160
     fi
 }
