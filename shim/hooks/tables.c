@@ -39,10 +39,14 @@ static const unsigned char harmless[][16] = {
 
 /* Libraries of the driver's own: ray tracing, video, pictures and what those load. */
 static const char *const insiders[] = {"libnvoptix.", "libnvcuvid.", "libnvidia-"};
+/* And NVML, which watches and manages devices (PyTorch loads it): none of its calls takes an
+ * address, so whatever it has the GPU do touches nothing that the program frees. */
+static const char nvml[] = "libnvidia-ml.";
 
 struct asker {
     const void *caller;
     bool inside;
+    bool nvml;
     char name[TABLE_NAME_SIZE];
 };
 
@@ -56,6 +60,7 @@ static int visit(struct dl_phdr_info *info, size_t size, void *arg)
         return 0;
     for (size_t i = 0; name && i < sizeof insiders / sizeof *insiders; i++)
         asker->inside |= strncmp(name, insiders[i], strlen(insiders[i])) == 0;
+    asker->nvml = name && strncmp(name, nvml, strlen(nvml)) == 0;
     if (name && *name)
         snprintf(asker->name, sizeof asker->name, "%s", name);
     return 1;
@@ -75,7 +80,7 @@ static void note_asker(const void *caller, const CUuuid *table)
     char why[TABLE_NAME_SIZE + 72];
 
     gs_elf_each(visit, &asker);
-    if (!asker.inside && is_harmless(table))
+    if (asker.nvml || (!asker.inside && is_harmless(table)))
         return;
     snprintf(why, sizeof why,
              "%s may submit work that is not seen, by the driver's table %02x%02x%02x%02x",

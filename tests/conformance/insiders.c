@@ -1,7 +1,7 @@
 /*
  * Who asks for the driver's undocumented tables may submit work that no hook sees, and frees wait
  * for the GPU from then on: not where it is a table that the runtime API asks for, or another one
- * that is known, unless a library of the driver's own asks.
+ * that is known, unless a library of the driver's own asks, and not where NVML does.
  *
  * usage: insiders LIBRARY TABLE LOG yes|no: whether it is so then; TABLE is 32 digits
  */
