@@ -26,6 +26,7 @@ import turns  # noqa: E402
 
 MIB = 1 << 20
 PATIENT_S = 200  # the machine may be busy
+turns.WARM_TURNS = 1
 MODES = ('cached', 'shim', 'shim_cached')
 
 STEADY = '''import random
@@ -201,8 +202,9 @@ def taken(records, mode, program='plain_steady'):
 def check_turns(folder):
     rows, records, said = run_of(folder, {'plain_steady': STEADY})
     first = taken(records, 'cached')
-    check('its numbers', [step for _, step, _ in first], list(range(8)))
-    check('its turns', [turn for turn, _, _ in first], [None] * 3 + list(range(5)))
+    check('its numbers', [step for _, step, _ in first], list(range(9)))
+    check('its turns, of which the first does not count', [turn for turn, _, _ in first],
+          [None] * 4 + list(range(5)))
     for _, number, value in first:
         random.seed(turn_process.SEED + number)
         check(f'numbers of step {number}', value, number + 7 * random.random())
@@ -213,7 +215,7 @@ def check_turns(folder):
     order_taken = [record['mode'] for record in records if record['kind'] == 'step' and
                    record['turn'] is not None]
     check('who steps when', order_taken, [mode for order in orders for mode in order])
-    must('8 steps' not in rows['program_plain_steady'] and
+    must('9 steps' not in rows['program_plain_steady'] and
          rows['program_plain_steady'].endswith('; 5 steps in 5 turns'), rows)
     must('-- plain_steady, shim: ' in said, f'the profile is printed: {said}')
     with contextlib.redirect_stdout(io.StringIO()) as again:
@@ -232,11 +234,23 @@ def check_more_turns(folder):
     must(rows['program_plain_steady'].endswith(f'{7 * turns.MOST_STEPS} steps in 7 turns'), rows)
 
 
+def check_short_turns(folder):
+    """Nobody pauses for long, however much time there is."""
+    most, turns.MOST_TURNS = turns.MOST_TURNS, 2
+    slow = STEADY.replace('random\n', 'random, time\n', 1).replace('number + ', 'time.sleep(0.1) or number + ')
+    try:
+        _, records, _ = run_of(folder, {'plain_steady': slow}, kind=turns.Run)
+    finally:
+        turns.MOST_TURNS = most
+    of_one = [turn for turn, _, _ in taken(records, 'shim')].count(1)
+    must(1 <= of_one <= 3, f'three of 0.1 s by three in a turn of a second, not {of_one}')
+
+
 def check_once(folder):
     _, records, _ = run_of(folder, {'plain_steady': STEADY}, modes=('cached', 'shim'),
                            once=('shim_cached',))
     check('who steps by itself', taken(records, 'shim_cached'), taken(records, 'shim')[:3])
-    check('who steps in turns', len(taken(records, 'shim')), 8)
+    check('who steps in turns', len(taken(records, 'shim')), 9)
 
 
 def check_worse(folder):
@@ -397,10 +411,10 @@ def check_counted(folder, shim, driver):
     must(rows['program_plain_allocates'].endswith('; 5 steps in 5 turns'), rows)
     counted = [record['did'] for record in records
                if record['kind'] == 'step' and record['mode'] == 'library']
-    check('allocations of each step', [did['allocations'] for did in counted], [5] * 7)
+    check('allocations of each step', [did['allocations'] for did in counted], [5] * 8)
     must(counted[0]['made'] > 0 and counted[0]['further'] > 0, f'the first makes chunks: {counted[0]}')
     check('natively', [record['did'] for record in records
-                       if record['kind'] == 'step' and record['mode'] == 'cached'], [{}] * 7)
+                       if record['kind'] == 'step' and record['mode'] == 'cached'], [{}] * 8)
     peaks = [record['library'] for record in records if record['kind'] == 'peaks' and
              record['mode'] == 'library']
     must(15 * MIB <= peaks[-1][0] <= 64 * MIB and peaks[-1][1] == 15 * MIB, f'its peaks: {peaks}')
@@ -411,7 +425,7 @@ def main():
     check_failures_in_figures()
     check_programs()
     turns.GRACE_S = PATIENT_S
-    for case in (check_undefined, check_turns, check_more_turns, check_once, check_worse,
+    for case in (check_undefined, check_turns, check_more_turns, check_short_turns, check_once, check_worse,
                  check_first_fails, check_not_there, check_time):
         with tempfile.TemporaryDirectory() as name:
             case(pathlib.Path(name))

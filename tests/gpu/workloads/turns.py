@@ -16,7 +16,9 @@ All processes load their framework at once. Then, program after program, each pr
 steps by itself: the peak of its memory is what NVML says is in use beyond what was before. Then they
 step in turns. In a turn each takes the same steps, and who begins changes from turn to turn; a step is
 compared with the same step of the first, so a machine that gets slower meets all. At least five turns,
-more where time is left: --seconds is for all programs together.
+more where time is left: --seconds is for all programs together. A turn is short, and the first ones do not
+count: who pauses for longer than pool.decay (2 s) has nothing idle left under the library, which is what
+becomes of a program that pauses, not of one that goes on.
 
 A process that fails or hangs is a row that says so; the others go on. --keep FILE gets a line of JSON
 for each step, with what the library and the framework counted in it. Exit status 1 where one failed.
@@ -40,6 +42,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 # At least as many turns, if time allows; what is left is cut into so many; and no more than so many.
 TURNS, PLANNED_TURNS, MOST_TURNS = 5, 8, 60
 MOST_STEPS = 100
+TURN_MS = 1000  # of all together, if a step takes no longer
+WARM_TURNS = 3  # after the pause in which the others were by themselves
 GRACE_S = 10  # for who is in the middle of something when the time is over
 UNCACHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 PLATFORM = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
@@ -215,28 +219,30 @@ class Program:
         return times
 
     def turns(self, times, until):
-        """In turns until then, and for five turns at least while any time is left."""
+        """In turns until then, and for five turns that count at least while any time is left."""
         order = [mode for mode in self.wanted if mode in times and mode not in self.run.options.once]
         first = next(iter(MODES[self.framework]))
         per_step = max(sum(times[mode] for mode in order), 0.001)
         share = max(until - time.monotonic(), 0) * 1e3 / PLANNED_TURNS
-        count = max(1, min(MOST_STEPS, int(share / per_step)))
+        count = max(1, min(MOST_STEPS, int(min(share, TURN_MS) / per_step)))
         at = self.steps_alone
-        for turn in range(MOST_TURNS):
+        for turn in range(-WARM_TURNS, MOST_TURNS):
             # Without the first there is nothing to compare with.
             if first not in order or len(order) < 2 or self.run.left() <= 0:
                 break
             if turn >= TURNS and time.monotonic() + count * per_step / 1e3 > until:
                 break
-            self.run.keep("turn", self, None, turn=turn, order=order)
+            if turn >= 0:
+                self.run.keep("turn", self, None, turn=turn, order=order)
             for mode in list(order):
                 steps = self.ask(mode, at, count)
                 if steps is None:
                     order.remove(mode)
                 else:
-                    self.run.keep_steps(self, mode, turn, steps)
+                    self.run.keep_steps(self, mode, turn if turn >= 0 else None, steps)
             at += count
-            order = order[1:] + order[:1]
+            if turn >= 0:
+                order = order[1:] + order[:1]
 
     def measure(self, until):
         if self.run.left() <= 0:
