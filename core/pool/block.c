@@ -16,7 +16,8 @@
 #define FRAGMENTED_EACH ((size_t)96 << 20) /* by one block, which may stay when the program is idle */
 #define FRAGMENTED_PER_SLACK 2 /* percent more for one more of slack_percent */
 #define WASTE_SHARE 64 /* of a device's memory, what its chunks may owe: 1.6 percent, */
-#define WASTE_LEFT 2   /* and less where the device has not much left: this part of that */
+#define WASTE_LEFT 2   /* and less where the device has not much left: this part of that; */
+#define WASTE_COSTS 4  /* but up to this part of it where chunks cost the program time lately */
 #define WASTE_MIN ((size_t)16 << 20)
 #define MIXED_PERCENT 28 /* of what was live lately, what chunks may be mixed, */
 #define MIXED_PER_SLACK 2 /* and that much more for one more of slack_percent */
@@ -74,8 +75,12 @@ bool gs_arena_may_owe_locked(const struct gs_arena *arena, size_t bytes, unsigne
     size_t owed = __atomic_load_n(&arena->shared->waste[ordinal], __ATOMIC_RELAXED);
     size_t left = __atomic_load_n(&arena->shared->left[ordinal], __ATOMIC_RELAXED);
     size_t most = arena->device->total / WASTE_SHARE;
+    size_t costs = left / WASTE_COSTS / (GS_SLACK_PERCENT_MOST - GS_SLACK_PERCENT_MIN) *
+                   (arena->kept.slack_percent - GS_SLACK_PERCENT_MIN);
 
     gs_latch_assert_held(&arena->lock);
+    if (costs > most)
+        most = costs;
     if (left > 0 && left / WASTE_LEFT + WASTE_MIN < most)
         most = left / WASTE_LEFT + WASTE_MIN;
     return owed + bytes <= most / part;

@@ -121,6 +121,25 @@ Test(memory, shared_chunks_keep_no_more_than_a_small_share_of_the_device)
     fixture_end(&f);
 }
 
+/* Otherwise large programs would make chunks all the time beside free ones that no size may be cut of. */
+Test(memory, shared_chunks_keep_more_where_chunks_cost_time_and_the_device_has_enough_left)
+{
+    enum { CHUNKS = 20 };
+    struct fixture f;
+    size_t total;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuDeviceTotalMem(&total, 0));
+    leave_small_ones(&f, CHUNKS / 2);
+    cr_assert_leq(fixture_debt(&f), total / 64, "they have not yet");
+    fixture_home(&f)->kept.slack_percent = GS_SLACK_PERCENT_MOST;
+    leave_small_ones(&f, CHUNKS);
+    cr_assert_gt(fixture_debt(&f), total / 64 + 100 * MIB);
+    cr_assert_leq(fixture_debt(&f), total / 4);
+    fixture_end(&f);
+}
+
 /* Where others leave little of a device, what shared chunks keep is a share of that little. */
 Test(memory, shared_chunks_keep_less_where_others_leave_less)
 {
