@@ -37,6 +37,7 @@ sys.path.insert(0, str(HERE.parent))
 from targets import of_tests  # noqa: E402
 
 NOT_COPIED = ("build*", ".*", "__pycache__")
+STEPS = 20000000  # of the simulation, in which every row of simulation.txt is found
 LIMIT_S = 60  # of a test under a bug, which may well wait for ever
 
 
@@ -125,7 +126,7 @@ def configure(folder, tree, options):
     if (folder / "meson-private" / "coredata.dat").exists():
         command = ["meson", "configure", folder, *options] if options else ["true"]
     else:
-        command = ["meson", "setup", folder, tree, "-Ddebug=false", *options]
+        command = ["meson", "setup", folder, tree, "-Ddebug=false", f"-Dsimulation_steps={STEPS}", *options]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, check=False)
     error = done.stdout[-4000:] if done.returncode != 0 else build(folder, ["build.ninja"])
