@@ -17,7 +17,7 @@
 #define FRAGMENTED_PER_SLACK 2 /* percent more for one more of slack_percent */
 #define WASTE_SHARE 64 /* of a device's memory, what its chunks may owe: 1.6 percent, */
 #define WASTE_LEFT 2   /* and less where the device has not much left: this part of that; */
-#define WASTE_COSTS 4  /* but up to this part of it where chunks cost the program time lately */
+#define WASTE_COSTS 4  /* but up to this part of what is spare where chunks have cost time lately */
 #define WASTE_MIN ((size_t)16 << 20)
 #define MIXED_PERCENT 28 /* of what was live lately, what chunks may be mixed, */
 #define MIXED_PER_SLACK 2 /* and that much more for one more of slack_percent */
@@ -69,16 +69,25 @@ static size_t waste_of(const struct gs_chunk *chunk, size_t need)
     return chunk->span.size > pages ? chunk->span.size - pages : 0;
 }
 
+/* What the device has beyond what this arena's program had at most, which it may want again. */
+static size_t spare_locked(const struct gs_arena *arena, size_t left)
+{
+    size_t wanted = arena->counts.live_peak;
+
+    return left + arena->reserved > wanted ? left + arena->reserved - wanted : 0;
+}
+
 bool gs_arena_may_owe_locked(const struct gs_arena *arena, size_t bytes, unsigned part)
 {
     int ordinal = arena->device->ordinal;
     size_t owed = __atomic_load_n(&arena->shared->waste[ordinal], __ATOMIC_RELAXED);
     size_t left = __atomic_load_n(&arena->shared->left[ordinal], __ATOMIC_RELAXED);
     size_t most = arena->device->total / WASTE_SHARE;
-    size_t costs = left / WASTE_COSTS / (GS_SLACK_PERCENT_MOST - GS_SLACK_PERCENT_MIN) *
-                   (arena->kept.slack_percent - GS_SLACK_PERCENT_MIN);
+    size_t costs = spare_locked(arena, left) / WASTE_COSTS;
 
     gs_latch_assert_held(&arena->lock);
+    costs = costs / (GS_SLACK_PERCENT_MOST - GS_SLACK_PERCENT_MIN) *
+            (arena->kept.slack_percent - GS_SLACK_PERCENT_MIN);
     if (costs > most)
         most = costs;
     if (left > 0 && left / WASTE_LEFT + WASTE_MIN < most)

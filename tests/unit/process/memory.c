@@ -140,6 +140,23 @@ Test(memory, shared_chunks_keep_more_where_chunks_cost_time_and_the_device_has_e
     fixture_end(&f);
 }
 
+/* What it had at once it gets again, whatever making chunks has cost meanwhile. */
+Test(memory, shared_chunks_keep_no_more_of_a_device_that_the_program_has_filled)
+{
+    enum { CHUNKS = 20 };
+    struct fixture f;
+    size_t total;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuDeviceTotalMem(&total, 0));
+    MUST(gs_core_free(f.core, must_alloc(&f, total / 100 * 90)));
+    fixture_home(&f)->kept.slack_percent = GS_SLACK_PERCENT_MOST;
+    leave_small_ones(&f, CHUNKS);
+    cr_assert_leq(fixture_debt(&f), total / 32);
+    fixture_end(&f);
+}
+
 /* Where others leave little of a device, what shared chunks keep is a share of that little. */
 Test(memory, shared_chunks_keep_less_where_others_leave_less)
 {
