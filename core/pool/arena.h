@@ -175,7 +175,8 @@ struct gs_arena_kept {
     uint64_t seen_hits;             /* allocations up to the last look */
     uint64_t cost_ns;      /* of counts.map_ns, what keeping more would have saved since */
     uint64_t seen_ns;      /* this time */
-    uint64_t cost_lately;  /* the same of before, as far as it is not forgotten yet */
+    uint64_t cost_lately;  /* the same of before, as far as it is not forgotten yet, */
+    size_t weighed_peak;   /* and since it held more than this at once */
     unsigned slack_percent; /* GS_SLACK_PERCENT_MIN and up: free beside what was live lately, when
                                the arena grows */
     size_t grown_for[GS_GROWN_FOR]; /* what chunks of large blocks were made for lately */

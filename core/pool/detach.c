@@ -145,8 +145,8 @@ void gs_arena_felt_locked(struct gs_arena *arena, uint64_t ns, bool again)
         arena->kept.cost_ns += ns;
 }
 
-/* More is kept only for what has cost time for a while: at a program's start sizes have not
- * settled, whatever is kept. */
+/* More is kept only for what has cost time for a while: at a program's start, and while it still
+ * holds more than ever before, sizes have not settled, whatever is kept. */
 void gs_arena_weigh_locked(struct gs_arena *arena)
 {
     uint64_t now = gs_now_ns(), passed = now - arena->kept.seen_ns, cost = arena->kept.cost_ns;
@@ -157,6 +157,10 @@ void gs_arena_weigh_locked(struct gs_arena *arena)
     arena->kept.cost_lately -=
         arena->kept.cost_lately * (passed < LATELY_NS ? passed : LATELY_NS) / LATELY_NS;
     arena->kept.cost_lately += cost;
+    if (arena->counts.live_peak > arena->kept.weighed_peak) {
+        arena->kept.weighed_peak = arena->counts.live_peak;
+        arena->kept.cost_lately = 0;
+    }
     if (cost > passed / COST_PART && arena->kept.cost_lately > LATELY_NS / COST_PART) {
         bool much =
             cost > passed / COST_MUCH_PART && arena->kept.cost_lately > LATELY_NS / COST_MUCH_PART;

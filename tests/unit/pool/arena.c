@@ -516,6 +516,30 @@ Test(arena, more_is_kept_for_what_costs_time_for_a_while_and_not_for_a_moment)
     fixture_end(&f);
 }
 
+/* What it needs next is not known before it has held so much: then it might be missing. */
+Test(arena, no_more_is_kept_while_the_program_holds_more_than_ever_before)
+{
+    struct gs_arena *arena;
+    struct fixture f;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    must_alloc(&f, 2 * MIB);
+    arena = fixture_home(&f);
+    for (int i = 0; i < 30; i++) {
+        must_alloc(&f, 2 * MIB);
+        gs_latch_take(&arena->lock);
+        weigh(arena, 1, 10 * MS);
+        gs_latch_release(&arena->lock);
+    }
+    cr_assert_eq(arena->kept.slack_percent, GS_SLACK_PERCENT_MIN);
+    gs_latch_take(&arena->lock);
+    weigh(arena, 30, 10 * MS);
+    gs_latch_release(&arena->lock);
+    cr_assert_eq(arena->kept.slack_percent, GS_SLACK_PERCENT_MOST);
+    fixture_end(&f);
+}
+
 /* Sums that are kept, rather than counted when they are wanted. */
 Test(arena, figures_are_what_they_stand_for_when_all_is_back)
 {
