@@ -114,6 +114,7 @@ struct gs_arena_shared { /* what all arenas of a process use */
  * second, while making chunks takes much of the time, and up to the third where that
  * is much. */
 #define GS_SLACK_PERCENT_MIN 4
+#define GS_SETTLED 5 /* weighings: then a program holds as much as it will, as far as one can tell */
 #define GS_SLACK_PERCENT_MORE 12
 #define GS_SLACK_PERCENT_MOST 24
 
@@ -175,8 +176,9 @@ struct gs_arena_kept {
     uint64_t seen_hits;             /* allocations up to the last look */
     uint64_t cost_ns;      /* of counts.map_ns, what keeping more would have saved since */
     uint64_t seen_ns;      /* this time */
-    uint64_t cost_lately;  /* the same of before, as far as it is not forgotten yet, */
-    size_t weighed_peak;   /* and since it held more than this at once */
+    uint64_t cost_lately;  /* the same of before, as far as it is not forgotten yet */
+    size_t weighed_peak;   /* what it held at once until the last weighing, */
+    unsigned settled;      /* and after how many it was no more, GS_SETTLED at most */
     unsigned slack_percent; /* GS_SLACK_PERCENT_MIN and up: free beside what was live lately, when
                                the arena grows */
     size_t grown_for[GS_GROWN_FOR]; /* what chunks of large blocks were made for lately */

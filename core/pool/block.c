@@ -83,7 +83,8 @@ bool gs_arena_may_owe_locked(const struct gs_arena *arena, size_t bytes, unsigne
     size_t owed = __atomic_load_n(&arena->shared->waste[ordinal], __ATOMIC_RELAXED);
     size_t left = __atomic_load_n(&arena->shared->left[ordinal], __ATOMIC_RELAXED);
     size_t most = arena->device->total / WASTE_SHARE;
-    size_t costs = spare_locked(arena, left) / WASTE_COSTS;
+    bool settled = arena->kept.settled == GS_SETTLED;
+    size_t costs = settled ? spare_locked(arena, left) / WASTE_COSTS : 0;
 
     gs_latch_assert_held(&arena->lock);
     costs = costs / (GS_SLACK_PERCENT_MOST - GS_SLACK_PERCENT_MIN) *

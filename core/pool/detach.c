@@ -145,8 +145,8 @@ void gs_arena_felt_locked(struct gs_arena *arena, uint64_t ns, bool again)
         arena->kept.cost_ns += ns;
 }
 
-/* More is kept only for what has cost time for a while: at a program's start, and while it still
- * holds more than ever before, sizes have not settled, whatever is kept. */
+/* More is kept only for what has cost time for a while: at a program's start sizes have not
+ * settled, whatever is kept. */
 void gs_arena_weigh_locked(struct gs_arena *arena)
 {
     uint64_t now = gs_now_ns(), passed = now - arena->kept.seen_ns, cost = arena->kept.cost_ns;
@@ -159,7 +159,9 @@ void gs_arena_weigh_locked(struct gs_arena *arena)
     arena->kept.cost_lately += cost;
     if (arena->counts.live_peak > arena->kept.weighed_peak) {
         arena->kept.weighed_peak = arena->counts.live_peak;
-        arena->kept.cost_lately = 0;
+        arena->kept.settled = 0;
+    } else if (arena->kept.settled < GS_SETTLED) {
+        arena->kept.settled++;
     }
     if (cost > passed / COST_PART && arena->kept.cost_lately > LATELY_NS / COST_PART) {
         bool much =

@@ -517,26 +517,25 @@ Test(arena, more_is_kept_for_what_costs_time_for_a_while_and_not_for_a_moment)
 }
 
 /* What it needs next is not known before it has held so much: then it might be missing. */
-Test(arena, no_more_is_kept_while_the_program_holds_more_than_ever_before)
+Test(arena, a_program_has_settled_when_it_holds_no_more_than_before_for_a_while)
 {
     struct gs_arena *arena;
     struct fixture f;
 
     fixture_options(&f);
     fixture_start(&f);
-    must_alloc(&f, 2 * MIB);
-    arena = fixture_home(&f);
-    for (int i = 0; i < 30; i++) {
+    for (int i = 0; i < 2 * GS_SETTLED; i++) {
         must_alloc(&f, 2 * MIB);
+        arena = fixture_home(&f);
         gs_latch_take(&arena->lock);
-        weigh(arena, 1, 10 * MS);
+        weigh(arena, 1, 0);
+        cr_assert_eq(arena->kept.settled, 0);
         gs_latch_release(&arena->lock);
     }
-    cr_assert_eq(arena->kept.slack_percent, GS_SLACK_PERCENT_MIN);
     gs_latch_take(&arena->lock);
-    weigh(arena, 30, 10 * MS);
+    weigh(arena, GS_SETTLED + 1, 0);
+    cr_assert_eq(arena->kept.settled, GS_SETTLED);
     gs_latch_release(&arena->lock);
-    cr_assert_eq(arena->kept.slack_percent, GS_SLACK_PERCENT_MOST);
     fixture_end(&f);
 }
 

@@ -134,6 +134,7 @@ Test(memory, shared_chunks_keep_more_where_chunks_cost_time_and_the_device_has_e
     leave_small_ones(&f, CHUNKS / 2);
     cr_assert_leq(fixture_debt(&f), total / 64, "they have not yet");
     fixture_home(&f)->kept.slack_percent = GS_SLACK_PERCENT_MOST;
+    fixture_home(&f)->kept.settled = GS_SETTLED;
     leave_small_ones(&f, CHUNKS);
     cr_assert_gt(fixture_debt(&f), total / 64 + 100 * MIB);
     cr_assert_leq(fixture_debt(&f), total / 4);
@@ -152,6 +153,7 @@ Test(memory, shared_chunks_keep_no_more_of_a_device_that_the_program_has_filled)
     MUST(cuDeviceTotalMem(&total, 0));
     MUST(gs_core_free(f.core, must_alloc(&f, total / 100 * 90)));
     fixture_home(&f)->kept.slack_percent = GS_SLACK_PERCENT_MOST;
+    fixture_home(&f)->kept.settled = GS_SETTLED;
     leave_small_ones(&f, CHUNKS);
     cr_assert_leq(fixture_debt(&f), total / 32);
     fixture_end(&f);
