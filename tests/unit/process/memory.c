@@ -131,6 +131,8 @@ Test(memory, shared_chunks_keep_more_where_chunks_cost_time_and_the_device_has_e
     fixture_options(&f);
     fixture_start(&f);
     MUST(cuDeviceTotalMem(&total, 0));
+    must_alloc(&f, 4096);
+    fixture_home(&f)->kept.settled = GS_SETTLED;
     leave_small_ones(&f, CHUNKS / 2);
     cr_assert_leq(fixture_debt(&f), total / 64, "they have not yet");
     fixture_home(&f)->kept.slack_percent = GS_SLACK_PERCENT_MOST;
