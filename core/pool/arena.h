@@ -114,9 +114,10 @@ struct gs_arena_shared { /* what all arenas of a process use */
  * second, while making chunks takes much of the time, and up to the third where that
  * is much. */
 #define GS_SLACK_PERCENT_MIN 4
-#define GS_SETTLED 5 /* weighings: then a program holds as much as it will, as far as one can tell */
 #define GS_SLACK_PERCENT_MORE 12
 #define GS_SLACK_PERCENT_MOST 24
+/* After so many weighings in which it held no more at once than before, a program has settled. */
+#define GS_SETTLED 5
 
 /* Where a free block is indexed. */
 enum gs_bin_kind {
@@ -177,8 +178,8 @@ struct gs_arena_kept {
     uint64_t cost_ns;      /* of counts.map_ns, what keeping more would have saved since */
     uint64_t seen_ns;      /* this time */
     uint64_t cost_lately;  /* the same of before, as far as it is not forgotten yet */
-    size_t weighed_peak;   /* what it held at once until the last weighing, */
-    unsigned settled;      /* and after how many it was no more, GS_SETTLED at most */
+    size_t weighed_peak;   /* most that was live at once until the last weighing */
+    unsigned settled;      /* weighings since that grew, GS_SETTLED at most */
     unsigned slack_percent; /* GS_SLACK_PERCENT_MIN and up: free beside what was live lately, when
                                the arena grows */
     size_t grown_for[GS_GROWN_FOR]; /* what chunks of large blocks were made for lately */
@@ -268,10 +269,10 @@ size_t gs_arena_strandable_locked(const struct gs_arena *arena);
  * would have whole pages to each and the rest free. A chunk whose last block is small keeps all but
  * that block's pages. The waste of all chunks of a device stays a small share of its memory, and of
  * what it has left (what others use is not ours to share), so that no more than that share is ever
- * missing where the driver alone would still have had memory. Where chunks have cost the program time
- * lately it may be more, a quarter at most of what the device has beyond what the program had at once:
- * one that has a tenth of a device and whose sizes change would make chunks all the time beside free
- * ones that it may not cut.
+ * missing where the driver alone would still have had memory. Where chunks have cost a program time
+ * lately that has settled, it may be more: a quarter at most of what the device has beyond what the
+ * program had at once. Otherwise one that has a tenth of a device and whose sizes change would make
+ * chunks all the time beside free ones that it may not cut.
  *
  * Mixed: what of a chunk is beyond GS_MIXED_TIMES the smallest large block that came to lie in it
  * since it was free as a whole. Such a block, where it stays, keeps a chunk from going back and

@@ -17,7 +17,7 @@
 #define FRAGMENTED_PER_SLACK 2 /* percent more for one more of slack_percent */
 #define WASTE_SHARE 64 /* of a device's memory, what its chunks may owe: 1.6 percent, */
 #define WASTE_LEFT 2   /* and less where the device has not much left: this part of that; */
-#define WASTE_COSTS 4  /* but up to this part of what is spare where chunks have cost time lately */
+#define WASTE_COSTS 4  /* but up to this part of what is spare where chunks cost time lately */
 #define WASTE_MIN ((size_t)16 << 20)
 #define MIXED_PERCENT 28 /* of what was live lately, what chunks may be mixed, */
 #define MIXED_PER_SLACK 2 /* and that much more for one more of slack_percent */
@@ -69,12 +69,16 @@ static size_t waste_of(const struct gs_chunk *chunk, size_t need)
     return chunk->span.size > pages ? chunk->span.size - pages : 0;
 }
 
-/* What the device has beyond what this arena's program had at most, which it may want again. */
-static size_t spare_locked(const struct gs_arena *arena, size_t left)
+/* What chunks may owe for having cost time lately: a part of what the device has beyond what was live
+ * here at once, which may be wanted again. */
+static size_t owed_for_costs_locked(const struct gs_arena *arena, size_t left)
 {
-    size_t wanted = arena->counts.live_peak;
+    const unsigned most = GS_SLACK_PERCENT_MOST - GS_SLACK_PERCENT_MIN;
+    size_t has = left + arena->reserved, wanted = arena->counts.live_peak;
 
-    return left + arena->reserved > wanted ? left + arena->reserved - wanted : 0;
+    if (arena->kept.settled < GS_SETTLED || has < wanted)
+        return 0;
+    return (has - wanted) / WASTE_COSTS / most * (arena->kept.slack_percent - GS_SLACK_PERCENT_MIN);
 }
 
 bool gs_arena_may_owe_locked(const struct gs_arena *arena, size_t bytes, unsigned part)
@@ -83,12 +87,9 @@ bool gs_arena_may_owe_locked(const struct gs_arena *arena, size_t bytes, unsigne
     size_t owed = __atomic_load_n(&arena->shared->waste[ordinal], __ATOMIC_RELAXED);
     size_t left = __atomic_load_n(&arena->shared->left[ordinal], __ATOMIC_RELAXED);
     size_t most = arena->device->total / WASTE_SHARE;
-    bool settled = arena->kept.settled == GS_SETTLED;
-    size_t costs = settled ? spare_locked(arena, left) / WASTE_COSTS : 0;
+    size_t costs = owed_for_costs_locked(arena, left);
 
     gs_latch_assert_held(&arena->lock);
-    costs = costs / (GS_SLACK_PERCENT_MOST - GS_SLACK_PERCENT_MIN) *
-            (arena->kept.slack_percent - GS_SLACK_PERCENT_MIN);
     if (costs > most)
         most = costs;
     if (left > 0 && left / WASTE_LEFT + WASTE_MIN < most)

@@ -232,16 +232,17 @@ class Program:
                 break
             if turn >= TURNS and time.monotonic() + count * per_step / 1e3 > until:
                 break
-            if turn >= 0:
+            counts = turn >= 0
+            if counts:
                 self.run.keep("turn", self, None, turn=turn, order=order)
             for mode in list(order):
                 steps = self.ask(mode, at, count)
                 if steps is None:
                     order.remove(mode)
                 else:
-                    self.run.keep_steps(self, mode, turn if turn >= 0 else None, steps)
+                    self.run.keep_steps(self, mode, turn if counts else None, steps)
             at += count
-            if turn >= 0:
+            if counts:
                 order = order[1:] + order[:1]
 
     def measure(self, until):

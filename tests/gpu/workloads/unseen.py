@@ -6,7 +6,8 @@ Natively, under PyTorch's profiler (CUPTI): each kernel, copy and fill that ran 
 the call that submitted it. One whose number no call of the runtime or the driver has came by another way,
 such as the driver's undocumented tables (shim/hooks/tables.c says which are known to be no such way). So
 this is to be run again with new versions of cuBLAS, cuDNN and the others. The exit status is 1 where something
-was submitted unseen, or nothing ran.
+was submitted unseen, or nothing ran. Of copies by the driver API the profiler lists the work and not the call:
+they are said to be unseen, and have to be looked at by hand.
 
 A program is a file of the folder programs, without its ending.
 """
@@ -15,35 +16,28 @@ import argparse
 import collections
 import json
 import pathlib
-import random
 import sys
 import tempfile
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from turn_process import SEED, load_program
+from turn_process import Stepper
 
 HERE = pathlib.Path(__file__).resolve().parent
 WORK = {"kernel", "gpu_memcpy", "gpu_memset"}
 CALLS = {"cuda_runtime", "cuda_driver"}
 
 
-def seed(number):
-    random.seed(SEED + number)
-    torch.manual_seed(SEED + number)
-
-
 def events_of(name, steps):
     """What CUPTI has of some steps, the first ones too: libraries are loaded in them."""
-    program = load_program(HERE / "programs" / f"{name}.py")
+    stepper = Stepper(argparse.Namespace(program=HERE / "programs" / f"{name}.py", device="cuda", tiny=False,
+                                         no_pool=False))
+    stepper.load()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
-        seed(-1)
-        step = program.build("cuda", **program.FULL)
+        stepper.build()
         for number in range(steps):
-            seed(number)
-            step(number)
-        torch.cuda.synchronize()
+            stepper.take(number)
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         profiled.export_chrome_trace(file.name)
         return json.load(open(file.name, encoding="utf-8"))["traceEvents"]

@@ -121,10 +121,19 @@ Test(memory, shared_chunks_keep_no_more_than_a_small_share_of_the_device)
     fixture_end(&f);
 }
 
+/* Making chunks has cost the program time for a while; whether it holds no more than before. */
+static void chunks_cost_time(struct fixture *f, bool settled)
+{
+    struct gs_arena_kept *kept = &fixture_home(f)->kept;
+
+    kept->slack_percent = GS_SLACK_PERCENT_MOST;
+    kept->settled = settled ? GS_SETTLED : 0;
+    kept->weighed_peak = settled ? SIZE_MAX : 0; /* weighings leave it so */
+}
+
 /* Otherwise large programs would make chunks all the time beside free ones that no size may be cut of. */
 Test(memory, shared_chunks_keep_more_where_chunks_cost_time_and_the_device_has_enough_left)
 {
-    enum { CHUNKS = 20 };
     struct fixture f;
     size_t total;
 
@@ -132,12 +141,15 @@ Test(memory, shared_chunks_keep_more_where_chunks_cost_time_and_the_device_has_e
     fixture_start(&f);
     MUST(cuDeviceTotalMem(&total, 0));
     must_alloc(&f, 4096);
-    fixture_home(&f)->kept.settled = GS_SETTLED;
-    leave_small_ones(&f, CHUNKS / 2);
-    cr_assert_leq(fixture_debt(&f), total / 64, "they have not yet");
-    fixture_home(&f)->kept.slack_percent = GS_SLACK_PERCENT_MOST;
-    fixture_home(&f)->kept.settled = GS_SETTLED;
-    leave_small_ones(&f, CHUNKS);
+    chunks_cost_time(&f, true);
+    fixture_home(&f)->kept.slack_percent = GS_SLACK_PERCENT_MIN;
+    leave_small_ones(&f, 5);
+    cr_assert_leq(fixture_debt(&f), total / 64, "they cost none");
+    chunks_cost_time(&f, false);
+    leave_small_ones(&f, 5);
+    cr_assert_leq(fixture_debt(&f), total / 64, "the program still grows");
+    chunks_cost_time(&f, true);
+    leave_small_ones(&f, 20);
     cr_assert_gt(fixture_debt(&f), total / 64 + 100 * MIB);
     cr_assert_leq(fixture_debt(&f), total / 4);
     fixture_end(&f);
@@ -146,7 +158,6 @@ Test(memory, shared_chunks_keep_more_where_chunks_cost_time_and_the_device_has_e
 /* What it had at once it gets again, whatever making chunks has cost meanwhile. */
 Test(memory, shared_chunks_keep_no_more_of_a_device_that_the_program_has_filled)
 {
-    enum { CHUNKS = 20 };
     struct fixture f;
     size_t total;
 
@@ -154,9 +165,8 @@ Test(memory, shared_chunks_keep_no_more_of_a_device_that_the_program_has_filled)
     fixture_start(&f);
     MUST(cuDeviceTotalMem(&total, 0));
     MUST(gs_core_free(f.core, must_alloc(&f, total / 100 * 90)));
-    fixture_home(&f)->kept.slack_percent = GS_SLACK_PERCENT_MOST;
-    fixture_home(&f)->kept.settled = GS_SETTLED;
-    leave_small_ones(&f, CHUNKS);
+    chunks_cost_time(&f, true);
+    leave_small_ones(&f, 20);
     cr_assert_leq(fixture_debt(&f), total / 32);
     fixture_end(&f);
 }
