@@ -17,7 +17,9 @@
 #define FRAGMENTED_PER_SLACK 2 /* percent more for one more of slack_percent */
 #define WASTE_SHARE 64 /* of a device's memory, what its chunks may owe: 1.6 percent, */
 #define WASTE_LEFT 2   /* and less where the device has not much left: this part of that; */
-#define WASTE_COSTS 4  /* but up to this part of what is spare where chunks cost time lately */
+#define WASTE_COSTS 4  /* but up to this part of what is spare where chunks cost time lately, */
+#define WASTE_SETTLED 2 /* while the program has had no more at once than this part of the device, */
+#define WASTE_GROWING 8 /* or than this one, where that still grows */
 #define WASTE_MIN ((size_t)16 << 20)
 #define MIXED_PERCENT 28 /* of what was live lately, what chunks may be mixed, */
 #define MIXED_PER_SLACK 2 /* and that much more for one more of slack_percent */
@@ -70,15 +72,17 @@ static size_t waste_of(const struct gs_chunk *chunk, size_t need)
 }
 
 /* What chunks may owe for having cost time lately: a part of what the device has beyond what was live
- * here at once, which may be wanted again. */
+ * here at once. What the program will want next is not known; one that has had little of the device leaves
+ * room for both, and one that has filled it must find it again. */
 static size_t owed_for_costs_locked(const struct gs_arena *arena, size_t left)
 {
     const unsigned most = GS_SLACK_PERCENT_MOST - GS_SLACK_PERCENT_MIN;
-    size_t has = left + arena->reserved, wanted = arena->counts.live_peak;
+    const unsigned part = arena->kept.settled < GS_SETTLED ? WASTE_GROWING : WASTE_SETTLED;
+    size_t has = left + arena->reserved, had = arena->counts.live_peak;
 
-    if (arena->kept.settled < GS_SETTLED || has < wanted)
+    if (had > has / part)
         return 0;
-    return (has - wanted) / WASTE_COSTS / most * (arena->kept.slack_percent - GS_SLACK_PERCENT_MIN);
+    return (has - had) / WASTE_COSTS / most * (arena->kept.slack_percent - GS_SLACK_PERCENT_MIN);
 }
 
 bool gs_arena_may_owe_locked(const struct gs_arena *arena, size_t bytes, unsigned part)

@@ -48,6 +48,8 @@ class Layer(nn.Module):
 
 class Server:
     def __init__(self, device, width, heads, layers, words, most, prompts, answers):
+        # cuDNN's attention compiles a kernel for each length: 400 ms a step, whatever allocates.
+        torch.backends.cuda.enable_cudnn_sdp(False)
         self.device, self.words, self.most = device, words, most
         self.prompts, self.answers = prompts, answers
         dtype = torch.bfloat16
