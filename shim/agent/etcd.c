@@ -149,7 +149,7 @@ static void complain(struct directory *directory, long status, const json_t *ans
     directory->is_full = strstr(said, "space exceeded") != NULL;
     if (directory->is_full) {
         snprintf(directory->head.reason, sizeof directory->head.reason,
-                 "etcd at %s has no room (%s); compact and defragment it, or raise its "
+                 "etcd at %.128s has no room (%.100s); compact and defragment it, or raise its "
                  "--quota-backend-bytes, and then say etcdctl alarm disarm",
                  directory->endpoints[directory->endpoint], said);
         return;
