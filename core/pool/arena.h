@@ -269,10 +269,11 @@ size_t gs_arena_strandable_locked(const struct gs_arena *arena);
  * would have whole pages to each and the rest free. A chunk whose last block is small keeps all but
  * that block's pages. The waste of all chunks of a device stays a small share of its memory, and of
  * what it has left (what others use is not ours to share), so that no more than that share is ever
- * missing where the driver alone would still have had memory. Where chunks have cost a program time
- * lately that has settled, it may be more: a quarter at most of what the device has beyond what the
- * program had at once. Otherwise one that has a tenth of a device and whose sizes change would make
- * chunks all the time beside free ones that it may not cut.
+ * missing where the driver alone would still have had memory. Where chunks have cost the program time
+ * lately it may be more, a quarter at most of what the device has beyond what the program had at once, as
+ * long as that is no more than half of the device, and an eighth until the program has settled. Otherwise
+ * one that has a tenth of a device and whose sizes change would make chunks all the time beside free ones
+ * that it may not cut.
  *
  * Mixed: what of a chunk is beyond GS_MIXED_TIMES the smallest large block that came to lie in it
  * since it was free as a whole. Such a block, where it stays, keeps a chunk from going back and

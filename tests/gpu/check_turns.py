@@ -445,6 +445,15 @@ def check_beside(folder, sampler, modes, *more):
          done.stdout.count('python') >= 2, f'samples: {done}')
     done = ran('STEPS = 1')
     must(done.returncode == 1 and done.stdout.count('failed (1)') == 2 * len(modes.split(',')), done)
+    program.write_text(SPINS, encoding='utf-8')
+
+
+def check_beside_without(folder, sampler):
+    """A mode of the library that it is not in says so."""
+    done = subprocess.run([sys.executable, WORKLOADS / 'beside.py', '--sampler', sampler, '--modes', 'library',
+                           '--steps', '3', '--shim', '', folder / 'plain_spins.py'], capture_output=True,
+                          text=True, timeout=PATIENT_S, check=False)
+    must(done.returncode == 1 and done.stdout.count('failed: the library is not there') == 2, done)
 
 
 def main():
@@ -464,6 +473,7 @@ def main():
             check_counted(pathlib.Path(name), *with_library)
         with tempfile.TemporaryDirectory() as name:
             check_beside(pathlib.Path(name), sampler, 'cached,library', '--shim', with_library[0])
+            check_beside_without(pathlib.Path(name), sampler)
 
 
 if __name__ == '__main__':

@@ -10,7 +10,7 @@
 #include <sys/time.h>
 #include <ucontext.h>
 
-#define SAMPLES_MOST (1 << 20) /* later ones are only counted */
+#define SAMPLES_MOST (1 << 20) /* later ones are lost */
 #define EACH_US 1000
 
 __attribute__((visibility("default"))) int sampler_start(void);

@@ -63,8 +63,11 @@ def one(options):
                       "library": stepper.library.version, "samples": samples}), flush=True)
 
 
+def mode_of(options, name):
+    return MODES[path_of(options.program).stem.partition("_")[0]][name]
+
+
 def started(options, mode, cores):
-    mode = MODES[path_of(options.program).stem.partition("_")[0]][mode]
     environment = dict(os.environ, **mode.environment)
     if mode.library:
         preload = [options.shim, os.environ.get("LD_PRELOAD", "")]
@@ -73,14 +76,24 @@ def started(options, mode, cores):
                              *mode.arguments], stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def row(mode, said):
+def row(said):
     samples = collections.Counter(said["samples"])
-    parts = [f"{name} {100 * times / samples.total():.1f}" for name, times in samples.most_common(SHOWN)]
-    ours = samples["libgpushim.so"]
-    if ours and ours not in [times for _, times in samples.most_common(SHOWN)]:
-        parts.append(f"libgpushim.so {100 * ours / samples.total():.1f}")
-    return (f"{mode}: {said['ms']:.1f} ms a step, {said['cpu_ms']:.1f} of CPU; {samples.total()} samples: "
-            + ", ".join(parts))
+    shown = dict(samples.most_common(SHOWN))
+    if said["library"]:
+        shown["libgpushim.so"] = samples["libgpushim.so"]
+    return (f"{said['ms']:.1f} ms a step, {said['cpu_ms']:.1f} of CPU; {samples.total()} samples: "
+            + ", ".join(f"{name} {100 * times / samples.total():.1f}" for name, times in shown.items()))
+
+
+def outcome_of(process, mode):
+    """(whether it ran as it should, what to say of it)."""
+    said = process.communicate()[0].splitlines()
+    if process.returncode or not said:
+        return False, f"failed ({process.returncode})"
+    said = json.loads(said[-1])
+    if bool(said["library"]) != bool(mode.library):
+        return False, f"failed: the library is {'not ' if mode.library else ''}there"
+    return True, row(said)
 
 
 def main():
@@ -103,14 +116,13 @@ def main():
     wrong = False
     for turn in range(2):
         processes = []
-        for place, mode in enumerate(modes):
-            first = (place + turn * (len(modes) + 1) // 2) % len(modes) * each % len(cores)
-            processes.append((mode, started(options, mode, cores[first:first + each])))
-        for mode, process in processes:
-            said = process.communicate()[0].splitlines()
-            wrong |= process.returncode != 0 or not said
-            print(row(mode, json.loads(said[-1])) if said and not process.returncode else
-                  f"{mode}: failed ({process.returncode})", flush=True)
+        for place, name in enumerate(modes):
+            first = (place + turn) % len(modes) * each % len(cores)
+            processes.append((name, started(options, mode_of(options, name), cores[first:first + each])))
+        for name, process in processes:
+            ran, said = outcome_of(process, mode_of(options, name))
+            wrong |= not ran
+            print(f"{name}: {said}", flush=True)
     sys.exit(wrong)
 
 
