@@ -9,7 +9,8 @@
 
 static _Thread_local unsigned unpinning;
 
-bool gs_reg_unpinning(void)
+/* Whether this thread is in an unpin function. */
+static bool is_unpinning(void)
 {
     return unpinning > 0;
 }
@@ -205,7 +206,7 @@ bool gs_regcache_invalidate(struct gs_regcache *cache, uint64_t base, size_t siz
 
     if (gs_regcache_empty(cache))
         return true;
-    if (gs_reg_unpinning()) /* draining would wait for this very thread */
+    if (is_unpinning()) /* draining would wait for this very thread */
         return false;
     gs_lock_take(&cache->lock);
     gs_reg_overlaps_locked(cache, base, base + size, find_any_use_locked, &search);
@@ -247,7 +248,7 @@ bool gs_regcache_drain(struct gs_regcache *cache, uint64_t base, size_t size)
         gs_lock_take(&cache->lock);
         gs_reg_overlaps_locked(cache, base, base + size, drain_one_locked, &search);
         if (search.leaving && !leavers.first) {
-            if (gs_reg_unpinning()) {
+            if (is_unpinning()) {
                 gs_lock_release(&cache->lock);
                 return false;
             }
@@ -290,7 +291,7 @@ void gs_regcache_flush(struct gs_regcache *cache,
             __atomic_fetch_or(&reg->flags, GS_REG_DROP, __ATOMIC_SEQ_CST);
             if (gs_reg_depart_locked(cache, &leavers, reg))
                 cache->stats.invalidations++;
-            else if (GS_LOAD(reg->uses) == GS_REG_LEAVING && !gs_reg_unpinning())
+            else if (GS_LOAD(reg->uses) == GS_REG_LEAVING && !is_unpinning())
                 again = true;
         }
         if (again && !leavers.first) /* as in gs_regcache_drain */

@@ -165,7 +165,5 @@ int gs_reg_unpin_one(struct gs_regcache *cache, struct gs_reg *reg, bool for_eve
 /* Unpins idle entries, the least recently used first, until no limit is exceeded, or all of them.
  * Lock not held. Returns how many. */
 unsigned gs_reg_evict(struct gs_regcache *cache, bool all);
-/* Whether this thread is in an unpin function. */
-bool gs_reg_unpinning(void);
 
 #endif

@@ -422,11 +422,6 @@ const struct gs_reg_key *gs_reg_key(const struct gs_reg *reg)
     return &reg->key;
 }
 
-size_t gs_reg_size(const struct gs_reg *reg)
-{
-    return reg->end - reg->base;
-}
-
 bool gs_reg_kept(const struct gs_reg *reg)
 {
     return !(GS_LOAD(reg->flags) & GS_REG_UNKEPT);

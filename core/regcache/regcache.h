@@ -166,7 +166,6 @@ void gs_reg_drop(struct gs_reg *reg);
 uint64_t gs_reg_view(const struct gs_reg *reg);
 void *gs_reg_handle(const struct gs_reg *reg);
 const struct gs_reg_key *gs_reg_key(const struct gs_reg *reg);
-size_t gs_reg_size(const struct gs_reg *reg);
 bool gs_reg_kept(const struct gs_reg *reg);
 /* One word of what the owner of the memory has found out about it; 0 at first. Atomic. */
 uint64_t gs_reg_proof(const struct gs_reg *reg);

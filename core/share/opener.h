@@ -171,7 +171,6 @@ void gs_remote_note_end(struct gs_remote *remote, const union gs_wire_message *m
 void gs_remote_lost(struct gs_share *share, struct gs_remote *remote);
 
 /* remote.c */
-bool gs_remote_hung_up(const struct gs_remote *remote);
 struct gs_remote *gs_remote_find_locked(struct gs_share *share, const unsigned char *instance);
 struct gs_remote *gs_remote_new_locked(struct gs_share *share, const unsigned char *instance);
 /* Gives a reference back that nobody has seen. */
@@ -179,8 +178,6 @@ void gs_remote_return(struct gs_share *share, struct gs_remote *remote, uint64_t
 /* Takes a message that is no answer to the last request; `fd` came with it and is closed. */
 void gs_remote_take_other(struct gs_share *share, struct gs_remote *remote,
                           const union gs_wire_message *message, int fd);
-void gs_remote_take_other_locked(struct gs_share *share, struct gs_remote *remote,
-                                 const union gs_wire_message *message, int fd);
 /* Waits, the lock held, until some remote is no longer busy; false: `deadline_ns` has come. Who has
  * made it busy ends it, at his own deadline at the latest; natively an open waits for nobody, and
  * one that fails here after share.timeout has met a process that is stopped or gone. */

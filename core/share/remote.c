@@ -57,7 +57,7 @@ static void look_later(struct gs_share *share, struct gs_remote *remote, uint64_
 static bool has_heard(const struct gs_remote *remote)
 {
     return !remote->conn.refused && (!remote->conn.resumed || gs_conn_is_read(remote->conn.fd)) &&
-           !gs_remote_hung_up(remote);
+           !gs_conn_hung_up(remote->conn.fd);
 }
 
 /* A connection is kept for the next open; but not to a broker, which has one for each process that
@@ -172,8 +172,8 @@ static void take_late_locked(struct gs_share *share, struct gs_remote *remote,
 /* A RECALL or UNMAP of what is not here, or a second one, is fine where its answer may have crossed
  * it; an exporter that goes on talking beyond that is not listened to any more, or it could keep
  * this process busy. */
-void gs_remote_take_other_locked(struct gs_share *share, struct gs_remote *remote,
-                                 const union gs_wire_message *message, int fd)
+static void take_other_locked(struct gs_share *share, struct gs_remote *remote,
+                              const union gs_wire_message *message, int fd)
 {
     if (fd >= 0)
         gs_discard(fd, gs_conn_who(remote->conn.fd).uid);
@@ -201,13 +201,8 @@ void gs_remote_take_other(struct gs_share *share, struct gs_remote *remote,
                           const union gs_wire_message *message, int fd)
 {
     gs_lock_take(&share->opener.lock);
-    gs_remote_take_other_locked(share, remote, message, fd);
+    take_other_locked(share, remote, message, fd);
     gs_lock_release(&share->opener.lock);
-}
-
-bool gs_remote_hung_up(const struct gs_remote *remote)
-{
-    return gs_conn_hung_up(remote->conn.fd);
 }
 
 bool gs_remote_await_locked(struct gs_share *share, uint64_t deadline_ns)
@@ -227,7 +222,7 @@ void gs_remote_release_locked(struct gs_share *share, struct gs_remote *remote)
                 &share->opener.lock); /* a thread killed in it does not die with the lock */
             watch_on(share, remote);
             gs_lock_take(&share->opener.lock);
-        } else if (remote->opened_count == 0 && gs_remote_hung_up(remote)) {
+        } else if (remote->opened_count == 0 && gs_conn_hung_up(remote->conn.fd)) {
             gs_remote_lost(share, remote); /* what was given back he may not have heard */
         } else if (remote->opened_count == 0) { /* or nobody would see the exporter hang up on it */
             gs_remote_disconnect(share, remote);
@@ -251,7 +246,7 @@ static bool drain_locked(struct gs_share *share, struct gs_remote *remote)
             remote->conn.deaf = true;
         if (error)
             return error != -EMFILE;
-        gs_remote_take_other_locked(share, remote, &message, fd);
+        take_other_locked(share, remote, &message, fd);
     }
     return true;
 }
@@ -265,7 +260,7 @@ static void look_locked(struct gs_share *share, struct gs_remote *remote)
         gs_idle_lost_locked(share, remote);
         return;
     }
-    if (gs_remote_hung_up(remote)) {
+    if (gs_conn_hung_up(remote->conn.fd)) {
         gs_remote_lost(share, remote);
         share->opener.astray_ns = 0;
         gs_idle_lost_locked(share, remote);
