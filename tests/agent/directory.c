@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "core/base/clock.h"
@@ -25,30 +26,54 @@ TestSuite(agent_directory, .timeout = 120);
 
 static char place[256];
 
-static int free_port(void)
+/* Nobody else's as long as the socket is open. */
+static int free_port(int *ret_fd)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof at;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
 
-    cr_assert(fd >= 0 && bind(fd, (struct sockaddr *)&at, size) == 0 &&
-              getsockname(fd, (struct sockaddr *)&at, &size) == 0);
-    close(fd);
+    *ret_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    cr_assert(*ret_fd >= 0 && bind(*ret_fd, (struct sockaddr *)&at, size) == 0 &&
+              getsockname(*ret_fd, (struct sockaddr *)&at, &size) == 0);
     return ntohs(at.sin_port);
 }
 
-static void start_etcd(const char *folder)
+static int port_where_nobody_is(void)
 {
+    int fd, port = free_port(&fd);
+
+    close(fd);
+    return port;
+}
+
+static bool answers(int port)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool connected;
+
+    cr_assert(fd >= 0);
+    at.sin_port = htons(port);
+    connected = connect(fd, (struct sockaddr *)&at, sizeof at) == 0;
+    close(fd);
+    return connected;
+}
+
+/* False: it ended, for who else took one of its ports between our choice and its start. */
+static bool begin_etcd(const char *folder)
+{
+    const uint64_t end = gs_now_ns() + PATIENT_S * GS_NS_PER_S;
     char client[64], peer[64], data[128], cluster[80], log[128];
+    int client_fd, peer_fd, port = free_port(&client_fd);
     pid_t child;
 
-    if (system("command -v etcd >/dev/null 2>&1") != 0)
-        cr_skip_test("there is no etcd (Debian: etcd-server)");
-    snprintf(client, sizeof client, "http://127.0.0.1:%d", free_port());
-    snprintf(peer, sizeof peer, "http://127.0.0.1:%d", free_port());
-    snprintf(data, sizeof data, "%s/etcd", folder);
-    snprintf(log, sizeof log, "%s/log", folder);
+    snprintf(client, sizeof client, "http://127.0.0.1:%d", port);
+    snprintf(peer, sizeof peer, "http://127.0.0.1:%d", free_port(&peer_fd));
+    snprintf(data, sizeof data, "%s/etcd%d", folder, port);
+    snprintf(log, sizeof log, "%s/log%d", folder, port);
     snprintf(cluster, sizeof cluster, "e=%s", peer);
+    close(client_fd);
+    close(peer_fd);
     child = fork_child();
     cr_assert(child >= 0);
     if (child == 0) {
@@ -60,6 +85,21 @@ static void start_etcd(const char *folder)
         _exit(1);
     }
     snprintf(place, sizeof place, "%s", client);
+    while (!answers(port)) {
+        if (waitpid(child, NULL, WNOHANG) == child)
+            return false;
+        cr_assert(gs_now_ns() < end, "etcd does not answer; its log is %s", log);
+        gs_rest_ns(GS_NS_PER_MS * 20);
+    }
+    return waitpid(child, NULL, WNOHANG) == 0; /* or who took its port has answered */
+}
+
+static void start_etcd(const char *folder)
+{
+    if (system("command -v etcd >/dev/null 2>&1") != 0)
+        cr_skip_test("there is no etcd (Debian: etcd-server)");
+    for (int i = 0; !begin_etcd(folder); i++)
+        cr_assert(i < 4, "etcd ends by itself; what it said is in %s/log*", folder);
 }
 
 /* `kind` is "folder" or "etcd". */
@@ -274,11 +314,11 @@ Test(agent_directory, endpoints_that_do_not_answer_are_passed_over)
 
     set_up("etcd");
     memcpy(good, place, sizeof good);
-    snprintf(place, sizeof place, "http://127.0.0.1:%d,%.100s", free_port(), good);
+    snprintf(place, sizeof place, "http://127.0.0.1:%d,%.100s", port_where_nobody_is(), good);
     directory = open_one(&options);
     cr_assert(keep(directory));
     directory_head(directory)->ops->close(directory);
-    snprintf(place, sizeof place, "http://127.0.0.1:%d", free_port());
+    snprintf(place, sizeof place, "http://127.0.0.1:%d", port_where_nobody_is());
     directory = open_one(&options);
     cr_assert_not(DO(directory, keep, &anew));
     cr_assert(strstr(directory_head(directory)->reason, "does not answer"), "%s",

@@ -2,7 +2,7 @@
 ones, for every number of threads and of live blocks of that size.
 
 usage: curves.py [--out FOLDER] [--software] [--budget SECONDS] [--memory BYTES] [--repeats N] [--quick]
-                 [--threads N…] [--live N…]
+                 [--threads N…] [--live N…] [--kinds plain stream-ordered]
 
 A point is the median of `pair`'s batches, and of --repeats runs the least: what else the machine does only adds.
 A point whose cost is more than a fifth, and more than 10 ns, above that of half its size is a step, and marked *.
@@ -23,6 +23,7 @@ from run import NATIVE, SHIM, TEXT, machine, run_once
 
 SIZES = [512 << i for i in range(24)]  # to 4 GiB
 WAYS = ('native', 'shim')
+KINDS = ('plain', 'stream-ordered')  # index: whether ordered
 STEP, STEP_NS = 1.2, 10
 FEW = 1 << 26  # above it a pair may be a chunk's making and giving back
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 380, 230, 62, 60, 40
@@ -53,8 +54,8 @@ def point(options, way, curve, size):
 
 def measure(options):
     """[curve], each with its points by way; and whether all could be had."""
-    curves = [{'async': ordered, 'threads': threads, 'live': live, 'native': {}, 'shim': {}}
-              for ordered in (False, True) for threads in options.threads for live in options.live]
+    curves = [{'async': bool(ordered), 'threads': threads, 'live': live, 'native': {}, 'shim': {}}
+              for ordered in map(KINDS.index, options.kinds) for threads in options.threads for live in options.live]
     end = time.monotonic() + options.budget
     whole = True
     for curve in curves:
@@ -78,7 +79,7 @@ def is_step(points, size):
 
 
 def title(curve):
-    return (f'{"stream-ordered" if curve["async"] else "plain"}, {curve["threads"]} threads, '
+    return (f'{KINDS[curve["async"]]}, {curve["threads"]} threads, '
             f'{curve["live"]:,} live')
 
 
@@ -111,7 +112,7 @@ def draw(curves, where):
     for ordered in (False, True):
         left = LEFT + ordered * (LEFT + WIDTH + 20)
         out.append(f'<text x="{left}" y="{TOP - 10}" font-weight="bold">'
-                   f'{"stream-ordered" if ordered else "plain"}</text>')
+                   f'{KINDS[ordered]}</text>')
         out.append(f'<rect x="{left}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="{TEXT}"/>')
         for power in range(low, high + 1):
             y = TOP + HEIGHT * (high - power) / (high - low)
@@ -138,6 +139,7 @@ def main():
     parser.add_argument('--repeats', type=int, default=2)
     parser.add_argument('--threads', type=int, nargs='+', default=[1, 4, 16])
     parser.add_argument('--live', type=int, nargs='+', default=[10, 1000, 100000, 1000000])
+    parser.add_argument('--kinds', nargs='+', choices=KINDS, default=KINDS)
     options = parser.parse_args()
     options.memory = options.memory or (8 if options.software else 16) << 30
     options.sizes = SIZES[::8] if options.quick else SIZES
