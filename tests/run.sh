@@ -7,7 +7,7 @@
 #   1. the build with -Werror and all its tests;
 #   2. an ASan + UBSan build over all but the suites race, conformance, driver and bench;
 #   3. a TSan build over the suite race;
-#   4. a clang build with -Werror;
+#   4. a clang build with -Werror (2 to 4 are built while the tests of 1 run);
 #   5. the libFuzzer targets, FUZZ_SECONDS each (60), where clang has what they need;
 #   6. ten of the planted bugs, which the tests are to notice (tests/mutants.sh runs all of them).
 # quick stops after the first. all first installs what single tests are skipped without (podman,
@@ -81,10 +81,10 @@ timed()
 build_in()
 {
     if [ -z "$suites" ]; then
-        meson compile -C "$1"
+        $gently meson compile -C "$1"
     else
         # shellcheck disable=SC2046,SC2086 # lists
-        ninja -C "$1" build.ninja $(python3 "$root/tests/targets.py" "$1" $suites)
+        $gently ninja -C "$1" build.ninja $(python3 "$root/tests/targets.py" "$1" $suites)
     fi
 }
 
@@ -165,8 +165,20 @@ prepare()
 main_build()
 {
     if compile 'build' "$build" -Dwerror=true "$@"; then
+        [ "$what" = quick ] || { builds_ahead ${headers:+"$headers"} "$@" >/dev/null 2>&1 & }
         run_tests 'tests' "$build"
+        wait # for builds that end by themselves
     fi
+}
+
+# The other builds, while tests run that wait more than they work, and on what these leave of the processors.
+# What goes wrong here goes wrong again where the build's turn is, and is said there.
+builds_ahead()
+{
+    gently='nice -n 19'
+    asan_compile "$@" || true
+    tsan_compile "$@" || true
+    clang_build "$@"
 }
 
 # What takes more than a machine has by itself, where only that is asked for.
@@ -184,11 +196,16 @@ packages()
 
 # At -O1, with lines for stack traces and no more, and without what its tests do not need it is built in
 # half of the time.
-asan_build()
+asan_compile()
 {
     suites='--no-suite race --no-suite conformance --no-suite driver --no-suite bench'
     compile 'ASan build' "$build-asan" -Dwerror=true -Db_sanitize=address,undefined \
-        -Db_lundef=false -Doptimization=1 -Dc_args=-g1 "$@" || { suites= && return 0; }
+        -Db_lundef=false -Doptimization=1 -Dc_args=-g1 "$@"
+}
+
+asan_build()
+{
+    asan_compile "$@" || { suites= && return 0; }
     # The shim is preloaded, so ASan's library cannot come first; both are in the program anyway.
     ASAN_OPTIONS=verify_asan_link_order=0:abort_on_error=1:detect_stack_use_after_return=1
     UBSAN_OPTIONS=halt_on_error=1:abort_on_error=1:print_stacktrace=1
@@ -200,12 +217,16 @@ asan_build()
     unset ASAN_OPTIONS UBSAN_OPTIONS LSAN_OPTIONS
 }
 
-tsan_build()
+tsan_compile()
 {
     suites='--suite race'
     compile 'TSan build' "$build-tsan" -Dwerror=true -Db_sanitize=thread -Db_lundef=false \
-        -Dc_args=-g1 "$@" ||
-        { suites= && return 0; }
+        -Dc_args=-g1 "$@"
+}
+
+tsan_build()
+{
+    tsan_compile "$@" || { suites= && return 0; }
     TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
     export TSAN_OPTIONS
     # Older TSan stops at once where the kernel randomises addresses by more than 28 bits.
@@ -222,6 +243,7 @@ tsan_build()
 # For clang's warnings, which it gives without optimising too.
 clang_build()
 {
+    suites=
     CC=clang
     export CC
     compile 'clang build' "$build-clang" -Dwerror=true -Doptimization=0 -Ddebug=false "$@" || true
@@ -263,21 +285,24 @@ CRITERION_VERBOSITY_LEVEL=1
 export CRITERION_VERBOSITY_LEVEL
 runner=
 suites=
+gently=
+headers=
 # Many tests wait more than they work.
 MESON_TESTTHREADS=${MESON_TESTTHREADS:-$(($(nproc) * 2))}
 export MESON_TESTTHREADS
 began_all=$(date +%s)
 
 timed 'what is missing' prepare "$@"
+if [ -e "$build/cuda-headers/include/cuda.h" ]; then
+    headers=-Dcuda=$build/cuda-headers
+fi
 if [ "$what" = rest ]; then
     timed 'build and the rest' rest_build "$@"
 else
     timed 'build and tests' main_build "$@"
 fi
 if [ "$what" = ordinary ] || [ "$what" = all ]; then
-    if [ -e "$build/cuda-headers/include/cuda.h" ]; then
-        set -- "-Dcuda=$build/cuda-headers" "$@"
-    fi
+    set -- ${headers:+"$headers"} "$@"
     timed 'ASan and UBSan' asan_build "$@"
     timed 'TSan' tsan_build "$@"
     timed 'clang' clang_build "$@"

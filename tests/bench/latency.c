@@ -27,6 +27,7 @@
 #define STREAMS       4
 #define KERNELS_AHEAD 64   /* of a thread: at some point a program waits for what it started */
 #define LOOK_EVERY    1024 /* calls of a thread, at the driver's memory */
+#define ASK_EVERY     8    /* allocations of the first thread, with --why, what the library holds */
 #define ALL_CALLS     UINT64_MAX /* as many as the mix has by itself */
 #define CALLS         100000
 #define TRACE_ROUNDS  2
@@ -50,6 +51,8 @@ struct run {
     /* Natively. Under the library its own figures are better: they miss no peak. */
     bool under_library;
     uint64_t free_at_start, reserved_peak;
+    int (*ask)(int, struct gpushim_memory *);
+    struct gpushim_memory most; /* with --why, when the first thread saw most reserved */
 };
 
 struct latency_actor {
@@ -62,6 +65,7 @@ struct latency_actor {
     CUevent ended[KERNELS_AHEAD];
     uint64_t kernels;
     bool counting;
+    unsigned asked; /* allocations: after some of them the library, what it holds */
     uint64_t calls_left, bytes, ended_ns;
     struct latency_counts counts[LATENCY_KINDS];
     struct latency_slowest slowest;
@@ -157,6 +161,25 @@ static void look_at_memory(struct run *run)
         raise_to(&run->reserved_peak, run->free_at_start - left);
 }
 
+static struct gpushim_memory ask_library(const struct run *run)
+{
+    struct gpushim_memory memory = {.size = sizeof memory};
+
+    if (!run->ask || run->ask(0, &memory) != 0)
+        bench_die("the library does not tell what it holds");
+    return memory;
+}
+
+/* While all threads count: who is done frees all that it has. */
+static void look_at_library(struct run *run)
+{
+    struct gpushim_memory memory = ask_library(run);
+
+    if (memory.reserved > run->most.reserved &&
+        __atomic_load_n(&run->counting, __ATOMIC_SEQ_CST) == run->mix->threads)
+        run->most = memory;
+}
+
 /* At each new peak, and now and then. */
 static void watch_memory(struct latency_actor *actor, uint64_t live)
 {
@@ -167,6 +190,8 @@ static void watch_memory(struct latency_actor *actor, uint64_t live)
         raise_to(&run->live_peak, live);
     if (!run->under_library && (peak || actor->calls_left % LOOK_EVERY == 0))
         look_at_memory(run);
+    if (run->under_library && run->why && actor->number == 0 && actor->asked++ % ASK_EVERY == 0)
+        look_at_library(run);
 }
 
 static void stop_counting(struct latency_actor *actor, uint64_t now)
@@ -323,6 +348,7 @@ static void start(struct run *run)
     /* The software driver's kernels sleep: as exactly as the system can, so that short ones are. */
     prctl(PR_SET_TIMERSLACK, 1);
     run->under_library = bench_under_shim();
+    *(void **)&run->ask = dlsym(RTLD_DEFAULT, "gpushim_memory");
     if (run->why && !run->under_library)
         bench_die("--why tells what the library asks of the driver: run it under the library");
     if (run->why) {
@@ -341,14 +367,10 @@ static void start(struct run *run)
 /* ---- printing ---- */
 
 /* The library's own figures. */
-static uint64_t print_library(void)
+static uint64_t print_library(const struct run *run)
 {
-    int (*ask)(int, struct gpushim_memory *);
-    struct gpushim_memory memory = {.size = sizeof memory};
+    const struct gpushim_memory memory = ask_library(run);
 
-    *(void **)&ask = dlsym(RTLD_DEFAULT, "gpushim_memory");
-    if (!ask || ask(0, &memory) != 0)
-        bench_die("the library does not tell what it holds");
     json_object("library");
     json_count("live_peak", memory.live_peak);
     json_count("reserved_peak", memory.reserved_peak);
@@ -362,6 +384,15 @@ static uint64_t print_library(void)
     json_count("waits", memory.waits);
     json_count("wait_ns", memory.wait_ns);
     json_count("map_ns", memory.map_ns);
+    if (run->most.reserved) {
+        json_object("most");
+        json_count("reserved", run->most.reserved);
+        json_count("live", run->most.live);
+        json_count("cached", run->most.cached);
+        json_count("retiring", run->most.retiring);
+        json_count("ordered", run->most.ordered);
+        json_close();
+    }
     json_close();
     return memory.reserved_peak;
 }
@@ -380,7 +411,7 @@ static uint64_t clock_ns(void)
 
 static void print_memory(const struct run *run)
 {
-    uint64_t reserved = run->under_library ? print_library() : run->reserved_peak;
+    uint64_t reserved = run->under_library ? print_library(run) : run->reserved_peak;
 
     json_count("live_peak", run->live_peak);
     json_count("reserved_peak", reserved);

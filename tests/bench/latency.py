@@ -8,7 +8,7 @@ its own; who goes first changes. The first run of a mix, a native one, takes --s
 as many calls as it did, so that a maximum is one of as many. A figure is the median of the turns'; --budget
 is how long everything together may take about, instead of --seconds.
 
---why runs each mix once more under the library, and tells what it asked of the driver in the slow
+--why runs each mix once more under the library, and tells what it held, and what it asked of the driver in the slow
 calls: those that took longer than 99 of 100 native ones (20 us, where that is less).
 
 --out writes latency.txt, latency.json and latency.svg; --rows appends lines for the table of
@@ -39,6 +39,7 @@ FIGURES = ('mean', *PERCENTILES, 'max')
 PATIENCE = 4  # times the first run's time, for those that make as many calls
 SLOW_NS = 20000
 START_S = 1.0  # of a process, about
+HELD = ('live', 'cached', 'retiring', 'ordered')  # of what is reserved (gpushim.h)
 SHOWN = 8  # slow calls of a mix, in the text
 
 
@@ -155,7 +156,8 @@ def measure(options):
             results[mix] = {way: summary(runs[mix][way]) for way in WAYS}
             results[mix]['driver'] = runs[mix]['native'][0]['driver']
             if mix in whys:
-                results[mix]['why'] = {**whys[mix]['why'], 'slowest': whys[mix]['slowest']}
+                results[mix]['why'] = {**whys[mix]['why'], 'slowest': whys[mix]['slowest'],
+                                       'most': whys[mix]['library'].get('most')}
     return results, failed, done, seconds
 
 
@@ -233,6 +235,9 @@ def causes(results):
             yield (f'  asked of the driver: {each["call"]} {each["calls"]:,} times in the program\'s '
                    f'calls, {microseconds(each["ns"])} us; {each["others_calls"]:,} by other '
                    f'threads, {microseconds(each["others_ns"])} us')
+        if asked['most']:
+            held = ', '.join(f'{size(asked["most"][name])} {name}' for name in HELD)
+            yield f'  of {size(asked["most"]["reserved"])} reserved, the most that the first thread saw: {held}'
         for call in asked['slowest'][:SHOWN]:
             yield (f'  {microseconds(call["ns"])} us, {call["call"]} of {size(call["size"])} at '
                    f'{call["at_ns"] / 1e9:.3f} s: {call["cause"]}; {driver_calls(call)}')

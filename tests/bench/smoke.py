@@ -413,6 +413,11 @@ def latency_why():
         calls, ns = (sums['cuMemUnmap'][whose + what] for what in ('calls', 'ns'))
         check(ns >= calls * delay_ns, f'{calls} took {ns} ns')
     check(sums['cuMemUnmap']['others_calls'] > 0, 'what other threads ask is seen')
+    most = line['library']['most']
+    check(line['library']['live_peak'] / 2 < most['live'] <= line['library']['live_peak'] and
+          most['reserved'] <= line['library']['reserved_peak'], f'what the library held is seen: {most}')
+    held = most['live'] + most['cached'] + most['retiring'] + most['ordered']
+    check(0.9 < held / most['reserved'] < 1.1, f'and what of it was what: {most}')
 
 
 def latency_turns():
