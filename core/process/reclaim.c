@@ -313,7 +313,7 @@ static gs_status purge_and_grow(struct gs_core *core, struct gs_arena *arena, ui
  *
  *   GPU work before a cuMemFree       the GPU, as long as the driver's own free would have waited
  *   other freed blocks                the GPU, or 10 s; those freed in stream order 1 s of them
- *   chunks on their way back          the threads that are at it, or 1 s, five times
+ *   chunks on their way back          the threads that are at it, or 1 s, each time
  *   blocks that openers have closed   the openers, their end, or 2 s (core/share/flush.c)
  *   idle mappings of them             the openers, or 0.5 s, each time
  *   what other processes keep         they answer, or 1 s, twice (core/share/pressure_ask.c)
