@@ -92,23 +92,25 @@
            "Whether freed memory is reused at once, in the order of the stream, as long as all "   \
            "GPU work of the process goes to one; off waits for the GPU's work in any case.")       \
     OPTION(pool, small_limit, BYTES("0", "2 MiB"), "1 MiB",                                        \
-           "Blocks below this size share chunks of 2 MiB; larger ones lie in chunks made to size.")\
+           "Blocks below this size share chunks of 2 MiB (16 MiB where several threads allocate at "\
+           "once); larger ones lie in chunks made to size.")                                       \
     OPTION(pool, epoch_bytes, BYTES("0", "1 TiB"), "64 MiB",                                       \
-           "How much memory is freed before one GPU event is recorded to learn when all of it "    \
-           "may be reused; 0 records one for every free.")                                         \
+           "How much memory is freed at most before one GPU event is recorded to learn when all "  \
+           "of it may be reused; 0 records one for every free.")                                   \
     OPTION(pool, retiring_limit, NUMBER("0", "1000"), "10",                                        \
            "How much freed memory may wait for the GPU, in percent of what the program holds, "    \
-           "before an allocation that needs more (not one in the order of a stream) waits for "     \
-           "the GPU as well; 64 MiB always may, "                                                  \
-           "for a freed block of just its size a large allocation waits already where the "        \
-           "process has half that share more than the program held lately, with work in several "   \
-           "streams the wait is a tenth of a millisecond at most until it is twice that, and 0 "   \
-           "never waits.")    \
+           "before an allocation that needs more waits for the GPU too (never one in the order "   \
+           "of a stream); 64 MiB always may; for a freed block of just its size a large "          \
+           "allocation waits already when the process has half that share more than the program "  \
+           "held lately; with work in several streams the wait is 0.1 ms at most until twice as "  \
+           "much waits; 0 never waits.")                                                           \
     OPTION(pool, decay, LIVE(TIME("0", "60 min")), "2 s",                                          \
-           "How long free memory lies idle before it goes back to the driver; 0 keeps it.")        \
+           "How long free memory lies idle before it goes back to the driver, but for 48 MiB that "\
+           "stay; 0 keeps it.")                                                                    \
     OPTION(pool, cache_limit, LIVE(BYTES("0", "unlimited")), "unlimited",                          \
-           "How much free memory a process keeps on each GPU for its next allocations; what is "   \
-           "beyond goes back to the driver.")                                                      \
+           "How much free memory a process keeps on each GPU for its next allocations, or where "  \
+           "several threads allocate at once, so much for each group of them; what is beyond "     \
+           "goes back to the driver.")                                                             \
     OPTION(pool, cache_share, LIVE(NUMBER("0", "100")), "0",                                       \
            "The same in percent of the GPU's memory; 0 sets no such limit.")                       \
     OPTION(pool, limit, AMOUNT("2 MiB", "1024 TiB"), "off",                                        \

@@ -165,7 +165,7 @@ prepare()
 main_build()
 {
     if compile 'build' "$build" -Dwerror=true "$@"; then
-        [ "$what" = quick ] || { builds_ahead ${headers:+"$headers"} "$@" >/dev/null 2>&1 & }
+        [ "$what" = quick ] || { builds_ahead ${fetched:+"$fetched"} "$@" >/dev/null 2>&1 & }
         run_tests 'tests' "$build"
         wait # for builds that end by themselves
     fi
@@ -286,7 +286,7 @@ export CRITERION_VERBOSITY_LEVEL
 runner=
 suites=
 gently=
-headers=
+fetched= # the option for the other builds, where cuda.h is none of the machine's
 # Many tests wait more than they work.
 MESON_TESTTHREADS=${MESON_TESTTHREADS:-$(($(nproc) * 2))}
 export MESON_TESTTHREADS
@@ -294,7 +294,7 @@ began_all=$(date +%s)
 
 timed 'what is missing' prepare "$@"
 if [ -e "$build/cuda-headers/include/cuda.h" ]; then
-    headers=-Dcuda=$build/cuda-headers
+    fetched=-Dcuda=$build/cuda-headers
 fi
 if [ "$what" = rest ]; then
     timed 'build and the rest' rest_build "$@"
@@ -302,7 +302,7 @@ else
     timed 'build and tests' main_build "$@"
 fi
 if [ "$what" = ordinary ] || [ "$what" = all ]; then
-    set -- ${headers:+"$headers"} "$@"
+    set -- ${fetched:+"$fetched"} "$@"
     timed 'ASan and UBSan' asan_build "$@"
     timed 'TSan' tsan_build "$@"
     timed 'clang' clang_build "$@"

@@ -1,7 +1,7 @@
 /*
  * Locks with ranks. A thread takes locks in rising rank only, so no two threads can wait for each
  * other; builds with sanitizers abort a test that breaks the rule. All of core's locks are listed
- * here.
+ * here, but one of core/gpu/told.c, before which none is held.
  *
  * Who waits for one waits for its holder, and for nothing else: no holder waits for the GPU, another
  * process or a condition of another lock, nor calls code of the program's. The calls of the driver

@@ -6,7 +6,7 @@
  *   free ───► live ──► retired ────────────────────────────────► held ───────────────► free
  *                        │ (stream-ordered frees: free at once for the same stream)
  *
- * A small block lies in a 2 MiB chunk with others, in units of 512 bytes. A large one lies in a
+ * A small block lies in a 2 MiB chunk with others (16 MiB in a further arena), in units of 512 bytes. A large one lies in a
  * chunk made for one of at least its size, in units of 64 KiB: what it leaves of the chunk serves
  * others, as far as the memory fragmented that way stays a small share of what is live, and what
  * could be fragmented at worst a small share of the device's. No block crosses a chunk. Blocks of a
