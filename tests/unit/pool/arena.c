@@ -251,7 +251,7 @@ static void ordered_start(struct ordered *o, bool behind)
 {
     CUdeviceptr block;
 
-    setenv("SOFTCUDA_MEMORY", "64G", 1); /* of which a chunk may waste much */
+    setenv("SOFTCUDA_MEMORY", "64G", 0); /* of which a chunk may waste much */
     fixture_options(&o->f);
     fixture_start(&o->f);
     MUST(cuStreamCreate(&o->stream, CU_STREAM_NON_BLOCKING));
@@ -331,6 +331,26 @@ Test(arena, chunks_that_a_stream_has_free_go_back_when_one_of_another_size_comes
     /* In the background, maybe; but the arena has it no more. */
     reserved = fixture_arena(&o.f).reserved;
     cr_assert_eq(reserved, 220 * MIB, "%zu MiB", reserved / MIB);
+    ordered_end(&o);
+}
+
+/* Otherwise smaller and smaller pieces are all that such a device has free. */
+Test(arena, chunks_that_a_stream_has_free_stay_on_a_device_that_has_little_left)
+{
+    struct ordered o;
+    size_t reserved;
+
+    setenv("SOFTCUDA_MEMORY", "1000M", 1);
+    ordered_start(&o, false);
+    ordered_alloc(&o, 740 * MIB);
+    MUST(gs_core_free_async(o.f.core, ordered_alloc(&o, 60 * MIB), o.stream));
+    softcuda_hold(1);
+    ordered_alloc(&o, 70 * MIB);
+    softcuda_hold(0);
+    MUST(cuCtxSynchronize());
+    ordered_alloc(&o, 64 * MIB);
+    reserved = fixture_arena(&o.f).reserved;
+    cr_assert_eq(reserved, 934 * MIB, "%zu MiB", reserved / MIB);
     ordered_end(&o);
 }
 
