@@ -6,13 +6,13 @@
  *   free ───► live ──► retired ────────────────────────────────► held ───────────────► free
  *                        │ (stream-ordered frees: free at once for the same stream)
  *
- * A small block lies in a 2 MiB chunk with others (16 MiB in a further arena), in units of 512 bytes. A large one lies in a
- * chunk made for one of at least its size, in units of 64 KiB: what it leaves of the chunk serves
- * others, as far as the memory fragmented that way stays a small share of what is live, and what
- * could be fragmented at worst a small share of the device's. No block crosses a chunk. Blocks of a
- * chunk form a list in address order, and free neighbours merge; a small block that becomes free
- * goes to a quick list of its exact size first and merges when an allocation finds nothing else; of
- * the large ones the last is kept apart.
+ * A small block lies in a 2 MiB chunk with others (16 MiB in a further arena), in units of 512
+ * bytes. A large one lies in a chunk made for one of at least its size, in units of 64 KiB: what
+ * it leaves of the chunk serves others, as far as the memory fragmented that way stays a small
+ * share of what is live, and what could be fragmented at worst a small share of the device's. No
+ * block crosses a chunk. Blocks of a chunk form a list in address order, and free neighbours
+ * merge; a small block that becomes free goes to a quick list of its exact size first and merges
+ * when an allocation finds nothing else; of the large ones the last is kept apart.
  *
  * A context has one arena, and more for small blocks of threads that got into each other's way.
  *
