@@ -88,8 +88,8 @@ static void end_locked(struct gs_single *single, const char *why)
 {
     gs_lock_assert_held(&single->lock);
     gs_log_line(single->log, GS_LOG_INFO,
-                "frees wait for the GPU from now on: %s; until then all its work went to one "
-                "stream",
+                "what is freed waits for the GPU from now on: %s; until then all its work went to "
+                "one stream",
                 why);
     single->was = state(single);
     become_locked(single, GS_SINGLE_DRAINING);

@@ -44,7 +44,7 @@ int main(int argc, char **argv)
     file = fopen(argv[3], "r");
     if (file && !fread(log, 1, sizeof log - 1, file))
         log[0] = '\0';
-    if ((strstr(log, "frees wait for the GPU from now on") != NULL) != (argv[4][0] == 'y'))
+    if ((strstr(log, "what is freed waits for the GPU from now on") != NULL) != (argv[4][0] == 'y'))
         return fprintf(stderr, "it was to be %s:\n%s", argv[3], log), 1;
     return 0;
 }

@@ -41,7 +41,7 @@
         if ((call) == CUDA_SUCCESS)                                                                \
             FAIL("%s: no error", #call);                                                           \
     } while (0)
-#define OVER "frees wait for the GPU from now on: "
+#define OVER "what is freed waits for the GPU from now on: "
 #define OTHER_STREAM OVER "work goes to another stream"
 
 /* Weak: no driver has them all. Under the library each is there. */
