@@ -1,6 +1,7 @@
 /* Names of exports (core/share/names.c, look_up.c): found by other processes, until the block is freed, the
  * name taken back or published anew; and with a broker beyond the process. */
 #include <criterion/criterion.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -329,8 +330,9 @@ Test(share_names, without_a_broker_that_can_be_had_the_name_is_the_processs)
     cr_assert(strstr(other_ask(&other, "lookup w"), "kept 0"));
 }
 
-/* One that takes its time to read a name, and says that it does not keep it, or that it does. */
-static void slow_broker(unsigned *read, bool keeps)
+/* One that takes its time to read a name, and says that it does not keep it, or that it does. Counts what it has read
+ * of each name, by its first letter. */
+static void slow_broker(unsigned read[256], bool keeps)
 {
     char path[128];
     int listener, fd;
@@ -345,7 +347,7 @@ static void slow_broker(unsigned *read, bool keeps)
             if (message.head.type != GS_WIRE_NAME)
                 continue;
             usleep(50000);
-            __atomic_add_fetch(read, 1, __ATOMIC_SEQ_CST);
+            __atomic_add_fetch(&read[(unsigned char)message.name.naming.name[0]], 1, __ATOMIC_SEQ_CST);
             gs_wire_start(&message, GS_WIRE_KEPT, message.head.request);
             message.kept.kept = keeps;
             gs_wire_send(fd, &message, -1);
@@ -354,10 +356,33 @@ static void slow_broker(unsigned *read, bool keeps)
     }
 }
 
+struct publisher {
+    const char *name;
+    struct gs_export *export;
+    unsigned *read; /* what the broker has read */
+    const char *wrong;
+};
+
+static void *publish_some(void *arg)
+{
+    struct publisher *publisher = arg;
+    const unsigned char letter = (unsigned char)publisher->name[0];
+
+    for (unsigned i = 1; i < 4 && !publisher->wrong; i++) {
+        if (publish(publisher->export, publisher->name, (int)i) != GS_OK)
+            publisher->wrong = "it cannot be published";
+        else if (__atomic_load_n(&publisher->read[letter], __ATOMIC_SEQ_CST) < i)
+            publisher->wrong = "the broker has not read what was published";
+    }
+    return NULL;
+}
+
+/* Two at once: what the broker says of one name is no answer for who waits for the other. */
 static void publishes_to_a_slow_broker(bool keeps)
 {
     unsigned *read = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    struct gs_export *export;
+    struct publisher publishers[2] = {{.name = "w"}, {.name = "v"}};
+    pthread_t threads[2];
     struct gs_found found;
     char path[128];
     pid_t broker;
@@ -371,11 +396,15 @@ static void publishes_to_a_slow_broker(bool keeps)
     cr_assert(SIDE_WAIT(access(path, F_OK) == 0));
     options.broker = true;
     scene_chunk();
-    export = export_at(0, 7);
-    for (unsigned i = 1; i < 4; i++) {
-        cr_assert_eq(publish(export, "w", (int)i), GS_OK);
-        cr_assert_geq(__atomic_load_n(read, __ATOMIC_SEQ_CST), i, "it has read what was published");
-        cr_assert_eq(gs_share_look_up(side.share, "w", &found), GS_LOOK_FOUND);
+    for (int i = 0; i < 2; i++) {
+        publishers[i].export = export_at((size_t)i * 512, 7);
+        publishers[i].read = read;
+        cr_assert_eq(pthread_create(&threads[i], NULL, publish_some, &publishers[i]), 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        pthread_join(threads[i], NULL);
+        cr_assert_null(publishers[i].wrong, "%s: %s", publishers[i].name, publishers[i].wrong);
+        cr_assert_eq(gs_share_look_up(side.share, publishers[i].name, &found), GS_LOOK_FOUND);
         cr_assert_eq(found.kept, keeps);
     }
     cr_assert_eq(strstr(side_logged(), "it ends with this process") == NULL, keeps);
