@@ -141,17 +141,20 @@ def check_count(folder):
               '[SKIP] suite::filtered: Test is disabled\n'),
              ('in colours', 'OK', '[\x1b[0;33mSKIP\x1b[0m] \x1b[1ma::b\x1b[0m: why: so\n', ''),
              ('part', 'OK', 'ok\nskipped: only root can be two users\n', ''),
-             ('bad', 'FAIL', 'a\nb\n', 'c\n[SKIP] bad::too: so\n'), ('slow', 'TIMEOUT', '', ''))
+             ('bad', 'FAIL', 'a\nb\n', 'c\n[SKIP] bad::too: so\n'), ('slow', 'TIMEOUT', '', ''),
+             ('far above', 'FAIL', '', '[PASS] far::one\n[\x1b[0;34m----\x1b[0m] x.c:1: Assertion Failed\n'
+              '[FAIL] far::two\n' + 'more\n' * 30))
     log.write_text(''.join(json.dumps(dict(zip(('name', 'result', 'stdout', 'stderr'), test))) + '\n'
                            for test in tests))
     run = subprocess.run([sys.executable, ROOT / 'tests' / 'count.py', log], text=True,
                          capture_output=True, check=True)
     check('counts', run.stdout.splitlines(), [
-        '5 2 6', 'failed: bad (FAIL)', 'failed: slow (TIMEOUT)',
+        '5 3 6', 'failed: bad (FAIL)', 'failed: slow (TIMEOUT)', 'failed: far above (FAIL)',
         'skipped: whole: no podman here', 'skipped: mute: no reason given',
         'skipped: criterion: suite::of_two: one device', 'skipped: in colours: a::b: why: so',
         'skipped: part: only root can be two users', 'skipped: bad: bad::too: so',
-        '== bad', 'a', 'b', '', 'c', '[SKIP] bad::too: so', '== slow'])
+        '== bad', 'a', 'b', '', 'c', '[SKIP] bad::too: so', '== slow', '== far above',
+        '[\x1b[0;34m----\x1b[0m] x.c:1: Assertion Failed', '[FAIL] far::two', *['more'] * 30])
 
 
 def faults_of_pages(folder):

@@ -14,6 +14,7 @@ import sys
 
 GOOD = ('OK', 'EXPECTEDFAIL')
 LAST_LINES = 30
+FAULT = re.compile(r'\[(----|FAIL|ERR )\]')
 
 
 def skips_within(said):
@@ -27,6 +28,13 @@ def skips_within(said):
         elif line.startswith('skipped: '):
             found.append(line[len('skipped: '):])
     return found
+
+
+def said_last(said):
+    """The end, and before it what Criterion says of tests that failed, which may be far above."""
+    lines = said.strip().splitlines()
+    above = [line for line in lines[:-LAST_LINES] if FAULT.match(re.sub(r'\x1b\[[0-9;]*m', '', line))]
+    return above[:LAST_LINES] + lines[-LAST_LINES:]
 
 
 def main():
@@ -45,7 +53,7 @@ def main():
                 passed += 1
             else:
                 failed.append(f'{name} ({result})')
-                last_words += ['== ' + name, *said.strip().splitlines()[-LAST_LINES:]]
+                last_words += ['== ' + name, *said_last(said)]
     print(passed, len(failed), len(skipped))
     for test in failed:
         print('failed:', test)
