@@ -139,6 +139,7 @@ Test(limit, threads_never_have_more_together, .timeout = 120)
         pthread_join(thread[i], NULL);
     __atomic_store_n(&over, true, __ATOMIC_SEQ_CST);
     pthread_join(looker, NULL);
+    cr_assert_gt(most, before, "nothing was seen");
     cr_assert_leq(most - before, LIMIT, "%zu MiB", (most - before) / MIB);
     gs_device_purge(f.core, &f.core->device[0], true);
     cr_assert_eq(gs_limit_used(f.core, 0), 0);

@@ -336,7 +336,8 @@ Test(share_idle, what_did_not_go_back_over_a_lost_connection_does_not_over_the_n
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), "ok 0")), "%s", other.answer);
 }
 
-/* What could not be given back is tried again in so long at most, and was tried just now, or some tries ago. */
+/* The tries to give back what does not go have become as rare as they do, and the last one was a moment ago, or a
+ * multiple of that time. */
 static bool tries_rarely(void)
 {
     struct gs_opener *opener = &side.share->opener;
