@@ -271,11 +271,12 @@ static bool wait_readable(int fd)
     return got > 0;
 }
 
-/* Reads all there is, until the other side hangs up. */
-static void drain(int fd)
+/* Reads all there is, until the other side hangs up. Returns why it refused something last; 0: it did not. */
+static uint32_t drain(int fd)
 {
     union gs_wire_message message;
     int got_fd, error = 0;
+    uint32_t refused = 0;
 
     while (error != -ENOTCONN && error != -EPIPE) {
         CHECK(wait_readable(fd));
@@ -285,15 +286,21 @@ static void drain(int fd)
         /* A broker says nothing that is not valid. */
         CHECK(error == 0 || error == -EAGAIN || error == -ENOTCONN || error == -ECONNRESET ||
              error == -EPIPE);
+        if (error == 0 && message.head.type == GS_WIRE_REFUSE)
+            refused = message.refuse.reason;
     }
+    return refused;
 }
 
-static void end(int *fd)
+static uint32_t end(int *fd)
 {
+    uint32_t refused;
+
     shutdown(*fd, SHUT_WR);
-    drain(*fd);
+    refused = drain(*fd);
     close(*fd);
     *fd = -1;
+    return refused;
 }
 
 static void send_whole(int fd, const union gs_wire_message *message, struct fuzz_fds *fds)
@@ -324,6 +331,7 @@ static bool honest_ones(void)
     union gs_wire_message message;
     int fd = dial(), got_fd = -1;
     uint64_t left_ns;
+    uint32_t refused;
 
     gs_random(ipc_handle.instance, sizeof ipc_handle.instance);
     wait_for_room();
@@ -338,7 +346,7 @@ static bool honest_ones(void)
     memory = fuzz_fds_make(&(struct fuzz_input){(const uint8_t *)"\1\0", 2});
     send_whole(fd, &message, &memory);
     left_ns = side_now();
-    end(&fd);
+    refused = end(&fd);
     fd = dial();
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     memcpy(message.hello.instance, ipc_handle.instance, GS_INSTANCE_SIZE);
@@ -348,6 +356,9 @@ static bool honest_ones(void)
     message.open.want_fd = 1;
     send_whole(fd, &message, &none);
     CHECK(wait_readable(fd) && gs_wire_receive(fd, &message, &got_fd) == 0);
+    if (message.head.type == GS_WIRE_REFUSE)
+        fprintf(stderr, "refused: who opens: %s; who shared: %s\n", gs_wire_reason_text(message.refuse.reason),
+                refused ? gs_wire_reason_text(refused) : "no");
     CHECK((message.head.type == GS_WIRE_GRANT && got_fd >= 0) || side_now() - left_ns >= KEEP_NS);
     if (got_fd >= 0)
         close(got_fd);
