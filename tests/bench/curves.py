@@ -2,7 +2,7 @@
 ones, for every number of threads and of live blocks of that size.
 
 usage: curves.py [--out FOLDER] [--software] [--budget SECONDS] [--memory BYTES] [--repeats N] [--quick]
-                 [--threads N…] [--live N…] [--kinds plain stream-ordered]
+                 [--threads N…] [--live N…] [--kinds plain stream-ordered] [--sizes BYTES…]
 
 A point is the median of `pair`'s batches, and of --repeats runs the least: what else the machine does only adds.
 A point whose cost is more than a fifth, and more than 10 ns, above that of half its size is a step, and marked *.
@@ -26,6 +26,7 @@ WAYS = ('native', 'shim')
 KINDS = ('plain', 'stream-ordered')  # index: whether ordered
 STEP, STEP_NS = 1.2, 10
 FEW = 1 << 26  # above it a pair may be a chunk's making and giving back
+SLOW = 1 << 28  # from here on the driver's own pair takes milliseconds
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 380, 230, 62, 60, 40
 
 
@@ -38,7 +39,8 @@ def name_of(size):
 
 def point(options, way, curve, size):
     """Nanoseconds of a pair, of all threads together; None where it cannot be had."""
-    pairs = 200 if options.quick else 2000 if size >= FEW or way == 'native' else 20000
+    slow = way == 'native' and size >= SLOW
+    pairs = 200 if options.quick or slow else 2000 if size >= FEW or way == 'native' else 20000
     command = ('pair', '--size', str(size), '--pairs', str(pairs), '--warmup', str(pairs // 10),
                '--threads', str(curve['threads']), '--live', str(curve['live']),
                *(('--async',) if curve['async'] else ()))
@@ -140,9 +142,10 @@ def main():
     parser.add_argument('--threads', type=int, nargs='+', default=[1, 4, 16])
     parser.add_argument('--live', type=int, nargs='+', default=[10, 1000, 100000, 1000000])
     parser.add_argument('--kinds', nargs='+', choices=KINDS, default=KINDS)
+    parser.add_argument('--sizes', type=int, nargs='+')
     options = parser.parse_args()
     options.memory = options.memory or (8 if options.software else 16) << 30
-    options.sizes = SIZES[::8] if options.quick else SIZES
+    options.sizes = options.sizes or (SIZES[::8] if options.quick else SIZES)
     curves, whole = measure(options)
     where = machine(options.software)
     said = '\n'.join(text(curves)) + '\n'
