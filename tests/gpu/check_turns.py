@@ -100,6 +100,13 @@ def made_up():
             steps('torch_x', 'shim_cached', [10.3] * 10))
 
 
+def check_again():
+    """A second one natively stands beside the first, and has no goal."""
+    row = of(made_up() + steps('torch_x', 'again', [12.0] * 10)).row('torch_x', 'program')
+    must(row[1].endswith('of the device; cached again 12.00 ms'), row)
+    must('; cached again 1.200 (1.200 to 1.200) times the time; 10 steps' in row[3], row)
+
+
 def check_figures():
     figures = of(made_up())
     shim = figures.compared('torch_x')['shim']
@@ -151,7 +158,7 @@ def check_failures_in_figures():
 def options_of(folder, **settings):
     (folder / 'logs').mkdir(exist_ok=True)
     settings = {'modes': MODES, 'once': (), 'shim': None, 'other': None, 'seconds': 1e6, 'patience': PATIENT_S,
-                'profile': True, 'keep': str(folder / 'kept'), 'rows': str(folder / 'rows'),
+                'profile': True, 'cores': None, 'keep': str(folder / 'kept'), 'rows': str(folder / 'rows'),
                 'rows_as': 'program', 'logs': folder / 'logs', 'device': 'cpu', 'tiny': True,
                 'folder': folder, **settings}
     return turns.argparse.Namespace(**settings)
@@ -252,6 +259,31 @@ def check_once(folder):
                            once=('shim_cached',))
     check('who steps by itself', taken(records, 'shim_cached'), taken(records, 'shim')[:3])
     check('who steps in turns', len(taken(records, 'shim')), 9)
+
+
+CORES = '''import os, threading
+STEPS, FULL, TINY = 3, {}, {}
+later, seen = threading.Event(), []
+def look():
+    later.wait()
+    seen.append(len(os.sched_getaffinity(0)))
+before = threading.Thread(target=look, daemon=True)
+before.start()
+def build(device):
+    def step(number):
+        later.set()
+        before.join()
+        return max(seen[0], len(os.sched_getaffinity(0)))
+    return step
+'''
+
+
+def check_cores(folder):
+    """Threads that were there when it was loaded are kept on them too."""
+    one = min(os.sched_getaffinity(0))
+    _, records, _ = run_of(folder, {'plain_cores': CORES}, cores={one}, modes=('cached', 'again'))
+    for mode in ('cached', 'again'):
+        check(f'cores of {mode}', {value for _, _, value in taken(records, mode, 'plain_cores')}, {1})
 
 
 def check_worse(folder):
@@ -459,11 +491,12 @@ def check_beside_without(folder, sampler):
 def main():
     sampler, with_library = sys.argv[1], sys.argv[2:4]
     check_figures()
+    check_again()
     check_failures_in_figures()
     check_programs()
     turns.GRACE_S = PATIENT_S
-    for case in (check_undefined, check_turns, check_more_turns, check_short_turns, check_once, check_worse,
-                 check_first_fails, check_not_there, check_time):
+    for case in (check_undefined, check_turns, check_more_turns, check_short_turns, check_once, check_cores,
+                 check_worse, check_first_fails, check_not_there, check_time):
         with tempfile.TemporaryDirectory() as name:
             case(pathlib.Path(name))
     with tempfile.TemporaryDirectory() as name:

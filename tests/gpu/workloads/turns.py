@@ -11,11 +11,13 @@ A program is a file of the folder programs, without its ending. Each has one pro
     shim_cached   under the library, with it (PyTorch alone)
     uncached      natively, without it: the price of having none
     other         as shim, under another build of the library (--other): what a change of it is worth
+    again         as cached, in a second process: how uneven the machine is by itself
 
 All processes load their framework at once. Then, program after program, each process takes its first
 steps by itself: the peak of its memory is what NVML says is in use beyond what was before. Then they
 step in turns. In a turn each takes the same steps, and who begins changes from turn to turn; a step is
-compared with the same step of the first, so a machine that gets slower meets all. At least five turns,
+compared with the same step of the first, so a machine that gets slower meets all. With --cores all keep
+to the same few cores, so that none has better ones. At least five turns,
 more where time is left: --seconds is for all programs together. A turn is short, and the first ones do not
 count: who pauses for longer than pool.decay (2 s) has nothing idle left under the library, which is what
 becomes of a program that pauses, not of one that goes on.
@@ -26,6 +28,7 @@ for each step, with what the library and the framework counted in it. Exit statu
 
 import argparse
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -60,15 +63,16 @@ class Mode:
 # no framework, differ in a variable alone.
 MODES = {
     "torch": {"cached": Mode(), "shim": Mode(UNCACHED, "shim"), "shim_cached": Mode({}, "shim"),
-              "other": Mode(UNCACHED, "other"), "uncached": Mode(UNCACHED)},
+              "other": Mode(UNCACHED, "other"), "uncached": Mode(UNCACHED), "again": Mode()},
     "jax": {"cached": Mode(), "shim": Mode(PLATFORM, "shim"), "other": Mode(PLATFORM, "other"),
-            "uncached": Mode(PLATFORM)},
+            "uncached": Mode(PLATFORM), "again": Mode()},
     "cupy": {"cached": Mode(), "shim": Mode({}, "shim", ("--no-pool",)),
-             "other": Mode({}, "other", ("--no-pool",)), "uncached": Mode({}, None, ("--no-pool",))},
+             "other": Mode({}, "other", ("--no-pool",)), "uncached": Mode({}, None, ("--no-pool",)),
+             "again": Mode()},
     "plain": {"cached": Mode({"TURN": "cached"}), "shim": Mode({"TURN": "shim"}),
               "shim_cached": Mode({"TURN": "shim_cached"}),
               "library": Mode({"TURN": "library"}, "shim"),
-              "other": Mode({}, "other")},
+              "other": Mode({}, "other"), "again": Mode({"TURN": "again"})},
 }
 
 
@@ -140,6 +144,12 @@ class Process:
             raise Failure("the library is not there" if self.mode.library else
                           "the library is there natively")
         return answer["steps_alone"]
+
+    def keep_on(self, cores):
+        """All its threads, and those that they start."""
+        for thread in os.listdir(f"/proc/{self.process.pid}/task"):
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(int(thread), cores)
 
     def end(self, kill=False):
         self.process.stdin.close()
@@ -250,6 +260,9 @@ class Program:
             for mode in list(self.processes):
                 self.failed(mode, "not run: out of time")
         else:
+            if self.run.options.cores:
+                for process in self.processes.values():
+                    process.keep_on(self.run.options.cores)
             self.turns(self.alone(), until)
         self.end()
 
@@ -327,6 +340,10 @@ def names(text):
     return tuple(filter(None, text.split(",")))
 
 
+def numbers(text):
+    return {int(number) for number in text.split(",")}
+
+
 def parsed(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("programs", nargs="*", metavar="PROGRAM")
@@ -336,6 +353,7 @@ def parsed(arguments):
     parser.add_argument("--patience", type=float, default=90, help="for one answer")
     parser.add_argument("--modes", type=names, default="cached,shim,shim_cached")
     parser.add_argument("--once", type=names, default="", help="modes that step by themselves only")
+    parser.add_argument("--cores", type=numbers, help="these alone, as 0,1,2,3, once all is loaded")
     parser.add_argument("--profile", action="store_true", help="what slow steps counted, and others")
     parser.add_argument("--keep", help="file for a line of JSON for each step")
     parser.add_argument("--again", help="such a file: print the rows it gives, and no more")
