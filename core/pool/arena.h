@@ -111,10 +111,8 @@ struct gs_arena_shared { /* what all arenas of a process use */
 };
 
 /* What an arena keeps free beside what was live lately, when it grows: more of it, up to the
- * second, while making chunks takes much of the time, and up to the third where that
- * is much. */
+ * second, while making chunks takes more than a two-hundredth of the time. */
 #define GS_SLACK_PERCENT_MIN 4
-#define GS_SLACK_PERCENT_MORE 12
 #define GS_SLACK_PERCENT_MOST 24
 /* After so many weighings in which it held no more at once than before, a program has settled. */
 #define GS_SETTLED 5

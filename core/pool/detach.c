@@ -9,8 +9,7 @@
 #define WEIGHED_NS          UINT64_C(100000000)  /* at least between two weighings */
 #define LATELY_NS           UINT64_C(1600000000) /* what it cost is forgotten in */
 #define COST_FORGOTTEN_NS   UINT64_C(500000000)  /* and before less is kept again */
-#define COST_PART           100                  /* of the time, */
-#define COST_MUCH_PART      40                   /* or that much */
+#define COST_PART           200                  /* of the time: more is kept for what costs as much */
 #define SLACK_STEP          4
 #define COST_FORGOTTEN_PART 1000
 #define HELD_MIN            ((size_t)64 << 20) /* live and free: below this nothing is too much */
@@ -165,14 +164,11 @@ void gs_arena_weigh_locked(struct gs_arena *arena)
         arena->kept.settled++;
     }
     if (cost > passed / COST_PART && arena->kept.cost_lately > LATELY_NS / COST_PART) {
-        bool much =
-            cost > passed / COST_MUCH_PART && arena->kept.cost_lately > LATELY_NS / COST_MUCH_PART;
-        unsigned most = much ? GS_SLACK_PERCENT_MOST : GS_SLACK_PERCENT_MORE;
-        unsigned percent = arena->kept.slack_percent + (much ? 2 : 1) * SLACK_STEP;
+        unsigned percent = arena->kept.slack_percent + SLACK_STEP;
 
-        if (arena->kept.slack_percent < most)
-            __atomic_store_n(&arena->kept.slack_percent, percent < most ? percent : most,
-                             __ATOMIC_RELAXED);
+        if (percent > GS_SLACK_PERCENT_MOST)
+            percent = GS_SLACK_PERCENT_MOST;
+        __atomic_store_n(&arena->kept.slack_percent, percent, __ATOMIC_RELAXED);
     } else if (cost < passed / COST_FORGOTTEN_PART &&
                arena->kept.slack_percent > GS_SLACK_PERCENT_MIN && passed > COST_FORGOTTEN_NS) {
         GS_SUB(arena->kept.slack_percent, 1);

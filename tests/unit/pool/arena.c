@@ -524,13 +524,32 @@ Test(arena, more_is_kept_for_what_costs_time_for_a_while_and_not_for_a_moment)
     MUST(gs_core_free(f.core, must_alloc(&f, 2 * MIB)));
     arena = fixture_home(&f);
     gs_latch_take(&arena->lock);
-    weigh(arena, 3, 4 * MS);
+    weigh(arena, 3, 2 * MS);
     cr_assert_eq(arena->kept.slack_percent, GS_SLACK_PERCENT_MIN);
     weigh(arena, 30, 0);
-    weigh(arena, 3, 4 * MS);
+    weigh(arena, 3, 2 * MS);
     cr_assert_eq(arena->kept.slack_percent, GS_SLACK_PERCENT_MIN,
                  "a moment a while later is another");
     weigh(arena, 30, 4 * MS);
+    cr_assert_eq(arena->kept.slack_percent, GS_SLACK_PERCENT_MOST);
+    gs_latch_release(&arena->lock);
+    fixture_end(&f);
+}
+
+/* A two-hundredth of the time is as much as a program may feel of it. */
+Test(arena, as_much_is_kept_for_what_costs_a_hundredth_of_the_time)
+{
+    struct gs_arena *arena;
+    struct fixture f;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(gs_core_free(f.core, must_alloc(&f, 2 * MIB)));
+    arena = fixture_home(&f);
+    gs_latch_take(&arena->lock);
+    weigh(arena, 60, MS * 3 / 10);
+    cr_assert_eq(arena->kept.slack_percent, GS_SLACK_PERCENT_MIN);
+    weigh(arena, 60, MS * 8 / 10);
     cr_assert_eq(arena->kept.slack_percent, GS_SLACK_PERCENT_MOST);
     gs_latch_release(&arena->lock);
     fixture_end(&f);
