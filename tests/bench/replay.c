@@ -10,15 +10,20 @@
  * device a third process without the shim holds the rest; on the software driver the device is
  * made that small.
  *
+ * --timing makes each call when the program did. What the library counted of chunks and waits is then that of
+ * the last three quarters: at a program's start sizes have not settled.
+ *
  * --kernel submits kernels of that length all the while, so that the GPU runs behind the calls: by
  * as many launches at most as the driver's queue takes, if each stands for those that a program
  * makes beside so many calls.
  */
 #include "../conformance/kernels.h"
 #include "bench.h"
+#include "shim/gpushim.h"
 #include "trace.h"
 #include "usage.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +33,8 @@
 #define PIECE (2ull << 20)
 #define CALLS_PER_KERNEL 16
 #define KERNELS_AHEAD 64
+#define SLEEP_NS 100000 /* a sleep may be so much longer */
+#define BEGINNING 4     /* that part of a trace, at its own pace, is a program's beginning */
 
 static const char usage[] = "replay TRACE [--timing] [--limit BYTES|FACTORx] [--async] "
                             "[--loops N] [--idle MILLISECONDS] [--kernel MICROSECONDS]";
@@ -49,6 +56,9 @@ struct times {
     uint64_t *loop_ns;     /* in the calls, a loop each */
     uint64_t failed;       /* of all loops */
     uint64_t driver_calls; /* of the first loop */
+    bool library;
+    struct gpushim_memory had;   /* what it counted, where it is, and with --timing */
+    struct gpushim_memory begun; /* what of that a program's beginning was */
 };
 
 /* What the process that measures memory tells the one that prints. */
@@ -193,16 +203,35 @@ static uint64_t play_fast(struct plan *plan, uint64_t *failed)
     return bench_now() - began;
 }
 
-static uint64_t play_timed(struct plan *plan, uint64_t *failed)
+/* As a program that the CPU leads: it does not sleep between its calls. */
+static void work_until(uint64_t ns)
+{
+    if (bench_now() + SLEEP_NS < ns)
+        sleep_until(ns - SLEEP_NS);
+    while (bench_now() < ns) {
+    }
+}
+
+static void ask_library(struct times *times, struct gpushim_memory *ret)
+{
+    __typeof__(gpushim_memory) *ask;
+
+    *(void **)&ask = dlsym(RTLD_DEFAULT, "gpushim_memory");
+    ret->size = sizeof *ret;
+    times->library = ask && ask(0, ret) == 0;
+}
+
+static uint64_t play_timed(struct plan *plan, struct times *times)
 {
     uint64_t start = bench_now(), spent = 0;
 
     for (size_t i = 0; i < plan->trace.count; i++) {
         const struct trace_op *op = &plan->trace.ops[i];
-        if (start + op->us * 1000 > bench_now())
-            sleep_until(start + op->us * 1000);
+        if (i == plan->trace.count / BEGINNING && !times->begun.size)
+            ask_library(times, &times->begun);
+        work_until(start + op->us * 1000);
         uint64_t began = bench_now();
-        *failed += !play(plan, op);
+        times->failed += !play(plan, op);
         spent += bench_now() - began;
     }
     return spent;
@@ -218,12 +247,13 @@ static void measure_time(struct plan *plan, struct times *times)
     uint64_t before = bench_software_driver() ? usage_driver_calls() : 0;
     for (uint64_t i = 0; i < plan->loops; i++) {
         times->loop_ns[i] =
-            plan->timing ? play_timed(plan, &times->failed) : play_fast(plan, &times->failed);
+            plan->timing ? play_timed(plan, times) : play_fast(plan, &times->failed);
         if (i == 0 && bench_software_driver())
             times->driver_calls = usage_driver_calls() - before;
         release_all(plan);
     }
     MUST(cuCtxSynchronize());
+    ask_library(times, &times->had);
     holder_end(&holder);
 }
 
@@ -342,6 +372,15 @@ static void print(const struct plan *plan, const struct times *times, const stru
         json_count("driver_calls", times->driver_calls);
     else
         json_null("driver_calls");
+    if (times->library) {
+        json_count("chunks_made", times->had.chunks_made - times->begun.chunks_made);
+        json_count("chunks_ns", times->had.map_ns - times->begun.map_ns);
+        json_count("waits_ns", times->had.wait_ns - times->begun.wait_ns);
+    } else {
+        json_null("chunks_made");
+        json_null("chunks_ns");
+        json_null("waits_ns");
+    }
     json_end();
 }
 

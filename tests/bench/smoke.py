@@ -159,6 +159,46 @@ def replay():
                     5552)
 
 
+def paced():
+    """Steps of a trace in another order: as many calls as those have, at the pace asked for, and nothing left over."""
+    def made(*more):
+        done = subprocess.run([sys.executable, str(HERE / 'paced.py'), trace('gnn'), '--step', '2', *more],
+                              stdout=subprocess.PIPE, text=True, timeout=60)
+        check(done.returncode == 0, f'paced.py {more} ended with {done.returncode}')
+        return done.stdout
+    lines = made('--steps', '9').splitlines()
+    check(lines == made('--steps', '9').splitlines(), 'the same again')
+    check(lines == made('--steps', '10').splitlines()[:len(lines)], 'one step more comes after these')
+    size = {}
+    for us, op, of, address in map(str.split, lines):
+        check(op == 'a' or int(size.pop(address)), 'what is freed is live')
+        if op == 'a':
+            size[address] = of
+    check(sum(map(int, size.values())) * 3 < peak(lines), 'most of it goes again')
+    check(12000 < int(lines[-1].split()[0]) < 30000, 'nine steps of 2 ms')
+    others = made('--steps', '9', '--sizes').splitlines()
+    check(peak(others) < peak(lines) * 1.01 and others != lines, 'smaller sizes')
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, 'paced.trace')
+        path.write_text('\n'.join(lines))
+        line = measure('shim', 'replay', path, '--timing', '--loops', 1)
+        check(line['calls'] == len(lines) and line['failed'] == 0, 'it plays')
+        positive(line, 'chunks_made', 'chunks_ns')
+        check(line['waits_ns'] == 0, 'without kernels nothing is waited for')
+        line = measure('native', 'replay', path, '--loops', 1)
+        check(line['chunks_made'] is None, 'natively there are no chunks')
+
+
+def peak(lines):
+    live, most, size = 0, 0, {}
+    for _, op, of, address in map(str.split, lines):
+        live += int(of) if op == 'a' else -size.pop(address)
+        if op == 'a':
+            size[address] = int(of)
+        most = max(most, live)
+    return most
+
+
 # About what a driver on a GPU takes for them, in us.
 SLOWLY = 'cuMemCreate:delay:60,cuMemSetAccess:delay:40,cuMemUnmap:delay:50,cuMemRelease:delay:100'
 

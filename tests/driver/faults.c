@@ -255,7 +255,8 @@ static CUresult rules_apply(unsigned row)
         }
     }
     pthread_mutex_unlock(&sd_lock);
-    pause_for(delay);
+    if (delay) /* a sleep of nothing is one of 50 us */
+        pause_for(delay);
     return error;
 }
 
