@@ -141,7 +141,7 @@ static bool rule_parse(const char *text, struct rule *rule)
     unsigned long value;
 
     memset(rule, 0, sizeof *rule);
-    if (sscanf(text, " %63[A-Za-z0-9_] : %31[^: ] : %lu %c", rule->name, which, &value, &end) != 3)
+    if (sscanf(text, " %63[A-Za-z0-9_*] : %31[^: ] : %lu %c", rule->name, which, &value, &end) != 3)
         return false;
     rule->value = value;
     if (!strcmp(which, "delay")) {
@@ -175,7 +175,7 @@ static void load_rules(const char *text)
         if (!rule_parse(p, &rule) || rule_add(&rule) < 0)
             sd_refuse("SOFTCUDA_FAULTS", p,
                       "NAME:N:ERROR, NAME:N+:ERROR, NAME:*:ERROR, "
-                      "NAME:delay:USEC or NAME:kill:N, NAME a driver call");
+                      "NAME:delay:USEC or NAME:kill:N, NAME a driver call or *");
     }
     free(copy);
 }

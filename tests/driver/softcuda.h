@@ -34,7 +34,7 @@
  *   NAME:kill:N       the process kills itself with SIGKILL at the entry of the N-th call
  *
  * NAME is the plain name (cuMemAlloc: every variant of it counts), an exact symbol
- * (cuMemAlloc_v2), or from inside * for all calls. A rule counts calls from the moment it was
+ * (cuMemAlloc_v2), or * for all calls. A rule counts calls from the moment it was
  * made, the first is number 1.
  *
  * What differs from a real device, and a test should know:
