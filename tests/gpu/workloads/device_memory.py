@@ -1,6 +1,7 @@
-"""How much memory of the first GPU is in use, as the driver has it in its books, by NVML."""
+"""How much memory of the first GPU that programs see is in use, as the driver has it in its books, by NVML."""
 
 import ctypes
+import os
 import threading
 import time
 
@@ -19,7 +20,10 @@ class Device:
     def __init__(self):
         self.nvml, self.handle = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p()
         self.must("nvmlInit_v2")
-        self.must("nvmlDeviceGetHandleByIndex_v2", 0, ctypes.byref(self.handle))
+        # NVML sees all of them, and numbers them as CUDA_DEVICE_ORDER=PCI_BUS_ID does.
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0]
+        self.must("nvmlDeviceGetHandleByIndex_v2", int(first) if first.isdigit() else 0,
+                  ctypes.byref(self.handle))
         self.peak, self.watched = 0, threading.Event()
         threading.Thread(target=self.watch, daemon=True).start()
 
