@@ -2,6 +2,7 @@
  * What the measuring programs share: see bench.h.
  */
 #include "bench.h"
+#include "shim/gpushim.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -163,6 +164,15 @@ bool bench_under_shim(void)
 
     dl_iterate_phdr(is_shim, &found);
     return found && !(enable && (strcmp(enable, "0") == 0 || strcmp(enable, "off") == 0));
+}
+
+bool bench_library_memory(struct gpushim_memory *ret_memory)
+{
+    __typeof__(gpushim_memory) *ask;
+
+    *(void **)&ask = dlsym(RTLD_DEFAULT, "gpushim_memory");
+    ret_memory->size = sizeof *ret_memory;
+    return ask && ask(0, ret_memory) == 0;
 }
 
 CUcontext bench_start(void)

@@ -61,6 +61,10 @@ void *bench_array(size_t count, size_t size);
 bool bench_software_driver(void); /* no CUDA call is made for the answer */
 bool bench_under_shim(void);
 
+/* What the library holds on device 0, and what it counted; false where it is not there. */
+struct gpushim_memory;
+bool bench_library_memory(struct gpushim_memory *ret_memory);
+
 /* Device 0's primary context, made current. The software driver gets memory enough for every
  * program here unless SOFTCUDA_MEMORY says how much. */
 CUcontext bench_start(void);

@@ -2,11 +2,12 @@
  * How long each allocation and each free takes, in mixes of them: see latency.h.
  *
  *   latency MIX|TRACE [--async] [--calls N] [--milliseconds N] [--seed N] [--streams N] [--with ALLOCATOR]
- *                     [--why [--above NS]]
+ *                     [--cold] [--why [--above NS]]
  *
  * MIX is mixed, server, training or threads; a name with a slash in it is the file of a trace, which is
  * played twice. The run ends with --calls calls of all threads, or after --milliseconds. --async
- * allocates and frees in stream order, --with by another allocator (other.h). --why tells for each
+ * allocates and frees in stream order, --with by another allocator (other.h). --cold empties the caches
+ * before each call, as a program does that goes over much else in between. --why tells for each
  * slow call what the library asked of the driver meanwhile, which makes all calls slower; --above
  * says which are slow.
  */
@@ -15,7 +16,6 @@
 #include "other.h"
 #include "shim/gpushim.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -34,11 +34,12 @@
 
 static const char usage[] =
     "latency mixed|server|training|threads|TRACE [--async] [--calls N] [--milliseconds N] [--seed N]\n"
-    "               [--streams N] [--with mempool|torch:LIBRARY|KIND:LIBRARY] [--why [--above NS]]";
+    "               [--streams N] [--with mempool|runtime:LIBRARY|torch:LIBRARY|KIND:LIBRARY] [--cold]\n"
+    "               [--why [--above NS]]";
 
 struct run {
     const struct latency_mix *mix;
-    bool async, why;
+    bool async, cold, why;
     const char *with;          /* NULL: the driver's own calls */
     const struct other *other; /* the allocator of that name */
     uint64_t calls, milliseconds, seed, streams, above_ns;
@@ -51,7 +52,6 @@ struct run {
     /* Natively. Under the library its own figures are better: they miss no peak. */
     bool under_library;
     uint64_t free_at_start, reserved_peak;
-    int (*ask)(int, struct gpushim_memory *);
     struct gpushim_memory most; /* with --why, when the first thread saw most reserved */
 };
 
@@ -161,11 +161,11 @@ static void look_at_memory(struct run *run)
         raise_to(&run->reserved_peak, run->free_at_start - left);
 }
 
-static struct gpushim_memory ask_library(const struct run *run)
+static struct gpushim_memory ask_library(void)
 {
-    struct gpushim_memory memory = {.size = sizeof memory};
+    struct gpushim_memory memory;
 
-    if (!run->ask || run->ask(0, &memory) != 0)
+    if (!bench_library_memory(&memory))
         bench_die("the library does not tell what it holds");
     return memory;
 }
@@ -173,7 +173,7 @@ static struct gpushim_memory ask_library(const struct run *run)
 /* While all threads count: who is done frees all that it has. */
 static void look_at_library(struct run *run)
 {
-    struct gpushim_memory memory = ask_library(run);
+    struct gpushim_memory memory = ask_library();
 
     if (memory.reserved > run->most.reserved &&
         __atomic_load_n(&run->counting, __ATOMIC_SEQ_CST) == run->mix->threads)
@@ -249,7 +249,7 @@ static inline CUresult call(const struct run *run, enum latency_kind kind, struc
     return run->async ? cuMemFreeAsync(block->address, block->stream) : cuMemFree(block->address);
 }
 
-/* The call itself is between the two clocks, and nothing else is. */
+/* The call itself is between the two clocks, which are warm in any case, and nothing else is. */
 static CUresult timed(struct latency_actor *actor, enum latency_kind kind,
                       struct latency_block *block)
 {
@@ -257,6 +257,10 @@ static CUresult timed(struct latency_actor *actor, enum latency_kind kind,
     CUresult result;
     uint64_t began, ended;
 
+    if (actor->run->cold && actor->counting) {
+        latency_cool();
+        (void)bench_now();
+    }
     if (why)
         latency_why_begin(why);
     began = bench_now();
@@ -348,7 +352,6 @@ static void start(struct run *run)
     /* The software driver's kernels sleep: as exactly as the system can, so that short ones are. */
     prctl(PR_SET_TIMERSLACK, 1);
     run->under_library = bench_under_shim();
-    *(void **)&run->ask = dlsym(RTLD_DEFAULT, "gpushim_memory");
     if (run->why && !run->under_library)
         bench_die("--why tells what the library asks of the driver: run it under the library");
     if (run->why) {
@@ -362,6 +365,8 @@ static void start(struct run *run)
     run->free_at_start = left;
     if (run->with)
         run->other = other_open(run->with);
+    if (run->cold)
+        latency_cool_start();
 }
 
 /* ---- printing ---- */
@@ -369,7 +374,7 @@ static void start(struct run *run)
 /* The library's own figures. */
 static uint64_t print_library(const struct run *run)
 {
-    const struct gpushim_memory memory = ask_library(run);
+    const struct gpushim_memory memory = ask_library();
 
     json_object("library");
     json_count("live_peak", memory.live_peak);
@@ -457,6 +462,7 @@ static void print(const struct run *run, struct latency_actor *actors)
     json_begin("latency");
     json_text("mix", run->mix->name);
     json_bool("async", run->async);
+    json_bool("cold", run->cold);
     if (run->with)
         json_text("with", run->with);
     json_count("seed", run->seed);
@@ -501,6 +507,7 @@ int main(int argc, char **argv)
                                            {"seed", BENCH_NUMBER, &run.seed},
                                            {"streams", BENCH_NUMBER, &run.streams},
                                            {"with", BENCH_TEXT, &run.with},
+                                           {"cold", BENCH_FLAG, &run.cold},
                                            {"why", BENCH_FLAG, &run.why},
                                            {"above", BENCH_NUMBER, &run.above_ns},
                                            {NULL}};

@@ -6,6 +6,7 @@
  *   latency_count.c  how long calls took: histograms, and the slowest one by one
  *   latency_why.c    what the library asked of the driver meanwhile, and what else a call waited for
  *   latency_trace.c  one more mix: the calls of a recorded program
+ *   cool.c           what puts the caches into the state that a program leaves them in
  *
  * Each allocation and each free is timed by itself. A mix is made of a seed and is the same each
  * time, whatever allocator is underneath and however long its calls take.
@@ -100,6 +101,13 @@ void latency_why_print(const struct latency_why *why);
 /* An object of that name: the causes of all slow calls, and all calls of the driver, those during
  * the program's timed calls and those by the library's own threads. */
 void latency_why_print_sums(const char *key, uint64_t above_ns);
+
+/* ---- cold calls (cool.c) ---- */
+
+/* Ends the program where it cannot be had. */
+void latency_cool_start(void);
+/* Fills this processor's first and second-level caches, and its table of pages, with what nobody needs. */
+void latency_cool(void);
 
 /* ---- what a mix is made with (latency.c) ---- */
 

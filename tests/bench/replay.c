@@ -23,7 +23,6 @@
 #include "trace.h"
 #include "usage.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -212,15 +211,6 @@ static void work_until(uint64_t ns)
     }
 }
 
-static void ask_library(struct times *times, struct gpushim_memory *ret)
-{
-    __typeof__(gpushim_memory) *ask;
-
-    *(void **)&ask = dlsym(RTLD_DEFAULT, "gpushim_memory");
-    ret->size = sizeof *ret;
-    times->library = ask && ask(0, ret) == 0;
-}
-
 static uint64_t play_timed(struct plan *plan, struct times *times)
 {
     uint64_t start = bench_now(), spent = 0;
@@ -228,7 +218,7 @@ static uint64_t play_timed(struct plan *plan, struct times *times)
     for (size_t i = 0; i < plan->trace.count; i++) {
         const struct trace_op *op = &plan->trace.ops[i];
         if (i == plan->trace.count / BEGINNING && !times->begun.size)
-            ask_library(times, &times->begun);
+            bench_library_memory(&times->begun);
         work_until(start + op->us * 1000);
         uint64_t began = bench_now();
         times->failed += !play(plan, op);
@@ -253,7 +243,7 @@ static void measure_time(struct plan *plan, struct times *times)
         release_all(plan);
     }
     MUST(cuCtxSynchronize());
-    ask_library(times, &times->had);
+    times->library = bench_library_memory(&times->had);
     holder_end(&holder);
 }
 

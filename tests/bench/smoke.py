@@ -413,6 +413,9 @@ def latency():
         line = measure('native', 'latency', file)
         check(line['calls'] == 2 * 2 * 4, 'it is played twice, and what is left is freed')
         check(line['live_peak'] == 4 * MIB + 512, 'a trace has its peak')
+    cold = measure('shim', 'latency', 'mixed', '--calls', calls, '--cold')
+    check(cold['cold'] and not first['cold'] and cold['bytes'] == first['bytes'], 'cold calls are of the same mix')
+    counts_agree(cold, calls)
     for bad in ((), ('none',), ('mixed', '--calls', 0), ('threads', '--calls', 15),
                 ('mixed', '--streams', 5)):
         refused(1, 'usage: latency', 'latency', *bad)
@@ -550,7 +553,7 @@ def latency_kept():
 def against():
     """Each allocator's own functions are called; against.py has a row for each, and says what is missing."""
     stand_in = BUILD / 'tests' / 'bench' / 'libother_stand_in.so'
-    for name in (f'torch:{stand_in}', f'pool:{stand_in}'):
+    for name in (f'torch:{stand_in}', f'pool:{stand_in}', f'runtime:{stand_in}'):
         done = run('native', 'latency', 'server', '--calls', 2000, '--with', name)
         check(done.returncode == 0, f'{name}: {done.stderr}')
         line = json.loads(done.stdout)
@@ -560,7 +563,8 @@ def against():
     line = measure('native', 'latency', 'mixed', '--calls', 2000, '--with', 'mempool')
     check(line['ratio'] > 1, 'what the pool reserves is seen')
     for bad, said in (('none', 'no other allocator none'), ('async:/none.so', '/none.so'), (f'async:{stand_in}', 'of kind async'),
-                      (f'torch:{BUILD}/tests/driver/libcuda.so.1', 'PyTorch 2.8')):
+                      (f'torch:{BUILD}/tests/driver/libcuda.so.1', 'PyTorch 2.8'),
+                      (f'runtime:{BUILD}/tests/driver/libcuda.so.1', 'name a libcudart')):
         refused(1, said, 'latency', 'mixed', '--with', bad)
     with tempfile.TemporaryDirectory() as name:
         out = pathlib.Path(name)
@@ -587,6 +591,11 @@ def against():
         text, said = against_says(0, '--turns', '1', '--rmm', out / 'none.so', '--way', 'mempool', '--way', 'library',
                                   '--way', 'rmm pool')
         check(list(said['missing']) == ['rmm pool'] and 'rmm pool: not measured' in text, 'what is missing')
+        text, said = against_says(0, '--turns', '1', '--cold', '--runtime', stand_in, '--way', 'library runtime', '--way', 'runtime')
+        for case in ('mixed', 'decode'):
+            check(list(said['results'][case]) == ['runtime', 'library runtime'], 'only the runtime')
+        check({ways['calls'] for ways in said['results']['decode'].values()} == {20000}, 'fewer calls of a trace')
+        check(said['cold'] and 'caches emptied' in text, 'it says that calls were cold')
         text, said = against_says(1, '--budget', '0.01', '--way', 'library')
         check(said['results']['decode']['library'].startswith('left out'), 'what there is no time for')
     sys.path.insert(0, str(HERE))

@@ -6,9 +6,13 @@
 #
 # A LIST is "GPUS: NAME=VALUE… PART…", as `0: conformance` or `1: OLD_DRIVER=1 stress single`, or
 # `2,3: nccl`, or "GPUS: NAME=VALUE… -c COMMAND". Lists of the same GPUs run one after the other, those of different
-# ones at once; one of several GPUs when all lists of each of them have ended (no two of these share one). $BUDGET is how many seconds all of it
-# may take, 530 by default: a list that takes ten more is ended. Programs that are to be compared by time are not to
-# run beside others that keep the driver busy: it does some things for one process at a time, whatever the GPU.
+# ones at once; one of several GPUs when all lists of each of them have ended (no two of these share one). $BUDGET is
+# how many seconds all of it may take, 530 by default: a list that takes ten more is ended.
+#
+# The driver starts processes and makes memory for one at a time, whatever the GPU. So suites of many processes gain nothing by it
+# (conformance, chaos, differential and all programs on four GPUs took ten times as long as one after the other, and ended
+# by their limits), and where times are compared a chunk takes up to ten times as long beside others.
+#
 # What each list says is in $OUT/said.txt; $OUT/logs.tgz has the rest, with its rows in N/rows.tsv. Exit status 1 where a
 # list ended with one.
 set -u

@@ -57,6 +57,8 @@ def environment(side, scratch):
         # Each process has devices of its own: memory of one's is no use to another's.
         result.update(SOFTCUDA_MEMORY='4G', SOFTCUDA_WITHOUT='sync_memops',
                       GPUSHIM_POOL_NEIGHBOURS='off')
+        # Which GPUs may be used (tests/gpu/several.sh) says nothing of the software driver's devices.
+        result.pop('CUDA_VISIBLE_DEVICES', None)
     return result
 
 

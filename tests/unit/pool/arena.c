@@ -513,17 +513,25 @@ static void weigh(struct gs_arena *arena, unsigned times, uint64_t cost_ns)
     }
 }
 
+/* An arena that has been used, locked. */
+static struct gs_arena *arena_to_weigh(struct fixture *f)
+{
+    struct gs_arena *arena;
+
+    fixture_options(f);
+    fixture_start(f);
+    MUST(gs_core_free(f->core, must_alloc(f, 2 * MIB)));
+    arena = fixture_home(f);
+    gs_latch_take(&arena->lock);
+    return arena;
+}
+
 /* Sizes that have not settled yet make chunks for a moment: what is kept for them stays kept. */
 Test(arena, more_is_kept_for_what_costs_time_for_a_while_and_not_for_a_moment)
 {
-    struct gs_arena *arena;
     struct fixture f;
+    struct gs_arena *arena = arena_to_weigh(&f);
 
-    fixture_options(&f);
-    fixture_start(&f);
-    MUST(gs_core_free(f.core, must_alloc(&f, 2 * MIB)));
-    arena = fixture_home(&f);
-    gs_latch_take(&arena->lock);
     weigh(arena, 3, 2 * MS);
     cr_assert_eq(arena->kept.slack_percent, GS_SLACK_PERCENT_MIN);
     weigh(arena, 30, 0);
@@ -539,14 +547,9 @@ Test(arena, more_is_kept_for_what_costs_time_for_a_while_and_not_for_a_moment)
 /* A two-hundredth of the time is as much as a program may feel of it. */
 Test(arena, as_much_is_kept_for_what_costs_a_hundredth_of_the_time)
 {
-    struct gs_arena *arena;
     struct fixture f;
+    struct gs_arena *arena = arena_to_weigh(&f);
 
-    fixture_options(&f);
-    fixture_start(&f);
-    MUST(gs_core_free(f.core, must_alloc(&f, 2 * MIB)));
-    arena = fixture_home(&f);
-    gs_latch_take(&arena->lock);
     weigh(arena, 60, MS * 3 / 10);
     cr_assert_eq(arena->kept.slack_percent, GS_SLACK_PERCENT_MIN);
     weigh(arena, 60, MS * 8 / 10);
