@@ -26,7 +26,7 @@ from turn_process import Stepper
 from turns import MODES
 
 HERE = pathlib.Path(__file__).resolve().parent
-SHOWN = 6
+SHOWN = 12
 
 
 def path_of(name):
