@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -56,6 +57,22 @@ static inline _Noreturn void stay_until_end_of(pid_t test)
     _exit(0);
 }
 
+/* What a thread does: R runs, S sleeps, D waits for the system, and others; ? cannot be read, 0 is no more. */
+static inline char thread_state(pid_t pid, pid_t thread)
+{
+    char path[64], state;
+    FILE *stat;
+
+    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", (int)pid, (int)thread);
+    stat = fopen(path, "re");
+    if (!stat)
+        return 0;
+    if (fscanf(stat, "%*d (%*[^)]) %c", &state) != 1)
+        state = '?';
+    fclose(stat);
+    return state;
+}
+
 static inline bool stands(pid_t pid)
 {
     char path[64], state;
@@ -66,17 +83,10 @@ static inline bool stands(pid_t pid)
     snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
     tasks = opendir(path);
     while (tasks && all && (entry = readdir(tasks))) {
-        FILE *stat;
-
         if (entry->d_name[0] == '.')
             continue;
-        snprintf(path, sizeof path, "/proc/%d/task/%.10s/stat", (int)pid, entry->d_name);
-        stat = fopen(path, "re");
-        if (stat) {
-            all = fscanf(stat, "%*d (%*[^)]) %c", &state) == 1 && state != 'R' && state != 'S' &&
-                  state != 'D';
-            fclose(stat);
-        }
+        state = thread_state(pid, atoi(entry->d_name));
+        all = !state || !strchr("RSD?", state);
     }
     if (tasks)
         closedir(tasks);

@@ -101,4 +101,7 @@ for list; do
 done
 cat "$work"/*.log >"$out/said.txt"
 tar -C "$work" -czf "$out/logs.tgz" . 2>/dev/null
-[ ! -e "$work/wrong" ]
+status=0
+[ ! -e "$work/wrong" ] || status=1
+rm -rf "$work"
+exit "$status"

@@ -151,24 +151,6 @@ static bool broker_listens(void)
     return listens;
 }
 
-/* Whether its first thread sleeps: 'S' comes after the name, which is in brackets. */
-static bool sleeps(pid_t pid)
-{
-    char path[64], text[512] = "";
-    FILE *stat;
-    char *end;
-
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    stat = fopen(path, "re");
-    if (!stat)
-        return false;
-    if (!fgets(text, sizeof text, stat))
-        text[0] = '\0';
-    fclose(stat);
-    end = strrchr(text, ')');
-    return end && strncmp(end, ") S", 3) == 0;
-}
-
 /* Its socket is there before it has opened all that it keeps: a test that counts descriptors found one too many
  * later. Its first thread sleeps when it has. */
 pid_t broker_start(const char *program)
@@ -180,7 +162,7 @@ pid_t broker_start(const char *program)
         execl(program, program, (char *)NULL);
         _exit(127);
     }
-    if (child < 0 || !AWAIT(broker_listens()) || !AWAIT(sleeps(child)))
+    if (child < 0 || !AWAIT(broker_listens()) || !AWAIT(thread_state(child, child) == 'S'))
         fail("no broker", errno);
     return child;
 }
