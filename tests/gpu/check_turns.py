@@ -294,15 +294,18 @@ def check_worse(folder):
         'ends': (5, 'os._exit(9)', 'failed: shim: ended with status 9; cached '),
         'is_killed': (5, 'os.kill(os.getpid(), 9)', 'failed: shim: ended with signal 9; cached '),
         'hangs': (5, HANGS, 'failed: shim: hung in steps 5 to 5 (1 s); cached '),
+        'is_late': (5, HANGS, 'failed: shim: out of time in steps 5 to 5; cached '),
     }
     programs = {f'plain_{name}': WORSE.replace('AT', str(at)).replace('HOW', how)
                 for name, (at, how, _) in cases.items()}
     ask, hung = turns.Process.ask, []
 
     def hurried(process, first, count, seconds):
-        if first == 5 and process.name == 'shim' and process.program.name == 'plain_hangs':
+        if first == 5 and process.name == 'shim' and process.program.name in ('plain_hangs', 'plain_is_late'):
             hung.append(process)
             seconds = 1
+            if process.program.name == 'plain_hangs':
+                process.patience = seconds
         return ask(process, first, count, seconds)
 
     turns.Process.ask = hurried
@@ -316,7 +319,7 @@ def check_worse(folder):
         must(row.endswith('; 5 steps in 5 turns'), f'{name}: the others go on: {row}')
     must(rows['program_plain_steady'].startswith('uncached '), f'the next one goes on: {rows}')
     must('its last words' in said, 'what it wrote at the end is shown')
-    check('who hangs is ended', [process.process.returncode for process in hung], [-9])
+    check('who hangs is ended', [process.process.returncode for process in hung], [-9, -9])
 
 
 def check_first_fails(folder):

@@ -12,6 +12,7 @@ A program is a file of the folder programs, without its ending. Each has one pro
     uncached      natively, without it: the price of having none
     other         as shim, under another build of the library (--other): what a change of it is worth
     again         as cached, in a second process: how uneven the machine is by itself
+    expandable    as cached, with expandable_segments (PyTorch alone): what its memory is made of is as here
 
 All processes load their framework at once. Then, program after program, each process takes its first
 steps by itself: the peak of its memory is what NVML says is in use beyond what was before. Then they
@@ -63,7 +64,8 @@ class Mode:
 # no framework, differ in a variable alone.
 MODES = {
     "torch": {"cached": Mode(), "shim": Mode(UNCACHED, "shim"), "shim_cached": Mode({}, "shim"),
-              "other": Mode(UNCACHED, "other"), "uncached": Mode(UNCACHED), "again": Mode()},
+              "other": Mode(UNCACHED, "other"), "uncached": Mode(UNCACHED), "again": Mode(),
+              "expandable": Mode({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})},
     "jax": {"cached": Mode(), "shim": Mode(PLATFORM, "shim"), "other": Mode(PLATFORM, "other"),
             "uncached": Mode(PLATFORM), "again": Mode()},
     "cupy": {"cached": Mode(), "shim": Mode({}, "shim", ("--no-pool",)),
@@ -89,6 +91,7 @@ class Process:
 
     def __init__(self, program, mode, options):
         self.program, self.name, self.mode = program, mode, MODES[program.framework][mode]
+        self.patience = options.patience
         environment = dict(os.environ, **self.mode.environment)
         if self.mode.library:
             library = getattr(options, self.mode.library)
@@ -121,7 +124,8 @@ class Process:
         return line
 
     def ask(self, first, count, seconds):
-        """The answer to an order. Who gives none is no more."""
+        """The answer to an order. Who gives none is no more; has it less than its patience, then because the
+        time of all is over."""
         try:
             self.process.stdin.write(f"[{first}, {count}]\n".encode())
             line = self.line(seconds)
@@ -129,7 +133,8 @@ class Process:
             raise Failure(f"ended with {ended(self.process)}") from None
         if line is None:
             what = f"steps {first} to {first + count - 1}" if count else "loading"
-            raise Failure(f"hung in {what} ({seconds:.0f} s)")
+            raise Failure(f"hung in {what} ({seconds:.0f} s)" if seconds >= self.patience else
+                          f"out of time in {what}")
         try:
             answer = json.loads(line)
         except ValueError:
