@@ -35,7 +35,7 @@ void gs_latch_take_slow(struct gs_latch *latch)
         relax();
     }
     gs_rank_taken(latch->rank);
-    while (__atomic_exchange_n(&latch->state, 2, __ATOMIC_ACQUIRE) != 0)
+    while (__atomic_exchange_n(&latch->state, 2, __ATOMIC_SEQ_CST) != 0)
         syscall(SYS_futex, &latch->state, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
     errno = saved;
 }

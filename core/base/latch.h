@@ -19,12 +19,13 @@ void gs_latch_init(struct gs_latch *latch, enum gs_rank rank);
 void gs_latch_take_slow(struct gs_latch *latch);
 void gs_latch_wake(struct gs_latch *latch);
 
-/* False: another thread has it. */
+/* False: another thread has it. Sequentially consistent, for who takes a line of events and then looks
+ * at what others store before they take it (core/gpu/fence.c). */
 static inline bool gs_latch_try(struct gs_latch *latch)
 {
     int expected = 0;
 
-    if (!__atomic_compare_exchange_n(&latch->state, &expected, 1, false, __ATOMIC_ACQUIRE,
+    if (!__atomic_compare_exchange_n(&latch->state, &expected, 1, false, __ATOMIC_SEQ_CST,
                                      __ATOMIC_RELAXED))
         return false;
     gs_rank_taken(latch->rank);

@@ -25,6 +25,7 @@ enum gs_rank {
     GS_RANK_OWN = 37,      /* core/process/own.c: memory that the program maps itself */
     GS_RANK_SHARE = 40,    /* core/share: exports, clients and leases of this process */
     GS_RANK_CAPTURE = 50,  /* core/gpu/fence.c: captures open, against events being recorded */
+    GS_RANK_LINE = 51,     /* core/gpu/fence.h: one line of events */
     GS_RANK_TOLD = 52,     /* core/gpu/told.h: streams that were told of work */
     GS_RANK_REGISTRATIONS = 55, /* core/regcache: the index of registrations */
     GS_RANK_MAP = 60,      /* core/gpu/map.c: writers of the allocation map */

@@ -1,7 +1,6 @@
 /* Open captures (core/gpu/fence.h): they forbid events, and wait for who is about to record one. */
 #include "core/gpu/line.h"
 
-#include <sched.h>
 #include <stdlib.h>
 
 static void set_count(struct gs_fences *fences, unsigned count)
@@ -14,9 +13,10 @@ static void set_count(struct gs_fences *fences, unsigned count)
 static void wait_for_lines_locked(struct gs_fences *fences)
 {
     gs_lock_assert_held(&fences->lock);
-    for (struct gs_fence_line *line = fences->lines; line; line = line->next)
-        while (__atomic_load_n(&line->taken, __ATOMIC_SEQ_CST))
-            sched_yield();
+    for (struct gs_fence_line *line = fences->lines; line; line = line->next) {
+        gs_latch_take(&line->taken);
+        gs_latch_release(&line->taken);
+    }
 }
 
 gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key, CUcontext context)

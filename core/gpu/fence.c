@@ -88,21 +88,14 @@ bool gs_stream_of_key(uint64_t key, CUstream *ret)
 
 /* ---- Lines ------------------------------------------------------------------------------ */
 
-static bool line_try(struct gs_fence_line *line)
-{
-    return !__atomic_exchange_n(&line->taken, true, __ATOMIC_SEQ_CST);
-}
-
-/* Who has it is in one call of the driver that does not wait for the GPU. */
 static void line_take(struct gs_fence_line *line)
 {
-    while (!line_try(line))
-        sched_yield();
+    gs_latch_take(&line->taken);
 }
 
 static void line_release(struct gs_fence_line *line)
 {
-    __atomic_store_n(&line->taken, false, __ATOMIC_RELEASE);
+    gs_latch_release(&line->taken);
 }
 
 /* Called with the lock of `fences` held. A spare one, or a new one; NULL without host memory. */
@@ -118,6 +111,7 @@ static struct gs_fence_line *line_new_locked(struct gs_fences *fences, CUcontext
         if (!line)
             return NULL;
         *line = (struct gs_fence_line){.next = fences->lines, .fences = fences};
+        gs_latch_init(&line->taken, GS_RANK_LINE);
         fences->lines = line;
     }
     if (fences->tells)
@@ -231,7 +225,7 @@ void gs_fence_pool_forget(struct gs_fence_pool *pool)
     gs_lock_release(&fences->lock);
 }
 
-/* Waits for who has the line, as line_take; who comes later sees that it is leaving. */
+/* Waits for the thread that has the line; one that takes it later sees that it is leaving. */
 void gs_fence_pool_leaving(struct gs_fence_pool *pool, bool leaving)
 {
     struct gs_fence_line *line = pool->line;
@@ -239,8 +233,10 @@ void gs_fence_pool_leaving(struct gs_fence_pool *pool, bool leaving)
     if (!line)
         return;
     __atomic_store_n(&line->leaving, leaving, __ATOMIC_SEQ_CST);
-    while (leaving && __atomic_load_n(&line->taken, __ATOMIC_SEQ_CST))
-        sched_yield();
+    if (leaving) {
+        line_take(line);
+        line_release(line);
+    }
 }
 
 /* ---- Recording -------------------------------------------------------------------------- */
@@ -323,14 +319,12 @@ static gs_status record(struct gs_fence_line *line, const struct gs_fence_pool *
     return GS_OK;
 }
 
-/* Takes the line while no capture is open; NOT_READY: another thread has it, or the context may be
- * about to go. */
-__attribute__((always_inline)) static inline gs_status line_enter(struct gs_fence_line *line)
+/* The line is taken, and stays so while no capture is open; NOT_READY: the context may be about to
+ * go. A capture that begins, or a context that leaves, is seen here, or waits for the line. */
+__attribute__((always_inline)) static inline gs_status line_taken(struct gs_fence_line *line)
 {
     gs_status status = GS_OK;
 
-    if (!line_try(line))
-        return (gs_status)CUDA_ERROR_NOT_READY;
     if (__atomic_load_n(&line->fences->captures, __ATOMIC_SEQ_CST) > 0)
         status = GS_CAPTURING;
     else if (__atomic_load_n(&line->leaving, __ATOMIC_SEQ_CST))
@@ -338,6 +332,12 @@ __attribute__((always_inline)) static inline gs_status line_enter(struct gs_fenc
     if (status != GS_OK)
         line_release(line);
     return status;
+}
+
+/* NOT_READY too where another thread has the line. */
+__attribute__((always_inline)) static inline gs_status line_enter(struct gs_fence_line *line)
+{
+    return gs_latch_try(&line->taken) ? line_taken(line) : (gs_status)CUDA_ERROR_NOT_READY;
 }
 
 gs_status gs_fence_record(struct gs_fence_pool *pool, struct gs_fence *ret)
@@ -421,16 +421,11 @@ gs_status gs_fence_query(struct gs_fence_pool *pool, struct gs_fence *fence)
     return status;
 }
 
-/* The same, but waits for another thread that has the line: for one call of the driver that does
- * not wait for the GPU. */
+/* Waits for another thread that has the line: for calls of the driver that wait for no work. */
 static gs_status line_enter_waiting(struct gs_fence_line *line)
 {
-    gs_status status;
-
-    while ((status = line_enter(line)) == (gs_status)CUDA_ERROR_NOT_READY &&
-           !__atomic_load_n(&line->leaving, __ATOMIC_SEQ_CST))
-        sched_yield();
-    return status;
+    line_take(line);
+    return line_taken(line);
 }
 
 gs_status gs_fence_mark(struct gs_fence_pool *pool, struct gs_fence *ret)
@@ -537,9 +532,9 @@ void gs_line_release(struct gs_fence_line *line)
     line_release(line);
 }
 
-gs_status gs_line_enter(struct gs_fence_line *line)
+gs_status gs_line_enter_waiting(struct gs_fence_line *line)
 {
-    return line_enter(line);
+    return line_enter_waiting(line);
 }
 
 gs_status gs_line_event_take(struct gs_fence_line *line, struct gs_fence_event **ret)

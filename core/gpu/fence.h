@@ -22,7 +22,7 @@
 
 #include "core/gpu/driver.h"
 #include "core/gpu/told.h"
-#include "core/base/lock.h"
+#include "core/base/latch.h"
 #include "core/base/status.h"
 
 struct gs_capture {
@@ -62,8 +62,8 @@ struct gs_fence_line {
     struct gs_fence_line *next;
     struct gs_fences *fences;
     unsigned users; /* fence pools; 0: spare. Protected by the lock of `fences` */
-    bool taken;     /* atomic; the owner may call the driver. Protects what is below; the numbers
-                       and `recorder` are read without */
+    struct gs_latch taken; /* rank LINE; its holder is in calls of the driver that wait for no work.
+                              Protects what is below; the numbers and `recorder` are read without */
     bool leaving;   /* atomic: the context may be about to go, the driver is asked nothing */
     const struct gs_fence_pool *recorder; /* who recorded last; NULL: nobody yet */
     uint64_t begun, recorded, passed;     /* the last event of which that is true */

@@ -11,11 +11,11 @@
 /* A thread's default stream that a thread never asked the key of. */
 #define GS_NO_THREAD 2
 
-/* Waits for who has it: who is in one call of the driver that does not wait for the GPU. */
+/* Waits for its holder, which is in calls of the driver that wait for no work. */
 void gs_line_take(struct gs_fence_line *line);
 void gs_line_release(struct gs_fence_line *line);
-/* The same while no capture is open and the context is not about to go; not taken otherwise. */
-gs_status gs_line_enter(struct gs_fence_line *line);
+/* Stays taken while no capture is open and the context is not about to go. */
+gs_status gs_line_enter_waiting(struct gs_fence_line *line);
 
 /* With the line taken: a spare event, or a new one; back to the spare ones. */
 gs_status gs_line_event_take(struct gs_fence_line *line, struct gs_fence_event **ret);

@@ -240,9 +240,7 @@ void gs_fence_legacy(struct gs_fence_pool *pool)
     gs_told_rests(line->fences);
     if (!__atomic_load_n(&told->legacy.told, __ATOMIC_RELAXED))
         return;
-    while ((status = gs_line_enter(line)) == (gs_status)CUDA_ERROR_NOT_READY &&
-           !__atomic_load_n(&line->leaving, __ATOMIC_SEQ_CST))
-        ;
+    status = gs_line_enter_waiting(line);
     if (status == GS_OK) {
         gs_lock_take(&told->lock);
         if (line->context && is_due_locked(line, &told->legacy)) {

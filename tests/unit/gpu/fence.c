@@ -2,8 +2,11 @@
 #include <criterion/criterion.h>
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
+#include <unistd.h>
 
 #include "core/gpu/fence.h"
+#include "tests/children.h"
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 
@@ -117,10 +120,64 @@ Test(fence, a_capture_begins_when_nobody_records, .timeout = 60)
     while (softcuda_calls(fixture_recording_call()) == before)
         sched_yield();
     MUST(gs_fences_capture_begin(fixture_fences(&f), 8, f.context));
-    cr_assert_not(__atomic_load_n(&marking.pool.line->taken, __ATOMIC_SEQ_CST));
+    cr_assert_eq(__atomic_load_n(&marking.pool.line->taken.state, __ATOMIC_SEQ_CST), 0);
     pthread_join(thread, NULL);
     gs_fences_capture_end(fixture_fences(&f), 8);
     MUST(gs_fence_wait(&marking.fence, UINT64_MAX));
+    gs_fence_pool_destroy(&marking.pool);
+    fixture_end(&f);
+}
+
+/* The test decides when the driver has recorded. */
+static struct {
+    CUresult (*record)(CUcontext, CUevent);
+    sem_t entered, leave;
+    pid_t waiter;
+} slow;
+
+static CUresult record_slowly(CUcontext context, CUevent event)
+{
+    sem_post(&slow.entered);
+    sem_wait(&slow.leave);
+    return slow.record(context, event);
+}
+
+static void *mark_behind_another(void *arg)
+{
+    __atomic_store_n(&slow.waiter, gettid(), __ATOMIC_SEQ_CST);
+    return make_mark(arg);
+}
+
+/* A thread of a real-time policy would keep the processor from the one that it waits for. */
+Test(fence, a_thread_that_waits_for_a_line_sleeps, .timeout = 60)
+{
+    struct marking marking = {.fence = {0}}, behind;
+    struct fixture f;
+    pthread_t thread[2];
+
+    fixture_options(&f);
+    fixture_start(&f);
+    if (fixture_is_old())
+        cr_skip_test("a driver without cuCtxRecordEvent records elsewhere");
+    marking.context = f.context;
+    gs_fence_pool_init(fixture_fences(&f), &marking.pool, f.context, NULL);
+    behind = marking;
+    slow.record = fixture_driver(&f)->ctx_record_event;
+    fixture_driver(&f)->ctx_record_event = record_slowly;
+    sem_init(&slow.entered, 0, 0);
+    sem_init(&slow.leave, 0, 0);
+    cr_assert_eq(pthread_create(&thread[0], NULL, make_mark, &marking), 0);
+    sem_wait(&slow.entered);
+    cr_assert_eq(pthread_create(&thread[1], NULL, mark_behind_another, &behind), 0);
+    while (__atomic_load_n(&marking.pool.line->taken.state, __ATOMIC_SEQ_CST) != 2 ||
+           thread_state(getpid(), slow.waiter) != 'S')
+        sched_yield();
+    sem_post(&slow.leave);
+    sem_post(&slow.leave);
+    for (unsigned i = 0; i < 2; i++)
+        pthread_join(thread[i], NULL);
+    cr_assert_lt(marking.fence.number, behind.fence.number);
+    fixture_driver(&f)->ctx_record_event = slow.record;
     gs_fence_pool_destroy(&marking.pool);
     fixture_end(&f);
 }
