@@ -23,9 +23,11 @@
 #include "shim/command/command.h"
 #include "shim/command/json.h"
 #include "shim/command/library.h"
+#include "shim/command/output.h"
 
 #define KIND    "libgpushim.dev/shim"
 #define VERSION "0.5.0" /* what is here needs no newer, and engines since 2022 read it */
+#define HEAD    "{\"cdiVersion\": \"" VERSION "\", \"kind\": \"" KIND "\""
 #define INSIDE  "/opt/gpushim"
 #define TWIN    "-run" /* the name of a device without LD_PRELOAD ends so */
 
@@ -259,19 +261,14 @@ static void tell_places(const struct spec *spec, int folder_length)
 
 static int write_file(const struct spec *spec)
 {
-    const char *slash = strrchr(spec->output, '/'), *way_out = "";
-    int error = command_replace(spec->output, write_spec, spec);
+    static const struct output output = {
+        .head = HEAD, .head_size = sizeof HEAD - 1, .mode = 0644, .write = write_spec};
+    const char *slash = strrchr(spec->output, '/');
 
-    if (!error) {
-        tell_places(spec, slash ? (int)(slash - spec->output) + 1 : 0);
-        return COMMAND_WELL;
-    }
-    if (error == ENOENT)
-        way_out = "; make its folder first (mkdir -p)";
-    else if (error == EACCES)
-        way_out = "; do this as a user who may write there (root for /etc/cdi)";
-    command_complain("%s cannot be written: %s%s", spec->output, strerror(error), way_out);
-    return COMMAND_WRONG;
+    if (!output_write(&output, spec->output, spec))
+        return COMMAND_WRONG;
+    tell_places(spec, slash ? (int)(slash - spec->output) + 1 : 0);
+    return COMMAND_WELL;
 }
 
 /* ---- The command ---------------------------------------------------------------------------- */

@@ -57,12 +57,6 @@ bool command_arguments(int *argc, char **argv, int most, const char *usage, bool
 /* Takes this word out of the arguments; whether it was there. */
 bool command_takes(int *argc, char **argv, const char *word);
 
-/*
- * Exchanges a file as a whole: who reads it meanwhile sees the one that was there or this one. All
- * may read it, whatever the umask says. `write` writes it; where that fails nothing changes. 0 or
- * an errno.
- */
-int command_replace(const char *path, bool (*write)(FILE *file, const void *arg), const void *arg);
 /* What there is of a file, without its last newline; "" where it cannot be read. */
 void command_read(const char *path, char *ret_text, size_t size);
 

@@ -7,6 +7,7 @@
 
 #include "shim/command/command.h"
 #include "shim/command/export.h"
+#include "shim/command/output.h"
 
 static const char usage[] =
     "usage: gpushim export --prometheus [--listen ADDRESS:PORT | --textfile FILE]\n"
@@ -27,18 +28,14 @@ static bool write_all(FILE *file, const void *arg)
 
 static int write_file(const char *path)
 {
+    static const char head[] = "# HELP gpushim_";
+    static const struct output output = {
+        .head = head, .head_size = sizeof head - 1, .mode = 0644, .write = write_all};
     struct gs_share_options options;
-    int error;
 
     if (!command_share_options(&options)) /* export_write would say that, and fail */
         return COMMAND_WRONG;
-    error = command_replace(path, write_all, NULL);
-    if (error)
-        command_complain(
-            "%s cannot be written: %s; --textfile takes a file in a folder that this user may "
-            "write to",
-            path, strerror(error));
-    return error ? COMMAND_WRONG : COMMAND_WELL;
+    return output_write(&output, path, NULL) ? COMMAND_WELL : COMMAND_WRONG;
 }
 
 struct asked {

@@ -7,12 +7,10 @@
 #include "shim/command/library.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static const struct {
@@ -122,37 +120,6 @@ void command_read(const char *path, char *ret_text, size_t size)
     ret_text[got] = 0;
     if (got > 0 && ret_text[got - 1] == '\n')
         ret_text[got - 1] = 0;
-}
-
-int command_replace(const char *path, bool (*write)(FILE *file, const void *arg), const void *arg)
-{
-    const char *slash = strrchr(path, '/');
-    char made[PATH_MAX];
-    int error = 0, fd;
-    FILE *file;
-
-    if (snprintf(made, sizeof made, "%.*s.gpushim-XXXXXX", slash ? (int)(slash - path) + 1 : 0,
-                 path) >= (int)sizeof made)
-        return ENAMETOOLONG;
-    fd = mkostemp(made, O_CLOEXEC);
-    file = fd < 0 ? NULL : fdopen(fd, "w");
-    if (!file) {
-        error = errno;
-        if (fd >= 0)
-            close(fd), unlink(made);
-        return error;
-    }
-    errno = 0;
-    if (!write(file, arg) || fflush(file) != 0 || ferror(file) || fchmod(fd, 0644) != 0 ||
-        fsync(fd) != 0)
-        error = errno ? errno : EIO;
-    if (fclose(file) != 0 && !error)
-        error = errno;
-    if (!error && rename(made, path) != 0)
-        error = errno;
-    if (error)
-        unlink(made);
-    return error;
 }
 
 static void complain_of_options(void *arg, const char *line)

@@ -4,15 +4,13 @@
  */
 #include "shim/command/report.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 
 #include "shim/command/command.h"
+#include "shim/command/output.h"
 
 #define FRAMES 8 /* of a call stack in text */
 
@@ -167,13 +165,17 @@ static const char usage[] =
     "  --memory-viz OUT  a snapshot for pytorch.org/memory_viz\n"
     "  --rmm OUT         CSV, as RMM logs it and its replay benchmark reads it\n";
 
+/* RMM's own log begins as what is written for it, which therefore replaces none. */
+#define HEAD(text) text, sizeof text - 1
 static const struct {
-    const char *option;
+    const char *option, *head;
+    size_t head_size;
     bool (*write)(FILE *file, const void *report);
-} writers[] = {{"--html", report_page},
-               {"--perfetto", report_perfetto},
-               {"--memory-viz", report_memory_viz},
-               {"--rmm", report_rmm}};
+} writers[] = {{"--html", HEAD(REPORT_PAGE_HEAD), report_page},
+               {"--perfetto", HEAD(REPORT_PERFETTO_HEAD), report_perfetto},
+               {"--memory-viz", HEAD(REPORT_PICKLE_HEAD), report_memory_viz},
+               {"--rmm", NULL, 0, report_rmm}};
+#undef HEAD
 
 #define WRITERS (sizeof writers / sizeof *writers)
 
@@ -225,29 +227,19 @@ static int write_json(const struct report *report)
     return json_end(&json) ? COMMAND_WELL : COMMAND_WRONG;
 }
 
-/* What is there and is no file (a terminal, a pipe) stays what it is. */
-static int write_file(const char *path, bool (*write)(FILE *, const void *),
-                      const struct report *report)
-{
-    struct stat info;
-
-    if (fstatat(AT_FDCWD, path, &info, 0) == 0 && !S_ISREG(info.st_mode))
-        return S_ISDIR(info.st_mode) ? EISDIR : EINVAL;
-    return command_replace(path, write, report);
-}
-
+/* Who may not read the recording may not read what is made of it. */
 static int write_files(const struct request *request, const struct report *report)
 {
     int status = COMMAND_WELL;
 
     for (size_t i = 0; i < WRITERS; i++) {
-        const char *path = request->outputs[i];
-        int error = path ? write_file(path, writers[i].write, report) : 0;
+        const struct output output = {.head = writers[i].head,
+                                      .head_size = writers[i].head_size,
+                                      .mode = report->trace.is_private ? 0600 : 0644,
+                                      .write = writers[i].write};
 
-        if (error) {
-            command_complain("'%s' cannot be written: %s", path, strerror(error));
+        if (request->outputs[i] && !output_write(&output, request->outputs[i], report))
             status = COMMAND_WRONG;
-        }
     }
     return status;
 }

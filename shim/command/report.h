@@ -51,7 +51,11 @@ bool report_holder_text(const struct report *report, const struct report_holder 
 /* The rows, as members of an object. */
 void report_write(struct json *json, const struct report *report);
 
-/* For command_replace: false, and errno, where it fails. `arg` is the struct report. */
+/* For output_write: false, and errno, where it fails. `arg` is the struct report. Each of the first three
+ * writes what nothing else begins with. */
+#define REPORT_PAGE_HEAD     "<!DOCTYPE html>\n<!-- Made by gpushim report -->\n"
+#define REPORT_PERFETTO_HEAD "{\"otherData\": {\"made_by\": \"gpushim report\"}, "
+#define REPORT_PICKLE_HEAD   "\x80\x02}(X\x07\0\0\0made_byq\0X\x0e\0\0\0gpushim report"
 bool report_page(FILE *file, const void *arg);
 bool report_perfetto(FILE *file, const void *arg);
 bool report_rmm(FILE *file, const void *arg);

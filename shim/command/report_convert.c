@@ -119,6 +119,9 @@ bool report_perfetto(FILE *file, const void *arg)
 
     memset(levels, 0, sizeof levels);
     json_open(&json, NULL, '{');
+    json_open(&json, "otherData", '{');
+    json_text(&json, "made_by", "gpushim report");
+    json_close(&json, '}');
     json_text(&json, "displayTimeUnit", "ns");
     json_open(&json, "traceEvents", '[');
     put_process(&json, report);
@@ -147,17 +150,18 @@ static void put_day_time(FILE *file, uint64_t ns)
             (unsigned)(second % 60), (unsigned)(us % 1000000));
 }
 
-/* Streams as plain numbers: that is what RMM's replay reads. */
+/* Streams in hexadecimal, as RMM writes them: its replay takes such for the default one, and refuses a
+ * file with any other. */
 static void put_row(FILE *file, const struct report *report, const struct trace_event *event,
                     const char *action, uint64_t address, uint64_t size)
 {
     fprintf(file, "%u,", event->thread);
     put_day_time(file, report->trace.header.realtime_ns + event->at_ns);
     if (address)
-        fprintf(file, ",%s,0x%" PRIx64 ",%" PRIu64 ",%" PRIu64 "\n", action, address, size,
+        fprintf(file, ",%s,0x%" PRIx64 ",%" PRIu64 ",0x%" PRIx64 "\n", action, address, size,
                 event->stream);
     else
-        fprintf(file, ",%s,(nil),%" PRIu64 ",%" PRIu64 "\n", action, size, event->stream);
+        fprintf(file, ",%s,(nil),%" PRIu64 ",0x%" PRIx64 "\n", action, size, event->stream);
 }
 
 /* Its replay knows frees only of what was allocated before, with the size of that. */

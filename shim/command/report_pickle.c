@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define KEYS(KEY)                                                                                  \
+    KEY(made_by)                                                                                   \
     KEY(segments)                                                                                  \
     KEY(device_traces)                                                                             \
     KEY(action)                                                                                    \
@@ -329,6 +330,8 @@ bool report_memory_viz(FILE *file, const void *arg)
 
     fputs("\x80\x02", file); /* PROTO 2 */
     open_dict(&pickle);
+    put_word(&pickle, key_made_by);
+    put_text(&pickle, "gpushim report");
     if (!put_segments(&pickle))
         return false;
     put_traces(&pickle);

@@ -5,9 +5,10 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/base/fd.h"
+#include "core/base/regular.h"
 #include "shim/command/command.h"
 
 /* No block that a recorder writes is as large, no time as late (36 years), no memory as much. */
@@ -21,47 +22,34 @@ struct reader {
     const unsigned char *bytes;
     size_t size, at; /* of the file; of the block that is looked at */
     size_t room;     /* for events */
-    size_t modules;  /* bytes of trace->modules */
-    uint32_t *threads;
-    size_t thread_room;
+    size_t end;      /* behind it there are zeros alone */
+    size_t modules, module_room; /* bytes of trace->modules */
+    uint32_t *threads;           /* that follow each other in the file */
+    size_t thread_count, thread_room;
 };
 
 /* ---- The file ------------------------------------------------------------------------------- */
 
-/* All of it in memory: who wrote it may go on writing, or cut it. NULL with errno. */
-static unsigned char *load(const char *path, size_t *ret_size)
+/* All of it in memory: who wrote it may go on writing, or cut it. False with errno. */
+static bool load(struct reader *reader)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    unsigned char *bytes = NULL, *grown;
-    size_t size = 0, room = 0;
+    const uint64_t most = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     struct stat info;
-    ssize_t got = -1;
+    int fd = gs_regular_open(AT_FDCWD, reader->path, 0, &info);
+    unsigned char *bytes = NULL;
 
     if (fd < 0)
-        return NULL;
-    if (fstat(fd, &info) == 0 && !S_ISREG(info.st_mode))
-        errno = S_ISDIR(info.st_mode) ? EISDIR : ESPIPE;
+        return false;
+    if ((uint64_t)info.st_size < most)
+        bytes = malloc((size_t)info.st_size + 1);
     else
-        do {
-            if (room - size < 2) {
-                room = room ? room * 2 : (size_t)info.st_size + 4096;
-                grown = realloc(bytes, room);
-                if (!grown)
-                    break;
-                bytes = grown;
-            }
-            got = read(fd, bytes + size, room - size);
-            size += got > 0 ? (size_t)got : 0;
-        } while (got > 0 || (got < 0 && errno == EINTR));
-    if (got != 0) {
-        int error = errno;
-
-        free(bytes);
-        bytes = NULL;
-        errno = error;
+        errno = EFBIG; /* a hole is as easily made as a recording is long */
+    if (bytes) {
+        reader->size = gs_regular_read(fd, bytes, (size_t)info.st_size, 0);
+        reader->trace->is_private = (info.st_mode & 0444) != 0444;
     }
-    close(fd);
-    *ret_size = size;
+    gs_fd_drop(fd);
+    reader->bytes = reader->trace->bytes = bytes;
     return bytes;
 }
 
@@ -184,18 +172,36 @@ static bool note_thread(struct reader *reader, uint32_t thread)
 {
     uint32_t *threads;
 
-    for (size_t i = reader->trace->threads; i-- > 0;)
-        if (reader->threads[i] == thread)
-            return true;
-    if (reader->trace->threads == reader->thread_room) {
+    if (reader->thread_count > 0 && reader->threads[reader->thread_count - 1] == thread)
+        return true;
+    if (reader->thread_count == reader->thread_room) {
         reader->thread_room = reader->thread_room * 2 + 16;
         threads = realloc(reader->threads, reader->thread_room * sizeof *threads);
         if (!threads)
             return out_of_memory(reader);
         reader->threads = threads;
     }
-    reader->threads[reader->trace->threads++] = thread;
+    reader->threads[reader->thread_count++] = thread;
     return true;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+/* How many different ones there are. */
+static unsigned count_threads(const struct reader *reader)
+{
+    unsigned count = 0;
+
+    if (reader->thread_count > 0)
+        qsort(reader->threads, reader->thread_count, sizeof *reader->threads, by_number);
+    for (size_t i = 0; i < reader->thread_count; i++)
+        count += i == 0 || reader->threads[i] != reader->threads[i - 1];
+    return count;
 }
 
 static bool read_events(struct reader *reader, const unsigned char *at, size_t left,
@@ -258,17 +264,21 @@ static bool read_devices(struct reader *reader, const unsigned char *at, size_t 
 
 static bool read_modules(struct reader *reader, const unsigned char *at, size_t left)
 {
-    char *text = realloc(reader->trace->modules, reader->modules + left + 2);
+    char *text = reader->trace->modules;
 
-    if (!text)
-        return out_of_memory(reader);
+    if (reader->module_room - reader->modules < left + 2) {
+        reader->module_room = 2 * reader->module_room + left + 2;
+        text = realloc(text, reader->module_room);
+        if (!text)
+            return out_of_memory(reader);
+        reader->trace->modules = text;
+    }
     if (memchr(at, 0, left))
         left = (size_t)((const unsigned char *)memchr(at, 0, left) - at);
     memcpy(text + reader->modules, at, left);
     reader->modules += left;
     text[reader->modules++] = '\n';
     text[reader->modules] = 0;
-    reader->trace->modules = text;
     return true;
 }
 
@@ -293,23 +303,18 @@ static bool read_block(struct reader *reader, const struct gs_trace_block *block
     }
 }
 
-/* A file that grew before its bytes were there ends in zeros. */
-static bool is_all_zero(const unsigned char *at, size_t size)
-{
-    while (size > 0 && at[size - 1] == 0)
-        size--;
-    return size == 0;
-}
-
 static bool read_blocks(struct reader *reader)
 {
     struct gs_trace_block block;
     size_t left;
 
+    /* A file that grew before its bytes were there ends in zeros. */
+    for (reader->end = reader->size; reader->end > 0 && reader->bytes[reader->end - 1] == 0;)
+        reader->end--;
     for (; (left = reader->size - reader->at) > 0; reader->at += block.size) {
         const unsigned char *at = reader->bytes + reader->at;
 
-        reader->trace->cut = left < sizeof block || is_all_zero(at, left);
+        reader->trace->cut = left < sizeof block || reader->at >= reader->end;
         if (reader->trace->cut)
             return true;
         memcpy(&block, at, sizeof block);
@@ -334,13 +339,17 @@ bool trace_read(const char *path, struct trace *ret_trace)
     bool read;
 
     memset(ret_trace, 0, sizeof *ret_trace);
-    ret_trace->bytes = load(path, &reader.size);
-    if (!ret_trace->bytes)
-        return command_complain("'%s' cannot be read: %s", path, strerror(errno)), false;
-    reader.bytes = ret_trace->bytes;
+    if (!load(&reader) && (errno == EFBIG || errno == ENOMEM))
+        return out_of_memory(&reader);
+    if (!reader.bytes)
+        return command_complain("'%s' cannot be read: %s", path,
+                                errno == ESPIPE ? "it is no regular file; copy it to one"
+                                                : strerror(errno)),
+               false;
     read = read_header(&reader) && read_blocks(&reader);
     if (read && !ret_trace->modules && !(ret_trace->modules = strdup("")))
         read = out_of_memory(&reader);
+    ret_trace->threads = count_threads(&reader);
     free(reader.threads);
     if (!read)
         trace_free(ret_trace);

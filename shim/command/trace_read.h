@@ -37,6 +37,7 @@ struct trace {
     unsigned threads; /* that wrote events */
     bool ended;       /* the process said its end */
     bool cut;         /* the file ends within a block */
+    bool is_private;  /* not all may read the file */
     void *bytes;      /* what `frames` points into */
 };
 

@@ -136,7 +136,16 @@ def is_right(folder):
 
 def writes_the_file(folder):
     path = os.path.join(folder, 'shim.json')
-    os.symlink('nowhere', path) # replaced, as anything there is
+    os.symlink('nowhere', path)
+    expect(generate('generate', '--output', path), 1, '', r'.* cannot be written: it is a symbolic link; .*\n')
+    os.remove(path)
+    with open(path, 'w', encoding='utf-8') as file:
+        file.write('{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": []}\n')
+    expect(generate('generate', '--output', path), 1, '',
+           r'.* cannot be written: a file is there that this command did not make; .*\n')
+    os.remove(path)
+    for _ in range(2): # its own it replaces
+        expect(generate('generate', '--output', path), 0, '.*', '')
     ran = generate('generate', '--output', path, umask=0o077)
     expect(ran, 0, rf'{path}: --device libgpushim\.dev/shim=all, or =all-run .*\n.*/etc/cdi and /var/run/cdi.*\n', '')
     with open(path, encoding='utf-8') as file:
@@ -144,15 +153,15 @@ def writes_the_file(folder):
     check(stat.S_IMODE(os.lstat(path).st_mode) == 0o644, f'its mode is {os.lstat(path).st_mode:o}')
     expect(generate('generate', '--output', 'here.yaml', cwd=folder), 0, r'here\.yaml: .*', '')
     expect(generate('generate', '--output', f'{folder}/none/shim.json'), 1, '',
-           r'gpushim: \S+/none/shim\.json cannot be written: No such file or directory; make its folder first .*\n')
+           r'gpushim: \S+/none/shim\.json. cannot be written: No such file or directory; make its folder first .*\n')
     os.mkdir(f'{folder}/folder.json')
-    expect(generate('generate', '--output', f'{folder}/folder.json'), 1, '', r'.* cannot be written: Is a directory\n')
+    expect(generate('generate', '--output', f'{folder}/folder.json'), 1, '', r'.* cannot be written: Is a directory; .*\n')
     check(sorted(os.listdir(folder)) == ['folder.json', 'here.yaml', 'shim.json'], f'left: {os.listdir(folder)}')
     if os.geteuid() == 0:
         as_root = os.path.join(folder, 'folder.json') + '/shim.json'
         subprocess.run(['chmod', '755', folder], check=True)
         ran = generate('generate', '--output', as_root, program=copied(folder), preexec_fn=as_nobody)
-        expect(ran, 1, '', r'.* Permission denied; do this as a user who may write there .*\n')
+        expect(ran, 1, '', r'.* Permission denied; do this as a user who may write there, .*\n')
     if os.path.exists('/dev/full'):
         with open('/dev/full', 'w', encoding='utf-8') as full:
             ran = subprocess.run([gpushim, 'cdi', 'generate'], env=ENVIRONMENT, stdout=full, timeout=60,

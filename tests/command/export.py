@@ -163,8 +163,13 @@ def prove_file(folder):
         check(os.listdir(place) == ['gpushim.prom'], f'nothing is left beside it: {os.listdir(place)}')
         for bad, why in ((os.path.join(place, 'not', 'there.prom'), 'No such file'), (place, 'directory')):
             run = gpushim(folder, 'export', '--prometheus', '--textfile', bad)
-            check(run.returncode == 1 and why in run.stderr and '--textfile takes' in run.stderr,
+            check(run.returncode == 1 and why in run.stderr and '; ' in run.stderr,
                   f'{bad} is refused, with the way out: {run}')
+        other = os.path.join(place, 'other.prom')
+        pathlib.Path(other).write_text('# HELP other_metric of another program\n', encoding='ascii')
+        run = gpushim(folder, 'export', '--prometheus', '--textfile', other)
+        check(run.returncode == 1 and 'did not make' in run.stderr and 'other_metric' in
+              pathlib.Path(other).read_text(encoding='ascii'), f"another's file stays: {run}")
         check(not [name for name in os.listdir(os.path.dirname(place)) if
                    name.startswith('.gpushim-')], 'nothing is left of that either')
 

@@ -110,8 +110,8 @@ def tells(folder):
 def nothing_recorded(folder):
     path = t.write(f'{folder}/nothing', t.header(), t.block(t.END))
     compare('nothing', rows_of(path), events=0, allocations=0, devices=[], slowest=[], duration_ns=0)
-    for option in '--html', '--perfetto', '--memory-viz', '--rmm':
-        expect([path, option, f'{folder}/out'], 0)
+    for option in OPTIONS:
+        expect([path, option, f'{folder}/nothing{option}'], 0)
 
 
 def threads(folder):
@@ -269,6 +269,8 @@ def damage(folder):
         t.write(path, bytes(bytes_))
         option = [[], ['--json'], ['--html', f'{folder}/d'], ['--memory-viz', f'{folder}/d'],
                   ['--perfetto', f'{folder}/d'], ['--rmm', f'{folder}/d']][number % 6]
+        if os.path.exists(f'{folder}/d'):
+            os.remove(f'{folder}/d')
         ran = run(path, *option)
         seen.add(ran.returncode)
         if ran.returncode not in (0, 1) or (ran.returncode == 1 and not ran.stderr.startswith('gpushim: ')):
@@ -283,9 +285,69 @@ def usage(folder):
     expect(['--nothing'], 2, '', "gpushim: report does not know '--nothing'\nusage: .*")
     expect([path, '--html'], 2, '', 'gpushim: --html: the file to write is missing after it\nusage: .*')
     expect(['--help'], 0, 'usage: gpushim report .*')
-    expect([path, '--html', f'{folder}/none/x'], 1, '', '.*/none/x. cannot be written: No such file or directory\n')
-    expect([path, '--rmm', '/dev/null'], 1, '', '.*/dev/null. cannot be written: Invalid argument\n')
+    expect([path, '--html', f'{folder}/none/x'], 1, '',
+           '.*/none/x. cannot be written: No such file or directory; make its folder first .*\n')
+    expect([path, '--rmm', '/dev/null'], 1, '', '.*/dev/null. cannot be written: it is no regular file; .*\n')
     check(not os.path.isfile('/dev/null'), '/dev/null was replaced')
+
+
+# ---- What it may write over ----------------------------------------------------------------------
+
+OPTIONS = '--html', '--perfetto', '--memory-viz', '--rmm'
+
+
+def bytes_of(path):
+    with open(path, 'rb') as file:
+        return file.read()
+
+
+def is_kept(path, option, place, said):
+    """What lies at this place stays, and it is said why."""
+    before, content = os.lstat(place), bytes_of(place)
+    expect([path, option, place], 1, '', f"gpushim: '{re.escape(place)}' cannot be written: {said}\n")
+    after = os.lstat(place)
+    check((before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns) and bytes_of(place) == content,
+          f'{option} {place}: it is another file')
+
+
+def keeps_what_is_there(folder):
+    place = f'{folder}/kept'
+    os.mkdir(place)
+    path = f'{place}/trace'
+    sample(path)
+    os.link(path, f'{place}/hard')
+    os.symlink(path, f'{place}/soft')
+    t.write(f'{place}/other', t.header(), t.block(t.END))
+    with open(f'{place}/notes', 'w', encoding='utf-8') as file:
+        file.write('<!DOCTYPE html>\n<html lang="en">\n')
+    for option in OPTIONS:
+        for name in 'trace', 'hard', 'other':
+            is_kept(path, option, f'{place}/{name}', 'it is a recording; name another file')
+        is_kept(path, option, f'{place}/soft', 'it is a symbolic link; name the file that it leads to')
+        is_kept(path, option, f'{place}/notes', 'a file is there that this command did not make; name another, .*')
+    with open(f'{place}/rmm', 'w', encoding='utf-8') as file: # RMM's own
+        file.write('Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00.000000,allocate,0x7f,1,0x0\n')
+    is_kept(path, '--rmm', f'{place}/rmm', 'a file is there that this command did not make; .*')
+    check(sorted(os.listdir(place)) == ['hard', 'notes', 'other', 'rmm', 'soft', 'trace'], f'left: {os.listdir(place)}')
+    # Its own it replaces, and what is empty; not those of the other options.
+    for option in OPTIONS[:3]:
+        with open(f'{place}/own{option}', 'w', encoding='utf-8'):
+            pass
+        for _ in range(2):
+            expect([path, option, f'{place}/own{option}'], 0)
+    is_kept(path, '--html', f'{place}/own--perfetto', 'a file is there that this command did not make; .*')
+
+
+def is_as_private(folder):
+    path = f'{folder}/private'
+    sample(path)
+    for mode, wanted in (0o600, 0o600), (0o640, 0o600), (0o644, 0o644):
+        os.chmod(path, mode)
+        for option in OPTIONS:
+            out = f'{folder}/private-{mode:o}{option}'
+            expect([path, option, out], 0)
+            got = os.stat(out).st_mode & 0o7777
+            check(got == wanted, f'{option} of a recording of mode {mode:o} is of mode {got:o}')
 
 
 # ---- What it turns them into ---------------------------------------------------------------------
@@ -317,6 +379,8 @@ def to_rmm(path, out, truth):
     live, now, peak = {}, 0, 0
     for row in rows:
         check(re.fullmatch(r'\d\d:\d\d:\d\d\.\d{6}', row['Time']) and int(row['Thread']) == 4711, f'RMM: {row}')
+        # Its replay takes the digits before the x for the stream, and refuses a file with one from 3 on.
+        check(re.fullmatch('0x[0-9a-f]+', row['Stream']), f'RMM: {row}')
         if row['Action'] == 'allocate':
             live[int(row['Pointer'], 16)] = int(row['Size'])
             now += int(row['Size'])
@@ -384,7 +448,8 @@ def converts(folder):
 
 
 with tempfile.TemporaryDirectory(prefix='gpushim-report-') as scratch:
-    for prove in tells, nothing_recorded, threads, new_memory, odd_frees, stacks, readable, cut, refused, damage, usage, converts:
+    for prove in tells, nothing_recorded, threads, new_memory, odd_frees, stacks, readable, cut, refused, damage, usage, \
+            keeps_what_is_there, is_as_private, converts:
         try:
             prove(scratch)
         except (KeyError, IndexError, ValueError) as error:

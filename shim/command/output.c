@@ -1,0 +1,116 @@
+/* Files that a command writes for its user (output.h). */
+#include "shim/command/output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/base/fd.h"
+#include "core/base/regular.h"
+#include "core/base/trace_format.h"
+#include "shim/command/command.h"
+
+static bool refuse(const char *path, int error)
+{
+    static const struct {
+        int error;
+        const char *way_out;
+    } ways[] = {{ENOENT, "; make its folder first (mkdir -p)"},
+                {EACCES, "; do this as a user who may write there, or name another file"},
+                {EROFS, "; name a file elsewhere"},
+                {ENOSPC, "; make room, or name a file elsewhere"},
+                {EISDIR, "; name a file in it"}};
+    const char *way_out = "";
+
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        if (ways[i].error == error)
+            way_out = ways[i].way_out;
+    command_complain("'%s' cannot be written: %s%s", path, strerror(error), way_out);
+    return false;
+}
+
+/* What is wrong with what is there, in words; NULL: it may go. */
+static const char *look_at(const struct output *output, int fd, const struct stat *info)
+{
+    char head[OUTPUT_HEAD];
+    size_t got = gs_regular_read(fd, head, sizeof head, 0);
+
+    if (info->st_size == 0)
+        return NULL;
+    if (output->head && got >= output->head_size &&
+        memcmp(head, output->head, output->head_size) == 0)
+        return NULL;
+    if (got >= sizeof GS_TRACE_MAGIC && memcmp(head, GS_TRACE_MAGIC, sizeof GS_TRACE_MAGIC) == 0)
+        return "it is a recording; name another file";
+    return "a file is there that this command did not make; name another, or remove it first";
+}
+
+/* False, and said: something is there that is not to be replaced. */
+static bool may_go(const struct output *output, const char *path)
+{
+    const char *wrong;
+    struct stat info;
+    int fd;
+
+    if (fstatat(AT_FDCWD, path, &info, AT_SYMLINK_NOFOLLOW) != 0)
+        return errno == ENOENT || refuse(path, errno);
+    if (S_ISDIR(info.st_mode))
+        return refuse(path, EISDIR);
+    fd = S_ISREG(info.st_mode) ? gs_regular_open(AT_FDCWD, path, O_NOFOLLOW, &info) : -1;
+    if (S_ISREG(info.st_mode) && fd < 0)
+        return refuse(path, errno);
+    wrong = fd >= 0                  ? look_at(output, fd, &info)
+            : S_ISLNK(info.st_mode) ? "it is a symbolic link; name the file that it leads to"
+                                     : "it is no regular file; name another";
+    gs_fd_drop(fd);
+    if (wrong)
+        command_complain("'%s' cannot be written: %s", path, wrong);
+    return !wrong;
+}
+
+/* 0, or an errno. */
+static int fill(const struct output *output, int fd, const void *arg)
+{
+    FILE *file = fdopen(fd, "w");
+    int error = 0;
+
+    if (!file) {
+        error = errno;
+        close(fd);
+        return error;
+    }
+    errno = 0;
+    if (!output->write(file, arg) || fflush(file) != 0 || ferror(file) ||
+        fchmod(fd, output->mode) != 0 || fsync(fd) != 0)
+        error = errno ? errno : EIO;
+    if (fclose(file) != 0 && !error)
+        error = errno;
+    return error;
+}
+
+bool output_write(const struct output *output, const char *path, const void *arg)
+{
+    const char *slash = strrchr(path, '/');
+    char made[PATH_MAX];
+    int error, fd;
+
+    if (!may_go(output, path))
+        return false;
+    if (snprintf(made, sizeof made, "%.*s.gpushim-XXXXXX", slash ? (int)(slash - path) + 1 : 0,
+                 path) >= (int)sizeof made)
+        return refuse(path, ENAMETOOLONG);
+    fd = mkostemp(made, O_CLOEXEC);
+    if (fd < 0)
+        return refuse(path, errno);
+    error = fill(output, fd, arg);
+    if (!error && rename(made, path) != 0)
+        error = errno;
+    if (!error)
+        return true;
+    unlink(made);
+    return refuse(path, error);
+}
