@@ -3,6 +3,8 @@
  * files count and because the strongest source has the word. */
 #include "config/internal.h"
 
+#include "core/base/printable.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -38,15 +40,14 @@ void gs_complain(struct gs_loader *loader, struct gs_place place, const char *fo
     char file[PLACE_SIZE];
     int used = 0;
     int error = errno; /* for %m */
+    if (place.file)
+        gs_printable(place.file, strlen(place.file), file, sizeof file);
     if (!place.file)
         used = snprintf(line, sizeof line, "environment: ");
     else if (place.line == 0)
-        used = snprintf(line, sizeof line,
-                        "%s: ", gs_escape(gs_text_of(place.file), file, sizeof file));
+        used = snprintf(line, sizeof line, "%s: ", file);
     else
-        used =
-            snprintf(line, sizeof line,
-                     "%s:%u: ", gs_escape(gs_text_of(place.file), file, sizeof file), place.line);
+        used = snprintf(line, sizeof line, "%s:%u: ", file, place.line);
     errno = error;
     va_list list;
     va_start(list, format);

@@ -3,6 +3,8 @@
  * trusted: it may be of any kind, size and content, and a mistake costs its line alone. */
 #include "config/internal.h"
 
+#include "core/base/printable.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -254,7 +256,7 @@ static void note_read(struct gs_loader *loader, const char *path)
     const char *comma = used ? ", " : "";
     size_t room = sizeof config->read_files - used;
     char shown[GS_CONFIG_READ_SIZE];
-    gs_escape(gs_text_of(path), shown, sizeof shown);
+    gs_printable(path, strlen(path), shown, sizeof shown);
     if (strlen(comma) + strlen(shown) < room)
         snprintf(config->read_files + used, room, "%s%s", comma, shown);
     if (loader->origins)

@@ -101,17 +101,14 @@ void gs_loader_next_source(struct gs_loader *loader);
 void gs_loader_load(struct gs_loader *loader, const struct gs_config_sources *sources);
 void gs_loader_deliver(const struct gs_loader *loader, gs_config_complain_fn *complain, void *arg);
 
-/* Adds one line. What comes from outside has to go through gs_quote or gs_escape; %m is errno. */
+/* Adds one line. What comes from outside has to go through gs_quote or gs_printable; %m is errno. */
 void gs_complain(struct gs_loader *loader, struct gs_place place, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-
-/* The text as printable ASCII, cut to `size` bytes (at least 16) with its NUL. Returns ret. */
-const char *gs_escape(struct gs_text text, char *ret, size_t size);
 
 /* Longest result of gs_quote, its NUL included. */
 #define GS_QUOTE_SIZE 72
 
-/* The same in quotes. */
+/* The text made printable (core/base/printable.h), in quotes. */
 const char *gs_quote(struct gs_text text, char ret[GS_QUOTE_SIZE]);
 
 /* How many letters to add, drop, change or swap to get from one text to the other, without their

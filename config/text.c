@@ -2,6 +2,8 @@
  * from each other. Independent of the locale, which belongs to the program. */
 #include "config/internal.h"
 
+#include "core/base/printable.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -47,28 +49,10 @@ struct gs_text gs_text_trim(struct gs_text text)
     return text;
 }
 
-const char *gs_escape(struct gs_text text, char *ret, size_t size)
-{
-    /* An escaped byte takes four characters; after it there must be room for `...`. */
-    const size_t last = size - sizeof "..." - 4;
-    size_t used = 0;
-    size_t i = 0;
-    for (; i < text.size && used <= last; i++) {
-        unsigned char c = (unsigned char)text.at[i];
-        if (c >= 0x20 && c < 0x7f)
-            ret[used++] = (char)c;
-        else
-            used += (size_t)snprintf(ret + used, size - used, "\\x%02x", c);
-    }
-    snprintf(ret + used, size - used, "%s", i < text.size ? "..." : "");
-    return ret;
-}
-
 const char *gs_quote(struct gs_text text, char ret[GS_QUOTE_SIZE])
 {
+    size_t end = 1 + gs_printable(text.at, text.size, ret + 1, GS_QUOTE_SIZE - 2);
     ret[0] = '"';
-    gs_escape(text, ret + 1, GS_QUOTE_SIZE - 2);
-    size_t end = strlen(ret);
     ret[end] = '"';
     ret[end + 1] = '\0';
     return ret;

@@ -4,6 +4,7 @@
 #include "log.h"
 
 #include "core/base/cancel.h"
+#include "core/base/printable.h"
 #include "core/base/quiet.h"
 
 #include <errno.h>
@@ -243,17 +244,20 @@ static void write_time(char *text, size_t size)
 
 static void write_line(enum gs_log_level level, bool last, const char *text)
 {
-    int pid = (int)getpid(), thread = (int)syscall(SYS_gettid), fd, length;
+    int pid = (int)getpid(), thread = (int)syscall(SYS_gettid), fd;
     char line[LINE_SIZE + 150], time[64];
+    size_t length;
 
     write_time(time, sizeof time);
-    length = snprintf(line, sizeof line, "%s gpushim[%d/%d]: %s: %.*s%s\n", time, pid, thread,
-                      level_names[level], LINE_SIZE, text,
-                      last ? " (and so on; not shown again)" : "");
+    length = (size_t)snprintf(line, sizeof line, "%s gpushim[%d/%d]: %s: ", time, pid, thread,
+                              level_names[level]);
+    length += gs_printable(text, strlen(text), line + length, LINE_SIZE + 1);
+    length += (size_t)snprintf(line + length, sizeof line - length, "%s\n",
+                               last ? " (and so on; not shown again)" : "");
     GS_UNCANCELLED; /* a lock of core's may be held */
     fd = current_target();
     if (fd >= 0 && takes_a_line(fd))
-        write_unnoticed(fd, line, (size_t)length);
+        write_unnoticed(fd, line, length);
 }
 
 void gs_log_text(enum gs_log_level level, const void *place, const char *text)

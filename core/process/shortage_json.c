@@ -4,15 +4,17 @@
 #include <stdint.h>
 #include <time.h>
 
+#include "core/base/printable.h"
 #include "core/base/text.h"
 #include "core/share/alive.h"
 
-/* A name of a program is printable, and may have these in it. */
 static void add_name(struct gs_text *json, const char *name)
 {
+    char piece[GS_JSON_PIECE];
+
     gs_text_add(json, ",\"name\":\"");
-    for (; *name; name++)
-        gs_text_add(json, *name == '"' || *name == '\\' ? "\\%c" : "%c", *name);
+    while (*name && gs_printable_json(&name, piece))
+        gs_text_add(json, "%s", piece);
     gs_text_add(json, "\"");
 }
 

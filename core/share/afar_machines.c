@@ -68,9 +68,6 @@ static void begin_list(struct gs_share *share, const unsigned char *id)
 static void take_name(struct gs_machine *machine, const char *name)
 {
     memcpy(machine->name, name, sizeof machine->name - 1);
-    for (char *c = machine->name; *c; c++)
-        if (*c < ' ' || *c > '~')
-            *c = '?';
 }
 
 static void note_boot(struct gs_share *share, struct gs_machine *machine, const unsigned char *boot)

@@ -84,7 +84,7 @@ static bool take_named(struct inquiry *inquiry, const struct asked *asked,
     inquiry->found = *found;
     inquiry->found.uid = uid;
     inquiry->found.address = 0;
-    gs_wire_printable(inquiry->found.process);
+    inquiry->found.process[sizeof inquiry->found.process - 1] = 0;
     if (gs_now_ns() + GS_SHARE_TELL_NS < inquiry->deadline_ns)
         inquiry->deadline_ns = gs_now_ns() + GS_SHARE_TELL_NS;
     return true;

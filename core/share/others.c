@@ -84,7 +84,7 @@ static void take(struct survey *survey, struct other *other, const struct gs_wir
     }
     if (report->has_figures && figures->reserved > 0 && !report->is_broker) {
         memcpy(told.name, report->name, sizeof told.name);
-        gs_wire_printable(told.name);
+        told.name[sizeof told.name - 1] = 0;
         enter(survey->found, &told);
     }
     end(survey, other);

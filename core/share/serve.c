@@ -26,7 +26,6 @@ static bool on_hello(struct gs_share *share, struct gs_client *client,
     memcpy(client->said.from, hello->from, sizeof client->said.from);
     client->said.stack = hello->stack;
     memcpy(client->said.name, hello->name, sizeof client->said.name - 1);
-    gs_wire_printable(client->said.name);
     /* The pidfd that an opener sent is used where the kernel has none for us. It can harm its
      * sender alone: by it, only his own lease ends. */
     if (client->pidfd < 0 && *fd >= 0 && gs_alive_is_pidfd(*fd)) {

@@ -123,14 +123,6 @@ bool gs_wire_valid(const union gs_wire_message *message, size_t length)
            head->type < GS_WIRE_TYPES && head->size == sizes[head->type] && length == head->size;
 }
 
-void gs_wire_printable(char name[16])
-{
-    name[15] = 0;
-    for (char *c = name; *c; c++)
-        if (*c < ' ' || *c > '~')
-            *c = '?';
-}
-
 bool gs_wire_goes_later(int error)
 {
     return error == -EAGAIN || error == -ENOBUFS || error == -ENOMEM;

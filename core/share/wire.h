@@ -511,9 +511,6 @@ void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint3
 
 #define GS_WIRE_VERSION_TEXT "another version of this library (protocol %u, here %u)"
 
-/* A name that another process gave, for a log or a terminal: what is not to be printed becomes '?'. */
-void gs_wire_printable(char name[16]);
-
 /* In words, for the log: also of a number that is no reason. */
 const char *gs_wire_reason_text(uint32_t reason);
 

@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -17,6 +18,7 @@
 #include <curl/curl.h>
 
 #include "config/config.h"
+#include "core/base/printable.h"
 #include "core/share/directory.h"
 
 #define LOOK_MS 100
@@ -33,7 +35,10 @@ static void on_signal(int number)
 
 static void log_line(enum gs_log_level level, const void *place, const char *text)
 {
-    fprintf(stderr, "gpushim-agent: %s\n", text);
+    char line[2048];
+
+    gs_printable(text, strlen(text), line, sizeof line);
+    fprintf(stderr, "gpushim-agent: %s\n", line);
 }
 
 /* ---- What comes ----------------------------------------------------------------------------- */
@@ -160,7 +165,7 @@ static const struct option long_options[] = {
 
 static const char *complain(const char *what)
 {
-    fprintf(stderr, "gpushim-agent: %s\n", what);
+    log_line(GS_LOG_ERROR, NULL, what);
     return NULL;
 }
 

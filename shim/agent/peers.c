@@ -116,8 +116,6 @@ void peers_learn(struct agent *agent, const char *key, const void *value, size_t
 
         peer->is_listed = true;
         snprintf(peer->name, sizeof peer->name, "%s", name);
-        for (char *c = peer->name; *c; c++)
-            *c = *c < ' ' || *c > '~' ? '?' : *c;
         snprintf(peer->address, sizeof peer->address, "%s", address);
         peer->port = (unsigned)port;
         memcpy(peer->fingerprint, fingerprint, sizeof fingerprint);

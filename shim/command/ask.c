@@ -228,9 +228,6 @@ static const char *container_of(long pid)
         return "";
     line[strcspn(line, "\n")] = 0;
     name = strrchr(line, '/');
-    for (char *c = line; *c; c++)
-        if (*c < ' ' || *c > '~')
-            *c = '?';
     return name ? name + 1 : "";
 }
 
@@ -263,14 +260,13 @@ bool ask_is_socket(const char *name)
                                    strspn(name, "0123456789abcdef") == GS_SOCKET_NAME_SIZE - 1);
 }
 
-void who_print(const struct who *who)
+const char *who_text(const struct who *who, char ret[WHO_TEXT])
 {
-    if (who->pid && who->container[0])
-        printf("pid %ld in %s", who->pid, who->container);
-    else if (who->pid)
-        printf("pid %ld", who->pid);
+    if (who->pid)
+        snprintf(ret, WHO_TEXT, "pid %ld%s%s", who->pid, who->container[0] ? " in " : "", who->container);
     else
-        printf("pid %llu of another PID namespace", (unsigned long long)who->told);
+        snprintf(ret, WHO_TEXT, "pid %llu of another PID namespace", (unsigned long long)who->told);
+    return ret;
 }
 
 void who_write(struct json *json, const struct who *who)

@@ -38,8 +38,10 @@ long ask_pid_of_listener(int fd);
 long ask_pid_of_pidfd(int pidfd);
 /* `pid` as this process sees it, or 0; `told` and `name` as it says of itself. */
 void who_fill(struct who *who, long pid, uint64_t told, const char *name);
-/* The kernel's number as this process sees it; or the one it gives itself, marked as that. */
-void who_print(const struct who *who);
+/* The kernel's number as this process sees it, and its container; or the number it gives itself, marked as
+ * that. For command_say, as its name. */
+#define WHO_TEXT 320
+const char *who_text(const struct who *who, char ret[WHO_TEXT]);
 /* Members of an object: pid, own_pid, name, container. */
 void who_write(struct json *json, const struct who *who);
 

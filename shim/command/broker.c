@@ -245,9 +245,9 @@ int command_broker(int argc, char **argv)
     struct gs_share_options options;
 
     if (argc == 2 && strcmp(argv[1], "--help") == 0)
-        return command_say("%s", usage);
+        return command_help(usage);
     if (argc == 2 && strcmp(argv[1], "--version") == 0)
-        return command_say("%s %s\n", command_program, GS_VERSION);
+        return command_say("%s %s", command_program, GS_VERSION);
     if (argc == 2 && strcmp(argv[1], "ps") == 0)
         return command_who(1, argv);
     if (!command_share_options(&options))

@@ -248,7 +248,7 @@ static void tell_places(const struct spec *spec, int folder_length)
     char folder[PATH_MAX], path[PATH_MAX];
 
     for (unsigned i = 0; i < spec->count; i++)
-        command_say("%s: --device " KIND "=%s, or =%s" TWIN " for gpushim run as entry point\n",
+        command_say("%s: --device " KIND "=%s, or =%s" TWIN " for gpushim run as entry point",
                     spec->output, spec->devices[i].name, spec->devices[i].name);
     snprintf(folder, sizeof folder, "%.*s.", folder_length, spec->output);
     if (!realpath(folder, path) ||
@@ -256,7 +256,7 @@ static void tell_places(const struct spec *spec, int folder_length)
          strcmp(path, "/var/run/cdi") != 0))
         command_say(
             "podman and docker look in /etc/cdi and /var/run/cdi: copy it there, or name its "
-            "folder to them (--cdi-spec-dir of podman and of dockerd)\n");
+            "folder to them (--cdi-spec-dir of podman and of dockerd)");
 }
 
 static int write_file(const struct spec *spec)
@@ -322,7 +322,7 @@ int command_cdi(int argc, char **argv)
 
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--help") == 0)
-            return command_say("%s", usage);
+            return command_help(usage);
     if (argc < 2 || strcmp(argv[1], "generate") != 0) {
         command_complain("cdi: 'generate' is missing%s%s", argc < 2 ? "" : " before ",
                          argc < 2 ? "" : argv[1]);

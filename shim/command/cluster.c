@@ -33,21 +33,20 @@ static const char *state_text(uint32_t state)
 /* What one message says of all, and of the machine that was asked for. */
 static void print_broker(const struct gs_wire_told_afar *told, long pid)
 {
-    printf("broker pid %ld: ", pid);
+    char agent[32] = "no agent";
+
     if (told->has_agent)
-        printf("agent pid %u", told->agent_pid);
-    else
-        printf("no agent");
-    printf("; %llu blocks may be opened afar; %llu of other machines, %llu KiB, are open here; %u "
-           "machines have something of it\n",
-           (unsigned long long)told->shared, (unsigned long long)told->opened,
+        snprintf(agent, sizeof agent, "agent pid %u", told->agent_pid);
+    command_say("broker pid %ld: %s; %llu blocks may be opened afar; %llu of other machines, %llu KiB, are open "
+           "here; %u machines have something of it",
+           pid, agent, (unsigned long long)told->shared, (unsigned long long)told->opened,
            (unsigned long long)(told->opened_bytes + 1023) / 1024, told->machines);
 }
 
 static void print_machine(const struct gs_wire_told_afar *told, const char *id)
 {
-    printf("  machine %s (%s), %s: %llu leases, %llu KiB, the oldest for %llu s; of freed blocks "
-           "%llu, %llu KiB\n",
+    command_say("  machine %s (%s), %s: %llu leases, %llu KiB, the oldest for %llu s; of freed blocks "
+           "%llu, %llu KiB",
            told->name[0] ? told->name : "without a name", id, state_text(told->state),
            (unsigned long long)told->leases, (unsigned long long)(told->bytes + 1023) / 1024,
            (unsigned long long)(told->age_ns / GS_NS_PER_S), (unsigned long long)told->limbo,
@@ -91,9 +90,6 @@ static int ask_afar(int fd, uint32_t index, union gs_wire_message *ret_answer)
     if (!error && ret_answer->head.type != GS_WIRE_TOLD_AFAR)
         return -ENOMSG;
     ret_answer->told_afar.name[GS_MACHINE_NAME_SIZE - 1] = 0;
-    for (char *c = ret_answer->told_afar.name; *c; c++)
-        if (*c < ' ' || *c > '~')
-            *c = '?';
     return error;
 }
 
@@ -179,7 +175,7 @@ static void tell_health(void *arg, bool good, const char *what, const char *foun
     struct json *json = arg;
 
     if (!json) {
-        printf("%s%s: %s\n", what, good ? "" : ", WRONG", found);
+        command_say("%s%s: %s", what, good ? "" : ", WRONG", found);
         return;
     }
     json_open(json, NULL, '{');
@@ -209,7 +205,7 @@ void cluster_tell(const struct gs_share_options *options, struct json *json)
         json_close(json, ']');
         json_close(json, '}');
     } else if (!agents) {
-        printf("no gpushim-agent has said anything here\n");
+        command_say("no gpushim-agent has said anything here");
     }
 }
 
@@ -223,7 +219,7 @@ static int say_forgotten(const struct cluster *cluster)
                          cluster->forget);
         return COMMAND_WRONG;
     }
-    return command_say("machine %s is forgotten: %u leases ended\n", cluster->forget, cluster->leases);
+    return command_say("machine %s is forgotten: %u leases ended", cluster->forget, cluster->leases);
 }
 
 static const char usage[] =

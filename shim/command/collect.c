@@ -15,8 +15,8 @@ static unsigned long long in_mib(uint64_t bytes)
 
 static void print_it(const struct who *who, const struct gs_wire_collected *collected)
 {
-    printf("pid %ld (%s): %llu closed, %llu MiB, go back to their processes; %llu freed, %llu MiB, "
-           "are held no more; %llu freed, %llu MiB, are still held\n",
+    command_say("pid %ld (%s): %llu closed, %llu MiB, go back to their processes; %llu freed, %llu MiB, "
+           "are held no more; %llu freed, %llu MiB, are still held",
            who->pid, who->name, (unsigned long long)collected->given,
            in_mib(collected->given_bytes), (unsigned long long)collected->ended,
            in_mib(collected->ended_bytes), (unsigned long long)collected->limbo,
@@ -30,7 +30,7 @@ static void print(struct order *order, const struct who *who,
 
     order->failed |= silent[0] != 0;
     if (!json && silent[0])
-        printf("pid %ld (%s): %s\n", who->pid, who->name, silent);
+        command_say("pid %ld (%s): %s", who->pid, who->name, silent);
     if (!json && !silent[0])
         print_it(who, collected);
     if (!json)

@@ -39,10 +39,17 @@ int command_version(int argc, char **argv);
 /* gpushim, or gpushim-broker where it was called by that name. */
 extern const char *command_program;
 
+/*
+ * All text goes out by these, a line each, without its newline: what others call themselves, and their paths
+ * and command lines, may be in it as they came, for the whole line is made printable
+ * (core/base/printable.h). JSON (json.h) and Prometheus' text (export_text.c) do that for themselves.
+ */
 /* A line on standard error, after the program's name. */
 void command_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* Text on standard output. COMMAND_WRONG where it cannot be written. */
+/* A line on standard output. COMMAND_WRONG where it cannot be written. */
 int command_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The program's own text, of several lines, on standard output; the same. */
+int command_help(const char *usage);
 /* COMMAND_USAGE; the usage goes to standard error. */
 int command_usage(const char *usage);
 

@@ -52,16 +52,6 @@ static void complain(void *arg, const char *line)
     finding->complaints = longer;
 }
 
-/* The text with nothing in it that a terminal or a line of a file takes for more than text. */
-static const char *shown(const char *text, char *ret, size_t size)
-{
-    snprintf(ret, size, "%s", text);
-    for (char *c = ret; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 0x7f)
-            *c = '?';
-    return ret;
-}
-
 /* The library does not look at these; that is what is wrong with them. */
 static void complain_of_misspelt(struct finding *finding)
 {
@@ -70,7 +60,7 @@ static void complain_of_misspelt(struct finding *finding)
     for (char **entry = environ; *entry; entry++) {
         if (!gs_config_misspelt(*entry, right))
             continue;
-        shown(*entry, name, sizeof name);
+        snprintf(name, sizeof name, "%s", *entry);
         name[strcspn(name, "=")] = 0;
         snprintf(
             line, sizeof line,
@@ -87,13 +77,11 @@ static void complain_of_misspelt(struct finding *finding)
 static const char *origin_text(const struct finding *finding, const struct gs_config_origin *origin,
                                const struct gs_config_row *row, char ret[ORIGIN_SIZE])
 {
-    char path[SHOWN_SIZE];
-
     if (origin->kind == GS_CONFIG_ENVIRONMENT)
         snprintf(ret, ORIGIN_SIZE, "environment %s", row->variable);
     else if (origin->kind == GS_CONFIG_FILE)
-        snprintf(ret, ORIGIN_SIZE, "%s:%u",
-                 shown(finding->origins.files[origin->file].path, path, sizeof path), origin->line);
+        snprintf(ret, ORIGIN_SIZE, "%.*s:%u",
+                 SHOWN_SIZE, finding->origins.files[origin->file].path, origin->line);
     else
         snprintf(ret, ORIGIN_SIZE, "default");
     return ret;
@@ -131,15 +119,15 @@ static void print_options(const struct finding *finding)
         char line[GS_OPTION_NAME_SIZE + GS_VALUE_SIZE], remark[REMARK_SIZE];
 
         if (strcmp(section, row.section) != 0)
-            printf("\n[%s]\n", row.section);
+            putchar('\n'), command_say("[%s]", row.section);
         section = row.section;
         snprintf(line, sizeof line, "%s%s =%s%s", row.fits_file ? "" : "#", row.key,
                  *row.value ? " " : "", row.value);
         remark_on(finding, &finding->origins.options[i], &row, remark);
         if (*remark)
-            printf("%-32s  # %s\n", line, remark);
+            command_say("%-32s  # %s", line, remark);
         else
-            puts(line);
+            command_say("%s", line);
     }
 }
 
@@ -148,7 +136,6 @@ static void print_files(const struct finding *finding)
 {
     const struct gs_config_origins *origins = &finding->origins;
     const char *named = getenv("GPUSHIM_CONFIG");
-    char path[SHOWN_SIZE];
 
     if (named && !*named)
         puts("# No file is read: GPUSHIM_CONFIG is there and empty.");
@@ -160,8 +147,7 @@ static void print_files(const struct finding *finding)
         strcmp(origins->files[0].path, gs_config_system_files[0]) == 0)
         puts("#   no file of the user's: neither XDG_CONFIG_HOME nor HOME names a folder");
     for (size_t i = 0; i < origins->file_count; i++)
-        printf("#   %s: %s\n", shown(origins->files[i].path, path, sizeof path),
-               origins->files[i].read ? "read" : origins->files[i].why_not);
+        command_say("#   %s: %s", origins->files[i].path, origins->files[i].read ? "read" : origins->files[i].why_not);
 }
 
 static bool print_text(const struct finding *finding)
@@ -174,15 +160,13 @@ static bool print_text(const struct finding *finding)
 
 static bool print_check(const struct finding *finding, size_t options)
 {
-    char path[SHOWN_SIZE];
     size_t mistakes = finding->complaint_count;
+    char count[24] = "no";
 
-    printf("%s: %zu option%s, ", shown(finding->arguments->check, path, sizeof path), options,
-           options == 1 ? "" : "s");
     if (mistakes)
-        printf("%zu mistake%s\n", mistakes, mistakes == 1 ? "" : "s");
-    else
-        puts("no mistake");
+        snprintf(count, sizeof count, "%zu", mistakes);
+    command_say("%s: %zu option%s, %s mistake%s", finding->arguments->check, options,
+                options == 1 ? "" : "s", count, mistakes > 1 ? "s" : "");
     return fflush(stdout) == 0 && !ferror(stdout);
 }
 
@@ -275,7 +259,7 @@ static bool read_arguments(int argc, char **argv, struct arguments *ret, int *re
     *ret = (struct arguments){0};
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0) {
-            *ret_status = command_say("%s", usage);
+            *ret_status = command_help(usage);
             return false;
         } else if (strcmp(argv[i], "--origin") == 0) {
             ret->origin = true;

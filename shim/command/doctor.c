@@ -34,19 +34,11 @@ void doctor_put(struct doctor *doctor, const struct doctor_row *row)
         json_text(doctor->json, "remedy", row->remedy[0] ? row->remedy : NULL);
         json_close(doctor->json, '}');
     } else {
-        printf("%-4s  %-17s %s\n", states[row->state], row->subject, row->found);
+        command_say("%-4s  %-17s %s", states[row->state], row->subject, row->found);
         if (row->remedy[0])
-            printf("%27s%s\n", "-> ", row->remedy);
+            command_say("%27s%s", "-> ", row->remedy);
         fflush(stdout);
     }
-}
-
-/* Names of processes and files are others' words. */
-static void make_printable(char *text)
-{
-    for (; *text; text++)
-        if ((unsigned char)*text < ' ' || *text == 0x7f)
-            *text = '?';
 }
 
 void doctor_say(struct doctor *doctor, enum doctor_state state, const char *subject,
@@ -60,8 +52,6 @@ void doctor_say(struct doctor *doctor, enum doctor_state state, const char *subj
     va_start(arguments, format);
     vsnprintf(row.found, sizeof row.found, format, arguments);
     va_end(arguments);
-    make_printable(row.found);
-    make_printable(row.remedy);
     doctor_put(doctor, &row);
 }
 

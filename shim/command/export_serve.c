@@ -427,7 +427,7 @@ static bool say_where(void)
                           : (const void *)&address.four.sin_addr,
                    host, sizeof host))
         return false;
-    command_say(is_six ? "serves http://[%s]:%u/metrics\n" : "serves http://%s:%u/metrics\n", host,
+    command_say(is_six ? "serves http://[%s]:%u/metrics" : "serves http://%s:%u/metrics", host,
                 ntohs(is_six ? address.six.sin6_port : address.four.sin_port));
     return fflush(stdout) == 0;
 }

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/base/printable.h"
 #include "shim/command/command.h"
 #include "shim/command/figures.h"
 
@@ -93,17 +94,14 @@ static const struct line of_processes[] = {
 
 #define LINES(lines) (sizeof(lines) / sizeof *(lines))
 
-/* Within quotes. What who names himself so is printable (gs_wire_printable, container_of); else it
- * is made so. */
+/* Within quotes. */
 static void put_value(FILE *file, const char *text)
 {
-    for (; *text; text++)
-        if (*text == '\n')
-            fputs("\\n", file);
-        else if (*text == '"' || *text == '\\')
-            fprintf(file, "\\%c", *text);
-        else
-            fputc(*text < ' ' || *text > '~' ? '?' : *text, file);
+    char shown[1024];
+
+    gs_printable(text, strlen(text), shown, sizeof shown);
+    for (const char *c = shown; *c; c++)
+        fprintf(file, *c == '"' || *c == '\\' ? "\\%c" : "%c", *c);
 }
 
 static void put_label(FILE *file, const char *name, const char *value)

@@ -39,7 +39,6 @@ static void add_holder(struct row *process, const struct gs_wire_report *report,
     if (!pid && report->client_seen && process->who.pid == (long)report->pid)
         pid = (long)report->client_pid;
     memcpy(name, report->client_name, sizeof name);
-    gs_wire_printable(name);
     who_fill(&holder.who, pid, report->client_pid, name);
     holder.stopped = pid && gs_alive_is_stopped((pid_t)pid);
     at = at < LIMBO_HOLDERS ? at : LIMBO_HOLDERS;
@@ -117,7 +116,6 @@ static void name_of(long pid, char ret_name[16])
 
     snprintf(path, sizeof path, "/proc/%ld/comm", pid);
     command_read(path, ret_name, 16);
-    gs_wire_printable(ret_name);
 }
 
 /* One that was asked and is to be heard. */
@@ -152,7 +150,6 @@ static void hear(struct asked *asked, uint64_t deadline)
         ask_silence(row->silent, sizeof row->silent, asked->error, &answer);
         return;
     }
-    gs_wire_printable(answer.report.name);
     who_fill(&row->who, row->who.pid, answer.report.pid, answer.report.name);
     row->report = answer.report;
     row->is_broker = answer.report.is_broker;
@@ -183,7 +180,6 @@ static uint32_t add_ended(struct table *table, const struct row *broker, int fd,
             break;
         if (!report->figures.reserved_peak && !(report->figures.hits + report->figures.misses))
             continue;
-        gs_wire_printable(answer.report.client_name);
         pids = report->client_seen && broker->who.pid && (uint64_t)broker->who.pid == report->pid;
         who_fill(&row.who, 0, report->client_pid, report->client_name);
         row.who.pid = pids ? (long)report->client_pid : 0;

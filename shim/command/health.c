@@ -29,8 +29,6 @@ static bool read_file(int folder, char ret_text[HEALTH_MAX])
         got = read(fd, ret_text, HEALTH_MAX - 1);
     close(fd);
     ret_text[got > 0 ? got : 0] = 0;
-    for (char *c = ret_text; *c; c++)
-        *c = *c == '\n' || (*c >= ' ' && *c <= '~') ? *c : '?';
     return strncmp(ret_text, HEALTH_HEAD, strlen(HEALTH_HEAD)) == 0;
 }
 

@@ -1,6 +1,8 @@
 /* Writing JSON (json.h). */
 #include "shim/command/json.h"
 
+#include "core/base/printable.h"
+
 #include <string.h>
 
 static void put_text(FILE *file, const char *text);
@@ -16,53 +18,24 @@ static void begin(struct json *json, const char *key)
     fputs(": ", json->file);
 }
 
-/* How many bytes the character has that begins there; 0: it is none. */
-static size_t character(const unsigned char *at)
-{
-    size_t size = at[0] < 0x80                    ? 1
-                  : at[0] >= 0xc2 && at[0] < 0xe0 ? 2
-                  : (at[0] & 0xf0) == 0xe0        ? 3
-                  : at[0] >= 0xf0 && at[0] < 0xf5 ? 4
-                                                  : 0;
-
-    for (size_t i = 1; i < size; i++)
-        if ((at[i] & 0xc0) != 0x80)
-            return 0;
-    /* Written longer than needed, half of a pair, or beyond the last. */
-    if ((at[0] == 0xe0 && at[1] < 0xa0) || (at[0] == 0xed && at[1] > 0x9f) ||
-        (at[0] == 0xf0 && at[1] < 0x90) || (at[0] == 0xf4 && at[1] > 0x8f))
-        return 0;
-    return size;
-}
-
 bool json_takes(const char *text)
 {
-    const unsigned char *at = (const unsigned char *)text;
+    const char *end = text + strlen(text);
+    uint32_t code;
 
-    for (size_t size; *at; at += size)
-        if ((size = character(at)) == 0)
+    for (size_t size; text < end; text += size)
+        if ((size = gs_character(text, (size_t)(end - text), &code)) == 0)
             return false;
     return true;
 }
 
 static void put_text(FILE *file, const char *text)
 {
-    const unsigned char *at = (const unsigned char *)text;
+    char piece[GS_JSON_PIECE];
 
     fputc('"', file);
-    while (*at) {
-        size_t size = character(at);
-
-        if (size == 0)
-            fputs("\\ufffd", file);
-        else if (*at < ' ' || *at == 0x7f || *at == '<')
-            fprintf(file, "\\u%04x", *at);
-        else if (*at == '"' || *at == '\\')
-            fprintf(file, "\\%c", *at);
-        else
-            fwrite(at, 1, size, file);
-        at += size ? size : 1;
-    }
+    while (*text)
+        fwrite(piece, 1, gs_printable_json(&text, piece), file);
     fputc('"', file);
 }
 

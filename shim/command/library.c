@@ -80,7 +80,7 @@ void library_complain(void)
                      " that belongs to this program; install it in one of the "
                      "places where it was looked for:");
     for (unsigned n = 0; library_place(n, path); n++)
-        fprintf(stderr, "  %s: %s\n", path, strerror(access(path, R_OK) == 0 ? ENOEXEC : errno));
+        command_complain("  %s: %s", path, strerror(access(path, R_OK) == 0 ? ENOEXEC : errno));
 }
 
 /* ---- Its version ---------------------------------------------------------------------------- */

@@ -101,7 +101,6 @@ static int ask_names(struct listing *listing, int fd, long pid, union gs_wire_me
                            .may_open = ret_answer->named.state == GS_NAMED_HERE};
         if (!is_next(&row.found, &find.look_up))
             return -EPROTO;
-        gs_wire_printable(row.found.process);
         who_fill(&row.who, pid, row.found.pid, row.found.process);
         if (!listing->only || strcmp(listing->only, row.found.naming.name) == 0)
             if (!add(listing, &row))
@@ -164,7 +163,7 @@ static void print_row(const struct row *row)
     char by[320], age[32];
 
     if (!row->may_open) {
-        printf("%-24s %-8u (of another user, who does not share with this one)\n", found->naming.name,
+        command_say("%-24s %-8u (of another user, who does not share with this one)", found->naming.name,
                found->uid);
         return;
     }
@@ -174,7 +173,7 @@ static void print_row(const struct row *row)
     else
         snprintf(by, sizeof by, "(%s)", row->who.name);
     print_age(found->age_ns, age);
-    printf("%-24s %-8u %10.1f MiB  %-7s %-8s %-24s %s\n", found->naming.name, found->uid,
+    command_say("%-24s %-8u %10.1f MiB  %-7s %-8s %-24s %s", found->naming.name, found->uid,
            (double)found->size / (1 << 20), found->kept ? "kept" : "-", age, by, found->naming.label);
 }
 
@@ -226,7 +225,7 @@ static bool tell(const struct listing *listing, bool as_json)
     if (as_json)
         json_open(&json, NULL, '[');
     else if (listing->count > 0)
-        printf("%-24s %-8s %14s  %-7s %-8s %-24s %s\n", "NAME", "USER", "SIZE", "BROKER", "AGE",
+        command_say("%-24s %-8s %14s  %-7s %-8s %-24s %s", "NAME", "USER", "SIZE", "BROKER", "AGE",
                "PUBLISHED BY", "LABEL");
     for (size_t i = 0; i < listing->count; i++)
         as_json ? write_row(&json, &listing->rows[i]) : print_row(&listing->rows[i]);

@@ -2,11 +2,13 @@
  * gpushim: runs programs with the library, looks into what it does, and keeps what processes share.
  * command.h says how a command is made; a new one is a file and a row here.
  */
+#include "core/base/printable.h"
 #include "shim/command/command.h"
 #include "shim/command/json.h"
 #include "shim/command/library.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,30 +41,48 @@ static const struct {
     {"version", command_version, "the version of this program and of the library beside it"},
 };
 
+#define LINE_SIZE (4 * PATH_MAX)
 #define COMMANDS (sizeof commands / sizeof *commands)
 
 const char *command_program = "gpushim";
 
+/* What comes from others may stand in any of it. */
+static int put_line(FILE *file, const char *before, const char *format, va_list arguments)
+{
+    char text[LINE_SIZE], line[LINE_SIZE];
+    int length = vsnprintf(text, sizeof text, format, arguments);
+
+    if (length < 0)
+        return COMMAND_WRONG;
+    gs_printable(text, strlen(text), line, sizeof line);
+    return fprintf(file, "%s%s\n", before, line) < 0 ? COMMAND_WRONG : COMMAND_WELL;
+}
+
 void command_complain(const char *format, ...)
 {
+    char before[32];
     va_list arguments;
 
-    fprintf(stderr, "%s: ", command_program);
+    snprintf(before, sizeof before, "%s: ", command_program);
     va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
+    put_line(stderr, before, format, arguments);
     va_end(arguments);
-    fputc('\n', stderr);
 }
 
 int command_say(const char *format, ...)
 {
     va_list arguments;
-    int written;
+    int status;
 
     va_start(arguments, format);
-    written = vprintf(format, arguments);
+    status = put_line(stdout, "", format, arguments);
     va_end(arguments);
-    return written < 0 ? COMMAND_WRONG : COMMAND_WELL;
+    return status;
+}
+
+int command_help(const char *usage)
+{
+    return fputs(usage, stdout) < 0 ? COMMAND_WRONG : COMMAND_WELL;
 }
 
 int command_usage(const char *usage)
@@ -79,7 +99,7 @@ bool command_arguments(int *argc, char **argv, int most, const char *usage, bool
     *ret_json = false;
     for (int i = 1; i < *argc; i++) {
         if (strcmp(argv[i], "--help") == 0) {
-            *ret_status = command_say("%s", usage);
+            *ret_status = command_help(usage);
             return false;
         }
         if (strcmp(argv[i], "--json") == 0) {
@@ -188,11 +208,13 @@ int command_version(int argc, char **argv)
     library_find(path);
     if (path[0])
         library_version_of(path, version);
+    if (!as_json && command_say("gpushim %s", GS_VERSION) != COMMAND_WELL)
+        return COMMAND_WRONG;
     if (!as_json && path[0])
-        return command_say("gpushim %s\nlibgpushim %s (%s)\n", GS_VERSION,
-                           version[0] ? version : "of no version that it tells", path);
+        return command_say("libgpushim %s (%s)", version[0] ? version : "of no version that it tells",
+                           path);
     if (!as_json)
-        return command_say("gpushim %s\n", GS_VERSION);
+        return COMMAND_WELL;
     json_open(&json, NULL, '{');
     json_text(&json, "version", GS_VERSION);
     json_text(&json, "library", path[0] ? path : NULL);

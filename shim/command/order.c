@@ -25,7 +25,6 @@ static void tell_one(struct order *order, int fd)
     if (error || answer.head.type != GS_WIRE_REPORT) {
         ask_order_silence(silent, sizeof silent, error, &answer);
     } else {
-        gs_wire_printable(answer.report.name);
         who_fill(&who, who.pid, answer.report.pid, answer.report.name);
     }
     order->tell(order, &who, fd, silent);

@@ -205,7 +205,7 @@ static bool read_arguments(int argc, char **argv, struct request *request, int *
     *ret_status = COMMAND_USAGE;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0)
-            return *ret_status = command_say("%s", usage), false;
+            return *ret_status = command_help(usage), false;
         if (strcmp(argv[i], "--json") == 0) {
             request->as_json = true;
         } else if (strncmp(argv[i], "-o", 2) == 0) {

@@ -198,7 +198,7 @@ static bool read_arguments(int argc, char **argv, struct request *request, int *
         size_t n = 0;
 
         if (strcmp(argv[i], "--help") == 0)
-            return *ret_status = command_say("%s", usage), false;
+            return *ret_status = command_help(usage), false;
         while (n < WRITERS && strcmp(argv[i], writers[n].option) != 0)
             n++;
         if (n < WRITERS && !argv[i + 1])

@@ -247,9 +247,9 @@ static int print(void)
 {
     const char *all = getenv("LD_PRELOAD");
 
-    if (command_say("LD_PRELOAD=%s\n", all) != COMMAND_WELL)
+    if (command_say("LD_PRELOAD=%s", all) != COMMAND_WELL)
         return COMMAND_WRONG;
-    run_option_print(stdout);
+    run_option_print();
     return fflush(stdout) == 0 && !ferror(stdout) ? COMMAND_WELL : COMMAND_WRONG;
 }
 
@@ -293,7 +293,7 @@ int command_record(int argc, char **argv)
     char *arguments[argc + 2];
 
     if (argc > 1 && strcmp(argv[1], "--help") == 0)
-        return command_say("%s", usage);
+        return command_help(usage);
     if (argc < 2 || argv[1][0] == '-') {
         command_complain("record: the file to record to is missing");
         return command_usage(usage);

@@ -65,6 +65,6 @@ bool run_option_off(const char *name);
 /* One line a name that run_option_off takes. */
 void run_option_list_off(FILE *file);
 /* NAME=VALUE of each variable that was set, a line each. */
-void run_option_print(FILE *file);
+void run_option_print(void);
 
 #endif

@@ -31,19 +31,16 @@ static void warn(const struct program *program, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 static void warn(const struct program *program, const char *format, ...)
 {
-    char text[512], path[PATH_MAX], script[PATH_MAX];
+    char text[512];
     va_list arguments;
 
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    gs_escape(gs_text_of(program->path), path, sizeof path);
-    if (!program->script) {
-        command_complain("warning: %s %s", path, text);
-        return;
-    }
-    gs_escape(gs_text_of(program->script), script, sizeof script);
-    command_complain("warning: %s, which runs %s, %s", path, script, text);
+    if (program->script)
+        command_complain("warning: %s, which runs %s, %s", program->path, program->script, text);
+    else
+        command_complain("warning: %s %s", program->path, text);
 }
 
 /* ---- Another machine ------------------------------------------------------------------------ */

@@ -197,7 +197,7 @@ void run_option_list_off(FILE *file)
     }
 }
 
-void run_option_print(FILE *file)
+void run_option_print(void)
 {
     for (size_t i = 0; i < gs_option_count; i++) {
         char variable[GS_OPTION_NAME_SIZE];
@@ -205,6 +205,6 @@ void run_option_print(FILE *file)
         if (!(were_set >> i & 1))
             continue;
         gs_option_variable(&gs_options[i], variable);
-        fprintf(file, "%s=%s\n", variable, getenv(variable));
+        command_say("%s=%s", variable, getenv(variable));
     }
 }

@@ -123,7 +123,7 @@ static int print(const struct setting *setting, bool as_json)
     if (as_json)
         write_it(setting, name, before, after);
     else if (!setting->silent[0])
-        printf("pid %ld (%s): %s %s -> %s\n", setting->who.pid, setting->who.name, name, before,
+        command_say("pid %ld (%s): %s %s -> %s", setting->who.pid, setting->who.name, name, before,
                after);
     if (setting->silent[0] && !as_json)
         command_complain("process %ld %s", setting->who.pid, setting->silent);

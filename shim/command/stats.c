@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/base/text.h"
 #include "shim/command/command.h"
 #include "shim/command/figures.h"
 #include "shim/command/health.h"
@@ -42,53 +43,55 @@ static unsigned long long in_mib(uint64_t bytes)
     return (unsigned long long)(bytes + (1 << 20) - 1) >> 20;
 }
 
-static void print_rate(double rate, uint64_t total)
+static void add_rate(struct gs_text *line, double rate, uint64_t total)
 {
     if (rate >= 0)
-        printf(" %9.0f/s", rate);
+        gs_text_add(line, " %9.0f/s", rate);
     else
-        printf(" %11llu", (unsigned long long)total);
+        gs_text_add(line, " %11llu", (unsigned long long)total);
 }
 
 static void print_row(const struct row *row)
 {
     const struct gs_figures *figures = &row->figures;
-    char pid[24];
+    char pid[24], text[1024];
+    struct gs_text line = {.bytes = text, .size = sizeof text};
 
     snprintf(pid, sizeof pid, row->who.pid ? "%ld" : "(%ld)",
              row->who.pid ? row->who.pid : (long)row->who.told);
-    printf("%8s %-15s ", pid, row->who.name);
+    gs_text_add(&line, "%8s %-15s ", pid, row->who.name);
     if (row->has_figures) {
-        printf("%3u %8llu %8llu %8llu %8llu %7llu", row->device, in_mib(figures->reserved),
+        gs_text_add(&line, "%3u %8llu %8llu %8llu %8llu %7llu", row->device, in_mib(figures->reserved),
                in_mib(figures->live), in_mib(figures->cached + figures->ordered),
                in_mib(figures->retired), in_mib(figures->limbo));
-        print_rate(row->rate, figures->hits + figures->misses);
-        print_rate(row->slow_rate, figures->slow);
-        printf(" %7llu %s", (unsigned long long)figures->waits, row->who.container);
+        add_rate(&line, row->rate, figures->hits + figures->misses);
+        add_rate(&line, row->slow_rate, figures->slow);
+        gs_text_add(&line, " %7llu %s", (unsigned long long)figures->waits, row->who.container);
     } else {
-        printf("    %s%s%s", row->silent, row->who.container[0] ? ", in " : "", row->who.container);
+        gs_text_add(&line, "    %s%s%s", row->silent, row->who.container[0] ? ", in " : "", row->who.container);
     }
     if (row->ended)
-        printf("(ended %llu s ago)", (unsigned long long)(row->ago_ns / GS_NS_PER_S));
-    printf("%s\n", row->stopped ? " (stopped)" : "");
+        gs_text_add(&line, "(ended %llu s ago)", (unsigned long long)(row->ago_ns / GS_NS_PER_S));
+    command_say("%s%s", text, row->stopped ? " (stopped)" : "");
 }
 
 static void print_holders(const struct row *row)
 {
     for (unsigned i = 0; i < row->holder_count && i < LIMBO_HOLDERS; i++) {
         const struct limbo_holder *holder = &row->holders[i];
+        char who[WHO_TEXT];
 
-        printf("%8s limbo: %llu MiB for ", "", in_mib(holder->bytes));
-        who_print(&holder->who);
-        printf(" (%.15s)%s\n", holder->who.name, holder->stopped ? ", which is stopped" : "");
+        command_say("%8s limbo: %llu MiB for %s (%s)%s", "", in_mib(holder->bytes),
+                    who_text(&holder->who, who), holder->who.name,
+                    holder->stopped ? ", which is stopped" : "");
     }
     if (row->holder_count > LIMBO_HOLDERS)
-        printf("%8s limbo: and for %u more (gpushim who)\n", "", row->holder_count - LIMBO_HOLDERS);
+        command_say("%8s limbo: and for %u more (gpushim who)", "", row->holder_count - LIMBO_HOLDERS);
 }
 
 static void print_table(const struct table *table)
 {
-    printf("%8s %-15s %3s %8s %8s %8s %8s %7s %11s %11s %7s %s\n", "pid", "command", "GPU",
+    command_say("%8s %-15s %3s %8s %8s %8s %8s %7s %11s %11s %7s %s", "pid", "command", "GPU",
            "reserved", "live", "cached", "retired", "limbo", "allocations", "over 1 ms", "waits",
            "container");
     for (size_t i = 0; i < table->count; i++) {
@@ -97,7 +100,7 @@ static void print_table(const struct table *table)
             print_holders(&table->rows[i]);
     }
     if (!table->count)
-        printf("no process with the library that this user may see\n");
+        command_say("no process with the library that this user may see");
 }
 
 static void write_holders(struct json *json, const struct row *row)

@@ -60,9 +60,9 @@ static void print(struct order *order, const struct who *who, unsigned device, i
         json_text(order->json, "silent", silent[0] ? silent : NULL);
         json_close(order->json, '}');
     } else if (silent[0]) {
-        printf("pid %ld (%s): %s\n", who->pid, who->name, silent);
+        command_say("pid %ld (%s): %s", who->pid, who->name, silent);
     } else {
-        printf("pid %ld (%s): gave %llu MiB of GPU %u back\n", who->pid, who->name,
+        command_say("pid %ld (%s): gave %llu MiB of GPU %u back", who->pid, who->name,
                (unsigned long long)given >> 20, device);
     }
 }

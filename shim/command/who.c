@@ -71,8 +71,6 @@ static void ask_all(struct sharer *sharer, int fd)
         int error = ask(fd, i, 0, &answer, &pidfd);
 
         if (!error && answer.head.type == GS_WIRE_REPORT) {
-            gs_wire_printable(answer.report.name);
-            gs_wire_printable(answer.report.client_name);
             if (i == 0) {
                 sharer->report = answer.report;
                 sharer->is_broker = answer.report.is_broker;
@@ -107,27 +105,23 @@ static unsigned long long in_seconds(uint64_t ns)
 static void print_holder(const struct holder *holder)
 {
     const struct gs_wire_report *report = &holder->report;
+    char who[WHO_TEXT];
 
-    if (report->left) {
-        printf("  from ");
-        who_print(&holder->who);
-        printf(" (%.15s) for %llu s: %llu blocks left here\n", holder->who.name,
-               in_seconds(report->client_age_ns), (unsigned long long)report->left);
-    }
-    if (report->references) {
-        printf("  held by ");
-        who_print(&holder->who);
-        printf(
-            " (%.15s)%s: %llu blocks, %llu KiB, the longest for %llu s; of freed ones %llu, %llu "
-            "KiB\n",
-            holder->who.name, holder->stopped ? ", which is stopped" : "",
+    who_text(&holder->who, who);
+    if (report->left)
+        command_say("  from %s (%s) for %llu s: %llu blocks left here", who, holder->who.name,
+                    in_seconds(report->client_age_ns), (unsigned long long)report->left);
+    if (report->references)
+        command_say(
+            "  held by %s (%s)%s: %llu blocks, %llu KiB, the longest for %llu s; of freed ones %llu, %llu "
+            "KiB",
+            who, holder->who.name, holder->stopped ? ", which is stopped" : "",
             (unsigned long long)report->references, in_kib(report->reference_bytes),
             in_seconds(report->reference_age_ns), (unsigned long long)report->limbo_references,
             in_kib(report->limbo_reference_bytes));
-    }
     if (report->limbo_references)
-        printf(
-            "    the oldest of these, block %llu of %llu KiB: held for %llu s, freed %llu s ago\n",
+        command_say(
+            "    the oldest of these, block %llu of %llu KiB: held for %llu s, freed %llu s ago",
             (unsigned long long)report->limbo_block_id, in_kib(report->limbo_block_size),
             in_seconds(report->limbo_block_held_ns), in_seconds(report->limbo_block_freed_ns));
 }
@@ -136,26 +130,25 @@ static void print_sharer(const struct sharer *sharer, const char *socket)
 {
     const struct gs_wire_report *report = &sharer->report;
 
-    if (report->head.type == GS_WIRE_REPORT) {
-        printf("%s ", sharer->is_broker ? "broker" : "process");
-        who_print(&sharer->who);
-        printf(
-            " (%.15s): %llu blocks shared, %llu KiB; freed and kept %llu, %llu KiB, the oldest for "
-            "%llu s\n",
-            sharer->who.name, (unsigned long long)report->exports, in_kib(report->bytes),
+    const char *kind = sharer->is_broker ? "broker" : "process";
+    char who[WHO_TEXT];
+
+    who_text(&sharer->who, who);
+    if (report->head.type == GS_WIRE_REPORT)
+        command_say(
+            "%s %s (%s): %llu blocks shared, %llu KiB; freed and kept %llu, %llu KiB, the oldest for "
+            "%llu s",
+            kind, who, sharer->who.name, (unsigned long long)report->exports, in_kib(report->bytes),
             (unsigned long long)report->limbo, in_kib(report->limbo_bytes),
             in_seconds(report->limbo_age_ns));
-    }
     for (const struct holder *holder = sharer->holders; holder; holder = holder->next)
         print_holder(holder);
     if (!sharer->silent[0])
         return;
-    printf("%s ", sharer->is_broker ? "broker" : "process");
     if (sharer->who.pid)
-        who_print(&sharer->who);
+        command_say("%s %s: %s", kind, who, sharer->silent);
     else
-        printf("of another PID namespace (%s)", socket);
-    printf(": %s\n", sharer->silent);
+        command_say("%s of another PID namespace (%s): %s", kind, socket, sharer->silent);
 }
 
 /* ---- Telling programs ----------------------------------------------------------------------- */

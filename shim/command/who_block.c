@@ -93,7 +93,6 @@ static bool add_holder(struct block *block, struct gs_wire_found *found, int pid
     more += block->count++;
     if (!pid && found->client_seen && block->who.pid == (long)found->pid)
         pid = (long)found->client_pid;
-    gs_wire_printable(found->client_name);
     who_fill(&more->who, pid, found->client_pid, found->client_name);
     more->stopped = pid && gs_alive_is_stopped((pid_t)pid);
     more->held_ns = found->held_ns;
@@ -113,7 +112,6 @@ static bool ask_for_block(const struct search *search, int fd, struct block *blo
 
         if (more && find.index == 0) {
             block->found = answer.found;
-            gs_wire_printable(answer.found.name);
             who_fill(&block->who, block->who.pid, answer.found.pid, answer.found.name);
         }
         more = more && answer.found.next > find.index && add_holder(block, &answer.found, pidfd);
@@ -138,21 +136,19 @@ static unsigned long long in_seconds(uint64_t ns)
 
 static void print_block(const struct block *block)
 {
-    printf("block %llu of %llu KiB, shared by %s ", (unsigned long long)block->found.block_id,
-           (unsigned long long)(block->found.size + 1023) / 1024,
-           block->found.is_broker ? "broker" : "process");
-    who_print(&block->who);
-    printf(" (%.15s)", block->who.name);
+    char who[WHO_TEXT], freed[64] = "";
+
     if (block->found.is_freed)
-        printf("; freed %llu s ago and kept", in_seconds(block->found.freed_ns));
-    printf(block->count ? "\n" : "; nobody has it open\n");
+        snprintf(freed, sizeof freed, "; freed %llu s ago and kept", in_seconds(block->found.freed_ns));
+    command_say("block %llu of %llu KiB, shared by %s %s (%s)%s%s", (unsigned long long)block->found.block_id,
+                (unsigned long long)(block->found.size + 1023) / 1024,
+                block->found.is_broker ? "broker" : "process", who_text(&block->who, who), block->who.name, freed,
+                block->count ? "" : "; nobody has it open");
     for (size_t i = 0; i < block->count; i++) {
         const struct holding *holder = &block->holders[i];
 
-        printf("  open in ");
-        who_print(&holder->who);
-        printf(" (%.15s)%s for %llu s\n", holder->who.name,
-               holder->stopped ? ", which is stopped," : "", in_seconds(holder->held_ns));
+        command_say("  open in %s (%s)%s for %llu s", who_text(&holder->who, who), holder->who.name,
+                    holder->stopped ? ", which is stopped," : "", in_seconds(holder->held_ns));
     }
 }
 

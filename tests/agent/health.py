@@ -59,7 +59,7 @@ def check_ended(one):
     """What lies there is nobody's who is believed."""
     path = os.path.join(one.share, 'agent.health')
     one.kill('agent')
-    for text, wanted in ((b'gpushim-agent 1\nmember ok \x1b[31mred\n', 'member: ?[31mred'), (b'no such thing\n', '')):
+    for text, wanted in ((b'gpushim-agent 1\nmember ok \x1b[31mred\n', r'member: \x1b[31mred'), (b'no such thing\n', '')):
         with open(path, 'wb') as file:
             file.write(text)
         out = one.gpushim('cluster')[1]

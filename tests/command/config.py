@@ -131,7 +131,7 @@ def check_origins(folder):
     if found['files'][0] != {'path': user, 'read': True, 'why_not': None} or len(found['files']) < 2:
         fault('files', found['files'])
     listed = config('--origin', **settings)
-    shown = user.replace('\n', '?')
+    shown = user.replace('\n', r'\x0a')
     expected = {('general', 'log'): 'changed by environment GPUSHIM_LOG, default: warning',
                 ('pool', 'decay'): 'changed by environment GPUSHIM_POOL_DECAY, default: 2 s',
                 ('pool', 'small_limit'): f'changed by {shown}:3, default: 1 MiB',

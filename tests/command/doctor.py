@@ -86,7 +86,7 @@ class Asked:
     def has(self, state, subject, found, remedy=None):
         """A row of that subject has that state, and matches."""
         for row in self.rows:
-            if (row[:2] == (state, subject) and re.search(found, row[2])
+            if (row[:2] == (state, subject) and re.search(found, row[2], re.S)
                     and (remedy is None or re.search(remedy, row[3] or ''))):
                 return self
         near = [row for row in self.rows if row[1] == subject] or self.rows

@@ -159,7 +159,8 @@ def includes():
             if top == '..':
                 yield f'include {name_of(path)} {target}', 'is not named by its path from the root'
             elif top in ('core', 'shim', 'config', 'tests') and top != place[0]:
-                yield f'include {name_of(path)} {top}', 'core and config know of nothing above'
+                if (place[0], top, folder) != ('config', 'core', 'base'):
+                    yield f'include {name_of(path)} {top}', 'core and config know of nothing above'
             elif top == 'core' and not goes_down(place[1], folder):
                 yield f'include {name_of(path)} {folder}', 'includes up, or across'
 

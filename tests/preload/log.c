@@ -25,7 +25,7 @@ static const char *path;
 /* What the file holds, whole. */
 static const char *contents(void)
 {
-    static char text[20000];
+    static char text[100000];
     FILE *file = fopen(path, "r");
     CHECK(file, "%s: %s", path, strerror(errno));
     text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
@@ -138,6 +138,30 @@ static void long_line(void)
     const char *line = strstr(contents(), "xxx");
     CHECK(line && strspn(line, "x") == 1000, "%zu characters", strspn(line, "x"));
     CHECK(line[1000] == '\n', "no newline after a cut line");
+}
+
+/* Whatever a process calls itself: one line each, and nothing in it that a terminal takes for more than
+ * text. */
+static void words_of_others(void)
+{
+    char text[600];
+    int lines = count(contents(), "\n");
+
+    memset(text, 0, sizeof text);
+    for (int byte = 1; byte < 256; byte++) {
+        text[byte - 1] = (char)byte;
+        gs_log(GS_LOG_INFO, "hostile %c", byte);
+    }
+    gs_log_text(GS_LOG_INFO, NULL, text);
+    gs_log_text(GS_LOG_INFO, NULL, "hostile \xc2\x9b\xe2\x80\xae\xe2\x80\xa8 end");
+    memset(text, '\x1b', sizeof text - 1);
+    gs_log_text(GS_LOG_INFO, NULL, text);
+    CHECK(count(contents(), "\n") == lines + 258, "%d lines", count(contents(), "\n") - lines);
+    for (const char *c = contents(); *c; c++)
+        CHECK((*c >= ' ' && *c <= '~') || *c == '\n', "byte %02x is in the log", (unsigned char)*c);
+    CHECK(has_line("", "info: hostile \\\\x1b") && has_line("", "info: hostile \\\\u009b\\\\u202e\\\\u2028 end"),
+          "%s", contents());
+    CHECK(has_line("", "info: (\\\\x1b)+\\.\\.\\."), "%s", contents());
 }
 
 /* What is no target to write to, and why; the log stays where it was. */
@@ -391,6 +415,7 @@ int main(int argc, char **argv)
     threads();
     repeats();
     long_line();
+    words_of_others();
     refused();
     targets();
     reused_descriptor();

@@ -584,19 +584,6 @@ Test(share_wire, a_reader_that_sleeps_never_holds_up_the_sender)
     cr_assert_eq(error, -EAGAIN);
 }
 
-/* They go to logs and terminals. */
-Test(share_wire, names_of_others_are_made_printable)
-{
-    char name[16] = "a\x1b[2J\n b~\x7f\xff";
-    char full[16];
-
-    gs_wire_printable(name);
-    cr_assert_str_eq(name, "a?[2J? b~??");
-    memset(full, 'x', sizeof full);
-    gs_wire_printable(full);
-    cr_assert_eq(strlen(full), 15);
-}
-
 /* Whoever hangs up may have read what was sent, or not, or never have accepted the connection. */
 Test(share_wire, what_was_unread_at_a_hang_up_is_told)
 {
