@@ -23,7 +23,7 @@ static gs_status attach_here(struct gs_core *core, const struct gs_external_memo
         return status;
     *ret_context = context->handle;
     if (memory->kind == GS_EXTERNAL_EXPORTED)
-        gs_peers_admit(core, *ret_address);
+        gs_peers_admit_import(core, *ret_address);
     return GS_OK;
 }
 

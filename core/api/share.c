@@ -145,7 +145,7 @@ gs_status gs_core_open(struct gs_core *core, const unsigned char ipc_handle[GS_I
         return status;
     status = gs_share_open(core->share, ipc_handle, context->handle, context->ordinal, ret_address);
     if (status == GS_OK) {
-        gs_peers_admit(core, *ret_address);
+        gs_peers_admit_import(core, *ret_address);
         gs_neighbour_opened(core);
     }
     return status;

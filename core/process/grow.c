@@ -147,8 +147,10 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
     status = gs_arena_is_over_locked(arena, life)
                  ? GS_NO_CONTEXT
                  : gs_arena_add_chunk_locked(arena, address, chunk_size, small, handle, &block);
-    if (status == GS_OK)
+    if (status == GS_OK) {
+        gs_peers_admit_locked(core, block->chunk);
         *ret_address = gs_arena_take_from_locked(arena, block, size)->base;
+    }
     reserved = arena->reserved;
     gs_arena_felt_locked(arena, gs_now_ns() - began, again);
     gs_latch_release(&arena->lock);
@@ -156,7 +158,6 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
         gs_trace_outcome = GS_TRACE_NEW;
         if (gs_tracing())
             gs_record_made(core, &mark, ready, device->ordinal, address, chunk_size);
-        gs_peers_admit(core, address);
         look_at_left(core, device->ordinal, context, chunk_size);
     } else {
         gs_device_unmap(&core->driver, handle, address, chunk_size, NULL);

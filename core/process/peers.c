@@ -119,18 +119,11 @@ static void drain_import(struct gs_core *core, CUdeviceptr address)
     }
 }
 
-/* The chunk at an address gets access for those that are to have it, and loses `taken`. */
-static void settle(struct gs_core *core, CUdeviceptr address, uint64_t taken)
+/* The chunk, which is locked, gets access for those that are to have it, and loses `taken`. */
+static void set_access_locked(struct gs_core *core, struct gs_chunk *chunk, uint64_t taken)
 {
-    struct gs_chunk *chunk;
-    uint64_t devices;
-    gs_status status = gs_context_lock_chunk(core, address, &chunk);
+    uint64_t devices = wanted(core, chunk);
 
-    if (status == GS_NOT_LIVE)
-        drain_import(core, address);
-    if (status != GS_OK)
-        return;
-    devices = wanted(core, chunk);
     for (CUdevice device = 0; device < GS_DEVICES_MAX; device++) {
         bool access = devices >> device & 1;
 
@@ -142,13 +135,34 @@ static void settle(struct gs_core *core, CUdeviceptr address, uint64_t taken)
                         device, access ? "given access to" : "kept from",
                         chunk->arena->device->ordinal);
     }
-    unlock(chunk);
 }
 
-void gs_peers_admit(struct gs_core *core, CUdeviceptr address)
+/* What is enabled from here on finds the chunk in the map. */
+void gs_peers_admit_locked(struct gs_core *core, struct gs_chunk *chunk)
+{
+    gs_latch_assert_held(&chunk->arena->lock);
+    if (__atomic_load_n(&core->peers.used, __ATOMIC_ACQUIRE))
+        set_access_locked(core, chunk, 0);
+}
+
+void gs_peers_admit_import(struct gs_core *core, CUdeviceptr address)
 {
     if (__atomic_load_n(&core->peers.used, __ATOMIC_ACQUIRE))
-        settle(core, address, 0);
+        drain_import(core, address);
+}
+
+/* What is mapped at an address, a chunk or an import. */
+static void settle(struct gs_core *core, CUdeviceptr address, uint64_t taken)
+{
+    struct gs_chunk *chunk;
+    gs_status status = gs_context_lock_chunk(core, address, &chunk);
+
+    if (status == GS_NOT_LIVE)
+        drain_import(core, address);
+    if (status != GS_OK)
+        return;
+    set_access_locked(core, chunk, taken);
+    unlock(chunk);
 }
 
 struct settling {

@@ -33,8 +33,10 @@ struct gs_peers {
 void gs_peers_init(struct gs_core *core);
 void gs_peers_destroy(struct gs_core *core);
 
-/* A new chunk or import at the address is in the map: it gets access for the peers there are. */
-void gs_peers_admit(struct gs_core *core, CUdeviceptr address);
+/* A new chunk, or the import at the address, is in the map: the peers that there are get access. The
+ * chunk has been locked since it came into the map, so nobody has a block of it yet. */
+void gs_peers_admit_locked(struct gs_core *core, struct gs_chunk *chunk);
+void gs_peers_admit_import(struct gs_core *core, CUdeviceptr address);
 
 /* Whether `from` may touch a block of another device's without its being made to. A context enables
  * the access to memory of another one for itself alone (measured on two H200s); a pool lets devices

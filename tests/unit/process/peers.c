@@ -1,0 +1,110 @@
+/* What peers may touch (core/process/peers.h): all of a chunk before a block of it is anybody's. */
+#include <criterion/criterion.h>
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "core/base/latch.h"
+#include "core/process/context.h"
+#include "core/process/peers.h"
+#include "tests/children.h"
+#include "tests/unit/fixture.h"
+
+#define SIZE ((size_t)64 << 10)
+#define PEER 1
+
+/* The thread whose arena grows, and where it stands. */
+static struct {
+    struct fixture f;
+    CUresult (*create)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *,
+                       unsigned long long);
+    sem_t creates, goes_on;
+    pid_t thread;
+    bool armed;
+    CUdeviceptr block, other;
+} grows;
+
+/* Whether the peer may touch the chunk of a block. */
+static bool peer_may_touch(CUdeviceptr block)
+{
+    const struct gs_chunk *chunk;
+    struct gs_arena *arena = fixture_lock_pool(&grows.f, block);
+    bool may;
+
+    chunk = (const struct gs_chunk *)gs_map_find(&grows.f.core->map, block);
+    may = chunk->peer_access >> PEER & 1;
+    gs_latch_release(&arena->lock);
+    return may;
+}
+
+void __real_gs_latch_wake(struct gs_latch *latch);
+void __wrap_gs_latch_wake(struct gs_latch *latch);
+
+/* The arena was let go right now: what another thread would get of it at this moment. */
+void __wrap_gs_latch_wake(struct gs_latch *latch)
+{
+    __real_gs_latch_wake(latch);
+    if (!grows.armed || gettid() != grows.thread)
+        return;
+    grows.armed = false;
+    MUST(gs_core_alloc(grows.f.core, SIZE, &grows.other));
+    cr_assert(peer_may_touch(grows.other), "a block was handed out before the peer had access");
+}
+
+static CUresult create_slowly(CUmemGenericAllocationHandle *handle, size_t size,
+                              const CUmemAllocationProp *properties, unsigned long long flags)
+{
+    if (gettid() == grows.thread) {
+        sem_post(&grows.creates);
+        sem_wait(&grows.goes_on);
+    }
+    return grows.create(handle, size, properties, flags);
+}
+
+static void *grow(void *arg)
+{
+    __atomic_store_n(&grows.thread, gettid(), __ATOMIC_SEQ_CST);
+    MUST(cuCtxSetCurrent(grows.f.context));
+    MUST(gs_core_alloc(grows.f.core, SIZE, &grows.block));
+    return NULL;
+}
+
+Test(peers, have_access_to_a_chunk_before_a_block_of_it_is_handed_out, .timeout = 60)
+{
+    struct gs_arena *arena;
+    CUdeviceptr first, released;
+    pthread_t thread;
+
+    setenv("SOFTCUDA_DEVICES", "2", 1);
+    fixture_options(&grows.f);
+    fixture_start(&grows.f);
+    MUST(gs_core_alloc(grows.f.core, SIZE, &first)); /* the arena is there, */
+    MUST(gs_core_free(grows.f.core, first));
+    fixture_drain(&grows.f);
+    released = fixture_release(&grows.f, true); /* and has no chunk */
+    cr_assert_gt(released, 0);
+    gs_core_mempool_access(grows.f.core, 0, PEER, true);
+    sem_init(&grows.creates, 0, 0);
+    sem_init(&grows.goes_on, 0, 0);
+    grows.create = fixture_driver(&grows.f)->mem_create;
+    fixture_driver(&grows.f)->mem_create = create_slowly;
+    cr_assert_eq(pthread_create(&thread, NULL, grow, NULL), 0);
+    sem_wait(&grows.creates);
+    /* Who has slept for a latch wakes somebody as it lets go. */
+    arena = fixture_home(&grows.f);
+    gs_latch_take(&arena->lock);
+    sem_post(&grows.goes_on);
+    while (__atomic_load_n(&arena->lock.state, __ATOMIC_SEQ_CST) != 2 ||
+           thread_state(getpid(), grows.thread) != 'S')
+        sched_yield();
+    grows.armed = true;
+    gs_latch_release(&arena->lock);
+    pthread_join(thread, NULL);
+    cr_assert_not(grows.armed, "the moment did not come");
+    cr_assert(peer_may_touch(grows.block));
+    MUST(gs_core_free(grows.f.core, grows.block));
+    MUST(gs_core_free(grows.f.core, grows.other));
+    fixture_end(&grows.f);
+}
