@@ -224,8 +224,13 @@ void gs_device_probe(const struct gs_driver *driver, const struct gs_log *log, C
     ret_device->ordinal = ordinal;
     if (driver->device_get_uuid && driver->device_get_uuid(&uuid, ordinal) == CUDA_SUCCESS)
         memcpy(ret_device->uuid, uuid.bytes, sizeof ret_device->uuid);
-    if (driver->device_total_mem(&ret_device->total, ordinal) != CUDA_SUCCESS)
-        ret_device->total = SIZE_MAX;
+    if (driver->device_total_mem(&ret_device->total, ordinal) != CUDA_SUCCESS) {
+        ret_device->total = 0; /* bounds and parts of it mean nothing */
+        native = true;
+        gs_log_line(log, GS_LOG_WARNING,
+                    "memory of device %d is left to the driver: it does not say how much there is",
+                    (int)ordinal);
+    }
     if (driver->device_get_default_pool &&
         driver->device_get_default_pool(&ret_device->default_pool, ordinal) != CUDA_SUCCESS)
         ret_device->default_pool = NULL;

@@ -164,6 +164,7 @@ struct gs_arena_guarded {
     size_t held;                  /* bytes */
     struct gs_block_list unwiped; /* held no more, to be overwritten */
     struct gs_chunk *spent;       /* wiped and detached, for the driver */
+    unsigned wiping; /* threads that overwrite some, without the lock; the context does not go meanwhile */
 };
 
 /* How much an arena keeps, and what it goes by. */

@@ -117,7 +117,7 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
     CUdeviceptr address;
     const struct gs_trace_mark mark = gs_trace_begin();
     uint64_t began = mark.began_ns, ready;
-    size_t need, chunk_size, reserved;
+    size_t need, chunk_size;
     const struct gs_device *device;
     CUcontext context;
     gs_status status;
@@ -151,7 +151,6 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
         gs_peers_admit_locked(core, block->chunk);
         *ret_address = gs_arena_take_from_locked(arena, block, size)->base;
     }
-    reserved = arena->reserved;
     gs_arena_felt_locked(arena, gs_now_ns() - began, again);
     gs_latch_release(&arena->lock);
     if (status == GS_OK) {
@@ -163,6 +162,6 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
         gs_device_unmap(&core->driver, handle, address, chunk_size, NULL);
         gs_limit_give(core, device->ordinal, chunk_size);
     }
-    gs_purge_grown(core, reserved);
+    gs_purge_grown(core);
     return status;
 }

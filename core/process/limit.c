@@ -28,12 +28,16 @@ bool gs_limit_is_beyond(const struct gs_core *core, const struct gs_device *devi
 
 bool gs_limit_take(struct gs_core *core, const struct gs_device *device, size_t bytes)
 {
-    size_t *used = &core->figures.used[device->ordinal];
+    size_t *used = &core->figures.used[device->ordinal], limit = gs_limit_of(core, device);
+    size_t seen = __atomic_load_n(used, __ATOMIC_SEQ_CST);
 
-    if (__atomic_add_fetch(used, bytes, __ATOMIC_SEQ_CST) <= gs_limit_of(core, device))
-        return true;
-    gs_limit_give(core, device->ordinal, bytes);
-    return false;
+    /* Nothing is counted for a moment that another thread's request would then not fit beside. */
+    do
+        if (seen > limit || bytes > limit - seen)
+            return false;
+    while (!__atomic_compare_exchange_n(used, &seen, seen + bytes, false, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_SEQ_CST));
+    return true;
 }
 
 void gs_limit_give(struct gs_core *core, CUdevice device, size_t bytes)

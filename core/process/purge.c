@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core/process/context.h"
+#include "core/process/limit.h"
 #include "core/process/reclaim.h"
 
 #define WORTH_A_THREAD ((size_t)64 << 20)
@@ -219,13 +220,23 @@ static void *run(void *arg)
     return NULL;
 }
 
-void gs_purge_grown(struct gs_core *core, size_t reserved)
+static size_t of_all_devices(const struct gs_core *core)
+{
+    size_t bytes = 0;
+
+    for (CUdevice device = 0; device < GS_DEVICES_MAX; device++)
+        bytes += gs_limit_used(core, device);
+    return bytes;
+}
+
+void gs_purge_grown(struct gs_core *core)
 {
     struct gs_purge *purge = &core->purge;
     int expected = PURGE_NONE;
 
-    if (reserved < WORTH_A_THREAD || (decay_of(core) == 0 && !core->options.neighbours) ||
-        __atomic_load_n(&purge->state, __ATOMIC_RELAXED) != PURGE_NONE ||
+    if (__atomic_load_n(&purge->state, __ATOMIC_RELAXED) != PURGE_NONE ||
+        (decay_of(core) == 0 && !core->options.neighbours) ||
+        of_all_devices(core) < WORTH_A_THREAD ||
         !__atomic_compare_exchange_n(&purge->state, &expected, PURGE_STARTING, false,
                                      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
         return;

@@ -23,8 +23,9 @@ struct gs_purge {
     bool limited; /* atomic: limits may have been lowered below what is kept */
 };
 
-/* An arena has grown to `reserved` bytes. No lock is held. */
-void gs_purge_grown(struct gs_core *core, size_t reserved);
+/* An arena has grown: the thread is started where all arenas together hold enough for it. No lock is
+ * held. */
+void gs_purge_grown(struct gs_core *core);
 /* Memory was freed (struct gs_arena_shared's activity). Any lock may be held. */
 void gs_purge_activity(void *core);
 /* Whether the thread is there; and wakes it for core/process/release.h, false: it is not there any

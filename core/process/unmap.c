@@ -80,18 +80,20 @@ void gs_arena_wipe(struct gs_core *core, struct gs_arena *arena)
     const struct gs_driver *driver = &core->driver;
     struct gs_block_list failed = {0}, done = {0};
     struct gs_block *block, *next;
+    CUcontext context, popped;
     struct gs_chunk *spent;
-    CUcontext popped;
 
     gs_latch_take(&arena->lock);
     spent = arena->guarded.spent;
     arena->guarded.spent = NULL;
+    context = arena->context;
     block = gs_arena_take_unwiped_locked(arena);
+    arena->guarded.wiping += block != NULL;
     gs_latch_release(&arena->lock);
     gs_chunks_unmap(core, spent);
     if (!block)
         return;
-    if (driver->ctx_push_current(arena->context) != CUDA_SUCCESS)
+    if (driver->ctx_push_current(context) != CUDA_SUCCESS)
         driver = NULL;
     else if (core->fences.tells)
         gs_told_work(&core->fences, CU_STREAM_PER_THREAD);
@@ -105,5 +107,6 @@ void gs_arena_wipe(struct gs_core *core, struct gs_arena *arena)
     gs_told_rests(&core->fences);
     gs_latch_take(&arena->lock);
     gs_arena_wiped_locked(arena, &done, &failed);
+    arena->guarded.wiping--;
     gs_latch_release(&arena->lock);
 }

@@ -1,12 +1,14 @@
 /* Contexts that end, drivers that cannot, calls that fail: nothing is lost or used too early. */
 #include <criterion/criterion.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
+#include "tests/rest.h"
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 
@@ -208,6 +210,83 @@ Test(lifetime, nothing_is_taken_of_a_context_that_has_gone)
     fixture_end(&f);
     rmdir(f.options.share.dir);
     expect_nothing_left();
+}
+
+/* A block that other processes had is being overwritten, for as long as the test says. */
+static struct {
+    struct fixture f;
+    CUresult (*fill)(CUdeviceptr, unsigned char, size_t, CUstream);
+    sem_t fills, goes_on;
+    struct gs_context *detached;
+    bool ending; /* atomic */
+} wipe;
+
+static CUresult fill_slowly(CUdeviceptr address, unsigned char value, size_t size, CUstream stream)
+{
+    sem_post(&wipe.fills);
+    sem_wait(&wipe.goes_on);
+    return wipe.fill(address, value, size, stream);
+}
+
+static void *overwrites(void *arg)
+{
+    gs_arena_wipe(wipe.f.core, arg);
+    return NULL;
+}
+
+static void *detaches(void *arg)
+{
+    wipe.detached = gs_core_context_detach(wipe.f.core, wipe.f.context);
+    __atomic_store_n(&wipe.ending, true, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+static void is_to_be_wiped(CUdeviceptr address)
+{
+    struct gs_arena *arena = fixture_lock_pool(&wipe.f, address);
+    struct gs_chunk *chunk = (struct gs_chunk *)gs_map_find(&wipe.f.core->map, address);
+    struct gs_block *block = chunk->lowest;
+
+    while (block->base != address)
+        block = block->above;
+    gs_arena_unlive_locked(arena, block);
+    block->state = GS_BLOCK_RETIRED;
+    gs_block_list_push(&arena->guarded.unwiped, block);
+    gs_latch_release(&arena->lock);
+}
+
+Test(lifetime, a_context_ends_when_nobody_overwrites_memory_in_it, .timeout = 60)
+{
+    CUdeviceptr first, second;
+    struct gs_arena *arena;
+    pthread_t wiper, ender;
+
+    fixture_options(&wipe.f);
+    fixture_start(&wipe.f);
+    first = must_alloc(&wipe.f, 64 << 10);
+    second = must_alloc(&wipe.f, 64 << 10);
+    arena = fixture_home(&wipe.f);
+    is_to_be_wiped(first);
+    sem_init(&wipe.fills, 0, 0);
+    sem_init(&wipe.goes_on, 0, 0);
+    wipe.fill = fixture_driver(&wipe.f)->memset_d8_async;
+    fixture_driver(&wipe.f)->memset_d8_async = fill_slowly;
+    MUST(pthread_create(&wiper, NULL, overwrites, arena));
+    sem_wait(&wipe.fills);
+    MUST(pthread_create(&ender, NULL, detaches, NULL));
+    cr_assert(all_rest(0));
+    cr_assert_not(__atomic_load_n(&wipe.ending, __ATOMIC_SEQ_CST), "it would end under the fill");
+    sem_post(&wipe.goes_on);
+    MUST(pthread_join(ender, NULL));
+    MUST(pthread_join(wiper, NULL));
+    is_to_be_wiped(second);
+    sem_post(&wipe.goes_on);
+    gs_arena_wipe(wipe.f.core, arena); /* nothing, where it may be ending */
+    cr_assert_eq(sem_trywait(&wipe.fills), -1);
+    gs_core_context_stays(wipe.f.core, wipe.f.context, wipe.detached);
+    gs_arena_wipe(wipe.f.core, arena);
+    cr_assert_eq(sem_trywait(&wipe.fills), 0);
+    fixture_end(&wipe.f);
 }
 
 Test(lifetime, a_free_that_its_context_does_not_outlive_leaves_nothing)

@@ -12,6 +12,7 @@
 #define LIMIT   (64 * MIB)
 #define THREADS 4
 #define ROUNDS  400
+#define ASKED   1000000
 
 static struct fixture f;
 
@@ -86,6 +87,21 @@ Test(limit, figures_are_the_smaller_ones, .timeout = 60)
     fixture_end(&f);
 }
 
+static CUresult does_not_say(size_t *bytes, CUdevice device)
+{
+    return CUDA_ERROR_UNKNOWN;
+}
+
+/* A part of it is nothing, and what is larger than it cannot be refused. */
+Test(limit, a_device_that_does_not_say_what_it_has_is_left_to_the_driver, .timeout = 60)
+{
+    start(0, 50);
+    fixture_driver(&f)->device_total_mem = does_not_say;
+    cr_assert_eq(gs_core_alloc(f.core, MIB, &(CUdeviceptr){0}), GS_NOT_OFFERED);
+    cr_assert_eq(f.core->device[0].mode, GS_MODE_NATIVE);
+    fixture_end(&f);
+}
+
 /* ---- Threads ------------------------------------------------------------------------------- */
 
 #define LOOKS 10 /* at what the threads have */
@@ -122,6 +138,30 @@ static void *look(void *arg)
         __atomic_add_fetch(&seen, total - left > before, __ATOMIC_RELAXED);
     }
     return NULL;
+}
+
+static void *ask_for_too_much(void *arg)
+{
+    while (!__atomic_load_n(&over, __ATOMIC_SEQ_CST))
+        if (!gs_limit_take(f.core, &f.core->device[0], LIMIT + 1))
+            __atomic_add_fetch(&refused, 1, __ATOMIC_RELAXED);
+    return NULL;
+}
+
+Test(limit, what_is_refused_takes_nothing_from_others, .timeout = 60)
+{
+    pthread_t thread;
+
+    start(LIMIT, 0);
+    MUST(gs_core_alloc(f.core, MIB, &(CUdeviceptr){0})); /* the device is known */
+    cr_assert_eq(pthread_create(&thread, NULL, ask_for_too_much, NULL), 0);
+    while (__atomic_load_n(&refused, __ATOMIC_RELAXED) < ASKED) {
+        cr_assert(gs_limit_take(f.core, &f.core->device[0], LIMIT / 2));
+        gs_limit_give(f.core, 0, LIMIT / 2);
+    }
+    __atomic_store_n(&over, true, __ATOMIC_SEQ_CST);
+    pthread_join(thread, NULL);
+    fixture_end(&f);
 }
 
 Test(limit, threads_never_have_more_together, .timeout = 120)

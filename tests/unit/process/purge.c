@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "core/base/clock.h"
+#include "core/process/purge.h"
 #include "core/process/reclaim.h"
 #include "tests/unit/fixture.h"
 
@@ -37,6 +38,25 @@ Test(memory, idle_memory_goes_back_and_again_after_a_sleep)
     }
     cr_assert_gt(fixture_counts(&f).trims, 20);
     MUST(gs_core_free(f.core, kept));
+    fixture_end(&f);
+}
+
+/* Neither of the two arenas is worth a thread by itself. */
+Test(memory, what_all_arenas_hold_together_is_worth_a_thread)
+{
+    CUcontext other;
+    struct fixture f;
+
+    fixture_options(&f);
+    f.options.purge_ns = 40 * MS;
+    fixture_start(&f);
+    must_alloc(&f, 40 * MIB);
+    cr_assert_not(gs_purge_is_there(f.core));
+    other = fixture_context_new();
+    must_alloc(&f, 40 * MIB);
+    cr_assert(gs_purge_is_there(f.core));
+    MUST(cuCtxSetCurrent(f.context));
+    gs_core_context_gone(f.core, other, gs_core_context_detach(f.core, other));
     fixture_end(&f);
 }
 
