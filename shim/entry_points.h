@@ -163,6 +163,7 @@
     GS_ENTRY(cuVDPAUCtxCreate,                        ROOM,  3010) \
     GS_ENTRY(cuVDPAUCtxCreate_v2,                     ROOM,  3020) \
     GS_ENTRY(cuDevicePrimaryCtxRetain,              ROOM,  7000) \
+    GS_ENTRY(cuGreenCtxCreate,                      ROOM, 12040) \
     GS_ENTRY(cuStreamCreate,                        ROOM,  2000) \
     GS_ENTRY(cuStreamCreateWithPriority,            ROOM,  5050) \
     GS_ENTRY(cuModuleLoad,                          ROOM,  2000) \
@@ -255,7 +256,6 @@
     GS_ENTRY(cuDevicePrimaryCtxReset_v2,            NOTE, 11000) \
     GS_ENTRY(cuDevicePrimaryCtxRelease,             NOTE,  7000) \
     GS_ENTRY(cuDevicePrimaryCtxRelease_v2,          NOTE, 11000) \
-    GS_ENTRY(cuCtxFromGreenCtx,                     NOTE, 12040) \
     GS_ENTRY(cuGetExportTable,                      NOTE,  3000) \
     GS_ENTRY(cuGreenCtxDestroy,                     NOTE, 12040) \
     GS_ENTRY(cuDeviceSetMemPool,                    NOTE, 11020) \

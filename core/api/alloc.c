@@ -193,8 +193,9 @@ gs_status gs_core_alloc_async(struct gs_core *core, size_t size, CUmemoryPool po
     const struct gs_device *device;
     struct gs_context *context;
     gs_status status;
+    uint64_t key;
 
-    status = gs_context_of_stream(core, stream, &context);
+    status = gs_context_of_stream(core, stream, &context, &key);
     if (status != GS_OK)
         return status;
     if (gs_fences_blind(&core->fences))
@@ -204,7 +205,7 @@ gs_status gs_core_alloc_async(struct gs_core *core, size_t size, CUmemoryPool po
         pool = __atomic_load_n(&core->current_pool[device->ordinal], __ATOMIC_RELAXED);
     if (pool && pool != device->default_pool)
         return GS_NOT_OFFERED;
-    status = allocate(core, context, size, gs_stream_key(stream), ret_address);
+    status = allocate(core, context, size, key, ret_address);
     return __builtin_expect(status == CHANGED, 0)
                ? gs_core_alloc_async(core, size, pool, stream, ret_address)
                : status;

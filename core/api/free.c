@@ -204,11 +204,10 @@ static gs_status free_elsewhere(struct gs_core *core, CUdeviceptr address,
 __attribute__((noinline)) static gs_status free_async_slowly(struct gs_core *core,
                                                              struct gs_block *block,
                                                              struct gs_context *context,
-                                                             CUstream stream)
+                                                             CUstream stream, uint64_t key)
 {
     struct gs_arena *arena = block->chunk->arena;
     const bool owned = arena->context == context->handle && !arena->dead;
-    const uint64_t key = gs_stream_key(stream);
     const CUdeviceptr address = block->base;
 
     if (core->fences.tells)
@@ -233,10 +232,11 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
     struct gs_block *block;
     struct gs_arena *arena;
     gs_status status;
+    uint64_t key;
 
     if (!gs_map_find(&core->map, address))
         return GS_NOT_OURS;
-    status = gs_context_of_stream(core, stream, &context);
+    status = gs_context_of_stream(core, stream, &context, &key);
     if (status != GS_OK)
         return status;
     status = lock_live(core, address, &block);
@@ -245,11 +245,11 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
     arena = block->chunk->arena;
     if (arena->context == context->handle && !arena->dead && core->driver.ctx_record_event) {
         if (block->async)
-            gs_arena_retire_stream_locked(arena, block, gs_stream_key(stream));
+            gs_arena_retire_stream_locked(arena, block, key);
         else
-            gs_arena_retire_lingering_locked(arena, block, gs_stream_key(stream));
+            gs_arena_retire_lingering_locked(arena, block, key);
         gs_latch_release(&arena->lock);
         return GS_OK;
     }
-    return free_async_slowly(core, block, context, stream);
+    return free_async_slowly(core, block, context, stream, key);
 }

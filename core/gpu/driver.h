@@ -64,6 +64,10 @@
 
 #include <cuda.h>
 
+#if CUDA_VERSION < 12090
+CUresult CUDAAPI cuGreenCtxGetId(CUgreenCtx, unsigned long long *);
+#endif
+
 /* OP(field, exact symbol, required) */
 #define GS_DRIVER_OPS(OP)                                                                          \
     OP(ctx_get_current, cuCtxGetCurrent, 1)                                                        \
@@ -73,6 +77,7 @@
     OP(ctx_synchronize, cuCtxSynchronize, 1)                                                       \
     OP(ctx_record_event, cuCtxRecordEvent, 0)                                                      \
     OP(ctx_from_green, cuCtxFromGreenCtx, 0)                                                       \
+    OP(green_get_id, cuGreenCtxGetId, 0)                                                           \
     OP(ctx_get_api_version, cuCtxGetApiVersion, 1)                                                 \
     OP(primary_ctx_get_state, cuDevicePrimaryCtxGetState, 1)                                       \
     OP(primary_ctx_retain, cuDevicePrimaryCtxRetain, 1)                                            \

@@ -63,7 +63,8 @@ void gs_fences_destroy(struct gs_fences *fences)
     gs_lock_destroy(&fences->lock);
 }
 
-/* Handles are pointers, so a number that is 2 modulo 8 (GS_NO_THREAD) is none, and neither is 1. */
+/* Handles are pointers, so a number that is 2 modulo 8 (GS_NO_THREAD) is none, and neither is one that
+ * is 1 modulo 8. */
 
 _Thread_local uint64_t gs_thread_key = GS_NO_THREAD;
 
@@ -79,8 +80,9 @@ uint64_t gs_stream_key(CUstream stream)
 bool gs_stream_of_key(uint64_t key, CUstream *ret)
 {
     const bool per_thread = key % 8 == GS_NO_THREAD;
+    const bool green = key % 8 == 1 && key != (uint64_t)(uintptr_t)CU_STREAM_LEGACY;
 
-    if (per_thread && key != gs_thread_key)
+    if (green || (per_thread && key != gs_thread_key))
         return false;
     *ret = per_thread ? CU_STREAM_PER_THREAD : (CUstream)(uintptr_t)key;
     return true;

@@ -113,8 +113,14 @@ static inline bool gs_fences_blind(const struct gs_fences *fences)
 /* The key of the calling thread's default stream, or of none as long as nobody has asked for it. */
 extern _Thread_local uint64_t gs_thread_key;
 
-/* What tells streams apart: the handle; for per-thread default streams the thread as well. */
+/* What tells the streams of a context apart: the handle; for per-thread default streams the thread
+ * as well. */
 uint64_t gs_stream_key(CUstream stream);
+/* Of a green context's default stream, beside those of its primary one. */
+static inline uint64_t gs_stream_key_green(CUcontext green)
+{
+    return (uint64_t)(uintptr_t)green | (uint64_t)(uintptr_t)CU_STREAM_LEGACY;
+}
 /* The same in a few instructions: of a per-thread default stream gs_thread_key. */
 static inline uint64_t gs_stream_key_known(CUstream stream)
 {
@@ -123,8 +129,8 @@ static inline uint64_t gs_stream_key_known(CUstream stream)
     return (uint64_t)(uintptr_t)(stream ? stream : CU_STREAM_LEGACY);
 }
 
-/* The stream of a key, by a name that is good in this thread. False: it has none, a default stream of
- * another thread. */
+/* The stream of a key, by a name that is good in this thread and any context of its device. False: it
+ * has none, a default stream of another thread or of a green context. */
 bool gs_stream_of_key(uint64_t key, CUstream *ret);
 
 /*

@@ -246,19 +246,6 @@ static bool is_blind(struct gs_fences *fences)
     return false;
 }
 
-/* The context whose stream it is, where the driver knows it. False: a green one's, which no event of
- * the context's own streams is behind. */
-static bool context_of(const struct gs_driver *driver, CUstream stream, CUcontext *ret)
-{
-    CUcontext primary = NULL;
-    CUgreenCtx green = NULL;
-
-    if (driver->stream_get_ctx(stream, ret) != CUDA_SUCCESS)
-        *ret = NULL; /* the driver refuses work for it as well */
-    return !*ret || !driver->stream_get_contexts ||
-           driver->stream_get_contexts(stream, &primary, &green) != CUDA_SUCCESS || !green;
-}
-
 static struct gs_told_stream *add_locked(struct gs_tellings *told, uint64_t key, CUcontext context,
                                          unsigned long long id)
 {
@@ -311,10 +298,8 @@ bool gs_told_work(struct gs_fences *fences, CUstream stream)
     known = find_locked(told, key, context);
     if (!known) {
         gs_lock_release(&told->lock);
-        if (!context_of(driver, stream, &context))
-            return is_blind(fences);
-        if (!context)
-            return true;
+        if (driver->stream_get_ctx(stream, &context) != CUDA_SUCCESS || !context)
+            return true; /* the driver refuses work for it as well */
         if (is_per_thread(key) && driver->stream_get_id &&
             driver->stream_get_id(CU_STREAM_PER_THREAD, &id) != CUDA_SUCCESS)
             id = 0;

@@ -80,8 +80,7 @@ static inline bool gs_told_knows(const struct gs_fences *fences, uint64_t key)
 
 /*
  * Work is about to be submitted to a stream, or is ordered by it. No lock above rank CAPTURE is held.
- * False: it cannot be remembered, or its events are not behind it (green contexts): the fences are
- * blind from here on (gs_fences_blind).
+ * False: it cannot be remembered: the fences are blind from here on (gs_fences_blind).
  */
 bool gs_told_work(struct gs_fences *fences, CUstream stream);
 

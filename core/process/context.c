@@ -89,15 +89,23 @@ struct gs_context *gs_context_find_locked(struct gs_core *core, CUcontext handle
     return context;
 }
 
-/* The owner of the current context's memory, which has the handle. */
-static CUcontext owner_of_current(const struct gs_driver *driver, CUcontext handle)
+/* The owner of the current context's memory, which has the handle. Only a green one has an id of
+ * those, which says so also where it has no default stream to ask about. */
+static CUcontext owner_of_current(struct gs_core *core, CUcontext handle)
 {
+    const struct gs_driver *driver = &core->driver;
     CUcontext primary = NULL;
     CUgreenCtx green = NULL;
-    bool known = driver->stream_get_contexts &&
-                 driver->stream_get_contexts(NULL, &primary, &green) == CUDA_SUCCESS;
+    unsigned long long id;
+    CUdevice device;
 
-    return known && green && primary ? primary : handle;
+    if (driver->stream_get_contexts &&
+        driver->stream_get_contexts(NULL, &primary, &green) == CUDA_SUCCESS)
+        return green && primary ? primary : handle;
+    if (driver->green_get_id && driver->green_get_id(NULL, &id) == CUDA_SUCCESS &&
+        driver->ctx_get_device(&device) == CUDA_SUCCESS)
+        primary = gs_core_primary(core, device);
+    return primary ? primary : handle;
 }
 
 CUcontext gs_context_owner(struct gs_core *core, CUcontext handle)
@@ -106,7 +114,7 @@ CUcontext gs_context_owner(struct gs_core *core, CUcontext handle)
 
     if (core->driver.ctx_push_current(handle) != CUDA_SUCCESS)
         return handle;
-    owner = owner_of_current(&core->driver, handle);
+    owner = owner_of_current(core, handle);
     core->driver.ctx_pop_current(&popped);
     return owner;
 }
@@ -195,7 +203,7 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
     if (!*ret) {
         status = core->driver.ctx_push_current(handle);
         if (status == GS_OK) {
-            CUcontext owner = owner_of_current(&core->driver, handle);
+            CUcontext owner = owner_of_current(core, handle);
 
             status = core->driver.ctx_get_device(&ordinal);
             if (!core->probed && !gs_fences_probe(&core->fences, owner)) {
@@ -309,15 +317,30 @@ gs_status gs_context_current_unprobed(struct gs_core *core, struct gs_context **
     return look_up_and_cache(core, handle, seen, false, ret_context);
 }
 
+/* A default stream, of the context that was just found. */
+static gs_status default_key(struct gs_core *core, CUstream stream, uint64_t *ret_key)
+{
+    CUcontext its;
+
+    *ret_key = gs_stream_key(stream);
+    if (__builtin_expect(cached.handle == cached.context->handle, 1))
+        return GS_OK;
+    *ret_key = gs_stream_key_green(cached.handle);
+    return core->driver.stream_get_ctx(stream, &its); /* it may have none */
+}
+
 gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
-                               struct gs_context **ret_context)
+                               struct gs_context **ret_context, uint64_t *ret_key)
 {
     uint64_t seen = __atomic_load_n(&core->generation, __ATOMIC_ACQUIRE);
     CUcontext handle = NULL;
     gs_status status;
 
-    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
-        return gs_context_current(core, ret_context);
+    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) {
+        status = gs_context_current(core, ret_context);
+        return status == GS_OK ? default_key(core, stream, ret_key) : status;
+    }
+    *ret_key = (uint64_t)(uintptr_t)stream;
     if (cached.stream == stream && cached.stream_generation == seen) {
         cached.looked_up = seen;
         *ret_context = cached.stream_context;

@@ -153,9 +153,11 @@ void gs_context_handles_changed(struct gs_core *core);
 struct gs_arena *gs_context_lock_arena(struct gs_core *core, struct gs_context *context,
                                        size_t size);
 
-/* The record of the context that a stream belongs to. */
+/* The record of the context that a stream belongs to, and what tells apart the streams in whose order
+ * its memory is: there a green context's default stream is beside the primary one's. An error of the
+ * driver's: no such stream. */
 gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
-                               struct gs_context **ret_context);
+                               struct gs_context **ret_context, uint64_t *ret_key);
 
 /* Locks the arena of the chunk that covers an address. GS_NOT_OURS: none does; no lock is held
  * then. GS_NOT_LIVE: an import does; no lock. */

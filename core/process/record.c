@@ -126,7 +126,8 @@ CUdevice gs_record_device_at(const struct gs_core *core, uint64_t address)
 CUdevice gs_record_device_of(struct gs_core *core, CUstream stream)
 {
     struct gs_context *context;
-    gs_status status = stream ? gs_context_of_stream(core, stream, &context)
+    uint64_t key;
+    gs_status status = stream ? gs_context_of_stream(core, stream, &context, &key)
                               : gs_context_current_unprobed(core, &context);
 
     return status == GS_OK ? context->ordinal : -1;

@@ -136,17 +136,6 @@ GS_HOOK CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx hCtx)
     return result;
 }
 
-/* Its streams run beside those of the primary one. */
-GS_HOOK CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx)
-{
-    bool ours = gs_state_enter();
-    CUresult result = gs_real.cuCtxFromGreenCtx(pContext, hCtx);
-
-    if (ours && result == CUDA_SUCCESS)
-        gs_single_unseen(gs_single, "a green context");
-    return result;
-}
-
 GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev)
 {
     gs_state_enter();

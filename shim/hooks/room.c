@@ -141,6 +141,20 @@ GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
     return context_made(GS_WITH_ROOM(dev, 0, retain(pctx, dev)), pctx);
 }
 
+/* Its streams run beside those of the primary one, and its default stream has no other name than
+ * theirs. */
+GS_HOOK CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev,
+                                          unsigned int flags)
+{
+    bool ours = gs_state_enter();
+    CUresult result =
+        GS_WITH_ROOM(dev, 0, gs_real.cuGreenCtxCreate(phCtx, desc, dev, flags));
+
+    if (ours && result == CUDA_SUCCESS)
+        gs_single_unseen(gs_single, "a green context");
+    return result;
+}
+
 GS_HOOK CUresult CUDAAPI cuStreamCreate(CUstream *phStream, unsigned int Flags)
 {
     gs_state_enter();

@@ -393,8 +393,8 @@ typedef CUresult green_create_fn(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsi
 typedef CUresult green_destroy_fn(CUgreenCtx);
 typedef CUresult from_green_fn(CUcontext *, CUgreenCtx);
 
-/* A green context of all processors; skips the test where the driver has none. */
-static CUcontext green_create(CUgreenCtx *ret_green)
+/* A green context of all processors; skips the test where the driver has none, or none of the kind. */
+static CUcontext green_create_with(unsigned flags, CUgreenCtx *ret_green)
 {
     get_resource_fn *get =
         (get_resource_fn *)driver_lookup("cuDeviceGetDevResource", 12040, 0);
@@ -409,9 +409,17 @@ static CUcontext green_create(CUgreenCtx *ret_green)
         cr_skip_test("the driver has no green contexts");
     OK(get(device, &processors, CU_DEV_RESOURCE_TYPE_SM));
     OK(describe(&description, &processors, 1));
-    OK(create(ret_green, description, device, CU_GREEN_CTX_DEFAULT_STREAM));
+    if (!flags && create(ret_green, description, device, flags) == CUDA_ERROR_INVALID_VALUE)
+        cr_skip_test("all green contexts of the driver have a default stream");
+    if (flags)
+        OK(create(ret_green, description, device, flags));
     OK(from(&created, *ret_green));
     return created;
+}
+
+static CUcontext green_create(CUgreenCtx *ret_green)
+{
+    return green_create_with(CU_GREEN_CTX_DEFAULT_STREAM, ret_green);
 }
 
 static CUresult green_destroy(CUgreenCtx green)
@@ -514,6 +522,77 @@ Test(contexts, async_memory_of_a_green_contexts_stream)
         cr_assert_eq(words_other(fresh, 2, size / 4), 0, "round %d", i);
         OK(cuMemFreeAsync(fresh, here));
         OK(cuStreamSynchronize(here));
+    }
+    OK(cuStreamDestroy(there));
+    OK(cuStreamDestroy(here));
+    OK(green_destroy(green));
+}
+
+/* Its default stream is its own, beside the primary context's. */
+Test(contexts, async_memory_of_a_green_contexts_default_stream)
+{
+    CUgreenCtx green = NULL;
+    CUcontext made = green_create(&green);
+    CUdeviceptr old = 0, fresh = 0;
+
+    for (int i = 0; i < 8; i++) {
+        CUcontext frees = i % 2 ? context : made, allocates = i % 2 ? made : context;
+        CUstream stream = i % 4 < 2 ? NULL : CU_STREAM_LEGACY;
+        size_t size = i < 4 ? 64 * KIB : 2 * MIB;
+
+        OK(cuCtxSetCurrent(frees));
+        OK(cuMemAllocAsync(&old, size, stream));
+        OK(launch_spin_fill(stream, old, 1, size / 4, 5 * MILLISECOND));
+        if (frees == made) { /* which has none for threads */
+            CHECK(CUDA_ERROR_INVALID_HANDLE, cuMemFreeAsync(old, CU_STREAM_PER_THREAD));
+            CHECK(CUDA_ERROR_INVALID_HANDLE, cuMemAllocAsync(&fresh, size, CU_STREAM_PER_THREAD));
+        }
+        OK(cuMemFreeAsync(old, stream));
+        OK(cuCtxSetCurrent(allocates));
+        OK(cuMemAllocAsync(&fresh, size, stream));
+        OK(launch_fill(stream, fresh, 2, size / 4));
+        OK(cuStreamSynchronize(stream));
+        OK(cuCtxSetCurrent(frees));
+        OK(cuStreamSynchronize(stream));
+        OK(cuCtxSetCurrent(context));
+        cr_assert_eq(words_other(fresh, 2, size / 4), 0, "round %d", i);
+        OK(cuCtxSetCurrent(allocates));
+        OK(cuMemFreeAsync(fresh, stream));
+        OK(cuStreamSynchronize(stream));
+    }
+    OK(cuCtxSetCurrent(context));
+    OK(green_destroy(green));
+}
+
+/* From CUDA 13.4 on it may have none. */
+Test(contexts, memory_of_a_green_context_without_a_default_stream)
+{
+    CUgreenCtx green = NULL;
+    CUcontext made = green_create_with(0, &green), owner = NULL;
+    CUstream there, here = new_stream();
+    CUdeviceptr old = 0, fresh = 0;
+
+    OK(cuCtxSetCurrent(made));
+    there = new_stream();
+    OK(launch_spin(there, 1));
+    OK(cuStreamSynchronize(there));
+    for (int i = 0; i < 4; i++) {
+        OK(cuCtxSetCurrent(made));
+        OK(cuMemAlloc(&old, MIB));
+        OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, old));
+        if (under_shim() || software_driver())
+            cr_assert_eq(owner, context);
+        OK(cuCtxSetCurrent(context));
+        OK(launch_spin_fill(here, old, 1, MIB / 4, 5 * MILLISECOND));
+        OK(cuCtxSetCurrent(made));
+        OK(cuMemFree(old));
+        OK(cuMemAlloc(&fresh, MIB));
+        OK(launch_fill(there, fresh, 2, MIB / 4));
+        OK(cuStreamSynchronize(there));
+        OK(cuCtxSetCurrent(context));
+        OK(cuStreamSynchronize(here));
+        cr_assert_eq(words_other(fresh, 2, MIB / 4), 0, "round %d", i);
+        OK(cuMemFree(fresh));
     }
     OK(cuStreamDestroy(there));
     OK(cuStreamDestroy(here));

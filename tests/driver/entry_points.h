@@ -95,6 +95,7 @@ ROW(cuDevResourceGenerateDesc, cuDevResourceGenerateDesc, 12040, SD_PLAIN, (CUde
 ROW(cuGreenCtxCreate, cuGreenCtxCreate, 12040, SD_PLAIN, (CUgreenCtx *green, CUdevResourceDesc desc, CUdevice dev, unsigned flags), sd_green_create(green, desc, dev, flags))
 ROW(cuGreenCtxDestroy, cuGreenCtxDestroy, 12040, SD_PLAIN, (CUgreenCtx green), sd_green_destroy(green))
 ROW(cuCtxFromGreenCtx, cuCtxFromGreenCtx, 12040, SD_PLAIN, (CUcontext *ctx, CUgreenCtx green), sd_ctx_from_green(ctx, green))
+ROW(cuGreenCtxGetId, cuGreenCtxGetId, 12090, SD_PLAIN, (CUgreenCtx green, unsigned long long *id), sd_green_get_id(green, id))
 ROW(cuGreenCtxStreamCreate, cuGreenCtxStreamCreate, 12050, SD_PLAIN, (CUstream *s, CUgreenCtx green, unsigned flags, int priority), sd_green_stream_create(s, green, flags, priority))
 
 /* -- streams -- */

@@ -1,7 +1,8 @@
 /*
  * Green contexts: streams of their own in the primary context of their device, which has all the
  * rest. An event of the primary one covers them, theirs covers nobody else. They get all of the
- * device. A handle is one context's, asked for as either type.
+ * device. A handle is one context's, asked for as either type. One may have no default stream, and
+ * no stream of theirs waits for that (measured on an H200).
  */
 #include "internal.h"
 
@@ -40,7 +41,7 @@ CUresult sd_green_create(CUgreenCtx *green, CUdevResourceDesc desc, CUdevice dev
     CUresult result;
 
     if (!green || desc != (CUdevResourceDesc)&description ||
-        flags != CU_GREEN_CTX_DEFAULT_STREAM)
+        flags & ~(unsigned)CU_GREEN_CTX_DEFAULT_STREAM)
         return CUDA_ERROR_INVALID_VALUE;
     result = sd_primary_retain(&primary, dev);
     if (result)
@@ -51,6 +52,7 @@ CUresult sd_green_create(CUgreenCtx *green, CUdevResourceDesc desc, CUdevice dev
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     context->green_of = (struct sd_context *)primary;
+    context->no_default = !flags;
     *green = (CUgreenCtx)context;
     return CUDA_SUCCESS;
 }
@@ -81,6 +83,20 @@ CUresult sd_ctx_from_green(CUcontext *ctx, CUgreenCtx green)
     if (!ctx)
         return CUDA_ERROR_INVALID_VALUE;
     *ctx = (CUcontext)green;
+    return CUDA_SUCCESS;
+}
+
+/* NULL: the current one. */
+CUresult sd_green_get_id(CUgreenCtx green, unsigned long long *id)
+{
+    struct sd_context *context = check(green);
+    CUresult result = green || !id ? CUDA_SUCCESS : sd_current(&context);
+
+    if (result)
+        return result;
+    if (!id || !context || !context->green_of)
+        return !id ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
+    *id = context->life;
     return CUDA_SUCCESS;
 }
 

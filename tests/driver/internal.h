@@ -263,6 +263,7 @@ struct sd_context {
     int device;
     bool primary;
     struct sd_context *green_of; /* a green one's primary one, which has all but its queues */
+    bool no_default;             /* no call may name its default stream */
     bool active;       /* false: a primary one that nobody retains */
     bool ending;       /* a primary one whose work is waited for */
     unsigned retained; /* a primary one: how often */

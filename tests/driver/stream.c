@@ -11,7 +11,7 @@ struct sd_queue *sd_queue_new(struct sd_context *context, bool blocking)
     if (!queue)
         return NULL;
     queue->context = context;
-    queue->blocking = blocking;
+    queue->blocking = blocking && !context->green_of;
     queue->id = sd_next_id();
     queue->next = context->queues;
     context->queues = queue;
@@ -111,6 +111,9 @@ CUresult sd_queue_get(CUstream stream, struct sd_queue **ret)
         CUresult result = sd_current(&context);
         if (result)
             return result;
+        /* measured on an H200 */
+        if (context->no_default || (context->green_of && stream == CU_STREAM_PER_THREAD))
+            return CUDA_ERROR_INVALID_HANDLE;
         if (stream == CU_STREAM_PER_THREAD)
             return per_thread_queue(context, ret);
         *ret = context->legacy;

@@ -169,6 +169,7 @@ CUresult sd_resource_describe(CUdevResourceDesc *desc, CUdevResource *resources,
 CUresult sd_green_create(CUgreenCtx *green, CUdevResourceDesc desc, CUdevice dev, unsigned flags);
 CUresult sd_green_destroy(CUgreenCtx green);
 CUresult sd_ctx_from_green(CUcontext *ctx, CUgreenCtx green);
+CUresult sd_green_get_id(CUgreenCtx green, unsigned long long *id);
 CUresult sd_green_stream_create(CUstream *stream, CUgreenCtx green, unsigned flags, int priority);
 CUresult sd_stream_get_contexts(CUstream stream, CUcontext *ctx, CUgreenCtx *green);
 
