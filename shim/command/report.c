@@ -56,9 +56,9 @@ static void print_begin(const struct trace *trace)
 
     if (gmtime_r(&seconds, &utc))
         strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    printf("program     %s, pid %d, recorded from %s on for %s\n", trace->header.program,
+    command_say("program     %s, pid %d, recorded from %s on for %s", trace->header.program,
            trace->header.pid, when, time_text(trace->duration_ns).text);
-    printf("events      %zu of %u thread%s; the program waited %s for the file\n", trace->count,
+    command_say("events      %zu of %u thread%s; the program waited %s for the file", trace->count,
            trace->threads, trace->threads == 1 ? "" : "s", time_text(trace->waited_ns).text);
 }
 
@@ -66,18 +66,18 @@ static void print_sums(const struct report *report)
 {
     const struct trace_sums *sums = &report->memory.sums;
 
-    printf("calls       %" PRIu64 " allocations, %" PRIu64 " frees, %s in them\n",
+    command_say("calls       %" PRIu64 " allocations, %" PRIu64 " frees, %s in them",
            sums->allocations, sums->frees, time_text(sums->in_calls_ns).text);
     if (sums->refused || sums->failed_frees)
-        printf("failed      %" PRIu64 " allocations, %" PRIu64 " frees\n", sums->refused,
+        command_say("failed      %" PRIu64 " allocations, %" PRIu64 " frees", sums->refused,
                sums->failed_frees);
     if (sums->unknown_frees)
-        printf("unknown     %" PRIu64 " frees of blocks whose allocation is not in the file\n",
+        command_say("unknown     %" PRIu64 " frees of blocks whose allocation is not in the file",
                sums->unknown_frees);
     if (sums->replaced)
-        printf("no free     %" PRIu64 " blocks went with their context\n", sums->replaced);
+        command_say("no free     %" PRIu64 " blocks went with their context", sums->replaced);
     if (sums->exported || sums->opened)
-        printf("shared      %" PRIu64 " blocks exported, %" PRIu64 " of others opened\n",
+        command_say("shared      %" PRIu64 " blocks exported, %" PRIu64 " of others opened",
                sums->exported, sums->opened);
 }
 
@@ -88,38 +88,36 @@ static void print_holders(const struct report *report, const struct report_holde
 
     for (size_t i = 0; i < count; i++) {
         report_holder_text(report, &holders[i], 0, text);
-        printf("  %12s in %6" PRIu64 "  %s\n", bytes_text(holders[i].bytes).text, holders[i].count,
+        command_say("  %12s in %6" PRIu64 "  %s", bytes_text(holders[i].bytes).text, holders[i].count,
                text);
         for (unsigned n = 1; n < FRAMES && report_holder_text(report, &holders[i], n, text); n++)
-            printf("  %12s    %6s  %s\n", "", "", text);
+            command_say("  %12s    %6s  %s", "", "", text);
         if (holders[i].example->frame_count > FRAMES)
-            printf("  %12s    %6s  and %d more (--json)\n", "", "",
+            command_say("  %12s    %6s  and %d more (--json)", "", "",
                    holders[i].example->frame_count - FRAMES);
     }
     if (left)
-        printf("  and %zu more\n", left);
+        command_say("  and %zu more", left);
 }
 
 static void print_device(const struct report *report, const struct report_device *row)
 {
     const struct trace_device_sums *sums = &row->sums;
 
-    printf("\nGPU %u%s%s", row->device, row->told->name[0] ? ", " : "", row->told->name);
-    if (row->told->bytes)
-        printf(", %s", bytes_text(row->told->bytes).text);
-    fputc('\n', stdout);
-    printf("peaks       live %s", bytes_text(sums->live_peak).text);
-    printf(" (after %s), reserved %s", time_text(row->live_peak_ns).text,
-           bytes_text(sums->reserved_peak).text);
-    printf(", cached %s, retired %s, limbo %s\n", bytes_text(sums->cached_peak).text,
-           bytes_text(sums->retired_peak).text, bytes_text(sums->limbo_peak).text);
+    putchar('\n');
+    command_say("GPU %u%s%s%s%s", row->device, row->told->name[0] ? ", " : "", row->told->name,
+                row->told->bytes ? ", " : "", row->told->bytes ? bytes_text(row->told->bytes).text : "");
+    command_say("peaks       live %s (after %s), reserved %s, cached %s, retired %s, limbo %s",
+                bytes_text(sums->live_peak).text, time_text(row->live_peak_ns).text,
+                bytes_text(sums->reserved_peak).text, bytes_text(sums->cached_peak).text,
+                bytes_text(sums->retired_peak).text, bytes_text(sums->limbo_peak).text);
     if (row->holder_count) {
-        printf("held at the peak of live:\n");
+        command_say("held at the peak of live:");
         print_holders(report, row->holders, row->holder_count, row->holders_left);
     }
     if (!sums->never_freed)
         return;
-    printf("never freed: %" PRIu64 " blocks, %s\n", sums->never_freed,
+    command_say("never freed: %" PRIu64 " blocks, %s", sums->never_freed,
            bytes_text(sums->live_end).text);
     print_holders(report, row->never_freed, row->never_freed_count, row->never_freed_left);
 }
@@ -127,15 +125,16 @@ static void print_device(const struct report *report, const struct report_device
 static void print_slowest(const struct report *report)
 {
     if (report->slowest_count)
-        printf("\nslowest calls:\n");
+        putchar('\n'), command_say("slowest calls:");
     for (size_t i = 0; i < report->slowest_count; i++) {
         const struct trace_event *event = report->slowest[i];
 
-        printf("  %8s  %s", time_text(event->took_ns).text, trace_call_name(event));
+        char what[96] = "";
+
         if (trace_is_alloc(event))
-            printf(" of %s, %s", bytes_text(event->size).text, trace_outcome_name(event));
-        printf(", GPU %u, thread %u, after %s\n", event->device, event->thread,
-               time_text(event->time_ns).text);
+            snprintf(what, sizeof what, " of %s, %s", bytes_text(event->size).text, trace_outcome_name(event));
+        command_say("  %8s  %s%s, GPU %u, thread %u, after %s", time_text(event->took_ns).text,
+                    trace_call_name(event), what, event->device, event->thread, time_text(event->time_ns).text);
     }
 }
 
@@ -144,7 +143,7 @@ static int print_report(const struct report *report)
     print_begin(&report->trace);
     print_sums(report);
     if (report_missing(report))
-        printf("not whole   %s\n", report_missing(report));
+        command_say("not whole   %s", report_missing(report));
     for (size_t i = 0; i < report->device_count; i++)
         print_device(report, &report->devices[i]);
     print_slowest(report);

@@ -1,0 +1,338 @@
+"""Text of others in what the commands and the log say: programs, containers, labels, paths, command lines,
+recordings and machines whose names have every byte in them. Nothing of it comes to a terminal as anything but
+text, and each is told as what it was; in JSON it is what it was.
+
+    hostile_text.py GPUSHIM SHIM LIBCUDA BROKER
+"""
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import unicodedata
+
+import holder
+from holder import GPUSHIM, LIBCUDA, MIB, PATIENT_S, SHIM, Holder, await_that, check, clean, end_with_faults
+import trace_file as trace
+import wire
+
+BROKER = os.path.abspath(holder.sys.argv[4])
+# What acts on a terminal or is not seen, as it comes in UTF-8, and what is no UTF-8.
+ACTING = ['\x85\u009b31m', '\u202e\u2066x', '\u2028\u2029', '\u200b\ufeff', '\U000e0041', '\u061c\u00ad']
+NAMES = [bytes(range(at, min(at + 14, 256))) for at in range(1, 256, 14)] + [text.encode() for text in ACTING]
+TOLD_AFAR, ASK_AFAR, HELLO = 55, 54, 1
+
+
+def faults_of(text):
+    """What of a line may not be there."""
+    try:
+        decoded = text.decode()
+    except UnicodeDecodeError as error:
+        return f'no UTF-8: {error}'
+    bad = sorted({hex(ord(c)) for c in decoded if c != '\n' and unicodedata.category(c) in ('Cc', 'Cf', 'Zl', 'Zp')})
+    return ' '.join(bad)
+
+
+def run(folder, *arguments, env=None, **more):
+    done = subprocess.run([GPUSHIM, *arguments], env={**clean(folder), **(env or {})}, capture_output=True,
+                          timeout=PATIENT_S, check=False, stdin=subprocess.DEVNULL, **more)
+    for name, text in (('output', done.stdout), ('errors', done.stderr)):
+        check(not faults_of(text), f'{arguments}: {name}: {faults_of(text)}: {text[:300]}')
+    return done
+
+
+def shown(name):
+    """The name as a line has it, by rules of this test's own."""
+    text = ''
+    for c in name.decode(errors='surrogateescape'):
+        code = ord(c)
+        if 0xdc80 <= code <= 0xdcff:
+            text += f'\\x{code - 0xdc00:02x}'
+        elif unicodedata.category(c) in ('Cc', 'Cf', 'Zl', 'Zp'):
+            text += f'\\x{code:02x}' if code < 0x80 else f'\\u{code:04x}' if code < 0x10000 else f'\\U{code:08x}'
+        else:
+            text += c
+    return text.encode()
+
+
+def in_json(name):
+    return name.decode(errors='replace')
+
+
+def tell(folder, name, *arguments, **more):
+    """As text with the name in it as it is to be shown, and as JSON with it as it was."""
+    done = run(folder, *arguments, **more)
+    check(shown(name) in done.stdout + done.stderr, f'{arguments}: {shown(name)} is not in {done.stdout + done.stderr}')
+    if arguments[0] in ('top', 'trim'):  # the one has no JSON, the other has told already what it gave
+        return
+    done = run(folder, *arguments, '--json', **more)
+
+    def texts(value):
+        if isinstance(value, str):
+            yield value
+        for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            yield from texts(each)
+    found = list(texts(json.loads(done.stdout)))
+    check(any(in_json(name) in text for text in found), f'{arguments} --json: no {in_json(name)!r} in {found}')
+
+
+def rename(one, name):
+    """What the library tells of its program, and what the kernel does."""
+    one.do('do ' + f'''
+import ctypes, struct
+libc = ctypes.CDLL(None)
+keep = globals().setdefault("keep", [])
+keep.append(ctypes.create_string_buffer({name!r}))
+ctypes.c_void_p.in_dll(libc, "program_invocation_short_name").value = ctypes.addressof(keep[-1])
+libc.prctl(15, {name!r}, 0, 0, 0)
+'''.encode().hex())
+
+
+def prove_names(folder):
+    owner, opener, quiet = (Holder(folder, GPUSHIM_POOL_DECAY='60 min', GPUSHIM_POOL_NEIGHBOURS='on') for _ in range(3))
+    owner.do(f'alloc {96 * MIB}')
+    owner.do(f'alloc {2 * MIB}')
+    handle = owner.do('share 1')
+    rename(quiet, b'quiet')
+    quiet.do(f'alloc {MIB}')
+    for name in NAMES:
+        for one in (owner, opener, quiet):
+            rename(one, name)
+        opener.do(f'open {handle}')
+        pid = str(owner.pid)
+        owner.do(f'alloc {96 * MIB}')
+        owner.do('free 2')
+        for arguments in (('stats',), ('stats', pid), ('stats', str(quiet.pid)), ('top',), ('who',), ('who', str(opener.pid)),
+                          ('who', handle), ('trim', pid), ('collect', pid), ('set', pid, 'pool.decay=60 min')):
+            tell(folder, name, *arguments)
+        label = shown(name).replace(b'\\', b'\\\\').replace(b'"', b'\\"')
+        done = run(folder, 'export', '--prometheus')
+        check(b'command="' + label + b'"' in done.stdout, f'{label} is no label of {done.stdout[:500]}')
+        opener.do('close 0')
+        run(folder, 'trim', 'all')
+    for one in (owner, opener, quiet):
+        one.end()
+
+
+class Fake:
+    """Listens in the folder and answers each message by what `answers` has for its type, once a connection
+    each time it is asked."""
+    def __init__(self, path, answers):
+        self.path, self.answers = path, answers
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(path)
+        self.listener.listen(8)
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self.listener.accept()
+                threading.Thread(target=self.talk, args=(connection,), daemon=True).start()
+
+    def talk(self, connection):
+        with connection, contextlib.suppress(OSError):
+            while asked := connection.recv(4096):
+                kind, request = struct.unpack_from('<H', asked, 6)[0], struct.unpack_from('<I', asked, 12)[0]
+                answer = self.answers(kind, asked)
+                if answer:
+                    connection.send(struct.pack('<IHHII', 0x67707368, wire.VERSION, answer[0], 16 + len(answer[1]),
+                                                request) + answer[1])
+
+    def close(self):
+        self.listener.close()
+        os.unlink(self.path)
+
+
+def prove_machines(folder):
+    """Of a broker, and of what the agent left."""
+    one = Holder(folder, GPUSHIM_SHARE_STRATEGY='broker', GPUSHIM_SHARE_BROKER=BROKER)
+    one.do(f'alloc {MIB}')
+    one.do('share 0')
+    await_that(lambda: any(name.startswith('broker.') for name in os.listdir(folder)), 'a broker')
+    real = [name for name in os.listdir(folder) if name.startswith('broker.')][0]
+    one.end()
+    path = os.path.join(folder, real)
+    await_that(lambda: b'pid' not in run(folder, 'cluster').stdout or os.kill(
+        json.loads(run(folder, 'cluster', '--json').stdout)[0]['pid'], 15) or False, 'the real one is gone')
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    now = []
+    fake = Fake(path, lambda kind, _: (TOLD_AFAR, struct.pack('<II3QII16s32s5Q', 1, 4711, 1, 1, 1, 1, 2, b'm' * 16, now[0], *[1] * 5))
+                if kind == ASK_AFAR else (wire.REFUSE, struct.pack('<II', wire.OUT_OF_PLACE, 0)) if kind != HELLO else None)
+    for name in NAMES:
+        now[:] = [name]
+        tell(folder, name, 'cluster')
+        if b'\n' in name:
+            continue
+        with open(os.path.join(folder, 'agent.health'), 'wb') as file:
+            file.write(b'gpushim-agent 1\nmember ok ' + name + b'\n')
+        for arguments in (('cluster',), ('stats', '--cluster')):
+            done = run(folder, *arguments)
+            check(b'member: ' + shown(name) in done.stdout, f'{arguments}: {shown(name)} is not in {done.stdout}')
+    fake.close()
+    os.unlink(os.path.join(folder, 'agent.health'))
+
+
+LIBRARY = '''
+library = ctypes.CDLL(None)
+class Publication(ctypes.Structure):
+    _fields_ = [('size', ctypes.c_size_t), ('address', ctypes.c_uint64), ('label', ctypes.c_char_p),
+                ('note', ctypes.c_char_p), ('note_size', ctypes.c_size_t)]
+'''
+
+
+def prove_labels(folder):
+    one = Holder(folder)
+    one.do(f'alloc {MIB}')
+    for name in NAMES:
+        label = bytes(c for c in name if c >= 32 and c != 127)  # others are none
+        rename(one, name)
+        one.do('do ' + (LIBRARY + f'it = Publication(ctypes.sizeof(Publication), held[0].value, {label!r}, {name!r}, '
+                        f'{len(name)})\nassert library.gpushim_publish(b"a", ctypes.byref(it)) == 0').encode().hex())
+        tell(folder, label, 'ls')
+        tell(folder, name, 'ls')
+        tell(folder, name, 'ls', 'a')
+    one.end()
+
+
+def prove_paths(place):
+    """Of folders, programs, libraries and files."""
+    python = os.path.realpath(holder.sys.executable)
+    for name in (b'a\x1b[2J\n', b'\x9b\xff', '\u009b31m\u202e'.encode(), bytes(range(1, 32))):
+        folder = os.path.join(os.fsencode(place), b'd' + name)
+        os.mkdir(folder, 0o700)
+        told = shown(name)[:8]  # what is quoted ends somewhere
+        text = os.fsdecode(folder)
+        run(place, 'doctor', env={'GPUSHIM_SHARE_DIR': text})
+        for arguments in (('run', text), ('run', '--print', '-o', f'share.dir={text}'), ('report', text), ('replay', text),
+                          ('export', '--prometheus', '--textfile', f'{text}/no/x'), ('export', '--prometheus', '--listen', text),
+                          (text,), ('who', text), ('set', '1', f'{text}=1'), ('set', '1', f'pool.decay={text}'), ('trim', text),
+                          ('stats', '--watch', text), ('cluster', 'forget', text), ('config', '--check', text), ('ls', text),
+                          ('run', '-o', f'{text}=1'), ('run', f'--no-{text}', 'x'), ('run', f'--{text}'), ('record', text, '--', text)):
+            done = run(place, *arguments)
+            check(told in done.stdout + done.stderr, f'{arguments}: no {told} in {done}')
+        run(place, 'config', '--origin', env={'GPUSHIM_CONFIG': text, f'GPUSHIM_{text[-3:]}': text, 'XDG_CONFIG_HOME': text})
+        library = os.path.join(folder, b'libgpushim.so')
+        shutil.copy(SHIM, library)
+        copy = os.path.join(folder, b'gpushim')
+        shutil.copy(GPUSHIM, copy)
+        done = subprocess.run([copy, 'version'], env=clean(place), capture_output=True, check=False)
+        check(not faults_of(done.stdout + done.stderr) and told in done.stdout, f'version: {done}')
+        # A process by that command line, with the library of that folder, and CUDA without it.
+        env = {**clean(place), 'LD_LIBRARY_PATH': os.path.dirname(LIBCUDA), 'GPUSHIM_LOG': 'off'}
+        code = 'import ctypes, sys; ctypes.CDLL("libcuda.so.1"); print(flush=True); sys.stdin.read()'
+        for preload in (b'', library):
+            with subprocess.Popen([folder, '-c', code, name], executable=python, stdin=subprocess.PIPE,
+                                  stdout=subprocess.PIPE, env={**env, **({'LD_PRELOAD': os.fsdecode(preload)} if preload else {})}) as one:
+                one.stdout.readline()
+                tell(place, name, 'doctor', str(one.pid))
+                if not preload:
+                    tell(place, name, 'doctor')
+                one.stdin.close()
+
+
+def prove_recordings(place):
+    path = os.path.join(place, 'trace')
+    for name in NAMES:
+        made = trace.call(1000, trace.ALLOC, 0x7f0000000000, 4096, outcome=trace.CACHED, frames=(0x401000,))
+        module = name.replace(b'\n', b'').replace(b'/', b'') + b'mod.so'
+        modules = b'00400000-00500000 r-xp 00000000 fe:01 42   /tmp/' + module + b'\n'
+        trace.write(path, trace.header(program=b'a' + name, stacks=True), trace.devices((0, 1 << 30, b'GPU' + name)),
+                    trace.block(trace.MODULES, modules), trace.block(trace.EVENTS, made), trace.block(trace.END))
+        done = run(place, 'report', path)
+        for told in (b'program     a' + shown(name), b'GPU' + shown(name), shown(module)):
+            check(told in done.stdout, f'{told} is not in {done.stdout}')
+        done = run(place, 'report', path, '--json')
+        check(in_json(b'a' + name) in str(json.loads(done.stdout)) or
+              json.loads(done.stdout)['program'] == in_json(b'a' + name), f'{done.stdout[:300]}')
+        page = os.path.join(place, 'page')
+        for option, out in (('--html', page), ('--perfetto', page + '.json')):
+            done = run(place, 'report', path, option, out)
+            check(done.returncode == 0, f'{option}: {done}')
+            with open(out, 'rb') as file:
+                text = file.read()
+            check(not faults_of(text.replace(b'\t', b'')), f'{option}: {faults_of(text)}')
+            os.unlink(out)
+        run(place, 'replay', path)
+
+
+def prove_containers(folder):
+    """The last part of a control group's path; and no row without one."""
+    one = Holder(folder)
+    one.do(f'alloc {96 * MIB}')
+    made = os.path.join(folder, 'cgroup')
+    for name in NAMES:
+        name = name.replace(b'\n', b'').replace(b'/', b'')
+        with open(made, 'wb') as file:
+            file.write(b'0::/machine/' + name + b'\n')
+        for arguments in ('stats', 'who', f'doctor {one.pid}', 'export --prometheus'):
+            done = subprocess.run(['unshare', '-m', 'sh', '-c', f'mount --bind "$0" /proc/{one.pid}/cgroup && exec "$1" {arguments}',
+                                   made, GPUSHIM], env=clean(folder), capture_output=True, timeout=PATIENT_S, check=False)
+            if b'mount' in done.stderr or b'unshare' in done.stderr:
+                print('skipped: containers, which take a mount namespace')
+                one.end()
+                return
+            told = shown(name) if 'export' not in arguments else shown(name).replace(b'\\', b'\\\\').replace(b'"', b'\\"')
+            check(not faults_of(done.stdout + done.stderr), f'{arguments}: {faults_of(done.stdout)}')
+            check(arguments == 'who' or told in done.stdout, f'{arguments}: {told} is not in {done.stdout}')
+    one.end()
+
+
+TOLD_OF = 3  # are named at most of who holds what was freed, and of the others; once a second
+REFUSED = '''
+time.sleep(1.05)
+assert cuda.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(1 << 23)) != 0
+'''
+
+
+def prove_log(folder):
+    """What the library says of its peers, at debug level, and where memory runs out."""
+    log, reports = os.path.join(folder, 'log'), os.path.join(folder, 'reports')
+    one = Holder(folder, GPUSHIM_LOG='debug', GPUSHIM_LOG_TARGET=log, GPUSHIM_POOL_LIMIT=str(8 * MIB),
+                 GPUSHIM_POOL_OOM_REPORT=reports, GPUSHIM_POOL_NEIGHBOURS='on', GPUSHIM_POOL_DECAY='60 min')
+    one.do('do ' + b'import time'.hex())
+    others = [Holder(folder, GPUSHIM_POOL_NEIGHBOURS='on') for _ in range(TOLD_OF)]
+    for other in others:
+        other.do(f'alloc {96 * MIB}')
+    for at in range(0, len(NAMES), TOLD_OF):
+        openers = [Holder(folder) for _ in range(TOLD_OF)]
+        for name, other, opener in zip(NAMES[at:at + TOLD_OF], others, openers):
+            rename(other, name)
+            rename(opener, name)
+            one.do(f'alloc {MIB}')
+            opener.do('open ' + one.do('share 0'))
+            one.do('free 0')
+        one.do('do ' + REFUSED.encode().hex())
+        for opener in openers:
+            opener.end()
+    with open(log, 'rb') as file:
+        text = file.read()
+    check(not faults_of(text), f'the log: {faults_of(text)}')
+    with open(reports, 'rb') as file:
+        lines = file.read().splitlines()
+    check(not any(faults_of(line) for line in lines), f'reports: {[faults_of(line) for line in lines]}')
+    told = [json.loads(line) for line in lines]
+    for name in NAMES:
+        check(shown(name) in text, f'{shown(name)} is not in the log')
+        check(any(in_json(name) in (who['name'] for who in one['holders']['most']) for one in told), f'{name} holds nothing')
+        check(any(in_json(name) in (who['name'] for who in one['others']['most']) for one in told), f'{name} has nothing')
+    for each in (one, *others):
+        each.end()
+
+
+def main():
+    ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what is left ends with this test
+    for prove in (prove_names, prove_labels, prove_paths, prove_recordings, prove_containers, prove_log, prove_machines):
+        with tempfile.TemporaryDirectory(prefix='gpushim-hostile-') as folder:
+            os.chmod(folder, 0o700)
+            prove(folder)
+    end_with_faults()
+
+
+main()
