@@ -3,6 +3,8 @@
 #
 #   sh tests/mutants.sh [PATTERN]
 #   sh tests/mutants.sh --sample NUMBER [COMMIT]   so many of them, chosen by the commit's hash
+#   sh tests/mutants.sh --draw NUMBER SEED [PATTERN]   so many that nobody chose, in the sources that PATTERN
+#                                                  finds (tests/mutants/draw.py)
 #   sh tests/mutants.sh --check                    only that each still fits the sources
 #   GPUSHIM_BUILD=/tmp/m3 sh tests/mutants.sh [PATTERN] --part 3/14   every fourteenth from the third on: so
 #                                                  several run at once, each with a folder of its own

@@ -4,6 +4,7 @@
 #
 #   sh tests/gpu/planted.sh bundle          where the tests are built: gathers .bundle/dev
 #   sh tests/gpu/planted.sh run [PATTERN]   on that machine, as root: all parts at once, two cores each
+#   sh tests/gpu/planted.sh run --draw NUMBER SEED [PATTERN]   as tests/mutants.sh says
 #
 # What is missing there is copied into /usr, nothing that is there is changed. $PARTS is how many parts, $PLANTED_SECONDS
 # how long they may take (500); $OUT gets a log of each. Not for a machine that anybody keeps.
@@ -43,13 +44,22 @@ work=$(mktemp -d)
 mkdir -p "$out"
 # All groups but one: the agent's bugs need libcurl, libsodium, jansson and OpenSSL to build with.
 groups=$(cd "$root/tests/mutants" && ls ./*.txt | sed 's,^\./,,; s,\.txt$,,' | grep -v '^agent$' | paste -s -d '|')
-pattern=${2:-^($groups)/}
+shift
+[ $# -gt 0 ] || set -- "^($groups)/"
+# All is built once, with all cores. Each part then has a copy, at the same place for it alone: a build folder
+# knows where it is.
+export CRITERION_VERBOSITY_LEVEL=1 GPUSHIM_BUILD="$work/all"
+began=$(date +%s)
+sh "$root/tests/mutants.sh" --prepare >"$out/prepared.log" 2>&1 || { cat "$out/prepared.log" && exit 1; }
+left=$((${PLANTED_SECONDS:-500} - ($(date +%s) - began)))
+echo "planted: prepared, $left s are left"
 for nth in $(seq "$parts"); do
     (
-        cd "$root"
-        CRITERION_VERBOSITY_LEVEL=1 GPUSHIM_BUILD=$work/$nth timeout "${PLANTED_SECONDS:-500}" \
-            taskset -c "$((nth * 2 - 2)),$((nth * 2 - 1))" \
-            sh tests/mutants.sh "$pattern" --part "$nth/$parts" >"$work/$nth.log" 2>&1 || true
+        cp -a "$work/all-mutants" "$work/part-$nth"
+        timeout "$left" taskset -c "$((nth * 2 - 2)),$((nth * 2 - 1))" unshare --mount sh -c '
+            mount --bind "$1" "$2" && shift 2 && exec sh "$@"' sh \
+            "$work/part-$nth" "$work/all-mutants" "$root/tests/mutants.sh" "$@" --part "$nth/$parts" \
+            >"$work/$nth.log" 2>&1 || true
     ) &
 done
 wait

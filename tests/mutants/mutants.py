@@ -1,6 +1,7 @@
 """Plants bugs one after the other and runs the tests that are to catch them (tests/mutants.sh).
 
-    mutants.py ROOT FOLDER [PATTERN | --sample NUMBER [COMMIT] | --check] [--part NTH/ALL] [-DOPTION=VALUE…]
+    mutants.py ROOT FOLDER [PATTERN | --sample NUMBER [COMMIT] | --draw NUMBER SEED [PATTERN] | --check
+                            | --prepare] [--part NTH/ALL] [-DOPTION=VALUE…]
 
 The bugs are in the files *.txt beside this one. A bug is a paragraph:
 
@@ -16,6 +17,9 @@ among the tests in that program, which then is one of Criterion's; where several
 they run in turn until one fails. A line that begins with # is a comment.
 
 Each of the tests first runs without any bug: one that fails then proves nothing.
+
+With --draw the bugs are nobody's choice: draw.py makes them, and says which tests are to notice them.
+--prepare builds all there is, and runs the tests of drawn bugs once: a folder that is copied then has that.
 """
 
 import fcntl
@@ -34,11 +38,14 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+from draw import TESTS, draw  # noqa: E402
 from targets import of_tests  # noqa: E402
 
 NOT_COPIED = ("build*", ".*", "__pycache__")
 STEPS = 20000000  # of the simulation, in which every row of simulation.txt is found
 LIMIT_S = 60  # of a test under a bug, which may well wait for ever
+DRAWN_LONGEST_S = 25  # of a test that runs under drawn bugs, and has this part of its time-out
+DRAWN_PART = 0.25
 
 
 class Bug:
@@ -178,6 +185,74 @@ def run_test(folder, test, choice, share):
     return False, ", ".join(names) if names else result["result"].lower()
 
 
+def run_stage(folder, names, share, *options):
+    """The results by name of all those tests, or up to the first that fails."""
+    log = folder / "meson-logs" / "testlog.json"
+    log.unlink(missing_ok=True)
+    subprocess.run(["meson", "test", "-C", folder, "--no-rebuild", "-t", str(share), *options, *names],
+                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    results = {}
+    if log.exists():
+        for line in log.read_text(encoding="utf-8").splitlines():
+            result = json.loads(line)
+            results[result["name"].rpartition(" / ")[2]] = result["result"], result["duration"]
+    return results
+
+
+class Drawn:
+    """Bugs that draw.py made; how they are tested differs from Run's planted ones."""
+
+    def __init__(self, run):
+        self.run, self.suites = run, {}
+        self.known = run.folder / "stages.json"
+        self.stages = json.loads(self.known.read_text(encoding="utf-8")) if self.known.exists() else {}
+        for _, test in of_tests(run.folder):
+            for suite in test["suite"]:
+                self.suites.setdefault(suite.rpartition(":")[2], []).append(test["name"])
+
+    def names(self, stage):
+        """The stage's tests that pass without a bug, in not too long a time."""
+        if stage not in self.stages:
+            names = [stage[1:]] if stage[0] == "=" else self.suites[stage[1:]]
+            self.build(names)
+            results = run_stage(self.run.folder, names, 3)
+            self.stages[stage] = [name for name, (result, took) in results.items()
+                                  if result == "OK" and took < DRAWN_LONGEST_S]
+            self.known.write_text(json.dumps(self.stages), encoding="utf-8")
+            print(f"mutants: {stage}: {len(self.stages[stage])} of {len(names)} tests pass without a bug "
+                  "and are short", flush=True)
+        return self.stages[stage]
+
+    def build(self, names):
+        return self.run.build_for([(name, "") for name in names])
+
+    def one(self, drawn):
+        name, file, good, bad, what, stages = drawn
+        bug, began = Bug(*name.split("/"), file), time.monotonic()
+        tests = [(stage, self.names(stage)) for stage in stages]
+        (self.run.tree / file).write_text(bad, encoding="utf-8")
+        try:
+            for stage, names in tests:
+                if self.build(names):
+                    return self.run.say("caught", bug, f"by the compiler: {what}", began)
+                results = run_stage(self.run.folder, names, DRAWN_PART, "--maxfail", "1")
+                failed = [test for test, (result, _) in results.items() if result not in ("OK", "SKIP")]
+                if failed or not results:
+                    return self.run.say("caught", bug, f"by {stage}: {', '.join(failed[:2])}: {what}", began)
+            return self.run.say("survived", bug, what, began)
+        finally:
+            (self.run.tree / file).write_text(good, encoding="utf-8")
+
+
+def prepare_all(run):
+    error = build(run.folder, ["all"])
+    if error:
+        broken(f"the sources as they are do not build:\n{error}")
+    by_chance = Drawn(run)
+    for stage in sorted({stage for _, stages in TESTS for stage in stages}):
+        by_chance.names(stage)
+
+
 class Run:
     def __init__(self, folder, tree):
         self.folder, self.tree = folder, tree
@@ -267,10 +342,18 @@ def main():
         at = arguments.index("--part")
         nth, parts = (int(number) for number in arguments[at + 1].split("/"))
         del arguments[at:at + 2]
+    drawn = None
+    if arguments[:1] == ["--draw"]:
+        number, seed, pattern = (arguments[1:] + ["1", "", ""])[:3]
+        drawn = list(draw(root, int(number), seed, pattern))[nth - 1::parts]
+        bugs = []
     if arguments == ["--check"]:
         print(f"mutants: {len(bugs)} bugs, {len(gone)} of them do not fit the sources")
         sys.exit(1 if gone else 0)
-    bugs = [bug for bug in choose(bugs, root, arguments) if bug not in gone][nth - 1::parts]
+    if arguments == ["--prepare"]:
+        bugs = []
+    elif drawn is None:
+        bugs = [bug for bug in choose(bugs, root, arguments) if bug not in gone][nth - 1::parts]
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "mutants.lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -278,15 +361,22 @@ def main():
         # Newer Mesons build nowhere above the sources.
         configure(folder / "build", tree, options)
         run = Run(folder / "build", tree)
+        if arguments == ["--prepare"]:
+            prepare_all(run)
+            return
         if bugs:
             run.prepare(bugs)
         for bug in bugs:
             run.one(bug)
+        if drawn:
+            by_chance = Drawn(run)
+            for bug in drawn:
+                by_chance.one(bug)
     count = run.count
-    wrong = count["broken"] + len(gone)
+    wrong = count["broken"] + (len(gone) if drawn is None else 0)
     print(f"mutants: {count['caught']} caught, {count['survived']} survived" +
           (f", {wrong} broken" if wrong else ""))
-    sys.exit(0 if bugs and not wrong and not count["survived"] else 1)
+    sys.exit(0 if (bugs or drawn) and not wrong and not count["survived"] else 1)
 
 
 if __name__ == "__main__":

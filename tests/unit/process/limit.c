@@ -12,7 +12,7 @@
 #define LIMIT   (64 * MIB)
 #define THREADS 4
 #define ROUNDS  400
-#define ASKED   1000000
+#define ASKED   10000000
 
 static struct fixture f;
 
@@ -38,6 +38,9 @@ Test(limit, what_the_arenas_have_counts_until_it_is_the_drivers_again, .timeout 
     cr_assert_eq(gs_limit_used(f.core, 0), 24 * MIB, "it is kept");
     gs_device_purge(f.core, &f.core->device[0], true);
     cr_assert_eq(gs_limit_used(f.core, 0), 0);
+    cr_assert(gs_limit_take(f.core, &f.core->device[0], LIMIT));
+    cr_assert_not(gs_limit_take(f.core, &f.core->device[0], 1));
+    gs_limit_give(f.core, 0, LIMIT);
     fixture_end(&f);
 }
 
