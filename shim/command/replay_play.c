@@ -15,7 +15,7 @@ OLDEST(dlopen);
 OLDEST(dlsym);
 OLDEST(dlerror);
 
-#define STREAMS 1024 /* beyond, several of the trace's become one */
+#define STREAMS 1024 /* beyond, several of a device's become one */
 
 /* Looked up as any program does, so that a library that is preloaded answers. OP(field, symbol) */
 #define DRIVER(OP)                                                                                 \
@@ -53,8 +53,9 @@ struct player {
         uint64_t handle;
         unsigned device;
         CUstream stream;
-    } streams[STREAMS];
+    } streams[STREAMS + 256]; /* of each device one in any case */
     size_t stream_count;
+    bool has_stream[256];
 };
 
 static bool wrong(struct player *player, const char *what, CUresult error)
@@ -155,15 +156,16 @@ static bool stream_of(struct player *player, const struct trace_event *event, CU
     while (i < player->stream_count && (player->streams[i].handle != event->stream ||
                                         player->streams[i].device != event->device))
         i++;
-    if (i == STREAMS)
+    if (i == player->stream_count && i >= STREAMS && player->has_stream[event->device])
         for (i = event->stream % STREAMS; player->streams[i].device != event->device;)
-            i = (i + 1) % STREAMS;
+            i = (i + 1) % player->stream_count;
     if (i == player->stream_count) {
         error = player->cuda.stream_create(&player->streams[i].stream, CU_STREAM_NON_BLOCKING);
         if (error)
             return wrong(player, "cuStreamCreate", error);
         player->streams[i].handle = event->stream;
         player->streams[i].device = event->device;
+        player->has_stream[event->device] = true;
         player->stream_count++;
     }
     *ret = player->streams[i].stream;

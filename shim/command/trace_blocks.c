@@ -1,24 +1,30 @@
 /* What became of each block and chunk of a trace (trace_blocks.h). */
 #include "shim/command/trace_blocks.h"
 
+#include <search.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 
 #include "shim/command/command.h"
 
-/* Blocks, or chunks, by their address while they are there: open addressing, never full. */
+/* Blocks, or chunks, by their address while they are there: open addressing, never full. Where an address
+ * has its place depends on a number of this process, so that no file can have all in the same one. */
 struct table {
     struct place {
         uint64_t address;
         size_t block; /* its place, and one; 0: free */
     } * places;
     size_t mask;
+    uint64_t secret;
 };
 
-static size_t spread(uint64_t number)
+static size_t spread(const struct table *table, uint64_t number)
 {
-    number *= UINT64_C(0x9e3779b97f4a7c15);
-    return (size_t)(number ^ number >> 29);
+    number ^= table->secret;
+    number = (number ^ number >> 33) * UINT64_C(0xff51afd7ed558ccd);
+    number = (number ^ number >> 33) * UINT64_C(0xc4ceb9fe1a85ec53);
+    return (size_t)(number ^ number >> 33) & table->mask;
 }
 
 static bool table_make(struct table *table, size_t most)
@@ -29,13 +35,14 @@ static bool table_make(struct table *table, size_t most)
         size *= 2;
     table->places = calloc(size, sizeof *table->places);
     table->mask = size - 1;
+    memcpy(&table->secret, (const void *)getauxval(AT_RANDOM), sizeof table->secret);
     return table->places;
 }
 
 /* Where it is, or would be. */
 static struct place *table_at(const struct table *table, uint64_t address)
 {
-    size_t at = spread(address) & table->mask;
+    size_t at = spread(table, address);
 
     while (table->places[at].block && table->places[at].address != address)
         at = (at + 1) & table->mask;
@@ -53,7 +60,7 @@ static void table_remove(const struct table *table, struct place *place)
         at = (at + 1) & table->mask;
         if (!table->places[at].block)
             break;
-        home = spread(table->places[at].address) & table->mask;
+        home = spread(table, table->places[at].address);
         if (((at - home) & table->mask) >= ((at - hole) & table->mask)) {
             table->places[hole] = table->places[at];
             hole = at;
@@ -68,8 +75,7 @@ struct follower {
     const struct trace *trace;
     struct trace_memory *memory;
     struct table blocks, chunks;
-    uint32_t *there; /* chunks that are there, each its place, by their address */
-    size_t there_count;
+    void *there; /* chunks that are there, by their address: a tree (tsearch) */
     uint64_t live[256], reserved[256];
 };
 
@@ -122,31 +128,40 @@ static void begin_block(struct follower *follower, const struct table *table,
     follower->memory->begins[at] = (uint32_t)*count;
 }
 
-/* How many of the chunks that are there begin at or below the address. */
-static size_t chunks_up_to(const struct follower *follower, uint64_t address)
+static int by_address(const void *a, const void *b)
 {
-    size_t low = 0, high = follower->there_count;
+    const struct trace_block *x = a, *y = b;
 
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-
-        if (follower->memory->chunks[follower->there[middle]].address <= address)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return x->address < y->address ? -1 : x->address > y->address;
 }
 
+struct point {
+    uint64_t address;
+    const struct trace_block *below; /* the last chunk passed that does not begin beyond it */
+};
+
+static int by_point(const void *point_, const void *chunk_)
+{
+    struct point *point = (struct point *)(uintptr_t)point_;
+    const struct trace_block *chunk = chunk_;
+
+    if (point->address < chunk->address)
+        return -1;
+    point->below = chunk;
+    return point->address > chunk->address;
+}
+
+/* It lies in the last of the chunks that begin at or below it, if at all. */
 static void place_in_chunk(const struct follower *follower, struct trace_block *block)
 {
-    size_t n = chunks_up_to(follower, block->address);
-    const struct trace_block *chunk =
-        n > 0 ? &follower->memory->chunks[follower->there[n - 1]] : NULL;
+    struct point point = {.address = block->address};
+    const struct trace_block *chunk;
 
+    tfind(&point, &follower->there, by_point);
+    chunk = point.below;
     if (chunk && chunk->device == block->device && block->size <= chunk->size &&
         block->address - chunk->address <= chunk->size - block->size)
-        block->chunk = follower->there[n - 1] + 1;
+        block->chunk = (uint32_t)(chunk - follower->memory->chunks) + 1;
 }
 
 static void follow_alloc(struct follower *follower, const struct trace_event *event, size_t at)
@@ -192,33 +207,28 @@ static void follow_free(struct follower *follower, const struct trace_event *eve
         memory->sums.unknown_frees++;
 }
 
-static void follow_chunk(struct follower *follower, const struct trace_event *event, size_t at)
+/* False: there is too little memory. */
+static bool follow_chunk(struct follower *follower, const struct trace_event *event, size_t at)
 {
     struct trace_memory *memory = follower->memory;
     struct trace_block *gone;
-    size_t n;
 
     if (!trace_did(event))
-        return;
+        return true;
     gone = end_block(follower, &follower->chunks, memory->chunks, event, at);
-    n = chunks_up_to(follower, event->address);
     if (gone) {
         follower->reserved[gone->device] -= gone->size;
-        n--, follower->there_count--;
-        memmove(follower->there + n, follower->there + n + 1,
-                (follower->there_count - n) * sizeof *follower->there);
+        tdelete(gone, &follower->there, by_address);
     }
     if (event->op == GS_TRACE_CHUNK_GONE)
-        return;
-    memmove(follower->there + n + 1, follower->there + n,
-            (follower->there_count++ - n) * sizeof *follower->there);
-    follower->there[n] = (uint32_t)memory->chunk_count;
+        return true;
     begin_block(follower, &follower->chunks, memory->chunks, &memory->chunk_count, event, at);
     follower->reserved[event->device] += event->size;
     raise(&memory->devices[event->device].reserved_peak, follower->reserved[event->device]);
+    return tsearch(&memory->chunks[memory->chunk_count - 1], &follower->there, by_address);
 }
 
-static void follow(struct follower *follower, const struct trace_event *event, size_t at)
+static bool follow(struct follower *follower, const struct trace_event *event, size_t at)
 {
     struct trace_memory *memory = follower->memory;
     struct trace_device_sums *sums = &memory->devices[event->device];
@@ -230,7 +240,7 @@ static void follow(struct follower *follower, const struct trace_event *event, s
     else if (trace_is_free(event))
         follow_free(follower, event, at);
     else if (event->op == GS_TRACE_CHUNK_MADE || event->op == GS_TRACE_CHUNK_GONE)
-        follow_chunk(follower, event, at);
+        return follow_chunk(follower, event, at);
     else if (event->op == GS_TRACE_FIGURES) {
         raise(&sums->cached_peak, event->figures.cached);
         raise(&sums->retired_peak, event->figures.retired);
@@ -238,6 +248,7 @@ static void follow(struct follower *follower, const struct trace_event *event, s
     }
     memory->sums.exported += event->op == GS_TRACE_EXPORTED && trace_did(event);
     memory->sums.opened += event->op == GS_TRACE_OPENED && trace_did(event);
+    return true;
 }
 
 static void sum_what_is_left(struct trace_memory *memory)
@@ -254,6 +265,11 @@ static bool no_memory(void)
     command_complain("the trace is too large for the memory of this machine; look at it on a "
                      "larger one");
     return false;
+}
+
+/* The tree's own nodes go; what they are of stays. */
+static void keep(void *chunk)
+{
 }
 
 bool trace_follow(const struct trace *trace, struct trace_memory *ret_memory)
@@ -273,15 +289,14 @@ bool trace_follow(const struct trace *trace, struct trace_memory *ret_memory)
     ret_memory->chunks = malloc((chunks + 1) * sizeof *ret_memory->chunks);
     ret_memory->begins = calloc(trace->count + 1, sizeof *ret_memory->begins);
     ret_memory->ends = calloc(trace->count + 1, sizeof *ret_memory->ends);
-    follower.there = malloc((chunks + 1) * sizeof *follower.there);
-    room = trace->count < UINT32_MAX && follower.there && ret_memory->begins && ret_memory->ends &&
+    room = trace->count < UINT32_MAX && ret_memory->begins && ret_memory->ends &&
            table_make(&follower.blocks, blocks) && table_make(&follower.chunks, chunks) &&
            ret_memory->blocks && ret_memory->chunks;
     for (size_t i = 0; room && i < trace->count; i++)
-        follow(&follower, &trace->events[i], i);
+        room = follow(&follower, &trace->events[i], i);
     free(follower.blocks.places);
     free(follower.chunks.places);
-    free(follower.there);
+    tdestroy(follower.there, keep);
     if (room)
         sum_what_is_left(ret_memory);
     else

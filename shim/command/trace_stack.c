@@ -1,40 +1,43 @@
-/* Return addresses in words (trace_stack.h). The files are whatever lies there by now, so all that
- * they say of themselves is checked. */
+/* Return addresses in words (trace_stack.h), by the modules of the trace and the files that lie there by
+ * now. */
 #include "shim/command/trace_stack.h"
 
 #include <dlfcn.h>
-#include <elf.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/base/fd.h"
+#include "core/base/regular.h"
 #include "shim/command/command.h"
+#include "shim/command/functions.h"
 #include "shim/command/old_dl.h"
+#include "shim/command/spans.h"
 
 OLDEST(dlopen);
 OLDEST(dlsym);
 
-#define SYMBOL_MOST 4096 /* longer ones stay as they are */
+#define MAPS_LINE  (PATH_MAX + 128)
+#define IMAGES_MAX 512 /* files that are open at once; functions of more are not named */
 
-/* A file, mapped here to be looked at; NULL bytes: it is not there, or is no ELF file. */
+/* A file that was mapped; no functions: it is not there, or is no ELF file. */
 struct image {
-    char *path;
-    const unsigned char *bytes;
-    size_t size;
-    bool tried;
+    dev_t device;
+    ino_t inode;
+    struct functions *functions;
 };
 
 struct module {
-    uint64_t start, end, offset;
-    size_t image;
+    uint64_t start, offset;
+    const char *path; /* in the trace's text */
+    size_t length;
+    bool tried;
+    const struct image *image; /* NULL: none */
 };
 
 /* What was found for an address, which comes again and again. */
@@ -49,190 +52,114 @@ struct found {
 struct trace_modules {
     struct found *found; /* FOUND of them, each at its address's place */
     struct module *modules;
-    struct image *images;
-    size_t count, image_count;
+    size_t count;
+    struct spans spans; /* their places in `modules`, by address */
+    struct image images[IMAGES_MAX];
+    size_t image_count;
 };
 
 /* ---- /proc/PID/maps ------------------------------------------------------------------------- */
 
-static size_t image_of(struct trace_modules *modules, const char *path, size_t length)
-{
-    for (size_t i = modules->image_count; i-- > 0;)
-        if (strncmp(modules->images[i].path, path, length) == 0 && !modules->images[i].path[length])
-            return i;
-    modules->images[modules->image_count].path = strndup(path, length);
-    return modules->images[modules->image_count].path ? modules->image_count++ : SIZE_MAX;
-}
-
 /* "7f00-7f10 r-xp 00001000 fe:01 42   /path": lines that are none are passed over. */
-static void add_module(struct trace_modules *modules, const char *line, const char *end)
+static void add_module(struct trace_modules *modules, struct span *spans, const char *line,
+                       size_t length)
 {
-    struct module module;
-    char text[PATH_MAX + 128];
+    struct module module = {0};
+    struct span span;
+    char text[MAPS_LINE];
     int path = 0;
 
-    snprintf(text, sizeof text, "%.*s", (int)(end - line < PATH_MAX ? end - line : PATH_MAX), line);
-    if (sscanf(text, "%" SCNx64 "-%" SCNx64 " %*15s %" SCNx64 " %*15s %*20s %n", &module.start,
-               &module.end, &module.offset, &path) < 3 ||
-        path == 0 || !text[path] || module.start >= module.end)
+    if (length >= sizeof text)
         return;
-    module.image = image_of(modules, text + path, strlen(text + path));
-    if (module.image != SIZE_MAX)
-        modules->modules[modules->count++] = module;
+    memcpy(text, line, length);
+    text[length] = 0;
+    if (sscanf(text, "%" SCNx64 "-%" SCNx64 " %*15s %" SCNx64 " %*15s %*20s %n", &span.start,
+               &span.end, &module.offset, &path) < 3 ||
+        path == 0 || !text[path] || span.start >= span.end)
+        return;
+    module.start = span.start;
+    module.path = line + path;
+    module.length = length - (size_t)path;
+    span.what = (uint32_t)modules->count;
+    spans[modules->count] = span;
+    modules->modules[modules->count++] = module;
+}
+
+/* What was mapped last is what was there, should two have been. */
+static bool read_maps(struct trace_modules *modules, const char *text)
+{
+    struct span *spans;
+    size_t lines = 1;
+    bool made;
+
+    for (const char *at = text; (at = strchr(at, '\n')); at++)
+        lines++;
+    spans = lines < UINT32_MAX ? malloc(lines * sizeof *spans) : NULL;
+    modules->modules = malloc(lines * sizeof *modules->modules);
+    if (spans && modules->modules)
+        for (const char *at = text, *end; *at; at = *end ? end + 1 : end) {
+            end = strchrnul(at, '\n');
+            add_module(modules, spans, at, (size_t)(end - at));
+        }
+    made = spans && modules->modules && spans_make(&modules->spans, spans, modules->count);
+    free(spans);
+    return made;
 }
 
 struct trace_modules *trace_modules_make(const struct trace *trace)
 {
     struct trace_modules *modules = calloc(1, sizeof *modules);
-    size_t lines = 1;
 
-    for (const char *at = trace->modules; (at = strchr(at, '\n')); at++)
-        lines++;
-    if (modules) {
-        modules->modules = calloc(lines, sizeof *modules->modules);
+    if (modules)
         modules->found = calloc(FOUND, sizeof *modules->found);
-        modules->images = calloc(lines, sizeof *modules->images);
-    }
-    if (!modules || !modules->modules || !modules->images || !modules->found) {
-        trace_modules_free(modules);
-        command_complain("there is too little memory for the names of functions");
-        return NULL;
-    }
-    for (const char *at = trace->modules, *end; *at; at = *end ? end + 1 : end) {
-        end = strchrnul(at, '\n');
-        add_module(modules, at, end);
-    }
-    return modules;
+    if (modules && modules->found && read_maps(modules, trace->modules))
+        return modules;
+    trace_modules_free(modules);
+    command_complain("there is too little memory for the names of functions");
+    return NULL;
 }
 
 void trace_modules_free(struct trace_modules *modules)
 {
     if (!modules)
         return;
-    for (size_t i = 0; modules->images && i < modules->image_count; i++) {
-        if (modules->images[i].bytes)
-            munmap((void *)modules->images[i].bytes, modules->images[i].size);
-        free(modules->images[i].path);
-    }
+    for (size_t i = 0; i < modules->image_count; i++)
+        functions_free(modules->images[i].functions);
+    spans_free(&modules->spans);
     free(modules->found);
-    free(modules->images);
     free(modules->modules);
     free(modules);
 }
 
-/* ---- Symbols -------------------------------------------------------------------------------- */
+/* ---- Files ---------------------------------------------------------------------------------- */
 
-static void open_image(struct image *image)
+/* A file that several modules are of is read once. */
+static const struct image *open_image(struct trace_modules *modules, const struct module *module)
 {
-    int fd = open(image->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    struct image *image = &modules->images[modules->image_count];
+    char path[PATH_MAX];
     struct stat info;
-    void *bytes;
+    int fd = -1;
 
-    image->tried = true;
-    if (fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&
-        info.st_size > (off_t)sizeof(ElfW(Ehdr))) {
-        bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (bytes != MAP_FAILED) {
-            image->bytes = bytes;
-            image->size = (size_t)info.st_size;
-        }
+    if (module->path[0] == '/' && module->length < sizeof path) {
+        memcpy(path, module->path, module->length);
+        path[module->length] = 0;
+        fd = gs_regular_open(AT_FDCWD, path, 0, &info);
     }
-    if (fd >= 0)
+    for (size_t i = 0; fd >= 0 && i < modules->image_count; i++)
+        if (modules->images[i].device == info.st_dev && modules->images[i].inode == info.st_ino) {
+            close(fd);
+            return &modules->images[i];
+        }
+    if (fd < 0 || modules->image_count == IMAGES_MAX) {
+        gs_fd_drop(fd);
+        return NULL;
+    }
+    *image = (struct image){info.st_dev, info.st_ino, functions_make(fd, (uint64_t)info.st_size)};
+    if (!image->functions)
         close(fd);
-    if (image->bytes &&
-        (memcmp(image->bytes, ELFMAG, SELFMAG) != 0 ||
-         image->bytes[EI_CLASS] != (sizeof(void *) == 8 ? ELFCLASS64 : ELFCLASS32))) {
-        munmap((void *)image->bytes, image->size);
-        image->bytes = NULL;
-    }
-}
-
-static bool holds(const struct image *image, uint64_t at, uint64_t size)
-{
-    return at <= image->size && size <= image->size - at;
-}
-
-/* The n-th of a table of structs; false: it is not within the file. */
-static bool get(const struct image *image, uint64_t table, uint64_t step, uint64_t n, void *ret,
-                size_t size)
-{
-    uint64_t at;
-
-    if (step < size || __builtin_mul_overflow(step, n, &at) ||
-        __builtin_add_overflow(table, at, &at) || !holds(image, at, size))
-        return false;
-    memcpy(ret, image->bytes + at, size);
-    return true;
-}
-
-/* Where what is at that place of the file is in the module's own addresses. */
-static bool address_of(const struct image *image, const ElfW(Ehdr) * head, uint64_t offset,
-                       uint64_t *ret_address)
-{
-    ElfW(Phdr) segment;
-
-    for (unsigned i = 0; i < head->e_phnum; i++) {
-        if (!get(image, head->e_phoff, head->e_phentsize, i, &segment, sizeof segment))
-            return false;
-        if (segment.p_type == PT_LOAD && offset >= segment.p_offset &&
-            offset - segment.p_offset < segment.p_filesz) {
-            *ret_address = segment.p_vaddr + (offset - segment.p_offset);
-            return true;
-        }
-    }
-    return false;
-}
-
-/* The function's name in one table of symbols; NULL: it has none for the address. */
-static const char *find_symbol(const struct image *image, const ElfW(Shdr) * symbols,
-                               const ElfW(Shdr) * names, uint64_t address)
-{
-    const char *found = NULL;
-    uint64_t best = 0;
-    ElfW(Sym) symbol;
-
-    if (!holds(image, symbols->sh_offset, symbols->sh_size) ||
-        !holds(image, names->sh_offset, names->sh_size))
-        return NULL;
-    for (uint64_t i = 0; i < symbols->sh_size / sizeof symbol; i++) {
-        const char *name;
-
-        memcpy(&symbol, image->bytes + symbols->sh_offset + i * sizeof symbol, sizeof symbol);
-        if (ELF64_ST_TYPE(symbol.st_info) != STT_FUNC || symbol.st_shndx == SHN_UNDEF ||
-            symbol.st_name >= names->sh_size || address < symbol.st_value ||
-            address - symbol.st_value >= symbol.st_size || (found && symbol.st_value <= best))
-            continue;
-        name = (const char *)image->bytes + names->sh_offset + symbol.st_name;
-        if (*name && memchr(name, 0, names->sh_size - symbol.st_name)) {
-            found = name;
-            best = symbol.st_value;
-        }
-    }
-    return found;
-}
-
-static const char *function_at(const struct image *image, uint64_t offset)
-{
-    const char *found = NULL;
-    uint64_t address;
-    ElfW(Ehdr) head;
-
-    memcpy(&head, image->bytes, sizeof head);
-    if (!address_of(image, &head, offset, &address))
-        return NULL;
-    for (unsigned i = 0; i < head.e_shnum; i++) {
-        ElfW(Shdr) section, names;
-
-        if (!get(image, head.e_shoff, head.e_shentsize, i, &section, sizeof section))
-            break;
-        if ((section.sh_type != SHT_SYMTAB && (section.sh_type != SHT_DYNSYM || found)) ||
-            !get(image, head.e_shoff, head.e_shentsize, section.sh_link, &names, sizeof names))
-            continue;
-        found = find_symbol(image, &section, &names, address);
-        if (found && section.sh_type == SHT_SYMTAB)
-            break; /* it has all that the other has */
-    }
-    return found;
+    modules->image_count++;
+    return image;
 }
 
 /* ---- A place -------------------------------------------------------------------------------- */
@@ -257,7 +184,7 @@ static demangle_fn *find_demangle(void)
 /* Symbols of C++ are codes that few can read. */
 static void put_function(const char *symbol, char ret_function[TRACE_FRAME_SIZE])
 {
-    bool coded = strncmp(symbol, "_Z", 2) == 0 && strnlen(symbol, SYMBOL_MOST) < SYMBOL_MOST;
+    bool coded = strncmp(symbol, "_Z", 2) == 0 && strlen(symbol) < FUNCTIONS_NAME - 1;
     demangle_fn *demangle = coded ? find_demangle() : NULL;
     char *readable = demangle ? demangle(symbol, NULL, NULL, NULL) : NULL;
 
@@ -267,27 +194,26 @@ static void put_function(const char *symbol, char ret_function[TRACE_FRAME_SIZE]
 
 static void look_up(struct trace_modules *modules, uint64_t address, struct trace_place *ret_place)
 {
-    const struct module *module = NULL;
-    const char *slash, *function = NULL;
-    struct image *image;
+    char function[FUNCTIONS_NAME];
+    struct module *module;
+    const char *slash, *name;
+    uint32_t at;
 
     *ret_place = (struct trace_place){.offset = address};
-    /* What was mapped last is what was there, should two have been. */
-    for (size_t i = modules->count; i-- > 0 && !module;)
-        if (address >= modules->modules[i].start && address < modules->modules[i].end)
-            module = &modules->modules[i];
-    if (!module)
+    if (!spans_find(&modules->spans, address, &at))
         return;
-    image = &modules->images[module->image];
-    if (!image->tried && image->path[0] == '/')
-        open_image(image);
+    module = &modules->modules[at];
+    if (!module->tried)
+        module->image = open_image(modules, module);
+    module->tried = true;
     ret_place->offset = address - module->start + module->offset;
-    slash = strrchr(image->path, '/');
-    snprintf(ret_place->file, sizeof ret_place->file, "%s", slash ? slash + 1 : image->path);
+    slash = memrchr(module->path, '/', module->length);
+    name = slash ? slash + 1 : module->path;
+    snprintf(ret_place->file, sizeof ret_place->file, "%.*s",
+             (int)(module->path + module->length - name), name);
     /* The call is before the address to which it returns, which may be another function's. */
-    if (image->bytes && ret_place->offset > 0)
-        function = function_at(image, ret_place->offset - 1);
-    if (function)
+    if (module->image && module->image->functions && ret_place->offset > 0 &&
+        functions_find(module->image->functions, ret_place->offset - 1, function))
         put_function(function, ret_place->function);
 }
 

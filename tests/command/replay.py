@@ -1,6 +1,6 @@
 """gpushim replay: it makes a trace's calls again with the library and without, and says what keeps it from it.
 
-usage: replay.py GPUSHIM FOLDER_OF_LIBCUDA
+usage: replay.py GPUSHIM FOLDER_OF_LIBCUDA KILLED_AT_THE_END
 """
 import json
 import os
@@ -12,7 +12,7 @@ import tempfile
 
 import trace_file as t
 
-gpushim, driver = (os.path.realpath(path) for path in sys.argv[1:3])
+gpushim, driver, killed = (os.path.realpath(path) for path in sys.argv[1:4])
 environment = {name: value for name, value in os.environ.items()
                if not name.startswith(('GPUSHIM_', 'LD_', 'SOFTCUDA_')) and name != 'CUDA_VISIBLE_DEVICES'}
 # Traces have calls that are to be refused, which the library would report.
@@ -116,6 +116,18 @@ def memory(folder):
                           'replay it where there are as many\n', SOFTCUDA_DEVICES='1')
 
 
+def streams(folder):
+    """More than are told apart: a device that comes last has one in any case, and others share."""
+    calls = [t.call(1000 + i, t.ALLOC_ASYNC, BASE + i * 4096, 4096, stream=0x5500 + i, took=0, outcome=t.CACHED)
+             for i in range(1024)]
+    calls += [t.call(9000 + i, t.ALLOC_ASYNC, BASE * 2 + i * 4096, 4096, device=device, stream=7, took=0,
+                     outcome=t.CACHED) for i, device in enumerate((1, 0, 1))]
+    path = t.write(f'{folder}/streams', t.header(), t.block(t.EVENTS, b''.join(calls)), t.block(t.END))
+    for name in 'native', 'library':
+        row = rows_of(path)[name]
+        check((row['allocations']['count'], row['refused']) == (1027, 0), f'1,026 streams, {name}: {row}')
+
+
 def is_wrong(folder, path):
     with open(f'{folder}/libcuda.so.1', 'wb') as file:
         file.write(b'no library')
@@ -124,6 +136,7 @@ def is_wrong(folder, path):
            SOFTCUDA_FAULTS='cuInit:*:999')
     expect([path], 1, '', r'.*the run without the library was killed by signal 9 \(Killed\)\n',
            SOFTCUDA_FAULTS='cuMemAllocAsync:kill:3')
+    expect([path], 1, '', r'.*the run without the library was killed by signal 9 \(Killed\)\n', LD_PRELOAD=killed)
     expect([path], 1, '', '.*without the library: cuStreamCreate fails with 2, .*\n',
            SOFTCUDA_FAULTS='cuStreamCreate:*:2')
     rows = rows_of(path, SOFTCUDA_FAULTS='cuMemFreeAsync:2:1')
@@ -149,6 +162,7 @@ with tempfile.TemporaryDirectory(prefix='gpushim-replay-') as scratch:
         replays(recorded, sample(recorded))
         options(recorded)
         memory(scratch)
+        streams(scratch)
         is_wrong(scratch, recorded)
     except (KeyError, TypeError) as error:
         faults.append(repr(error))

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 
+import elf_file
 import trace_file as t
 
 gpushim = os.path.realpath(sys.argv[1])
@@ -121,7 +122,8 @@ def threads(folder):
     two = [t.call(4800, t.ALLOC, BASE, 2 * MIB, outcome=t.WAITED, took=3000, device=0),
            t.call(20000, t.ALLOC, BASE + MIB, MIB, device=3)]
     path = t.write(f'{folder}/threads', t.header(), t.block(t.EVENTS, b''.join(two), 12),
-                   t.block(t.EVENTS, b''.join(one), 11), t.block(t.END))
+                   t.block(t.EVENTS, one[0], 11), t.block(t.EVENTS, t.figures(6000, 0), 12),
+                   t.block(t.EVENTS, one[1], 11), t.block(t.END))
     rows = rows_of(path)
     compare('threads', rows, threads=2, allocations=3, frees=1, gone_with_their_context=0, unknown_frees=0)
     check([(row['device'], row['live_peak_bytes'], row['never_freed']) for row in rows['devices']] ==
@@ -150,6 +152,18 @@ def odd_frees(folder):
     compare('odd frees', rows, frees=2, unknown_frees=1, failed_frees=1, gone_with_their_context=1, exported=1,
             opened=1)
     compare('odd frees', rows['devices'][0], live_peak_bytes=2 * MIB, never_freed=1)
+
+
+def ties(folder):
+    """What took effect at one time did so in the order of the file; the last event counts as any other."""
+    events = [t.call(1000, t.ALLOC, BASE, MIB, took=500), t.call(1500, t.FREE, BASE, took=0),
+              t.call(1400, t.ALLOC, BASE, 2 * MIB, took=100), t.call(1500, t.FREE, BASE, took=0),
+              t.call(2000, t.ALLOC, BASE, 3 * MIB, took=0)]
+    path = t.write(f'{folder}/ties', t.header(), t.block(t.EVENTS, b''.join(events)), t.block(t.END))
+    rows = rows_of(path)
+    compare('ties', rows, frees=2, unknown_frees=0, gone_with_their_context=0)
+    compare('ties', rows['devices'][0], live_peak_bytes=3 * MIB, never_freed=1,
+            holders_at_end=[{'bytes': 3 * MIB, 'blocks': 1, 'by_size': True, 'stack': [f'blocks of {3 * MIB} bytes']}])
 
 
 def mapped(function):
@@ -198,6 +212,32 @@ def stacks(folder):
                     t.block(t.EVENTS, b''.join(events)))
     held = rows_of(trace, ".*: the file has no end: .*\n")['devices'][0]['holders_at_peak']
     check(held[1]['stack'] == ['stacks+0x10', 'stacks+0x20', 'stacks+0x30'], f'broken modules: {held}')
+
+
+def names_of(folder, lines, frames):
+    """What the report calls each of these addresses."""
+    events = [t.call(1000 + i, t.ALLOC, BASE + i * MIB, MIB, frames=(frame,)) for i, frame in enumerate(frames)]
+    trace = t.write(f'{folder}/names', t.header(stacks=True), t.block(t.MODULES, lines.encode()),
+                    t.block(t.EVENTS, b''.join(events)), t.block(t.END))
+    return [holder['stack'][0] for holder in rows_of(trace)['devices'][0]['holders_at_peak']]
+
+
+def overlaps(folder):
+    """Of modules that were mapped in the same place the last counts, of nested functions the inner."""
+    names = names_of(folder, '1000-9000 r-xp 0 0:0 1 /none/outer\n3000-5000 r-xp 0 0:0 1 /none/inner\n'
+                     '8000-a000 r-xp 0 0:0 1 /none/last\n',
+                     [0x1000, 0x2fff, 0x3000, 0x4fff, 0x5000, 0x8000, 0x9fff, 0xa000, 0xfff])
+    check(names == ['outer+0x0', 'outer+0x1fff', 'inner+0x0', 'inner+0x1fff', 'outer+0x4000', 'last+0x0',
+                    'last+0x1fff', '0xa000', '0xfff'], f'modules: {names}')
+    for kind in elf_file.SYMTAB, elf_file.DYNSYM:
+        path = t.write(f'{folder}/library', elf_file.library(
+            [('outer', 0, 0x100), ('inner', 0x40, 0x10), ('twin', 0x40, 0x10), ('after', 0x200, 0x10), ('', 0x300, 1)],
+            kind))
+        names = names_of(folder, f'10000-20000 r-xp 0 0:0 1 {path}\n',
+                         [0x10000 + 1 + place for place in (0, 0x3f, 0x40, 0x4f, 0x50, 0xff, 0x100, 0x20f, 0x300)])
+        check([name.split(' ')[0] for name in names] ==
+              ['outer', 'outer', 'inner', 'inner', 'outer', 'outer', 'library+0x101', 'after', 'library+0x301'],
+              f'functions: {names}')
 
 
 # ---- What is wrong -------------------------------------------------------------------------------
@@ -448,7 +488,7 @@ def converts(folder):
 
 
 with tempfile.TemporaryDirectory(prefix='gpushim-report-') as scratch:
-    for prove in tells, nothing_recorded, threads, new_memory, odd_frees, stacks, readable, cut, refused, damage, usage, \
+    for prove in tells, nothing_recorded, threads, new_memory, odd_frees, ties, stacks, readable, overlaps, cut, refused, damage, usage, \
             keeps_what_is_there, is_as_private, converts:
         try:
             prove(scratch)
