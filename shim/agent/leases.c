@@ -13,6 +13,8 @@
 
 #include <utlist.h>
 
+#include "core/base/regular.h"
+
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434
 #endif
@@ -248,6 +250,7 @@ bool leases_open(struct leases *leases, int folder, const unsigned char boot[GS_
                  char ret_reason[LEASES_REASON])
 {
     struct record record;
+    struct stat info;
     char lock[sizeof leases->name + 8];
     int file, locked;
 
@@ -264,7 +267,7 @@ bool leases_open(struct leases *leases, int folder, const unsigned char boot[GS_
             close(locked);
         return false;
     }
-    file = openat(folder, leases->name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    file = gs_regular_open(folder, leases->name, O_NOFOLLOW, &info);
     while (file >= 0 && read(file, &record, sizeof record) == (ssize_t)sizeof record) {
         if (record.magic == MAGIC)
             take_record(leases, &record);

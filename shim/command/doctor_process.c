@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/base/fd.h"
+#include "core/base/regular.h"
 #include "core/share/alive.h"
 #include "shim/command/doctor.h"
 #include "shim/command/doctor_elf.h"
@@ -132,21 +134,19 @@ static void read_command(pid_t pid, char ret_text[COMMAND])
 
 static bool is_same_bytes(const char *one, const char *other)
 {
-    FILE *a = fopen(one, "re"), *b = fopen(other, "re");
-    char x[4096], y[4096];
-    bool same = a && b;
+    struct stat a = {0}, b = {0};
+    int x = gs_regular_open(AT_FDCWD, one, 0, &a), y = gs_regular_open(AT_FDCWD, other, 0, &b);
+    bool same = x >= 0 && y >= 0 && a.st_size == b.st_size;
+    char some[4096], others[4096];
 
-    while (same) {
-        size_t got = fread(x, 1, sizeof x, a);
+    for (off_t at = 0; same && at < a.st_size; at += (off_t)sizeof some) {
+        size_t got = gs_regular_read(x, some, sizeof some, (uint64_t)at);
 
-        same = fread(y, 1, sizeof y, b) == got && memcmp(x, y, got) == 0;
-        if (got < sizeof x)
-            break;
+        same = gs_regular_read(y, others, sizeof others, (uint64_t)at) == got &&
+               memcmp(some, others, got) == 0;
     }
-    if (a)
-        fclose(a);
-    if (b)
-        fclose(b);
+    gs_fd_drop(x);
+    gs_fd_drop(y);
     return same;
 }
 

@@ -13,22 +13,23 @@
 #include <unistd.h>
 
 #include "core/base/clock.h"
+#include "core/base/regular.h"
 #include "core/share/directory.h"
 
 #define HEALTH_MAX 8192
 
 static bool read_file(int folder, char ret_text[HEALTH_MAX])
 {
-    int fd = openat(folder, HEALTH_NAME, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
     struct stat info;
-    ssize_t got = -1;
+    int fd = gs_regular_open(folder, HEALTH_NAME, O_NOFOLLOW, &info);
+    size_t got = 0;
 
     if (fd < 0)
         return false;
-    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && (gs_user_is_own(info.st_uid) || info.st_uid == 0))
-        got = read(fd, ret_text, HEALTH_MAX - 1);
+    if (gs_user_is_own(info.st_uid) || info.st_uid == 0)
+        got = gs_regular_read(fd, ret_text, HEALTH_MAX - 1, 0);
     close(fd);
-    ret_text[got > 0 ? got : 0] = 0;
+    ret_text[got] = 0;
     return strncmp(ret_text, HEALTH_HEAD, strlen(HEALTH_HEAD)) == 0;
 }
 

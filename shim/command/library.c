@@ -7,10 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/base/fd.h"
+#include "core/base/regular.h"
 #include "shim/command/command.h"
 
 #if defined __x86_64__
@@ -85,24 +86,21 @@ void library_complain(void)
 
 /* ---- Its version ---------------------------------------------------------------------------- */
 
-/* The bytes of a file, to be unmapped; NULL with errno. */
-static const char *map_file(const char *path, size_t *ret_size)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    void *bytes = MAP_FAILED;
-    struct stat info = {0};
-    int error;
+#define LIBRARY_MOST (UINT64_C(256) << 20) /* bytes; none is as large */
 
-    if (fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0)
-        bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    else if (fd >= 0)
-        errno = EINVAL;
-    error = errno;
-    if (fd >= 0)
-        close(fd);
-    errno = error;
-    *ret_size = (size_t)info.st_size;
-    return bytes == MAP_FAILED ? NULL : bytes;
+/* All of the file, which the caller frees; NULL: it cannot be, or is larger than any library. */
+static char *read_file(const char *path, size_t *ret_size)
+{
+    struct stat info;
+    int fd = gs_regular_open(AT_FDCWD, path, 0, &info);
+    char *bytes = fd >= 0 && (uint64_t)info.st_size <= LIBRARY_MOST
+                      ? malloc((size_t)info.st_size + 1)
+                      : NULL;
+
+    if (bytes)
+        *ret_size = gs_regular_read(fd, bytes, (size_t)info.st_size, 0);
+    gs_fd_drop(fd);
+    return bytes;
 }
 
 /* What it says when it is run as a program begins so (shim/lookup). */
@@ -110,8 +108,9 @@ void library_version_of(const char *path, char ret_version[LIBRARY_VERSION])
 {
     static const char begin[] = "libgpushim ";
     const size_t length = sizeof begin - 1;
-    size_t size;
-    const char *bytes = map_file(path, &size), *at = bytes;
+    size_t size = 0;
+    char *bytes = read_file(path, &size);
+    const char *at = bytes;
 
     ret_version[0] = 0;
     while (at && (at = memmem(at, size - (size_t)(at - bytes), begin, length))) {
@@ -128,6 +127,5 @@ void library_version_of(const char *path, char ret_version[LIBRARY_VERSION])
             break;
         }
     }
-    if (bytes)
-        munmap((void *)bytes, size);
+    free(bytes);
 }

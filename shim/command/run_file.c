@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/base/regular.h"
 #include "shim/command/run.h"
 
 /* Program headers that are looked at; linkers write some ten. */
@@ -23,13 +24,12 @@ static void read_linker(int fd, const Elf64_Ehdr *elf, struct run_file *ret)
     if (elf->e_phentsize != sizeof header)
         return;
     for (unsigned i = 0; i < elf->e_phnum && i < HEADERS_MAX; i++) {
-        if (pread(fd, &header, sizeof header, (off_t)(elf->e_phoff + i * sizeof header)) !=
-            (ssize_t)sizeof header)
+        if (gs_regular_read(fd, &header, sizeof header, elf->e_phoff + i * sizeof header) !=
+            sizeof header)
             return;
         if (header.p_type != PT_INTERP)
             continue;
-        if (pread(fd, ret->interpreter, sizeof ret->interpreter - 1, (off_t)header.p_offset) < 0)
-            ret->interpreter[0] = 0;
+        gs_regular_read(fd, ret->interpreter, sizeof ret->interpreter - 1, header.p_offset);
         return;
     }
 }
@@ -63,18 +63,14 @@ static void read_start(int fd, struct run_file *ret)
         char bytes[RUN_INTERPRETER_SIZE + 1];
         Elf64_Ehdr elf;
     } start = {.bytes = {0}};
-    ssize_t size = pread(fd, start.bytes, RUN_INTERPRETER_SIZE, 0);
+    size_t size = gs_regular_read(fd, start.bytes, RUN_INTERPRETER_SIZE, 0);
     const unsigned char *ident = start.elf.e_ident;
 
-    if (size < 0) {
-        ret->error = errno;
-        return;
-    }
-    ret->kind = is_text(start.bytes, (size_t)size) ? RUN_TEXT : RUN_BINARY;
+    ret->kind = is_text(start.bytes, size) ? RUN_TEXT : RUN_BINARY;
     if (size >= 2 && memcmp(start.bytes, "#!", 2) == 0) {
         ret->kind = RUN_SCRIPT;
         read_line(start.bytes + 2, ret);
-    } else if (size >= (ssize_t)sizeof(Elf32_Ehdr) && memcmp(ident, ELFMAG, SELFMAG) == 0) {
+    } else if (size >= sizeof(Elf32_Ehdr) && memcmp(ident, ELFMAG, SELFMAG) == 0) {
         ret->kind = RUN_ELF;
         ret->machine = (struct run_machine){ident[EI_CLASS], ident[EI_DATA], start.elf.e_machine};
         if (ident[EI_DATA] == ELFDATA2MSB) /* every machine that this is built for is the other */
@@ -86,8 +82,8 @@ static void read_start(int fd, struct run_file *ret)
 
 void run_file_read(const char *path, struct run_file *ret)
 {
-    /* O_NONBLOCK: a FIFO must not wait for its other end. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    struct stat info;
+    int fd = gs_regular_open(AT_FDCWD, path, 0, &info);
 
     *ret = (struct run_file){.kind = RUN_UNREADABLE};
     if (fd < 0) {
