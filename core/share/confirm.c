@@ -106,8 +106,8 @@ void gs_confirm_revoke_locked(struct gs_share *share, struct gs_export *export)
     struct gs_confirmed *confirmed = share->link.confirmed;
 
     gs_confirm_cancel_locked(share, export);
-    /* There is room: nothing new is left with a broker that was not told all of this, and by then
-     * no more than `count` was confirmed. */
+    /* There is room: a place is given only where the broker was told all of this, under the same
+     * lock, and by then no more than `count` was confirmed. */
     confirmed->untold[confirmed->untold_count++] = export->key.id;
     confirmed->untold_bytes += export->source.size;
 }

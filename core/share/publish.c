@@ -330,17 +330,22 @@ static void take_note(struct gs_share *share, int error)
         share->link.slow_ns = gs_now_ns() + RETRY_NS;
 }
 
-/* It is told what it was not told yet; false: not now. */
+/* It is told what it was not told yet: 0, or why that does not go now. */
+static int tell_locked(struct gs_share *share)
+{
+    int error = gs_confirm_tell_locked(share);
+
+    if (!error)
+        error = gs_names_tell_locked(share);
+    return error ? error : gs_afar_tell_locked(share);
+}
+
 static bool tell(struct gs_share *share)
 {
     int error;
 
     gs_lock_take(&share->lock);
-    error = gs_confirm_tell_locked(share);
-    if (!error)
-        error = gs_names_tell_locked(share);
-    if (!error)
-        error = gs_afar_tell_locked(share);
+    error = tell_locked(share);
     gs_lock_release(&share->lock);
     take_note(share, error);
     return error == 0;
@@ -374,15 +379,21 @@ uint64_t gs_broker_look(struct gs_share *share, uint64_t now)
     return share->link.fd < 0 ? share->link.retry_ns : GS_NEVER;
 }
 
-/* Whether the export has its place in what this process confirms. */
+/* Whether the export has its place in what this process confirms. One lock for that and for telling
+ * all before it: else what another thread takes back in between has no place to be noted. */
 static bool confirm(struct gs_share *share, struct gs_export *export)
 {
     bool confirmed;
+    int error;
 
     gs_lock_take(&share->lock);
-    confirmed = gs_confirm_locked(share, export);
+    error = tell_locked(share);
+    confirmed = !error && gs_confirm_locked(share, export);
     gs_lock_release(&share->lock);
-    if (!confirmed)
+    take_note(share, error);
+    if (error)
+        put_off(share, export);
+    else if (!confirmed)
         gs_log_line(&share->log, GS_LOG_DEBUG,
                     "a block is shared without the broker: it has as many of this process as it "
                     "keeps (share.broker_blocks)");
@@ -407,7 +418,7 @@ void gs_broker_publish(struct gs_share *share, struct gs_export *export, const s
         find_broker(share);
     if (share->link.fd < 0 || export->brokered)
         return;
-    if (!tell(share) || !gs_fd_is_there(fd)) { /* the program may have closed it meanwhile */
+    if (!gs_fd_is_there(fd)) { /* the program may have closed it meanwhile */
         put_off(share, export);
         return;
     }
