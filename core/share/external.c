@@ -21,7 +21,10 @@
 #define EXTERNAL_IDS (UINT64_C(1) << 62) /* chunks count up from 1, strips from 1 << 63 */
 
 struct gs_external {
-    struct gs_external *next; /* of all that are not over, or of those that are */
+    struct gs_external *next;
+    /* Under the lock. What is coming has its place here before the driver is asked of it, and has it until
+     * the driver has forgotten it: else one of two would find it known, and the other makes it unknown. */
+    enum { COMING = 0, HERE, OVER, LEAVING } state;
     struct gs_opened opened;
     struct gs_remote nobody; /* that it would have come from */
     struct gs_share_behind behind;
@@ -92,10 +95,8 @@ static gs_status map(struct gs_share *share, struct gs_external *external,
     }
     memcpy(grant.uuid, uuid, sizeof grant.uuid);
     status = gs_import_map(share, &grant, fd, device, &room, &steps, &external->opened.import);
-    if (status == GS_OK) {
-        external->opened.address = external->opened.import->span.base;
+    if (status == GS_OK)
         return GS_OK;
-    }
     gs_fd_close(&external->behind.fd);
     if (status == GS_UNREACHABLE)
         return refuse(share, GS_INVALID,
@@ -130,7 +131,6 @@ static gs_status find(struct gs_share *share, struct gs_external *external,
 
     if (gs_map_overlaps(share->map, memory->address, memory->size))
         return refuse(share, GS_INVALID, "memory of the library's lies there");
-    external->opened.address = memory->address;
     if (buffer_id(share, memory->address + memory->size - 1) != id)
         return refuse(share, GS_INVALID, "it is more than one allocation");
     if (id != 0)
@@ -145,6 +145,49 @@ static gs_status find(struct gs_share *share, struct gs_external *external,
         return refused_by_driver(share, "register it", status);
     external->is_registered = true;
     return GS_OK;
+}
+
+static bool is_taken_locked(const struct gs_share *share, const struct gs_opened *opened)
+{
+    const struct gs_external *other = share->opener.externals;
+
+    while (other && (other->opened.address >= opened->address + opened->size ||
+                     opened->address >= other->opened.address + other->opened.size))
+        other = other->next;
+    return other != NULL;
+}
+
+/* Its place among those that there are. What is to be mapped has no address yet, nor a size. */
+static gs_status begin(struct gs_share *share, struct gs_external *external,
+                       const struct gs_external_memory *memory)
+{
+    bool taken = false;
+
+    gs_lock_take(&share->opener.lock);
+    if (memory->kind == GS_EXTERNAL_ADDRESS) {
+        external->opened.address = memory->address;
+        external->opened.size = memory->size;
+        taken = is_taken_locked(share, &external->opened);
+    }
+    if (!taken) {
+        external->next = share->opener.externals;
+        share->opener.externals = external;
+    }
+    gs_lock_release(&share->opener.lock);
+    return taken ? refuse(share, GS_INVALID, "it is attached already, or some of it") : GS_OK;
+}
+
+static void end(struct gs_share *share, struct gs_external *external)
+{
+    struct gs_external **link = &share->opener.externals;
+
+    gs_lock_take(&share->opener.lock);
+    while (*link != external)
+        link = &(*link)->next;
+    *link = external->next;
+    gs_lock_release(&share->opener.lock);
+    free(external->opened.uses);
+    free(external);
 }
 
 static void forget(struct gs_share *share, struct gs_external *external)
@@ -165,30 +208,21 @@ static void forget(struct gs_share *share, struct gs_external *external)
         gs_lock_release(&share->opener.lock);
     }
     gs_fd_close(&external->behind.fd);
-    free(external->opened.uses);
-    free(external);
-}
-
-static bool is_taken_locked(const struct gs_share *share, const struct gs_opened *opened)
-{
-    const struct gs_external *other = share->opener.externals;
-
-    while (other && (other->opened.address >= opened->address + opened->size ||
-                     opened->address >= other->opened.address + other->opened.size))
-        other = other->next;
-    return other != NULL;
+    end(share, external);
 }
 
 /* In all tables, or none. */
-static gs_status enter_locked(struct gs_share *share, struct gs_external *external,
+static gs_status enter_locked(struct gs_share *share, struct gs_external *external, size_t size,
                               CUcontext context)
 {
     struct gs_opened *opened = &external->opened;
     struct gs_import *import = opened->import;
     gs_status status = gs_use_add_locked(share, opened, context);
 
-    if (status == GS_OK && is_taken_locked(share, opened))
-        return refuse(share, GS_INVALID, "it is attached already, or some of it");
+    if (import)
+        opened->address = import->span.base;
+    opened->start = opened->address;
+    opened->size = size;
     if (status == GS_OK && import)
         status = gs_import_enter_locked(share, &external->nobody, import);
     if (status != GS_OK)
@@ -202,8 +236,7 @@ static gs_status enter_locked(struct gs_share *share, struct gs_external *extern
     if (status == GS_OK) {
         HASH_ADD(hh, share->opener.opened, key, sizeof opened->key, opened);
         if (opened->hh.tbl) {
-            external->next = share->opener.externals;
-            share->opener.externals = external;
+            external->state = HERE;
             return GS_OK;
         }
         if (import)
@@ -221,7 +254,6 @@ gs_status gs_share_attach(struct gs_share *share, const struct gs_external_memor
 {
     struct gs_external *external = calloc(1, sizeof *external);
     struct gs_opened *opened;
-    CUdeviceptr address;
     gs_status status;
 
     if (!external)
@@ -234,22 +266,24 @@ gs_status gs_share_attach(struct gs_share *share, const struct gs_external_memor
     memcpy(opened->key.instance, share->instance, sizeof opened->key.instance);
     opened->external = external;
     opened->remote = &external->nobody;
-    opened->size = memory->size;
     opened->count = 1;
-    status = memory->kind == GS_EXTERNAL_ADDRESS ? find(share, external, memory)
-                                                 : map(share, external, memory, device, uuid);
+    status = begin(share, external, memory);
     if (status != GS_OK) {
         free(external);
         return status;
     }
-    opened->start = address = opened->address;
+    status = memory->kind == GS_EXTERNAL_ADDRESS ? find(share, external, memory)
+                                                 : map(share, external, memory, device, uuid);
+    if (status != GS_OK) {
+        end(share, external);
+        return status;
+    }
     gs_lock_take(&share->opener.lock);
-    status = enter_locked(share, external, context);
+    status = enter_locked(share, external, memory->size, context);
+    *ret_address = status == GS_OK ? opened->address : *ret_address;
     gs_lock_release(&share->opener.lock);
     if (status != GS_OK)
         forget(share, external);
-    else
-        *ret_address = address;
     return status;
 }
 
@@ -260,7 +294,8 @@ static struct gs_external *at_locked(struct gs_share *share, CUdeviceptr address
 {
     struct gs_external *external = share->opener.externals;
 
-    while (external && (!external->opened.import || external->opened.count == 0 ||
+    while (external && (external->state != HERE || !external->opened.import ||
+                        external->opened.count == 0 ||
                         address - external->opened.address >= external->opened.size))
         external = external->next;
     return external;
@@ -363,7 +398,6 @@ bool gs_external_is_held_locked(struct gs_share *share, struct gs_external *exte
 
 void gs_external_over_locked(struct gs_share *share, struct gs_external *external)
 {
-    struct gs_external **link = &share->opener.externals;
     struct gs_opened *opened = &external->opened;
 
     if (opened->import) {
@@ -371,11 +405,7 @@ void gs_external_over_locked(struct gs_share *share, struct gs_external *externa
         gs_import_leave_locked(share, opened->import);
     }
     HASH_DEL(share->opener.opened, opened);
-    while (*link != external)
-        link = &(*link)->next;
-    *link = external->next;
-    external->next = share->opener.externals_over;
-    share->opener.externals_over = external;
+    external->state = OVER;
     gs_cond_wake_all(&share->opener.changed);
 }
 
@@ -392,9 +422,8 @@ void gs_externals_context_gone_locked(struct gs_share *share, CUcontext context)
     struct gs_external *external;
 
     for (external = share->opener.externals; external; external = external->next)
-        registration_gone(external, context);
-    for (external = share->opener.externals_over; external; external = external->next)
-        registration_gone(external, context);
+        if (external->state == HERE || external->state == OVER)
+            registration_gone(external, context);
 }
 
 /* Nothing where it has begun. GS_NO_HOST_MEMORY: it has not. */
@@ -417,7 +446,7 @@ static struct gs_external *started_locked(struct gs_share *share, CUdeviceptr ad
 {
     struct gs_external *external = share->opener.externals;
 
-    while (external && external->opened.address != address)
+    while (external && (external->state != HERE || external->opened.address != address))
         external = external->next;
     return external;
 }
@@ -452,7 +481,7 @@ void gs_share_end_externals(struct gs_share *share, CUcontext gone, const CUcont
 
     gs_lock_take(&share->opener.lock);
     for (external = share->opener.externals; external; external = external->next)
-        if (external->context == gone &&
+        if (external->state == HERE && external->context == gone &&
             begin_end_locked(share, external, contexts, count) != GS_OK)
             begin_end_locked(share, external, NULL, 0);
     gs_lock_release(&share->opener.lock);
@@ -481,7 +510,11 @@ size_t gs_share_external_held(struct gs_share *share, CUdeviceptr address,
 /* At the end of the process nothing is unmapped any more: the driver may be gone. */
 static struct gs_external *over_locked(struct gs_share *share)
 {
-    return __atomic_load_n(&share->ending, __ATOMIC_ACQUIRE) ? NULL : share->opener.externals_over;
+    struct gs_external *external = share->opener.externals;
+
+    while (external && external->state != OVER)
+        external = external->next;
+    return __atomic_load_n(&share->ending, __ATOMIC_ACQUIRE) ? NULL : external;
 }
 
 uint64_t gs_share_external_next(struct gs_share *share, uint64_t until_ns)
@@ -494,7 +527,9 @@ uint64_t gs_share_external_next(struct gs_share *share, uint64_t until_ns)
     while (!(external = over_locked(share)) && more)
         more = gs_cond_wait_until(&share->opener.changed, &share->opener.lock, until_ns);
     if (external)
-        share->opener.externals_over = external->next;
+        external->state = LEAVING;
+    if (external && external->opened.import)
+        external->opened.size = 0; /* its addresses are others' as soon as it is unmapped */
     gs_lock_release(&share->opener.lock);
     if (external) {
         owner = external->owner;

@@ -261,7 +261,7 @@ struct gs_opener {
     unsigned cached_count; /* those that are to stay */
     bool cached_unwanted; /* some of them are to go */
     bool idle_armed; /* the thread comes by itself when the oldest one's time is over */
-    struct gs_external *externals, *externals_over; /* attached; and of no use to anybody any more */
+    struct gs_external *externals; /* from before the driver hears of them until it has forgotten them */
     struct gs_opener_context *contexts;
     struct gs_import *spare_imports; /* records that the map may still lead to: never freed */
     uint64_t next_import, next_remote;
