@@ -118,10 +118,10 @@ bool gs_directory_is_of(int directory, const struct gs_share_options *options, c
 /* Whether nobody listens there any more. Does not wait; in doubt somebody does. */
 bool gs_directory_is_dead(int directory, const struct gs_share_options *options, const char *name);
 
-/* Writes the names of exporters but `own`, `max` at most, and none whose process is seen to have ended;
- * how many. */
-int gs_directory_exporters(int directory, const char *own, char ret_names[][GS_SOCKET_NAME_SIZE],
-                           int max);
+/* The names of exporters but `own`, and none whose process is seen to have ended: how many, or -ENOMEM.
+ * What *ret_names points to is the caller's to free, in any case. */
+int gs_directory_exporters(int directory, const char *own,
+                           char (**ret_names)[GS_SOCKET_NAME_SIZE]);
 
 /* Takes the name down. */
 void gs_directory_unlink(int directory, const char *name);

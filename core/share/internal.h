@@ -386,7 +386,7 @@ bool gs_names_end(struct gs_share *share, uint32_t uid, const char *name, uint64
 
 /* own.c */
 /* Visits the sockets of all other exporters that this process may ask, and brokers', in the folders of
- * this user and of those that the options name. False: nobody was, there is no host memory. */
+ * this user and of those that the options name. False: not all were, there is no host memory. */
 bool gs_peers_each(const struct gs_share *share,
                    void (*visit)(void *arg, int directory, const char *name), void *arg);
 /* A connection to who listens there and lives; -EAGAIN: he does not take it at once; -EACCES: this user
@@ -397,7 +397,7 @@ int gs_peer_connect(const struct gs_share *share, int directory, const char *nam
 void gs_own_each(const struct gs_share *share,
                  void (*visit)(void *arg, int directory, const char *name), void *arg);
 /* A connection to the process of this user's that listens there and lives, with its pid (0: of another PID
- * namespace); -1: there is none. Does not wait. */
+ * namespace). -EMFILE: no descriptor is left; another negative errno: there is none. Does not wait. */
 int gs_own_connect(const struct gs_share *share, int directory, const char *name, pid_t *ret_pid);
 
 /* pressure_ask.c: at the very end. */

@@ -9,8 +9,6 @@
 #include "core/share/discard.h"
 #include "core/share/internal.h"
 
-#define NAMES_MAX 1024 /* sockets in a folder that are looked at */
-
 /* A child may hold the socket of one that has ended. */
 static bool has_ended(int fd)
 {
@@ -52,56 +50,57 @@ int gs_own_connect(const struct gs_share *share, int directory, const char *name
     struct gs_conn_who who;
 
     if (fd < 0)
-        return -1;
+        return fd;
     who = gs_conn_who(fd);
     *ret_pid = who.pid;
     if (gs_user_is_own(who.uid) && !has_ended(fd))
         return fd;
     gs_hang_up(fd);
-    return -1;
+    return -ENOENT;
+}
+
+/* False: there is no host memory. */
+static bool each(const struct gs_share *share, int directory,
+                 void (*visit)(void *arg, int directory, const char *name), void *arg)
+{
+    char(*names)[GS_SOCKET_NAME_SIZE];
+    int count = gs_directory_exporters(directory, share->name, &names);
+
+    for (int i = 0; i < count; i++)
+        visit(arg, directory, names[i]);
+    free(names);
+    return count >= 0;
 }
 
 /* Which folder a process has is its own matter. */
 void gs_own_each(const struct gs_share *share,
                  void (*visit)(void *arg, int directory, const char *name), void *arg)
 {
-    char(*names)[GS_SOCKET_NAME_SIZE] = calloc(NAMES_MAX, sizeof *names);
     char reason[GS_REASON_SIZE];
     int directory = -1;
 
-    for (unsigned n = 0; names && directory != -ENOENT; n++) {
-        int count = 0;
-
+    for (unsigned n = 0; directory != -ENOENT; n++) {
         directory = gs_directory_open_place(&share->options, n, false, reason);
-        if (directory >= 0)
-            count = gs_directory_exporters(directory, share->name, names, NAMES_MAX);
-        for (int i = 0; i < count; i++)
-            visit(arg, directory, names[i]);
-        if (directory >= 0)
+        if (directory >= 0) {
+            each(share, directory, visit, arg);
             gs_fd_drop(directory);
+        }
     }
-    free(names);
 }
 
 bool gs_peers_each(const struct gs_share *share,
                    void (*visit)(void *arg, int directory, const char *name), void *arg)
 {
-    char(*names)[GS_SOCKET_NAME_SIZE] = calloc(NAMES_MAX, sizeof *names);
     char reason[GS_REASON_SIZE], broker[GS_BROKER_NAME_SIZE];
     unsigned place = 0;
+    bool all = true;
     int directory;
 
-    if (!names)
-        return false;
     gs_broker_name(broker);
     while ((directory = gs_directory_next(&share->options, &place, reason)) >= 0) {
-        int count = gs_directory_exporters(directory, share->name, names, NAMES_MAX);
-
-        for (int i = 0; i < count; i++)
-            visit(arg, directory, names[i]);
+        all &= each(share, directory, visit, arg);
         visit(arg, directory, broker);
         gs_fd_drop(directory);
     }
-    free(names);
-    return true;
+    return all;
 }

@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OTHERS_MAX GS_CONN_ANY /* that are asked, */
+#define ROUND_MAX  GS_CONN_ANY /* are asked at once: each costs a descriptor. In a round is waited */
 #define WAIT_NS    (50 * GS_NS_PER_MS) /* for one to say that it is seen to, */
 #define GIVING_NS  GS_NS_PER_S         /* and to have given */
+#define SILENT_MAX GS_CONN_ANY /* behind so many that do not answer, which cost one too, nobody is asked */
 #define LOOK_NS    (5 * GS_NS_PER_MS)
 
 /* A process that was asked. Who does not answer in time is kept: by its connection is seen when it
@@ -26,9 +27,12 @@ struct gs_other {
 struct asking {
     struct gs_share *share;
     const unsigned char *uuid;
-    uint64_t wanted, waited;
-    struct gs_other *others;
-    unsigned count;
+    uint64_t wanted;
+    struct gs_other *others; /* of this round, and who was silent in one before it */
+    uint64_t waited; /* in this round, */
+    unsigned count;  /* and who was asked in it */
+    unsigned silent; /* in those before it */
+    unsigned unasked;
     struct gs_share_answers *answers;
 };
 
@@ -77,7 +81,6 @@ static void add(struct asking *asking, struct gs_other *other)
 {
     other->next = asking->others;
     asking->others = other;
-    asking->count++;
 }
 
 static struct gs_other *find(struct gs_other *others, const char *name)
@@ -85,30 +88,6 @@ static struct gs_other *find(struct gs_other *others, const char *name)
     while (others && strcmp(others->name, name) != 0)
         others = others->next;
     return others;
-}
-
-static void ask_one(void *arg, int directory, const char *name)
-{
-    struct asking *asking = arg;
-    struct gs_other *other;
-    pid_t pid;
-    int fd;
-
-    if (asking->count == OTHERS_MAX || find(asking->others, name))
-        return;
-    fd = gs_own_connect(asking->share, directory, name, &pid);
-    if (fd < 0)
-        return;
-    other = calloc(1, sizeof *other);
-    if (!other) {
-        gs_hang_up(fd);
-        return;
-    }
-    memcpy(other->name, name, sizeof other->name);
-    other->pid = pid;
-    other->socket = gs_fd_keep(fd);
-    send_plea(asking, other);
-    add(asking, other);
 }
 
 /* ---- Their answers -------------------------------------------------------------------------- */
@@ -121,11 +100,11 @@ static bool is_awaited(const struct asking *asking, const struct gs_other *other
 /* Until one of those that are awaited says something, or it is time to look. False: none is. */
 static bool wait_for_any(const struct asking *asking)
 {
-    int sockets[OTHERS_MAX];
+    int sockets[GS_CONN_ANY];
     unsigned count = 0;
 
     for (const struct gs_other *other = asking->others; other; other = other->next)
-        if (is_awaited(asking, other))
+        if (is_awaited(asking, other) && count < GS_CONN_ANY) /* all are heard in any case */
             sockets[count++] = other->socket.fd;
     if (count > 0)
         gs_conn_wait_any(sockets, count, LOOK_NS);
@@ -145,6 +124,66 @@ static void await_answers(struct asking *asking)
     }
 }
 
+static void forget(struct gs_other *other)
+{
+    if (gs_fd_is_there(&other->socket))
+        gs_hang_up(other->socket.fd);
+    free(other);
+}
+
+/* Who has answered, or is not needed any more, is parted with; whose time is over is silent. */
+static void end_round(struct asking *asking)
+{
+    struct gs_other **link = &asking->others, *other;
+
+    await_answers(asking);
+    asking->silent = 0;
+    while ((other = *link)) {
+        if (other->state == DONE || is_awaited(asking, other)) {
+            *link = other->next;
+            forget(other);
+        } else {
+            other->state = SILENT;
+            asking->silent++;
+            link = &other->next;
+        }
+    }
+    asking->waited = asking->count = 0;
+}
+
+static void ask_one(void *arg, int directory, const char *name)
+{
+    struct asking *asking = arg;
+    struct gs_other *other;
+    pid_t pid;
+    int fd;
+
+    if (asking->count == ROUND_MAX)
+        end_round(asking);
+    if (asking->answers->given >= asking->wanted || find(asking->others, name))
+        return;
+    fd = asking->silent < SILENT_MAX ? gs_own_connect(asking->share, directory, name, &pid)
+                                     : -EMFILE;
+    if (fd == -EMFILE && asking->count > 0) {
+        end_round(asking);
+        fd = gs_own_connect(asking->share, directory, name, &pid);
+    }
+    asking->unasked += fd == -EMFILE;
+    if (fd < 0)
+        return;
+    other = calloc(1, sizeof *other);
+    if (!other) {
+        gs_hang_up(fd);
+        return;
+    }
+    memcpy(other->name, name, sizeof other->name);
+    other->pid = pid;
+    other->socket = gs_fd_keep(fd);
+    send_plea(asking, other);
+    add(asking, other);
+    asking->count++;
+}
+
 /* ---- Who is silent -------------------------------------------------------------------------- */
 
 /* Two threads may ask at once, and each finds some of the others: of one process once. */
@@ -162,21 +201,9 @@ static bool keep(struct gs_share *share, struct gs_other *other)
     return is_new;
 }
 
-static void forget(struct gs_other *other)
-{
-    if (gs_fd_is_there(&other->socket))
-        gs_hang_up(other->socket.fd);
-    free(other);
-}
-
-/* Its time is over and it has not answered. */
+/* It has not answered. */
 static void part(const struct asking *asking, struct gs_other *other)
 {
-    if (other->state == DONE || is_awaited(asking, other)) {
-        forget(other);
-        return;
-    }
-    other->state = SILENT;
     asking->answers->silent_pid = other->pid > 0 ? other->pid : asking->answers->silent_pid;
     asking->answers->silent++;
     if (!keep(asking->share, other))
@@ -203,10 +230,12 @@ static void hear_silent(struct asking *asking)
     for (; other; other = next) {
         next = other->next;
         hear(asking, other);
-        if (other->state == DONE)
+        if (other->state == DONE) {
             forget(other);
-        else
+        } else {
             add(asking, other);
+            asking->silent++;
+        }
     }
     asking->answers->given = 0;
 }
@@ -220,7 +249,13 @@ void gs_share_ask(struct gs_share *share, const unsigned char uuid[16], uint64_t
     *ret_answers = (struct gs_share_answers){.given = 0};
     hear_silent(&asking);
     gs_own_each(share, ask_one, &asking);
-    await_answers(&asking);
+    end_round(&asking);
+    if (asking.unasked)
+        gs_log_line(&share->log, GS_LOG_INFO,
+                    "%u processes were not asked for what they keep idle: %s",
+                    asking.unasked,
+                    asking.silent < SILENT_MAX ? "no descriptor is left (ulimit -n)"
+                                               : "too many others do not answer");
     for (struct gs_other *other = asking.others; other; other = next) {
         next = other->next;
         part(&asking, other);

@@ -3,7 +3,9 @@
 #include "core/share/directory.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -13,6 +15,7 @@
 #define UNSEEN_AGE_S  3600  /* not touched for so long: of another PID namespace, */
 #define FOREIGN_AGE_S 86400 /* and of another kernel, which shows no more than that */
 #define SWEEP_ENTRIES 16384 /* each is looked at by its name, 1 us */
+#define NAMES_STEP    64    /* there is room for so many more names at a time */
 
 enum entry_kind { FOREIGN, SOCKET, NEW_SOCKET };
 
@@ -61,8 +64,8 @@ static DIR *list_of(int directory)
     return list;
 }
 
-int gs_directory_exporters(int directory, const char *own, char ret_names[][GS_SOCKET_NAME_SIZE],
-                           int max)
+int gs_directory_exporters(int directory, const char *own,
+                           char (**ret_names)[GS_SOCKET_NAME_SIZE])
 {
     DIR *list = list_of(directory);
     const struct dirent *entry;
@@ -70,13 +73,24 @@ int gs_directory_exporters(int directory, const char *own, char ret_names[][GS_S
     unsigned seen = 0;
     int count = 0;
 
+    *ret_names = NULL;
     if (!list)
         return 0;
     gs_home_find(&home);
-    while (count < max && seen++ < SWEEP_ENTRIES && (entry = readdir(list))) {
-        if (kind_of(entry->d_name) == SOCKET && strcmp(entry->d_name, own) != 0 &&
-            gs_home_whereabouts(&home, entry->d_name) != GS_BESIDE_GONE)
-            memcpy(ret_names[count++], entry->d_name, GS_SOCKET_NAME_SIZE);
+    while (count >= 0 && seen++ < SWEEP_ENTRIES && (entry = readdir(list))) {
+        void *names = *ret_names;
+
+        if (kind_of(entry->d_name) != SOCKET || strcmp(entry->d_name, own) == 0 ||
+            gs_home_whereabouts(&home, entry->d_name) == GS_BESIDE_GONE)
+            continue;
+        if (count % NAMES_STEP == 0)
+            names = realloc(names, (size_t)(count + NAMES_STEP) * sizeof **ret_names);
+        if (names) {
+            *ret_names = names;
+            memcpy((*ret_names)[count++], entry->d_name, GS_SOCKET_NAME_SIZE);
+        } else {
+            count = -ENOMEM;
+        }
     }
     closedir(list);
     return count;

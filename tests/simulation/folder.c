@@ -179,15 +179,19 @@ bool gs_directory_is_of(int directory, const struct gs_share_options *options, c
     return entry && entry->image->life->pid == pid;
 }
 
-int gs_directory_exporters(int directory, const char *own, char ret_names[][GS_SOCKET_NAME_SIZE],
-                           int max)
+int gs_directory_exporters(int directory, const char *own,
+                           char (**ret_names)[GS_SOCKET_NAME_SIZE])
 {
     int count = 0;
 
-    for (struct entry *entry = entries; entry && count < max; entry = entry->next)
-        if (strlen(entry->name) == GS_SOCKET_NAME_SIZE - 1 && strcmp(entry->name, own) != 0 &&
-            is_here(entry) && !entry->image->life->exited)
-            memcpy(ret_names[count++], entry->name, GS_SOCKET_NAME_SIZE);
+    *ret_names = NULL;
+    for (struct entry *entry = entries; entry; entry = entry->next) {
+        if (strlen(entry->name) != GS_SOCKET_NAME_SIZE - 1 || strcmp(entry->name, own) == 0 ||
+            !is_here(entry) || entry->image->life->exited)
+            continue;
+        *ret_names = realloc(*ret_names, (size_t)(count + 1) * sizeof **ret_names);
+        memcpy((*ret_names)[count++], entry->name, GS_SOCKET_NAME_SIZE);
+    }
     return count;
 }
 
