@@ -36,10 +36,11 @@
 int gs_log_level = GS_LOG_WARNING;
 static _Atomic int target = STDERR_FILENO;
 
-/* Where a target that is not stderr was opened, and what was there: the program may close the
+/* Where a target that is not stderr was opened ("": stderr), and what was there: the program may close the
  * descriptor, and have another file under its number. */
 static struct {
     char path[4096];
+    bool any;
     dev_t device;
     ino_t number;
 } opened;
@@ -107,20 +108,43 @@ static const char *why_not(int error)
                              : strerror(error);
 }
 
+static bool is_opened(const struct stat *status)
+{
+    return opened.any && status->st_dev == opened.device && status->st_ino == opened.number;
+}
+
+/*
+ * Whether descriptor 2 is standard error, and not a file of the program's that got its number when that was
+ * closed: such a one may not outlive an exec, or is read too, and is not what was there at the beginning.
+ * Where there was none then, there is none later.
+ */
+static bool is_stderr(bool begins, struct stat *ret_status)
+{
+    int kept = fcntl(STDERR_FILENO, F_GETFD), access = fcntl(STDERR_FILENO, F_GETFL) & O_ACCMODE;
+
+    if (kept < 0 || kept & FD_CLOEXEC || fstat(STDERR_FILENO, ret_status) != 0)
+        return false;
+    return access == O_WRONLY || S_ISCHR(ret_status->st_mode) || is_opened(ret_status) ||
+           (begins && !S_ISREG(ret_status->st_mode));
+}
+
 const char *gs_log_configure(enum gs_log_level level, const char *path)
 {
-    int fd = STDERR_FILENO;
-    struct stat status;
+    int fd = -1;
+    struct stat status = {0};
 
     __atomic_store_n(&gs_log_level, (int)level, __ATOMIC_RELAXED);
     if (path) {
         fd = open_target(path, &status);
         if (fd < 0)
             return why_not(errno);
-        snprintf(opened.path, sizeof opened.path, "%s", path);
-        opened.device = status.st_dev;
-        opened.number = status.st_ino;
+    } else if (is_stderr(true, &status)) {
+        fd = STDERR_FILENO;
     }
+    opened.any = fd >= 0;
+    snprintf(opened.path, sizeof opened.path, "%s", path ? path : "");
+    opened.device = status.st_dev;
+    opened.number = status.st_ino;
     atomic_store(&target, fd);
     return NULL;
 }
@@ -129,9 +153,7 @@ static bool is_target(int fd)
 {
     struct stat status;
 
-    return fd == STDERR_FILENO || (fd >= 0 && fstat(fd, &status) == 0 &&
-                                   status.st_dev == opened.device &&
-                                   status.st_ino == opened.number);
+    return fd >= 0 && fstat(fd, &status) == 0 && is_opened(&status);
 }
 
 /* The descriptor to write to: the target's, opened again where the program has closed it; -1 where
@@ -142,6 +164,8 @@ static int current_target(void)
     int fd = atomic_load_explicit(&target, memory_order_relaxed);
     struct stat status;
 
+    if (!opened.path[0])
+        return fd >= 0 && is_stderr(false, &status) ? fd : -1;
     if (is_target(fd))
         return fd;
     if (atomic_flag_test_and_set(&opening))

@@ -191,16 +191,21 @@ static void refused(void)
     unlink(fifo);
 }
 
-/* The descriptor of the file at `path`, or -1. */
-static int open_at(const char *name)
+/* A descriptor of the file at `path` from that number on, or -1. */
+static int open_from(const char *name, int fd)
 {
     struct stat status, open_file;
 
     CHECK(stat(name, &status) == 0, "%s: %s", name, strerror(errno));
-    for (int fd = 3; fd < 100; fd++)
+    for (; fd < 100; fd++)
         if (fstat(fd, &open_file) == 0 && open_file.st_ino == status.st_ino)
             return fd;
     return -1;
+}
+
+static int open_at(const char *name)
+{
+    return open_from(name, 3);
 }
 
 static void targets(void)
@@ -211,7 +216,8 @@ static void targets(void)
     CHECK(stat(path, &status) == 0 && (status.st_mode & 0777) == 0600, "mode %o", status.st_mode);
     fd = open_at(path);
     CHECK(fd >= 0, "the target is not open");
-    CHECK(fcntl(fd, F_GETFD) & FD_CLOEXEC, "descriptor %d stays open over exec", fd);
+    for (; fd >= 0; fd = open_from(path, fd + 1))
+        CHECK(fcntl(fd, F_GETFD) & FD_CLOEXEC, "descriptor %d stays open over exec", fd);
     CHECK(!gs_log_configure(GS_LOG_DEBUG, "/dev/null"), "/dev/null");
     gs_log(GS_LOG_INFO, "nowhere");
     CHECK(!gs_log_configure(GS_LOG_DEBUG, path), "%s", path);
@@ -297,8 +303,8 @@ static void unnoticed(const char *what, void (*prepare)(void), bool handled)
 
         for (int i = 0; i < 2; i++)
             signal(numbers[i], handled ? on_signal : SIG_DFL);
-        CHECK(!gs_log_configure(GS_LOG_DEBUG, NULL), "configure");
         prepare();
+        CHECK(!gs_log_configure(GS_LOG_DEBUG, NULL), "configure");
         for (int i = 0; i < 3; i++)
             gs_log(GS_LOG_INFO, "nobody reads this");
         sigpending(&pending);
@@ -365,7 +371,8 @@ static void to_full_pipe(void)
     fcntl(2, F_SETFL, 0);
 }
 
-/* A SIGPIPE that the program holds back, and has not taken yet, is its own. */
+/* A SIGXFSZ that the program holds back, and has not taken yet, is its own. (Into a pipe that nobody reads
+ * nothing is written.) */
 static void pending_signal_stays(void)
 {
     pid_t child = fork();
@@ -374,14 +381,14 @@ static void pending_signal_stays(void)
     if (child == 0) {
         sigset_t set, pending;
         sigemptyset(&set);
-        sigaddset(&set, SIGPIPE);
+        sigaddset(&set, SIGXFSZ);
         sigprocmask(SIG_BLOCK, &set, NULL);
-        raise(SIGPIPE);
+        raise(SIGXFSZ);
+        to_full_file();
         gs_log_configure(GS_LOG_DEBUG, NULL);
-        to_pipe_nobody_reads();
         gs_log(GS_LOG_INFO, "nobody reads this");
         sigpending(&pending);
-        _exit(sigismember(&pending, SIGPIPE) ? 0 : 1);
+        _exit(sigismember(&pending, SIGXFSZ) ? 0 : 1);
     }
     CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0, "status %x", status);
 }
@@ -396,6 +403,55 @@ static void nothing_is_noticed(void)
         unnoticed("a full pipe", to_full_pipe, handled);
     }
     pending_signal_stays();
+}
+
+/* ---- Standard error that is closed, and another file under its number -------------------------- */
+
+enum moment { BEFORE, LATER };
+
+/* What a process has in the file that is opened as `flags` when standard error was closed, or which takes
+ * its place; 0: nothing. Each in a process of its own, in which standard error was a pipe. */
+static off_t written(enum moment closed_when, int flags, bool takes_its_place)
+{
+    char name[500];
+    struct stat status;
+    pid_t child;
+    int exit_status;
+
+    snprintf(name, sizeof name, "%s.data", path);
+    unlink(name);
+    child = fork();
+    if (child == 0) {
+        int ends[2], fd;
+
+        if (pipe(ends) != 0 || dup2(ends[1], 2) != 2)
+            _exit(2);
+        if (closed_when == BEFORE)
+            close(2);
+        gs_log_configure(GS_LOG_DEBUG, NULL);
+        gs_log(GS_LOG_INFO, "before");
+        if (!takes_its_place)
+            close(2);
+        fd = open(name, flags | O_CREAT, 0600);
+        if (takes_its_place ? dup2(fd, 2) != 2 : fd != 2)
+            _exit(3);
+        gs_log(GS_LOG_INFO, "after");
+        _exit(0);
+    }
+    CHECK(child > 0 && waitpid(child, &exit_status, 0) == child && exit_status == 0, "status %x",
+          exit_status);
+    CHECK(stat(name, &status) == 0, "%s", strerror(errno));
+    unlink(name);
+    return status.st_size;
+}
+
+static void not_into_what_got_its_number(void)
+{
+    CHECK(written(BEFORE, O_WRONLY, false) == 0, "there was none at the beginning");
+    CHECK(written(BEFORE, O_RDWR, false) == 0, "there was none at the beginning");
+    CHECK(written(LATER, O_RDWR, false) == 0, "a file that is read, too");
+    CHECK(written(LATER, O_WRONLY | O_CLOEXEC, false) == 0, "a file that no child gets");
+    CHECK(written(LATER, O_WRONLY, true) > 0, "a program that sends it elsewhere has no log");
 }
 
 int main(int argc, char **argv)
@@ -422,5 +478,6 @@ int main(int argc, char **argv)
     opened_once();
     errno_is_kept();
     nothing_is_noticed();
+    not_into_what_got_its_number();
     return 0;
 }
