@@ -27,6 +27,7 @@ struct external {
     CUcontext context;
     void (*deleter)(void *arg);
     void *arg;
+    bool retained; /* the primary context, for the deleter */
     enum state { HERE, GOING, CALLING } state;
 };
 
@@ -39,42 +40,55 @@ static _Thread_local bool in_deleter;
 
 /* ---- Calling deleters ------------------------------------------------------------------------ */
 
+/* The one whose deleter the thread is calling: a deleter may end it (pthread_exit). */
+static pthread_key_t calling;
+
 /* In the context that it was attached in, or else the primary one. */
-static void call_deleter(const struct external *external)
+static void call_deleter(struct external *external)
 {
     CUresult (*push)(CUcontext) = gs_driver_symbol("cuCtxPushCurrent_v2");
     CUresult (*pop)(CUcontext *) = gs_driver_symbol("cuCtxPopCurrent_v2");
     CUcontext context = external->context, popped;
-    bool retained = false, pushed;
+    bool pushed;
 
     if (!external->deleter)
         return;
     if (!gs_core_context_exists(gs_core, context))
-        retained = cuDevicePrimaryCtxRetain(&context, external->is.device) == CUDA_SUCCESS;
+        external->retained = cuDevicePrimaryCtxRetain(&context, external->is.device) == CUDA_SUCCESS;
     pushed = push(context) == CUDA_SUCCESS;
     in_deleter = true;
     external->deleter(external->arg);
     in_deleter = false;
     if (pushed)
         pop(&popped);
-    if (retained)
-        cuDevicePrimaryCtxRelease_v2(external->is.device);
 }
 
-/* The lock is held, and let go meanwhile. */
-static void end_locked(struct external *external)
+/* Its deleter was called. */
+static void forget(struct external *external)
 {
     struct external **link = &externals;
 
-    external->state = CALLING;
-    gs_lock_release(&lock);
-    call_deleter(external);
+    if (external->retained)
+        cuDevicePrimaryCtxRelease_v2(external->is.device);
     gs_lock_take(&lock);
     while (*link != external)
         link = &(*link)->next;
     *link = external->next;
     free(external);
     gs_cond_wake_all(&changed);
+    gs_lock_release(&lock);
+}
+
+/* The lock is held, and let go meanwhile. */
+static void end_locked(struct external *external)
+{
+    external->state = CALLING;
+    gs_lock_release(&lock);
+    pthread_setspecific(calling, external);
+    call_deleter(external);
+    pthread_setspecific(calling, NULL);
+    forget(external);
+    gs_lock_take(&lock);
 }
 
 static struct external *numbered_locked(uint64_t number)
@@ -139,25 +153,45 @@ static void at_exit(void)
 }
 
 /* With a stack as the program's threads have: a deleter may be of any language. */
+static bool has_new_thread(void)
+{
+    sigset_t all, mask;
+    pthread_t thread;
+    bool has;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &mask);
+    has = pthread_create(&thread, NULL, run, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &mask, NULL);
+    if (has)
+        pthread_detach(thread);
+    return has;
+}
+
+/* A deleter has ended the thread that called it: another one goes on. Where none is to be had, the next
+ * attach makes it. */
+static void thread_ended(void *external)
+{
+    forget(external);
+    gs_lock_take(&lock);
+    has_thread = has_new_thread();
+    gs_lock_release(&lock);
+}
+
 static bool start_locked(void)
 {
     static bool begun;
-    sigset_t all, mask;
-    pthread_t thread;
 
     if (has_thread)
         return true;
     if (!begun) {
         gs_cond_init(&changed);
+        if (pthread_key_create(&calling, thread_ended) != 0)
+            return false;
         atexit(at_exit);
     }
     begun = true;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &mask);
-    has_thread = pthread_create(&thread, NULL, run, NULL) == 0;
-    pthread_sigmask(SIG_SETMASK, &mask, NULL);
-    if (has_thread)
-        pthread_detach(thread);
+    has_thread = has_new_thread();
     return has_thread;
 }
 

@@ -4,7 +4,6 @@
  *   external shared KIND   attached, asked about, shared, opened by another process, held beyond its
  *                          detach, and given up: exported, memfd; and read-only
  *   external address       memory of the program's own, of a device and of the host
- *   external address HOW   the same address is attached while it ends, or by two threads: again, at once
  *   external work          the end waits for GPU work, in whichever context
  *   external named         it is found by a name
  *   external context       its context ends: so does it
@@ -42,7 +41,6 @@ static __typeof__(&gpushim_detach) detach;
 static __typeof__(&gpushim_externals) externals;
 static __typeof__(&gpushim_publish) publish;
 static __typeof__(&gpushim_lookup) lookup;
-static CUcontext threads_context; /* of all threads */
 
 static void find_functions(void)
 {
@@ -316,21 +314,16 @@ static void check_read_only(const char *kind)
     expect("the opener failed", party_end(&other) == 0);
 }
 
-static struct gpushim_external external_at(void *memory)
-{
-    return (struct gpushim_external){.size = sizeof(struct gpushim_external),
-                                     .kind = GPUSHIM_ADDRESS,
-                                     .access = GPUSHIM_MUTABLE,
-                                     .address = (uintptr_t)memory,
-                                     .bytes = SIZE,
-                                     .deleter = count_deleted,
-                                     .arg = &deleted};
-}
-
 /* Its driver's matter as before, until the end. */
 static void check_address_of(uint64_t memory, bool is_host)
 {
-    struct gpushim_external external = external_at((void *)(uintptr_t)memory);
+    struct gpushim_external external = {.size = sizeof external,
+                                        .kind = GPUSHIM_ADDRESS,
+                                        .access = GPUSHIM_MUTABLE,
+                                        .address = memory,
+                                        .bytes = SIZE,
+                                        .deleter = count_deleted,
+                                        .arg = &deleted};
     struct gpushim_publication publication = {.size = sizeof publication, .address = memory};
     unsigned before = deleted_now();
     struct counts counts_before = counts();
@@ -352,71 +345,11 @@ static void check_address_of(uint64_t memory, bool is_host)
     expect_as_before(counts_before);
 }
 
-static bool is_known(const void *memory)
-{
-    CUmemorytype type;
-
-    return cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (uintptr_t)memory) ==
-           CUDA_SUCCESS;
-}
-
-/* The driver is slow to forget it, and it is attached anew meanwhile. */
-static void check_again(void *memory)
-{
-    struct gpushim_external external = external_at(memory);
-    uint64_t address = must_attach(&external);
-    int error;
-
-    softcuda_delay("cuMemHostUnregister", 300000);
-    expect("it is over already", detach(address, 0) == EBUSY);
-    expect("it does not end", AWAIT(softcuda_calls("cuMemHostUnregister") == 1));
-    error = attach(&external, &address);
-    expect("its deleter is not called", AWAIT(deleted_now() == 1));
-    expect("it is refused for another reason", error == 0 || error == EINVAL);
-    if (error)
-        must_attach(&external);
-    expect("what is attached is not known to the driver", is_known(memory));
-    expect("it does not end", detach(address, LONG) == 0);
-    expect("it is known to the driver still", !is_known(memory));
-}
-
-static void *attach_it(void *external)
-{
-    uint64_t address;
-
-    must("cuCtxSetCurrent", cuCtxSetCurrent(threads_context));
-    return (void *)(uintptr_t)attach(external, &address);
-}
-
-/* The driver is slow to say where one thread's is, and another attaches it too. */
-static void check_at_once(void *memory)
-{
-    struct gpushim_external external = external_at(memory);
-    uint64_t address;
-    pthread_t thread;
-    void *other;
-    int error;
-
-    must("cuCtxGetCurrent", cuCtxGetCurrent(&threads_context));
-    softcuda_delay("cuMemHostGetDevicePointer", 300000);
-    expect("pthread_create", pthread_create(&thread, NULL, attach_it, &external) == 0);
-    expect("the driver is not asked", AWAIT(softcuda_calls("cuMemHostGetDevicePointer") == 1));
-    error = attach(&external, &address);
-    pthread_join(thread, &other);
-    expect("not one of them has it", (error == 0) + ((uintptr_t)other == 0) == 1);
-    expect("what is attached is not known to the driver", is_known(memory));
-    expect("it does not end", detach((uintptr_t)memory, LONG) == 0);
-}
-
 static void check_address(const char *more)
 {
     void *plain = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
          *pinned;
 
-    if (strcmp(more, "again") == 0 || strcmp(more, "at once") == 0) {
-        strcmp(more, "again") == 0 ? check_again(plain) : check_at_once(plain);
-        return;
-    }
     must("cuMemHostAlloc", cuMemHostAlloc(&pinned, SIZE, 0));
     check_address_of((uintptr_t)plain, true);
     check_address_of((uintptr_t)plain, true);
@@ -785,11 +718,13 @@ static void check_dma_buf(const char *more)
 #define THREADS 4
 #define ROUNDS  60
 
+static CUcontext churn_context;
+
 static void *churn(void *arg)
 {
     unsigned *count = arg;
 
-    must("cuCtxSetCurrent", cuCtxSetCurrent(threads_context));
+    must("cuCtxSetCurrent", cuCtxSetCurrent(churn_context));
     for (unsigned i = 0; i < ROUNDS; i++) {
         struct made made = i % 2 ? make_exported() : make_memfd();
         struct gpushim_external external = external_of(&made);
@@ -815,7 +750,7 @@ static void check_churn(const char *more)
     unsigned count[THREADS] = {0};
     pthread_t thread[THREADS];
 
-    must("cuCtxGetCurrent", cuCtxGetCurrent(&threads_context));
+    must("cuCtxGetCurrent", cuCtxGetCurrent(&churn_context));
     for (unsigned i = 0; i < THREADS; i++)
         expect("pthread_create", pthread_create(&thread[i], NULL, churn, &count[i]) == 0);
     for (unsigned i = 0; i < THREADS; i++)
