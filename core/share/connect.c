@@ -146,6 +146,8 @@ void gs_remote_lost(struct gs_share *share, struct gs_remote *remote)
 
 /* ---- Connecting ----------------------------------------------------------------------------- */
 
+#define GS_FORBIDS "forbids it: a security module (ausearch -m avc, dmesg), or a filter (seccomp)"
+
 static gs_status connect_failed(struct gs_share *share, int error)
 {
     char reason[GS_REASON_SIZE];
@@ -155,10 +157,6 @@ static gs_status connect_failed(struct gs_share *share, int error)
                  "the process that shared it has ended, or uses another directory than "
                  "%s" GS_BROKER_HELPS,
                  gs_directory_words(&share->options));
-    else if (error == -EACCES || error == -EPERM)
-        snprintf(reason, sizeof reason,
-                 "its socket is another user's; name this user in the other's share.uids or "
-                 "share.gids, and the other here");
     else
         snprintf(reason, sizeof reason, "no connection: %s", strerror(-error));
     gs_say_unreachable(share, reason);
@@ -175,8 +173,11 @@ static int check_exporter(struct gs_share *share, int fd, int *ret_pidfd)
 
     *ret_pidfd = -1;
     if (who.uid == (uid_t)-1 || !gs_process_is_listed(&share->options, who.uid, who.gid)) {
-        gs_say_unreachable(share, "it is another user's; name him in share.uids, or his group in "
-                                  "share.gids");
+        gs_say_unreachable(share, who.uid == (uid_t)-1
+                                      ? "the system does not say whose process it is (getsockopt); "
+                                        "see what " GS_FORBIDS
+                                      : "it is another user's; name him in share.uids, or his group "
+                                        "in share.gids");
         return -EPERM;
     }
     *ret_pidfd = gs_conn_pidfd(fd, &error);
@@ -190,7 +191,7 @@ static int check_exporter(struct gs_share *share, int fd, int *ret_pidfd)
 }
 
 /* Of a connection to one who may be believed the descriptor, else a negative errno; -EPERM: it is
- * another user's (logged), -ECONNREFUSED: it has ended. `fd` may be such an errno already. */
+ * another user's, or forbidden (logged), -ECONNREFUSED: it has ended. `fd` may be such an errno already. */
 static int checked(struct gs_share *share, int fd, int *ret_pidfd)
 {
     int error = fd < 0 ? 0 : check_exporter(share, fd, ret_pidfd);
@@ -206,8 +207,17 @@ static int connect_checked(struct gs_share *share, int directory, const char *na
                            uint64_t deadline_ns, int *ret_pidfd)
 {
     uint64_t now = gs_now_ns(), limit = now < deadline_ns ? deadline_ns - now : 0;
+    int fd = gs_directory_connect(directory, &share->options, name, limit);
 
-    return checked(share, gs_directory_connect(directory, &share->options, name, limit), ret_pidfd);
+    if (fd == -EACCES || fd == -EPERM) {
+        gs_say_unreachable(share, gs_directory_may_connect(directory, name)
+                                      ? "this process may not connect to its socket, though its "
+                                        "user may; see what " GS_FORBIDS
+                                      : "its socket is another user's; name this user in the "
+                                        "other's share.uids or share.gids, and the other here");
+        fd = -EPERM;
+    }
+    return checked(share, fd, ret_pidfd);
 }
 
 /* What the last connection was asked, nobody waits for any more; the thread looks at that of busy

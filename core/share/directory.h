@@ -110,6 +110,9 @@ int gs_directory_connect(int directory, const struct gs_share_options *options, 
  * not go, for whatever reason; gs_directory_open and the above do it, or say why not. */
 int gs_directory_connect_at_once(const struct gs_share_options *options, const char *name);
 
+/* Whether this user may connect to the socket, as far as its modes say. */
+bool gs_directory_may_connect(int directory, const char *name);
+
 /* Whether the socket is that user's, and listens in that process where `pid` is not 0 and the kernel
  * tells its own. Does not wait. */
 bool gs_directory_is_of(int directory, const struct gs_share_options *options, const char *name,

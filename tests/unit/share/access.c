@@ -1,9 +1,15 @@
 /* Who may do what with a shared block: reading only, blocks alone in their chunk, groups. */
 #include <criterion/criterion.h>
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -148,4 +154,73 @@ Test(share_access, all_that_one_had_open_ends_with_it)
     cr_assert_not(gs_share_withdraw(side.share, export));
     close(fd);
     cr_assert(side_gets_back(&side, export));
+}
+
+/* ---- What the system forbids ------------------------------------------------------------------ */
+
+/* From now on this system call fails in this thread. */
+static void forbid(unsigned number, unsigned error)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+
+    cr_assert_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    cr_assert_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+static void must_be_said_as_forbidden(unsigned number, unsigned error)
+{
+    CUdeviceptr address;
+
+    scene_side();
+    other_start(&other, dir, NULL);
+    other_export(&other, 0, 512, 5, ipc_handle);
+    cr_assert_eq(gs_share_serve(side.share), GS_OK);
+    forbid(number, error);
+    cr_assert_eq(gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &address), GS_UNREACHABLE);
+    cr_assert_not_null(strstr(side_logged(), "a security module"), "%s", side_logged());
+    cr_assert_null(strstr(side_logged(), "another user's"), "%s", side_logged());
+}
+
+Test(share_access, a_connection_that_a_security_module_refuses_is_said_as_that)
+{
+    must_be_said_as_forbidden(SYS_connect, EACCES);
+}
+
+Test(share_access, one_that_a_filter_refuses_too)
+{
+    must_be_said_as_forbidden(SYS_connect, EPERM);
+}
+
+Test(share_access, a_kernel_that_may_not_say_whose_process_it_is_makes_nobody_another_user)
+{
+    must_be_said_as_forbidden(SYS_getsockopt, EACCES);
+}
+
+static void opens_as_another(void *arg)
+{
+    CUdeviceptr address;
+
+    side_start(&side, &options);
+    CHECK(gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &address) == GS_UNREACHABLE);
+    CHECK(strstr(side_logged(), "its socket is another user's"));
+    CHECK(!strstr(side_logged(), "a security module"));
+    side_stop(&side);
+}
+
+Test(share_access, a_socket_that_is_another_users_is_said_as_that)
+{
+    if (geteuid() != 0) {
+        scene_end();
+        cr_skip("only root can be two users");
+    }
+    other_start(&other, dir, NULL);
+    other_export(&other, 0, 512, 5, ipc_handle);
+    cr_assert_eq(chmod(dir, 0755), 0);
+    options.uids[options.uid_count++] = 0; /* the folder is to be taken */
+    other_user_end(other_user_start(opens_as_another, NULL));
 }
