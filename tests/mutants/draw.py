@@ -92,11 +92,15 @@ def sources(root, pattern):
                 yield name, path.read_text(encoding="utf-8")
 
 
+def stages_of(file):
+    return next(stages for where, stages in TESTS if re.search(where, file))
+
+
 def draw(root, number, seed, pattern):
     """So many of (name, file, the text as it is, the text with the bug, what it is, stages of tests)."""
     root, found = pathlib.Path(root), []
     for file, text in sources(root, pattern):
-        stages = next(stages for where, stages in TESTS if re.search(where, file))
+        stages = stages_of(file)
         for offset, line in code_lines(text):
             for nth, changed in enumerate(changes(line)):
                 key = hashlib.sha256(f"{seed} {file} {line} {nth} {text[:offset].count(line)}".encode()).hexdigest()

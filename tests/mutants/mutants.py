@@ -16,7 +16,8 @@ other (an empty line between them stands for itself); a bug whose lines are not 
 among the tests in that program, which then is one of Criterion's; where several tests are named
 they run in turn until one fails. A line that begins with # is a comment.
 
-Each of the tests first runs without any bug: one that fails then proves nothing.
+Each of the tests first runs without any bug: one that fails then proves nothing. Who does not know yet which
+test notices a bug writes "by ?": then those run that draw.py's table says, and what noticed it is told.
 
 With --draw the bugs are nobody's choice: draw.py makes them, and says which tests are to notice them.
 --prepare builds all there is, and runs the tests of drawn bugs once: a folder that is copied then has that.
@@ -38,11 +39,12 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from draw import TESTS, draw  # noqa: E402
+from draw import TESTS, draw, stages_of  # noqa: E402
 from targets import of_tests  # noqa: E402
 
 NOT_COPIED = ("build*", ".*", "__pycache__")
 STEPS = 20000000  # of the simulation, in which every row of simulation.txt is found
+UNKNOWN = [("?", "")]  # tests of a bug
 LIMIT_S = 60  # of a test under a bug, which may well wait for ever
 DRAWN_LONGEST_S = 25  # of a test that runs under drawn bugs, and has this part of its time-out
 DRAWN_PART = 0.25
@@ -238,7 +240,7 @@ class Drawn:
                 results = run_stage(self.run.folder, names, DRAWN_PART, "--maxfail", "1")
                 failed = [test for test, (result, _) in results.items() if result not in ("OK", "SKIP")]
                 if failed or not results:
-                    return self.run.say("caught", bug, f"by {stage}: {', '.join(failed[:2])}: {what}", began)
+                    return self.run.say("caught", bug, f"by {stage}: {'; '.join(failed[:3])}: {what}", began)
             return self.run.say("survived", bug, what, began)
         finally:
             (self.run.tree / file).write_text(good, encoding="utf-8")
@@ -316,6 +318,12 @@ def is_there(root, bug):
     return text.count("\n" + bug.good) == 1
 
 
+def as_drawn(root, bug):
+    text = (root / bug.file).read_text(encoding="utf-8")
+    return (bug.name, bug.file, text, ("\n" + text).replace("\n" + bug.good, "\n" + bug.bad)[1:], "",
+            stages_of(bug.file))
+
+
 def choose(bugs, root, arguments):
     if arguments[:1] != ["--sample"]:
         pattern = re.compile(arguments[0] if arguments else "")
@@ -348,8 +356,10 @@ def main():
         drawn = list(draw(root, int(number), seed, pattern))[nth - 1::parts]
         bugs = []
     if arguments == ["--check"]:
-        print(f"mutants: {len(bugs)} bugs, {len(gone)} of them do not fit the sources")
-        sys.exit(1 if gone else 0)
+        unknown = sum(bug.tests == UNKNOWN for bug in bugs)
+        print(f"mutants: {len(bugs)} bugs, {len(gone)} of them do not fit the sources, "
+              f"{unknown} do not say which test notices them")
+        sys.exit(1 if gone or unknown else 0)
     if arguments == ["--prepare"]:
         bugs = []
     elif drawn is None:
@@ -364,6 +374,8 @@ def main():
         if arguments == ["--prepare"]:
             prepare_all(run)
             return
+        drawn = drawn or [as_drawn(root, bug) for bug in bugs if bug.tests == UNKNOWN]
+        bugs = [bug for bug in bugs if bug.tests != UNKNOWN]
         if bugs:
             run.prepare(bugs)
         for bug in bugs:
