@@ -2,6 +2,7 @@
 #include "two.h"
 
 #include <criterion/criterion.h>
+#include <string.h>
 
 TestSuite(between, .init = conform_start, .timeout = 60);
 
@@ -50,6 +51,79 @@ Test(between, copies_may_name_any_context)
     OK(cuMemFree(here));
     OK(cuMemFree(there));
     OK(cuCtxDestroy(third));
+}
+
+/* No two numbers of it are alike, so that none can stand for another. */
+static const CUDA_MEMCPY3D apart = {
+    .srcMemoryType = CU_MEMORYTYPE_DEVICE, .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+    .srcXInBytes = 5, .srcY = 1, .srcZ = 3, .srcPitch = 64, .srcHeight = 11,
+    .dstXInBytes = 9, .dstY = 4, .dstZ = 2, .dstPitch = 80, .dstHeight = 13,
+    .WidthInBytes = 39, .Height = 7, .Depth = 6,
+};
+
+#define APART_SIZE ((size_t)16384)
+
+/* What the copy makes of memory that is `to` everywhere. */
+static void copy_by_hand(unsigned char *to, const unsigned char *from, const CUDA_MEMCPY3D *copy)
+{
+    memset(to, 0xee, APART_SIZE);
+    for (size_t z = 0; z < copy->Depth; z++)
+        for (size_t y = 0; y < copy->Height; y++)
+            memcpy(to + ((copy->dstZ + z) * copy->dstHeight + copy->dstY + y) * copy->dstPitch +
+                       copy->dstXInBytes,
+                   from + ((copy->srcZ + z) * copy->srcHeight + copy->srcY + y) * copy->srcPitch +
+                       copy->srcXInBytes,
+                   copy->WidthInBytes);
+}
+
+Test(between, boxes_of_devices_without_access_land_where_they_are_to)
+{
+    static unsigned char from[APART_SIZE], seen[APART_SIZE], wanted[APART_SIZE];
+    CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .srcXInBytes = 5, .srcY = 3, .srcPitch = 64,
+                          .dstXInBytes = 9, .dstY = 4, .dstPitch = 80,
+                          .WidthInBytes = 39, .Height = 7};
+    CUDA_MEMCPY3D box = apart, flat = {.srcXInBytes = 5, .srcY = 3, .srcPitch = 64,
+                                       .dstXInBytes = 9, .dstY = 4, .dstPitch = 80,
+                                       .WidthInBytes = 39, .Height = 7, .Depth = 1};
+    CUdeviceptr here, there;
+    CUcontext other;
+    int count = 0;
+
+    OK(cuDeviceGetCount(&count));
+    if (count < 2)
+        cr_skip_test("one device");
+    OK(cuMemAlloc(&here, APART_SIZE));
+    OK(cuDevicePrimaryCtxRetain(&other, 1));
+    OK(cuCtxSetCurrent(other));
+    OK(cuMemAlloc(&there, APART_SIZE));
+    OK(cuCtxSetCurrent(context));
+    for (size_t i = 0; i < APART_SIZE; i++)
+        from[i] = (unsigned char)(i * 7 + i / 256);
+    OK(cuMemcpyHtoD(here, from, APART_SIZE));
+    box.srcDevice = rows.srcDevice = here;
+    box.dstDevice = rows.dstDevice = there;
+    for (int way = 0; way < 4; way++) {
+        OK(cuCtxSetCurrent(other));
+        OK(cuMemsetD8(there, 0xee, APART_SIZE));
+        OK(cuCtxSynchronize());
+        OK(cuCtxSetCurrent(context));
+        if (way < 2)
+            OK(way ? cuMemcpy3DAsync(&box, NULL) : cuMemcpy3D(&box));
+        else
+            OK(way == 3 ? cuMemcpy2DAsync(&rows, NULL) : cuMemcpy2D(&rows));
+        OK(cuCtxSynchronize());
+        OK(cuCtxSetCurrent(other));
+        OK(cuMemcpyDtoH(seen, there, APART_SIZE));
+        copy_by_hand(wanted, from, way < 2 ? &apart : &flat);
+        for (size_t i = 0; i < APART_SIZE; i++)
+            cr_assert_eq(seen[i], wanted[i], "way %d, byte %zu: %#x, not %#x", way, i, seen[i],
+                         wanted[i]);
+    }
+    OK(cuMemFree(there));
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemFree(here));
 }
 
 /* ---- peer access is of one context to memory of another ---- */

@@ -133,6 +133,7 @@ static struct {
     CUresult (*record)(CUcontext, CUevent);
     sem_t entered, leave;
     pid_t waiter;
+    bool over; /* atomic */
 } slow;
 
 static CUresult record_slowly(CUcontext context, CUevent event)
@@ -148,9 +149,21 @@ static void *mark_behind_another(void *arg)
     return make_mark(arg);
 }
 
-/* A thread of a real-time policy would keep the processor from the one that it waits for. */
+static void *leave_behind_another(void *arg)
+{
+    struct marking *marking = arg;
+
+    __atomic_store_n(&slow.waiter, gettid(), __ATOMIC_SEQ_CST);
+    gs_fence_pool_leaving(&marking->pool, true);
+    __atomic_store_n(&slow.over, true, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+/* A context that is about to go does so when nobody is in a call of the driver for it. Who waits
+ * sleeps: a thread of a real-time policy would keep the processor from the one that it waits for. */
 Test(fence, a_thread_that_waits_for_a_line_sleeps, .timeout = 60)
 {
+    void *(*const waits[])(void *) = {mark_behind_another, leave_behind_another};
     struct marking marking = {.fence = {0}}, behind;
     struct fixture f;
     pthread_t thread[2];
@@ -166,17 +179,25 @@ Test(fence, a_thread_that_waits_for_a_line_sleeps, .timeout = 60)
     fixture_driver(&f)->ctx_record_event = record_slowly;
     sem_init(&slow.entered, 0, 0);
     sem_init(&slow.leave, 0, 0);
-    cr_assert_eq(pthread_create(&thread[0], NULL, make_mark, &marking), 0);
-    sem_wait(&slow.entered);
-    cr_assert_eq(pthread_create(&thread[1], NULL, mark_behind_another, &behind), 0);
-    while (__atomic_load_n(&marking.pool.line->taken.state, __ATOMIC_SEQ_CST) != 2 ||
-           thread_state(getpid(), slow.waiter) != 'S')
-        sched_yield();
-    sem_post(&slow.leave);
-    sem_post(&slow.leave);
-    for (unsigned i = 0; i < 2; i++)
-        pthread_join(thread[i], NULL);
-    cr_assert_lt(marking.fence.number, behind.fence.number);
+    for (unsigned way = 0; way < 2; way++) {
+        slow.waiter = 0;
+        cr_assert_eq(pthread_create(&thread[0], NULL, make_mark, &marking), 0);
+        sem_wait(&slow.entered);
+        cr_assert_eq(pthread_create(&thread[1], NULL, waits[way], &behind), 0);
+        while (!__atomic_load_n(&slow.over, __ATOMIC_SEQ_CST) &&
+               (__atomic_load_n(&marking.pool.line->taken.state, __ATOMIC_SEQ_CST) != 2 ||
+                thread_state(getpid(), slow.waiter) != 'S'))
+            sched_yield();
+        cr_assert_not(slow.over, "way %u does not wait", way);
+        sem_post(&slow.leave);
+        sem_post(&slow.leave);
+        for (unsigned i = 0; i < 2; i++)
+            pthread_join(thread[i], NULL);
+        while (sem_trywait(&slow.entered) == 0)
+            continue;
+    }
+    cr_assert(slow.over);
+    gs_fence_pool_leaving(&marking.pool, false);
     fixture_driver(&f)->ctx_record_event = slow.record;
     gs_fence_pool_destroy(&marking.pool);
     fixture_end(&f);
