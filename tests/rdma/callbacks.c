@@ -72,6 +72,18 @@ static void unmapping(void *arg, uint64_t address, size_t size)
 static const struct gpushim_listener listener = {sizeof listener, allocated, freed, unmapping,
                                                  NULL};
 
+#define MOST 16 /* listeners, and pinners */
+
+static int heard_by_many;
+
+static void count(void *arg, uint64_t address, size_t size)
+{
+    heard_by_many++;
+}
+
+static const struct gpushim_listener counting = {.size = sizeof counting, .allocated = count};
+static struct gpushim_pinner pinners[MOST]; /* as the one above */
+
 static void trim(void)
 {
     CUdeviceptr address;
@@ -170,5 +182,13 @@ int main(void)
     CHECK(cuMemFree(a) == CUDA_SUCCESS);
     trim();
     CHECK(gpushim_registrations_(list, 8) == 2 && list[1].uses == 1 && list[1].address == a);
+
+    /* As many as the header says, and each is told. */
+    for (int i = 0; i < MOST; i++)
+        pinners[i] = pinner;
+    for (int i = 1; i < MOST; i++)
+        CHECK(gpushim_listen_(&counting) == 0 && gpushim_pinner_add_(&pinners[i]) == 0);
+    CHECK(gpushim_listen_(&counting) == ENOSPC && gpushim_pinner_add_(&pinners[0]) == ENOSPC);
+    CHECK(cuMemAlloc(&a, MIB) == CUDA_SUCCESS && heard_by_many == MOST - 1);
     return 0;
 }

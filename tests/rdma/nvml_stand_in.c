@@ -1,4 +1,5 @@
-/* A libnvidia-ml.so.1 of one GPU with a small BAR1. */
+/* A libnvidia-ml.so.1 of three GPUs, of which the one in the midst has a small BAR1, and a fourth that does
+ * not say what it has. */
 typedef struct {
     unsigned long long total, free, used;
 } bar1_t;
@@ -17,18 +18,22 @@ EXPORT int nvmlShutdown(void)
 
 EXPORT int nvmlDeviceGetCount_v2(unsigned *count)
 {
-    *count = 1;
+    *count = 4;
     return 0;
 }
 
+static const unsigned long long windows[4] = {128ull << 20, 64ull << 20, 256ull << 20, 0};
+
 EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device)
 {
-    *device = (void *)&nvmlInit_v2;
-    return index != 0;
+    *device = (void *)&windows[index];
+    return index > 3;
 }
 
 EXPORT int nvmlDeviceGetBAR1MemoryInfo(void *device, bar1_t *memory)
 {
-    *memory = (bar1_t){64ull << 20, 60ull << 20, 4ull << 20};
-    return device != (void *)&nvmlInit_v2;
+    const unsigned long long total = *(const unsigned long long *)device;
+
+    *memory = (bar1_t){total, total / 2, total / 2};
+    return 0;
 }
