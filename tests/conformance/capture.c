@@ -613,6 +613,98 @@ Test(capture, event_queries_and_records_beside_a_capture)
     OK(cuMemFree(target));
 }
 
+static CUevent passed;
+static CUstream other_stream;
+
+static CUresult query_event(void)
+{
+    return cuEventQuery(passed);
+}
+
+static CUresult query_stream(void)
+{
+    return cuStreamQuery(other_stream);
+}
+
+static CUresult wait_for_event(void)
+{
+    return cuStreamWaitEvent(other_stream, passed, 0);
+}
+
+static CUresult ask_for_memory_left(void)
+{
+    return cuMemGetInfo(&(size_t){0}, &(size_t){0});
+}
+
+static CUresult register_host(void)
+{
+    static char pages[8192] __attribute__((aligned(4096)));
+    CUresult r = cuMemHostRegister(pages, 4096, 0);
+
+    return r ? r : cuMemHostUnregister(pages);
+}
+
+struct asked {
+    CUresult (*ask)(void);
+    bool relaxed;
+    CUresult result;
+};
+
+static void *ask_in_mode(void *arg)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    struct asked *asked = arg;
+
+    cuCtxSetCurrent(context);
+    if (asked->relaxed)
+        cuThreadExchangeStreamCaptureMode(&mode);
+    asked->result = asked->ask();
+    if (asked->relaxed)
+        cuThreadExchangeStreamCaptureMode(&mode);
+    return NULL;
+}
+
+/* A thread whose own mode is relaxed breaks no capture by asking; in any other mode these calls are like
+ * an allocation, or always pass. */
+Test(capture, what_may_be_asked_in_which_mode)
+{
+    static const struct {
+        CUresult (*ask)(void);
+        bool always;
+    } calls[] = {{query_event, false}, {query_stream, false}, {register_host, false},
+                 {wait_for_event, true}, {ask_for_memory_left, true}};
+    CUstream stream = new_stream();
+    CUdeviceptr target = 0;
+    pthread_t thread;
+
+    other_stream = new_stream();
+    OK(cuMemAlloc(&target, WORDS * 4));
+    OK(fill_now(target, 0, WORDS));
+    OK(cuEventCreate(&passed, CU_EVENT_DISABLE_TIMING));
+    OK(cuEventRecord(passed, other_stream));
+    OK(cuCtxSynchronize());
+    for (int i = 0; i < 5 * 3 * 4; i++) {
+        const int call = i / 12, mode = i / 4 % 3;
+        struct asked asked = {calls[call].ask, i & 1, CUDA_SUCCESS};
+        const bool other = i & 2, passes = calls[call].always || asked.relaxed || mode == 2 ||
+                                           (mode == 1 && other);
+
+        begin(stream, modes[mode], target, 1);
+        if (other) {
+            cr_assert_eq(pthread_create(&thread, NULL, ask_in_mode, &asked), 0);
+            pthread_join(thread, NULL);
+        } else {
+            ask_in_mode(&asked);
+        }
+        cr_assert_eq(asked.result, passes ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                     "call %d, %s, other thread %d, relaxed %d: %s", call, mode_names[mode], other,
+                     asked.relaxed, result_name(asked.result));
+        CHECK(passes ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, end(stream));
+    }
+    OK(cuEventDestroy(passed));
+    OK(cuMemFree(target));
+}
+
 /* In another thread: the end of its capture is refused, and memory is used. */
 static void *end_and_use_memory(void *arg)
 {

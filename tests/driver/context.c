@@ -390,6 +390,8 @@ CUresult sd_ctx_set_limit(CUlimit limit, size_t value)
     struct sd_context *context;
     CUresult result = sd_current(&context);
 
+    if (!result)
+        result = sd_capture_forbids();
     if (result)
         return result;
     if ((unsigned)limit >= sizeof context->limits / sizeof *context->limits)

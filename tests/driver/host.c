@@ -87,6 +87,8 @@ CUresult sd_mem_host_register(void *ptr, size_t bytes, unsigned flags)
     CUresult result = sd_current(&context);
     size_t next = sd_ranges_after(&sd_blocks, (uint64_t)ptr);
 
+    if (!result)
+        result = sd_capture_forbids();
     if (result)
         return result;
     if (!ptr || !bytes || (uint64_t)ptr + bytes < (uint64_t)ptr ||

@@ -266,6 +266,8 @@ static CUresult alloc(CUdeviceptr *ptr, size_t bytes, struct sd_pool *pool, CUst
     if (!ptr)
         return CUDA_ERROR_INVALID_VALUE;
     result = sd_capture_forbids_legacy(queue);
+    if (!result && !queue->capture)
+        result = sd_capture_forbids();
     if (result)
         return result;
     if (!bytes) { /* measured on an H200, in a capture as well */
@@ -390,11 +392,11 @@ CUresult sd_pool_destroy(CUmemoryPool handle)
 CUresult sd_pool_trim_to(CUmemoryPool handle, size_t keep)
 {
     struct sd_pool *pool = sd_object_check(handle, SD_POOL);
+    CUresult result = pool ? sd_capture_forbids() : CUDA_ERROR_INVALID_VALUE;
 
-    if (!pool)
-        return CUDA_ERROR_INVALID_VALUE;
-    sd_pool_trim(pool, keep);
-    return CUDA_SUCCESS;
+    if (!result)
+        sd_pool_trim(pool, keep);
+    return result;
 }
 
 /* Where an attribute of 64 bits is kept; NULL for the reuse attributes and unknown ones. */

@@ -325,6 +325,8 @@ CUresult sd_stream_query(CUstream stream)
 
     if (!result)
         result = query_allowed(queue);
+    if (!result)
+        result = sd_capture_forbids();
     if (result)
         return result;
     return sd_queue_idle(queue) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
