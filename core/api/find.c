@@ -111,6 +111,7 @@ gs_status gs_core_capture_begin(struct gs_core *core, CUstream stream)
     CUcontext context;
 
     gs_single_drain(&core->single, "a capture begins");
+    gs_context_before_capture(core);
     context = capturing_context(core, stream);
     return gs_fences_capture_begin(&core->fences, gs_stream_key(stream), context);
 }

@@ -16,7 +16,7 @@ enum {
     GS_NOT_LIVE = -2,      /* our memory, but no live block starts (or lies) there */
     GS_NO_MEMORY = -3,     /* the device is out of memory, after everything was tried */
     GS_NO_HOST_MEMORY = -4,
-    GS_CAPTURING = -5,     /* a capture is open: no event may be recorded or queried now */
+    GS_CAPTURING = -5,     /* a capture is open: no event may be recorded now */
     GS_NOT_OFFERED = -6,   /* this device or process cannot do it: the driver's way is left */
     GS_BAD_HANDLE = -7,    /* a handle of ours that is damaged, or that we may not have */
     GS_SAME_PROCESS = -8,  /* a handle opened in the process that made it */

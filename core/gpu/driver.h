@@ -31,14 +31,17 @@
  *                                 ILLEGAL_ADDRESS). Every fence over the range has passed.
  *   event_create, event_destroy   a context is current (the event belongs to it). Neither waits for
  *                                 work.
- *   ctx_record_event, event_query no capture is open anywhere in the process: either fails with
- *                                 STREAM_CAPTURE_UNSUPPORTED and the first also breaks the
- *                                 capture. Neither waits for work, nor the first where a queue is
- *                                 full (measured, 1,021 fills): a capture's begin waits for them.
+ *   ctx_record_event              no capture is open anywhere in the process: it fails with
+ *                                 STREAM_CAPTURE_UNSUPPORTED and breaks the capture, whatever the
+ *                                 thread's mode. It does not wait for work, nor where a queue is full
+ *                                 (measured, 1,021 fills): a capture's begin waits for it.
+ *   event_query                   no capture is open, or this thread's capture mode is RELAXED: then
+ *                                 it passes beside captures of every mode and thread (measured).
+ *                                 Does not wait for work.
  *   event_record                  no capture is open, and the stream is known to exist: called with
  *                                 the lock of an arena, or that of those who tell (core/gpu/told.h),
  *                                 which its end takes first. As ctx_record_event.
- *   mem_get_info                  a context is current.
+ *   mem_get_info                  a context is current. Fine during a capture (measured).
  *   stream_wait_event             no capture is open. Waits for no event, nor where the stream's
  *                                 queue is full (measured). It is called with single-stream mode's
  *                                 lock held, so that nothing is marked meanwhile.

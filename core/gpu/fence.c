@@ -321,16 +321,27 @@ static gs_status record(struct gs_fence_line *line, const struct gs_fence_pool *
     return GS_OK;
 }
 
-/* The line is taken, and stays so while no capture is open; NOT_READY: the context may be about to
- * go. A capture that begins, or a context that leaves, is seen here, or waits for the line. */
+/* With the line taken: a capture that begins, or a context that leaves, is seen here, or waits for
+ * the line. */
+static inline bool captures(const struct gs_fence_line *line)
+{
+    return __atomic_load_n(&line->fences->captures, __ATOMIC_SEQ_CST) > 0;
+}
+
+/* With the line taken: whether an event may be recorded. NOT_READY: the context may be about to go,
+ * and the driver is asked nothing. */
+static inline gs_status may_record(const struct gs_fence_line *line)
+{
+    if (__atomic_load_n(&line->leaving, __ATOMIC_SEQ_CST))
+        return (gs_status)CUDA_ERROR_NOT_READY;
+    return captures(line) ? GS_CAPTURING : GS_OK;
+}
+
+/* The line is taken, and stays so where an event may be recorded. */
 __attribute__((always_inline)) static inline gs_status line_taken(struct gs_fence_line *line)
 {
-    gs_status status = GS_OK;
+    gs_status status = may_record(line);
 
-    if (__atomic_load_n(&line->fences->captures, __ATOMIC_SEQ_CST) > 0)
-        status = GS_CAPTURING;
-    else if (__atomic_load_n(&line->leaving, __ATOMIC_SEQ_CST))
-        status = (gs_status)CUDA_ERROR_NOT_READY;
     if (status != GS_OK)
         line_release(line);
     return status;
@@ -374,6 +385,32 @@ gs_status gs_fence_record(struct gs_fence_pool *pool, struct gs_fence *ret)
 
 /* ---- Looking ---------------------------------------------------------------------------- */
 
+bool gs_fences_relax(struct gs_fences *fences, CUstreamCaptureMode *ret_mode)
+{
+    *ret_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    return fences->driver->exchange_capture_mode &&
+           fences->driver->exchange_capture_mode(ret_mode) == CUDA_SUCCESS;
+}
+
+void gs_fences_restore(struct gs_fences *fences, CUstreamCaptureMode mode)
+{
+    fences->driver->exchange_capture_mode(&mode);
+}
+
+gs_status gs_line_event_query(struct gs_fence_line *line, const struct gs_fence_event *event)
+{
+    CUstreamCaptureMode mode;
+    gs_status status;
+
+    if (__builtin_expect(!captures(line), 1))
+        return (gs_status)line->fences->driver->event_query(event->event);
+    if (!gs_fences_relax(line->fences, &mode))
+        return GS_CAPTURING;
+    status = (gs_status)line->fences->driver->event_query(event->event);
+    gs_fences_restore(line->fences, mode);
+    return status;
+}
+
 /* The line is taken: takes the oldest events out while they have passed, up to the fence's. */
 static gs_status advance(struct gs_fence_line *line, const struct gs_fence *fence)
 {
@@ -384,7 +421,7 @@ static gs_status advance(struct gs_fence_line *line, const struct gs_fence *fenc
     while (line->oldest && !gs_fence_passed(fence)) {
         struct gs_fence_event *event = line->oldest;
 
-        status = (gs_status)line->fences->driver->event_query(event->event);
+        status = gs_line_event_query(line, event);
         if (status != GS_OK)
             return status;
         line->oldest = event->next;
@@ -396,6 +433,7 @@ static gs_status advance(struct gs_fence_line *line, const struct gs_fence *fenc
     return status;
 }
 
+/* While a capture is open no event is recorded, but those that are can be asked for. */
 static gs_status look(const struct gs_fence *fence, const struct gs_fence_pool *pool)
 {
     struct gs_fence_line *line = fence->line;
@@ -403,10 +441,12 @@ static gs_status look(const struct gs_fence *fence, const struct gs_fence_pool *
 
     if (gs_fence_passed(fence))
         return GS_OK;
-    status = line_enter(line);
-    if (status != GS_OK)
-        return status;
-    if (line->recorded < fence->number && !gs_fence_passed(fence))
+    if (!gs_latch_try(&line->taken))
+        return (gs_status)CUDA_ERROR_NOT_READY;
+    status = may_record(line);
+    if (line->recorded >= fence->number || gs_fence_passed(fence))
+        status = status == GS_CAPTURING ? GS_OK : status;
+    else if (status == GS_OK)
         status = record(line, pool);
     if (status == GS_OK)
         status = advance(line, fence);

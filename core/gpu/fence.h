@@ -7,7 +7,8 @@
  * fails and breaks the capture, so captures are counted (process-wide: simple, and captures are
  * short), and no event is recorded between a look at the count and a capture's begin: who records
  * or queries takes the context's line first and then looks, a capture counts itself first and then
- * waits for every line that is taken.
+ * waits for every line that is taken. What was recorded before is asked for while a capture is open as
+ * well, in a mode of the thread in which that breaks none.
  *
  * An event covers all of its context, whoever asked for it. So the events of a context stand in one
  * line, numbered as their recording began, and a fence is a number: it has passed when an event of
@@ -144,6 +145,10 @@ void gs_fences_capture_end(struct gs_fences *fences, uint64_t stream_key);
 /* The context was destroyed: so were its captures. */
 void gs_fences_capture_context_gone(struct gs_fences *fences, CUcontext context);
 bool gs_fences_capturing(struct gs_fences *fences);
+/* Around calls for which the driver breaks a capture of another mode or thread, but where this
+ * thread's own mode is RELAXED: it is, meanwhile. False: it cannot be, and nothing has changed. */
+bool gs_fences_relax(struct gs_fences *fences, CUstreamCaptureMode *ret_mode);
+void gs_fences_restore(struct gs_fences *fences, CUstreamCaptureMode mode);
 
 /* `like`: a pool of the same context whose line it shares; NULL: a line of its own. Without host
  * memory it has none, and recording fails. */

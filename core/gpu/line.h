@@ -20,6 +20,8 @@ gs_status gs_line_enter_waiting(struct gs_fence_line *line);
 /* With the line taken: a spare event, or a new one; back to the spare ones. */
 gs_status gs_line_event_take(struct gs_fence_line *line, struct gs_fence_event **ret);
 void gs_line_event_give(struct gs_fence_line *line, struct gs_fence_event *event);
+/* With the line taken: whether an event has passed, as the driver says; also while a capture is open. */
+gs_status gs_line_event_query(struct gs_fence_line *line, const struct gs_fence_event *event);
 
 /* Whether its events are sets. */
 static inline bool gs_line_tells(const struct gs_fence_line *line)
@@ -29,9 +31,10 @@ static inline bool gs_line_tells(const struct gs_fence_line *line)
 
 /* With the line taken, and no capture open: the next set. As record() of fence.c. */
 gs_status gs_told_record(struct gs_fence_line *line, const struct gs_fence_pool *pool);
-/* The same: takes out what has passed, up to the fence; GS_OK: the fence has. */
+/* With the line taken: takes out what has passed, up to the fence; GS_OK: the fence has. GS_CAPTURING:
+ * what is missing can be had when no capture is open any more. */
 gs_status gs_told_advance(struct gs_fence_line *line, const struct gs_fence *fence);
-/* The same: the stream's work from now on waits for a fence. */
+/* With the line taken, and no capture open: the stream's work from now on waits for a fence. */
 bool gs_told_order(struct gs_fence_line *line, const struct gs_fence *fence, CUstream stream);
 /* The same: what sets lack of this thread is recorded. */
 void gs_told_serve(struct gs_fence_line *line);

@@ -326,13 +326,13 @@ static void take_oldest(struct gs_fence_line *line)
 
 gs_status gs_told_advance(struct gs_fence_line *line, const struct gs_fence *fence)
 {
-    const struct gs_driver *driver = line->fences->driver;
+    const bool capturing = gs_fences_capturing(line->fences);
     gs_status status = GS_OK;
 
-    if (line->lacks)
+    if (line->lacks && !capturing)
         gs_told_serve(line);
     while (line->oldest && line->oldest->number <= fence->number) {
-        status = (gs_status)driver->event_query(line->oldest->event);
+        status = gs_line_event_query(line, line->oldest);
         if (status != GS_OK)
             break;
         take_oldest(line);
@@ -340,7 +340,7 @@ gs_status gs_told_advance(struct gs_fence_line *line, const struct gs_fence *fen
     count_passed(line);
     if (status != GS_OK || gs_fence_passed(fence))
         return status;
-    return (gs_status)CUDA_ERROR_NOT_READY; /* it lacks something */
+    return capturing ? GS_CAPTURING : (gs_status)CUDA_ERROR_NOT_READY; /* it lacks something */
 }
 
 bool gs_told_order(struct gs_fence_line *line, const struct gs_fence *fence, CUstream stream)

@@ -114,11 +114,10 @@ void gs_arena_part_streams_locked(struct gs_arena *arena)
     uint64_t time;
 
     gs_latch_assert_held(&arena->lock);
-    if (arena->dead || arena->leaving)
+    /* While a capture is open no event can be had, and what a stream freed stays its own. */
+    if (arena->dead || arena->leaving || gs_fences_capturing(arena->shared->fences))
         return;
     gs_arena_flush_streams_locked(arena, 0);
-    if (gs_fences_capturing(arena->shared->fences))
-        return;
     time = ++arena->order.serial;
     part_list_locked(arena, &arena->epochs.open, NULL, time);
     for (struct gs_epoch *epoch = arena->epochs.oldest; epoch; epoch = epoch->next)

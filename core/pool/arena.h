@@ -336,6 +336,8 @@ void gs_arena_retire_more_locked(struct gs_arena *arena, struct gs_block *block)
 /* Closes the open epoch, if a fence can be recorded now, and takes back what passed. Does not
  * wait. */
 void gs_arena_collect_locked(struct gs_arena *arena);
+/* A capture is about to begin: what was freed so far is behind an event. */
+void gs_arena_before_capture_locked(struct gs_arena *arena);
 /* What may be kept free has changed for all arenas. */
 void gs_arena_limit_locked(struct gs_arena *arena);
 /* The same, but leaves the epoch open where the GPU has not passed the one before: it has not

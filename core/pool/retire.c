@@ -4,7 +4,8 @@
  *
  * An epoch is closed when enough was freed into it or when an allocation misses. Its fence covers
  * all work submitted to the context before, and so all work submitted before each of its blocks'
- * frees. While a capture is open no fence can be recorded: the open epoch just grows.
+ * frees. While a capture is open no fence can be recorded: the open epoch just grows. Before one begins
+ * it is closed, and so comes back meanwhile.
  */
 #include "core/pool/arena.h"
 
@@ -415,6 +416,19 @@ void gs_arena_collect_locked(struct gs_arena *arena)
 {
     gs_epoch_close_locked(arena, false);
     gs_arena_poll_locked(arena);
+}
+
+void gs_arena_before_capture_locked(struct gs_arena *arena)
+{
+    struct gs_fence fence;
+
+    gs_latch_assert_held(&arena->lock);
+    gs_arena_flush_streams_locked(arena, 0);
+    gs_arena_collect_locked(arena);
+    if (arena->dead || arena->leaving)
+        return;
+    fence = arena->epochs.newest ? arena->epochs.newest->fence : arena->freed;
+    gs_fence_query(&arena->events, &fence); /* recorded, if no other arena has */
 }
 
 void gs_arena_look_locked(struct gs_arena *arena)

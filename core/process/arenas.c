@@ -18,6 +18,20 @@ void gs_context_pass_arenas(void *arg, bool closes)
     gs_lock_release(&core->lock);
 }
 
+void gs_context_before_capture(struct gs_core *core)
+{
+    struct gs_arena_walk walk = {0};
+    struct gs_arena *arena;
+
+    gs_lock_take(&core->lock);
+    while (!gs_fences_capturing(&core->fences) && (arena = gs_next_pool_locked(core, &walk))) {
+        gs_latch_take(&arena->lock);
+        gs_arena_before_capture_locked(arena);
+        gs_latch_release(&arena->lock);
+    }
+    gs_lock_release(&core->lock);
+}
+
 void gs_core_stream_gone(struct gs_core *core, CUstream stream)
 {
     struct gs_arena_walk walk = {0};

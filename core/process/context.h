@@ -173,6 +173,8 @@ void gs_guard_lease_ended(void *core, uint64_t address);
 
 /* Single-stream mode's callback (core/gpu/single.h); `core` is the argument. */
 gs_single_arenas_fn gs_context_pass_arenas;
+/* A capture is about to begin: what was freed so far can be had again while it is open. */
+void gs_context_before_capture(struct gs_core *core);
 
 /*
  * A dead context has no work any more, but may have memory: what others hold, and what is not its

@@ -24,7 +24,6 @@ static void look_at_left(struct gs_core *core, CUdevice device, CUcontext contex
     grown += __atomic_load_n(since, __ATOMIC_RELAXED);
     __atomic_store_n(since, grown, __ATOMIC_RELAXED);
     if ((left > 0 && grown < left / LOOKED_AGAIN) || !core->driver.mem_get_info ||
-        gs_fences_capturing(&core->fences) ||
         core->driver.ctx_push_current(context) != CUDA_SUCCESS)
         return;
     if (core->driver.mem_get_info(&left, &total) == CUDA_SUCCESS) {

@@ -135,7 +135,7 @@ static size_t missing_of(struct gs_core *core, CUcontext context, size_t size)
     size_t left, total;
     CUcontext popped;
 
-    if (!core->driver.mem_get_info || gs_fences_capturing(&core->fences) ||
+    if (!core->driver.mem_get_info ||
         core->driver.ctx_push_current(context) != CUDA_SUCCESS)
         return size;
     if (core->driver.mem_get_info(&left, &total) == CUDA_SUCCESS && left < size)

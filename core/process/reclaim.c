@@ -247,7 +247,7 @@ static gs_status take_in_order(struct gs_core *core, const struct gs_device *dev
     unsigned count = gs_pools_of(core, device, arenas);
     gs_status status = GS_NO_MEMORY;
 
-    for (unsigned i = 0; i < count && status != GS_OK; i++) {
+    for (unsigned i = 0; i < count && status != GS_OK && !gs_fences_capturing(&core->fences); i++) {
         struct gs_behind behind = {.count = 0};
 
         gs_latch_take(&arenas[i]->lock);

@@ -109,7 +109,7 @@ void gs_core_graph_room(struct gs_core *core)
     CUcontext context = NULL;
     CUdevice ordinal;
 
-    if (!core->driver.mem_get_info || gs_fences_capturing(&core->fences) ||
+    if (!core->driver.mem_get_info ||
         core->driver.ctx_get_device(&ordinal) != CUDA_SUCCESS)
         return;
     device = known_device(core, ordinal, &context);
@@ -141,8 +141,7 @@ static void log_room(struct gs_core *core, unsigned step)
 
     if (!gs_log_wants(&core->options.log, GS_LOG_DEBUG) || !core->driver.mem_get_info)
         return;
-    if (!gs_fences_capturing(&core->fences))
-        core->driver.mem_get_info(&left, &total);
+    core->driver.mem_get_info(&left, &total);
     gs_log_line(&core->options.log, GS_LOG_DEBUG,
                 "a call found the GPU full and is made again (%u), %zu MiB are free now", step,
                 left >> 20);

@@ -61,7 +61,7 @@ static void ask_driver(struct gs_core *core, CUcontext context, struct gs_shorta
     CUcontext popped;
     CUdevice device;
 
-    if (!core->driver.mem_get_info || gs_fences_capturing(&core->fences))
+    if (!core->driver.mem_get_info)
         return;
     if (context && core->driver.ctx_push_current(context) != CUDA_SUCCESS)
         return;

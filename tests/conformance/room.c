@@ -6,6 +6,7 @@
 
 #include <criterion/criterion.h>
 #include <dlfcn.h>
+#include <pthread.h>
 
 TestSuite(room, .init = conform_start, .timeout = 60);
 
@@ -135,6 +136,105 @@ Test(room, memory_freed_behind_a_kernel_is_there_when_it_is_wanted)
     OK(cuMemFree(ptr));
     OK(physical_memory(size));
     OK(cuCtxSynchronize());
+}
+
+/* ---- while a stream captures ---- */
+
+static CUresult plain(size_t size, CUstream beside)
+{
+    CUdeviceptr ptr = 0;
+    CUresult r = cuMemAlloc(&ptr, size);
+
+    (void)beside;
+    return r ? r : cuMemFree(ptr);
+}
+
+static CUresult in_order(size_t size, CUstream beside)
+{
+    CUdeviceptr ptr = 0;
+    CUresult r = cuMemAllocAsync(&ptr, size, beside);
+
+    return r ? r : cuMemFreeAsync(ptr, beside);
+}
+
+static CUresult physical(size_t size, CUstream beside)
+{
+    const CUmemAllocationProp prop = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    CUmemGenericAllocationHandle handle = 0;
+    CUresult r = cuMemCreate(&handle, size, &prop, 0);
+
+    (void)beside;
+    return r ? r : cuMemRelease(handle);
+}
+
+static const struct {
+    const char *name;
+    CUresult (*take)(size_t, CUstream);
+} beside_takers[] = {{"cuMemAlloc", plain}, {"cuMemAllocAsync", in_order}, {"cuMemCreate", physical}};
+#define BESIDE_TAKERS (sizeof beside_takers / sizeof *beside_takers)
+
+struct beside {
+    size_t taker, size;
+    CUstream stream;
+    CUresult result;
+};
+
+/* As allocators do whose programs capture. */
+static void *take_relaxed(void *arg)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    struct beside *beside = arg;
+
+    beside->result = cuCtxSetCurrent(context);
+    if (!beside->result)
+        beside->result = cuThreadExchangeStreamCaptureMode(&mode);
+    if (!beside->result)
+        beside->result = beside_takers[beside->taker].take(beside->size, beside->stream);
+    cuThreadExchangeStreamCaptureMode(&mode);
+    return NULL;
+}
+
+/* What was freed before, behind work or not, is had while a stream captures, and the capture is whole. */
+static void take_beside_a_capture(CUstreamCaptureMode mode, size_t taker, bool busy, bool other)
+{
+    CUstream stream = new_stream(), user = new_stream();
+    struct beside beside = {taker, most(), new_stream(), CUDA_SUCCESS};
+    CUgraph made = NULL;
+    CUdeviceptr ptr = 0;
+    pthread_t thread;
+
+    OK(cuMemAlloc(&ptr, beside.size));
+    OK(launch_spin_fill(user, ptr, 1, 4096, busy ? 100 * MILLISECOND : 1));
+    if (!busy)
+        OK(cuCtxSynchronize());
+    OK(cuMemFree(ptr));
+    OK(cuStreamBeginCapture(stream, mode));
+    OK(launch_spin(stream, 1));
+    if (other) {
+        cr_assert_eq(pthread_create(&thread, NULL, take_relaxed, &beside), 0);
+        pthread_join(thread, NULL);
+    } else {
+        take_relaxed(&beside);
+    }
+    cr_assert_eq(beside.result, CUDA_SUCCESS, "%s, mode %d, %s, %s: %s", beside_takers[taker].name,
+                 mode, busy ? "behind work" : "idle", other ? "another thread" : "the same thread",
+                 result_name(beside.result));
+    OK(cuStreamEndCapture(stream, &made));
+    OK(cuGraphDestroy(made));
+    OK(cuStreamDestroy(stream));
+    OK(cuStreamDestroy(user));
+    OK(cuStreamDestroy(beside.stream));
+    OK(cuCtxSynchronize());
+}
+
+Test(room, memory_freed_before_a_capture_is_had_again_while_it_is_open)
+{
+    for (int mode = CU_STREAM_CAPTURE_MODE_GLOBAL; mode <= CU_STREAM_CAPTURE_MODE_RELAXED; mode++)
+        for (size_t taker = 0; taker < BESIDE_TAKERS; taker++)
+            for (int how = 0; how < 4; how++)
+                take_beside_a_capture((CUstreamCaptureMode)mode, taker, how & 1, how & 2);
 }
 
 /* Another thread gives back the last of what is kept when the driver has just refused a call. */

@@ -53,16 +53,50 @@ Test(fence, a_capture_forbids_recording_and_stays_valid)
     MUST(gs_core_capture_begin(f.core, stream));
     MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     cr_assert_eq(gs_fence_record(&pool, &fence), GS_CAPTURING);
-    cr_assert_eq(gs_fence_query(&pool, &earlier), GS_CAPTURING);
     cr_assert_null(fence.line);
+    fence = gs_fence_next(&pool);
+    cr_assert_eq(gs_fence_query(&pool, &fence), GS_CAPTURING);
+    cr_assert_eq(gs_fence_query(&pool, &earlier), GS_OK, "what was recorded before can be asked for");
     cr_assert(gs_core_capturing(f.core));
     cr_assert_eq(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
     gs_core_capture_end(f.core, stream);
     cr_assert_not(gs_core_capturing(f.core));
-    cr_assert_eq(gs_fence_query(&pool, &earlier), GS_OK);
+    cr_assert_eq(gs_fence_query(&pool, &fence), GS_OK);
     MUST(cuGraphDestroy(graph));
     MUST(cuStreamDestroy(stream));
     gs_fence_pool_destroy(&pool);
+    fixture_end(&f);
+}
+
+/* Too little for an epoch of its own, and some of it in the order of a stream. */
+Test(fence, what_was_freed_before_a_capture_comes_back_while_it_is_open)
+{
+    struct fixture f;
+    CUdeviceptr small, ordered;
+    CUstream stream, beside;
+    CUgraph graph;
+    size_t reserved;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamCreate(&beside, CU_STREAM_NON_BLOCKING));
+    small = must_alloc(&f, 64 << 10);
+    MUST(gs_core_alloc_async(f.core, 2 * MIB, NULL, beside, &ordered));
+    reserved = fixture_arena(&f).reserved;
+    MUST(gs_core_free(f.core, small));
+    MUST(gs_core_free_async(f.core, ordered, beside));
+    MUST(gs_core_capture_begin(f.core, stream));
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    must_alloc(&f, 64 << 10);
+    must_alloc(&f, 2 * MIB);
+    cr_assert_eq(fixture_arena(&f).reserved, reserved, "%zu and %zu", fixture_arena(&f).reserved,
+                 reserved);
+    MUST(cuStreamEndCapture(stream, &graph));
+    gs_core_capture_end(f.core, stream);
+    MUST(cuGraphDestroy(graph));
+    MUST(cuStreamDestroy(stream));
+    MUST(cuStreamDestroy(beside));
     fixture_end(&f);
 }
 
