@@ -15,10 +15,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/printable.h"
+
 #define ENDPOINT   256
 #define PREFIX     64
 #define SECRET     256
-#define BODY_MAX   (64u << 20) /* of an answer: a list of 100,000 machines is a tenth of that */
+#define TOKEN      4096
+#define BODY_MAX   (4u << 20) /* of an answer: etcd has no larger values; of more keys it is asked for fewer */
+#define PAGE_MAX   1024       /* keys of a list that are asked for at once */
 #define CONNECT_MS 1500
 #define HEALTH_S   2 /* for a member to say how it is */
 
@@ -27,10 +31,11 @@ struct directory {
     CURL *curl;
     char endpoints[DIRECTORY_ENDPOINTS][ENDPOINT];
     unsigned endpoint_count, endpoint; /* the one that answered last */
-    char prefix[PREFIX], user[SECRET], password[SECRET], token[SECRET + 32];
+    char prefix[PREFIX], user[SECRET], password[SECRET], token[TOKEN];
     unsigned lease_s;
     int64_t lease, revision;
-    bool is_full; /* so it said of the last request that failed */
+    bool is_full;     /* so it said of the last request that failed */
+    bool is_too_long; /* the last answer was */
     char *body; /* of the answer */
     size_t size;
     char curl_error[CURL_ERROR_SIZE];
@@ -44,7 +49,8 @@ static size_t on_body(char *bytes, size_t one, size_t count, void *arg)
     struct directory *directory = arg;
     char *body;
 
-    if (directory->size + count > BODY_MAX)
+    directory->is_too_long = directory->size + count > BODY_MAX;
+    if (directory->is_too_long)
         return 0;
     body = realloc(directory->body, directory->size + count + 1);
     if (!body)
@@ -91,7 +97,7 @@ static void set_up(struct directory *directory)
 static long send_to(struct directory *directory, unsigned endpoint, const char *path,
                     const char *text, unsigned limit_s, bool streams)
 {
-    char url[ENDPOINT + 64], authorization[SECRET + 64];
+    char url[ENDPOINT + 64], authorization[TOKEN + 64];
     struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
     long status = 0;
     CURLcode code;
@@ -101,6 +107,7 @@ static long send_to(struct directory *directory, unsigned endpoint, const char *
     if (directory->token[0])
         headers = curl_slist_append(headers, authorization);
     directory->size = 0;
+    directory->is_too_long = false;
     directory->curl_error[0] = 0;
     curl_easy_setopt(directory->curl, CURLOPT_URL, url);
     curl_easy_setopt(directory->curl, CURLOPT_HTTPHEADER, headers);
@@ -140,16 +147,29 @@ static int64_t number_of(const json_t *object, const char *key)
                                    : strtoll(string_of(object, key), NULL, 10);
 }
 
+/* Why it refuses: since etcd 3.5 in "message" alone, of a stream in an object. */
+static const char *error_of(const json_t *answer)
+{
+    const json_t *error = json_object_get(answer, "error");
+    const char *text = string_of(answer, "error");
+
+    return text[0] ? text : string_of(json_is_object(error) ? error : answer, "message");
+}
+
 static void complain(struct directory *directory, long status, const json_t *answer)
 {
-    const char *said = answer ? string_of(answer, "error") : "";
+    char said[128]; /* in one line: it goes into files of lines */
+    const char *text = error_of(answer);
 
-    if (!said[0])
-        said = directory->curl_error[0] ? directory->curl_error : "it gives no reason";
+    if (directory->is_too_long)
+        text = "what it answers is longer than anything of ours";
+    if (!text[0])
+        text = directory->curl_error[0] ? directory->curl_error : "it gives no reason";
+    gs_printable(text, strlen(text), said, sizeof said);
     directory->is_full = strstr(said, "space exceeded") != NULL;
     if (directory->is_full) {
         snprintf(directory->head.reason, sizeof directory->head.reason,
-                 "etcd at %.128s has no room (%.100s); compact and defragment it, or raise its "
+                 "etcd at %.128s has no room (%s); compact and defragment it, or raise its "
                  "--quota-backend-bytes, and then say etcdctl alarm disarm",
                  directory->endpoints[directory->endpoint], said);
         return;
@@ -157,9 +177,9 @@ static void complain(struct directory *directory, long status, const json_t *ans
     snprintf(directory->head.reason, sizeof directory->head.reason,
              status == 401 || status == 403 || strstr(said, "permission") ||
                      strstr(said, "auth") || strstr(said, "user name")
-                 ? "etcd at %s lets this agent not do that (%s); see its user, its password, and "
+                 ? "etcd at %.128s lets this agent not do that (%s); see its user, its password, and "
                    "that its role may read and write \"%s\""
-                 : "etcd at %s does not answer (%s); see that it runs, that a majority of its "
+                 : "etcd at %.128s does not answer (%s); see that it runs, that a majority of its "
                    "members does, and --directory (keys begin with \"%s\")",
              directory->endpoints[directory->endpoint], said, directory->prefix);
 }
@@ -180,6 +200,8 @@ static json_t *ask_all(struct directory *directory, const char *path, const json
                               directory->endpoint_count > 1 ? DIRECTORY_WAIT_S / 2 : DIRECTORY_WAIT_S,
                               false);
         answer = answer_of(directory);
+        if (directory->is_too_long) /* so the others' would be */
+            break;
         if (*ret_status == 0 || *ret_status >= 500 || !answer)
             continue;
         directory->endpoint = endpoint;
@@ -199,7 +221,8 @@ static bool sign_in(struct directory *directory)
 
     directory->token[0] = 0;
     answer = ask_all(directory, "auth/authenticate", request, &status);
-    good = status == 200 && strlen(string_of(answer, "token")) < sizeof directory->token;
+    good = status == 200 && strlen(string_of(answer, "token")) < sizeof directory->token &&
+           !strpbrk(string_of(answer, "token"), "\r\n"); /* it becomes a line of HTTP */
     if (good)
         snprintf(directory->token, sizeof directory->token, "%s", string_of(answer, "token"));
     else
@@ -224,7 +247,7 @@ static json_t *ask(struct directory *directory, const char *path, json_t *reques
         if (status == 200)
             break;
         complain(directory, status, answer);
-        if (!directory->user[0] || !(status == 401 || strstr(string_of(answer, "error"), "auth")))
+        if (!directory->user[0] || !(status == 401 || strstr(error_of(answer), "auth")))
             break;
         directory->token[0] = 0;
     }
@@ -263,17 +286,49 @@ static bool unpack(const char *text, void *ret_bytes, size_t most, size_t *ret_s
 
 /* ---- Operations ----------------------------------------------------------------------------- */
 
+/* Its first line. */
 static bool read_password(struct directory *directory, const char *path, char *ret_reason)
 {
+    char line[SECRET + 2];
     FILE *file = fopen(path, "re");
-    bool good = file && fgets(directory->password, sizeof directory->password, file);
+    bool good = file && fgets(line, sizeof line, file);
 
     if (file)
         fclose(file);
-    directory->password[strcspn(directory->password, "\r\n")] = 0;
-    if (!good)
+    if (!good) {
         snprintf(ret_reason, DIRECTORY_REASON, "no password of etcd's user can be read from %s", path);
+        return false;
+    }
+    line[strcspn(line, "\r\n")] = 0;
+    good = strlen(line) < sizeof directory->password;
+    if (good)
+        strcpy(directory->password, line);
+    else
+        snprintf(ret_reason, DIRECTORY_REASON, "the password in %s has more than %d characters; choose a shorter one",
+                 path, SECRET - 1);
+    sodium_memzero(line, sizeof line);
     return good;
+}
+
+/* All URLs, or the reason. */
+static bool read_endpoints(struct directory *directory, const char *at, char *ret_reason)
+{
+    while (*at) {
+        const size_t length = strcspn(at, ",");
+        char *endpoint = directory->endpoints[directory->endpoint_count];
+
+        if (directory->endpoint_count == DIRECTORY_ENDPOINTS || length >= ENDPOINT) {
+            snprintf(ret_reason, DIRECTORY_REASON, "--directory has more than %d URLs, or one of more than %d "
+                     "characters; name fewer members of etcd, in a shorter way", DIRECTORY_ENDPOINTS, ENDPOINT - 1);
+            return false;
+        }
+        snprintf(endpoint, ENDPOINT, "%.*s", (int)length, at);
+        if (length > 0 && endpoint[length - 1] == '/')
+            endpoint[length - 1] = 0;
+        directory->endpoint_count++;
+        at += length + (at[length] == ',');
+    }
+    return true;
 }
 
 static void close_etcd(struct directory *directory)
@@ -287,7 +342,6 @@ static void close_etcd(struct directory *directory)
 static struct directory *open_etcd(const struct directory_options *options, char *ret_reason)
 {
     struct directory *directory = calloc(1, sizeof *directory);
-    const char *at = options->place;
 
     if (!directory)
         return NULL;
@@ -296,17 +350,13 @@ static struct directory *open_etcd(const struct directory_options *options, char
     directory->lease_s = options->lease_s;
     snprintf(directory->prefix, sizeof directory->prefix, "%s", options->prefix);
     snprintf(directory->user, sizeof directory->user, "%s", options->user ? options->user : "");
-    while (*at && directory->endpoint_count < DIRECTORY_ENDPOINTS) {
-        size_t length = strcspn(at, ",");
-        char *endpoint = directory->endpoints[directory->endpoint_count++];
-
-        snprintf(endpoint, ENDPOINT, "%.*s", (int)length, at);
-        if (endpoint[0] && endpoint[strlen(endpoint) - 1] == '/')
-            endpoint[strlen(endpoint) - 1] = 0;
-        at += length + (at[length] == ',');
+    if (options->user && strlen(options->user) >= SECRET) {
+        snprintf(ret_reason, DIRECTORY_REASON, "--etcd-user has more than %d characters", SECRET - 1);
+        close_etcd(directory);
+        return NULL;
     }
     directory->curl = curl_easy_init();
-    if (!directory->curl || (options->password_file &&
+    if (!directory->curl || !read_endpoints(directory, options->place, ret_reason) || (options->password_file &&
                              !read_password(directory, options->password_file, ret_reason))) {
         close_etcd(directory);
         return NULL;
@@ -390,19 +440,12 @@ static enum directory_found get(struct directory *directory, const char *key, vo
     return found;
 }
 
-static bool list_all(struct directory *directory, const char *prefix, directory_visit_fn *visit,
-                     void *arg)
+static void visit_all(const struct directory *directory, const json_t *answer, directory_visit_fn *visit, void *arg)
 {
-    json_t *answer = ask(directory, "kv/range",
-                         json_pack("{s:o, s:o}", "key", key_of(directory, prefix, 0), "range_end",
-                                   key_of(directory, prefix, 1)));
     const size_t length = strlen(directory->prefix);
+    const json_t *each;
     size_t i;
-    json_t *each;
 
-    if (!answer)
-        return false;
-    directory->revision = number_of(json_object_get(answer, "header"), "revision");
     json_array_foreach(json_object_get(answer, "kvs"), i, each) {
         char key[PREFIX + DIRECTORY_KEY], value[DIRECTORY_VALUE];
         size_t key_size, size;
@@ -413,8 +456,59 @@ static bool list_all(struct directory *directory, const char *prefix, directory_
             visit(arg, key + length, value, size);
         }
     }
+}
+
+/* The first key behind all of the answer, which are of any length. NULL: there are no more. */
+static json_t *key_behind(const json_t *answer)
+{
+    const json_t *all = json_object_get(answer, "kvs");
+    const char *text = string_of(json_array_get(all, json_array_size(all) - 1), "key");
+    const size_t most = strlen(text) + 1;
+    unsigned char *key = json_is_true(json_object_get(answer, "more")) ? calloc(1, most + 1) : NULL;
+    char *behind = key ? malloc(2 * most + 8) : NULL;
+    json_t *found = NULL;
+    size_t size;
+
+    if (behind && unpack(text, key, most, &size) && size > 0) {
+        sodium_bin2base64(behind, 2 * most + 8, key, size + 1, sodium_base64_VARIANT_ORIGINAL);
+        found = json_string(behind);
+    }
+    free(key);
+    free(behind);
+    return found;
+}
+
+/* Page by page: who may write there may put values there of any size, so many to a page as are read at once. What
+ * changes meanwhile the watch tells, which goes on from the first of them. */
+static bool list_all(struct directory *directory, const char *prefix, directory_visit_fn *visit,
+                     void *arg)
+{
+    json_t *from = key_of(directory, prefix, 0), *answer = NULL;
+    int64_t revision = 0;
+    int page = PAGE_MAX;
+
+    while (from) {
+        answer = ask(directory, "kv/range", json_pack("{s:O, s:o, s:i}", "key", from, "range_end",
+                                                      key_of(directory, prefix, 1), "limit", page));
+        if (!answer && directory->is_too_long && page > 1) {
+            page /= 2;
+            continue;
+        }
+        json_decref(from);
+        from = NULL;
+        if (!answer)
+            break;
+        revision = revision ? revision : number_of(json_object_get(answer, "header"), "revision");
+        visit_all(directory, answer, visit, arg);
+        from = key_behind(answer);
+        page = page < PAGE_MAX ? 2 * page : page;
+        if (from)
+            json_decref(answer);
+    }
+    if (answer)
+        directory->revision = revision;
     json_decref(answer);
-    return true;
+    return answer != NULL;
 }
 
 static bool watch(struct directory *directory, const char *prefix, unsigned limit_s)

@@ -8,7 +8,10 @@
  *
  * How long ago is counted by the file system's clock alone: who asks touches a file of his own, and
  * compares. Files appear whole (renamed), and what lies there of a dead lease is not seen, and cleared
- * by its owner when he comes back.
+ * by its owner when it comes back.
+ *
+ * The three folders are this user's, and nobody else writes in them; they are opened once. What else lies there than
+ * files is passed over, and nobody waits for it.
  */
 #include "shim/agent/directory.h"
 
@@ -26,9 +29,12 @@
 #define LOOK_MS 200 /* how often a watch looks */
 #define OWNER   64
 
+enum part { LEASES, AGENTS, EXPORTS, PARTS };
+static const char *const part_names[PARTS] = {"leases", "agents", "exports"};
+
 struct directory {
     struct directory_head head;
-    int folder;
+    int folder, parts[PARTS];
     bool held; /* the lease was kept once by this handle */
     unsigned lease_s;
     char owner[OWNER];
@@ -43,35 +49,79 @@ static bool fails(struct directory *directory, const char *what)
     return false;
 }
 
+static void close_folder(struct directory *directory)
+{
+    for (int i = 0; i < PARTS; i++) {
+        if (directory->parts[i] >= 0)
+            close(directory->parts[i]);
+    }
+    if (directory->folder >= 0)
+        close(directory->folder);
+    free(directory);
+}
+
+/* Who else may write there could have this user's files written over. */
+static bool open_part(struct directory *directory, enum part part, const char *path, char *ret_reason)
+{
+    const char *name = part_names[part];
+    struct stat info;
+    int fd;
+
+    if (mkdirat(directory->folder, name, 0700) != 0 && errno != EEXIST) {
+        snprintf(ret_reason, DIRECTORY_REASON, "the directory's folder %s: %s", path, strerror(errno));
+        return false;
+    }
+    fd = openat(directory->folder, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    directory->parts[part] = fd;
+    if (fd < 0 || fstat(fd, &info) != 0) {
+        snprintf(ret_reason, DIRECTORY_REASON, "the directory's folder %s/%s: %s", path, name, strerror(errno));
+        return false;
+    }
+    if (info.st_uid == geteuid() && (info.st_mode & 022) == 0)
+        return true;
+    snprintf(ret_reason, DIRECTORY_REASON,
+             "the directory's folder %s/%s is user %u's with mode %04o: remove it, or give another folder, in which "
+             "agents of one user alone write",
+             path, name, (unsigned)info.st_uid, (unsigned)info.st_mode & 07777);
+    return false;
+}
+
 static struct directory *open_folder(const struct directory_options *options, char *ret_reason)
 {
-    static const char *const parts[] = {"leases", "agents", "exports"};
     const char *path = strchr(options->place, ':') + 1;
     struct directory *directory = calloc(1, sizeof *directory);
-    int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-    for (int i = 0; folder >= 0 && i < 3; i++) {
-        if (mkdirat(folder, parts[i], 0700) != 0 && errno != EEXIST) {
-            close(folder);
-            folder = -1;
+    if (!directory)
+        return NULL;
+    *directory = (struct directory){.head.ops = &directory_folder,
+                                    .folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC),
+                                    .parts = {-1, -1, -1},
+                                    .lease_s = options->lease_s};
+    snprintf(directory->owner, sizeof directory->owner, "%s", options->owner);
+    if (directory->folder < 0)
+        snprintf(ret_reason, DIRECTORY_REASON, "the directory's folder %s: %s", path, strerror(errno));
+    for (int i = 0; i < PARTS; i++) {
+        if (directory->folder < 0 || !open_part(directory, i, path, ret_reason)) {
+            close_folder(directory);
+            return NULL;
         }
     }
-    if (!directory || folder < 0) {
-        snprintf(ret_reason, DIRECTORY_REASON, "the directory's folder %s: %s", path, strerror(errno));
-        free(directory);
-        return NULL;
-    }
-    directory->head.ops = &directory_folder;
-    directory->folder = folder;
-    directory->lease_s = options->lease_s;
-    snprintf(directory->owner, sizeof directory->owner, "%s", options->owner);
     return directory;
 }
 
-static void close_folder(struct directory *directory)
+/* The folder that a key, or the beginning of keys, is of, and the name in it; -1, with errno: none. */
+static int part_of(const struct directory *directory, const char *key, const char **ret_name)
 {
-    close(directory->folder);
-    free(directory);
+    for (int i = 0; i < PARTS; i++) {
+        const size_t length = strlen(part_names[i]);
+
+        if (strncmp(key, part_names[i], length) != 0 || key[length] != '/')
+            continue;
+        *ret_name = key + length + 1;
+        if (!strchr(*ret_name, '/'))
+            return directory->parts[i];
+    }
+    return errno = EINVAL, -1;
 }
 
 static int64_t ns_of(const struct timespec *time)
@@ -80,36 +130,46 @@ static int64_t ns_of(const struct timespec *time)
 }
 
 /* Writes a file as a whole: `first`, a newline, then the rest. */
-static bool write_whole(struct directory *directory, const char *path, const char *first,
+static bool write_whole(struct directory *directory, const char *key, const char *first,
                         const void *value, size_t size)
 {
-    char name[DIRECTORY_KEY + OWNER];
-    int fd;
+    const int leases = directory->parts[LEASES];
+    char before[OWNER + 32];
+    const char *name = "";
+    int part = part_of(directory, key, &name), fd;
     bool good;
 
     /* Two handles of one owner, the worker's and the watcher's, do not write under one name. */
-    snprintf(name, sizeof name, "leases/.%s.%p", directory->owner, (void *)directory);
-    fd = openat(directory->folder, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    snprintf(before, sizeof before, ".%s.%p", directory->owner, (void *)directory);
+    unlinkat(leases, before, 0); /* one that ended may have left it */
+    fd = part < 0 ? -1 : openat(leases, before, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
-        return fails(directory, name);
+        return fails(directory, key);
     good = dprintf(fd, "%s\n", first) > 0 && write(fd, value, size) == (ssize_t)size;
-    if (close(fd) != 0 || !good || renameat(directory->folder, name, directory->folder, path) != 0)
-        return fails(directory, path);
+    if (close(fd) != 0 || !good || renameat(leases, before, part, name) != 0)
+        return fails(directory, key);
     return true;
 }
 
 /* What the file has behind its first line, which goes to ret_first; -1 with errno. */
-static ssize_t read_whole(struct directory *directory, const char *path, char ret_first[OWNER],
+static ssize_t read_whole(const struct directory *directory, const char *key, char ret_first[OWNER],
                           void *ret_value)
 {
     char text[DIRECTORY_VALUE + OWNER];
-    int fd = openat(directory->folder, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text), rest;
-    const char *end;
+    const char *end, *name;
+    const int part = part_of(directory, key, &name);
+    const int fd = part < 0 ? -1 : openat(part, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    struct stat info;
+    ssize_t got = -1, rest;
 
     if (fd >= 0) {
-        int error = errno;
+        int error;
 
+        if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode))
+            got = read(fd, text, sizeof text);
+        else
+            errno = EBADMSG;
+        error = errno;
         close(fd);
         errno = error;
     }
@@ -125,17 +185,45 @@ static ssize_t read_whole(struct directory *directory, const char *path, char re
     return rest;
 }
 
+static int stat_of(const struct directory *directory, const char *key, struct stat *ret_info)
+{
+    const char *name;
+    const int part = part_of(directory, key, &name);
+
+    return part < 0 ? -1 : fstatat(part, name, ret_info, AT_SYMLINK_NOFOLLOW);
+}
+
+static int remove_key(const struct directory *directory, const char *key)
+{
+    const char *name;
+    const int part = part_of(directory, key, &name);
+
+    return part < 0 ? -1 : unlinkat(part, name, 0);
+}
+
+/* NULL: it cannot be read. */
+static DIR *open_list(const struct directory *directory, const char *prefix)
+{
+    const char *name;
+    const int part = part_of(directory, prefix, &name);
+    const int fd = part < 0 ? -1 : openat(part, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *list = fd < 0 ? NULL : fdopendir(fd);
+
+    if (!list && fd >= 0)
+        close(fd);
+    return list;
+}
+
 /* The file system's time now. */
 static bool time_there(struct directory *directory, int64_t *ret_ns)
 {
-    char name[OWNER + 32];
+    char key[OWNER + 48];
     struct stat info;
 
-    snprintf(name, sizeof name, "leases/.now.%s.%p", directory->owner, (void *)directory);
-    if (!write_whole(directory, name, "", "", 0) ||
-        fstatat(directory->folder, name, &info, 0) != 0)
-        return fails(directory, name);
-    unlinkat(directory->folder, name, 0);
+    snprintf(key, sizeof key, "leases/.now.%s.%p", directory->owner, (void *)directory);
+    if (!write_whole(directory, key, "", "", 0) || stat_of(directory, key, &info) != 0)
+        return fails(directory, key);
+    remove_key(directory, key);
     *ret_ns = ns_of(&info.st_mtim);
     return true;
 }
@@ -148,10 +236,10 @@ static bool lives(struct directory *directory, const char *owner, int64_t now_ns
     int64_t age;
     long lease_s;
 
-    if (strchr(owner, '/') || !owner[0])
+    if (owner[0] == '.' || !owner[0])
         return false;
     snprintf(path, sizeof path, "leases/%s", owner);
-    if (fstatat(directory->folder, path, &info, AT_SYMLINK_NOFOLLOW) != 0 ||
+    if (stat_of(directory, path, &info) != 0 ||
         read_whole(directory, path, seconds, none) < 0)
         return false;
     age = now_ns - ns_of(&info.st_mtim);
@@ -162,24 +250,20 @@ static bool lives(struct directory *directory, const char *owner, int64_t now_ns
 /* Takes away what was written under the lease that has died. */
 static void clear(struct directory *directory)
 {
-    static const char *const parts[] = {"agents", "exports"};
+    static const char *const prefixes[] = {"agents/", "exports/"};
 
     for (int i = 0; i < 2; i++) {
-        int fd = openat(directory->folder, parts[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        DIR *list = fd < 0 ? NULL : fdopendir(fd);
+        DIR *list = open_list(directory, prefixes[i]);
         const struct dirent *entry;
 
-        if (!list && fd >= 0)
-            close(fd);
         while (list && (entry = readdir(list))) {
-            char path[DIRECTORY_KEY], owner[OWNER], none[DIRECTORY_VALUE];
+            char key[DIRECTORY_KEY], owner[OWNER], none[DIRECTORY_VALUE];
 
-            if (entry->d_name[0] == '.' || snprintf(path, sizeof path, "%s/%s", parts[i],
-                                                    entry->d_name) >= (int)sizeof path)
+            if (entry->d_name[0] == '.' || snprintf(key, sizeof key, "%s%s", prefixes[i],
+                                                    entry->d_name) >= (int)sizeof key)
                 continue;
-            if (read_whole(directory, path, owner, none) >= 0 &&
-                strcmp(owner, directory->owner) == 0)
-                unlinkat(directory->folder, path, 0);
+            if (read_whole(directory, key, owner, none) >= 0 && strcmp(owner, directory->owner) == 0)
+                remove_key(directory, key);
         }
         if (list)
             closedir(list);
@@ -212,7 +296,7 @@ static bool write_changes(struct directory *directory, const struct directory_ch
         const struct directory_change *change = &changes[i];
 
         if (!change->value) {
-            if (unlinkat(directory->folder, change->key, 0) != 0 && errno != ENOENT)
+            if (remove_key(directory, change->key) != 0 && errno != ENOENT)
                 return fails(directory, change->key);
         } else if (!write_whole(directory, change->key, directory->owner, change->value,
                                 change->size)) {
@@ -245,14 +329,11 @@ static enum directory_found get(struct directory *directory, const char *key, vo
 static uint64_t walk(struct directory *directory, const char *prefix, directory_visit_fn *visit,
                      void *arg)
 {
-    int fd = openat(directory->folder, prefix, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *list = fd < 0 ? NULL : fdopendir(fd);
+    DIR *list = open_list(directory, prefix);
     const struct dirent *entry;
     uint64_t look = 1;
     int64_t now;
 
-    if (!list && fd >= 0)
-        close(fd);
     if (!list || !time_there(directory, &now)) {
         fails(directory, prefix);
         if (list)
@@ -267,7 +348,7 @@ static uint64_t walk(struct directory *directory, const char *prefix, directory_
         if (entry->d_name[0] == '.' || snprintf(key, sizeof key, "%s%s", prefix, entry->d_name) >=
                                            (int)sizeof key ||
             (size = read_whole(directory, key, owner, value)) < 0 ||
-            !lives(directory, owner, now) || fstatat(directory->folder, key, &info, 0) != 0)
+            !lives(directory, owner, now) || stat_of(directory, key, &info) != 0)
             continue;
         look += (uint64_t)info.st_ino * 31 + (uint64_t)ns_of(&info.st_mtim);
         if (visit)
@@ -306,7 +387,7 @@ static void give_up(struct directory *directory)
 
     clear(directory);
     snprintf(path, sizeof path, "leases/%s", directory->owner);
-    unlinkat(directory->folder, path, 0);
+    remove_key(directory, path);
 }
 
 static void health(struct directory *directory, directory_say_fn *say, void *arg)

@@ -259,6 +259,165 @@ Test(agent_directory, folder_a_lease_that_nobody_can_have_is_none)
     cr_assert_eq(get(b, "exports/x", value), DIRECTORY_NONE);
 }
 
+static void path_of(const char *name, char ret[sizeof place + 64])
+{
+    snprintf(ret, sizeof place + 64, "%s/%s", place + strlen("folder:"), name);
+}
+
+/* What is no file of ours is nothing, and nobody waits for who opens its other end. */
+Test(agent_directory, folder_what_is_no_file_is_passed_over)
+{
+    struct directory_options one = options_of("one"), two = options_of("two");
+    static const char *const names[] = {"agents/f", "exports/f", "leases/f"};
+    struct directory *a, *b;
+    char value[DIRECTORY_VALUE + 1], path[sizeof place + 64];
+    unsigned listed = 0;
+
+    set_up("folder");
+    a = open_one(&one);
+    b = open_one(&two);
+    keep(a);
+    for (int i = 0; i < 3; i++) {
+        path_of(names[i], path);
+        cr_assert_eq(mkfifo(path, 0600), 0);
+    }
+    path_of("agents/d", path);
+    cr_assert_eq(mkdir(path, 0700), 0);
+    write_one(a, "agents/one", "here");
+    cr_assert(DO(b, list, "agents/", count, &listed));
+    cr_assert_eq(listed, 1);
+    cr_assert_neq(get(b, "exports/f", value), DIRECTORY_FOUND);
+    cr_assert_neq(get(b, "exports/../leases/one", value), DIRECTORY_FOUND, "a key stays in its folder");
+    cr_assert_not(keep(a), "its lease lives on");
+    directory_head(a)->ops->give_up(a);
+}
+
+/* A link in the place of the file that it writes first does not lead it to another. */
+Test(agent_directory, folder_no_link_leads_it_elsewhere)
+{
+    struct directory_options one = options_of("one");
+    struct directory *a;
+    char path[sizeof place + 64], victim[sizeof place + 64], name[64], text[16] = "";
+    FILE *file;
+
+    set_up("folder");
+    path_of("victim", victim);
+    file = fopen(victim, "w");
+    cr_assert(file && fputs("precious", file) > 0 && fclose(file) == 0);
+    a = open_one(&one);
+    snprintf(name, sizeof name, "leases/.one.%p", (void *)a);
+    path_of(name, path);
+    cr_assert_eq(symlink(victim, path), 0);
+    keep(a);
+    write_one(a, "agents/one", "here");
+    file = fopen(victim, "r");
+    cr_assert(file && fgets(text, sizeof text, file));
+    cr_assert_str_eq(text, "precious");
+}
+
+/* Who else may write there, or has made it, could have our files changed. */
+Test(agent_directory, folder_those_of_others_are_not_taken)
+{
+    struct directory_options one = options_of("one");
+    char path[sizeof place + 64], reason[DIRECTORY_REASON] = "";
+
+    set_up("folder");
+    path_of("exports", path);
+    cr_assert(mkdir(path, 0700) == 0 && chmod(path, 0770) == 0);
+    cr_assert_null(directory_open(&one, reason));
+    cr_assert(strstr(reason, "exports is user") && strstr(reason, "0770"), "%s", reason);
+    cr_assert(rmdir(path) == 0 && symlink("/tmp", path) == 0);
+    cr_assert_null(directory_open(&one, reason), "nor where a link leads");
+    cr_assert_eq(unlink(path), 0);
+    if (geteuid() != 0)
+        return; /* none is another's here */
+    cr_assert(mkdir(path, 0700) == 0 && chown(path, 12345, 12345) == 0);
+    cr_assert_null(directory_open(&one, reason));
+    cr_assert(strstr(reason, "user 12345's"), "%s", reason);
+}
+
+static void list_and_sum(void *arg, const char *key, const void *value, size_t size)
+{
+    unsigned *sums = arg;
+
+    sums[0]++;
+    sums[1] += (unsigned)atoi(key + strlen("agents/m"));
+}
+
+static void write_many(struct directory *directory, unsigned count)
+{
+    static struct directory_change changes[DIRECTORY_CHANGES];
+
+    for (unsigned i = 0; i < count;) {
+        unsigned some = 0;
+
+        for (; some < DIRECTORY_CHANGES && i < count; some++, i++) {
+            changes[some] = (struct directory_change){.value = "here", .size = 4};
+            snprintf(changes[some].key, sizeof changes[some].key, "agents/m%u", i);
+        }
+        cr_assert(DO(directory, write, changes, some), "%s", directory_head(directory)->reason);
+    }
+}
+
+/* Others may write values of any size there, and many: all of ours are listed, page by page. */
+Test(agent_directory, etcd_large_values_hide_nobody)
+{
+    struct directory_options one = options_of("one");
+    struct directory *a;
+    unsigned sums[2] = {0, 0};
+    const unsigned count = 2500;
+    char line[512];
+
+    set_up("etcd");
+    one.lease_s = 600;
+    a = open_one(&one);
+    keep(a);
+    write_many(a, count);
+    cr_assert(DO(a, list, "agents/", list_and_sum, sums), "%s", directory_head(a)->reason);
+    cr_assert(sums[0] == count && sums[1] == count * (count - 1) / 2, "%u machines", sums[0]);
+    for (int i = 0; i < 6; i++) { /* before ours, between them, behind them; of 1 MiB */
+        snprintf(line, sizeof line, "head -c 1000000 /dev/zero | tr '\\0' x | ETCDCTL_API=3 etcdctl --endpoints %s put "
+                 "test/agents/%cx%d >/dev/null", place, "amz"[i % 3], i);
+        if (system(line) != 0)
+            cr_skip_test("there is no etcdctl (Debian: etcd-client)");
+    }
+    sums[0] = sums[1] = 0;
+    cr_assert(DO(a, list, "agents/", list_and_sum, sums), "%s", directory_head(a)->reason);
+    cr_assert(sums[0] == count && sums[1] == count * (count - 1) / 2, "%u machines", sums[0]);
+    directory_head(a)->ops->close(a);
+}
+
+/* What does not fit is said, and not cut. */
+Test(agent_directory, nothing_that_is_too_long_is_cut)
+{
+    struct directory_options options = options_of("one");
+    char reason[DIRECTORY_REASON] = "", path[300], text[600] = "";
+    FILE *file;
+
+    set_up("folder");
+    memset(text, 'x', 300);
+    snprintf(path, sizeof path, "%.200s/password", place + strlen("folder:"));
+    file = fopen(path, "w");
+    cr_assert(file && fputs(text, file) > 0 && fclose(file) == 0);
+    options.place = "http://127.0.0.1:1";
+    options.user = "agent";
+    options.password_file = path;
+    cr_assert_null(directory_open(&options, reason));
+    cr_assert(strstr(reason, "more than 255"), "%s", reason);
+    options.password_file = NULL;
+    options.user = text;
+    cr_assert_null(directory_open(&options, reason));
+    cr_assert(strstr(reason, "--etcd-user"), "%s", reason);
+    options.user = NULL;
+    memcpy(text, "http://", 7);
+    options.place = text;
+    cr_assert_null(directory_open(&options, reason));
+    cr_assert(strstr(reason, "--directory"), "%s", reason);
+    options.place = "http://a,http://b,http://c,http://d,http://e,http://f,http://g,http://h,http://i";
+    cr_assert_null(directory_open(&options, reason));
+    cr_assert(strstr(reason, "more than 8"), "%s", reason);
+}
+
 /* What was written between a list and the watch after it is not missed; a quiet one waits. */
 static void watches_miss_nothing(const char *kind)
 {
