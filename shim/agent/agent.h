@@ -9,6 +9,7 @@
  *   exporter.c what other machines open here
  *   peers.c    other machines: finding them, links to them
  *   holders.c  processes here that hold memory of others, beyond the broker's end
+ *   say.c      the log, of which no other machine has more than its part
  *
  * One thread; that which may wait for the directory is in jobs.c.
  */
@@ -39,6 +40,18 @@ struct agent_options {
     const char *secret_file;  /* NULL: users are compared by their names */
 };
 
+/* Lines of the log about one other: some at once, then one now and then; how many were left out is
+ * said with the next one. */
+struct say {
+    uint64_t due_ns;
+    unsigned left_out;
+};
+
+struct agent_log {
+    struct gs_log to;
+    struct say strangers, directory; /* of those that call; and of what the directory answers */
+};
+
 struct peer { /* another machine */
     unsigned char machine[GS_MACHINE_SIZE];
     bool is_listed; /* in the directory, now or before: what follows is known */
@@ -51,6 +64,10 @@ struct peer { /* another machine */
     bool has_told;         /* since this agent began it said all that it has */
     bool is_telling;       /* on `out`: what it has of ours */
     unsigned told_count;   /* leases that this one did not know of */
+    bool has_listed;       /* on `in`: what it has here */
+    bool is_seen;          /* in the list of the directory that was read last */
+    unsigned takes;        /* of its own, that our broker has not answered */
+    struct say say;
     bool is_lost;          /* the broker was told so */
     unsigned char boot_before[GS_BOOT_BYTES];
     struct agent *agent;
@@ -110,7 +127,7 @@ struct unsent {
 struct agent {
     struct agent_options options;
     const struct gs_share_options *share;
-    struct gs_log log;
+    struct agent_log log;
     int epoll;
     unsigned char machine[GS_MACHINE_SIZE], boot[GS_BOOT_BYTES];
     unsigned char secret[32];
@@ -136,7 +153,8 @@ struct agent {
     uint64_t holder_ids, sweep_ns; /* when exports that no broker names any more are taken back */
 };
 
-#define AGENT_LOG(agent, level, ...) gs_log_line(&(agent)->log, level, __VA_ARGS__)
+#define AGENT_LOG(agent, level, ...) gs_log_line(&(agent)->log.to, level, __VA_ARGS__)
+#define PEER_LOG(agent, peer, level, ...) say_line(agent, &(peer)->say, level, __VA_ARGS__)
 #define HEX_SIZE(bytes) (2 * (bytes) + 1)
 
 extern const unsigned char agent_nobody[GS_MACHINE_SIZE]; /* zeros: this machine, in leases */
@@ -146,6 +164,10 @@ extern const unsigned char agent_nobody[GS_MACHINE_SIZE]; /* zeros: this machine
 bool agent_unhex(const char *text, unsigned char *ret_bytes, size_t size);
 /* agents/..., exports/... */
 void agent_key(const char *prefix, const unsigned char bytes[16], char ret_key[DIRECTORY_KEY]);
+
+/* say.c */
+void say_line(struct agent *agent, struct say *say, enum gs_log_level level, const char *format,
+              ...) __attribute__((format(printf, 4, 5)));
 
 /* broker.c */
 void broker_look(struct agent *agent, uint64_t now_ns);
@@ -163,14 +185,14 @@ void peers_look(struct agent *agent, uint64_t now_ns);
 void peers_write_own(struct agent *agent);
 /* NULL: no memory. */
 struct peer *peers_find(struct agent *agent, const unsigned char machine[GS_MACHINE_SIZE], bool make);
-/* What the directory has of one; and what it answered about one. */
-void peers_learn(struct agent *agent, const char *key, const void *value, size_t size);
+/* What the directory has of all; and what it answered about one. */
+void peers_list(struct agent *agent, const struct jobs_event *event);
 void peers_got(struct agent *agent, const struct jobs_event *event);
 void peers_accept(struct agent *agent);
 const char *peer_name(const struct peer *peer);
-/* KEPT for each lease for which it is so, and LISTED. */
-void peers_say_list(struct agent *agent, struct link *link, const struct peer *peer,
-                    bool (*is_told)(const struct lease *lease, const struct peer *peer));
+/* KEPT for each of the leases, which are of one side; and LISTED. */
+void peers_say_kept(struct agent *agent, struct link *link, const struct lease *first);
+void peers_say_listed(struct agent *agent, struct link *link);
 
 /* opener.c */
 void opener_ask(struct agent *agent, const struct gs_wire_open_afar *ask);

@@ -148,11 +148,17 @@ static void on_machine(struct agent *agent, const struct gs_wire_machine_afar *m
     }
 }
 
+static void on_holds(struct agent *agent, const struct gs_wire_holds_afar *holds)
+{
+    const struct lease_held held = holders_find(agent, holds->holder);
+    struct lease *lease = leases_find(&agent->leases, agent_nobody, holds->lease);
+
+    if (lease)
+        leases_hold(&agent->leases, lease, &held);
+}
+
 static void on_message(struct agent *agent, const union gs_wire_message *message, int *pidfd)
 {
-    const struct lease_held held = holders_find(agent, message->holds_afar.holder);
-    struct lease *lease;
-
     switch (message->head.type) {
     case GS_WIRE_KEPT_AFAR:
         on_kept(agent, &message->kept_afar);
@@ -185,9 +191,7 @@ static void on_message(struct agent *agent, const union gs_wire_message *message
         *pidfd = -1;
         break;
     case GS_WIRE_HOLDS_AFAR:
-        lease = leases_find(&agent->leases, agent_nobody, message->holds_afar.lease);
-        if (lease)
-            leases_hold(&agent->leases, lease, &held);
+        on_holds(agent, &message->holds_afar);
         break;
     case GS_WIRE_ENDED_AFAR:
         opener_ended(agent, message->ended_afar.lease);

@@ -21,7 +21,7 @@
 #define PREFIX     64
 #define SECRET     256
 #define TOKEN      4096
-#define BODY_MAX   (4u << 20) /* of an answer: etcd has no larger values; of more keys it is asked for fewer */
+#define BODY_MAX   (4u << 20) /* of an answer: no value is larger; of keys it is asked for fewer then */
 #define PAGE_MAX   1024       /* keys of a list that are asked for at once */
 #define CONNECT_MS 1500
 #define HEALTH_S   2 /* for a member to say how it is */
@@ -304,8 +304,8 @@ static bool read_password(struct directory *directory, const char *path, char *r
     if (good)
         strcpy(directory->password, line);
     else
-        snprintf(ret_reason, DIRECTORY_REASON, "the password in %s has more than %d characters; choose a shorter one",
-                 path, SECRET - 1);
+        snprintf(ret_reason, DIRECTORY_REASON,
+                 "the password in %s has more than %d characters; choose a shorter one", path, SECRET - 1);
     sodium_memzero(line, sizeof line);
     return good;
 }
@@ -318,8 +318,10 @@ static bool read_endpoints(struct directory *directory, const char *at, char *re
         char *endpoint = directory->endpoints[directory->endpoint_count];
 
         if (directory->endpoint_count == DIRECTORY_ENDPOINTS || length >= ENDPOINT) {
-            snprintf(ret_reason, DIRECTORY_REASON, "--directory has more than %d URLs, or one of more than %d "
-                     "characters; name fewer members of etcd, in a shorter way", DIRECTORY_ENDPOINTS, ENDPOINT - 1);
+            snprintf(ret_reason, DIRECTORY_REASON,
+                     "--directory has more than %d URLs, or one of more than %d characters; name fewer "
+                     "members of etcd, in a shorter way",
+                     DIRECTORY_ENDPOINTS, ENDPOINT - 1);
             return false;
         }
         snprintf(endpoint, ENDPOINT, "%.*s", (int)length, at);
@@ -356,8 +358,8 @@ static struct directory *open_etcd(const struct directory_options *options, char
         return NULL;
     }
     directory->curl = curl_easy_init();
-    if (!directory->curl || !read_endpoints(directory, options->place, ret_reason) || (options->password_file &&
-                             !read_password(directory, options->password_file, ret_reason))) {
+    if (!directory->curl || !read_endpoints(directory, options->place, ret_reason) ||
+        (options->password_file && !read_password(directory, options->password_file, ret_reason))) {
         close_etcd(directory);
         return NULL;
     }
@@ -440,7 +442,8 @@ static enum directory_found get(struct directory *directory, const char *key, vo
     return found;
 }
 
-static void visit_all(const struct directory *directory, const json_t *answer, directory_visit_fn *visit, void *arg)
+static void visit_all(const struct directory *directory, const json_t *answer, directory_visit_fn *visit,
+                      void *arg)
 {
     const size_t length = strlen(directory->prefix);
     const json_t *each;
@@ -478,8 +481,8 @@ static json_t *key_behind(const json_t *answer)
     return found;
 }
 
-/* Page by page: who may write there may put values there of any size, so many to a page as are read at once. What
- * changes meanwhile the watch tells, which goes on from the first of them. */
+/* Page by page: who may write there may put values there of any size, so many to a page as are read at
+ * once. What changes meanwhile the watch tells, which goes on from the first of them. */
 static bool list_all(struct directory *directory, const char *prefix, directory_visit_fn *visit,
                      void *arg)
 {

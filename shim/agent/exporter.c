@@ -12,6 +12,9 @@
 
 #include <jansson.h>
 #include <sodium.h>
+#include <utlist.h>
+
+#define TAKES_MAX 256 /* of one machine, that the broker has not answered: more come again */
 
 /* ---- Exports -------------------------------------------------------------------------------- */
 
@@ -149,6 +152,18 @@ static bool find_user(const struct agent *agent, const struct talk_take *take, u
     return true;
 }
 
+/* Its leases of a block. */
+static unsigned count_of(const struct agent *agent, const struct peer *peer, const struct lease_block *block)
+{
+    const struct lease_group *group = leases_of_block(&agent->leases, block->instance, block->block_id);
+    const struct lease *lease;
+    unsigned count = 0;
+
+    DL_FOREACH(group ? group->leases : NULL, lease)
+        count += memcmp(lease->key.machine, peer->machine, GS_MACHINE_SIZE) == 0;
+    return count;
+}
+
 static const struct export *check(const struct agent *agent, const struct peer *peer,
                                   const struct talk_take *take, uint32_t *ret_reason)
 {
@@ -163,21 +178,30 @@ static const struct export *check(const struct agent *agent, const struct peer *
     seal_proof(&export->handle, SEAL_OPENER, peer->machine, agent->machine, take->lease, proof);
     if (!gs_bytes_equal(proof, take->proof, sizeof proof))
         return NULL;
-    if (!take->lease || leases_find(&agent->leases, peer->machine, take->lease)) {
-        *ret_reason = GS_REFUSED_MESSAGE;
+    *ret_reason = GS_REFUSED_MESSAGE;
+    if (!take->lease || leases_find(&agent->leases, peer->machine, take->lease))
         return NULL;
-    }
+    *ret_reason = GS_REFUSED_MEMORY;
+    if (!leases_has_room(&agent->leases, peer->machine, false) ||
+        count_of(agent, peer, &export->block) >= LEASES_OF_BLOCK)
+        return NULL;
     if (!jobs_is_good(agent->jobs)) { /* cut off from the rest: nobody knows of what it hands out */
         *ret_reason = GS_REFUSED_DIRECTORY;
         return NULL;
     }
     *ret_reason = GS_REFUSED_MACHINE;
-    return broker_is_there(agent) && agent->is_synced ? export : NULL;
+    return broker_is_there(agent) && agent->is_synced && peer->takes < TAKES_MAX ? export : NULL;
+}
+
+/* What it has here ends with its boot: the next agent is to know which that was. */
+static void note_holder(struct agent *agent, const struct peer *peer)
+{
+    leases_note(&agent->leases, LEASES_BOOT, peer->machine, peer->boot);
 }
 
 static void on_take(struct agent *agent, struct peer *peer, const struct talk_take *take)
 {
-    struct lease model = {.key.lease = take->lease, .named = true};
+    struct lease model = {.key.lease = take->lease, .named = true, .request = agent->requests + 1};
     union gs_wire_message ask;
     const struct export *export;
     struct take *asked;
@@ -198,8 +222,10 @@ static void on_take(struct agent *agent, struct peer *peer, const struct talk_ta
         refuse(agent, peer, take->lease, reason, 0);
         return;
     }
+    note_holder(agent, peer);
     asked->request = ++agent->requests;
     asked->peer = peer;
+    peer->takes++;
     asked->lease = take->lease;
     seal_proof(&export->handle, SEAL_EXPORTER, peer->machine, agent->machine, take->lease, asked->proof);
     HASH_ADD(hh, agent->takes, request, sizeof asked->request, asked);
@@ -222,6 +248,13 @@ static void tell_ended(struct agent *agent, const unsigned char *machine, uint64
     broker_send(agent, &ended);
 }
 
+static void end_take(struct agent *agent, struct take *take)
+{
+    take->peer->takes--;
+    HASH_DEL(agent->takes, take);
+    free(take);
+}
+
 /* The broker has answered a TAKE_AFAR. */
 void exporter_answer(struct agent *agent, const union gs_wire_message *answer)
 {
@@ -234,6 +267,8 @@ void exporter_answer(struct agent *agent, const union gs_wire_message *answer)
     if (!take)
         return;
     lease = leases_find(&agent->leases, take->peer->machine, take->lease);
+    if (lease)
+        lease->request = 0;
     if (lease && (!is_given || take->is_over))
         leases_end(&agent->leases, lease);
     if (is_given && (take->is_over || !lease)) {
@@ -248,32 +283,33 @@ void exporter_answer(struct agent *agent, const union gs_wire_message *answer)
     } else if (!take->is_over) {
         refuse(agent, take->peer, take->lease, answer->refuse.reason, answer->refuse.driver_error);
     }
-    HASH_DEL(agent->takes, take);
-    free(take);
+    end_take(agent, take);
 }
 
 static void on_ended(struct agent *agent, struct peer *peer, uint64_t number)
 {
     struct lease *lease = leases_find(&agent->leases, peer->machine, number);
-    struct take *take, *next;
+    struct take *take = NULL;
 
-    HASH_ITER(hh, agent->takes, take, next) {
-        if (take->peer == peer && take->lease == number) {
-            take->is_over = true; /* and ends when it is answered */
-            return;
-        }
-    }
     if (!lease)
         return;
+    if (lease->request)
+        HASH_FIND(hh, agent->takes, &lease->request, sizeof lease->request, take);
+    if (take) {
+        take->is_over = true; /* and ends when it is answered */
+        return;
+    }
     leases_end(&agent->leases, lease);
     tell_ended(agent, peer->machine, number);
 }
 
 /* ---- What a machine has --------------------------------------------------------------------- */
 
-static bool is_of(const struct lease *lease, const struct peer *peer)
+static struct lease *first_of(const struct agent *agent, const struct peer *peer)
 {
-    return memcmp(lease->key.machine, peer->machine, GS_MACHINE_SIZE) == 0;
+    const struct lease_side *side = leases_side(&agent->leases, peer->machine);
+
+    return side ? side->theirs : NULL;
 }
 
 static void tell_machine(struct agent *agent, const struct peer *peer, enum gs_machine_state state)
@@ -291,14 +327,12 @@ static void tell_machine(struct agent *agent, const struct peer *peer, enum gs_m
 /* All that it has, as the broker is to know it. How many leases. */
 static unsigned tell_list(struct agent *agent, const struct peer *peer)
 {
-    struct lease *lease, *next;
+    const struct lease *lease;
     union gs_wire_message kept;
     unsigned count = 0;
 
     tell_machine(agent, peer, GS_MACHINE_LISTING);
-    HASH_ITER(hh, agent->leases.all, lease, next) {
-        if (!is_of(lease, peer))
-            continue;
+    DL_FOREACH2(first_of(agent, peer), lease, next_there) {
         gs_wire_start(&kept, GS_WIRE_KEPT_AFAR, 0);
         memcpy(kept.kept_afar.instance, lease->block.instance, GS_INSTANCE_SIZE);
         kept.kept_afar.block_id = lease->block.block_id;
@@ -309,17 +343,6 @@ static unsigned tell_list(struct agent *agent, const struct peer *peer)
     }
     tell_machine(agent, peer, GS_MACHINE_LISTED);
     return count;
-}
-
-static bool has_leases(const struct agent *agent, const struct peer *peer)
-{
-    struct lease *lease, *next;
-
-    HASH_ITER(hh, agent->leases.all, lease, next) {
-        if (is_of(lease, peer))
-            return true;
-    }
-    return false;
 }
 
 static void say_recall(struct agent *agent, struct peer *peer, const struct lease_block *block)
@@ -339,30 +362,34 @@ static void on_listed(struct agent *agent, struct peer *peer)
     struct lease *lease, *next;
     unsigned before = 0, after;
 
-    HASH_ITER(hh, agent->leases.all, lease, next) {
-        if (!is_of(lease, peer))
-            continue;
+    DL_FOREACH_SAFE2(first_of(agent, peer), lease, next, next_there) {
         before++;
         if (!lease->named)
             leases_end(&agent->leases, lease);
         else if (lease->recalled)
             say_recall(agent, peer, &lease->block);
     }
-    peer->has_told = true;
+    peer->has_told = peer->has_listed = true;
     peer->is_lost = false;
     after = tell_list(agent, peer);
-    AGENT_LOG(agent, GS_LOG_INFO, "machine %s is here, with %u of %u leases", peer_name(peer), after, before);
+    PEER_LOG(agent, peer, GS_LOG_INFO, "machine %s is here, with %u of %u leases", peer_name(peer), after, before);
 }
 
 static void on_kept(struct agent *agent, struct peer *peer, const struct talk_kept *kept)
 {
     struct lease *lease = leases_find(&agent->leases, peer->machine, kept->lease);
-    struct lease model = {.key.lease = kept->lease, .block.block_id = kept->block_id};
+    struct lease model = {.key.lease = kept->lease, .block.block_id = kept->block_id, .said = true};
 
     memcpy(model.key.machine, peer->machine, GS_MACHINE_SIZE);
     memcpy(model.block.instance, kept->instance, GS_INSTANCE_SIZE);
-    if (!lease && !agent->knows) /* the file was lost; the broker knows whether there is one */
+    if (!lease && !agent->knows) { /* the file was lost; the broker knows whether there is one */
+        if (!leases_has_room(&agent->leases, peer->machine, true)) {
+            link_fail(&agent->links, peer->in, "it says that it has more here than there can be");
+            return;
+        }
         lease = leases_add(&agent->leases, &model);
+        note_holder(agent, peer);
+    }
     if (lease)
         lease->named = true;
 }
@@ -370,21 +397,28 @@ static void on_kept(struct agent *agent, struct peer *peer, const struct talk_ke
 /* The list begins with the link. */
 static void begin_list(struct agent *agent, struct peer *peer)
 {
-    struct lease *lease, *next;
+    struct lease *lease;
 
-    HASH_ITER(hh, agent->leases.all, lease, next) {
-        if (is_of(lease, peer))
-            lease->named = false;
-    }
+    peer->has_listed = false;
+    DL_FOREACH2(first_of(agent, peer), lease, next_there)
+        lease->named = false;
 }
 
 void exporter_message(struct agent *agent, struct peer *peer, const union talk *message)
 {
+    const bool lists = message->head.type == TALK_KEPT || message->head.type == TALK_LISTED;
+
+    if (message->head.type != TALK_HELLO && lists == peer->has_listed) {
+        link_fail(&agent->links, peer->in, "its list is not what it says first, and once");
+        return;
+    }
     switch (message->head.type) {
     case TALK_HELLO:
         begin_list(agent, peer);
-        if (message->hello.asks)
-            peers_say_list(agent, peer->in, peer, is_of);
+        if (message->hello.asks) {
+            peers_say_kept(agent, peer->in, first_of(agent, peer));
+            peers_say_listed(agent, peer->in);
+        }
         break;
     case TALK_KEPT:
         on_kept(agent, peer, &message->kept);
@@ -412,7 +446,7 @@ void exporter_link_down(struct agent *agent, struct peer *peer)
         if (take->peer == peer)
             take->is_over = true;
     }
-    if (!has_leases(agent, peer))
+    if (!first_of(agent, peer))
         return;
     peer->is_lost = true;
     tell_machine(agent, peer, GS_MACHINE_LOST);
@@ -422,10 +456,8 @@ static void end_all_of(struct agent *agent, struct peer *peer)
 {
     struct lease *lease, *next;
 
-    HASH_ITER(hh, agent->leases.all, lease, next) {
-        if (is_of(lease, peer))
-            leases_end(&agent->leases, lease);
-    }
+    DL_FOREACH_SAFE2(first_of(agent, peer), lease, next, next_there)
+        leases_end(&agent->leases, lease);
 }
 
 void exporter_new_boot(struct agent *agent, struct peer *peer)
@@ -438,7 +470,7 @@ void exporter_forget(struct agent *agent, struct peer *peer)
 {
     end_all_of(agent, peer);
     peer->is_lost = false;
-    AGENT_LOG(agent, GS_LOG_WARNING, "machine %s is forgotten, as the broker was told", peer_name(peer));
+    PEER_LOG(agent, peer, GS_LOG_WARNING, "machine %s is forgotten, as the broker was told", peer_name(peer));
 }
 
 /* A block is freed: who has it only mapped gives it back. */
@@ -463,7 +495,7 @@ void exporter_tell_broker(struct agent *agent)
     union gs_wire_message all;
 
     HASH_ITER(hh, agent->peers, peer, next) {
-        if ((!agent->knows && !peer->has_told) || (!peer->in && !has_leases(agent, peer)))
+        if ((!agent->knows && !peer->has_told) || (!peer->in && !first_of(agent, peer)))
             continue;
         tell_list(agent, peer);
         peer->is_lost = !peer->in;
@@ -489,8 +521,7 @@ void exporter_broker_gone(struct agent *agent)
             leases_end(&agent->leases, lease);
         if (!take->is_over)
             refuse(agent, take->peer, take->lease, GS_REFUSED_MACHINE, 0);
-        HASH_DEL(agent->takes, take);
-        free(take);
+        end_take(agent, take);
     }
     HASH_ITER(hh, agent->exports, export, next_export)
         export->named = false;

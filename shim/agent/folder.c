@@ -10,8 +10,8 @@
  * compares. Files appear whole (renamed), and what lies there of a dead lease is not seen, and cleared
  * by its owner when it comes back.
  *
- * The three folders are this user's, and nobody else writes in them; they are opened once. What else lies there than
- * files is passed over, and nobody waits for it.
+ * The three folders are this user's, and nobody else writes in them; they are opened once. What else lies
+ * there than files is passed over, and nobody waits for it.
  */
 #include "shim/agent/directory.h"
 
@@ -80,8 +80,8 @@ static bool open_part(struct directory *directory, enum part part, const char *p
     if (info.st_uid == geteuid() && (info.st_mode & 022) == 0)
         return true;
     snprintf(ret_reason, DIRECTORY_REASON,
-             "the directory's folder %s/%s is user %u's with mode %04o: remove it, or give another folder, in which "
-             "agents of one user alone write",
+             "the directory's folder %s/%s is user %u's with mode %04o: remove it, or give another folder, "
+             "in which agents of one user alone write",
              path, name, (unsigned)info.st_uid, (unsigned)info.st_mode & 07777);
     return false;
 }
@@ -158,7 +158,8 @@ static ssize_t read_whole(const struct directory *directory, const char *key, ch
     char text[DIRECTORY_VALUE + OWNER];
     const char *end, *name;
     const int part = part_of(directory, key, &name);
-    const int fd = part < 0 ? -1 : openat(part, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    const int flags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+    const int fd = part < 0 ? -1 : openat(part, name, flags);
     struct stat info;
     ssize_t got = -1, rest;
 

@@ -156,7 +156,7 @@ static void end_leases_of(struct agent *agent, const struct holder *holder)
 
         for (unsigned i = 0; is_ours && !lease->named && i < lease->held_count;) {
             if (lease->held[i].holder == holder->id)
-                leases_drop(lease, i);
+                leases_drop(&agent->leases, lease, i);
             else
                 i++;
         }

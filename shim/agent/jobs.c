@@ -19,6 +19,7 @@
 #define WATCH_S  20 /* at most: then it lists again, whatever the watch says, and looks at the members */
 #define HEALTH_NS (5 * GS_NS_PER_S) /* between two looks at its members */
 #define MEMBERS  6000 /* bytes of what is said of them */
+#define UNLISTED 3 /* lists that fail, one after the other, before it is said */
 #define BREATH_NS (GS_NS_PER_S / 20) /* between two lists, however often something changes */
 
 struct job {
@@ -43,7 +44,9 @@ struct jobs {
     struct jobs_event *first, **last;
     uint64_t good_until_ns, numbers;
     char members[MEMBERS]; /* lines of the file of its health */
+    char unlisted[DIRECTORY_REASON]; /* why machines are not listed; "": they are */
     bool ending, tried, was_good, said;
+    unsigned unlisted_count; /* the watcher's own: lists that failed since one that did not */
     bool takes_nothing; /* the worker's own: the last write failed, though the lease is kept */
 };
 
@@ -89,7 +92,7 @@ struct jobs_event *jobs_take(struct jobs *jobs)
 void jobs_free(struct jobs_event *event)
 {
     while (event && event->entries) {
-        struct jobs_entry *entry = event->entries;
+        struct jobs_listed *entry = event->entries;
 
         event->entries = entry->next;
         free(entry);
@@ -97,14 +100,14 @@ void jobs_free(struct jobs_event *event)
     free(event);
 }
 
-static void tell(struct jobs *jobs, enum jobs_kind kind, bool good)
+static void tell(struct jobs *jobs, struct directory *directory, enum jobs_kind kind, bool good)
 {
     struct jobs_event *event = new_event(kind);
 
     if (event) {
         event->good = good;
         snprintf((char *)event->one.value, sizeof event->one.value, "%s",
-                 directory_head(jobs->worker)->reason);
+                 directory_head(directory)->reason);
     }
     post(jobs, event);
 }
@@ -116,7 +119,7 @@ static void tell_state(struct jobs *jobs, bool good)
         return;
     jobs->said = true;
     jobs->was_good = good;
-    tell(jobs, JOBS_STATE, good);
+    tell(jobs, jobs->worker, JOBS_STATE, good);
 }
 
 /* ---- For people ----------------------------------------------------------------------------- */
@@ -160,7 +163,7 @@ static void look_at_members(struct jobs *jobs)
 static void write_health(struct jobs *jobs)
 {
     char text[MEMBERS + DIRECTORY_REASON + 128];
-    const bool good = jobs_is_good(jobs) && !jobs->takes_nothing;
+    const bool heard = jobs_is_good(jobs) && !jobs->takes_nothing;
     int fd = openat(jobs->folder, HEALTH_NAME ".new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     int size;
 
@@ -168,8 +171,11 @@ static void write_health(struct jobs *jobs)
         return;
     pthread_mutex_lock(&jobs->lock);
     size = snprintf(text, sizeof text, HEALTH_HEAD "lease ok %llu\ndirectory %s %s\n%s",
-                    (unsigned long long)jobs->good_until_ns, good ? "ok" : "fail",
-                    good ? "the agent is heard by it" : directory_head(jobs->worker)->reason, jobs->members);
+                    (unsigned long long)jobs->good_until_ns, heard && !jobs->unlisted[0] ? "ok" : "fail",
+                    !heard              ? directory_head(jobs->worker)->reason
+                    : jobs->unlisted[0] ? jobs->unlisted
+                                        : "the agent is heard by it",
+                    jobs->members);
     pthread_mutex_unlock(&jobs->lock);
     if (write(fd, text, (size_t)size) == size)
         renameat(jobs->folder, HEALTH_NAME ".new", jobs->folder, HEALTH_NAME);
@@ -266,7 +272,7 @@ static bool write_and_tell(struct jobs *jobs)
 
     if (good == jobs->takes_nothing) {
         jobs->takes_nothing = !good;
-        tell(jobs, JOBS_WRITTEN, good);
+        tell(jobs, jobs->worker, JOBS_WRITTEN, good);
         write_health(jobs);
     }
     return good;
@@ -327,12 +333,15 @@ static void *work(void *arg)
 static void take_machine(void *arg, const char *key, const void *value, size_t size)
 {
     struct jobs_event *event = arg;
-    struct jobs_entry *entry = calloc(1, sizeof *entry);
+    struct jobs_listed *entry =
+        event->entry_count < JOBS_LISTED_MAX ? malloc(sizeof *entry + size) : NULL;
 
-    if (!entry || size > sizeof entry->value || strlen(key) >= sizeof entry->key) {
+    if (!entry || strlen(key) >= sizeof entry->key) { /* it is there, and found when it is looked for */
+        event->is_whole = false;
         free(entry);
         return;
     }
+    event->entry_count++;
     snprintf(entry->key, sizeof entry->key, "%s", key);
     memcpy(entry->value, value, size);
     entry->size = size;
@@ -350,6 +359,21 @@ static bool is_ending(struct jobs *jobs)
     return ending;
 }
 
+/* That the machines cannot be listed although the directory answers. An endpoint that has just gone is no
+ * such case: the next list finds another. */
+static void tell_list(struct jobs *jobs, bool good)
+{
+    const bool was_told = jobs->unlisted_count >= UNLISTED;
+
+    jobs->unlisted_count = good ? 0 : jobs->unlisted_count + 1;
+    if (was_told == (jobs->unlisted_count >= UNLISTED))
+        return;
+    tell(jobs, jobs->watcher, JOBS_LISTED, good);
+    pthread_mutex_lock(&jobs->lock);
+    snprintf(jobs->unlisted, sizeof jobs->unlisted, "%s", good ? "" : directory_head(jobs->watcher)->reason);
+    pthread_mutex_unlock(&jobs->lock);
+}
+
 static void *watch(void *arg)
 {
     struct jobs *jobs = arg;
@@ -357,8 +381,13 @@ static void *watch(void *arg)
 
     while (!is_ending(jobs)) {
         struct jobs_event *event = new_event(JOBS_MACHINES);
-        bool good = event && ops->list(jobs->watcher, JOBS_AGENTS, take_machine, event);
+        bool good;
 
+        if (event)
+            event->is_whole = true;
+        good = event && ops->list(jobs->watcher, JOBS_AGENTS, take_machine, event);
+        if (good || jobs_is_good(jobs))
+            tell_list(jobs, good);
         if (good)
             post(jobs, event);
         else

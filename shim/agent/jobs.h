@@ -16,17 +16,26 @@
 
 struct jobs;
 
+#define JOBS_LISTED_MAX 16384 /* machines of a list; there may be more by name */
+
 struct jobs_entry {
-    struct jobs_entry *next;
     size_t size;
     char key[DIRECTORY_KEY];
     unsigned char value[DIRECTORY_VALUE];
 };
 
+struct jobs_listed {
+    struct jobs_listed *next;
+    size_t size;
+    char key[DIRECTORY_KEY];
+    unsigned char value[];
+};
+
 enum jobs_kind {
     JOBS_GOT,      /* what `key` has: found, size and value */
     JOBS_ANEW,     /* there is a new lease: all is to be written again */
-    JOBS_MACHINES, /* all that is under JOBS_AGENTS now: entries */
+    JOBS_MACHINES, /* what is under JOBS_AGENTS now: entries; is_whole: that was all */
+    JOBS_LISTED,   /* it answers, and its machines are listed again, or are not: good, and reason in `value` */
     JOBS_STATE,    /* the directory answers again, or does no more: good, and reason in `value` */
     JOBS_WRITTEN,  /* it answers, and takes again what is written, or does not: likewise */
 };
@@ -35,9 +44,10 @@ struct jobs_event {
     struct jobs_event *next;
     enum jobs_kind kind;
     enum directory_found found;
-    bool good;
-    struct jobs_entry *entries; /* freed with the event */
-    struct jobs_entry one;      /* of JOBS_GOT, JOBS_STATE and JOBS_WRITTEN */
+    bool good, is_whole;
+    unsigned entry_count;
+    struct jobs_listed *entries; /* freed with the event */
+    struct jobs_entry one;       /* of all others */
 };
 
 /* `folder`: of the sockets, where it writes how the directory is, for people (shim/command/health.h).

@@ -66,22 +66,101 @@ struct lease_group *leases_of_block(const struct leases *leases,
     return found;
 }
 
+/* ---- Sides ---------------------------------------------------------------------------------- */
+
+static bool is_ours(const struct lease *lease)
+{
+    static const unsigned char nobody[GS_MACHINE_SIZE];
+
+    return memcmp(lease->key.machine, nobody, GS_MACHINE_SIZE) == 0;
+}
+
+struct lease_side *leases_side(const struct leases *leases, const unsigned char machine[GS_MACHINE_SIZE])
+{
+    struct lease_side *side;
+
+    HASH_FIND(hh, leases->sides, machine, GS_MACHINE_SIZE, side);
+    return side;
+}
+
+static struct lease_side *side_for(struct leases *leases, const struct lease *lease)
+{
+    const unsigned char *machine = is_ours(lease) ? lease->exporter : lease->key.machine;
+    struct lease_side *side = leases_side(leases, machine);
+
+    if (!side && (side = calloc(1, sizeof *side))) {
+        memcpy(side->machine, machine, GS_MACHINE_SIZE);
+        HASH_ADD(hh, leases->sides, machine, GS_MACHINE_SIZE, side);
+    }
+    return side;
+}
+
+/* One more, or one less. */
+static void count(struct leases *leases, struct lease_side *side, const struct lease *lease, unsigned one)
+{
+    const unsigned owed = !is_ours(lease) || lease->said ? one : 0, said = lease->said ? one : 0;
+
+    side->owed += owed;
+    leases->owed += owed;
+    side->said += said;
+    leases->said += said;
+}
+
+static void join_side(struct leases *leases, struct lease_side *side, struct lease *lease)
+{
+    if (is_ours(lease))
+        DL_APPEND2(side->ours, lease, prev_there, next_there);
+    else
+        DL_APPEND2(side->theirs, lease, prev_there, next_there);
+    count(leases, side, lease, 1);
+}
+
+static void leave_side(struct leases *leases, struct lease *lease)
+{
+    struct lease_side *side = side_for(leases, lease);
+
+    count(leases, side, lease, -1u);
+    if (is_ours(lease))
+        DL_DELETE2(side->ours, lease, prev_there, next_there);
+    else
+        DL_DELETE2(side->theirs, lease, prev_there, next_there);
+    if (!side->ours && !side->theirs) {
+        HASH_DEL(leases->sides, side);
+        free(side);
+    }
+}
+
+bool leases_has_room(const struct leases *leases, const unsigned char machine[GS_MACHINE_SIZE], bool said)
+{
+    const struct lease_side *side = leases_side(leases, machine);
+
+    if (leases->owed >= leases->most)
+        return false;
+    return said ? (side ? side->said : 0) < leases->most / 4 && leases->said < leases->most / 2
+                : (side ? side->owed : 0) < leases->most - leases->owed;
+}
+
+/* ---- Leases --------------------------------------------------------------------------------- */
+
 static struct lease *add(struct leases *leases, const struct lease *model)
 {
     struct lease *lease = malloc(sizeof *lease);
     struct lease_group *group = leases_of_block(leases, model->block.instance, model->block.block_id);
+    struct lease_side *side;
 
     if (lease && !group && (group = calloc(1, sizeof *group))) {
         group->block = model->block;
         HASH_ADD(hh, leases->groups, block, sizeof group->block, group);
     }
-    if (!lease || !group) {
+    side = lease && group ? side_for(leases, model) : NULL;
+    if (!side) { /* an empty group is in nobody's way */
         free(lease);
         return NULL;
     }
     *lease = *model;
     HASH_ADD(hh, leases->all, key, sizeof lease->key, lease);
     DL_APPEND(group->leases, lease);
+    join_side(leases, side, lease);
     return lease;
 }
 
@@ -94,12 +173,14 @@ static void end(struct leases *leases, struct lease *lease)
         HASH_DEL(leases->groups, group);
         free(group);
     }
+    leave_side(leases, lease);
+    leases->held_count -= lease->held_count;
     HASH_DEL(leases->all, lease);
     free(lease->held);
     free(lease);
 }
 
-static bool hold(struct lease *lease, const struct lease_held *held)
+static bool hold(struct leases *leases, struct lease *lease, const struct lease_held *held)
 {
     struct lease_held *all = realloc(lease->held, (lease->held_count + 1) * sizeof *all);
 
@@ -107,11 +188,13 @@ static bool hold(struct lease *lease, const struct lease_held *held)
         return false;
     lease->held = all;
     all[lease->held_count++] = *held;
+    leases->held_count++;
     return true;
 }
 
-void leases_drop(struct lease *lease, unsigned index)
+void leases_drop(struct leases *leases, struct lease *lease, unsigned index)
 {
+    leases->held_count--;
     lease->held[index] = lease->held[--lease->held_count];
 }
 
@@ -218,7 +301,7 @@ static bool write_anew(struct leases *leases)
 
 static void append(struct leases *leases, struct record record)
 {
-    const uint64_t live = HASH_COUNT(leases->all) + HASH_COUNT(leases->notes);
+    const uint64_t live = HASH_COUNT(leases->all) + leases->held_count + HASH_COUNT(leases->notes);
 
     if (leases->file < 0 || leases->reason[0] || leases->records > 2 * live + PAST_MOST)
         write_anew(leases); /* with what is added */
@@ -236,12 +319,13 @@ static void take_record(struct leases *leases, const struct record *record)
     if (record->kind == LEASES_ASKED || (same && record->kind < ADDED))
         take_note(leases, record->kind, record->key.machine, record->exporter);
     if (same && record->kind == HELD && there)
-        hold(there, &(struct lease_held){.process = record->process});
+        hold(leases, there, &(struct lease_held){.process = record->process});
     if (!same || (record->kind != ADDED && record->kind != ENDED))
         return;
     if (there)
         end(leases, there);
     memcpy(lease.exporter, record->exporter, sizeof lease.exporter);
+    lease.said = is_ours(&lease) && !lease.broker.pid;
     if (record->kind == ADDED)
         add(leases, &lease);
 }
@@ -254,7 +338,7 @@ bool leases_open(struct leases *leases, int folder, const unsigned char boot[GS_
     char lock[sizeof leases->name + 8];
     int file, locked;
 
-    *leases = (struct leases){.folder = folder, .file = -1};
+    *leases = (struct leases){.folder = folder, .file = -1, .most = LEASES_MAX};
     memcpy(leases->boot, boot, sizeof leases->boot);
     strcpy(leases->name, "agent.leases");
     snprintf(lock, sizeof lock, "%s.lock", leases->name);
@@ -304,7 +388,7 @@ void leases_hold(struct leases *leases, struct lease *lease, const struct lease_
             return;
         }
     }
-    if (hold(lease, held))
+    if (hold(leases, lease, held))
         append(leases, record_of_held(lease, held));
 }
 

@@ -2,6 +2,10 @@
  * Leases across machines, as the agent knows them: what its machine has of others, and what others have of it. Each is one block that one machine has open. They are also in a file beside
  * the broker's socket, so that neither the agent's end nor the broker's loses one while processes that
  * they are of still run; the kernel's start ends them all.
+ *
+ * What another machine makes us hold is counted here, whatever message it came by: the leases that it has
+ * here, and those of ours that it says there are and that nobody here knows of. leases_has_room is the one
+ * bound.
  */
 #ifndef GS_SHIM_AGENT_LEASES_H
 #define GS_SHIM_AGENT_LEASES_H
@@ -14,7 +18,9 @@
 
 #include "core/share/wire.h"
 
-#define LEASES_REASON 384
+#define LEASES_REASON   384
+#define LEASES_MAX      131072 /* that others make us hold, in all; fewer where the broker keeps fewer */
+#define LEASES_OF_BLOCK 16     /* of one machine: one, and those of brokers that ended there */
 
 struct lease_key {
     unsigned char machine[GS_MACHINE_SIZE]; /* that holds it; zero: this one */
@@ -45,9 +51,20 @@ struct lease {
     struct lease_held *held; /* of ours: by whom; grows */
     unsigned held_count;
     bool named;    /* of others: since the list that is under way began; of ours: this broker has it */
-    bool recalled;
+    bool recalled; /* of ours: since its exporter's link began */
+    bool said;     /* another machine alone says that there is this one */
+    uint32_t request; /* of others: of the broker, while it has not answered */
     UT_hash_handle hh;        /* by key */
     struct lease *prev, *next; /* of the same block */
+    struct lease *prev_there, *next_there; /* of the same side */
+};
+
+/* Another machine, as far as there are leases; or nobody, for ours whose exporter is not known. */
+struct lease_side {
+    unsigned char machine[GS_MACHINE_SIZE];
+    struct lease *theirs, *ours; /* what it has here; what we have there */
+    unsigned owed, said;         /* leases that it makes us hold; and by its word alone */
+    UT_hash_handle hh;
 };
 
 struct lease_group {
@@ -67,6 +84,9 @@ enum leases_mark {
 struct leases {
     struct lease *all;
     struct lease_group *groups;
+    struct lease_side *sides;
+    unsigned owed, said, most; /* of all sides; and what `owed` may come to */
+    unsigned held_count;       /* of all leases */
     int folder, file;
     char name[64];
     unsigned char boot[GS_BOOT_BYTES];
@@ -85,11 +105,18 @@ struct lease *leases_add(struct leases *leases, const struct lease *lease);
 void leases_end(struct leases *leases, struct lease *lease);
 /* One more holds it; or one less. */
 void leases_hold(struct leases *leases, struct lease *lease, const struct lease_held *held);
-void leases_drop(struct lease *lease, unsigned index);
+void leases_drop(struct leases *leases, struct lease *lease, unsigned index);
 struct lease *leases_find(const struct leases *leases, const unsigned char machine[GS_MACHINE_SIZE],
                           uint64_t lease);
 struct lease_group *leases_of_block(const struct leases *leases,
                                     const unsigned char instance[GS_INSTANCE_SIZE], uint64_t block_id);
+
+/* NULL: there are none. */
+struct lease_side *leases_side(const struct leases *leases, const unsigned char machine[GS_MACHINE_SIZE]);
+/* Whether the machine may have one more. Who proved that it was given the memory has at most what is left
+ * over for others, so that something always is. By its word alone (`said`) it has a quarter, and all that
+ * say so half. */
+bool leases_has_room(const struct leases *leases, const unsigned char machine[GS_MACHINE_SIZE], bool said);
 
 /* A value of 16 bytes for each mark and machine (LEASES_BROKER: zeros). */
 void leases_note(struct leases *leases, enum leases_mark mark,

@@ -1,9 +1,8 @@
 /* Connections between agents (link.h): sockets, and OpenSSL upon them. */
-#include "shim/agent/link.h"
+#include "shim/agent/tls.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -13,7 +12,6 @@
 #include <unistd.h>
 
 #include <openssl/err.h>
-#include <openssl/evp.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <utlist.h>
@@ -23,78 +21,7 @@
 #define LOST_MS 15000 /* what was sent is not acknowledged for so long: the other machine is not there */
 
 static void on_ready(struct source *source, uint32_t events);
-
-/* ---- TLS ------------------------------------------------------------------------------------ */
-
-/* Any certificate is taken here: whose it is, the fingerprint says, which the owner looks at. */
-static int take_any(int good, X509_STORE_CTX *store)
-{
-    return 1;
-}
-
-static bool fingerprint_of(const X509 *certificate, unsigned char ret[LINK_FINGERPRINT])
-{
-    unsigned size = 0;
-
-    return certificate && X509_digest(certificate, EVP_sha256(), ret, &size) == 1 &&
-           size == LINK_FINGERPRINT;
-}
-
-static X509 *make_certificate(EVP_PKEY *key)
-{
-    X509 *certificate = X509_new();
-    X509_NAME *name = certificate ? X509_get_subject_name(certificate) : NULL;
-    bool good = name && X509_set_version(certificate, 2) &&
-                ASN1_INTEGER_set(X509_get_serialNumber(certificate), 1) &&
-                X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC,
-                                           (const unsigned char *)"gpushim-agent", -1, -1, 0) &&
-                X509_set_issuer_name(certificate, name) &&
-                /* Clocks of machines differ: no time decides here. */
-                ASN1_TIME_set_string_X509(X509_getm_notBefore(certificate), "20000101000000Z") &&
-                ASN1_TIME_set_string_X509(X509_getm_notAfter(certificate), "99991231235959Z") &&
-                X509_set_pubkey(certificate, key) && X509_sign(certificate, key, NULL);
-
-    if (!good) {
-        X509_free(certificate);
-        return NULL;
-    }
-    return certificate;
-}
-
-bool links_start(struct links *links, int epoll, char ret_reason[LINK_REASON])
-{
-    EVP_PKEY *key = EVP_PKEY_Q_keygen(NULL, NULL, "ED25519");
-    X509 *certificate = key ? make_certificate(key) : NULL;
-    SSL_CTX *tls = SSL_CTX_new(TLS_method());
-    bool good = certificate && tls && fingerprint_of(certificate, links->fingerprint) &&
-                SSL_CTX_set_min_proto_version(tls, TLS1_3_VERSION) &&
-                SSL_CTX_use_certificate(tls, certificate) == 1 &&
-                SSL_CTX_use_PrivateKey(tls, key) == 1;
-
-    X509_free(certificate);
-    EVP_PKEY_free(key);
-    if (!good) {
-        snprintf(ret_reason, LINK_REASON, "OpenSSL makes no certificate: %s",
-                 ERR_reason_error_string(ERR_get_error()));
-        SSL_CTX_free(tls);
-        return false;
-    }
-    SSL_CTX_set_verify(tls, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, take_any);
-    SSL_CTX_set_mode(tls, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-    SSL_CTX_set_session_cache_mode(tls, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_num_tickets(tls, 0); /* each link is looked at anew */
-    links->epoll = epoll;
-    links->tls = tls;
-    return true;
-}
-
-bool link_binding(struct link *link, unsigned char ret_bytes[32])
-{
-    static const char label[] = "EXPORTER-gpushim-agents";
-
-    return link->is_up && SSL_export_keying_material(link->ssl, ret_bytes, 32, label,
-                                                     sizeof label - 1, NULL, 0, 0) == 1;
-}
+static void take_turn(struct link *link);
 
 /* ---- Beginning and end ---------------------------------------------------------------------- */
 
@@ -119,11 +46,11 @@ static struct link *new_link(struct links *links, int fd, const struct link_even
     if (link) {
         *link = (struct link){.source = {.fd = fd, .ready = on_ready},
                               .events = events,
+                              .links = links,
                               .is_out = is_out,
-                              .made_ns = gs_now_ns(),
-                              .ssl = SSL_new(links->tls)};
+                              .made_ns = gs_now_ns()};
     }
-    if (!link || !link->ssl || SSL_set_fd(link->ssl, fd) != 1 ||
+    if (!link || !tls_begin(link) ||
         !loop_add(links->epoll, &link->source, is_out ? EPOLLOUT : EPOLLIN)) {
         if (link)
             SSL_free(link->ssl);
@@ -131,11 +58,6 @@ static struct link *new_link(struct links *links, int fd, const struct link_even
         close(fd);
         return NULL;
     }
-    SSL_set_ex_data(link->ssl, 0, links);
-    if (is_out)
-        SSL_set_connect_state(link->ssl);
-    else
-        SSL_set_accept_state(link->ssl);
     DL_APPEND(links->all, link);
     return link;
 }
@@ -184,19 +106,65 @@ struct link *link_connect(struct links *links, const char *address, unsigned por
     return link;
 }
 
+/* Who calls, for people, and as what it has its part of the places: an address, or a network of IPv6. */
+static void note_caller(struct link *link, const struct sockaddr_storage *from)
+{
+    const struct sockaddr_in *four = (const struct sockaddr_in *)from;
+    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)from;
+    const bool is_six = from->ss_family == AF_INET6;
+    char address[INET6_ADDRSTRLEN] = "?";
+
+    inet_ntop(from->ss_family, is_six ? (const void *)&six->sin6_addr : (const void *)&four->sin_addr, address,
+              sizeof address);
+    snprintf(link->peer, sizeof link->peer, "%.45s:%u", address,
+             (unsigned)ntohs(is_six ? six->sin6_port : four->sin_port));
+    if (is_six && !IN6_IS_ADDR_V4MAPPED(&six->sin6_addr))
+        memcpy(&link->from, &six->sin6_addr, sizeof link->from / 2);
+    else
+        memcpy((char *)&link->from + 12,
+               is_six ? (const char *)&six->sin6_addr + 12 : (const void *)&four->sin_addr, 4);
+}
+
 struct link *link_accept(struct links *links, int fd, const struct link_events *events)
 {
-    struct sockaddr_storage from;
+    struct sockaddr_storage from = {0};
     socklen_t size = sizeof from;
-    char address[NI_MAXHOST] = "?", port[NI_MAXSERV] = "?";
     struct link *link = new_link(links, fd, events, false);
 
     if (link && getpeername(fd, (struct sockaddr *)&from, &size) == 0)
-        getnameinfo((struct sockaddr *)&from, size, address, sizeof address, port, sizeof port,
-                    NI_NUMERICHOST | NI_NUMERICSERV);
-    if (link)
-        snprintf(link->peer, sizeof link->peer, "%.45s:%.8s", address, port);
+        note_caller(link, &from);
     return link;
+}
+
+static unsigned callers_from(const struct links *links, const struct in6_addr *from)
+{
+    const struct link *link;
+    unsigned count = 0;
+
+    DL_FOREACH(links->all, link)
+        count += link_is_caller(link) && memcmp(&link->from, from, sizeof *from) == 0;
+    return count;
+}
+
+struct link *link_to_give_way(const struct links *links, unsigned *ret_callers)
+{
+    struct link *link, *found = NULL;
+    unsigned most = 0;
+
+    *ret_callers = 0;
+    DL_FOREACH(links->all, link) {
+        const bool counts = link_is_caller(link);
+        const unsigned count = counts ? callers_from(links, &link->from) : 0;
+        const bool is_before = counts && found && (!link->heard == !found->heard ? link->made_ns < found->made_ns
+                                                                                 : !link->heard);
+
+        *ret_callers += counts;
+        if (!counts || count < most || (count == most && !is_before))
+            continue;
+        most = count;
+        found = link;
+    }
+    return found;
 }
 
 void link_close(struct links *links, struct link *link)
@@ -219,31 +187,6 @@ void link_fail(struct links *links, struct link *link, const char *why)
         return;
     link_close(links, link);
     link->events->down(link, why);
-}
-
-/* One that is to fail now; NULL: none is. */
-static struct link *due(const struct links *links, uint64_t now_ns)
-{
-    struct link *link = links->all;
-
-    while (link && !link->doom &&
-           (link->is_ready || now_ns - link->made_ns <= LINK_BEGIN_S * GS_NS_PER_S))
-        link = link->next;
-    return link;
-}
-
-void links_look(struct links *links, uint64_t now_ns)
-{
-    struct link *link;
-
-    while ((link = due(links, now_ns)))
-        link_fail(links, link, link->doom ? link->doom : "it did not say in time who it is");
-    while ((link = links->dead)) {
-        links->dead = link->next;
-        SSL_free(link->ssl);
-        free(link->out);
-        free(link);
-    }
 }
 
 /* ---- Messages ------------------------------------------------------------------------------- */
@@ -291,60 +234,87 @@ static void doom(struct link *link, const char *why)
         link->doom = why;
 }
 
-static void want(struct links *links, struct link *link)
+static size_t unsent(const struct link *link)
+{
+    return link->out_size - link->out_at;
+}
+
+/* It does not read what it asked for; nor is it read. */
+static bool is_behind(const struct link *link)
+{
+    return !link->is_out && unsent(link) > LINK_ANSWERS;
+}
+
+static void want(struct link *link)
 {
     uint32_t events = EPOLLIN;
 
-    if (link->is_held)
+    if (link->is_held || is_behind(link))
         events = 0;
-    if (link->out_size > 0 || (!link->is_up && SSL_want_write(link->ssl)))
+    if (unsent(link) > 0 || (!link->is_up && SSL_want_write(link->ssl)))
         events |= EPOLLOUT;
-    if (!link->is_dead && !loop_want(links->epoll, &link->source, events))
+    if (!link->is_dead && !loop_want(link->links->epoll, &link->source, events))
         doom(link, "the kernel has no room to wait for it");
 }
 
 static void flush(struct links *links, struct link *link)
 {
-    while (link->out_size > 0 && !link->is_dead) {
+    while (unsent(link) > 0 && !link->is_dead) {
         int sent;
 
         ERR_clear_error();
         errno = 0;
-        sent = SSL_write(link->ssl, link->out, (int)link->out_size);
+        sent = SSL_write(link->ssl, link->out + link->out_at, (int)unsent(link));
         if (sent <= 0 && waits(link, sent))
             break;
         if (sent <= 0) {
             fail_by_tls(links, link, sent);
             return;
         }
-        link->out_size -= (size_t)sent;
-        memmove(link->out, link->out + sent, link->out_size);
+        link->out_at += (size_t)sent;
     }
-    if (!link->is_dead)
-        want(links, link);
+    if (unsent(link) == 0) {
+        free(link->out);
+        link->out = NULL;
+        link->out_at = link->out_size = link->out_room = 0;
+    }
+}
+
+/* Room behind what is unsent; what was sent goes. False: it is too much. */
+static bool make_room(struct link *link, size_t size)
+{
+    unsigned char *out;
+    size_t room = link->out_room ? link->out_room : 4096;
+
+    if (link->out_size + size <= link->out_room)
+        return true;
+    while (unsent(link) + size > room / 2)
+        room *= 2;
+    out = room > LINK_UNSENT ? NULL : malloc(room);
+    if (!out)
+        return false;
+    if (unsent(link) > 0)
+        memcpy(out, link->out + link->out_at, unsent(link));
+    free(link->out);
+    link->out = out;
+    link->out_size = unsent(link);
+    link->out_at = 0;
+    link->out_room = room;
+    return true;
 }
 
 void link_send(struct links *links, struct link *link, const union talk *message)
 {
-    const size_t size = message->head.size;
-
     if (link->is_dead || link->doom)
         return;
-    if (link->out_size + size > link->out_room) {
-        size_t room = link->out_room ? 2 * link->out_room : 4096;
-        unsigned char *out = room > LINK_UNSENT ? NULL : realloc(link->out, room);
-
-        if (!out) {
-            doom(link, "it does not read what it is sent");
-            return;
-        }
-        link->out = out;
-        link->out_room = room;
+    if (!make_room(link, message->head.size)) {
+        doom(link, "it does not read what it is sent");
+        return;
     }
-    memcpy(link->out + link->out_size, message, size);
-    link->out_size += size;
+    memcpy(link->out + link->out_size, message, message->head.size);
+    link->out_size += message->head.size;
     if (link->is_up)
-        want(links, link);
+        want(link);
 }
 
 /* All whole messages that are there. */
@@ -398,9 +368,7 @@ void link_release(struct links *links, struct link *link)
 {
     link->is_held = false;
     take_messages(links, link);
-    receive(links, link);
-    if (!link->is_dead)
-        want(links, link);
+    take_turn(link);
 }
 
 static void shake_hands(struct links *links, struct link *link)
@@ -411,16 +379,14 @@ static void shake_hands(struct links *links, struct link *link)
     ERR_clear_error();
     errno = 0;
     result = SSL_do_handshake(link->ssl);
-    if (result != 1 && waits(link, result)) {
-        want(links, link);
+    if (result != 1 && waits(link, result))
         return;
-    }
     if (result != 1) {
         fail_by_tls(links, link, result);
         return;
     }
     certificate = SSL_get1_peer_certificate(link->ssl);
-    link->is_up = fingerprint_of(certificate, link->fingerprint);
+    link->is_up = tls_fingerprint(certificate, link->fingerprint);
     X509_free(certificate);
     if (!link->is_up)
         link_fail(links, link, "it has no certificate");
@@ -428,19 +394,86 @@ static void shake_hands(struct links *links, struct link *link)
         link->events->up(link);
 }
 
-static void on_ready(struct source *source, uint32_t events)
+/* What is sent goes first: who reads the answers is heard again. */
+static void take_turn(struct link *link)
 {
-    struct link *link = (struct link *)source;
-    struct links *links = SSL_get_ex_data(link->ssl, 0);
+    struct links *links = link->links;
 
+    link->is_due = false;
+    link->turn = LINK_TURN;
     if (!link->is_dead && !link->is_up)
         shake_hands(links, link);
     if (!link->is_dead && link->is_up)
+        flush(links, link);
+    if (!link->is_dead && link->is_up && !is_behind(link))
         receive(links, link);
-    if (!link->is_dead && link->is_held && events & (EPOLLHUP | EPOLLERR))
-        link_fail(links, link, "it has hung up");
+    if (!link->is_dead && link_is_caller(link) && link->heard >= LINK_UNKNOWN)
+        link_fail(links, link, "it says too much before it has said who it is");
     if (!link->is_dead && link->is_up)
         flush(links, link);
+    if (!link->is_dead)
+        want(link);
+}
+
+static void on_ready(struct source *source, uint32_t events)
+{
+    struct link *link = (struct link *)source;
+
+    if (!link->is_dead && (link->is_held || is_behind(link)) && events & (EPOLLHUP | EPOLLERR))
+        link_fail(link->links, link, "it has hung up");
+    else if (link_is_caller(link))
+        link->is_due = true;
+    else
+        take_turn(link);
+}
+
+/* ---- Each round ------------------------------------------------------------------------------ */
+
+static struct link *next_caller(const struct links *links)
+{
+    struct link *link = links->all;
+
+    while (link && !link->is_due)
+        link = link->next;
+    return link;
+}
+
+/* Who had one goes to the end of the line. */
+static void callers_turn(struct links *links)
+{
+    struct link *link;
+
+    for (int i = 0; i < LINK_CALLERS && (link = next_caller(links)); i++) {
+        DL_DELETE(links->all, link);
+        DL_APPEND(links->all, link);
+        take_turn(link);
+    }
+}
+
+/* One that is to fail now; NULL: none is. */
+static struct link *due(const struct links *links, uint64_t now_ns)
+{
+    struct link *link = links->all;
+
+    while (link && !link->doom &&
+           (link->is_ready || now_ns - link->made_ns <= LINK_BEGIN_S * GS_NS_PER_S))
+        link = link->next;
+    return link;
+}
+
+void links_look(struct links *links, uint64_t now_ns)
+{
+    struct link *link;
+
+    callers_turn(links);
+    while ((link = due(links, now_ns)))
+        link_fail(links, link, link->doom ? link->doom : "it did not say in time who it is");
+    while ((link = links->dead)) {
+        links->dead = link->next;
+        SSL_free(link->ssl);
+        free(link->out);
+        free(link);
+    }
 }
 
 /* ---- Listening ------------------------------------------------------------------------------ */

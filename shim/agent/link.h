@@ -5,10 +5,16 @@
  *
  * Never waits. What the other end sends counts only as messages of talk.h, each of its size. A link that
  * is dead says so once, by `down`, and is freed when the loop comes round.
+ *
+ * Each has one turn a round of the loop: LINK_TURN bytes are read, whatever lies there, and the rest stays
+ * in the kernel until the others have had theirs. Of those that call and have not said who they are
+ * LINK_CALLERS have a turn, the one that had it longest ago first. Who was called reads nothing more of a
+ * caller that does not read the answers; the caller reads always, so the two never wait for each other.
  */
 #ifndef GS_SHIM_AGENT_LINK_H
 #define GS_SHIM_AGENT_LINK_H
 
+#include <netinet/in.h>
 #include <stddef.h>
 
 #include "shim/agent/loop.h"
@@ -19,6 +25,10 @@
 #define LINK_REASON      256
 #define LINK_BEGIN_S     5          /* until it has said who it is */
 #define LINK_UNSENT      (8u << 20) /* who reads so little is hung up on */
+#define LINK_ANSWERS     (64u << 10) /* unsent to a caller: it is not read from */
+#define LINK_TURN        (16u << 10)
+#define LINK_UNKNOWN     (16u << 10) /* bytes that are read of who has not said who it is */
+#define LINK_CALLERS     8
 
 struct link;
 
@@ -38,14 +48,18 @@ struct link {
     bool is_ready; /* its owner knows who is there; till then it has LINK_BEGIN_S */
     bool is_held;  /* its messages wait */
     bool is_dead;
+    bool is_due;   /* it has something, and waits for its turn */
     const char *doom; /* why it fails when the loop comes round; NULL: it does not */
     uint64_t made_ns;
     unsigned char fingerprint[LINK_FINGERPRINT]; /* of who is there */
     char peer[LINK_ADDRESS];                     /* for people */
+    struct in6_addr from;                        /* as IPv6 has it; of that the network alone */
+    struct links *links;
     struct link *prev, *next;
     struct ssl_st *ssl;
-    unsigned char *out;
-    size_t out_size, out_room;
+    size_t turn, heard;                          /* bytes that may still be read, and that were */
+    unsigned char *out;                          /* what is unsent begins at out_at */
+    size_t out_at, out_size, out_room;
     size_t in_size;
     unsigned char in[4096];
 };
@@ -53,6 +67,7 @@ struct link {
 struct links {
     int epoll;
     struct ssl_ctx_st *tls;
+    struct bio_method_st *socket;
     unsigned char fingerprint[LINK_FINGERPRINT]; /* our own */
     struct link *all, *dead;
 };
@@ -65,6 +80,14 @@ struct link *link_connect(struct links *links, const char *address, unsigned por
                           char ret_reason[LINK_REASON]);
 /* Takes the socket. */
 struct link *link_accept(struct links *links, int fd, const struct link_events *events);
+/* It has called, and not said yet who it is. */
+static inline bool link_is_caller(const struct link *link)
+{
+    return !link->is_out && !link->is_ready;
+}
+/* Of those that called and have not said who they are: how many, and which gives way for one more. It is
+ * of the address that has most of them, and of these the oldest that has sent nothing, or else the oldest. */
+struct link *link_to_give_way(const struct links *links, unsigned *ret_callers);
 /* The message is copied, and goes when the loop comes round. So nothing fails in here: `down` is never
  * called from it. */
 void link_send(struct links *links, struct link *link, const union talk *message);
@@ -77,7 +100,8 @@ void link_fail(struct links *links, struct link *link, const char *why);
 void link_release(struct links *links, struct link *link);
 /* 32 bytes that both ends of this link have, and nobody else has; false: it is not up. */
 bool link_binding(struct link *link, unsigned char ret_bytes[32]);
-/* Once a round of the loop: ends those that did not begin or cannot go on, frees the dead. */
+/* Once a round of the loop: callers have their turn; those end that did not begin or cannot go on; the
+ * dead are freed. */
 void links_look(struct links *links, uint64_t now_ns);
 /* A listening socket, or -1 with the reason. *port: 0 is any, and is told. */
 int link_listen(const char *address, unsigned *port, char ret_reason[LINK_REASON]);

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <curl/curl.h>
@@ -24,6 +25,8 @@
 #define LOOK_MS 100
 #define SOON_MS 10 /* while an open waits */
 #define EVENTS  256
+#define SECRET_SIZE 4096
+#define LEASES_EACH 4 /* for each block that a broker keeps: so many does it take (core/share/afar_lend.c) */
 
 static volatile sig_atomic_t told_to_end;
 static int log_level = GS_LOG_INFO;
@@ -57,8 +60,7 @@ static void on_event(struct agent *agent, const struct jobs_event *event)
         exporter_write_all(agent);
         break;
     case JOBS_MACHINES:
-        for (const struct jobs_entry *entry = event->entries; entry; entry = entry->next)
-            peers_learn(agent, entry->key, entry->value, entry->size);
+        peers_list(agent, event);
         break;
     case JOBS_WRITTEN:
         if (event->good)
@@ -67,6 +69,14 @@ static void on_event(struct agent *agent, const struct jobs_event *event)
             AGENT_LOG(agent, GS_LOG_ERROR,
                       "what is shared here from now on is not found by other machines until the directory takes "
                       "it; what it has, and what is open, stays. %s", (const char *)event->one.value);
+        break;
+    case JOBS_LISTED:
+        if (event->good)
+            AGENT_LOG(agent, GS_LOG_INFO, "the directory lists its machines again");
+        else
+            AGENT_LOG(agent, GS_LOG_ERROR,
+                      "machines that start now are found late, as the directory's list of them cannot be "
+                      "read. %s", (const char *)event->one.value);
         break;
     case JOBS_STATE:
         if (event->good)
@@ -231,6 +241,8 @@ static int read_options(int argc, char **argv, struct agent_options *options)
         return complain("--lease wants a number of seconds from 3 to 3600"), 2;
     if (strlen(directory->prefix) > 60 || strlen(directory->prefix) == 0)
         return complain("--prefix wants 1 to 60 characters"), 2;
+    if (strlen(options->name) >= GS_MACHINE_NAME_SIZE)
+        return complain("--name wants up to 31 characters"), 2;
     if (!options->address)
         options->address = options->listen;
     if (strcmp(options->address, "0.0.0.0") == 0 || strcmp(options->address, "::") == 0)
@@ -249,6 +261,7 @@ static bool read_share(struct gs_share_options *ret_options)
     gs_config_load(&config, &sources, NULL, NULL);
     *ret_options = (struct gs_share_options){.enable = true,
                                              .listen_fd = -1,
+                                             .published_max = (uint32_t)config.share.broker_blocks,
                                              .settle_ns = config.share.settle,
                                              .timeout_ns = config.share.timeout};
     for (size_t i = 0; i < config.share.uids.count; i++)
@@ -291,9 +304,20 @@ static bool find_ids(struct agent *agent)
     return true;
 }
 
+/* It is read all the same: some systems give secrets to containers so. */
+static void look_at_secret(struct agent *agent, const char *path)
+{
+    struct stat info;
+
+    if (path && stat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_mode & 077)
+        AGENT_LOG(agent, GS_LOG_WARNING, "others may %s the secret in %s (mode %04o): chmod 600 it, and "
+                  "change the secret if they did", info.st_mode & 022 ? "change" : "read", path,
+                  (unsigned)info.st_mode & 07777);
+}
+
 static bool read_secret(struct agent *agent)
 {
-    char text[4096];
+    char text[SECRET_SIZE + 1];
     size_t got;
     FILE *file;
 
@@ -307,6 +331,8 @@ static bool read_secret(struct agent *agent)
         got--;
     if (got < 16)
         return complain("the secret's file cannot be read, or has less than 16 characters") != NULL;
+    if (got > SECRET_SIZE)
+        return complain("the secret's file has more than 4096 characters; choose a shorter secret") != NULL;
     seal_hash(text, got, "gpushim cluster's secret", "", 0, agent->secret);
     agent->has_secret = true;
     return true;
@@ -322,6 +348,11 @@ static bool start(struct agent *agent)
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
     }
+    look_at_secret(agent, agent->options.secret_file);
+    look_at_secret(agent, agent->options.directory.password_file);
+    if (agent->options.directory.password_file && strstr(agent->options.directory.place, "http://"))
+        AGENT_LOG(agent, GS_LOG_WARNING, "etcd's password goes over the network as it is, for whoever "
+                  "listens: give URLs with https://, and --etcd-ca");
     if (curl_global_init(CURL_GLOBAL_DEFAULT) != 0 || !read_secret(agent))
         return false;
     agent->epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -332,6 +363,8 @@ static bool start(struct agent *agent)
         (agent->listener.fd = link_listen(agent->options.listen, &agent->options.port, reason)) < 0)
         return complain(reason) != NULL;
     agent->listener.ready = on_call;
+    if (agent->share->published_max < agent->leases.most / LEASES_EACH)
+        agent->leases.most = agent->share->published_max * LEASES_EACH;
     agent->knows = agent->leases.known;
     peers_start(agent);
     holders_restore(agent);
@@ -344,7 +377,7 @@ static bool start(struct agent *agent)
 
 int main(int argc, char **argv)
 {
-    static struct agent agent = {.broker.fd = -1, .log = {.line = log_line, .level = &log_level}};
+    static struct agent agent = {.broker.fd = -1, .log.to = {.line = log_line, .level = &log_level}};
     static struct gs_share_options share;
     static char owner[HEX_SIZE(GS_MACHINE_SIZE)], host[GS_MACHINE_NAME_SIZE];
     const struct sigaction act = {.sa_handler = on_signal};

@@ -13,6 +13,7 @@
 
 #include <jansson.h>
 #include <sodium.h>
+#include <utlist.h>
 
 /* A program may send a handle before its agent has published it, or before the two agents have heard of each
  * other. So what is not known is asked for again, for as long as one write of the directory may take and
@@ -20,7 +21,6 @@
 #define UNHEARD_NS   ((DIRECTORY_WAIT_S + 1) * GS_NS_PER_S)
 #define WAIT_NS      (10 * GS_NS_PER_MS)
 #define WAIT_MAX_NS  (160 * GS_NS_PER_MS)
-#define TOLD_MAX     100000 /* leases that a machine may say it has of ours */
 
 static void refuse(struct agent *agent, struct open *open, uint32_t reason, uint32_t driver_error)
 {
@@ -125,6 +125,13 @@ static bool read_export(struct open *open, const struct jobs_entry *entry,
            open->sealed.size <= open->sealed.chunk_size - open->sealed.offset;
 }
 
+/* What does not fit is no name: its beginning may be another's. */
+static void put_name(const char *name, char ret_name[TALK_NAME])
+{
+    if (strlen(name) < TALK_NAME)
+        strcpy(ret_name, name);
+}
+
 /* The system's database of users answers, on the loop's one thread: where that is remote (LDAP), all waits
  * as long as it does, and its own time limits are the bound. With --secret-file nobody asks it. */
 static void name_of(const struct open *open, char ret_user[TALK_NAME], char ret_group[TALK_NAME])
@@ -132,9 +139,9 @@ static void name_of(const struct open *open, char ret_user[TALK_NAME], char ret_
     const struct passwd *user = getpwuid(open->uid);
     const struct group *group;
 
-    snprintf(ret_user, TALK_NAME, "%s", user ? user->pw_name : "");
+    put_name(user ? user->pw_name : "", ret_user);
     group = getgrgid(open->gid);
-    snprintf(ret_group, TALK_NAME, "%s", group ? group->gr_name : "");
+    put_name(group ? group->gr_name : "", ret_group);
 }
 
 static void take(struct agent *agent, struct open *open)
@@ -161,7 +168,8 @@ static void go_on(struct agent *agent, struct open *open, const struct jobs_even
     struct peer *peer;
 
     if (event->found == DIRECTORY_FAILED)
-        AGENT_LOG(agent, GS_LOG_WARNING, "an open fails: %s", (const char *)event->one.value);
+        say_line(agent, &agent->log.directory, GS_LOG_WARNING, "an open fails: %s",
+                 (const char *)event->one.value);
     if (event->found == DIRECTORY_NONE) {
         later(agent, open, GS_REFUSED_UNHEARD);
         return;
@@ -216,11 +224,12 @@ bool opener_asks(const struct agent *agent, const struct peer *peer)
  * forget it. */
 void opener_told(struct agent *agent, struct peer *peer, const struct talk_kept *kept)
 {
-    struct lease model = {.key.lease = kept->lease, .block.block_id = kept->block_id};
+    struct lease model = {.key.lease = kept->lease, .block.block_id = kept->block_id, .said = true};
 
     if (leases_find(&agent->leases, agent_nobody, kept->lease))
         return; /* it is in the file */
-    if (++peer->told_count > TOLD_MAX) {
+    peer->told_count++;
+    if (!leases_has_room(&agent->leases, peer->machine, true)) {
         link_fail(&agent->links, peer->out, "it says that more is open there than there can be");
         return;
     }
@@ -237,27 +246,26 @@ void opener_told_all(struct agent *agent, struct peer *peer)
     if (peer->told_count > 0) {
         peer->asked = true;
         leases_note(&agent->leases, LEASES_ASKED, peer->machine, agent_nobody);
-        AGENT_LOG(agent, GS_LOG_WARNING, "machine %s has %u leases of this one that an agent before did not "
+        PEER_LOG(agent, peer, GS_LOG_WARNING, "machine %s has %u leases of this one that an agent before did not "
                   "leave in its file: they stay until this machine is started anew, or gpushim cluster forget "
                   "says there that they are over", peer_name(peer), peer->told_count);
     }
     leases_note(&agent->leases, LEASES_MET, peer->machine, met);
 }
 
-/* Ours, and of memory of that machine, or of nobody knows which. */
-static bool may_be_there(const struct lease *lease, const struct peer *peer)
-{
-    return memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) == 0 &&
-           (memcmp(lease->exporter, peer->machine, GS_MACHINE_SIZE) == 0 ||
-            memcmp(lease->exporter, agent_nobody, GS_MACHINE_SIZE) == 0);
-}
-
-/* First all that we have there, then what waits. */
+/* First all that we have there, or nobody knows where, then what waits. What is recalled there it says again. */
 void opener_link_up(struct agent *agent, struct peer *peer)
 {
+    const struct lease_side *there = leases_side(&agent->leases, peer->machine);
+    const struct lease_side *somewhere = leases_side(&agent->leases, agent_nobody);
     struct open *open, *next;
+    struct lease *lease;
 
-    peers_say_list(agent, peer->out, peer, may_be_there);
+    DL_FOREACH2(there ? there->ours : NULL, lease, next_there)
+        lease->recalled = false;
+    peers_say_kept(agent, peer->out, there ? there->ours : NULL);
+    peers_say_kept(agent, peer->out, somewhere ? somewhere->ours : NULL);
+    peers_say_listed(agent, peer->out);
     HASH_ITER(hh, agent->opens, open, next) {
         if (open->state == OPEN_CONNECTS && open->peer == peer && peer->out && !peer->out->is_dead)
             take(agent, open);
@@ -310,8 +318,8 @@ static void on_taken(struct agent *agent, struct open *open, const struct talk_t
     union gs_wire_message answer;
 
     if (!is_of_who_shared_it(agent, open, taken)) {
-        AGENT_LOG(agent, GS_LOG_WARNING, "machine %s gives memory that it did not share: that is refused; see "
-                  "who may write to the directory", peer_name(open->peer));
+        PEER_LOG(agent, open->peer, GS_LOG_WARNING, "machine %s gives memory that it did not share: that is "
+                 "refused; see who may write to the directory", peer_name(open->peer));
         refuse(agent, open, GS_REFUSED_MACHINE, 0);
         return;
     }
@@ -340,14 +348,15 @@ static void on_taken(struct agent *agent, struct open *open, const struct talk_t
 static void on_recall(struct agent *agent, struct peer *peer, const struct talk_recall *recall)
 {
     const struct lease_group *group = leases_of_block(&agent->leases, recall->instance, recall->block_id);
-    const struct lease *lease = group ? group->leases : NULL;
+    struct lease *lease = group ? group->leases : NULL;
     union gs_wire_message message;
 
     while (lease && (memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) != 0 ||
                      memcmp(lease->exporter, peer->machine, GS_MACHINE_SIZE) != 0))
         lease = lease->next;
-    if (!lease)
+    if (!lease || lease->recalled)
         return;
+    lease->recalled = true;
     gs_wire_start(&message, GS_WIRE_RECALL_AFAR, 0);
     memcpy(message.block_afar.instance, recall->instance, GS_INSTANCE_SIZE);
     message.block_afar.block_id = recall->block_id;

@@ -17,12 +17,13 @@
 #define RETRY_NS     (GS_NS_PER_S / 10)
 #define RETRY_MAX_NS (4 * GS_NS_PER_S)
 #define CALLERS_MAX  64 /* links whose other end did not yet say who it is */
-#define PEERS_MAX    65536
+#define ACCEPT_TURN  (CALLERS_MAX / 4) /* in a round: each has had a turn or two before it gives way */
+#define PEERS_MAX    16384
 
 struct caller { /* owns a link here until it is known who that is */
     struct talk_hello hello;
     struct agent *agent;
-    bool has_said;
+    bool has_said, is_asked; /* the directory is, about it */
 };
 
 const char *peer_name(const struct peer *peer)
@@ -72,7 +73,8 @@ static void note_boot(struct agent *agent, struct peer *peer, const unsigned cha
 {
     memcpy(peer->boot, boot, GS_BOOT_BYTES);
     peer->knows_boot = true;
-    leases_note(&agent->leases, LEASES_BOOT, peer->machine, boot);
+    if (leases_side(&agent->leases, peer->machine))
+        leases_note(&agent->leases, LEASES_BOOT, peer->machine, boot);
 }
 
 /* While a link says which boot it is, the directory's word may only be older. */
@@ -84,15 +86,15 @@ static void compare_boots(struct agent *agent, struct peer *peer, const unsigned
         memcmp(boot, peer->boot_before, GS_BOOT_BYTES) == 0 || memcmp(boot, none, GS_BOOT_BYTES) == 0)
         return;
     if (peer->knows_boot) {
-        AGENT_LOG(agent, GS_LOG_WARNING, "machine %s was started anew: what it had open is over",
-                  peer_name(peer));
+        PEER_LOG(agent, peer, GS_LOG_WARNING, "machine %s was started anew: what it had open is over",
+                 peer_name(peer));
         memcpy(peer->boot_before, peer->boot, GS_BOOT_BYTES);
         note_boot(agent, peer, boot);
         exporter_new_boot(agent, peer);
     }
 }
 
-void peers_learn(struct agent *agent, const char *key, const void *value, size_t size)
+static void learn(struct agent *agent, const char *key, const void *value, size_t size)
 {
     unsigned char machine[GS_MACHINE_SIZE], boot[GS_BOOT_BYTES], fingerprint[LINK_FINGERPRINT];
     json_t *all = json_loadb(value, size, 0, NULL);
@@ -114,7 +116,7 @@ void peers_learn(struct agent *agent, const char *key, const void *value, size_t
         const bool is_new = !peer->is_listed ||
                             memcmp(peer->fingerprint, fingerprint, sizeof fingerprint) != 0;
 
-        peer->is_listed = true;
+        peer->is_listed = peer->is_seen = true;
         snprintf(peer->name, sizeof peer->name, "%s", name);
         snprintf(peer->address, sizeof peer->address, "%s", address);
         peer->port = (unsigned)port;
@@ -126,6 +128,37 @@ void peers_learn(struct agent *agent, const char *key, const void *value, size_t
             peer->asked = true; /* nobody knows where what we have is of */
     }
     json_decref(all);
+}
+
+/* Nothing here is of it. */
+static bool is_idle(const struct agent *agent, const struct peer *peer)
+{
+    struct open *open, *next;
+
+    if (peer->out || peer->in || peer->asked || peer->takes || leases_side(&agent->leases, peer->machine))
+        return false;
+    HASH_ITER(hh, agent->opens, open, next) {
+        if (open->peer == peer)
+            return false;
+    }
+    return true;
+}
+
+/* Who is not in it any more is forgotten, where nothing here is of it: machines come and go. */
+void peers_list(struct agent *agent, const struct jobs_event *event)
+{
+    struct peer *peer, *next;
+
+    HASH_ITER(hh, agent->peers, peer, next)
+        peer->is_seen = false;
+    for (const struct jobs_listed *entry = event->entries; entry; entry = entry->next)
+        learn(agent, entry->key, entry->value, entry->size);
+    HASH_ITER(hh, agent->peers, peer, next) {
+        if (peer->is_seen || !event->is_whole || !is_idle(agent, peer))
+            continue;
+        HASH_DEL(agent->peers, peer);
+        free(peer);
+    }
 }
 
 /* ---- Proving who it is ---------------------------------------------------------------------- */
@@ -173,23 +206,34 @@ static const char *doubt(struct agent *agent, struct link *link, const struct pe
     return NULL;
 }
 
-void peers_say_list(struct agent *agent, struct link *link, const struct peer *peer,
-                    bool (*is_told)(const struct lease *lease, const struct peer *peer))
+void peers_say_kept(struct agent *agent, struct link *link, const struct lease *first)
 {
-    struct lease *lease, *next;
+    const struct lease *lease;
     union talk message;
 
-    HASH_ITER(hh, agent->leases.all, lease, next) {
-        if (!is_told(lease, peer))
-            continue;
+    DL_FOREACH2(first, lease, next_there) {
         talk_start(&message, TALK_KEPT);
         memcpy(message.kept.instance, lease->block.instance, GS_INSTANCE_SIZE);
         message.kept.block_id = lease->block.block_id;
         message.kept.lease = lease->key.lease;
         link_send(&agent->links, link, &message);
     }
+}
+
+void peers_say_listed(struct agent *agent, struct link *link)
+{
+    union talk message;
+
     talk_start(&message, TALK_LISTED);
     link_send(&agent->links, link, &message);
+}
+
+static void ask_about(struct agent *agent, const unsigned char machine[GS_MACHINE_SIZE])
+{
+    char key[DIRECTORY_KEY];
+
+    agent_key(JOBS_AGENTS, machine, key);
+    jobs_ask(agent->jobs, key);
 }
 
 /* ---- Links to others ------------------------------------------------------------------------ */
@@ -198,14 +242,11 @@ static void out_up(struct link *link)
 {
     struct peer *peer = link->owner;
     struct agent *agent = peer->agent;
-    char key[DIRECTORY_KEY];
 
     if (memcmp(link->fingerprint, peer->fingerprint, LINK_FINGERPRINT) == 0) {
         say_hello(agent, link);
         return;
     }
-    agent_key(JOBS_AGENTS, peer->machine, key);
-    jobs_ask(agent->jobs, key); /* it may have been started anew */
     link_fail(&agent->links, link, "its certificate is not the one that the directory has");
 }
 
@@ -256,8 +297,10 @@ static void out_down(struct link *link, const char *why)
     if (peer->out == link)
         peer->out = NULL;
     peer->is_telling = false;
-    AGENT_LOG(agent, peer->wait_ns == RETRY_NS ? GS_LOG_WARNING : GS_LOG_DEBUG,
-              "machine %s (%s): %s; what is open there stays", peer_name(peer), link->peer, why);
+    PEER_LOG(agent, peer, peer->wait_ns == RETRY_NS ? GS_LOG_WARNING : GS_LOG_DEBUG,
+             "machine %s (%s): %s; what is open there stays", peer_name(peer), link->peer, why);
+    if (!link->is_ready)
+        ask_about(agent, peer->machine); /* it may have been started anew */
     peer->retry_ns = gs_now_ns() + peer->wait_ns;
     peer->wait_ns = peer->wait_ns * 2 < RETRY_MAX_NS ? peer->wait_ns * 2 : RETRY_MAX_NS;
     opener_link_down(agent, peer, why);
@@ -266,19 +309,18 @@ static void out_down(struct link *link, const char *why)
 static void connect_to(struct agent *agent, struct peer *peer)
 {
     static const struct link_events events = {.up = out_up, .message = out_message, .down = out_down};
-    char reason[LINK_REASON], key[DIRECTORY_KEY];
+    char reason[LINK_REASON];
 
     peer->agent = agent;
     if (!peer->is_listed) {
-        agent_key(JOBS_AGENTS, peer->machine, key);
-        jobs_ask(agent->jobs, key);
+        ask_about(agent, peer->machine);
         peer->retry_ns = gs_now_ns() + peer->wait_ns;
         return;
     }
     peer->out = link_connect(&agent->links, peer->address, peer->port, &events, peer, reason);
     if (peer->out)
         return;
-    AGENT_LOG(agent, GS_LOG_WARNING, "machine %s: %s", peer_name(peer), reason);
+    PEER_LOG(agent, peer, GS_LOG_WARNING, "machine %s: %s", peer_name(peer), reason);
     peer->retry_ns = gs_now_ns() + RETRY_MAX_NS;
     opener_link_down(agent, peer, reason);
 }
@@ -294,16 +336,6 @@ static bool is_wanted(const struct agent *agent, const struct peer *peer)
             return true;
     }
     return false;
-}
-
-void peers_look(struct agent *agent, uint64_t now_ns)
-{
-    struct peer *peer, *next;
-
-    HASH_ITER(hh, agent->peers, peer, next) {
-        if (!peer->out && now_ns >= peer->retry_ns && is_wanted(agent, peer))
-            connect_to(agent, peer);
-    }
 }
 
 static void want_asked(void *arg, const unsigned char machine[GS_MACHINE_SIZE])
@@ -362,7 +394,6 @@ static void in_message(struct link *link, const union talk *message)
     struct caller *caller = link->owner;
     struct agent *agent;
     struct peer *peer;
-    char key[DIRECTORY_KEY];
 
     if (link->is_ready) {
         peer = link->owner;
@@ -385,8 +416,6 @@ static void in_message(struct link *link, const union talk *message)
         return;
     }
     link->is_held = true; /* until the directory has said, or LINK_BEGIN_S are over */
-    agent_key(JOBS_AGENTS, message->hello.machine, key);
-    jobs_ask(agent->jobs, key);
 }
 
 static void in_down(struct link *link, const char *why)
@@ -395,19 +424,20 @@ static void in_down(struct link *link, const char *why)
     struct peer *peer = link->owner;
 
     if (!link->is_ready) {
-        AGENT_LOG(caller->agent, GS_LOG_WARNING, "who called from %s is not let in: %s", link->peer, why);
+        say_line(caller->agent, &caller->agent->log.strangers, GS_LOG_WARNING,
+                 "who called from %s is not let in: %s", link->peer, why);
         free(caller);
         return;
     }
-    AGENT_LOG(peer->agent, GS_LOG_WARNING, "machine %s (%s): %s; what it has open stays", peer_name(peer),
-              link->peer, why);
+    PEER_LOG(peer->agent, peer, GS_LOG_WARNING, "machine %s (%s): %s; what it has open stays", peer_name(peer),
+             link->peer, why);
     if (peer->in != link)
         return;
     peer->in = NULL;
     exporter_link_down(peer->agent, peer);
 }
 
-/* One whose messages wait for what the directory says under the key. */
+/* One whose messages wait for what the directory says under the key; NULL: under any. */
 static struct link *held_for(const struct agent *agent, const char *key)
 {
     struct link *link;
@@ -416,13 +446,25 @@ static struct link *held_for(const struct agent *agent, const char *key)
         const struct caller *caller = link->owner;
         char own[DIRECTORY_KEY];
 
-        if (link->is_out || link->is_ready || !link->is_held)
+        if (!link_is_caller(link) || !link->is_held)
             continue;
         agent_key(JOBS_AGENTS, caller->hello.machine, own);
-        if (strcmp(key, own) == 0)
+        if (!key || strcmp(key, own) == 0)
             return link;
     }
     return NULL;
+}
+
+/* The directory is asked about one of those that call at a time: opens here wait for no more than that. */
+static void ask_for_callers(struct agent *agent)
+{
+    const struct link *link = held_for(agent, NULL);
+    struct caller *caller = link ? link->owner : NULL;
+
+    if (!caller || caller->is_asked)
+        return;
+    caller->is_asked = true;
+    ask_about(agent, caller->hello.machine);
 }
 
 void peers_got(struct agent *agent, const struct jobs_event *event)
@@ -430,7 +472,7 @@ void peers_got(struct agent *agent, const struct jobs_event *event)
     struct link *link;
 
     if (event->found == DIRECTORY_FOUND)
-        peers_learn(agent, event->one.key, event->one.value, event->one.size);
+        learn(agent, event->one.key, event->one.value, event->one.size);
     while ((link = held_for(agent, event->one.key))) { /* which is held no more then */
         const struct caller *caller = link->owner;
         struct peer *peer = peers_find(agent, caller->hello.machine, false);
@@ -446,37 +488,37 @@ void peers_got(struct agent *agent, const struct jobs_event *event)
     }
 }
 
-/* Of those that have not said yet who they are the oldest goes where there are too many: who is of the
- * cluster takes milliseconds for that. */
-static void make_room(struct agent *agent)
+void peers_look(struct agent *agent, uint64_t now_ns)
 {
-    struct link *link, *oldest = NULL;
-    unsigned callers = 0;
+    struct peer *peer, *next;
 
-    DL_FOREACH(agent->links.all, link) {
-        if (link->is_out || link->is_ready)
-            continue;
-        oldest = oldest ? oldest : link;
-        callers++;
+    ask_for_callers(agent);
+    HASH_ITER(hh, agent->peers, peer, next) {
+        if (!peer->out && now_ns >= peer->retry_ns && is_wanted(agent, peer))
+            connect_to(agent, peer);
     }
-    if (callers >= CALLERS_MAX)
-        link_fail(&agent->links, oldest, "too many others call");
 }
 
+/* Some of those that call; others wait in the kernel until all have had their turn. */
 void peers_accept(struct agent *agent)
 {
     static const struct link_events events = {.up = in_up, .message = in_message, .down = in_down};
-    struct link *link;
-    int fd;
 
-    while ((fd = accept4(agent->listener.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
-        struct caller *caller = calloc(1, sizeof *caller);
+    for (int i = 0; i < ACCEPT_TURN; i++) {
+        int fd = accept4(agent->listener.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        struct caller *caller = fd < 0 ? NULL : calloc(1, sizeof *caller);
+        struct link *link, *oldest;
+        unsigned callers;
 
-        if (!caller) { /* he comes again */
+        if (fd < 0)
+            return;
+        if (!caller) { /* it comes again */
             close(fd);
             continue;
         }
-        make_room(agent);
+        oldest = link_to_give_way(&agent->links, &callers);
+        if (callers >= CALLERS_MAX)
+            link_fail(&agent->links, oldest, "too many others call");
         link = link_accept(&agent->links, fd, &events);
         if (!link) {
             free(caller);

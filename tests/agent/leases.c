@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -93,6 +94,71 @@ Test(agent_leases, they_outlive_the_agent)
     cr_assert(process_open(&process, &unknown) < 0 && !unknown, "another of its pid is another");
     cr_assert(leases_noted(&leases, LEASES_ASKED, other, value));
     cr_assert_not(leases_noted(&leases, LEASES_BOOT, other, value));
+}
+
+/* As many records as say nothing any more, and some: then it is written anew. */
+Test(agent_leases, one_that_many_hold_does_not_write_the_file_again_and_again)
+{
+    static struct leases leases;
+    char reason[LEASES_REASON];
+    struct stat before, after;
+    unsigned written = 0;
+
+    set_up();
+    cr_assert(leases_open(&leases, folder, boot, reason), "%s", reason);
+    for (uint64_t i = 1; i <= 2000; i++) {
+        struct lease model = lease_of(here, i), *lease = leases_add(&leases, &model);
+
+        for (int holder = 1; holder <= 8; holder++) {
+            const struct lease_held held = {.holder = holder, .process = {.pid = 1000 + holder, .started = i}};
+
+            cr_assert_eq(fstatat(folder, "agent.leases", &before, 0), 0);
+            leases_hold(&leases, lease, &held);
+            cr_assert_eq(fstatat(folder, "agent.leases", &after, 0), 0);
+            written += before.st_ino != after.st_ino;
+        }
+    }
+    cr_assert_leq(written, 1, "all of it counts: it was written anew %u times", written);
+}
+
+/* What one machine makes us hold is bounded, and what all do; something is left for who comes later. */
+Test(agent_leases, no_machine_has_all_the_room)
+{
+    static struct leases leases;
+    char reason[LEASES_REASON];
+    unsigned char liar[GS_MACHINE_SIZE] = {1}, second[GS_MACHINE_SIZE] = {2};
+    struct lease model;
+    uint64_t number = 0;
+    unsigned own = 0;
+
+    set_up();
+    cr_assert(leases_open(&leases, folder, boot, reason), "%s", reason);
+    leases.most = 1000;
+    while (leases_has_room(&leases, liar, false)) {
+        model = lease_of(liar, ++number);
+        cr_assert(leases_add(&leases, &model));
+    }
+    cr_assert_eq(number, 500, "half of it is left over: %d", (int)number);
+    while (leases_has_room(&leases, second, false)) {
+        model = lease_of(second, ++number);
+        cr_assert(leases_add(&leases, &model));
+    }
+    cr_assert_eq(number, 750, "and of that half");
+    cr_assert(leases_has_room(&leases, other, false));
+    for (uint64_t i = 1; i <= 500; i++)
+        leases_end(&leases, leases_find(&leases, liar, i));
+    for (int machine = 3; machine < 6; machine++) { /* by their word alone */
+        unsigned char word[GS_MACHINE_SIZE] = {machine};
+
+        for (own = 0; leases_has_room(&leases, word, true); own++) {
+            model = lease_of(machine % 2 ? word : here, ++number); /* as opener, and as who shares */
+            memcpy(model.exporter, word, sizeof word);
+            model.said = true;
+            cr_assert(leases_add(&leases, &model));
+        }
+        cr_assert_eq(own, machine < 5 ? 250 : 0, "machine %d: %u", machine, own);
+    }
+    cr_assert(leases_has_room(&leases, other, false), "who proves that it has the handle has room");
 }
 
 Test(agent_leases, another_boot_ends_them_but_not_whom_was_asked)

@@ -3,57 +3,22 @@ machines are served meanwhile, and what these have of each other stays theirs.
 
 usage: liars.py GPUSHIM SHIM LIBCUDA AGENT BROKER
 """
-import base64
-import ctypes
-import ctypes.util
-import hashlib
 import json
 import os
 import re
 import shutil
 import signal
-import socket
 import ssl
 import struct
 import sys
 import threading
 
 sys.path.insert(0, os.path.dirname(__file__))
-from caller import HELLO, LISTED, VERSION, context_of, message, server_of
-from machines import MIB, PATIENT_S, Program, await_that, check, skip, with_machines
+from caller import HELLO, LISTED, VERSION, message
+from liar import ENDED, KEPT, RECALL, REFUSED, TAKEN, Exporter, Liar, Seal, proof_of, published, take
+from machines import MIB, Program, await_that, check, skip, with_machines
 
-KEPT, TAKE, TAKEN, REFUSED, ENDED, RECALL = 2, 4, 5, 6, 7, 8
 DRIVER = 5  # GS_REFUSED_DRIVER
-
-
-class Liar:
-    """One more machine in the directory, that this test plays."""
-
-    def __init__(self, cluster, port):
-        self.port, self.folder = port, f'{cluster.folder}/directory'
-        self.machine, self.boot = os.urandom(16), os.urandom(16)
-        self.context = context_of(cluster)
-        with open(f'{cluster.folder}/cert.pem', encoding='ascii') as file:
-            self.print = hashlib.sha256(ssl.PEM_cert_to_DER_cert(file.read())).hexdigest()
-        self.write(f'leases/{self.machine.hex()}', '3600\n')
-        self.write(f'agents/{self.machine.hex()}', f'{self.machine.hex()}\n' + json.dumps({
-            'name': 'liar', 'address': '127.0.0.1', 'port': 1, 'fingerprint': self.print, 'boot': self.boot.hex()}))
-
-    def write(self, name, text):
-        with open(f'{self.folder}/leases/.new', 'w', encoding='ascii') as file:
-            file.write(text)
-        os.rename(f'{self.folder}/leases/.new', f'{self.folder}/{name}')
-
-    def call(self):
-        """A link on which it has said who it is, and was believed."""
-        link = self.context.wrap_socket(socket.create_connection(('127.0.0.1', self.port), timeout=PATIENT_S))
-        link.sendall(message(HELLO, self.machine + self.boot + bytes(40)))
-        check(len(link.recv(4096)) > 0, 'the liar is a member')
-        return link
-
-
-def take(lease):
-    return message(TAKE, os.urandom(48) + struct.pack('<QII', lease, 0, 0) + bytes(128))
 
 
 def flood(liar, over, counts):
@@ -66,8 +31,9 @@ def flood(liar, over, counts):
             with liar.call() as link:
                 lies = b''.join(message(KEPT, os.urandom(32)) for _ in range(500)) + message(LISTED)
                 ends = b''.join(message(ENDED, struct.pack('<Q', lease)) for lease in range(500))
+                link.sendall(lies)
                 for _ in range(10):
-                    link.sendall(lies + ends + b''.join(take(i + 1) for i in range(100)))
+                    link.sendall(ends + b''.join(take(i + 1) for i in range(100)))
                 link.sendall(torn[counts[0] % len(torn)])
         except (ConnectionError, ssl.SSLError, TimeoutError):
             pass
@@ -103,93 +69,6 @@ def check_liar(cluster, one, a, b):
         attack.join()
     told = json.loads(one.gpushim('cluster', '--json')[1])[0]['machines']
     check(not [row for row in told if row['name'] == 'liar' and row['leases']], f'it has nothing: {told}')
-
-
-class Exporter:
-    """The liar as who shares: it puts itself into the directory in the place of who does, and answers as it is told."""
-
-    def __init__(self, cluster, port):
-        self.liar = Liar(cluster, port)
-        self.listener = socket.create_server(('127.0.0.1', 0))
-        self.context = server_of(cluster)
-        self.answer, self.noise = None, b''  # of a TAKE's body; b'': none
-        self.takes, self.ended = [], []      # the numbers of leases
-        self.opener = b''                    # who called last
-        self.liar.write(f'agents/{self.liar.machine.hex()}', f'{self.liar.machine.hex()}\n' + json.dumps({
-            'name': 'liar', 'address': '127.0.0.1', 'port': self.listener.getsockname()[1],
-            'fingerprint': self.liar.print, 'boot': self.liar.boot.hex()}))
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        while True:
-            link, _ = self.listener.accept()
-            threading.Thread(target=self.serve, args=(link,), daemon=True).start()
-
-    def serve(self, link):
-        try:
-            with self.context.wrap_socket(link, server_side=True) as link, link.makefile('rb') as said:
-                while head := said.read(8):
-                    _, kind, size = struct.unpack('<HHI', head)
-                    body = said.read(size - 8)
-                    if kind == HELLO:
-                        self.opener = body[:16]
-                        link.sendall(message(HELLO, self.liar.machine + self.liar.boot + bytes(40)))
-                        if body[64]:  # it asks what it has here
-                            link.sendall(b''.join(message(KEPT, os.urandom(32)) for _ in range(3)) + message(LISTED))
-                    elif kind == ENDED:
-                        self.ended.append(struct.unpack('<Q', body)[0])
-                    elif kind == TAKE:
-                        self.takes.append(struct.unpack_from('<Q', body, 48)[0])
-                        link.sendall(self.noise + self.answer(body))
-        except (ConnectionError, ssl.SSLError):
-            pass
-
-    def replace(self, name, sealed=None):
-        """An export in the directory is the liar's from now on."""
-        path = f'{self.liar.folder}/exports/{name}'
-        with open(path, encoding='ascii') as file:
-            value = json.loads(file.read().split('\n', 1)[1])
-        value['machine'] = self.liar.machine.hex()
-        value['sealed'] = sealed or value['sealed']
-        self.liar.write(f'exports/{name}', f'{self.liar.machine.hex()}\n' + json.dumps(value))
-
-
-def hash_of(handle, purpose, more=b''):
-    """As shim/agent/seal.c; the handle is core/share/ipc_handle.h's."""
-    key = hashlib.blake2b(handle[48:64], digest_size=32).digest()
-    return hashlib.blake2b(purpose + b'\0' + handle[8:32] + more, digest_size=32, key=key).digest()
-
-
-def proof_of(handle, take, opener, exporter):
-    return hash_of(handle, b"gpushim exporter's proof", opener + exporter + take[48:56])
-
-
-class Seal:
-    """What is sealed of an export, by who has its handle."""
-
-    FORM = '<QQQ16s64sII'  # size, offset, chunk_size, uuid, fabric, read_only
-
-    def __init__(self, handle, sealed):
-        self.sodium = ctypes.CDLL(ctypes.util.find_library('sodium'))
-        self.key = hash_of(handle, b"gpushim export's seal")
-        bytes_ = base64.b64decode(sealed)
-        out = ctypes.create_string_buffer(len(bytes_) - 40)
-        check(self.sodium.crypto_secretbox_open_easy(out, bytes_[24:], ctypes.c_ulonglong(len(bytes_) - 24), bytes_[:24],
-                                                     self.key) == 0, 'the test reads a seal')
-        self.fields = struct.unpack(self.FORM, out.raw)
-
-    def forged(self, number, value):
-        plain = struct.pack(self.FORM, *(value if i == number else field for i, field in enumerate(self.fields)))
-        nonce, out = os.urandom(24), ctypes.create_string_buffer(len(plain) + 16)
-        self.sodium.crypto_secretbox_easy(out, plain, ctypes.c_ulonglong(len(plain)), nonce, self.key)
-        return base64.b64encode(nonce + out.raw).decode()
-
-
-def published(cluster, before):
-    """The name in the directory of what was shared since."""
-    folder, names = f'{cluster.folder}/directory/exports', []
-    await_that(lambda: names.extend(set(os.listdir(folder)) - before) or names, 'it is published')
-    return names[0]
 
 
 def check_exporter(cluster, machines, a, b):

@@ -25,7 +25,10 @@ static unsigned port;
 static struct link *called; /* ours */
 static unsigned ups, messages, downs;
 static char why_down[LINK_REASON];
+static unsigned flood; /* messages of who floods: FLOODED */
 static union talk last;
+
+#define FLOODED UINT64_MAX
 
 static void on_up(struct link *link)
 {
@@ -34,6 +37,10 @@ static void on_up(struct link *link)
 
 static void on_message(struct link *link, const union talk *message)
 {
+    if (message->head.type == TALK_ENDED && message->ended.lease == FLOODED) {
+        flood++;
+        return;
+    }
     messages++;
     last = *message;
 }
@@ -121,14 +128,21 @@ Test(agent_link, both_ends_know_each_others_fingerprint_and_share_a_binding)
     until(&downs, 1);
 }
 
-static int plain_call(void)
+static int plain_call_from(const char *address)
 {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)}, from = {.sin_family = AF_INET};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
     inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
-    cr_assert(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) == 0);
+    inet_pton(AF_INET, address, &from.sin_addr);
+    cr_assert(fd >= 0 && bind(fd, (struct sockaddr *)&from, sizeof from) == 0 &&
+              connect(fd, (struct sockaddr *)&to, sizeof to) == 0);
     return fd;
+}
+
+static int plain_call(void)
+{
+    return plain_call_from("127.0.0.1");
 }
 
 Test(agent_link, who_speaks_no_tls_is_hung_up_on)
@@ -260,6 +274,172 @@ Test(agent_link, who_does_not_read_is_hung_up_on)
     cr_assert_eq(downs, 0, "not while it is sent to");
     until(&downs, 1);
     cr_assert(strstr(why_down, "does not read"), "%s", why_down);
+}
+
+static struct link *be_up(void)
+{
+    char reason[LINK_REASON];
+    const unsigned before = ups;
+    struct link *link = link_connect(&theirs, "127.0.0.1", port, &events, NULL, reason);
+
+    cr_assert(link, "%s", reason);
+    until(&ups, before + 2);
+    link->is_ready = called->is_ready = true;
+    return link;
+}
+
+static void say(struct link *link, uint64_t lease, unsigned count)
+{
+    union talk message;
+
+    talk_start(&message, TALK_ENDED);
+    message.ended.lease = lease;
+    for (unsigned i = 0; i < count; i++)
+        link_send(&theirs, link, &message);
+}
+
+/* Whatever lies there of one link: no more of it is done in a round than two records of TLS have, and the other
+ * link's message does not wait for more than two rounds of that. */
+Test(agent_link, who_floods_has_its_turn_as_all_have)
+{
+    const unsigned most = 2 * LINK_TURN / sizeof(struct talk_ended), all = 300000;
+    struct link *noisy, *honest;
+    unsigned before, in_a_round = 0;
+
+    set_up();
+    noisy = be_up();
+    honest = be_up();
+    say(noisy, FLOODED, all);
+    while (flood == 0)
+        step();
+    for (uint64_t i = 1; i <= 20; i++) {
+        say(honest, 1000 + i, 1);
+        before = flood;
+        while (messages < i) {
+            const unsigned then = flood;
+
+            step();
+            in_a_round = flood - then > in_a_round ? flood - then : in_a_round;
+        }
+        cr_assert_leq(flood - before, 3 * most, "the honest message waited for %u others", flood - before);
+        cr_assert_eq(last.ended.lease, 1000 + i);
+    }
+    cr_assert_lt(flood, all, "the flood went on");
+    cr_assert_leq(in_a_round, most, "%u in one round", in_a_round);
+    printf("an honest message waits for at most %u of a flood; in a round %u were done\n", 3 * most, in_a_round);
+}
+
+/* Who asks and does not read is not heard; when it reads, it is. */
+Test(agent_link, a_caller_that_does_not_read_waits)
+{
+    struct link *link;
+    union talk message;
+
+    set_up();
+    link = be_up();
+    talk_start(&message, TALK_KEPT);
+    link->is_held = true; /* it does not read */
+    while (called->out_size - called->out_at <= LINK_ANSWERS) { /* beyond what the sockets take */
+        link_send(&ours, called, &message);
+        if (called->out_size % 4000 == 0)
+            step();
+    }
+    say(link, 7, 1);
+    for (int i = 0; i < 50; i++)
+        step();
+    cr_assert_eq(messages, 0, "it is not heard while its answers lie here");
+    link_release(&theirs, link);
+    while (last.head.type != TALK_ENDED)
+        step();
+    cr_assert_eq(last.ended.lease, 7);
+}
+
+Test(agent_link, a_stranger_is_heard_so_far_and_no_farther)
+{
+    static const unsigned char begins[] = {22, 3, 1, 0x40, 0, 1, 3, 255, 255}; /* a first word of 256 KiB */
+    static unsigned char text[4 * LINK_UNKNOWN];
+    int fd;
+
+    set_up();
+    memcpy(text, begins, sizeof begins);
+    fd = plain_call();
+    cr_assert(write(fd, text, sizeof text) == sizeof text);
+    while (!called)
+        step();
+    until(&downs, 1);
+    cr_assert(strstr(why_down, "too much"), "%s", why_down);
+    close(fd);
+}
+
+/* Of the address that has most the oldest that has said nothing. */
+Test(agent_link, who_gives_way)
+{
+    struct link *calls[6], *link;
+    unsigned callers;
+    int fds[6];
+
+    set_up();
+    for (int i = 0; i < 6; i++) {
+        fds[i] = plain_call_from(i < 2 ? "127.0.0.3" : "127.0.0.2");
+        called = NULL;
+        while (!called)
+            step();
+        calls[i] = called;
+        calls[i]->made_ns -= (6 - (uint64_t)i) * GS_NS_PER_MS; /* the clock may not have moved */
+    }
+    cr_assert(write(fds[2], "\26", 1) == 1);
+    while (!calls[2]->heard)
+        step();
+    link = link_to_give_way(&ours, &callers);
+    cr_assert_eq(callers, 6);
+    cr_assert_eq(link, calls[3], "the oldest of the many that has said nothing");
+    link_close(&ours, calls[3]);
+    link_close(&ours, calls[4]);
+    link_close(&ours, calls[5]);
+    cr_assert_eq(link_to_give_way(&ours, &callers), calls[0], "now the others are more");
+    link_close(&ours, calls[0]);
+    link_close(&ours, calls[1]);
+    cr_assert_eq(link_to_give_way(&ours, &callers), calls[2]);
+    cr_assert_eq(callers, 1);
+}
+
+/* Each has its turn, however many there are and however they trickle. */
+Test(agent_link, callers_have_turns)
+{
+    enum { MANY = 3 * LINK_CALLERS };
+    struct link *calls[MANY];
+    int fds[MANY];
+
+    set_up();
+    for (int i = 0; i < MANY; i++) {
+        fds[i] = plain_call();
+        called = NULL;
+        while (!called)
+            step();
+        calls[i] = called;
+    }
+    for (int round = 0; round < 3; round++) {
+        unsigned heard = 0;
+
+        for (int i = 0; i < MANY; i++)
+            cr_assert(write(fds[i], "\26\3\1\77\377" + round, 1) == 1);
+        epoll_wait(ours.epoll, &(struct epoll_event){0}, 1, 1000);
+        for (int turns = 0; turns < MANY / LINK_CALLERS; turns++) {
+            unsigned now = 0;
+
+            step();
+            for (int i = 0; i < MANY; i++)
+                now += calls[i]->heard > (size_t)round;
+            cr_assert_leq(now - heard, LINK_CALLERS, "in a round");
+            heard = now;
+        }
+        while (heard < MANY) { /* what the kernel said late */
+            step();
+            heard = 0;
+            for (int i = 0; i < MANY; i++)
+                heard += calls[i]->heard > (size_t)round;
+        }
+    }
 }
 
 Test(agent_link, an_address_that_is_none_is_said)

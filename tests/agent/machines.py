@@ -175,7 +175,7 @@ class Machine:
     def environment(self):
         plain = {name: value for name, value in os.environ.items()
                  if not name.startswith(('GPUSHIM_', 'SOFTCUDA_')) and name != 'LD_PRELOAD'}
-        return {**plain, 'GPUSHIM_SHARE_DIR': self.share, 'GPUSHIM_CONFIG': '',
+        return {**plain, **self.cluster.settings, 'GPUSHIM_SHARE_DIR': self.share, 'GPUSHIM_CONFIG': '',
                 'ASAN_OPTIONS': plain.get('ASAN_OPTIONS', '') + ':verify_asan_link_order=0'}
 
     def sharing(self):
@@ -255,6 +255,7 @@ class Cluster:
         self.net = Net() if separate else None
         self.members, self.agent_options = [], []
         self.certificate = certificate
+        self.settings = {}  # of all machines' brokers, agents and programs: environment
         os.mkdir(os.path.join(self.folder, 'directory'), mode=0o700)
         self.directory = f'folder:{self.folder}/directory'
         if etcd:
@@ -327,9 +328,10 @@ def cluster_of(machines, words):
     return cluster
 
 
-def with_machines(test, count, words=()):
+def with_machines(test, count, words=(), **settings):
     """test(cluster, machines, a, b): a and b are programs of the first two machines. What fails ends all of it."""
     cluster = cluster_of(count, words)
+    cluster.settings = settings
     try:
         machines = cluster.start()
         a, b = Program(machines[0]), Program(machines[1])

@@ -1,0 +1,167 @@
+"""What etcd says when it refuses, as its versions word it: 3.4 in "error", 3.5 and later in "message" alone; and what one
+in its place says to have it in the log. And what an agent says of its own secrets: who else may read them.
+
+usage: words.py AGENT
+"""
+import contextlib
+import http.server
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), os.pardir))
+from faults import await_that, check, end_with_faults
+
+AGENT = os.path.abspath(sys.argv[1])
+FULL = 'etcdserver: mvcc: database space exceeded'
+DENIED = 'etcdserver: permission denied'
+EXPIRED = 'etcdserver: invalid auth token'
+TOKEN = 'x' * 900  # as long as signed ones are
+RAW = '\x1b]0;title\x07\x1b[2J\u202e\nfake line: all is well'
+
+
+def in_34(code, text):
+    return {'error': text, 'message': text, 'code': code}
+
+
+def in_35(code, text):
+    return {'code': code, 'message': text}
+
+
+class Etcd:
+    """Answers each path as `answers` says: (status, JSON), or a function of the headers that gives it."""
+
+    def __init__(self, answers):
+        self.asked = []
+        good = {'header': {'revision': '1'}, 'ID': '7', 'TTL': '15', 'result': {'TTL': '15'}}
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                self.rfile.read(int(self.headers['Content-Length']))
+                path = self.path.removeprefix('/v3/')
+                outer.asked.append(path)
+                answer = answers.get(path, (200, good))
+                status, body = answer(self.headers) if callable(answer) else answer
+                text = json.dumps(body).encode()
+                with contextlib.suppress(ConnectionError):
+                    self.send_response(status)
+                    self.send_header('Content-Length', str(len(text)))
+                    self.end_headers()
+                    self.wfile.write(text)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
+        self.place = f'http://127.0.0.1:{self.server.server_port}'
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@contextlib.contextmanager
+def agent(place, *options):
+    """What it has said so far, by a call."""
+    with tempfile.TemporaryDirectory(prefix='gpushim-words-') as folder:
+        os.mkdir(f'{folder}/share', 0o700)
+        with open(f'{folder}/log', 'wb') as log:
+            process = subprocess.Popen([AGENT, '--directory', place, '--listen', '127.0.0.1', '--machine-id', f'{1:032x}',
+                                        '--boot-id', f'{2:032x}', '--lease', '3', *options], stderr=log,
+                                       env={'GPUSHIM_SHARE_DIR': f'{folder}/share', 'GPUSHIM_CONFIG': '', 'PATH': '/usr/bin'})
+
+        def said():
+            with open(f'{folder}/log', 'rb') as file:
+                return file.read().decode('utf-8')
+
+        said.health = f'{folder}/share/agent.health'
+        try:
+            yield said
+        finally:
+            process.kill()
+            process.wait()
+
+
+def says(answers, word, what, *options):
+    with agent(Etcd(answers).place, *options) as said:
+        await_that(lambda: word in said(), f'{what}: {said()}')
+        return said()
+
+
+def refusals():
+    for version, word in (('3.4', in_34), ('3.5', in_35)):
+        says({'lease/grant': (403, word(7, DENIED))}, f'lets this agent not do that ({DENIED})', f'{version}, denied')
+        says({'kv/txn': (429, word(8, FULL))}, f'has no room ({FULL})', f'{version}, full')
+
+
+def token_that_ends(folder):
+    """Who is told that its token is none signs in again, whatever the version; a token may be long."""
+    password = secret(folder, 'right', 'password', 0o600)
+    for version, word in (('3.4', in_34), ('3.5', in_35)):
+        tokens = iter(['first', TOKEN])
+        etcd = Etcd({'auth/authenticate': lambda _: (200, {'token': next(tokens, TOKEN)}),
+                     'lease/grant': lambda headers: (200, {'ID': '7', 'TTL': '15'}) if headers['Authorization'] == TOKEN
+                     else (400, word(16, EXPIRED))})
+        with agent(etcd.place, '--etcd-user', 'u', '--etcd-password-file', password) as said:
+            await_that(lambda: 'the directory answers' in said(), f'{version}: it signs in anew: {said()}')
+        check(etcd.asked.count('auth/authenticate') >= 2, f'{version}: it signed in twice: {etcd.asked}')
+
+
+def health_of(said):
+    with contextlib.suppress(FileNotFoundError), open(said.health, encoding='utf-8') as file:
+        return file.read()
+    return ''
+
+
+def no_list():
+    """That machines cannot be listed is no health, though the lease is kept."""
+    with agent(Etcd({'kv/range': (500, in_35(2, 'range too large'))}).place) as said:
+        await_that(lambda: 'machines that start now are found late' in said(), f'it is said: {said()}')
+        await_that(lambda: 'directory fail' in health_of(said) and 'range too large' in health_of(said),
+                   f'to people too: {health_of(said)}')
+
+
+def raw_text():
+    for answer in (in_34(2, RAW), in_35(2, RAW), {'error': {'grpc_code': 2, 'message': RAW}}):
+        with agent(Etcd({'lease/grant': (500, answer)}).place) as said:
+            await_that(lambda: 'fake line' in said() and 'fake line' in health_of(said), f'it is said: {said()}')
+            for text in (said(), health_of(said)):
+                check('\x1b' not in text and '\nfake' not in text and '\u202e' not in text,
+                      f'as it may stand in a line: {text!r}')
+
+
+def secret(folder, text, name, mode):
+    path = f'{folder}/{name}'
+    with open(path, 'w', encoding='ascii') as file:
+        file.write(text)
+    os.chmod(path, mode)
+    return path
+
+
+def secrets(folder):
+    etcd = Etcd({'auth/authenticate': (200, {'token': 't'})})
+    open_to_all, private = secret(folder, 'x' * 20, 'open', 0o666), secret(folder, 'x' * 20, 'private', 0o600)
+    readable = secret(folder, 'x' * 20, 'readable', 0o640)
+    with agent(etcd.place, '--secret-file', open_to_all, '--etcd-user', 'u', '--etcd-password-file', readable) as said:
+        await_that(lambda: 'the directory answers' in said(), f'it runs: {said()}')
+        check(f'others may change the secret in {open_to_all} (mode 0666)' in said(), f'a secret of all: {said()}')
+        check(f'others may read the secret in {readable} (mode 0640)' in said(), f'a password of a group: {said()}')
+        check('goes over the network as it is' in said(), f'a password over http: {said()}')
+    with agent(etcd.place, '--secret-file', private, '--name', 'n' * 31) as said:
+        await_that(lambda: 'the directory answers' in said(), f'it runs: {said()}')
+        check('others may' not in said() and 'over the network' not in said(), f'nothing to say: {said()}')
+    for what, word, *options in (('a secret that is too long', '4096', '--secret-file', secret(folder, 'x' * 5000, 'long', 0o600)),
+                                 ('a name that is too long', '31', '--name', 'n' * 32)):
+        with agent(etcd.place, *options) as said:
+            await_that(lambda: word in said(), f'{what}: {said()}')
+            check('machine ' not in said(), f'{what}: it does not start: {said()}')
+
+
+with tempfile.TemporaryDirectory(prefix='gpushim-words-') as scratch:
+    refusals()
+    no_list()
+    raw_text()
+    token_that_ends(scratch)
+    secrets(scratch)
+end_with_faults()
