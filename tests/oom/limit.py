@@ -5,6 +5,7 @@
 NVML is a stand-in, which says that 256 MiB of 1 GiB are used.
 """
 import os
+import subprocess
 import sys
 
 from taker import LIBCUDA, MIB, SHIM, Taker, check, end_with_faults
@@ -140,6 +141,27 @@ def nvml_is_bounded_before_cuda_begins():
         for line in 'nvml', 'nvml_direct', 'nvml_v2':
             check(taker.must(line) == [bytes_, bytes_, 0], f'{line} of {limit}: {taker.must(line)}')
         taker.end()
+
+
+# A program that has no libcuda, as monitors and Python before its first import of a framework.
+MONITOR = """
+import ctypes, sys
+nvml = ctypes.CDLL(sys.argv[1])
+device, memory = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()
+nvml.nvmlInit_v2()
+nvml.nvmlDeviceGetHandleByUUID(b'GPU-' + b'0' * 36, ctypes.byref(device))
+print(nvml.nvmlDeviceGetMemoryInfo(device, memory), *memory)
+"""
+
+
+def nvml_is_bounded_in_a_process_without_libcuda():
+    for limit, total in ('64M', 64), ('25%', 256), ('0', 1024):
+        environment = dict(os.environ, LD_PRELOAD=SHIM, GPUSHIM_POOL_LIMIT=limit, GPUSHIM_CONFIG='')
+        said = subprocess.run([sys.executable, '-c', MONITOR, os.path.abspath(NVML)], env=environment, text=True,
+                              stdout=subprocess.PIPE, check=True).stdout
+        left = min(total, 768)
+        check(said.split() == [str(number) for number in (0, total * MIB, left * MIB, (total - left) * MIB)],
+              f'of {limit}: {said}')
 
 
 def nvml_is_left_alone_where_there_is_no_limit():
