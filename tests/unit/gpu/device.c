@@ -30,3 +30,57 @@ Test(device, a_forked_child_closes_what_is_kept_and_nothing_else)
     cr_assert_eq(WEXITSTATUS(status), 42);
     cr_assert(is_open(fd[2]));
 }
+
+/* ---- Memory that is to leave the machine ---------------------------------------------------- */
+
+static int handles; /* that were made and not released */
+static CUresult refusal;
+
+static CUresult can(int *ret, CUdevice_attribute attribute, CUdevice device)
+{
+    *ret = 1;
+    return CUDA_SUCCESS;
+}
+
+static CUresult make(CUmemGenericAllocationHandle *ret, size_t size,
+                     const CUmemAllocationProp *properties, unsigned long long flags)
+{
+    if (refusal)
+        return refusal;
+    cr_assert(properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC);
+    *ret = 7;
+    handles++;
+    return CUDA_SUCCESS;
+}
+
+static CUresult release(CUmemGenericAllocationHandle handle)
+{
+    cr_assert_eq(handle, 7);
+    handles--;
+    return CUDA_SUCCESS;
+}
+
+static unsigned lines;
+
+static void hear(enum gs_log_level level, const void *caller, const char *text)
+{
+    lines++;
+}
+
+Test(device, what_was_made_to_try_a_fabric_handle_is_given_back)
+{
+    const struct gs_driver driver = {
+        .device_get_attribute = can, .mem_create = make, .mem_release = release};
+    const struct gs_log log = {.line = hear};
+    struct gs_device device = {.mode = GS_MODE_FD};
+
+    refusal = CUDA_ERROR_NOT_PERMITTED;
+    gs_device_reach(&driver, &log, &device);
+    cr_assert_not(device.properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC);
+    cr_assert_eq(lines, 1, "why not is said");
+    refusal = CUDA_SUCCESS;
+    gs_device_reach(&driver, &log, &device);
+    cr_assert(device.properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC);
+    cr_assert_eq(handles, 0);
+    cr_assert_eq(lines, 1);
+}
