@@ -1,4 +1,4 @@
-/* Room for what the driver takes by itself (core/process/room.h): how long it is looked for. */
+/* Room for what the driver takes by itself (core/process/process.h): how long it is looked for. */
 #include <criterion/criterion.h>
 
 #include "core/base/clock.h"
