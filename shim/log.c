@@ -40,7 +40,6 @@ static _Atomic int target = STDERR_FILENO;
  * descriptor, and have another file under its number. */
 static struct {
     char path[4096];
-    bool any;
     dev_t device;
     ino_t number;
 } opened;
@@ -108,24 +107,16 @@ static const char *why_not(int error)
                              : strerror(error);
 }
 
-static bool is_opened(const struct stat *status)
-{
-    return opened.any && status->st_dev == opened.device && status->st_ino == opened.number;
-}
-
 /*
  * Whether descriptor 2 is standard error, and not a file of the program's that got its number when that was
- * closed: such a one may not outlive an exec, or is read too, and is not what was there at the beginning.
- * Where there was none then, there is none later.
+ * closed: such a one is mostly for this process alone. Where there was none at the beginning there is none
+ * later.
  */
-static bool is_stderr(bool begins, struct stat *ret_status)
+static bool is_stderr(void)
 {
-    int kept = fcntl(STDERR_FILENO, F_GETFD), access = fcntl(STDERR_FILENO, F_GETFL) & O_ACCMODE;
+    int kept = fcntl(STDERR_FILENO, F_GETFD);
 
-    if (kept < 0 || kept & FD_CLOEXEC || fstat(STDERR_FILENO, ret_status) != 0)
-        return false;
-    return access == O_WRONLY || S_ISCHR(ret_status->st_mode) || is_opened(ret_status) ||
-           (begins && !S_ISREG(ret_status->st_mode));
+    return kept >= 0 && !(kept & FD_CLOEXEC);
 }
 
 const char *gs_log_configure(enum gs_log_level level, const char *path)
@@ -138,10 +129,9 @@ const char *gs_log_configure(enum gs_log_level level, const char *path)
         fd = open_target(path, &status);
         if (fd < 0)
             return why_not(errno);
-    } else if (is_stderr(true, &status)) {
+    } else if (is_stderr()) {
         fd = STDERR_FILENO;
     }
-    opened.any = fd >= 0;
     snprintf(opened.path, sizeof opened.path, "%s", path ? path : "");
     opened.device = status.st_dev;
     opened.number = status.st_ino;
@@ -153,7 +143,8 @@ static bool is_target(int fd)
 {
     struct stat status;
 
-    return fd >= 0 && fstat(fd, &status) == 0 && is_opened(&status);
+    return fd >= 0 && fstat(fd, &status) == 0 && status.st_dev == opened.device &&
+           status.st_ino == opened.number;
 }
 
 /* The descriptor to write to: the target's, opened again where the program has closed it; -1 where
@@ -165,7 +156,7 @@ static int current_target(void)
     struct stat status;
 
     if (!opened.path[0])
-        return fd >= 0 && is_stderr(false, &status) ? fd : -1;
+        return fd >= 0 && is_stderr() ? fd : -1;
     if (is_target(fd))
         return fd;
     if (atomic_flag_test_and_set(&opening))

@@ -3,8 +3,8 @@
  * write(2) a line to stderr or a file, never stdout, errno preserved, nothing allocated. A warning
  * or error that comes again and again from the same place is capped.
  *
- * What got the number of a closed stderr is the program's own file, as far as that can be seen: nothing is
- * written to it.
+ * What got the number of a closed stderr is the program's own file: nothing is written to it where stderr was
+ * closed when the library began, or the file is close-on-exec, as no stderr is. Any other is taken for it.
  *
  * What the program does not notice: no signal reaches it, whatever becomes of the target, no thread
  * ends here by pthread_cancel, and none waits longer than a tenth of a second for a target that

@@ -62,6 +62,10 @@ static gs_status seal(struct gs_share *share, const struct gs_external_memory *m
         return refuse(share, GS_INVALID,
                       "whoever makes this memfd smaller would end all who have it mapped: have it made "
                       "with MFD_ALLOW_SEALING, or add F_SEAL_SHRINK");
+    if (error == -ERANGE)
+        return refuse(share, GS_INVALID,
+                      "the pages of this memfd are larger than 2 MiB: have it made with smaller ones "
+                      "(MFD_HUGE_2MB)");
     return error ? refuse(share, GS_INVALID, "its descriptor is no memfd, or a smaller one") : GS_OK;
 }
 

@@ -53,11 +53,17 @@ bool gs_memory_is_pages(uint64_t address, uint64_t size)
     return ((address | size) & ((uint64_t)sysconf(_SC_PAGESIZE) - 1)) == 0;
 }
 
-static bool holds(int fd, uint64_t end)
+#define ALIGNED ((uintptr_t)1 << 21)
+
+/* 0; -EINVAL: it is smaller; -ERANGE: its pages are larger than the addresses that are taken for it: the
+ * kernel would round what is mapped beyond them. */
+static int holds(int fd, uint64_t end)
 {
     struct stat info;
 
-    return fstat(fd, &info) == 0 && (uint64_t)info.st_size >= end;
+    if (fstat(fd, &info) != 0 || (uint64_t)info.st_size < end)
+        return -EINVAL;
+    return (uintptr_t)info.st_blksize > ALIGNED ? -ERANGE : 0;
 }
 
 int gs_memory_seal(int fd, uint64_t end)
@@ -66,10 +72,8 @@ int gs_memory_seal(int fd, uint64_t end)
         return -EINVAL;
     if (!gs_memory_is_sound(fd) && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) != 0)
         return -EPERM;
-    return holds(fd, end) ? 0 : -EINVAL;
+    return holds(fd, end);
 }
-
-#define ALIGNED ((uintptr_t)1 << 21)
 
 /* Addresses alone; NULL without. */
 static char *reserve(size_t whole)
@@ -91,16 +95,16 @@ int gs_memory_map(int fd, uint64_t offset, size_t size, size_t whole, bool read_
                   void **ret_memory)
 {
     const int access = read_only ? PROT_READ : PROT_READ | PROT_WRITE;
+    int error = gs_memory_is_sound(fd) ? holds(fd, offset + size) : -EINVAL;
     char *memory;
 
-    if (!gs_memory_is_sound(fd) || !holds(fd, offset + size))
-        return -EINVAL;
+    if (error)
+        return error;
     memory = reserve(whole);
     if (!memory)
         return -ENOMEM;
     if (mmap(memory, size, access, MAP_SHARED | MAP_FIXED, fd, (off_t)offset) == MAP_FAILED) {
-        int error = errno;
-
+        error = errno;
         munmap(memory, whole);
         return -error;
     }

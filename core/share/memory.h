@@ -24,7 +24,8 @@ bool gs_memory_read(int fd, size_t at, uint64_t *ret_word);
 bool gs_memory_may_be_drivers(int fd);
 
 /* That of a program's memfd, up to byte `end`: it gets the seal without which whoever makes it smaller
- * ends everybody that has it mapped. -EINVAL: no memfd, or a smaller one; -EPERM: it takes no seals. */
+ * ends everybody that has it mapped. -EINVAL: no memfd, or a smaller one; -EPERM: it takes no seals;
+ * -ERANGE: its pages are larger than 2 MiB. */
 int gs_memory_seal(int fd, uint64_t end);
 /* Maps what is sound from the byte on, at a multiple of 2 MiB; addresses are taken for all of `whole`,
  * which is one too and at least `size`. 0, or a negative errno. */

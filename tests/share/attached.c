@@ -4,6 +4,7 @@
  *   attached again     the same address is attached while its end is under way
  *   attached at once   by two threads
  *   attached exits     a deleter ends its thread
+ *   attached pages     a memfd of larger pages than addresses are taken for is refused
  *
  * The library is preloaded.
  */
@@ -130,6 +131,22 @@ static void check_exits(void)
     expect("it is not attached", attaches(&external)); /* and ends with the process */
 }
 
+#define MFD_1GB (30u << 26)
+
+static void check_pages(void)
+{
+    struct gpushim_external external = external_new();
+    uint64_t address;
+
+    external.kind = GPUSHIM_MEMFD;
+    external.address = 0;
+    external.fd = memfd_create("pages", MFD_CLOEXEC | MFD_ALLOW_SEALING | 4 /* MFD_HUGETLB */ | MFD_1GB);
+    if (external.fd < 0 || ftruncate(external.fd, (off_t)1 << 30) != 0)
+        skip("this kernel has no pages of 1 GiB");
+    expect("it is attached", attach(&external, &address) == EINVAL);
+    expect("why is not said", times_logged("are larger than 2 MiB") == 1);
+}
+
 int main(int argc, char **argv)
 {
     const char *how = argc > 1 ? argv[1] : "";
@@ -145,6 +162,8 @@ int main(int argc, char **argv)
         check_again();
     else if (strcmp(how, "at once") == 0)
         check_at_once();
+    else if (strcmp(how, "pages") == 0)
+        check_pages();
     else
         check_exits();
 }
