@@ -31,7 +31,7 @@ static gs_status synchronize(struct gs_core *core, CUcontext handle)
 
     if (status != GS_OK)
         return status;
-    status = core->driver.ctx_synchronize();
+    status = gs_fences_synchronize(&core->fences);
     core->driver.ctx_pop_current(&popped);
     return status;
 }
@@ -54,7 +54,7 @@ static gs_status pass_waiting(struct gs_core *core, struct gs_arena *arena, stru
     else
         gs_arena_retire_more_locked(arena, block);
     gs_stats_took(arena, began);
-    return status;
+    return status == GS_CAPTURING ? GS_OK : status;
 }
 
 /* Behind what was submitted to a context so far. Nothing is asked of the driver here, so that it may

@@ -41,7 +41,7 @@ gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key,
         wait_for_lines_locked(fences);
     }
     gs_lock_release(&fences->lock);
-    if (status == GS_OK && fences->tells)
+    if (status == GS_OK)
         gs_fences_await_waits(fences);
     return status;
 }
@@ -78,4 +78,37 @@ void gs_fences_capture_context_gone(struct gs_fences *fences, CUcontext context)
 bool gs_fences_capturing(struct gs_fences *fences)
 {
     return __atomic_load_n(&fences->captures, __ATOMIC_RELAXED) > 0;
+}
+
+#define PAGE 4096
+
+/* The end of a registration waits for all work of the context, as cuMemFree does; beside a capture both
+ * pass in relaxed mode, which cuCtxSynchronize does not (measured on an H200). */
+static gs_status register_and_end(struct gs_fences *fences)
+{
+    const struct gs_driver *driver = fences->driver;
+    gs_status status = GS_CAPTURING;
+    CUstreamCaptureMode mode;
+    void *page = NULL;
+
+    if (driver->mem_host_register && driver->mem_host_unregister)
+        page = aligned_alloc(PAGE, PAGE);
+    if (page && gs_fences_relax(fences, &mode)) {
+        if (driver->mem_host_register(page, PAGE, 0) == CUDA_SUCCESS)
+            status = (gs_status)driver->mem_host_unregister(page);
+        gs_fences_restore(fences, mode);
+    }
+    free(page);
+    return status;
+}
+
+gs_status gs_fences_synchronize(struct gs_fences *fences)
+{
+    gs_status status;
+
+    if (!gs_fences_wait_begins(fences))
+        return register_and_end(fences);
+    status = (gs_status)fences->driver->ctx_synchronize();
+    gs_fences_wait_ends(fences);
+    return status;
 }

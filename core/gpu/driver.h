@@ -55,8 +55,9 @@
  *                                 or whether it is refused is the question; the stream of the
  *                                 second does not capture. Neither waits for the GPU.
  *   mem_host_register, mem_host_unregister, mem_host_get_device_pointer
- *                                 a context is current. The second waits for work of the context: no
- *                                 lock held.
+ *                                 a context is current, and no capture is open, or this thread's
+ *                                 capture mode is RELAXED (measured). The second waits for work of
+ *                                 the context: no lock held.
  *   stream_synchronize            waits for the GPU: no lock held, the stream does not capture.
  *   ctx_synchronize               waits for the GPU: no lock held, no capture open.
  *

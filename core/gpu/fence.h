@@ -218,6 +218,9 @@ void gs_fence_wait_for_lacking(struct gs_fence_line *line);
  * meanwhile waits, as it does for a cuMemFree of the driver's. */
 bool gs_fences_wait_begins(struct gs_fences *fences);
 void gs_fences_wait_ends(struct gs_fences *fences);
+/* Waits for all work of the current context, as long as the driver's own free does, also while a
+ * capture is open. GS_CAPTURING: there was no host memory for that. No lock is held. */
+gs_status gs_fences_synchronize(struct gs_fences *fences);
 void gs_fence_over(const struct gs_fence *fence);
 static inline struct gs_fence gs_fence_last(const struct gs_fence_pool *pool)
 {

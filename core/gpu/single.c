@@ -274,7 +274,7 @@ static bool wait_without_mark(struct gs_single *single)
     gs_lock_release(&single->lock);
     if (!context || driver->ctx_push_current(context) != CUDA_SUCCESS)
         return false;
-    over = driver->ctx_synchronize() == CUDA_SUCCESS;
+    over = gs_fences_synchronize(single->fences) == GS_OK;
     driver->ctx_pop_current(&popped);
     gs_lock_take(&single->lock);
     if (over && state(single) == GS_SINGLE_DRAINING && single->context == context) {

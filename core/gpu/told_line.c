@@ -403,14 +403,13 @@ void gs_fences_await_waits(struct gs_fences *fences)
 bool gs_told_synchronize(struct gs_fence_line *line)
 {
     GS_UNCANCELLED;
-    struct gs_fences *fences = line->fences;
     const struct gs_driver *driver = line->fences->driver;
     struct gs_fence before = {.line = line};
     CUcontext context, popped;
     bool over;
 
     if (!__atomic_load_n(&line->lacking, __ATOMIC_RELAXED) ||
-        __atomic_load_n(&line->leaving, __ATOMIC_SEQ_CST) || !gs_fences_wait_begins(fences))
+        __atomic_load_n(&line->leaving, __ATOMIC_SEQ_CST))
         return false;
     gs_line_take(line);
     context = line->context;
@@ -418,10 +417,9 @@ bool gs_told_synchronize(struct gs_fence_line *line)
     gs_line_release(line);
     over = context && driver->ctx_push_current(context) == CUDA_SUCCESS;
     if (over) {
-        over = driver->ctx_synchronize() == CUDA_SUCCESS;
+        over = gs_fences_synchronize(line->fences) == GS_OK;
         driver->ctx_pop_current(&popped);
     }
-    gs_fences_wait_ends(fences);
     if (over)
         gs_fence_over(&before);
     return over;

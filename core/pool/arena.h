@@ -393,6 +393,10 @@ void gs_arena_pass_locked(struct gs_arena *arena, struct gs_block *block);
 struct gs_block *gs_arena_take_unwiped_locked(struct gs_arena *arena);
 void gs_arena_wiped_locked(struct gs_arena *arena, struct gs_block_list *done,
                            struct gs_block_list *failed);
+/* What is in the open epoch, and in no list any more. False: nothing of cuMemFree's. Then: whether the
+ * context was waited for since. The list is empty afterwards. */
+bool gs_arena_take_open_locked(struct gs_arena *arena, struct gs_block_list *ret);
+void gs_arena_waited_locked(struct gs_arena *arena, struct gs_block_list *freed, bool over);
 /* The context was destroyed: its work is over and its events are gone. What retires is free, or
  * held. */
 void gs_arena_context_over_locked(struct gs_arena *arena);

@@ -493,6 +493,24 @@ void gs_arena_wiped_locked(struct gs_arena *arena, struct gs_block_list *done,
     list_join(&arena->guarded.unwiped, failed);
 }
 
+bool gs_arena_take_open_locked(struct gs_arena *arena, struct gs_block_list *ret)
+{
+    gs_latch_assert_held(&arena->lock);
+    if (!arena->epochs.plain || !arena->epochs.open.first || arena->dead || arena->leaving)
+        return false;
+    *ret = arena->epochs.open;
+    memset(&arena->epochs.open, 0, sizeof arena->epochs.open);
+    return true;
+}
+
+void gs_arena_waited_locked(struct gs_arena *arena, struct gs_block_list *freed, bool over)
+{
+    gs_latch_assert_held(&arena->lock);
+    if (over || arena->dead)
+        all_passed_locked(arena, freed);
+    list_join(&arena->epochs.open, freed);
+}
+
 void gs_arena_pass_locked(struct gs_arena *arena, struct gs_block *block)
 {
     passed_locked(arena, block);

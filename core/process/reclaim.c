@@ -39,6 +39,28 @@ static void wait_for_all_locked(struct gs_arena *arena, const struct gs_patience
         continue;
 }
 
+/* While a capture is open no event can be recorded behind what is freed meanwhile. What cuMemFree freed
+ * is waited for as that call does natively. The lock is held, and let go meanwhile. */
+static void wait_in_capture_locked(struct gs_core *core, struct gs_arena *arena)
+{
+    const CUcontext context = arena->context;
+    struct gs_block_list freed;
+    CUcontext popped;
+    bool over;
+
+    gs_latch_assert_held(&arena->lock);
+    if (!gs_fences_capturing(&core->fences) || !gs_arena_take_open_locked(arena, &freed))
+        return;
+    gs_latch_release(&arena->lock);
+    over = core->driver.ctx_push_current(context) == CUDA_SUCCESS;
+    if (over) {
+        over = gs_fences_synchronize(&core->fences) == GS_OK;
+        core->driver.ctx_pop_current(&popped);
+    }
+    gs_latch_take(&arena->lock);
+    gs_arena_waited_locked(arena, &freed, over);
+}
+
 /* Takes back what has come back, also what has to be waited for (NULL: nothing). The lock is held,
  * and let go at times. */
 static void collect_locked(struct gs_core *core, struct gs_arena *arena,
@@ -49,6 +71,8 @@ static void collect_locked(struct gs_core *core, struct gs_arena *arena,
     gs_arena_collect_locked(arena);
     if (patience)
         wait_for_all_locked(arena, patience);
+    if (patience && patience->most_ns == UINT64_MAX)
+        wait_in_capture_locked(core, arena);
     if (arena->guarded.unwiped.first) {
         gs_latch_release(&arena->lock);
         gs_arena_wipe(core, arena);

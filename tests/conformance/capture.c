@@ -7,6 +7,7 @@
 
 #include <criterion/criterion.h>
 #include <pthread.h>
+#include <stdlib.h>
 
 TestSuite(capture, .init = conform_start, .timeout = 60);
 
@@ -139,6 +140,13 @@ Test(capture, allocation_on_another_thread)
     OK(cuMemFree(target));
 }
 
+static bool free_waits(void)
+{
+    const char *how = getenv("GPUSHIM_POOL_FREE");
+
+    return !under_shim() || (how && strcmp(how, "native") == 0);
+}
+
 Test(capture, frees_during_a_capture)
 {
     CUstream stream = new_stream(), user = new_stream();
@@ -158,6 +166,8 @@ Test(capture, frees_during_a_capture)
         begin(stream, modes[m], target, 70u + (uint32_t)m);
         r = cuMemFree(ptr);
         probe("free_in_capture", "%s: %s", mode_names[m], result_name(r));
+        if (m == 2 && free_waits())
+            cr_assert_not(is_busy(user), "%s", mode_names[m]);
         if (under_shim()) {
             CHECK(CUDA_SUCCESS, r);
             run_elsewhere(&e);

@@ -229,6 +229,30 @@ static void take_beside_a_capture(CUstreamCaptureMode mode, size_t taker, bool b
     OK(cuCtxSynchronize());
 }
 
+/* The same of what is freed while it is open. */
+Test(room, memory_freed_in_a_relaxed_capture_is_had_again_while_it_is_open)
+{
+    CUstream stream = new_stream(), user = new_stream();
+    CUdeviceptr ptr = 0;
+    CUgraph made = NULL;
+    size_t size = most();
+
+    for (size_t taker = 0; taker < BESIDE_TAKERS; taker++)
+        for (int busy = 0; busy < 2; busy++) {
+            OK(cuMemAlloc(&ptr, size));
+            OK(launch_spin_fill(user, ptr, 1, 4096, busy ? 100 * MILLISECOND : 1));
+            if (!busy)
+                OK(cuCtxSynchronize());
+            OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+            OK(launch_spin(stream, 1));
+            OK(cuMemFree(ptr));
+            OK(beside_takers[taker].take(size, user));
+            OK(cuStreamEndCapture(stream, &made));
+            OK(cuGraphDestroy(made));
+            OK(cuCtxSynchronize());
+        }
+}
+
 Test(room, memory_freed_before_a_capture_is_had_again_while_it_is_open)
 {
     for (int mode = CU_STREAM_CAPTURE_MODE_GLOBAL; mode <= CU_STREAM_CAPTURE_MODE_RELAXED; mode++)
