@@ -220,6 +220,40 @@ def prove_slow(server):
         connection.close()
 
 
+def prove_places(server):
+    """Where all places are taken by who sends nothing, the one that has been there longest makes room."""
+    before = server.descriptors()
+    waiting = []
+    for _ in range(64):
+        waiting.append(server.connect())
+        await_that(lambda: server.descriptors() >= before + len(waiting), 'it has a place')
+    check(server.get('/')[0] == 200, 'one more is served')
+    waiting[-1].sendall(b'GET / HTTP/1.1\r\n\r\n')
+    check(answer(waiting.pop())[0] == 200, 'who came last still has its place')
+    check(answer(waiting.pop(0))[0] == 0, 'who came first has none')
+    for connection in waiting:
+        connection.close()
+    await_that(lambda: server.descriptors() <= before, 'all are gone')
+
+
+def prove_room_while_it_asks(server):
+    """Who makes room sees so at once: the process that asks the others keeps nobody's connection."""
+    before = server.descriptors()
+    idle = server.connect()
+    await_that(lambda: server.descriptors() > before, 'it has a place')
+    first, collector = ask_and_stop(server)
+    more = []
+    for _ in range(64):
+        more.append(server.connect())
+    check(answer(idle)[0] == 0, 'who came first makes room')
+    check(server.collectors() == [collector] and state_of(collector) == 'T', 'before who asks is done')
+    os.kill(collector, signal.SIGCONT)
+    check(answer(first)[0] == 200, 'who waits is served')
+    for connection in more:
+        connection.close()
+    await_that(lambda: server.descriptors() <= before, 'all are gone')
+
+
 def state_of(pid):
     try:
         return pathlib.Path(f'/proc/{pid}/stat').read_text(encoding='utf-8').split(')')[-1].split()[0]
@@ -316,6 +350,8 @@ def main():
         prove_http(server, holder)
         prove_waiting(folder, server)
         prove_start(folder, server)
+        prove_places(server)
+        prove_room_while_it_asks(server)
         prove_slow(server)
         prove_examples(folder, sys.argv[4])
         server.end()

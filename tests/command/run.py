@@ -45,7 +45,8 @@ ENVIRONMENT.update(GPUSHIM_CONFIG='', LD_LIBRARY_PATH=driver, LC_ALL='C')
 
 class Ran:
     def __init__(self, arguments, command=gpushim, settings=None, **options):
-        ran = subprocess.run([command, 'run', *arguments], env=ENVIRONMENT | (settings or {}),
+        ran = subprocess.run([command, 'run', *arguments], env={name: value for name, value in (ENVIRONMENT | (settings or {})).items()
+                                               if value is not None},
                              timeout=60, errors='replace', stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                              stdin=subprocess.DEVNULL, check=False, **options)
         self.what = f'run {arguments}'
@@ -259,6 +260,9 @@ def is_found(folder):
     os.mkdir(f'{first}/said')
     Ran(['said'], settings=settings).expect(0, 'second\n')
     Ran(['said'], settings={'PATH': ''}, cwd=second).expect(0, 'second\n')
+    # Without PATH it is in the system's folders, and not in this one.
+    Ran(['said'], settings={'PATH': None}, cwd=second).expect(
+        127, '', "gpushim: 'said' is in no folder of PATH; .*\n")
     Ran(['./said'], settings={'PATH': first}, cwd=second).expect(0, 'second\n')
     Ran(['no-such-program'], settings=settings).expect(
         127, '', "gpushim: 'no-such-program' is in no folder of PATH; .*\n")

@@ -100,6 +100,42 @@ static void time_of_a_line(void)
           "between %s and %s: %.24s", before, after, line ? line : "nothing");
 }
 
+static time_t fixed; /* what CLOCK_REALTIME says; 0: the time */
+
+int __real_clock_gettime(clockid_t clock, struct timespec *ret_time);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *ret_time);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *ret_time)
+{
+    if (!fixed || clock != CLOCK_REALTIME)
+        return __real_clock_gettime(clock, ret_time);
+    *ret_time = (struct timespec){fixed, 7000000};
+    return 0;
+}
+
+/* The last second and the first of each month, and of the last days of February, in years of all kinds. */
+static void dates(void)
+{
+    const time_t day = 86400, first = 946684800; /* 2000-01-01 */
+    char expected[40], text[20];
+    struct tm parts;
+
+    for (int i = 0; i < 101 * 366; i++) {
+        fixed = first + i * day;
+        gmtime_r(&fixed, &parts);
+        if ((parts.tm_year > 112 && parts.tm_year < 198) ||
+            (parts.tm_mday != 1 && !(parts.tm_mon == 1 && parts.tm_mday > 27)))
+            continue;
+        for (int before = 0; before < 2; before++, fixed--) {
+            CHECK(truncate(path, 0) == 0, "%s", strerror(errno));
+            snprintf(text, sizeof text, "date %d %d", i, before);
+            gs_log_text(GS_LOG_INFO, NULL, text);
+            strftime(expected, sizeof expected, "%Y-%m-%dT%H:%M:%S.007Z ", gmtime_r(&fixed, &parts));
+            CHECK(strncmp(contents(), expected, strlen(expected)) == 0, "not %s, but %.40s", expected, contents());
+        }
+    }
+    fixed = 0;
+}
+
 static void *another_thread(void *arg)
 {
     char thread[32];
@@ -468,6 +504,7 @@ int main(int argc, char **argv)
     levels();
     dup2(saved, 2); /* from here on a failed check is seen */
     time_of_a_line();
+    dates();
     threads();
     repeats();
     long_line();

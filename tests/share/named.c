@@ -5,6 +5,7 @@
  *                    out of reach, the name taken back or published anew; who has it open keeps what he has
  *   named pieces     an address in the middle of several, and what is mapped beside it later
  *   named refused    what cannot be shared, and why; what is not mapped
+ *   named full       one name more than a process may have: what that says, and that the others stay
  *   named off        share.own_vmm = off: the library does not follow it
  *   named churn      a thread unmaps, maps anew and publishes: who finds it opens what was published, or nothing
  *   named broker B   with a broker (the program B) the name is its process's alone, and takes one over that is kept
@@ -22,6 +23,8 @@
 #include "mapped.h"
 #include "opener.h"
 #include "shim/gpushim.h"
+
+#define NAMES 1024 /* of a process: gpushim.h says so */
 
 static __typeof__(&gpushim_publish) publish_it;
 static __typeof__(&gpushim_lookup) look_it_up;
@@ -260,6 +263,25 @@ static void check_refused(const char *more)
     expect("what is not mapped has a name", publish("w", base) == ENODEV);
 }
 
+static void check_full(const char *more)
+{
+    CUdeviceptr block;
+    char name[16];
+
+    must("cuMemAlloc", cuMemAlloc(&block, 4096));
+    for (int i = 0; i < NAMES; i++) {
+        snprintf(name, sizeof name, "n%d", i);
+        must_publish(name, block);
+    }
+    expect("there is one name too many", publish("more", block) == ENOSPC && is_gone("more"));
+    must_publish(name, block); /* one that is there is none more */
+    expect("it cannot be taken back", unpublish("n0") == 0);
+    must_publish("more", block);
+    expect("there is one name too many again", publish("n0", block) == ENOSPC);
+    expect("what is freed has a name", publish("more", block + 4096) == EFAULT);
+    must("cuMemFree", cuMemFree(block));
+}
+
 static void check_off(const char *more)
 {
     CUdeviceptr base = map_all(1);
@@ -392,8 +414,8 @@ static const struct {
     const char *how;
     void (*check)(const char *more);
 } checks[] = {{"lifetime", check_lifetime}, {"pieces", check_pieces}, {"refused", check_refused},
-              {"off", check_off},           {"broker", check_broker}, {"ends", check_ends},
-              {"churn", check_churn}};
+              {"full", check_full},         {"off", check_off},       {"broker", check_broker},
+              {"ends", check_ends},         {"churn", check_churn}};
 
 int main(int argc, char **argv)
 {
