@@ -92,7 +92,7 @@ struct gs_config_sources {
  * configured, and /etc/gpushim.conf, where people look for it wherever the library is installed. */
 extern const char *const gs_config_system_files[];
 
-/* Gets one complaint: a line of printable ASCII without a newline, shorter than
+/* Gets one complaint: a line as it may be shown (core/base/printable.h), without a newline, shorter than
  * GS_CONFIG_LINE_SIZE, that says where, what, what would be allowed, and what happens instead. The
  * line is borrowed for the call. Called after *ret is complete, so that it may go by its log
  * options. A mass of complaints ends with one that says how many were left out. */

@@ -8,7 +8,7 @@
 #   2. an ASan + UBSan build over all but the suites race, conformance, driver and bench;
 #   3. a TSan build over the suite race;
 #   4. a clang build with -Werror (2 to 4 are built while the tests of 1 run);
-#   5. the libFuzzer targets, FUZZ_SECONDS each (60), where clang has what they need;
+#   5. the libFuzzer targets, FUZZ_SECONDS together (60), where clang has what they need;
 #   6. ten of the planted bugs, which the tests are to notice (tests/mutants.sh runs all of them).
 # quick stops after the first. all first installs what single tests are skipped without (podman,
 # Prometheus, Chromium, Open MPI, packagers, qemu: whatever can be had), and last runs the suite packages. rest

@@ -5,10 +5,12 @@
 #ifndef GS_TESTS_FUZZ_H
 #define GS_TESTS_FUZZ_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
+#include "core/base/printable.h"
 #include "tests/check.h" /* a failure ends the program, and the fuzzer keeps the input */
 
 struct fuzz_input {
@@ -42,6 +44,15 @@ static inline void fuzz_damage(struct fuzz_input *input, void *bytes, size_t siz
     size_t at = fuzz_byte(input) * (size_t)256 + fuzz_byte(input);
 
     ((uint8_t *)bytes)[at % size] ^= fuzz_byte(input);
+}
+
+/* Whether the text is as one may show it: made printable, it is what it was. */
+static inline bool fuzz_is_printable(const char *text)
+{
+    char shown[16384];
+
+    return gs_printable(text, strlen(text), shown, sizeof shown) == strlen(text) &&
+           strcmp(text, shown) == 0;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

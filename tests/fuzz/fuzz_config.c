@@ -9,8 +9,7 @@ static void complain(void *arg, const char *line)
     size_t length = strnlen(line, GS_CONFIG_LINE_SIZE);
 
     CHECK(length > 0 && length < GS_CONFIG_LINE_SIZE);
-    for (size_t i = 0; i < length; i++)
-        CHECK(line[i] >= ' ' && line[i] <= '~');
+    CHECK(fuzz_is_printable(line));
     ++*complaints;
 }
 

@@ -3,8 +3,9 @@
 #
 #   sh tests/fuzz/run.sh [SECONDS [-DOPTION=VALUE…]]
 #
-# SECONDS is 60 by default, or what FUZZ_SECONDS says; the targets run side by side. New inputs
-# gather in build-fuzz/corpus. Exit status 77 where clang has no libFuzzer. The input that a target
+# SECONDS is 60 by default, or what FUZZ_SECONDS says: half of it for the targets that are sent messages, which run
+# side by side, and half for those that read files. What these begin with is made by seeds.py. New inputs gather in
+# build-fuzz/corpus. Exit status 77 where clang has no libFuzzer. The input that a target
 # fell over stays in build-fuzz/crashes and is named on the last lines.
 set -eu
 
@@ -19,7 +20,8 @@ case $seconds in
 esac
 build=$(build_folder)-fuzz
 unset GPUSHIM_BUILD
-targets='exporter broker opener config ipc_handle'
+messages='exporter broker opener ipc_handle'
+files='config recording leases http elf'
 
 mkdir -p "$build" "$build/crashes"
 if ! have clang ||
@@ -45,11 +47,13 @@ export ASAN_OPTIONS UBSAN_OPTIONS
 # fuzz TARGET: its output goes to a log, its exit status to a file.
 fuzz()
 {
-    mkdir -p "$build/corpus/$1"
+    mkdir -p "$build/corpus/$1" "$build/seeds/$1"
+    seeds=$build/seeds/$1
+    [ ! -d "$root/tests/fuzz/seeds/$1" ] || seeds=$root/tests/fuzz/seeds/$1
     status=0
-    "$build/tests/fuzz/fuzz_$1" -max_total_time="$seconds" -print_final_stats=1 -timeout=30 \
+    "$build/tests/fuzz/fuzz_$1" -max_total_time="$(((seconds + 1) / 2))" -print_final_stats=1 -timeout=30 \
         -rss_limit_mb=1024 -artifact_prefix="$build/crashes/$1-" "$build/corpus/$1" \
-        "$root/tests/fuzz/seeds/$1" >"$build/$1.log" 2>&1 </dev/null || status=$?
+        "$seeds" >"$build/$1.log" 2>&1 </dev/null || status=$?
     echo "$status" >"$build/$1.status"
 }
 
@@ -68,11 +72,14 @@ report()
         "$(sed -n 's/.*Test unit written to //p' "$build/$1.log" | tail -n 1), the log $build/$1.log"
 }
 
-for target in $targets; do
-    fuzz "$target" &
+python3 "$root/tests/fuzz/seeds.py" "$build/seeds"
+for targets in "$messages" "$files"; do
+    for target in $targets; do
+        fuzz "$target" &
+    done
+    wait
 done
-wait
-for target in $targets; do
+for target in $messages $files; do
     report "$target"
 done
 [ $bad = 0 ]

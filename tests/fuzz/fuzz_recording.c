@@ -1,0 +1,59 @@
+/* Recordings (shim/command/trace_read.h): any bytes, as text, and in all that they are turned into. */
+#include "fuzz.h"
+
+#include <unistd.h>
+
+#include "command.h"
+#include "shim/command/command.h"
+#include "shim/command/report.h"
+
+static bool (*const writers[])(FILE *, const void *) = {report_page, report_perfetto,
+                                                        report_memory_viz, report_rmm};
+
+/* What was followed adds up. */
+static void look_at(const struct report *report)
+{
+    const struct trace_memory *memory = &report->memory;
+    uint64_t never_freed[256] = {0}, live_end[256] = {0};
+
+    for (size_t i = 0; i < memory->block_count; i++) {
+        const struct trace_block *block = &memory->blocks[i], *chunk = trace_chunk_of(memory, block);
+
+        CHECK(block->from < report->trace.count && memory->begins[block->from] == i + 1);
+        CHECK(block->to == TRACE_NEVER ||
+              (block->to > block->from && block->to < report->trace.count));
+        CHECK(!chunk || (block->address >= chunk->address && block->size <= chunk->size &&
+                         block->address - chunk->address <= chunk->size - block->size));
+        never_freed[block->device] += block->to == TRACE_NEVER;
+        live_end[block->device] += block->to == TRACE_NEVER ? block->size : 0;
+    }
+    for (unsigned i = 0; i < 256; i++) {
+        CHECK(memory->devices[i].never_freed == never_freed[i]);
+        CHECK(memory->devices[i].live_end == live_end[i]);
+        CHECK(memory->devices[i].live_peak >= live_end[i]);
+    }
+    for (size_t i = 1; i < report->trace.count; i++)
+        CHECK(report->trace.events[i - 1].at_ns <= report->trace.events[i].at_ns);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    char path[64], name[] = "report";
+    char *arguments[] = {name, path, NULL};
+    struct report report;
+    int fd, status;
+
+    fuzz_silence();
+    fd = fuzz_file(data, size, path);
+    status = command_report(2, arguments);
+    CHECK(status == COMMAND_WELL || status == COMMAND_WRONG);
+    CHECK(report_make(path, &report) == (status == COMMAND_WELL));
+    if (status == COMMAND_WELL) {
+        look_at(&report);
+        for (size_t i = 0; i < sizeof writers / sizeof *writers; i++)
+            CHECK(writers[i](stdout, &report));
+        report_free(&report);
+    }
+    close(fd);
+    return 0;
+}
