@@ -4,6 +4,8 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,17 +19,38 @@
 
 #define USERS_MAX 4096
 #define EARLY_NS  (5 * GS_NS_PER_MS) /* who does not look for a block yet is asked again */
-#define LATE_NS   (100 * GS_NS_PER_MS) /* for each that is asked when the time of all is over */
+#define NOBODYS   65534
 
-uint64_t ask_until(uint64_t deadline_ns)
+/* Whose turn it is, and what is left of it. */
+static struct {
+    uint64_t user_end_ns, end_ns; /* the user's; and that of the one who is visited, no later */
+    unsigned sockets, left, busy; /* of the user: visited; not visited; and those that took no connection */
+    bool any_left;                /* of any user */
+} turn = {.user_end_ns = UINT64_MAX, .end_ns = UINT64_MAX};
+
+uint64_t ask_deadline(uint64_t ns)
 {
-    uint64_t late = gs_now_ns() + LATE_NS;
+    uint64_t deadline = gs_now_ns() + ns;
 
-    return deadline_ns > late ? deadline_ns : late;
+    return deadline < turn.end_ns ? deadline : turn.end_ns;
 }
 
-/* Whether something came; whoever is asked ends the wait, or the deadline does. */
-static bool has_come(int fd, uint64_t deadline_ns)
+bool ask_left_out(void)
+{
+    return turn.any_left;
+}
+
+void ask_aside(void (*what)(void *arg), void *arg)
+{
+    const uint64_t user_end = turn.user_end_ns, end = turn.end_ns, began = gs_now_ns();
+
+    turn.user_end_ns = turn.end_ns = UINT64_MAX;
+    what(arg);
+    turn.user_end_ns = user_end == UINT64_MAX ? user_end : user_end + gs_now_ns() - began;
+    turn.end_ns = end == UINT64_MAX ? end : end + gs_now_ns() - began;
+}
+
+bool ask_await(int fd, uint64_t deadline_ns)
 {
     struct pollfd answer = {.fd = fd, .events = POLLIN};
     int ready;
@@ -35,14 +58,14 @@ static bool has_come(int fd, uint64_t deadline_ns)
     do {
         uint64_t now = gs_now_ns();
 
-        ready = poll(&answer, 1, deadline_ns > now ? (int)((deadline_ns - now) / GS_NS_PER_MS) : 0);
+        ready = poll(&answer, 1, deadline_ns > now ? (int)((deadline_ns - now + GS_NS_PER_MS - 1) / GS_NS_PER_MS) : 0);
     } while (ready < 0 && errno == EINTR); /* it was stopped and goes on */
     return ready == 1;
 }
 
 static int send_to(int fd, const union gs_wire_message *message)
 {
-    int error = gs_wire_send(fd, message, -1);
+    int error = gs_now_ns() < turn.end_ns ? gs_wire_send(fd, message, -1) : -ETIMEDOUT;
 
     return error == -EPIPE ? 0 : error; /* what made it hang up may lie there */
 }
@@ -62,7 +85,7 @@ int ask_hear(int fd, uint64_t deadline_ns, union gs_wire_message *ret_answer, in
     int error;
 
     *ret_pidfd = -1;
-    if (!has_come(fd, deadline_ns))
+    if (!ask_await(fd, deadline_ns))
         return -ETIMEDOUT;
     error = gs_wire_receive(fd, ret_answer, ret_pidfd);
     if (!error && ret_answer->head.type != GS_WIRE_REPORT &&
@@ -76,13 +99,13 @@ int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answ
     int error = ask_send(fd, index, device);
 
     *ret_pidfd = -1;
-    return error ? error : ask_hear(fd, gs_now_ns() + ANSWER_NS, ret_answer, ret_pidfd);
+    return error ? error : ask_hear(fd, ask_deadline(ANSWER_NS), ret_answer, ret_pidfd);
 }
 
 int ask_find(int fd, const struct gs_wire_find *find, union gs_wire_message *ret_answer,
              int *ret_pidfd)
 {
-    const uint64_t deadline = gs_now_ns() + ANSWER_NS;
+    const uint64_t deadline = ask_deadline(ANSWER_NS);
     union gs_wire_message message = {.find = *find};
     int error;
 
@@ -96,7 +119,7 @@ int ask_find(int fd, const struct gs_wire_find *find, union gs_wire_message *ret
         error = send_to(fd, &message);
         if (error)
             return error;
-        if (!has_come(fd, deadline))
+        if (!ask_await(fd, deadline))
             return -ETIMEDOUT;
         error = gs_wire_receive(fd, ret_answer, ret_pidfd);
         if (!error && ret_answer->head.type != GS_WIRE_FOUND &&
@@ -116,7 +139,7 @@ int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type
 
     if (error)
         return error;
-    if (!has_come(fd, gs_now_ns() + ANSWER_NS))
+    if (!ask_await(fd, ask_deadline(ANSWER_NS)))
         return -ETIMEDOUT;
     error = gs_wire_receive(fd, ret_answer, NULL);
     if (!error && ret_answer->head.type != type && ret_answer->head.type != GS_WIRE_REFUSE)
@@ -282,50 +305,95 @@ void who_write(struct json *json, const struct who *who)
 
 /* ---- Everybody's folders ---- */
 
-static unsigned each_of_user(const struct gs_share_options *options,
+int ask_connect(int directory, const struct gs_share_options *options, const char *name)
+{
+    const uint64_t now = gs_now_ns(), end = ask_deadline(ANSWER_NS);
+    int fd = gs_directory_connect(directory, options, name, end > now ? end - now : 0);
+
+    turn.busy += fd == -EAGAIN;
+    return fd;
+}
+
+/* One visit; false: the user has had his turn. */
+static bool visit_one(const struct ask_time *time, void (*visit)(void *arg, int directory, const char *name),
+                      void *arg, int directory, const char *name)
+{
+    uint64_t now = gs_now_ns();
+
+    if (turn.sockets >= SOCKETS_OF_USER || now >= turn.user_end_ns)
+        return false;
+    turn.sockets++;
+    turn.end_ns = now + time->each_ns < turn.user_end_ns ? now + time->each_ns : turn.user_end_ns;
+    visit(arg, directory, name);
+    turn.end_ns = UINT64_MAX;
+    return true;
+}
+
+static void complain_of_user(uid_t uid, const struct ask_time *time)
+{
+    if (turn.left)
+        command_complain("user %u: %u more sockets are not asked: one user has %u, and %llu s in all; end who does "
+                         "not answer",
+                         (unsigned)uid, turn.left, SOCKETS_OF_USER, (unsigned long long)(time->user_ns / GS_NS_PER_S));
+    if (turn.busy)
+        command_complain("user %u: %u sockets take no connection: their processes are stopped, or at something else",
+                         (unsigned)uid, turn.busy);
+    turn.any_left |= turn.left || turn.busy;
+}
+
+static unsigned each_of_user(const struct gs_share_options *options, const struct ask_time *time, uid_t uid,
                              void (*visit)(void *arg, int directory, const char *name), void *arg,
                              char *ret_reason)
 {
     unsigned place = 0, folders = 0;
     int directory;
 
+    turn.user_end_ns = gs_now_ns() + time->user_ns;
+    turn.sockets = turn.left = turn.busy = 0;
     for (; (directory = gs_directory_next(options, &place, ret_reason)) >= 0; folders++) {
         DIR *names = fdopendir(directory);
         const struct dirent *entry;
 
-        while (names && (entry = readdir(names)))
+        while (names && turn.left < SOCKETS_OF_USER && (entry = readdir(names)))
             if (ask_is_socket(entry->d_name))
-                visit(arg, dirfd(names), entry->d_name);
+                turn.left += !visit_one(time, visit, arg, dirfd(names), entry->d_name);
         if (names)
             closedir(names);
         else
             close(directory);
     }
+    turn.user_end_ns = UINT64_MAX;
+    complain_of_user(uid, time);
     return folders;
 }
 
+struct user {
+    uid_t uid;
+    gid_t gid; /* of what he has there */
+};
+
 struct users {
-    uid_t of[USERS_MAX];
+    struct user of[USERS_MAX];
     unsigned count;
 };
 
-static void add_user(struct users *users, uid_t uid)
+static void add_user(struct users *users, uid_t uid, gid_t gid)
 {
     bool is_new = uid != (uid_t)-1 && uid != geteuid() && users->count < USERS_MAX;
 
     for (unsigned i = 0; is_new && i < users->count; i++)
-        is_new = users->of[i] != uid;
+        is_new = users->of[i].uid != uid;
     if (is_new)
-        users->of[users->count++] = uid;
+        users->of[users->count++] = (struct user){uid, gid ? gid : NOBODYS};
 }
 
 static void add_owner(struct users *users, int directory, const char *name)
 {
     struct statx info;
 
-    if (statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_UID, &info) == 0 &&
+    if (statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_UID | STATX_GID, &info) == 0 &&
         S_ISDIR(info.stx_mode))
-        add_user(users, info.stx_uid);
+        add_user(users, info.stx_uid, info.stx_gid);
 }
 
 /* Adds those whose something there is that is named by a number after `prefix`: the owner's, but in
@@ -344,34 +412,83 @@ static void add_users(struct users *users, const char *folder, const char *prefi
         closedir(names);
 }
 
+/* Root as another user, with that one's group and no others of root's own. False: a user namespace does not
+ * have him, or no groups. */
+static bool become(const struct user *user)
+{
+    return setgroups(0, NULL) == 0 && setegid(user->gid) == 0 && seteuid(user->uid) == 0;
+}
+
+static void be_root_again(gid_t gid, const gid_t *groups, int count)
+{
+    if (seteuid(0) != 0 || setegid(gid) != 0 || (count >= 0 && setgroups((size_t)count, groups) != 0))
+        abort(); /* the rest would be done as another */
+}
+
 /*
  * Root asks everybody's processes, those of each user as that user: the folders are as good for him
  * as for the user's own programs, the processes answer their own user, and nothing that a user put
  * there is touched with root's rights.
  */
-unsigned ask_each(const struct gs_share_options *options,
-                  void (*visit)(void *arg, int directory, const char *name), void *arg,
-                  char ret_reason[GS_REASON_SIZE])
+static unsigned each_of_others(const struct gs_share_options *options, const struct ask_time *time,
+                               void (*visit)(void *arg, int directory, const char *name), void *arg)
 {
-    unsigned folders = each_of_user(options, visit, arg, ret_reason);
     struct users users = {.count = 0};
     char reason[GS_REASON_SIZE];
+    gid_t groups[NGROUPS_MAX], gid = getegid();
+    int count = getgroups(NGROUPS_MAX, groups);
+    unsigned folders = 0;
 
-    if (geteuid() != 0)
-        return folders;
     if (options->dir[0])
         add_owner(&users, AT_FDCWD, options->dir); /* one of his alone */
     add_users(&users, "/run/user", "");
     add_users(&users, options->dir[0] ? options->dir : "/tmp", GS_OWN_PREFIX);
     add_users(&users, "/dev/shm", GS_OWN_PREFIX);
     for (unsigned i = 0; i < users.count; i++) {
-        if (seteuid(users.of[i]) != 0)
-            continue; /* a user namespace that does not have him */
-        folders += each_of_user(options, visit, arg, reason);
-        if (seteuid(0) != 0)
-            abort(); /* the rest would be done as another */
+        if (become(&users.of[i]))
+            folders += each_of_user(options, time, users.of[i].uid, visit, arg, reason);
+        be_root_again(gid, groups, count);
     }
     return folders;
+}
+
+/* Nothing is wrong with the places where this user's folder may be: it is in none of them. */
+static bool nobody_shared(const struct gs_share_options *options)
+{
+    char path[GS_FOLDER_SIZE], reason[GS_REASON_SIZE];
+    bool nobody = !options->dir[0] || access(options->dir, F_OK) == 0;
+
+    /* Every other likely path is that of this user's own within one. */
+    for (unsigned n = 0; nobody && gs_directory_likely(options, 2 * n, path); n++) {
+        int directory = gs_directory_open_place(options, n, false, reason);
+
+        nobody = directory >= 0 || errno == ENOENT || access(path, F_OK) != 0;
+        if (directory >= 0)
+            close(directory);
+    }
+    return nobody;
+}
+
+unsigned ask_each_within(const struct gs_share_options *options, const struct ask_time *time,
+                         void (*visit)(void *arg, int directory, const char *name), void *arg,
+                         char ret_reason[GS_REASON_SIZE])
+{
+    unsigned folders = each_of_user(options, time, geteuid(), visit, arg, ret_reason);
+
+    if (geteuid() == 0)
+        folders += each_of_others(options, time, visit, arg);
+    if (!folders && nobody_shared(options))
+        ret_reason[0] = 0;
+    return folders;
+}
+
+unsigned ask_each(const struct gs_share_options *options,
+                  void (*visit)(void *arg, int directory, const char *name), void *arg,
+                  char ret_reason[GS_REASON_SIZE])
+{
+    static const struct ask_time time = {2 * ANSWER_NS, 5 * ANSWER_NS};
+
+    return ask_each_within(options, &time, visit, arg, ret_reason);
 }
 
 bool ask_each_listed(const struct gs_share_options *options,

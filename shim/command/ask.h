@@ -11,6 +11,16 @@
 
 #define ANSWER_NS (2 * GS_NS_PER_S) /* for one of those that are listed */
 
+/*
+ * What one user's processes may cost whoever asks everybody's: so many sockets, each of them so much time
+ * for all that it is asked, and all together so much. What is beyond that is not asked, and that is said.
+ */
+#define SOCKETS_OF_USER 512
+#define DEVICES_MOST    1024 /* of a process: one that means harm would tell of them without end */
+struct ask_time {
+    uint64_t each_ns, user_ns;
+};
+
 /* Who somebody is, as far as it can be seen from here. */
 struct who {
     long pid;      /* as this process sees it; 0: it does not */
@@ -23,10 +33,24 @@ struct who {
 bool ask_is_socket(const char *name);
 bool ask_is_broker(const char *name);
 /* Visits each of these in each folder that is looked at: this user's, and for root everybody's. How
- * many folders there are; 0: *ret_reason says why there is none. */
+ * many folders there are; 0: *ret_reason says what is wrong with those there are, or is "", since nobody has
+ * shared yet. */
 unsigned ask_each(const struct gs_share_options *options,
                   void (*visit)(void *arg, int directory, const char *name), void *arg,
                   char ret_reason[GS_REASON_SIZE]);
+unsigned ask_each_within(const struct gs_share_options *options, const struct ask_time *time,
+                         void (*visit)(void *arg, int directory, const char *name), void *arg,
+                         char ret_reason[GS_REASON_SIZE]);
+/* Whether it left anybody out. */
+bool ask_left_out(void);
+/* In a visit: what is done for others meanwhile is neither bounded by this user's time nor part of it. */
+void ask_aside(void (*what)(void *arg), void *arg);
+/* Connects to the one that is visited, in its time; or a negative errno. */
+int ask_connect(int directory, const struct gs_share_options *options, const char *name);
+/* Until when one that is visited may take for what takes so long at most. */
+uint64_t ask_deadline(uint64_t ns);
+/* Whether something came before the deadline. */
+bool ask_await(int fd, uint64_t deadline_ns);
 /* The same where each visit writes an object to `json`, which becomes a list of them and ends; NULL: text is
  * written. False, and said: it could not be written. */
 bool ask_each_listed(const struct gs_share_options *options,
@@ -55,9 +79,6 @@ int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answ
  * hear. */
 int ask_send(int fd, uint32_t index, uint32_t device);
 int ask_hear(int fd, uint64_t deadline_ns, union gs_wire_message *ret_answer, int *ret_pidfd);
-/* Until when one of them is waited for: a short while where the deadline of all has passed, in which
- * those answer that only come late. */
-uint64_t ask_until(uint64_t deadline_ns);
 /* The same of a device of the process that ended with this number, or the next one, which a broker
  * knows. */
 int ask_of_ended(int fd, uint64_t deadline_ns, uint32_t number, uint32_t device,

@@ -153,7 +153,7 @@ static void look_at(void *arg, int directory, const char *name)
 
     if (!ask_is_broker(name))
         return;
-    fd = gs_directory_connect(directory, cluster->options, name, ANSWER_NS);
+    fd = ask_connect(directory, cluster->options, name);
     if (fd < 0)
         return;
     cluster->brokers++;
@@ -261,7 +261,7 @@ int command_cluster(int argc, char **argv)
     if (cluster.forget)
         return say_forgotten(&cluster);
     if (!cluster.brokers && !as_json)
-        command_complain("%s", folders ? "no broker runs here: memory stays on this machine (share.strategy)"
-                                       : reason);
-    return cluster.failed || !folders ? COMMAND_WRONG : COMMAND_WELL;
+        command_complain("%s", reason[0] && !folders ? reason : "no broker runs here: memory stays on this machine "
+                                                                 "(share.strategy)");
+    return cluster.failed || (!folders && reason[0]) ? COMMAND_WRONG : COMMAND_WELL;
 }

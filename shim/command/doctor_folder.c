@@ -209,7 +209,7 @@ void doctor_folder(struct doctor *doctor)
 static bool ask_at(struct doctor *doctor, int directory, const char *name, bool *ret_well,
                    char ret_why[WHY_SIZE], union gs_wire_message *ret_answer, pid_t *ret_pid)
 {
-    int pidfd = -1, error, fd = gs_directory_connect(directory, &doctor->options, name, ANSWER_NS);
+    int pidfd = -1, error, fd = ask_connect(directory, &doctor->options, name);
 
     if (fd < 0)
         return false;

@@ -11,8 +11,8 @@
 #include "core/share/directory.h"
 #include "shim/command/command.h"
 
-#define TOGETHER     128  /* are asked at once, of those there are */
-#define DEVICES_MOST 1024 /* of a process: one that means harm would tell of them without end */
+#define TOGETHER     SOCKETS_OF_USER /* are asked at once, of those there are */
+#define DETAILS_NS   ANSWER_NS       /* for what else those of one user are asked, all together */
 
 static struct row *add(struct table *table, const struct row *like)
 {
@@ -49,6 +49,24 @@ static void add_holder(struct row *process, const struct gs_wire_report *report,
         process->holders[at] = holder;
 }
 
+/* A further question, while there is time. An error: no REPORT came. */
+static int ask_more(int fd, uint32_t index, uint32_t device, uint64_t deadline, union gs_wire_message *ret_answer,
+                    int *ret_pidfd)
+{
+    int error = gs_now_ns() < deadline ? ask_send(fd, index, device) : -ETIMEDOUT;
+
+    *ret_pidfd = -1;
+    if (!error)
+        error = ask_hear(fd, deadline, ret_answer, ret_pidfd);
+    return !error && ret_answer->head.type != GS_WIRE_REPORT ? -ENOMSG : error;
+}
+
+static void note_silence(struct row *row, int error)
+{
+    if (error == -ETIMEDOUT)
+        snprintf(row->silent, sizeof row->silent, "does not answer any more: this is not all of it");
+}
+
 /* For whom it keeps what its program has freed. */
 static void find_holders(struct row *process, int fd, uint64_t deadline)
 {
@@ -56,16 +74,13 @@ static void find_holders(struct row *process, int fd, uint64_t deadline)
     int pidfd, error = 0;
 
     for (uint32_t i = 0; !error && process->report.limbo && i < process->report.clients; i++) {
-        error = ask_send(fd, i, 0);
-        if (error)
-            break;
-        error = ask_hear(fd, deadline, &answer, &pidfd);
-        if (!error && answer.head.type == GS_WIRE_REPORT && answer.report.limbo_references)
+        error = ask_more(fd, i, 0, deadline, &answer, &pidfd);
+        if (!error && answer.report.limbo_references)
             add_holder(process, &answer.report, pidfd);
         if (pidfd >= 0)
             close(pidfd);
-        error = error ? error : answer.head.type != GS_WIRE_REPORT;
     }
+    note_silence(process, error);
 }
 
 /* Of every device that it has had memory of; one row without figures where that is none. */
@@ -73,7 +88,7 @@ static void add_figures(struct table *table, const struct row *process, int fd, 
 {
     union gs_wire_message answer = {.report = process->report};
     unsigned had = 0;
-    struct row *row;
+    struct row *row = NULL;
     int pidfd, error = 0;
 
     for (unsigned device = 0;
@@ -90,14 +105,12 @@ static void add_figures(struct table *table, const struct row *process, int fd, 
             row->seen_ns = gs_now_ns();
             row->is_first = had++ == 0;
         }
-        error = ask_send(fd, UINT32_MAX, device + 1);
-        if (error)
-            break;
-        error = ask_hear(fd, deadline, &answer, &pidfd);
+        error = ask_more(fd, UINT32_MAX, device + 1, deadline, &answer, &pidfd);
         if (pidfd >= 0)
             close(pidfd);
-        error = error ? error : answer.head.type != GS_WIRE_REPORT;
     }
+    if (row)
+        note_silence(row, error);
     if (had || !(row = add(table, process)))
         return;
     if (!row->is_broker)
@@ -121,6 +134,7 @@ static void name_of(long pid, char ret_name[16])
 /* One that was asked and is to be heard. */
 struct asked {
     struct row row;
+    uid_t uid;
     int fd, error;
 };
 
@@ -128,9 +142,8 @@ struct search {
     struct table *table;
     const struct gs_share_options *options;
     enum figures_also also;
-    uint64_t deadline_ns; /* of those who are asked now */
     unsigned count;
-    struct asked asked[TOGETHER];
+    struct asked *asked; /* TOGETHER of them */
 };
 
 static const struct row nobody = {.rate = -1, .slow_rate = -1, .is_first = true};
@@ -142,7 +155,7 @@ static void hear(struct asked *asked, uint64_t deadline)
     int pidfd = -1;
 
     if (!asked->error)
-        asked->error = ask_hear(asked->fd, ask_until(deadline), &answer, &pidfd);
+        asked->error = ask_hear(asked->fd, deadline, &answer, &pidfd);
     if (pidfd >= 0)
         close(pidfd);
     row->answers = !asked->error && answer.head.type == GS_WIRE_REPORT;
@@ -203,24 +216,27 @@ static void add_all_ended(struct table *table, const struct row *broker, int fd,
         number = add_ended(table, broker, fd, deadline, number);
 }
 
-/* All at once have the time of one: a few that do not answer must not keep a scrape beyond its own. */
-static void hear_all(struct search *search)
+/* All at once have the time of one to answer. What else they are asked comes one after the other, those of a
+ * user behind each other: one who stops answering then takes his own user's time alone. */
+static void hear_all(void *arg)
 {
-    uint64_t deadline;
+    struct search *search = arg;
+    uint64_t deadline = gs_now_ns() + ANSWER_NS;
 
     for (unsigned i = 0; i < search->count; i++)
-        hear(&search->asked[i], search->deadline_ns);
-    deadline = gs_now_ns() + ANSWER_NS;
+        hear(&search->asked[i], deadline);
     for (unsigned i = 0; i < search->count; i++) {
         struct asked *asked = &search->asked[i];
 
+        if (i == 0 || asked->uid != asked[-1].uid)
+            deadline = gs_now_ns() + DETAILS_NS;
         if (search->also == FIGURES_BROKERS || !asked->row.is_broker) {
             if (asked->row.answers)
-                add_answering(search->table, &asked->row, asked->fd, ask_until(deadline));
+                add_answering(search->table, &asked->row, asked->fd, deadline);
             else
                 add(search->table, &asked->row);
         } else if (asked->row.answers && search->also == FIGURES_ENDED) {
-            add_all_ended(search->table, &asked->row, asked->fd, ask_until(deadline));
+            add_all_ended(search->table, &asked->row, asked->fd, deadline);
         }
         close(asked->fd);
     }
@@ -236,12 +252,10 @@ static void add_listener(void *arg, int directory, const char *name)
     struct row *row = &asked->row;
     long pid;
 
-    if (search->count == 0)
-        search->deadline_ns = gs_now_ns() + ANSWER_NS;
-    asked->fd = gs_directory_connect(directory, search->options, name,
-                                     ask_until(search->deadline_ns) - gs_now_ns());
+    asked->fd = ask_connect(directory, search->options, name);
     if (asked->fd < 0)
         return;
+    asked->uid = geteuid();
     *row = nobody;
     pid = ask_pid_of_listener(asked->fd);
     if (pid)
@@ -253,7 +267,7 @@ static void add_listener(void *arg, int directory, const char *name)
     row->stopped = pid && gs_alive_is_stopped((pid_t)pid);
     asked->error = row->stopped ? -ETIMEDOUT : ask_send(asked->fd, UINT32_MAX, 0);
     if (++search->count == TOGETHER)
-        hear_all(search);
+        ask_aside(hear_all, search);
 }
 
 static bool is_known(const struct table *table, long pid)
@@ -317,6 +331,8 @@ static int compare(const void *a, const void *b)
 
 bool figures_find(struct table *table, long only, enum figures_also also)
 {
+    /* It is the connections that this is for: what they answer is heard of all together. */
+    static const struct ask_time time = {ANSWER_NS, ANSWER_NS};
     struct gs_share_options options;
     struct search search = {.table = table, .options = &options, .also = also};
     char reason[GS_REASON_SIZE];
@@ -324,8 +340,12 @@ bool figures_find(struct table *table, long only, enum figures_also also)
 
     if (!command_share_options(&options))
         return false;
-    ask_each(&options, add_listener, &search, reason);
+    search.asked = calloc(TOGETHER, sizeof *search.asked);
+    if (!search.asked)
+        return command_complain("there is no memory left"), false;
+    ask_each_within(&options, &time, add_listener, &search, reason);
     hear_all(&search);
+    free(search.asked);
     add_quiet(table);
     for (size_t i = 0; i < table->count; i++)
         if (!only || table->rows[i].who.pid == only ||

@@ -113,7 +113,7 @@ static int ask_names(struct listing *listing, int fd, long pid, union gs_wire_me
 static void list_one(void *arg, int directory, const char *name)
 {
     struct listing *listing = arg;
-    int error, fd = gs_directory_connect(directory, listing->options, name, ANSWER_NS);
+    int error, fd = ask_connect(directory, listing->options, name);
     union gs_wire_message answer = {.head = {0}};
     char reason[128];
     long pid;
@@ -256,10 +256,11 @@ int command_ls(int argc, char **argv)
     folders = ask_each(&options, list_one, &listing, reason);
     told = tell(&listing, as_json);
     free(listing.rows);
-    if (!folders)
+    listing.silent |= ask_left_out();
+    if (!folders && reason[0])
         command_complain("%s", reason);
     else if (listing.only && listing.count == 0)
         command_complain("nobody whom this user may ask has the name %s", listing.only);
-    return told && folders && !listing.silent && (!listing.only || listing.count > 0) ? COMMAND_WELL
+    return told && (folders || !reason[0]) && !listing.silent && (!listing.only || listing.count > 0) ? COMMAND_WELL
                                                                                        : COMMAND_WRONG;
 }

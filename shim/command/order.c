@@ -37,7 +37,7 @@ static void look_at(void *arg, int directory, const char *name)
 
     if (ask_is_broker(name) || (order->only && order->found))
         return;
-    fd = gs_directory_connect(directory, order->options, name, ANSWER_NS);
+    fd = ask_connect(directory, order->options, name);
     if (fd < 0)
         return;
     tell_one(order, fd);
@@ -46,12 +46,14 @@ static void look_at(void *arg, int directory, const char *name)
 
 void order_each(struct order *order)
 {
+    /* Who is at giving back takes its time. */
+    static const struct ask_time time = {15 * GS_NS_PER_S, 30 * GS_NS_PER_S};
     char reason[GS_REASON_SIZE];
 
-    ask_each(order->options, look_at, order, reason);
+    ask_each_within(order->options, &time, look_at, order, reason);
     if (order->only && !order->found)
         ask_complain_of_absent(order->only);
-    order->failed |= order->only && !order->found;
+    order->failed |= order->only ? !order->found : ask_left_out();
 }
 
 int order_command(int argc, char **argv, const char *usage,

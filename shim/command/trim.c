@@ -4,7 +4,6 @@
  * nothing but that the next large allocation takes longer.
  */
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,8 +19,8 @@ static int64_t ask_back(int fd, const unsigned char uuid[16], uint32_t request,
                         union gs_wire_message *ret_answer)
 {
     union gs_wire_message message;
-    struct pollfd answer = {.fd = fd, .events = POLLIN};
-    int error, ready;
+    uint64_t deadline = ask_deadline(GIVES_NS);
+    int error;
 
     gs_wire_start(&message, GS_WIRE_PURGE, request);
     memcpy(message.purge.uuid, uuid, sizeof message.purge.uuid);
@@ -30,10 +29,7 @@ static int64_t ask_back(int fd, const unsigned char uuid[16], uint32_t request,
     for (;;) {
         if (error && error != -EPIPE)
             return error;
-        do
-            ready = poll(&answer, 1, (int)(GIVES_NS / GS_NS_PER_MS));
-        while (ready < 0 && errno == EINTR);
-        if (ready != 1)
+        if (gs_now_ns() >= deadline || !ask_await(fd, deadline)) /* it may say without end that it is at it */
             return -ETIMEDOUT;
         error = gs_wire_receive(fd, ret_answer, NULL);
         if (error)
@@ -75,7 +71,7 @@ static void trim(struct order *order, const struct who *who, int fd, const char 
 
     if (silent[0])
         print(order, who, 0, 0, silent);
-    for (unsigned device = 0; !silent[0] && !reason[0]; device++) {
+    for (unsigned device = 0; !silent[0] && !reason[0] && device < DEVICES_MOST; device++) {
         const struct gs_figures *figures = &answer.report.figures;
         int64_t given = 0;
         int pidfd, error = ask(fd, UINT32_MAX, device, &answer, &pidfd);

@@ -223,7 +223,7 @@ static bool is_asked_about(const struct listing *listing, const struct sharer *s
 static void list_one(void *arg, int directory, const char *name)
 {
     struct listing *listing = arg;
-    int fd = gs_directory_connect(directory, listing->options, name, ANSWER_NS);
+    int fd = ask_connect(directory, listing->options, name);
     struct sharer sharer = {.is_broker = ask_is_broker(name), .last = &sharer.holders};
 
     if (fd < 0)
@@ -283,11 +283,11 @@ int command_who(int argc, char **argv)
         json_close(&json, ']');
     if (as_json && !json_end(&json))
         return COMMAND_WRONG;
-    if (!folders)
+    if (!folders && reason[0])
         command_complain("%s", reason);
     else if (listing.only && !listing.found)
         command_complain(
             "process %ld shares nothing that this user may see, and holds nothing of others",
             listing.only);
-    return folders && (!listing.only || listing.found) ? COMMAND_WELL : COMMAND_WRONG;
+    return (folders || !reason[0]) && (!listing.only || listing.found) ? COMMAND_WELL : COMMAND_WRONG;
 }

@@ -176,7 +176,7 @@ static void write_block(struct json *json, const struct block *block)
 static void look_at(void *arg, int directory, const char *name)
 {
     struct search *search = arg;
-    int fd = gs_directory_connect(directory, search->options, name, ANSWER_NS);
+    int fd = ask_connect(directory, search->options, name);
     struct block block = {.count = 0};
 
     if (fd < 0)
@@ -209,14 +209,15 @@ int who_block(const struct gs_wire_find *find, const char *text, bool as_json)
         return COMMAND_WRONG;
     if (!ask_each_listed(&options, look_at, &search, as_json ? &json : NULL, &folders, reason))
         return COMMAND_WRONG;
-    if (!folders)
+    if (!folders && reason[0])
         command_complain("%s", reason);
     else if (!search.found && find->by_address)
         command_complain("no process that this user may ask shares memory at %s; an address is one of the "
                          "process that shares it, not of those that have it open",
                          text);
     else if (!search.found)
-        command_complain("the block of that handle has been freed and is used again, or its process has "
-                         "ended (GPUSHIM_SHARE_DIR names the folder of the sockets)");
-    return folders && search.found ? COMMAND_WELL : COMMAND_WRONG;
+        command_complain("nobody who may be asked has the block of that handle: it has been freed and is used "
+                         "again, its process has ended%s, or has another folder (GPUSHIM_SHARE_DIR)",
+                         geteuid() ? " or belongs to another user (ask as that one, or as root)" : "");
+    return search.found ? COMMAND_WELL : COMMAND_WRONG;
 }

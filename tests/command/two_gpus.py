@@ -1,0 +1,136 @@
+"""Commands about a process that has two GPUs of different state; what a command that watches keeps open; and
+exit statuses, which --json does not change.
+
+    two_gpus.py GPUSHIM SHIM LIBCUDA
+"""
+import json
+import os
+import re
+import subprocess
+import tempfile
+
+from holder import GPUSHIM, MIB, Holder, await_that, check, clean, end_with_faults, gpushim
+
+ON = '''
+import threading, time
+contexts = [context, ctypes.c_void_p()]
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(contexts[1]), 1) == 0
+def on(device):
+    assert cuda.cuCtxSetCurrent(contexts[device]) == 0
+def work():
+    on(1)
+    while True:
+        pointer = ctypes.c_uint64()
+        assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 20)) == 0
+        assert cuda.cuMemFree_v2(pointer) == 0
+        time.sleep(0.002)
+'''
+
+
+def do(one, code):
+    one.do('do ' + code.encode().hex())
+
+
+def start(folder):
+    one = Holder(folder, SOFTCUDA_DEVICES='2', GPUSHIM_POOL_DECAY='60 min', GPUSHIM_POOL_NEIGHBOURS='on')
+    do(one, f'globals().update(ctypes=ctypes, cuda=cuda, context=context); exec({ON!r}, globals())')
+    return one
+
+
+def of(folder, one):
+    """The rows of its devices."""
+    found = json.loads(gpushim(folder, 'stats', '--json').stdout)
+    return {row['device']: row for row in found if row['pid'] == one.pid and 'device' in row}
+
+
+def kept(rows, device):
+    return sum(rows.get(device, {}).get(f'{state}_bytes', 0) for state in ('cached', 'retired'))
+
+
+def prove_trim(folder):
+    """The first GPU keeps nothing, the second one does; and the other way round."""
+    for idle, device in ((0, 1), (1, 0)):
+        one = start(folder)
+        do(one, f'on({idle})')
+        one.do(f'alloc {2 * MIB}')
+        do(one, f'on({device})')
+        one.do(f'alloc {96 * MIB}')
+        one.do(f'alloc {128 * MIB}')
+        one.do('free 2')
+        await_that(lambda: kept(of(folder, one), device) >= 128 * MIB, 'it keeps that')
+        check(sorted(of(folder, one)) == [0, 1], f'both are listed: {of(folder, one)}')
+        given = json.loads(gpushim(folder, 'trim', str(one.pid), '--json').stdout)
+        sums = {row['device']: row['given_bytes'] for row in given}
+        check(sums.get(device, 0) >= 128 * MIB and sums.get(idle, 0) < 128 * MIB, f'of GPU {device}, not {idle}: {sums}')
+        check(kept(of(folder, one), device) < 128 * MIB, f'and it is gone: {of(folder, one)}')
+        told = gpushim(folder, 'export', '--prometheus').stdout
+        lives = {int(number): int(value) for number, value in re.findall(
+            rf'^gpushim_memory_bytes{{gpu="[^"]*",device="(\d)",pid="{one.pid}",.*state="live"}} (\d+)$', told, re.M)}
+        check(lives == {idle: 2 * MIB, device: 96 * MIB}, f'export tells them apart: {lives}')
+        one.end()
+
+
+def prove_rates(folder):
+    """Work on the second GPU alone is none of the first's. What watches keeps no descriptor from one look to
+    the next."""
+    one = start(folder)
+    do(one, 'on(0)')
+    for _ in range(20):
+        one.do(f'alloc {4 * MIB}')
+    do(one, 'threading.Thread(target=work, daemon=True).start()')
+    await_that(lambda: of(folder, one).get(1, {}).get('allocations_from_cache', 0) > 50, 'it works on the second GPU')
+    watching = subprocess.Popen([GPUSHIM, 'stats', str(one.pid), '--watch', '0.2s'], env=clean(folder),
+                                stdout=subprocess.PIPE, text=True)
+    rates, open_files = {0: [], 1: []}, []
+    while len(rates[0]) < 6:
+        row = re.fullmatch(rf' *{one.pid} \S+ +([01])(?: +\d+){{5}} +(-?\d+)(/s)? .*\n', watching.stdout.readline())
+        if row and row[3]:
+            rates[int(row[1])].append(int(row[2]))
+            open_files.append(len(os.listdir(f'/proc/{watching.pid}/fd')))
+    check(set(rates[0]) == {0}, f'nothing is done on the first: {rates}')
+    check(all(0 < rate < 5000 for rate in rates[1]), f'and something on the second: {rates}')
+    check(max(open_files[2:]) <= min(open_files) + 2, f'descriptors from look to look: {open_files}')
+    watching.stdout.close()
+    watching.kill()
+    watching.wait()
+    one.end()
+
+
+def prove_statuses(folder):
+    one = start(folder)
+    one.do(f'alloc {96 * MIB}')
+    pid = str(one.pid)
+    await_that(lambda: of(folder, one), 'it answers')
+    cases = [(('stats',), 0), (('stats', pid), 0), (('stats', '1'), 1), (('who',), 0), (('who', pid), 0), (('who', '1'), 1),
+             (('who', '0x10'), 1), (('who', '00' * 64), 1), (('trim', pid), 0), (('trim', '1'), 1), (('trim', 'all'), 0),
+             (('collect', pid), 0), (('collect', '1'), 1), (('set', pid, 'pool.decay=3 s'), 0),
+             (('set', '1', 'pool.decay=3 s'), 1), (('ls',), 0), (('ls', 'nobody'), 1), (('doctor', '4194304'), 1),
+             (('version',), 0), (('config',), 0), (('report', '/dev/null'), 1), (('stats', 'x'), 2), (('ls', 'a', 'b'), 2)]
+    stopped = [(('trim', pid), 1), (('trim', 'all'), 1), (('collect', pid), 1), (('set', pid, 'pool.decay=3 s'), 1),
+               (('ls',), 1), (('stats', pid), 0), (('who', pid), 0)]
+    for some in (cases, stopped):
+        for arguments, status in some:
+            for form in ((), ('--json',)):
+                run = gpushim(folder, *arguments, *form)
+                check(run.returncode == status, f'{arguments} {form} ends with {run.returncode}, not {status}: {run}')
+                check(not form or not run.stdout or json.loads(run.stdout) is not None, f'{arguments}: {run.stdout}')
+        one.stop()
+    one.end()
+    for command in ('stats', 'who', 'ls', 'trim', 'config', 'version', 'doctor'):
+        arguments = f'{GPUSHIM} {command} ' + ('all ' if command == 'trim' else '')
+        for form in ('', '--json'):
+            run = subprocess.run(f'{arguments} {form} > /dev/full', shell=True, env=clean(folder), check=False,
+                                 capture_output=True, text=True)
+            check(run.returncode == 1 or (command, form) == ('trim', '') or (command, form) in (('who', ''), ('ls', '')),
+                  f'{command} {form} says that it cannot be written: {run}')
+
+
+def main():
+    for prove in (prove_trim, prove_rates, prove_statuses):
+        with tempfile.TemporaryDirectory(prefix='gpushim-two-gpus-') as folder:
+            os.chmod(folder, 0o700)
+            prove(folder)
+    end_with_faults()
+
+
+main()
