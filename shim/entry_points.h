@@ -181,6 +181,31 @@
     GS_ENTRY(cuLaunchKernelEx_ptsz,                 ROOM, 11060) \
     GS_ENTRY(cuLaunchCooperativeKernel,             ROOM,  9000) \
     GS_ENTRY(cuLaunchCooperativeKernel_ptsz,        ROOM,  9000) \
+    GS_ENTRY(cuGreenCtxStreamCreate,                ROOM, 12050) \
+    GS_ENTRY(cuCtxSetLimit,                         ROOM,  3010) \
+    GS_ENTRY(cuModuleGetGlobal_v2,                  ROOM,  3020) \
+    GS_ENTRY(cuLibraryGetKernel,                    ROOM, 12000) \
+    GS_ENTRY(cuLibraryGetGlobal,                    ROOM, 12000) \
+    GS_ENTRY(cuLibraryGetManaged,                   ROOM, 12000) \
+    GS_ENTRY(cuLibraryGetUnifiedFunction,           ROOM, 12000) \
+    GS_ENTRY(cuKernelGetAttribute,                  ROOM, 12000) \
+    GS_ENTRY(cuKernelSetAttribute,                  ROOM, 12000) \
+    GS_ENTRY(cuKernelSetCacheConfig,                ROOM, 12000) \
+    GS_ENTRY(cuFuncLoad,                            ROOM, 12040) \
+    GS_ENTRY(cuFuncGetAttribute,                    ROOM,  2020) \
+    GS_ENTRY(cuFuncSetAttribute,                    ROOM,  9000) \
+    GS_ENTRY(cuFuncSetCacheConfig,                  ROOM,  3000) \
+    GS_ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessor,ROOM,  6050) \
+    GS_ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,ROOM,  7000) \
+    GS_ENTRY(cuOccupancyMaxPotentialBlockSize,      ROOM,  6050) \
+    GS_ENTRY(cuOccupancyMaxPotentialBlockSizeWithFlags,ROOM,  7000) \
+    GS_ENTRY(cuOccupancyAvailableDynamicSMemPerBlock,ROOM, 10020) \
+    GS_ENTRY(cuOccupancyMaxPotentialClusterSize,    ROOM, 11070) \
+    GS_ENTRY(cuOccupancyMaxActiveClusters,          ROOM, 11070) \
+    GS_ENTRY(cuGraphAddKernelNode,                  ROOM, 10000) \
+    GS_ENTRY(cuGraphAddKernelNode_v2,               ROOM, 12000) \
+    GS_ENTRY(cuGraphExecUpdate,                     ROOM, 10020) \
+    GS_ENTRY(cuGraphExecUpdate_v2,                  ROOM, 12000) \
     GS_ENTRY(cuGraphInstantiate,                    ROOM, 10000) \
     GS_ENTRY(cuGraphInstantiate_v2,                 ROOM, 11000) \
     GS_ENTRY(cuGraphInstantiateWithFlags,           ROOM, 11040) \

@@ -29,29 +29,6 @@ bool gs_room_is_bounded(gs_status status)
     return status == GS_NO_MEMORY && gs_state_enter() && gs_bounded;
 }
 
-GS_HOOK CUresult CUDAAPI cuArrayCreate_v2(CUarray *pHandle,
-                                          const CUDA_ARRAY_DESCRIPTOR *pAllocateArray)
-{
-    gs_state_enter();
-    return GS_WITH_ROOM(-1, 0, gs_real.cuArrayCreate_v2(pHandle, pAllocateArray));
-}
-
-GS_HOOK CUresult CUDAAPI cuArray3DCreate_v2(CUarray *pHandle,
-                                            const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray)
-{
-    gs_state_enter();
-    return GS_WITH_ROOM(-1, 0, gs_real.cuArray3DCreate_v2(pHandle, pAllocateArray));
-}
-
-GS_HOOK CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
-                                                const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
-                                                unsigned int numMipmapLevels)
-{
-    gs_state_enter();
-    return GS_WITH_ROOM(
-        -1, 0, gs_real.cuMipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels));
-}
-
 /* After the driver's call. */
 static CUresult context_made(CUresult result, const CUcontext *context)
 {
@@ -155,31 +132,6 @@ GS_HOOK CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc d
     return result;
 }
 
-GS_HOOK CUresult CUDAAPI cuStreamCreate(CUstream *phStream, unsigned int Flags)
-{
-    gs_state_enter();
-    return GS_WITH_ROOM(-1, 0, gs_real.cuStreamCreate(phStream, Flags));
-}
-
-GS_HOOK CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags,
-                                                    int priority)
-{
-    gs_state_enter();
-    return GS_WITH_ROOM(-1, 0, gs_real.cuStreamCreateWithPriority(phStream, flags, priority));
-}
-
-GS_HOOK CUresult CUDAAPI cuModuleLoad(CUmodule *module, const char *fname)
-{
-    gs_state_enter();
-    return GS_WITH_ROOM(-1, 0, gs_real.cuModuleLoad(module, fname));
-}
-
-GS_HOOK CUresult CUDAAPI cuModuleLoadData(CUmodule *module, const void *image)
-{
-    gs_state_enter();
-    return GS_WITH_ROOM(-1, 0, gs_real.cuModuleLoadData(module, image));
-}
-
 /* The values of its options are outputs too: a second call would take them for inputs. */
 GS_HOOK CUresult CUDAAPI cuModuleLoadDataEx(CUmodule *module, const void *image,
                                             unsigned int numOptions, CUjit_option *options,
@@ -189,18 +141,6 @@ GS_HOOK CUresult CUDAAPI cuModuleLoadDataEx(CUmodule *module, const void *image,
     return GS_WITH_ROOM_IF(
         numOptions == 0, -1, 0,
         gs_real.cuModuleLoadDataEx(module, image, numOptions, options, optionValues));
-}
-
-GS_HOOK CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
-{
-    gs_state_enter();
-    return GS_WITH_ROOM(-1, 0, gs_real.cuModuleLoadFatBinary(module, fatCubin));
-}
-
-GS_HOOK CUresult CUDAAPI cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
-{
-    gs_state_enter();
-    return GS_WITH_ROOM(-1, 0, gs_real.cuModuleGetFunction(hfunc, hmod, name));
 }
 
 GS_HOOK CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *code,
@@ -229,18 +169,6 @@ GS_HOOK CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary *library, const char *f
                            gs_real.cuLibraryLoadFromFile(
                                library, fileName, jitOptions, jitOptionsValues, numJitOptions,
                                libraryOptions, libraryOptionValues, numLibraryOptions));
-}
-
-GS_HOOK CUresult CUDAAPI cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
-{
-    gs_state_enter();
-    return GS_WITH_ROOM(-1, 0, gs_real.cuLibraryGetModule(pMod, library));
-}
-
-GS_HOOK CUresult CUDAAPI cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel)
-{
-    gs_state_enter();
-    return GS_WITH_ROOM(-1, 0, gs_real.cuKernelGetFunction(pFunc, kernel));
 }
 
 GS_HOOK CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,

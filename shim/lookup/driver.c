@@ -38,9 +38,9 @@ static _Atomic(struct link_map *) driver_map;
 /* Rows by the driver's address, open addressing: row + 1, 0 for an empty slot. Written before hooks
  * are handed out. Where the driver has one function under two names the first row has it: their
  * prototypes are the same. */
-#define SLOTS 512
+#define SLOTS 1024
 _Static_assert(GS_ENTRY_COUNT <= SLOTS / 2, "the address map is too full: double SLOTS");
-static unsigned char slots[SLOTS];
+static uint16_t slots[SLOTS];
 
 static unsigned slot_of(const void *address)
 {
@@ -85,7 +85,7 @@ void gs_driver_adopt(void *const *row)
         while (slots[slot] && row[slots[slot] - 1] != row[i])
             slot = (slot + 1) % SLOTS;
         if (!slots[slot])
-            slots[slot] = (unsigned char)(i + 1);
+            slots[slot] = (uint16_t)(i + 1);
     }
 }
 

@@ -23,9 +23,8 @@ static const char *const names[ROWS] = {
 /* Names by hash, open addressing: row + 1, 0 for an empty slot. Filled by whoever comes first;
  * threads that come together write the same values. */
 #define SLOTS 1024 /* as many as name_hash tells apart */
-_Static_assert(ROWS <= SLOTS / 4, "the name table is too full: double SLOTS");
-_Static_assert(ROWS < 256, "a row and 1 is a byte of the table");
-static _Atomic unsigned char slots[SLOTS];
+_Static_assert(ROWS <= SLOTS / 2, "the name table is too full: double SLOTS");
+static _Atomic uint16_t slots[SLOTS];
 static atomic_bool slots_filled;
 
 static uint32_t name_hash(const char *name)
@@ -47,7 +46,7 @@ static bool same(const char *a, const char *b)
 
 static void slots_fill(void)
 {
-    volatile unsigned char filled[SLOTS]; /* volatile: clearing it calls no memset */
+    volatile uint16_t filled[SLOTS]; /* volatile: clearing it calls no memset */
 
     for (unsigned slot = 0; slot < SLOTS; slot++)
         filled[slot] = 0;
@@ -55,7 +54,7 @@ static void slots_fill(void)
         uint32_t slot = name_hash(names[row]);
         while (filled[slot])
             slot = (slot + 1) % SLOTS;
-        filled[slot] = (unsigned char)(row + 1);
+        filled[slot] = (uint16_t)(row + 1);
     }
     for (unsigned slot = 0; slot < SLOTS; slot++)
         atomic_store_explicit(&slots[slot], filled[slot], memory_order_relaxed);

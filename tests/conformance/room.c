@@ -349,6 +349,19 @@ static CUresult launch_graph(void)
     return cuGraphLaunch(instance, CU_STREAM_PER_THREAD);
 }
 
+static CUresult load_function(void)
+{
+    __typeof__(&cuFuncLoad) load_it = (__typeof__(load_it))driver_lookup("cuFuncLoad", 12040, 0);
+
+    cr_assert(load_it, "no cuFuncLoad");
+    return load_it(function);
+}
+
+static CUresult set_limit(void)
+{
+    return cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 16 * KIB);
+}
+
 static CUresult make_stream(void)
 {
     return cuStreamCreate(&(CUstream){NULL}, CU_STREAM_NON_BLOCKING);
@@ -366,7 +379,8 @@ static const struct {
              {"cuLibraryLoadData", load_library},
              {"cuLaunchKernel", launch},      {"cuLaunchKernelEx", launch_ex},
              {"cuGraphInstantiateWithFlags", instantiate}, {"cuGraphLaunch", launch_graph},
-             {"cuStreamCreate", make_stream}, {"cuDevicePrimaryCtxRetain", retain}};
+             {"cuStreamCreate", make_stream}, {"cuDevicePrimaryCtxRetain", retain},
+             {"cuFuncLoad", load_function},   {"cuCtxSetLimit", set_limit}};
 
 typedef int fail_fn(const char *, unsigned, CUresult);
 

@@ -389,6 +389,7 @@ ROW(cuModuleLoadData, cuModuleLoadData, 2000, SD_PLAIN, (CUmodule *m, const void
 ROW(cuModuleLoadDataEx, cuModuleLoadDataEx, 2010, SD_PLAIN, (CUmodule *m, const void *image, unsigned n, CUjit_option *options, void **values), sd_module_load_data(m, image))
 ROW(cuModuleUnload, cuModuleUnload, 2000, SD_PLAIN, (CUmodule m), sd_module_unload(m))
 ROW(cuModuleGetGlobal, cuModuleGetGlobal_v2, 3020, SD_PLAIN, (CUdeviceptr *p, size_t *bytes, CUmodule m, const char *name), sd_module_get_global(p, bytes, m, name))
+ROW(cuFuncLoad, cuFuncLoad, 12040, SD_PLAIN, (CUfunction f), sd_func_load(f))
 ROW(cuModuleGetFunction, cuModuleGetFunction, 2000, SD_PLAIN, (CUfunction *f, CUmodule m, const char *name), sd_module_get_function(f, m, name))
 ROW(cuLibraryLoadData, cuLibraryLoadData, 12000, SD_PLAIN, (CUlibrary *l, const void *code, CUjit_option *options, void **values, unsigned n, CUlibraryOption *library_options, void **library_values, unsigned m), sd_library_load_data(l, code))
 ROW(cuLibraryUnload, cuLibraryUnload, 12000, SD_PLAIN, (CUlibrary l), sd_library_unload(l))

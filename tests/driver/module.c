@@ -269,6 +269,12 @@ CUresult sd_library_get_global(CUdeviceptr *ptr, size_t *bytes, CUlibrary handle
 }
 
 /* A kernel that the text has and kernels.c has not is NOT_SUPPORTED: the test is at fault. */
+/* Each is loaded with its module. */
+CUresult sd_func_load(CUfunction handle)
+{
+    return sd_object_check(handle, SD_FUNCTION) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
 CUresult sd_module_get_function(CUfunction *handle, CUmodule module_handle, const char *name)
 {
     struct sd_module *module = sd_object_check(module_handle, SD_MODULE);

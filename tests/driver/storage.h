@@ -403,6 +403,7 @@ CUresult sd_library_load_data(CUlibrary *library, const void *code);
 CUresult sd_library_unload(CUlibrary library);
 CUresult sd_library_get_global(CUdeviceptr *ptr, size_t *bytes, CUlibrary library,
                                const char *name);
+CUresult sd_func_load(CUfunction function);
 CUresult sd_module_get_function(CUfunction *function, CUmodule module, const char *name);
 CUresult sd_launch_kernel(CUfunction function, const unsigned grid[3], const unsigned block[3],
                           CUstream stream, void **params, void **extra);
