@@ -2,7 +2,6 @@
  * now. */
 #include "shim/command/trace_stack.h"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -15,12 +14,9 @@
 #include "core/base/fd.h"
 #include "core/base/regular.h"
 #include "shim/command/command.h"
+#include "shim/command/demangle.h"
 #include "shim/command/functions.h"
-#include "shim/command/old_dl.h"
 #include "shim/command/spans.h"
-
-OLDEST(dlopen);
-OLDEST(dlsym);
 
 #define MAPS_LINE  (PATH_MAX + 128)
 #define IMAGES_MAX 512 /* files that are open at once; functions of more are not named */
@@ -164,32 +160,11 @@ static const struct image *open_image(struct trace_modules *modules, const struc
 
 /* ---- A place -------------------------------------------------------------------------------- */
 
-typedef char *demangle_fn(const char *symbol, char *buffer, size_t *size, int *ret_status);
-
-/* Of the C++ library, where there is one. */
-static demangle_fn *find_demangle(void)
-{
-    static demangle_fn *demangle;
-    static bool tried;
-    void *library;
-
-    if (!tried) {
-        library = dlopen("libstdc++.so.6", RTLD_LAZY);
-        demangle = library ? (demangle_fn *)dlsym(library, "__cxa_demangle") : NULL;
-        tried = true;
-    }
-    return demangle;
-}
-
 /* Symbols of C++ are codes that few can read. */
 static void put_function(const char *symbol, char ret_function[TRACE_FRAME_SIZE])
 {
-    bool coded = strncmp(symbol, "_Z", 2) == 0 && strlen(symbol) < FUNCTIONS_NAME - 1;
-    demangle_fn *demangle = coded ? find_demangle() : NULL;
-    char *readable = demangle ? demangle(symbol, NULL, NULL, NULL) : NULL;
-
-    snprintf(ret_function, TRACE_FRAME_SIZE, "%s", readable ? readable : symbol);
-    free(readable);
+    if (strncmp(symbol, "_Z", 2) != 0 || !demangle(symbol, ret_function, TRACE_FRAME_SIZE))
+        snprintf(ret_function, TRACE_FRAME_SIZE, "%.*s", TRACE_FRAME_SIZE - 1, symbol);
 }
 
 static void look_up(struct trace_modules *modules, uint64_t address, struct trace_place *ret_place)

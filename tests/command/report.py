@@ -191,6 +191,20 @@ def readable(folder):
     check(held[0]['stack'] == [f'std::terminate() ({place})'], f'a C++ name: {held}')
 
 
+def expanding(folder):
+    """A symbol of 300 bytes that stands for a name of terabytes stays as it is; those before it are told."""
+    digits = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ'
+    bomb = '_Z1f1AIiiE' + ''.join(f'S_IS{digit}_S{digit}_E' for digit in digits[:34])
+    try:
+        ctypes.CDLL('libstdc++.so.6')
+    except OSError:
+        return
+    path = t.write(f'{folder}/bomb', elf_file.library([('_ZSt9terminatev', 0, 16), (bomb, 16, 16), ('_ZN1a1bEv', 32, 16)]))
+    names = names_of(folder, f'10000-20000 r-xp 0 0:0 1 {path}\n', [0x10008, 0x10018, 0x10008, 0x10028])
+    check(names == ['std::terminate() (bomb+0x8)', f'{bomb[:300]} (bomb+0x18)', '_ZN1a1bEv (bomb+0x28)'],
+          f'a name of terabytes: {names}')
+
+
 def stacks(folder):
     """Frames become module, place and function; blocks of one stack are one holder."""
     function = ctypes.cast(ctypes.CDLL('libc.so.6').malloc, ctypes.c_void_p).value
@@ -488,7 +502,7 @@ def converts(folder):
 
 
 with tempfile.TemporaryDirectory(prefix='gpushim-report-') as scratch:
-    for prove in tells, nothing_recorded, threads, new_memory, odd_frees, ties, stacks, readable, overlaps, cut, refused, damage, usage, \
+    for prove in tells, nothing_recorded, threads, new_memory, odd_frees, ties, stacks, readable, expanding, overlaps, cut, refused, damage, usage, \
             keeps_what_is_there, is_as_private, converts:
         try:
             prove(scratch)
