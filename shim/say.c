@@ -14,6 +14,7 @@
 #include "core/base/trace.h"
 #include "core/process/stats.h"
 #include "core/share/directory.h"
+#include "core/share/wire.h"
 #include "log.h"
 #include "shim/lookup/driver.h"
 #include "shim/lookup/leave.h"
@@ -21,6 +22,11 @@
 
 #define DRIVER_FILE "/proc/driver/nvidia/version" /* "... Kernel Module  570.124.06  ..." */
 #define NAME_SIZE   96
+
+/* For gpushim doctor, which reads it of a file: who speaks the same protocol shares, whatever the build. */
+#define TEXT(number)  #number
+#define SPEAKS(number) "libgpushim speaks protocol " TEXT(number) "\n"
+__attribute__((used)) static const char speaks[] = SPEAKS(GS_WIRE_VERSION);
 
 static struct {
     pid_t process; /* whose it is: not a child's */

@@ -14,6 +14,7 @@
 #include "config/config.h"
 #include "core/base/path.h"
 #include "core/process/record.h"
+#include "shim/broker_place.h"
 #include "shim/lookup/elf_symbols.h"
 #include "shim/lookup/late.h"
 #include "shim/lookup/leave.h"
@@ -79,23 +80,10 @@ static const char *fill_driver(struct gs_driver *driver)
 
 _Static_assert(GS_CONFIG_IDS_MAX <= GS_IDS_MAX, "every id that the options take has room");
 
-/* Where it was installed, or beside this library: one that was copied elsewhere takes its broker
- * along. */
-static const char *installed_broker(char *beside, size_t size)
-{
-    const char *library = gs_elf_path();
-    const char *slash = strrchr(library, '/');
-
-    if (library[0] != '/' || access(GS_BROKER_PROGRAM, X_OK) == 0)
-        return GS_BROKER_PROGRAM;
-    snprintf(beside, size, "%.*s/gpushim-broker", (int)(slash - library), library);
-    return access(beside, X_OK) == 0 ? beside : GS_BROKER_PROGRAM;
-}
-
 static void fill_broker(struct gs_share_options *options, const struct gs_config *config)
 {
     const char *program = config->share.broker.text;
-    char beside[GS_CONFIG_PATH_SIZE];
+    char installed[GS_CONFIG_PATH_SIZE];
 
     options->broker = config->share.strategy == GS_CONFIG_SHARE_STRATEGY_BROKER;
     options->cluster = config->share.reach == GS_CONFIG_SHARE_REACH_CLUSTER;
@@ -105,8 +93,10 @@ static void fill_broker(struct gs_share_options *options, const struct gs_config
     options->keep_ns = config->share.keep;
     options->published_max = (uint32_t)config->share.broker_blocks;
     options->listen_fd = -1;
-    if (options->broker && strcmp(program, "installed") == 0)
-        program = installed_broker(beside, sizeof beside);
+    if (options->broker && strcmp(program, "installed") == 0) {
+        gs_broker_find(gs_elf_path(), installed, sizeof installed);
+        program = installed;
+    }
     if (strlen(program) < sizeof options->broker_program)
         memcpy(options->broker_program, program, strlen(program) + 1);
     else if (options->broker)

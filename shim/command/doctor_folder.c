@@ -9,6 +9,7 @@
 
 #include "core/share/alive.h"
 #include "core/share/directory.h"
+#include "shim/broker_place.h"
 #include "shim/command/ask.h"
 #include "shim/command/doctor.h"
 
@@ -297,19 +298,12 @@ static bool find_broker(struct doctor *doctor, char ret_path[PATH_MAX])
 {
     static const char *const names[] = {"gpushim-broker", NULL};
     const char *named = doctor->config->share.broker.text;
-    const char *slash = strrchr(doctor->library, '/');
 
     if (strcmp(named, "installed") != 0) {
         snprintf(ret_path, PATH_MAX, "%s", named);
         return access(named, X_OK) == 0;
     }
-    snprintf(ret_path, PATH_MAX, "%s", GS_BROKER_PROGRAM);
-    if (access(ret_path, X_OK) == 0)
-        return true;
-    if (slash) /* where the library looks then */
-        snprintf(ret_path, PATH_MAX, "%.*s/gpushim-broker", (int)(slash - doctor->library),
-                 doctor->library);
-    if (slash && access(ret_path, X_OK) == 0)
+    if (gs_broker_find(doctor->library, ret_path, PATH_MAX))
         return true;
     doctor_beside(names, ret_path);
     return false;
@@ -333,7 +327,7 @@ static void say_program(struct doctor *doctor)
              path[0] ? ", such as " : "", path);
     doctor_say(doctor, DOCTOR_FAIL, "broker", remedy,
                "share.strategy is broker, and its program is neither where share.broker says nor "
-               "installed as %s nor beside the library",
+               "installed as %s, nor with the library, nor beside it",
                GS_BROKER_PROGRAM);
 }
 

@@ -150,12 +150,13 @@ static bool is_same_bytes(const char *one, const char *other)
     return same;
 }
 
-/* Whether a process's library is the one beside this program, or the same bytes (in a container);
- * else in words, and its version, what it is. */
-static bool is_ours(const struct doctor *doctor, pid_t pid, const struct copy *copy,
+/* Whether a process's library is the one beside this program, the same bytes (in a container), or another
+ * build that speaks the same protocol, and so shares with it; else in words, and its version, what it is. */
+static bool is_like_ours(const struct doctor *doctor, pid_t pid, const struct copy *copy,
                     char ret_why[DOCTOR_TEXT])
 {
-    char path[PATH_MAX], version[LIBRARY_VERSION];
+    char path[PATH_MAX], version[LIBRARY_VERSION], speaks[32] = "an unknown protocol";
+    unsigned protocol;
 
     snprintf(path, sizeof path, "/proc/%d/root%.4000s", (int)pid, copy->path);
     if (!doctor->library[0])
@@ -166,9 +167,14 @@ static bool is_ours(const struct doctor *doctor, pid_t pid, const struct copy *c
     }
     if (is_same_bytes(path, doctor->library))
         return true;
+    protocol = library_protocol_of(path);
+    if (protocol == GS_WIRE_VERSION)
+        return true;
+    if (protocol)
+        snprintf(speaks, sizeof speaks, "protocol %u", protocol);
     library_version_of(path, version);
-    snprintf(ret_why, DOCTOR_TEXT, "another build, %.400s, version %s, here %s", copy->path,
-             version[0] ? version : "unknown", GS_VERSION);
+    snprintf(ret_why, DOCTOR_TEXT, "another build, %.400s, version %s, which speaks %s, here %d", copy->path,
+             version[0] ? version : "unknown", speaks, GS_WIRE_VERSION);
     return false;
 }
 
@@ -184,7 +190,7 @@ static void say_one(struct doctor *doctor, struct survey *survey, pid_t pid,
 {
     char command[COMMAND], subject[32], why[DOCTOR_TEXT], remedy[DOCTOR_TEXT];
 
-    if (maps->count == 1 && is_ours(doctor, pid, &maps->copies[0], why)) {
+    if (maps->count == 1 && is_like_ours(doctor, pid, &maps->copies[0], why)) {
         survey->with++;
         return;
     }
@@ -199,7 +205,7 @@ static void say_one(struct doctor *doctor, struct survey *survey, pid_t pid,
                    maps->copies[0].path, maps->copies[1].path);
     } else if (maps->count == 1) {
         doctor_say(doctor, DOCTOR_WARN, subject,
-                   "start it again with the library of the others: sharing takes the same version",
+                   "start it again with the library of the others: sharing takes the same protocol",
                    "(%s) has %s", command, why);
     } else {
         snprintf(remedy, sizeof remedy,
@@ -405,9 +411,9 @@ static void say_libraries(const struct subject *subject)
         doctor_say(doctor, maps->cuda ? DOCTOR_FAIL : DOCTOR_WARN, "libraries", remedy,
                    "it runs without the library%s",
                    maps->cuda ? ", and uses CUDA" : "; it has no libcuda");
-    else if (!is_ours(doctor, subject->pid, &maps->copies[0], why))
+    else if (!is_like_ours(doctor, subject->pid, &maps->copies[0], why))
         doctor_say(doctor, DOCTOR_WARN, "libraries",
-                   "start it again with the library of the others: sharing takes the same version",
+                   "start it again with the library of the others: sharing takes the same protocol",
                    "it has %s", why);
     else
         doctor_say(doctor, DOCTOR_OK, "libraries", "", "it has the library, %s%s",

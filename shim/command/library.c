@@ -103,16 +103,15 @@ static char *read_file(const char *path, size_t *ret_size)
     return bytes;
 }
 
-/* What it says when it is run as a program begins so (shim/lookup). */
-void library_version_of(const char *path, char ret_version[LIBRARY_VERSION])
+/* What stands in the file between `begin` and a newline, if it begins with a digit; else "". */
+static void find_number(const char *path, const char *begin, char ret_number[LIBRARY_VERSION])
 {
-    static const char begin[] = "libgpushim ";
-    const size_t length = sizeof begin - 1;
+    const size_t length = strlen(begin);
     size_t size = 0;
     char *bytes = read_file(path, &size);
     const char *at = bytes;
 
-    ret_version[0] = 0;
+    ret_number[0] = 0;
     while (at && (at = memmem(at, size - (size_t)(at - bytes), begin, length))) {
         size_t left, digits = 0;
 
@@ -122,10 +121,24 @@ void library_version_of(const char *path, char ret_version[LIBRARY_VERSION])
             digits++;
         if (digits < left && digits < LIBRARY_VERSION && *at >= '0' && *at <= '9' &&
             at[digits] == '\n') {
-            memcpy(ret_version, at, digits);
-            ret_version[digits] = 0;
+            memcpy(ret_number, at, digits);
+            ret_number[digits] = 0;
             break;
         }
     }
     free(bytes);
+}
+
+/* What it says when it is run as a program begins so (shim/lookup). */
+void library_version_of(const char *path, char ret_version[LIBRARY_VERSION])
+{
+    find_number(path, "libgpushim ", ret_version);
+}
+
+unsigned library_protocol_of(const char *path)
+{
+    char number[LIBRARY_VERSION];
+
+    find_number(path, "libgpushim speaks protocol ", number); /* shim/say.c */
+    return (unsigned)strtoul(number, NULL, 10);
 }

@@ -449,19 +449,20 @@ def processes():
     copy = os.path.join(scratch, 'copy')
     os.mkdir(copy)
     same = shutil.copy(library, os.path.join(copy, 'libgpushim.so'))
-    other = changed_copy(os.path.join(copy, 'libgpushim.so.0'), b'libgpushim 0', b'libgpushim 9')
+    other = changed_copy(os.path.join(copy, 'libgpushim.so.0'), b'speaks protocol 1', b'speaks protocol 9')
+    build = changed_copy(os.path.join(copy, 'libgpushim.so.2'), b'libgpushim 0', b'libgpushim 9')
     later = shutil.copy(library, os.path.join(copy, 'libgpushim.so.1'))
     with (Program() as without, Program(preload=library) as with_it, Program(preload=same) as has_same,
           Program(NO_CUDA) as none, Program(preload=other) as has_other,
-          Program(preload=later) as has_old, Program(preload=f'{library}:{same}') as has_two):
+          Program(preload=later) as has_old, Program(preload=build) as has_build, Program(preload=f'{library}:{same}') as has_two):
         os.replace(shutil.copy(other, later + '.new'), later)
         asked = Asked('processes')
         asked.has('warn', f'process {without.pid}', 'python.* uses CUDA without the library',
                   'LD_PRELOAD=' + re.escape(library))
-        asked.has('warn', f'process {has_other.pid}', r'another build, .*, version 9\.', 'same version')
+        asked.has('warn', f'process {has_other.pid}', r'another build, .* protocol 9\d, here \d+$', 'same protocol')
         asked.has('warn', f'process {has_old.pid}', 'was replaced since', 'start it again')
         asked.has('FAIL', f'process {has_two.pid}', 'two copies', 'one of them')
-        for program in (with_it, has_same, none):
+        for program in (with_it, has_same, has_build, none):
             asked.lacks(f'process {program.pid}')
         asked.has('ok', 'processes', r'^(?!0 |1 )\d+ use CUDA with this library')
         one_process(without, with_it, none, has_other, has_two)

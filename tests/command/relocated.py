@@ -1,0 +1,66 @@
+"""An installation that lies elsewhere than it was built for: the library starts the broker of its own tree, and
+gpushim doctor says which that is.
+
+    relocated.py GPUSHIM SHIM LIBCUDA LIBDIR BINDIR
+"""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import holder
+from holder import GPUSHIM, LIBCUDA, MIB, PATIENT_S, SHIM, Holder, await_that, check, clean, end_with_faults
+
+LIBDIR, BINDIR = sys.argv[4:6]
+
+
+def brokers(place):
+    """Those that run a program of that folder."""
+    for name in os.listdir('/proc'):
+        try:
+            if name.isdigit() and os.readlink(f'/proc/{name}/exe').startswith(place):
+                yield int(name)
+        except OSError:
+            pass  # it has ended, or is another user's
+
+
+def prove(place, library, program, others=()):
+    """`library` starts `program`, whatever lies at the places `others`, which come later."""
+    for path, source in ((library, SHIM), (program, GPUSHIM), *((path, GPUSHIM) for path in others)):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        shutil.copy(source, path)
+    command = os.path.join(os.path.dirname(program), 'gpushim')
+    shutil.copy(GPUSHIM, command)
+    folder = os.path.join(place, 'share')
+    os.mkdir(folder, 0o700)
+    holder.SHIM = library
+    one = Holder(folder, GPUSHIM_SHARE_STRATEGY='broker')
+    one.do(f'alloc {MIB}')
+    one.do('share 0')
+    await_that(lambda: any(name.startswith('broker.') for name in os.listdir(folder)), f'{program} is started')
+    found = [os.readlink(f'/proc/{pid}/exe') for pid in brokers(place)]
+    check(found == [program], f'{found}, not {program}')
+    said = subprocess.run([command, 'doctor'], env={**clean(folder), 'GPUSHIM_SHARE_STRATEGY': 'broker',
+                                                    'LD_LIBRARY_PATH': os.path.dirname(LIBCUDA)},
+                          capture_output=True, text=True, timeout=PATIENT_S, check=False).stdout
+    check(program in [os.path.normpath(line.rpartition(' ')[2]) for line in said.splitlines()], f'doctor: {said}')
+    one.end()
+    for pid in brokers(place):
+        os.kill(pid, 15)
+
+
+def main():
+    for below in (True, False):
+        with tempfile.TemporaryDirectory(prefix='gpushim-relocated-') as place:
+            place = os.path.realpath(place)
+            library = os.path.join(place, LIBDIR, 'libgpushim.so')
+            program, beside = os.path.join(place, BINDIR, 'gpushim-broker'), os.path.join(place, LIBDIR, 'gpushim-broker')
+            if below:
+                prove(place, library, program, [beside])
+            else:
+                prove(place, library, beside)
+    end_with_faults()
+
+
+main()
