@@ -195,11 +195,11 @@
     GS_ENTRY(cuFuncGetAttribute,                    ROOM,  2020) \
     GS_ENTRY(cuFuncSetAttribute,                    ROOM,  9000) \
     GS_ENTRY(cuFuncSetCacheConfig,                  ROOM,  3000) \
-    GS_ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessor,ROOM,  6050) \
-    GS_ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,ROOM,  7000) \
+    GS_ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessor, ROOM,  6050) \
+    GS_ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, ROOM,  7000) \
     GS_ENTRY(cuOccupancyMaxPotentialBlockSize,      ROOM,  6050) \
-    GS_ENTRY(cuOccupancyMaxPotentialBlockSizeWithFlags,ROOM,  7000) \
-    GS_ENTRY(cuOccupancyAvailableDynamicSMemPerBlock,ROOM, 10020) \
+    GS_ENTRY(cuOccupancyMaxPotentialBlockSizeWithFlags, ROOM,  7000) \
+    GS_ENTRY(cuOccupancyAvailableDynamicSMemPerBlock, ROOM, 10020) \
     GS_ENTRY(cuOccupancyMaxPotentialClusterSize,    ROOM, 11070) \
     GS_ENTRY(cuOccupancyMaxActiveClusters,          ROOM, 11070) \
     GS_ENTRY(cuGraphAddKernelNode,                  ROOM, 10000) \

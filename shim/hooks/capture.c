@@ -2,12 +2,11 @@
  * Where a stream's capture into a graph begins and ends. While any is open no event may be
  * recorded, so core counts them: from before the driver begins one until it is seen to be over.
  */
-#include "hook.h"
+#include "capture.h"
 #include "shim/start.h"
 #include "submit.h"
 
-/* Before the driver's call: *ret_noted tells whether it was counted. False: it must not begin. */
-static bool may_begin(CUstream stream, bool *ret_noted)
+bool gs_capture_may_begin(CUstream stream, bool *ret_noted)
 {
     *ret_noted = gs_state_enter();
     if (!*ret_noted)
@@ -17,18 +16,16 @@ static bool may_begin(CUstream stream, bool *ret_noted)
     return *ret_noted;
 }
 
-/* After it. */
-static CUresult begun(CUstream stream, bool noted, CUresult result)
+CUresult gs_capture_begun(CUstream stream, bool noted, CUresult result)
 {
     if (noted && result != CUDA_SUCCESS)
         gs_core_capture_end(gs_core, stream);
     return result;
 }
 
-/* After the driver ended a capture, or refused to: a refusal may leave it open (a stream that it did
- * not begin on) or may have ended it (one that was invalidated, one of another thread), so the stream
- * is asked. */
-static CUresult ended(CUstream stream, CUresult result)
+/* A refusal may leave it open (a stream that it did not begin on) or may have ended it (one that was
+ * invalidated, one of another thread), so the stream is asked. */
+CUresult gs_capture_ended(CUstream stream, CUresult result)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
 
@@ -47,9 +44,9 @@ GS_HOOK CUresult CUDAAPI cuStreamBeginCapture(CUstream hStream)
     CUstream stream = hStream;
     bool noted;
 
-    if (!may_begin(stream, &noted))
+    if (!gs_capture_may_begin(stream, &noted))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return begun(stream, noted, gs_real.cuStreamBeginCapture(hStream));
+    return gs_capture_begun(stream, noted, gs_real.cuStreamBeginCapture(hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuStreamBeginCapture_ptsz(CUstream hStream)
@@ -57,9 +54,9 @@ GS_HOOK CUresult CUDAAPI cuStreamBeginCapture_ptsz(CUstream hStream)
     CUstream stream = gs_per_thread(hStream);
     bool noted;
 
-    if (!may_begin(stream, &noted))
+    if (!gs_capture_may_begin(stream, &noted))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return begun(stream, noted, gs_real.cuStreamBeginCapture_ptsz(hStream));
+    return gs_capture_begun(stream, noted, gs_real.cuStreamBeginCapture_ptsz(hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
@@ -67,9 +64,9 @@ GS_HOOK CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptu
     CUstream stream = hStream;
     bool noted;
 
-    if (!may_begin(stream, &noted))
+    if (!gs_capture_may_begin(stream, &noted))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return begun(stream, noted, gs_real.cuStreamBeginCapture_v2(hStream, mode));
+    return gs_capture_begun(stream, noted, gs_real.cuStreamBeginCapture_v2(hStream, mode));
 }
 
 GS_HOOK CUresult CUDAAPI cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode)
@@ -77,9 +74,9 @@ GS_HOOK CUresult CUDAAPI cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstream
     CUstream stream = gs_per_thread(hStream);
     bool noted;
 
-    if (!may_begin(stream, &noted))
+    if (!gs_capture_may_begin(stream, &noted))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return begun(stream, noted, gs_real.cuStreamBeginCapture_v2_ptsz(hStream, mode));
+    return gs_capture_begun(stream, noted, gs_real.cuStreamBeginCapture_v2_ptsz(hStream, mode));
 }
 
 GS_HOOK CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
@@ -91,9 +88,9 @@ GS_HOOK CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph h
     CUstream stream = hStream;
     bool noted;
 
-    if (!may_begin(stream, &noted))
+    if (!gs_capture_may_begin(stream, &noted))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return begun(stream, noted,
+    return gs_capture_begun(stream, noted,
                  gs_real.cuStreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData,
                                                      numDependencies, mode));
 }
@@ -107,9 +104,9 @@ GS_HOOK CUresult CUDAAPI cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgr
     CUstream stream = gs_per_thread(hStream);
     bool noted;
 
-    if (!may_begin(stream, &noted))
+    if (!gs_capture_may_begin(stream, &noted))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return begun(stream, noted,
+    return gs_capture_begun(stream, noted,
                  gs_real.cuStreamBeginCaptureToGraph_ptsz(hStream, hGraph, dependencies,
                                                           dependencyData, numDependencies, mode));
 }
@@ -120,9 +117,9 @@ GS_HOOK CUresult CUDAAPI cuStreamBeginCaptureToCig(CUstream hStream,
     CUstream stream = hStream;
     bool noted;
 
-    if (!may_begin(stream, &noted))
+    if (!gs_capture_may_begin(stream, &noted))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return begun(stream, noted, gs_real.cuStreamBeginCaptureToCig(hStream, params));
+    return gs_capture_begun(stream, noted, gs_real.cuStreamBeginCaptureToCig(hStream, params));
 }
 
 GS_HOOK CUresult CUDAAPI cuStreamBeginCaptureToCig_ptsz(CUstream hStream,
@@ -131,9 +128,9 @@ GS_HOOK CUresult CUDAAPI cuStreamBeginCaptureToCig_ptsz(CUstream hStream,
     CUstream stream = gs_per_thread(hStream);
     bool noted;
 
-    if (!may_begin(stream, &noted))
+    if (!gs_capture_may_begin(stream, &noted))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return begun(stream, noted, gs_real.cuStreamBeginCaptureToCig_ptsz(hStream, params));
+    return gs_capture_begun(stream, noted, gs_real.cuStreamBeginCaptureToCig_ptsz(hStream, params));
 }
 
 GS_HOOK CUresult CUDAAPI cuStreamBeginRecaptureToGraph(CUstream hStream, CUstreamCaptureMode mode,
@@ -144,9 +141,9 @@ GS_HOOK CUresult CUDAAPI cuStreamBeginRecaptureToGraph(CUstream hStream, CUstrea
     CUstream stream = hStream;
     bool noted;
 
-    if (!may_begin(stream, &noted))
+    if (!gs_capture_may_begin(stream, &noted))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return begun(
+    return gs_capture_begun(
         stream, noted,
         gs_real.cuStreamBeginRecaptureToGraph(hStream, mode, hGraph, callbackFunc, userData));
 }
@@ -160,9 +157,9 @@ GS_HOOK CUresult CUDAAPI cuStreamBeginRecaptureToGraph_ptsz(CUstream hStream,
     CUstream stream = gs_per_thread(hStream);
     bool noted;
 
-    if (!may_begin(stream, &noted))
+    if (!gs_capture_may_begin(stream, &noted))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return begun(
+    return gs_capture_begun(
         stream, noted,
         gs_real.cuStreamBeginRecaptureToGraph_ptsz(hStream, mode, hGraph, callbackFunc, userData));
 }
@@ -170,23 +167,23 @@ GS_HOOK CUresult CUDAAPI cuStreamBeginRecaptureToGraph_ptsz(CUstream hStream,
 GS_HOOK CUresult CUDAAPI cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
 {
     gs_state_enter();
-    return ended(hStream, gs_real.cuStreamEndCapture(hStream, phGraph));
+    return gs_capture_ended(hStream, gs_real.cuStreamEndCapture(hStream, phGraph));
 }
 
 GS_HOOK CUresult CUDAAPI cuStreamEndCapture_ptsz(CUstream hStream, CUgraph *phGraph)
 {
     gs_state_enter();
-    return ended(gs_per_thread(hStream), gs_real.cuStreamEndCapture_ptsz(hStream, phGraph));
+    return gs_capture_ended(gs_per_thread(hStream), gs_real.cuStreamEndCapture_ptsz(hStream, phGraph));
 }
 
 GS_HOOK CUresult CUDAAPI cuStreamEndCaptureToCig(CUstream hStream)
 {
     gs_state_enter();
-    return ended(hStream, gs_real.cuStreamEndCaptureToCig(hStream));
+    return gs_capture_ended(hStream, gs_real.cuStreamEndCaptureToCig(hStream));
 }
 
 GS_HOOK CUresult CUDAAPI cuStreamEndCaptureToCig_ptsz(CUstream hStream)
 {
     gs_state_enter();
-    return ended(gs_per_thread(hStream), gs_real.cuStreamEndCaptureToCig_ptsz(hStream));
+    return gs_capture_ended(gs_per_thread(hStream), gs_real.cuStreamEndCaptureToCig_ptsz(hStream));
 }

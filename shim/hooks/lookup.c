@@ -3,28 +3,39 @@
  * address that it gives says which variant it chose, and leads to that one's hook.
  */
 #include "hook.h"
-#include "shim/log.h"
+#include "newer.h"
+#include "shim/lookup/known_names.h"
 #include "shim/lookup/lookup.h"
+#include "shim/lookup/names.h"
 
 /* CUDA 2's forms, with 32-bit addresses, are passed on without a word. */
 #define FIRST_OURS 3020
 
+/* Whether the driver gives the same for the newest CUDA that is known. */
+static bool is_known_form(const char *symbol, void *found, cuuint64_t flags)
+{
+    CUdriverProcAddressQueryResult status;
+    void *known = NULL;
+
+    return gs_real.cuGetProcAddress_v2(symbol, &known, GS_KNOWN_CUDA, flags, &status) ==
+               CUDA_SUCCESS &&
+           known == found;
+}
+
 /* A form that is newer than the table reaches the driver: it would not be safe to guess what its
  * parameters mean. */
-static void *lead(const char *symbol, void *found, int version)
+static void *lead(const char *symbol, void *found, int version, cuuint64_t flags)
 {
     void *led = gs_lookup_lead(found);
 
     if (led != found || !found || version < FIRST_OURS ||
-        atomic_load_explicit(&gs_state, memory_order_acquire) != GS_STATE_READY ||
-        !gs_lookup_is_ours(symbol))
+        atomic_load_explicit(&gs_state, memory_order_acquire) != GS_STATE_READY)
         return led;
-    GS_KEEP_ERRNO;
-    gs_log(GS_LOG_WARNING,
-           "this driver's %s for CUDA %d.%d is newer than this library: such calls go to the driver "
-           "alone; install a newer libgpushim",
-           symbol, version / 1000, version % 1000 / 10);
-    return led;
+    if (!gs_lookup_is_ours(symbol) && gs_name_row(symbol) != GS_NAME_UNKNOWN &&
+        (version <= GS_KNOWN_CUDA || is_known_form(symbol, found, flags)))
+        return led;
+    return gs_newer_found(symbol, version, found,
+                          flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
 }
 
 GS_HOOK CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion,
@@ -33,7 +44,7 @@ GS_HOOK CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **pfn, int cu
     gs_state_enter();
     CUresult result = gs_real.cuGetProcAddress(symbol, pfn, cudaVersion, flags);
     if (result == CUDA_SUCCESS && pfn)
-        *pfn = lead(symbol, *pfn, cudaVersion);
+        *pfn = lead(symbol, *pfn, cudaVersion, flags);
     return result;
 }
 
@@ -44,6 +55,6 @@ GS_HOOK CUresult CUDAAPI cuGetProcAddress_v2(const char *symbol, void **pfn, int
     gs_state_enter();
     CUresult result = gs_real.cuGetProcAddress_v2(symbol, pfn, cudaVersion, flags, symbolStatus);
     if (result == CUDA_SUCCESS && pfn)
-        *pfn = lead(symbol, *pfn, cudaVersion);
+        *pfn = lead(symbol, *pfn, cudaVersion, flags);
     return result;
 }

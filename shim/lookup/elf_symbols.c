@@ -232,14 +232,13 @@ void *gs_elf_next(const char *name)
     return NULL;
 }
 
-void gs_elf_each(int (*visit)(struct dl_phdr_info *info, size_t size, void *data), void *data)
+int gs_elf_each(int (*visit)(struct dl_phdr_info *info, size_t size, void *data), void *data)
 {
     int (*each)(int (*)(struct dl_phdr_info *, size_t, void *), void *) =
         (int (*)(int (*)(struct dl_phdr_info *, size_t, void *), void *))gs_elf_next(
             "dl_iterate_phdr");
 
-    if (each)
-        each(visit, data);
+    return each ? each(visit, data) : 0;
 }
 
 const ElfW(Dyn) *gs_elf_dynamic(const struct dl_phdr_info *info)

@@ -30,8 +30,8 @@ const char *gs_elf_path(void);
  * cannot be known. */
 bool gs_elf_came_late(void);
 
-/* libc's dl_iterate_phdr. */
-void gs_elf_each(int (*visit)(struct dl_phdr_info *info, size_t size, void *data), void *data);
+/* libc's dl_iterate_phdr: what the last visit returned. */
+int gs_elf_each(int (*visit)(struct dl_phdr_info *info, size_t size, void *data), void *data);
 
 /* Whether that is this library's dynamic table. */
 bool gs_elf_is_self(const ElfW(Dyn) *dynamic);

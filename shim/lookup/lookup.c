@@ -9,6 +9,7 @@
 #include "names.h"
 #include "shim/hooks/bound.h"
 #include "shim/hooks/hook.h"
+#include "shim/hooks/newer.h"
 
 #include <dlfcn.h>
 #include <stdatomic.h>
@@ -123,6 +124,36 @@ bool gs_lookup_answer(const struct gs_lookup *lookup, void **ret_answer)
     if (!found || !lead_row(lookup->row, found, hooked, ret_answer))
         *ret_answer = found;
     return true;
+}
+
+static bool ends(const char *text, const char *end)
+{
+    const size_t length = strlen(text), rest = strlen(end);
+
+    return length >= rest && strcmp(text + length - rest, end) == 0;
+}
+
+static int libcuda_visit(struct dl_phdr_info *info, size_t size, void *found)
+{
+    const char *slash = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
+    const char *name = slash ? slash + 1 : info->dlpi_name;
+
+    return name && strncmp(name, "libcuda.so", strlen("libcuda.so")) == 0 &&
+           gs_elf_contains(info, found);
+}
+
+/* Names of other libraries begin like the driver's: nothing is done in a process that has no other
+ * business with it. */
+bool gs_lookup_newer(const struct gs_lookup *lookup, void **ret_answer)
+{
+    const bool next = lookup->handle == RTLD_NEXT; /* the real function would take us for the caller */
+    void *const found = next ? gs_driver_symbol(lookup->name) : ask_real(lookup, lookup->handle);
+
+    if (!found || !gs_elf_each(libcuda_visit, found) || !gs_state_enter_lookup() ||
+        found != gs_driver_symbol(lookup->name))
+        return false;
+    *ret_answer = gs_newer_found(lookup->name, 0, found, ends(lookup->name, "_ptsz"));
+    return !next;
 }
 
 bool gs_lookup_is_ours(const char *symbol)

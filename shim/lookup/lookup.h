@@ -23,6 +23,9 @@ bool gs_lookup_answer(const struct gs_lookup *lookup, void **ret_answer);
  * the real function is to answer. */
 bool gs_pin_answer(const struct gs_lookup *lookup, void **ret_answer);
 
+/* The same for a name that no list knows. False also where it is none of the driver's. */
+bool gs_lookup_newer(const struct gs_lookup *lookup, void **ret_answer);
+
 /* Whether a name as cuGetProcAddress takes it (without _v2 and the like) is that of a row that
  * this process's look-ups lead to. */
 bool gs_lookup_is_ours(const char *symbol);

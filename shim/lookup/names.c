@@ -3,6 +3,7 @@
  */
 #include "names.h"
 #include "elf_symbols.h"
+#include "known_names.h"
 #include "shim/entry_points.h"
 
 #include <stdint.h>
@@ -20,19 +21,30 @@ static const char *const names[ROWS] = {
 #undef GS_ENTRY
 };
 
-/* Names by hash, open addressing: row + 1, 0 for an empty slot. Filled by whoever comes first;
- * threads that come together write the same values. */
-#define SLOTS 1024 /* as many as name_hash tells apart */
-_Static_assert(ROWS <= SLOTS / 2, "the name table is too full: double SLOTS");
+/* Those that need no row, in one text, each with a space behind it. */
+static const char known[] = GS_KNOWN_NAMES;
+
+/* Names by hash, open addressing: row + 1, or where a known name begins in that text, ROWS + 1
+ * further on; 0 for an empty slot. Filled by whoever comes first; threads that come together write the
+ * same values. */
+#define SLOTS 2048 /* as many as name_hash tells apart */
+_Static_assert(ROWS + sizeof known / 20 <= SLOTS / 2, "the name table is too full: double SLOTS");
+_Static_assert(ROWS + sizeof known <= UINT16_MAX, "a place in the text and a row are a slot");
 static _Atomic uint16_t slots[SLOTS];
 static atomic_bool slots_filled;
+
+/* A name ends with its text, or in `known` with a space. */
+static bool is_end(char c)
+{
+    return !c || c == ' ';
+}
 
 static uint32_t name_hash(const char *name)
 {
     uint32_t h = 0;
-    for (; *name; name++)
+    for (; !is_end(*name); name++)
         h = (h ^ (unsigned char)*name) * 0x01000193;
-    return h >> 22;
+    return h >> 21;
 }
 
 static bool same(const char *a, const char *b)
@@ -41,7 +53,16 @@ static bool same(const char *a, const char *b)
         a++;
         b++;
     }
-    return *a == *b;
+    return !*a && is_end(*b);
+}
+
+static void put(volatile uint16_t *filled, const char *name, size_t value)
+{
+    uint32_t slot = name_hash(name);
+
+    while (filled[slot])
+        slot = (slot + 1) % SLOTS;
+    filled[slot] = (uint16_t)value;
 }
 
 static void slots_fill(void)
@@ -50,12 +71,11 @@ static void slots_fill(void)
 
     for (unsigned slot = 0; slot < SLOTS; slot++)
         filled[slot] = 0;
-    for (unsigned row = 0; row < ROWS; row++) {
-        uint32_t slot = name_hash(names[row]);
-        while (filled[slot])
-            slot = (slot + 1) % SLOTS;
-        filled[slot] = (uint16_t)(row + 1);
-    }
+    for (unsigned row = 0; row < ROWS; row++)
+        put(filled, names[row], row + 1);
+    for (size_t at = 0; known[at]; at++)
+        if (at == 0 || known[at - 1] == ' ')
+            put(filled, known + at, ROWS + 1 + at);
     for (unsigned slot = 0; slot < SLOTS; slot++)
         atomic_store_explicit(&slots[slot], filled[slot], memory_order_relaxed);
     atomic_store_explicit(&slots_filled, true, memory_order_release);
@@ -64,13 +84,15 @@ static void slots_fill(void)
 int gs_name_row(const char *name)
 {
     if (!gs_name_may_be_ours(name))
-        return -1;
+        return GS_NAME_UNKNOWN;
     if (!atomic_load_explicit(&slots_filled, memory_order_acquire))
         slots_fill();
     for (uint32_t slot = name_hash(name);; slot = (slot + 1) % SLOTS) {
-        int row = atomic_load_explicit(&slots[slot], memory_order_relaxed) - 1;
-        if (row < 0 || same(names[row], name))
-            return row;
+        int value = atomic_load_explicit(&slots[slot], memory_order_relaxed);
+        if (!value)
+            return GS_NAME_UNKNOWN;
+        if (same(name, value <= ROWS ? names[value - 1] : known + value - ROWS - 1))
+            return value <= ROWS ? value - 1 : GS_NAME_KNOWN;
     }
 }
 

@@ -26,7 +26,10 @@ GS_INSIDE extern _Atomic(void *) gs_next_dlsym_found, gs_next_dlvsym_found; /* N
 gs_dlsym_fn *gs_next_dlsym(void);
 gs_dlvsym_fn *gs_next_dlvsym(void);
 
-/* The row (enum gs_entry_index) of an exact name, or -1. */
+/* The row (enum gs_entry_index) of an exact name; or below 0 whether it is known to need none
+ * (known_names.h). */
+#define GS_NAME_KNOWN   (-1)
+#define GS_NAME_UNKNOWN (-2)
 int gs_name_row(const char *name);
 
 #endif

@@ -39,6 +39,9 @@ may_answer(void *real, void *handle, const char *name, const char *version, cons
     void *answer;
     if (row < 0 && real && may_be_pinning(name) && gs_pin_answer(&lookup, &answer))
         return (struct gs_resolution){answer, 1};
+    if (row == GS_NAME_UNKNOWN && real && gs_name_may_be_ours(name) &&
+        gs_lookup_newer(&lookup, &answer))
+        return (struct gs_resolution){answer, 1};
     if (row < 0 || !real || !gs_lookup_answer(&lookup, &answer))
         return pass_on(real);
     return (struct gs_resolution){answer, 1};

@@ -7,6 +7,8 @@
  * brought this form. Rows of one name stand together, older forms first, and a per-thread form
  * after the plain form of the same version. The body runs with sd_lock held unless SD_UNLOCKED.
  *
+ * What says 14000 is in no CUDA: calls and forms that are newer than every library.
+ *
  * The 32-bit forms of CUDA 2 and 3 do what they can with 32 bits: those that take an address find
  * nothing there, those that would have to return one say NOT_SUPPORTED.
  *
@@ -81,6 +83,7 @@ ROW(cuCtxGetId, cuCtxGetId, 12000, SD_PLAIN, (CUcontext ctx, unsigned long long 
 ROW(cuCtxGetApiVersion, cuCtxGetApiVersion, 3020, SD_PLAIN, (CUcontext ctx, unsigned *version), sd_ctx_get_api_version(ctx, version))
 ROW(cuCtxSetFlags, cuCtxSetFlags, 12010, SD_PLAIN, (unsigned flags), sd_ctx_set_flags(flags))
 ROW(cuCtxGetFlags, cuCtxGetFlags, 7000, SD_PLAIN, (unsigned *flags), sd_ctx_get_flags(flags))
+ROW(cuCtxGetFlags, cuCtxGetFlags_v2, 14000, SD_PLAIN, (unsigned *flags), sd_ctx_get_flags(flags))
 ROW(cuCtxSetLimit, cuCtxSetLimit, 3010, SD_PLAIN, (CUlimit limit, size_t value), sd_ctx_set_limit(limit, value))
 ROW(cuCtxGetLimit, cuCtxGetLimit, 3010, SD_PLAIN, (size_t *value, CUlimit limit), sd_ctx_get_limit(value, limit))
 ROW(cuCtxGetStreamPriorityRange, cuCtxGetStreamPriorityRange, 5050, SD_PLAIN, (int *least, int *greatest), sd_ctx_get_stream_priority_range(least, greatest))
@@ -133,6 +136,9 @@ ROW(cuStreamBeginCapture, cuStreamBeginCapture, 10000, SD_LEGACY, (CUstream s), 
 ROW(cuStreamBeginCapture, cuStreamBeginCapture_ptsz, 10000, SD_PER_THREAD, (CUstream s), sd_stream_begin_capture(sd_per_thread(s), CU_STREAM_CAPTURE_MODE_GLOBAL))
 ROW(cuStreamBeginCapture, cuStreamBeginCapture_v2, 10010, SD_LEGACY, (CUstream s, CUstreamCaptureMode mode), sd_stream_begin_capture(s, mode))
 ROW(cuStreamBeginCapture, cuStreamBeginCapture_v2_ptsz, 10010, SD_PER_THREAD, (CUstream s, CUstreamCaptureMode mode), sd_stream_begin_capture(sd_per_thread(s), mode))
+ROW(cuStreamBeginCaptureNext, cuStreamBeginCaptureNext, 14000, SD_LEGACY, (CUstream s, CUstreamCaptureMode mode), sd_stream_begin_capture(s, mode))
+ROW(cuStreamBeginCaptureNext, cuStreamBeginCaptureNext_ptsz, 14000, SD_PER_THREAD, (CUstream s, CUstreamCaptureMode mode), sd_stream_begin_capture(sd_per_thread(s), mode))
+ROW(cuStreamEndCaptureNext, cuStreamEndCaptureNext, 14000, SD_LEGACY, (CUstream s, CUgraph *graph), sd_stream_end_capture(s, graph))
 ROW(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph, 12030, SD_LEGACY, (CUstream s, CUgraph g, const CUgraphNode *after, const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode), sd_stream_begin_capture_to_graph(s, g, after, count, mode))
 ROW(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz, 12030, SD_PER_THREAD, (CUstream s, CUgraph g, const CUgraphNode *after, const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode), sd_stream_begin_capture_to_graph(sd_per_thread(s), g, after, count, mode))
 ROW(cuStreamBeginCaptureToCig, cuStreamBeginCaptureToCig, 13010, SD_LEGACY, (CUstream s, CUstreamCigCaptureParams *p), CUDA_ERROR_NOT_SUPPORTED)
@@ -398,6 +404,8 @@ ROW(cuLaunchKernel, cuLaunchKernel, 4000, SD_LEGACY, (CUfunction f, unsigned gx,
 ROW(cuLaunchKernel, cuLaunchKernel_ptsz, 7000, SD_PER_THREAD, (CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream s, void **params, void **extra), sd_launch_kernel(f, (const unsigned[]){gx, gy, gz}, (const unsigned[]){bx, by, bz}, sd_per_thread(s), params, extra))
 ROW(cuLaunchKernelEx, cuLaunchKernelEx, 11060, SD_LEGACY, (const CUlaunchConfig *c, CUfunction f, void **params, void **extra), sd_launch_kernel_ex(c, f, c ? c->hStream : NULL, params, extra))
 ROW(cuLaunchKernelEx, cuLaunchKernelEx_ptsz, 11060, SD_PER_THREAD, (const CUlaunchConfig *c, CUfunction f, void **params, void **extra), sd_launch_kernel_ex(c, f, sd_per_thread(c ? c->hStream : NULL), params, extra))
+ROW(cuLaunchKernelEx, cuLaunchKernelEx_v2, 14000, SD_LEGACY, (const CUlaunchConfig *c, CUfunction f, void **params, void **extra), sd_launch_kernel_ex(c, f, c ? c->hStream : NULL, params, extra))
+ROW(cuLaunchKernelNext, cuLaunchKernelNext, 14000, SD_LEGACY, (const CUlaunchConfig *c, CUfunction f, void **params, void **extra), sd_launch_kernel_ex(c, f, c ? c->hStream : NULL, params, extra))
 
 /* clang-format on */
 #undef ROW

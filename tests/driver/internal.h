@@ -42,6 +42,7 @@
 #pragma GCC visibility pop
 
 #define SD_DRIVER_VERSION 13040
+#define SD_NEWER_VERSION  14000 /* of its calls that no CUDA has */
 #define SD_MAX_DEVICES    16
 #define SD_MAX_PEERS      16 /* of a context */
 #define SD_GRANULE        ((size_t)2 << 20) /* VMM granularity, and the size of a small piece */

@@ -12,7 +12,7 @@ CUresult sd_get_proc_address(const char *symbol, void **pfn, int version, cuuint
     const struct sd_row *plain = NULL, *per_thread = NULL, *found;
     bool known = false;
 
-    if (!symbol || !pfn || version > SD_DRIVER_VERSION ||
+    if (!symbol || !pfn || version > SD_NEWER_VERSION ||
         flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
         return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < sd_row_count; i++) {

@@ -78,6 +78,19 @@ struct softcuda_census {
     unsigned long long device_bytes; /* physical memory that counts against the devices' limits */
 };
 
+/*
+ * Calls, and forms of calls, that no CUDA has: what a library meets in a driver newer than itself.
+ * cuGetProcAddress gives them for version 14000.
+ */
+CUresult CUDAAPI cuCtxGetFlags_v2(unsigned int *flags);
+CUresult CUDAAPI cuLaunchKernelEx_v2(const CUlaunchConfig *config, CUfunction f, void **params,
+                                     void **extra);
+CUresult CUDAAPI cuLaunchKernelNext(const CUlaunchConfig *config, CUfunction f, void **params,
+                                    void **extra);
+CUresult CUDAAPI cuStreamBeginCaptureNext(CUstream stream, CUstreamCaptureMode mode);
+CUresult CUDAAPI cuStreamBeginCaptureNext_ptsz(CUstream stream, CUstreamCaptureMode mode);
+CUresult CUDAAPI cuStreamEndCaptureNext(CUstream stream, CUgraph *graph);
+
 /* The driver's own version as a number, 1 so far. */
 int softcuda_version(void);
 

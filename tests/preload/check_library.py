@@ -91,7 +91,8 @@ if 'getauxval' not in archive:
 defined = set(re.findall(r' [TtDdBbRr] (\w+)', archive))
 for name in sorted(set(re.findall(r' [Uw] (\w+)', archive)) - defined):
     if name not in ('_DYNAMIC', '_GLOBAL_OFFSET_TABLE_', '_r_debug', 'getauxval',
-                    'environ', 'gs_lookup_answer', 'gs_pin_answer', 'gs_shim_too_late', 'gs_shim_leaves', 'gs_state'):
+                    'environ', 'gs_lookup_answer', 'gs_lookup_newer', 'gs_pin_answer',
+                    'gs_shim_too_late', 'gs_shim_leaves', 'gs_state'):
         faults.append(f'{resolve} refers to {name}: dlsym runs before that is ready')
 
 for fault in faults:

@@ -3,6 +3,9 @@ declare functions of the driver's: every function that the vendor declares and t
 frees or describes device memory is in it, or in the list of what is passed on and why; every variant (_v2, _ptsz, ...) of a call in the table is in it as well; and the version that a
 row says is the vendor's. A hook whose prototype is not the vendor's does not compile.
 
+Every function that the headers declare is a row, or a name that is known to need none
+(shim/lookup/known_names.h): what is neither ends single-stream mode when it is looked up.
+
 And of what can submit GPU work: each function that takes a stream, or copies, fills or launches, is
 a row whose hook tells of it (shim/hooks/submit.h), and which tests/conformance/submits_cases.h has, or it is
 in the list of what submits no work on memory of ours.
@@ -146,14 +149,21 @@ def base(symbol):
 with open(os.path.join(shim, 'entry_points.h')) as text:
     rows = re.findall(r'^ +GS_ENTRY\((\w+), +\w+, +(\d+)\)', text.read(), re.M)
 rows = {name: int(version) for name, version in rows}
+with open(os.path.join(shim, 'lookup', 'known_names.h')) as text:
+    text = text.read()
+known_cuda = int(re.search(r'GS_KNOWN_CUDA (\d+)', text)[1])
+known = ''.join(re.findall(r'^ +"(.*)"', text, re.M)).split(' ')
 where, headers = drivers_headers()
 cuda_version = int(re.search(r'int version =\s+(\d+)', preprocessed('cuda.h'))[1])
-declared, typedefs = {}, ''
+declared, typedefs, pointed = {}, '', set()
 for header in headers:
     declared |= declarations(preprocessed(header))
     pointers = header.removesuffix('.h') + 'Typedefs.h'
     if os.path.exists(os.path.join(where, pointers)):
         typedefs += preprocessed(pointers)
+for pointers in glob.glob(os.path.join(where, '*Typedefs.h')):  # of headers that lie elsewhere, too
+    with open(pointers, errors='replace') as text:
+        pointed |= set(re.findall(r'\bPFN_(cu[A-Z]\w*?)(?:_v\d+)', text.read()))
 newer = declarations(preprocessed('cuda_exact.h'))  # with the rows that this cuda.h has not
 passed, no_work = listed('pass_through.txt'), listed('no_work.txt')
 since = {}
@@ -172,6 +182,21 @@ for name in sorted(set(declared) - set(rows)):
     elif name not in NO_MEMORY and (MEMORY_TYPE.search(declared[name]) or MEMORY_NAME.match(name)):
         faults.append(f'{name} of CUDA {cuda_version} has to do with device memory: it belongs in '
                       'shim/entry_points.h or, with the reason, in shim/pass_through.txt')
+for name in sorted(set(declared) - set(rows) - set(known)):
+    faults.append(f'{name} of CUDA {cuda_version} is no row of shim/entry_points.h, and not in '
+                  'shim/lookup/known_names.h: what does it do?')
+if known.pop() or known != sorted(set(known)):
+    faults.append('shim/lookup/known_names.h: each name once, in order, with a space behind it')
+for name in known:
+    if name in rows:
+        faults.append(f'{name} is in shim/lookup/known_names.h and in the table')
+    elif cuda_version == known_cuda and name not in declared and base(name) not in pointed:
+        faults.append(f'{name} of shim/lookup/known_names.h is in no header of CUDA {cuda_version}')
+    if base(name) not in known and base(name) not in rows:
+        faults.append(f'{name} is known and {base(name)} is not, by which look-ups know it')
+if cuda_version > known_cuda:
+    faults.append(f'the headers are of CUDA {cuda_version}: GS_KNOWN_CUDA of '
+                  'shim/lookup/known_names.h is that when all their functions are known')
 for name, reason in passed.items():
     if not reason:
         faults.append(f'{name} is passed on without a reason')
