@@ -318,20 +318,22 @@ static bool say_who(const struct subject *subject)
     return true;
 }
 
-/* The dynamic linker takes no LD_PRELOAD with a path where that is set. */
-static bool is_secure(const struct subject *subject)
+/* Whether AT_SECURE is set, where the dynamic linker takes no LD_PRELOAD with a path; a negative errno: it may not be
+ * looked at. */
+static int is_secure(const struct subject *subject)
 {
     Elf64_auxv_t each;
-    bool secure = false;
+    int secure = 0;
     char path[64];
     FILE *file;
 
     path_in(subject, "auxv", path);
     file = fopen(path, "re");
-    while (file && fread(&each, sizeof each, 1, file) == 1 && each.a_type != AT_NULL)
+    if (!file)
+        return -errno;
+    while (fread(&each, sizeof each, 1, file) == 1 && each.a_type != AT_NULL)
         secure |= each.a_type == AT_SECURE && each.a_un.a_val != 0;
-    if (file)
-        fclose(file);
+    fclose(file);
     return secure;
 }
 
@@ -339,6 +341,7 @@ static void say_setuid(const struct subject *subject)
 {
     char path[64], text[4096], *at;
     unsigned real = 0, effective = 0;
+    int secure = is_secure(subject);
 
     path_in(subject, "status", path);
     command_read(path, text, sizeof text);
@@ -348,7 +351,11 @@ static void say_setuid(const struct subject *subject)
                    "run it as its user, without the setuid bit, or without the library",
                    "it runs as user %u for user %u: the dynamic linker preloads nothing into it",
                    effective, real);
-    else if (is_secure(subject))
+    else if (secure < 0)
+        doctor_say(subject->doctor, DOCTOR_WARN, "setuid", "ask as root, with the capability SYS_PTRACE",
+                   "whether it was started with more rights than its caller may not be looked at: %s",
+                   strerror(-secure));
+    else if (secure)
         doctor_say(subject->doctor, DOCTOR_FAIL, "setuid",
                    "take the capabilities (setcap -r) or the setuid bit from its file, or run it "
                    "without the library",

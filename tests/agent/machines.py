@@ -20,6 +20,7 @@ from faults import PATIENT_S, faults, await_that, check, end_with_faults  # as o
 
 GPUSHIM, SHIM, LIBCUDA, AGENT, BROKER = (os.path.abspath(argument) for argument in sys.argv[1:6])
 MIB = 1 << 20
+FABRIC_BYTES = 128 * MIB  # more than any of these tests has at a time
 
 # Each line is a Python expression; what it is worth comes back as JSON, with the time it took.
 PROGRAM = '''
@@ -246,11 +247,19 @@ class Machine:
         setattr(self, what, None)
 
 
+def memory_folder():
+    """Where files are memory that all machines reach."""
+    room = os.statvfs('/dev/shm')
+    if room.f_bavail * room.f_frsize < FABRIC_BYTES:
+        skip(f'less than {FABRIC_BYTES // MIB} MiB are free in /dev/shm; docker run --shm-size=1g gives a container more')
+    return '/dev/shm'
+
+
 class Cluster:
     def __init__(self, machines, separate=False, lease_s=3, etcd=0, certificate=None):
         """`certificate`: the files of one and of its key, with which etcd's members speak TLS to agents."""
+        self.fabric = tempfile.mkdtemp(prefix='gpushim-fabric-', dir=memory_folder())
         self.folder = tempfile.mkdtemp(prefix='gpushim-cluster-')
-        self.fabric = tempfile.mkdtemp(prefix='gpushim-fabric-', dir='/dev/shm')
         self.lease_s = lease_s
         self.net = Net() if separate else None
         self.members, self.agent_options = [], []

@@ -29,7 +29,10 @@ import sys
 import time
 
 from latency_draw import draw
-from run import ROOT, BUILD, machine
+from run import HERE, ROOT, BUILD, machine
+
+sys.path.insert(0, str(HERE.parent))
+from commit import commit_of  # pylint: disable=wrong-import-position
 
 MIXES = ('mixed', 'server', 'training', 'threads')
 WAYS = ('native', 'shim')
@@ -263,9 +266,7 @@ def commit(bundle):
     if bundle:
         said = bundle / 'commit'
         return said.read_text(encoding='utf-8').strip() if said.exists() else None
-    run = subprocess.run(['git', '-C', str(ROOT), 'rev-parse', 'HEAD'], capture_output=True,
-                         text=True, check=False)
-    return run.stdout.strip() if run.returncode == 0 else None
+    return commit_of(ROOT)
 
 
 def document(options, results, failed, turns, seconds):

@@ -18,10 +18,18 @@ sys.path.insert(0, sys.argv[2])
 sys.dont_write_bytecode = True
 import containers  # pylint: disable=wrong-import-position
 
-gpushim, library, libcuda = (os.path.realpath(path) for path in sys.argv[3:6])
+# Users of containers run copies: what is built may be its builder's alone.
+copies = tempfile.TemporaryDirectory(prefix='gpushim-cdi-', dir='/tmp')
+gpushim, library = f'{copies.name}/command/gpushim', f'{copies.name}/libgpushim.so'
+libcuda = os.path.realpath(sys.argv[5])
 version, pair = sys.argv[6], os.path.realpath(sys.argv[7])
 faults = []
 
+os.mkdir(f'{copies.name}/command')
+for source, copy in zip(sys.argv[3:5], (gpushim, library)):
+    shutil.copyfile(source, copy)
+for path in copies.name, gpushim, library:
+    os.chmod(path, 0o755)
 NOBODY = 65534
 INSIDE = '/opt/gpushim'
 ENVIRONMENT = {name: value for name, value in os.environ.items()

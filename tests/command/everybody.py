@@ -8,7 +8,6 @@ import os
 import pathlib
 import re
 import resource
-import shutil
 import signal
 import socket
 import struct
@@ -17,7 +16,8 @@ import sys
 import tempfile
 
 import holder
-from holder import GPUSHIM, LIBCUDA, MIB, PATIENT_S, SHIM, Holder, await_that, check, clean, end_with_faults
+from holder import (GPUSHIM, LIBCUDA, MIB, PATIENT_S, SHIM, Holder, await_that, check, clean, end_with_faults,
+                    for_everybody)
 
 USERS = 54321, 54322  # nobody's
 
@@ -151,8 +151,7 @@ def main():
         sys.exit(77)
     with tempfile.TemporaryDirectory(prefix='gpushim-everybody-') as place:
         os.chmod(place, 0o755)
-        # What is built here may lie where the other users cannot look.
-        files = {name: shutil.copy(name, place) for name in (GPUSHIM, SHIM, LIBCUDA)}
+        files = {name: for_everybody(place, name) for name in (GPUSHIM, SHIM, LIBCUDA)}
         holder.SHIM, holder.LIBCUDA = files[SHIM], files[LIBCUDA]
         globals()['GPUSHIM'] = files[GPUSHIM]
         folder = pathlib.Path(place) / 'all'

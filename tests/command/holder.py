@@ -4,6 +4,7 @@ driver, and gpushim itself in a clean environment. Faults are collected here.
 The test's arguments begin with GPUSHIM SHIM LIBCUDA.
 """
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), os.pardir))
 from faults import PATIENT_S, await_that, check, end_with_faults  # as others take them from here
 
+os.umask(0o022)  # other users look at some of what is made here
 GPUSHIM, SHIM, LIBCUDA = (os.path.abspath(argument) for argument in sys.argv[1:4])
 MIB = 1 << 20
 
@@ -46,6 +48,14 @@ for line in sys.stdin:
         exec(bytes.fromhex(value))
     print('done', flush=True)
 '''
+
+
+def for_everybody(folder, program):
+    """A copy that other users may run, too: what is built may lie where they cannot look."""
+    copy = shutil.copy(program, folder)
+    os.chmod(copy, 0o755)
+    return copy
+
 
 def clean(folder):
     plain = {name: value for name, value in os.environ.items()
@@ -89,6 +99,6 @@ class Holder:
         self.process.wait()
 
 
-def gpushim(folder, *arguments):
-    return subprocess.run([GPUSHIM, *arguments], env=clean(folder), capture_output=True, text=True,
+def gpushim(folder, *arguments, command=GPUSHIM):
+    return subprocess.run([command, *arguments], env=clean(folder), capture_output=True, text=True,
                           timeout=PATIENT_S, check=False)

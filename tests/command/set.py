@@ -8,7 +8,7 @@ import pathlib
 import struct
 import tempfile
 
-from holder import (MIB, Holder, await_that, check, clean, end_with_faults, gpushim)
+from holder import (GPUSHIM, MIB, Holder, await_that, check, clean, end_with_faults, for_everybody, gpushim)
 import wire
 
 NOBODY = 65534
@@ -170,7 +170,8 @@ def prove_other_users(folder):
     for text in (wire.to_set(b'log', 4), wire.message(wire.COLLECT)):
         check(as_nobody(lambda text=text: wire.say(path, text)) == refused, f'{text} of another user is refused')
     changes(folder, holder, 'log', 'warning', 'warning')
-    run = as_nobody(lambda: gpushim(folder, 'set', str(holder.pid), 'log=debug').stderr)
+    command = for_everybody(folder, GPUSHIM)
+    run = as_nobody(lambda: gpushim(folder, 'set', str(holder.pid), 'log=debug', command=command).stderr)
     check('another user' in run or 'Permission' in run, f'and the command says so: {run}')
     changes(folder, holder, 'log', 'warning', 'warning')
     holder.end()

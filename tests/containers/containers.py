@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 
+os.umask(0o022)  # users of containers look at what is made here
 HERE = 0        # the user inside whom the giver is
 OTHER = 5       # another user inside
 FIRST = 100000  # the user outside who is user 0 inside

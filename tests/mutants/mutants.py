@@ -39,6 +39,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+from commit import commit_of  # noqa: E402
 from draw import TESTS, draw, stages_of  # noqa: E402
 from targets import of_tests  # noqa: E402
 
@@ -331,10 +332,8 @@ def choose(bugs, root, arguments):
     if arguments[:1] != ["--sample"]:
         pattern = re.compile(arguments[0] if arguments else "")
         return [bug for bug in bugs if pattern.search(bug.name) or pattern.search(bug.file)]
-    commit = arguments[2] if len(arguments) > 2 else subprocess.run(
-        ["git", "-C", root, "rev-parse", "HEAD"], stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, text=True, check=False).stdout.strip()
-    print(f"mutants: {arguments[1]} of {len(bugs)}, chosen by {commit or 'no commit'}")
+    commit = (arguments[2] if len(arguments) > 2 else commit_of(root)) or "no commit"
+    print(f"mutants: {arguments[1]} of {len(bugs)}, chosen by {commit}")
     order = sorted(bugs, key=lambda bug: hashlib.sha256((commit + bug.name).encode()).digest())
     return sorted(order[:int(arguments[1])], key=lambda bug: bug.name)
 

@@ -27,6 +27,17 @@ void ipc_handle_from_hex(const char *hex, unsigned char *ret_ipc_handle)
     }
 }
 
+void other_keep(void)
+{
+    static char path[32];
+    int fd = open(OTHER_PROGRAM, O_PATH | O_CLOEXEC);
+
+    if (fd < 0)
+        abort();
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    setenv("SIDE_OTHER", path, 1);
+}
+
 void other_start(struct other *other, const char *dir, const char *extra)
 {
     other_start2(other, dir, extra, NULL);

@@ -38,6 +38,8 @@ struct other {
     char answer[256];
 };
 
+/* The program is found from now on also where something covers its folder. */
+void other_keep(void);
 /* `extra` are further words for its command line ("uid=N trust=N"), or NULL. */
 void other_start(struct other *other, const char *dir, const char *extra);
 void other_start2(struct other *other, const char *dir, const char *extra, const char *more);

@@ -151,6 +151,7 @@ static void empty_places(void)
         cr_skip_test("only root can have places of its own");
     if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
         cr_skip_test("no mounts of one's own here");
+    other_keep();
     cover("/run", "mode=755");
     cover("/tmp", "mode=1777");
     cover("/dev/shm", "mode=1777");
