@@ -60,9 +60,10 @@ log=$build/quickstart.log
 GPUSHIM_BUILD=$build
 export GPUSHIM_BUILD
 
+check_folders "$root" "$build"
 missing=$(missing_for_build "$build")
 # shellcheck disable=SC2086 # a list of names
-install_packages $missing
+install_packages "$(missing_for_both "$build")" $missing
 check_meson
 fetch_cuda_headers "$build"
 mkdir -p "$build"

@@ -6,6 +6,7 @@ usage: check_scripts.py REPOSITORY
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -131,6 +132,51 @@ def check_packages_for_the_rest(folder):
                              check=False, stdin=subprocess.DEVNULL)
         check(f'run.sh {arguments}', (run.returncode, 'quick | all | rest' in run.stderr, run.stdout),
               (1, True, ''))
+
+
+def stand_ins(folder, **programs):
+    """A folder with these, which a PATH begins with."""
+    place = pathlib.Path(tempfile.mkdtemp(dir=folder))
+    for name, text in programs.items():
+        (place / name).write_text(f'#!/bin/sh\n{text}\n')
+        (place / name).chmod(0o755)
+    return place
+
+
+def check_what_stands_in_the_way(folder):
+    """Each of the two commands says at once what does, and names the cause."""
+    spaced = folder / 'a space'
+    for name in ('tests/lib.sh', 'tests/run.sh', 'examples/quickstart.sh'):
+        (spaced / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, spaced / name)
+    for name, begins in (('examples/quickstart.sh', 'quickstart: failed: '), ('tests/run.sh', 'failed: ')):
+        run = subprocess.run(['sh', spaced / name], text=True, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+        check(f'{name} in a folder with a space', (run.returncode, run.stdout.splitlines()[0], run.stderr), (
+            1, f"{begins}the folder '{spaced}' has a space or a colon in its name, where the dynamic linker splits "
+            'LD_PRELOAD: use another one', ''))
+    programs = stand_ins(folder, id='echo 1000', basename='echo x', **{'apt-get': ''})
+    said = shell(f'PATH={programs}; install_packages "one two three" two', ROOT)
+    check('no root', (said.returncode, said.stderr), (1, 'x: missing: two; as root, for this and for all tests: '
+          'apt-get update && apt-get install -y --no-install-recommends one two three\n'))
+    said = shell(f'PATH={stand_ins(folder, dpkg="")}; missing_for_build /nonexistent', ROOT)
+    check("Debian's folder of libraries", 'dpkg-dev' in said.stdout.split(), True)
+    fetched = 'Failed to fetch http://a.mirror/x  Temporary failure resolving a.mirror'
+    programs = stand_ins(folder, id='echo 0', sleep='', **{'apt-get': f"""case $* in
+*update) echo 'W: {fetched}' ;;
+*) echo 'E: Package two has no installation candidate'; exit 100 ;;
+esac"""}, python3="""echo "WARNING: Retrying (Retry(total=0)) after connection broken by 'no name resolution'"
+echo 'ERROR: No matching distribution found'
+exit 1""")
+    path = {'PATH': f'{programs}:{os.environ["PATH"]}'}
+    said = shell('install_packages two two', ROOT, **path)
+    check('no network for apt-get', (said.returncode, fetched in said.stderr), (1, True))
+    log = re.search(r'\(log: ([^)]*)\)', said.stderr)[1]
+    check('its log', 'no installation candidate' in pathlib.Path(log).read_text(), True)
+    os.unlink(log)
+    said = shell(f'cuda_headers_found() {{ false; }}; fetch_cuda_headers {folder}', ROOT, **path)
+    check('no network for pip', (said.returncode, "'no name resolution'" in said.stderr), (1, True))
+    log = re.search(r'\(log: ([^)]*)\)', said.stderr)[1]
+    check("pip's log", 'No matching distribution' in pathlib.Path(log).read_text(), True)
 
 
 def check_count(folder):
@@ -352,6 +398,7 @@ def check_layers(folder):
           "nothing is known of ['pool/of6']")
 
 
-for case in (check_configure, check_find_cuda, check_packages_for_the_rest, check_count, check_pages, check_layers):
+for case in (check_configure, check_find_cuda, check_packages_for_the_rest, check_what_stands_in_the_way,
+             check_count, check_pages, check_layers):
     with tempfile.TemporaryDirectory() as name:
         case(pathlib.Path(name))

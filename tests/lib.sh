@@ -57,6 +57,17 @@ build_folder()
     esac
 }
 
+# check_folders FOLDER…: dies where the library could not be preloaded from there.
+check_folders()
+{
+    for folder in "$@"; do
+        case $folder in
+            *[[:space:]:]*) die "the folder '$folder' has a space or a colon in its name, where the dynamic linker" \
+                "splits LD_PRELOAD: use another one" ;;
+        esac
+    done
+}
+
 # cuda_headers_found [MESON-OPTION…]: is there a cuda.h that meson.build finds by itself?
 cuda_headers_found()
 {
@@ -81,6 +92,8 @@ missing_for_build()
     { have cc && have_header uthash.h; } || say uthash-dev
     { have cc && have_header lzma.h; } || say liblzma-dev
     have python3 || say python3
+    # Meson asks it where libraries go.
+    ! have dpkg || have dpkg-architecture || say dpkg-dev
     for pair in libcurl:libcurl4-openssl-dev libsodium:libsodium-dev openssl:libssl-dev jansson:libjansson-dev; do
         { have pkg-config && pkg-config --exists "${pair%:*}"; } || say "${pair#*:}"
     done
@@ -171,14 +184,25 @@ install_what_can_be_had()
     done
 }
 
-# install_packages NAME…: with apt-get, as root or through sudo. Dies when that is not possible.
+# missing_for_both BUILD [MESON-OPTION…]: what quickstart.sh and run.sh lack, and what tests are skipped without.
+missing_for_both()
+{
+    { missing_for_build "$@"; missing_for_tests; useful_for_tests; } | sort -u
+}
+
+# install_packages ALL NAME…: with apt-get, as root or through sudo. Dies when that is not possible, and names ALL,
+# so that who is no root has to be asked once.
 install_packages()
 {
+    all=$1
+    shift
     [ $# -gt 0 ] || return 0
     have apt-get || die "missing: $*; there is no apt-get here, install them (Debian's names)"
     as_root=
     if [ "$(id -u)" != 0 ]; then
-        have sudo || die "missing: $*; run 'apt-get install $*' as root, then this again"
+        # shellcheck disable=SC2086 # a list of names
+        have sudo || die "missing: $*; as root, for this and for all tests: apt-get update && apt-get install -y" \
+            "--no-install-recommends" $all
         as_root=sudo
         [ -t 0 ] || as_root='sudo -n'
     fi
@@ -187,7 +211,9 @@ install_packages()
     # A list that cannot be refreshed (some third party's) matters only if the install then fails.
     run_apt update >"$apt_log" 2>&1 || true
     if ! run_apt install -y --no-install-recommends "$@" >>"$apt_log" 2>&1; then
-        cause=$(grep -e '^E:' -e '^sudo:' "$apt_log" | tail -n 1)
+        # What could not be fetched is why there is no candidate, and comes first.
+        cause=$(grep -e '^[WE]: Failed to fetch' "$apt_log" | head -n 1)
+        cause=${cause:-$(grep -e '^E:' -e '^sudo:' "$apt_log" | tail -n 1)}
         die "apt-get could not install $*: ${cause:-it gave no reason} (log: $apt_log)"
     fi
     rm -f "$apt_log"
@@ -215,9 +241,12 @@ fetch_cuda_headers()
     unpack=$(mktemp -d "$headers/unpack.XXXXXX")
     if ! try_again python3 -m pip download -q --disable-pip-version-check --no-input --no-deps \
         --only-binary=:all: -d "$unpack" "$cuda_wheel" >"$unpack/log" 2>&1 </dev/null; then
-        cause=$(grep -v -e '^WARNING' "$unpack/log" | tail -n 1)
+        # Where no connection is made, pip warns of that, and ends by saying that there is no such thing.
+        cause=$(sed -n 's/^WARNING: Retrying .* broken by //p' "$unpack/log" | tail -n 1)
+        cause=${cause:-$(grep -v -e '^WARNING' "$unpack/log" | tail -n 1)}
+        mv "$unpack/log" "$headers.log"
         rm -rf "$unpack"
-        die "could not fetch $cuda_wheel: ${cause:-pip gave no reason};" \
+        die "could not fetch $cuda_wheel: ${cause:-pip gave no reason} (log: $headers.log);" \
             "give the headers with CUDA_HOME=DIR (DIR/include/cuda.h)"
     fi
     python3 -m zipfile -e "$unpack"/*.whl "$unpack/wheel" </dev/null
@@ -233,13 +262,14 @@ fetch_cuda_headers()
 
 # configure BUILD MESON-OPTION…: a new build folder, or one that is there as if it were new. Meson
 # keeps in this file which options were given and what it looked for and did not find; without it,
-# it looks again, and what was compiled stays.
+# it looks again, and what was compiled stays. Warnings are errors in all of them, so that quickstart.sh and run.sh have
+# one build in common.
 configure()
 {
     folder=$1
     shift
     rm -f "$folder/meson-private/coredata.dat"
-    meson setup "$folder" "$root" "$@" </dev/null
+    meson setup "$folder" "$root" -Dwerror=true "$@" </dev/null
 }
 
 # configured_libcuda: the path of the libcuda.so.1 that the loader finds by its configuration.

@@ -151,7 +151,7 @@ prepare()
 {
     missing=$(missing_for_build "$build" "$@"; missing_for_tests)
     # shellcheck disable=SC2086 # a list of names
-    install_packages $missing
+    install_packages "$(missing_for_both "$build" "$@")" $missing
     # shellcheck disable=SC2046 # again
     install_what_can_be_had $(useful_for_tests)
     if [ "$what" = all ] || [ "$what" = rest ]; then
@@ -164,7 +164,7 @@ prepare()
 
 main_build()
 {
-    if compile 'build' "$build" -Dwerror=true "$@"; then
+    if compile 'build' "$build" "$@"; then
         [ "$what" = quick ] || { builds_ahead ${fetched:+"$fetched"} "$@" >/dev/null 2>&1 & }
         run_tests 'tests' "$build"
         wait # for builds that end by themselves
@@ -184,7 +184,7 @@ builds_ahead()
 # What takes more than a machine has by itself, where only that is asked for.
 rest_build()
 {
-    if compile 'build' "$build" -Dwerror=true "$@"; then
+    if compile 'build' "$build" "$@"; then
         run_tests 'the rest' "$build" --suite packages --suite command --suite containers
     fi
 }
@@ -199,7 +199,7 @@ packages()
 asan_compile()
 {
     suites='--no-suite race --no-suite conformance --no-suite driver --no-suite bench'
-    compile 'ASan build' "$build-asan" -Dwerror=true -Db_sanitize=address,undefined \
+    compile 'ASan build' "$build-asan" -Db_sanitize=address,undefined \
         -Db_lundef=false -Doptimization=1 -Dc_args=-g1 "$@"
 }
 
@@ -220,7 +220,7 @@ asan_build()
 tsan_compile()
 {
     suites='--suite race'
-    compile 'TSan build' "$build-tsan" -Dwerror=true -Db_sanitize=thread -Db_lundef=false \
+    compile 'TSan build' "$build-tsan" -Db_sanitize=thread -Db_lundef=false \
         -Dc_args=-g1 "$@"
 }
 
@@ -246,7 +246,7 @@ clang_build()
     suites=
     CC=clang
     export CC
-    compile 'clang build' "$build-clang" -Dwerror=true -Doptimization=0 -Ddebug=false "$@" || true
+    compile 'clang build' "$build-clang" -Doptimization=0 -Ddebug=false "$@" || true
     unset CC
 }
 
@@ -278,6 +278,7 @@ mutants()
 
 cd "$root"
 build=$(build_folder)
+check_folders "$root" "$build"
 # The tests find their build by themselves, and the shim would take the variable for a setting.
 unset GPUSHIM_BUILD
 # Criterion then names the tests that are skipped, with their reasons (tests/count.py).

@@ -34,7 +34,7 @@ fi
 
 CC=clang
 export CC
-configure "$build" -Dfuzz=true -Dexamples=false -Dwerror=true -Db_sanitize=address,undefined \
+configure "$build" -Dfuzz=true -Dexamples=false -Db_sanitize=address,undefined \
     -Db_lundef=false -Doptimization=1 -Dc_args='-fsanitize=fuzzer-no-link -g1' "$@" >"$build/setup.log" 2>&1 ||
     { cat "$build/setup.log"; die 'the fuzz build cannot be set up'; }
 meson compile -C "$build" fuzz-targets >"$build/compile.log" 2>&1 </dev/null ||
