@@ -87,17 +87,16 @@ void gs_core_mempool_reset_used_high(struct gs_core *core, CUdevice device)
 /* No more than that many free bytes stay in each arena. */
 static void trim_arenas(struct gs_core *core, CUdevice device, uint64_t keep)
 {
-    struct gs_arena *arenas[GS_POOLS_MAX];
-    unsigned count = gs_pools_of(core, &core->device[device], arenas);
+    struct gs_arena *arena;
 
-    for (unsigned i = 0; i < count; i++) {
+    for (unsigned at = 0; (arena = gs_next_pool(core, &core->device[device], &at));) {
         struct gs_chunk *released;
 
-        gs_latch_take(&arenas[i]->lock);
-        gs_arena_flush_streams_locked(arenas[i], 0);
-        gs_arena_collect_locked(arenas[i]);
-        released = gs_arena_detach_ready_locked(arenas[i], keep);
-        gs_latch_release(&arenas[i]->lock);
+        gs_latch_take(&arena->lock);
+        gs_arena_flush_streams_locked(arena, 0);
+        gs_arena_collect_locked(arena);
+        released = gs_arena_detach_ready_locked(arena, keep);
+        gs_latch_release(&arena->lock);
         gs_chunks_unmap(core, released);
     }
 }

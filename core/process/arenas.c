@@ -74,19 +74,19 @@ size_t gs_core_cached(struct gs_core *core)
     return cached_bytes;
 }
 
-unsigned gs_pools_of(struct gs_core *core, const struct gs_device *device,
-                     struct gs_arena *ret_arenas[GS_POOLS_MAX])
+struct gs_arena *gs_next_pool(struct gs_core *core, const struct gs_device *device, unsigned *at)
 {
     struct gs_arena_walk walk = {0};
     struct gs_arena *arena;
-    unsigned count = 0;
+    unsigned left = *at;
 
     gs_lock_take(&core->lock);
-    while (count < GS_POOLS_MAX && (arena = gs_next_pool_locked(core, &walk)))
-        if (!device || arena->device == device)
-            ret_arenas[count++] = arena;
+    while ((arena = gs_next_pool_locked(core, &walk)) &&
+           ((device && arena->device != device) || left-- > 0))
+        continue;
     gs_lock_release(&core->lock);
-    return count;
+    ++*at;
+    return arena;
 }
 
 void gs_core_mempool_set(struct gs_core *core, CUdevice device, CUmemoryPool pool)

@@ -119,12 +119,10 @@ static inline struct gs_arena *gs_next_pool_locked(const struct gs_core *core,
     return arena;
 }
 
-#define GS_POOLS_MAX 1024
-/* Those of a device (NULL: any), for who takes their locks one by one afterwards: a record that is
+/* The next of those of a device (NULL: any), for who takes their locks one by one: a record that is
  * an arena stays one (they are recycled, not freed), and one that dies meanwhile has nothing to
- * give. No lock is held. Returns how many. */
-unsigned gs_pools_of(struct gs_core *core, const struct gs_device *device,
-                     struct gs_arena *ret_arenas[GS_POOLS_MAX]);
+ * give. Begins with 0; NULL: there are no more. No lock is held, and no list made: stacks are small. */
+struct gs_arena *gs_next_pool(struct gs_core *core, const struct gs_device *device, unsigned *at);
 
 /* What a device can, found out here if it was not before; it needs no context, but a driver that is
  * initialised. GS_MODE_UNKNOWN: it could not be tried. */

@@ -53,11 +53,9 @@ static void end(struct gs_purge *purge)
 /* What is kept beyond a limit that was lowered. */
 static void keep_to_limits(struct gs_core *core)
 {
-    struct gs_arena *arenas[GS_POOLS_MAX];
-    unsigned count = gs_pools_of(core, NULL, arenas);
+    struct gs_arena *arena;
 
-    for (unsigned i = 0; i < count; i++) {
-        struct gs_arena *arena = arenas[i];
+    for (unsigned at = 0; (arena = gs_next_pool(core, NULL, &at));) {
         struct gs_chunk *chunks = NULL;
 
         gs_latch_take(&arena->lock);
@@ -167,14 +165,13 @@ static bool look_at(struct gs_core *core, struct gs_arena *arena)
 
 static bool look(struct gs_core *core)
 {
-    struct gs_arena *arenas[GS_POOLS_MAX];
     bool used = gs_context_purge_dead(core);
-    unsigned count = gs_pools_of(core, NULL, arenas);
+    struct gs_arena *arena;
 
-    for (unsigned i = 0; i < count; i++) {
+    for (unsigned at = 0; (arena = gs_next_pool(core, NULL, &at));) {
         if (__atomic_load_n(&core->purge.ending, __ATOMIC_SEQ_CST))
             return false;
-        used |= look_at(core, arenas[i]);
+        used |= look_at(core, arena);
     }
     return used;
 }

@@ -110,14 +110,13 @@ static void end_limbo(struct gs_core *core, const struct gs_device *device, bool
 static size_t purge_arenas(struct gs_core *core, const struct gs_device *device,
                            const struct gs_patience *patience, size_t bytes)
 {
-    struct gs_arena *arenas[GS_POOLS_MAX];
-    unsigned count = gs_pools_of(core, device, arenas);
+    struct gs_arena *arena;
     size_t finished = gs_releases_finish(core); /* of any device */
     size_t released = 0;
 
     end_limbo(core, device, patience != NULL);
-    for (unsigned i = 0; i < count && released < bytes; i++)
-        released += purge_arena(core, arenas[i], patience, bytes - released);
+    for (unsigned at = 0; released < bytes && (arena = gs_next_pool(core, device, &at));)
+        released += purge_arena(core, arena, patience, bytes - released);
     if (released < bytes)
         released += gs_device_end_warm_up(&core->device[device->ordinal]);
     gs_context_purge_dead(core);
@@ -192,19 +191,18 @@ static gs_status found(const struct gs_block *block, CUdeviceptr *ret_address)
 static gs_status take_anywhere(struct gs_core *core, const struct gs_device *device,
                                CUcontext context, size_t size, bool any, CUdeviceptr *ret_address)
 {
-    struct gs_arena *arenas[GS_POOLS_MAX];
-    unsigned count = gs_pools_of(core, device, arenas);
+    struct gs_arena *arena;
     gs_status status = GS_NO_MEMORY;
 
-    for (unsigned i = 0; i < count && status != GS_OK; i++) {
-        gs_latch_take(&arenas[i]->lock);
-        if (arenas[i]->context == context && !arenas[i]->dead && !arenas[i]->leaving) {
-            gs_arena_settle_locked(arenas[i]);
-            status = found(any ? gs_arena_take_any_locked(arenas[i], size)
-                               : gs_arena_take_locked(arenas[i], size),
+    for (unsigned at = 0; status != GS_OK && (arena = gs_next_pool(core, device, &at));) {
+        gs_latch_take(&arena->lock);
+        if (arena->context == context && !arena->dead && !arena->leaving) {
+            gs_arena_settle_locked(arena);
+            status = found(any ? gs_arena_take_any_locked(arena, size)
+                               : gs_arena_take_locked(arena, size),
                            ret_address);
         }
-        gs_latch_release(&arenas[i]->lock);
+        gs_latch_release(&arena->lock);
     }
     return status;
 }
@@ -219,14 +217,13 @@ static gs_status take_returned(struct gs_core *core, const struct gs_device *dev
                                CUcontext context, size_t size,
                                const struct gs_patience *patience, CUdeviceptr *ret_address)
 {
-    struct gs_arena *arenas[GS_POOLS_MAX];
-    unsigned count = gs_pools_of(core, device, arenas);
+    struct gs_arena *arena;
 
     end_limbo(core, device, patience != NULL);
-    for (unsigned i = 0; i < count; i++) {
-        gs_latch_take(&arenas[i]->lock);
-        collect_locked(core, arenas[i], patience);
-        gs_latch_release(&arenas[i]->lock);
+    for (unsigned at = 0; (arena = gs_next_pool(core, device, &at));) {
+        gs_latch_take(&arena->lock);
+        collect_locked(core, arena, patience);
+        gs_latch_release(&arena->lock);
     }
     return take_anywhere(core, device, context, size, false, ret_address);
 }
@@ -267,20 +264,20 @@ static gs_status take_in_order(struct gs_core *core, const struct gs_device *dev
                                CUcontext context, size_t size, CUstream stream,
                                CUdeviceptr *ret_address)
 {
-    struct gs_arena *arenas[GS_POOLS_MAX];
-    unsigned count = gs_pools_of(core, device, arenas);
+    struct gs_arena *arena;
     gs_status status = GS_NO_MEMORY;
 
-    for (unsigned i = 0; i < count && status != GS_OK && !gs_fences_capturing(&core->fences); i++) {
+    for (unsigned at = 0; status != GS_OK && !gs_fences_capturing(&core->fences) &&
+                          (arena = gs_next_pool(core, device, &at));) {
         struct gs_behind behind = {.count = 0};
 
-        gs_latch_take(&arenas[i]->lock);
-        if (arenas[i]->context == context && !arenas[i]->dead && !arenas[i]->leaving) {
-            gs_arena_part_streams_locked(arenas[i]);
-            gs_arena_collect_locked(arenas[i]);
-            status = found(gs_arena_take_in_order_locked(arenas[i], size, &behind), ret_address);
+        gs_latch_take(&arena->lock);
+        if (arena->context == context && !arena->dead && !arena->leaving) {
+            gs_arena_part_streams_locked(arena);
+            gs_arena_collect_locked(arena);
+            status = found(gs_arena_take_in_order_locked(arena, size, &behind), ret_address);
         }
-        gs_latch_release(&arenas[i]->lock);
+        gs_latch_release(&arena->lock);
         if (status == GS_OK && !put_behind(stream, &behind)) {
             put_back(core, *ret_address);
             status = GS_NO_MEMORY;

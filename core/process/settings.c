@@ -54,19 +54,17 @@ static uint64_t set_decay(struct gs_core *core, uint64_t value)
 static uint64_t set_cache(struct gs_core *core, enum option option, uint64_t value)
 {
     struct gs_arena_shared *shared = &core->shared;
-    struct gs_arena *arenas[GS_POOLS_MAX];
+    struct gs_arena *arena;
     uint64_t before;
-    unsigned count;
 
     if (option == CACHE_LIMIT)
         before = __atomic_exchange_n(&shared->cache_limit, (size_t)value, __ATOMIC_RELAXED);
     else
         before = __atomic_exchange_n(&shared->cache_percent, (unsigned)value, __ATOMIC_RELAXED);
-    count = gs_pools_of(core, NULL, arenas);
-    for (unsigned i = 0; i < count; i++) {
-        gs_latch_take(&arenas[i]->lock);
-        gs_arena_limit_locked(arenas[i]);
-        gs_latch_release(&arenas[i]->lock);
+    for (unsigned at = 0; (arena = gs_next_pool(core, NULL, &at));) {
+        gs_latch_take(&arena->lock);
+        gs_arena_limit_locked(arena);
+        gs_latch_release(&arena->lock);
     }
     gs_purge_changed(core);
     return before;

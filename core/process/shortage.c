@@ -2,6 +2,7 @@
 #include "core/process/shortage.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/process/context.h"
@@ -38,18 +39,17 @@ static size_t largest_of_locked(const struct gs_arena *arena)
 
 static size_t find_largest(struct gs_core *core, const struct gs_device *device)
 {
-    struct gs_arena *arenas[GS_POOLS_MAX];
-    unsigned count = gs_pools_of(core, NULL, arenas);
     size_t largest = 0, one;
+    struct gs_arena *arena;
 
-    for (unsigned i = 0; i < count; i++) {
-        gs_latch_take(&arenas[i]->lock);
+    for (unsigned at = 0; (arena = gs_next_pool(core, NULL, &at));) {
+        gs_latch_take(&arena->lock);
         one = 0;
-        if (arenas[i]->device && arenas[i]->device->ordinal == device->ordinal && !arenas[i]->dead) {
-            gs_arena_settle_locked(arenas[i]);
-            one = largest_of_locked(arenas[i]);
+        if (arena->device && arena->device->ordinal == device->ordinal && !arena->dead) {
+            gs_arena_settle_locked(arena);
+            one = largest_of_locked(arena);
         }
-        gs_latch_release(&arenas[i]->lock);
+        gs_latch_release(&arena->lock);
         largest = one > largest ? one : largest;
     }
     return largest;
@@ -139,31 +139,48 @@ static void find_help(struct gs_shortage *shortage)
     add_help(shortage, !any, "free memory in this process, or ask for less");
 }
 
+/* All of a report. It is no stack's: threads have small ones, and handlers of signals. */
+struct report {
+    struct gs_shortage shortage;
+    char text[TEXT_SIZE], json[JSON_SIZE];
+};
+
+static void look(struct gs_core *core, const struct gs_device *device, CUcontext context,
+                 struct gs_shortage *shortage)
+{
+    memcpy(shortage->uuid, device->uuid, sizeof shortage->uuid);
+    shortage->limit = gs_limit_of(core, device);
+    shortage->by_limit =
+        gs_limit_is_beyond(core, device, shortage->wanted ? shortage->wanted : GS_PAGE_SIZE);
+    ask_processes(core, device, shortage);
+    ask_driver(core, context, shortage);
+    gs_stats_read(core, device->ordinal, &shortage->stats);
+    shortage->going = minus(gs_limit_used(core, device->ordinal), shortage->stats.reserved);
+    shortage->largest = find_largest(core, device);
+    count_outside(shortage);
+    find_help(shortage);
+}
+
 void gs_shortage_say(struct gs_core *core, const struct gs_device *device, CUcontext context,
                      size_t size)
 {
-    struct gs_shortage shortage = {.device = device->ordinal, .wanted = size};
+    const struct gs_log *log = &core->options.log;
+    struct report *report;
     int saved = errno;
-    size_t used;
-    char text[TEXT_SIZE], json[JSON_SIZE];
 
     if (!may_say(core))
         return;
-    memcpy(shortage.uuid, device->uuid, sizeof shortage.uuid);
-    shortage.limit = gs_limit_of(core, device);
-    shortage.by_limit =
-        gs_limit_is_beyond(core, device, size ? size : GS_PAGE_SIZE);
-    ask_processes(core, device, &shortage);
-    ask_driver(core, context, &shortage);
-    gs_stats_read(core, device->ordinal, &shortage.stats);
-    used = gs_limit_used(core, device->ordinal);
-    shortage.going = minus(used, shortage.stats.reserved);
-    shortage.largest = find_largest(core, device);
-    count_outside(&shortage);
-    find_help(&shortage);
-    gs_shortage_text(&shortage, text, sizeof text);
-    core->options.log.line(GS_LOG_WARNING, NULL, text); /* each time: not one place that is capped */
-    if (core->options.reports && gs_shortage_json(&shortage, json, sizeof json))
-        core->options.log.line(GS_LOG_REPORT, NULL, json);
+    report = calloc(1, sizeof *report);
+    if (report) {
+        report->shortage.device = device->ordinal;
+        report->shortage.wanted = size;
+        look(core, device, context, &report->shortage);
+        gs_shortage_text(&report->shortage, report->text, sizeof report->text);
+        log->line(GS_LOG_WARNING, NULL, report->text); /* each time: not one place that is capped */
+        if (core->options.reports &&
+            gs_shortage_json(&report->shortage, report->json, sizeof report->json))
+            log->line(GS_LOG_REPORT, NULL, report->json);
+    }
+    free(report);
     errno = saved;
 }

@@ -76,6 +76,30 @@ def it_is_said_once_a_second():
     taker.end()
 
 
+def it_is_said_on_small_stacks():
+    """With all that it can have: another one is asked, memory is waited for, and it is JSON as well."""
+    run = os.path.join(PLACE, 'small')
+    machine = {'SOFTCUDA_MACHINE': os.path.join(PLACE, 'small machine'), 'memory': '512M',
+               'GPUSHIM_SHARE_DIR': run, 'GPUSHIM_POOL_NEIGHBOURS': 'on',
+               'GPUSHIM_POOL_DECAY': '10 min'}
+    other = Taker(**machine)
+    other.must(f'alloc {160 * MIB}')
+    await_that(lambda: os.path.isdir(run) and
+               any(re.fullmatch('[0-9a-f]{32}', name) for name in os.listdir(run)), 'it can be asked')
+    for where in 'thread', 'handler':
+        file = os.path.join(PLACE, where)
+        taker = Taker(**machine, GPUSHIM_POOL_OOM_REPORT=file)
+        taker.must(f'alloc {20 * MIB}')
+        taker.must(f'alloc {20 * MIB}')
+        taker.must('free 0')
+        taker.refused(f'{where} {400 * MIB}')
+        taker.expect('no 400 MiB are left on device 0; ')
+        check([report['others']['answered'] + report['others']['silent']
+               for report in reports(file)] == [1], f'in a {where}: {reports(file)}')
+        taker.end()
+    other.end()
+
+
 def each_is_appended():
     """Also what another process has written."""
     file = os.path.join(PLACE, 'appended.json')

@@ -3,6 +3,8 @@
  * words: results of the driver as numbers, and sizes in bytes.
  *
  *   alloc|async|pitch|managed|create BYTES   result
+ *   thread|handler BYTES                     result of alloc in a thread whose stack is the smallest that
+ *                                            there is (16 KiB), in a signal's handler on one of 8 KiB
  *   refuse TIMES BYTES                       how many of so many allocations failed
  *   free N                                   result, of the N-th block that there is
  *   info | info32                            result, free, total
@@ -18,11 +20,14 @@
  */
 #include <cuda.h>
 #include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define BLOCKS 1024
 #define NVML   "libnvidia-ml.so.1"
@@ -87,6 +92,55 @@ static CUresult take(const char *how, size_t bytes)
         result = cuMemAlloc(block, bytes);
     count += result == CUDA_SUCCESS && count < BLOCKS - 1;
     return result;
+}
+
+/* ---- On small stacks ------------------------------------------------------------------------- */
+
+#define SMALL_THREAD  16384
+#define SMALL_HANDLER 8192
+
+static size_t small_bytes;
+static CUresult small_result;
+static CUcontext small_context;
+
+static void *take_in_thread(void *unused)
+{
+    (void)unused;
+    small_result = cuCtxSetCurrent(small_context);
+    if (!small_result)
+        small_result = take("alloc", small_bytes);
+    return NULL;
+}
+
+static void handle(int unused)
+{
+    (void)unused;
+    small_result = take("alloc", small_bytes);
+}
+
+static CUresult take_on_small_stack(bool in_thread)
+{
+    char *guarded = mmap(NULL, 2 * SMALL_HANDLER, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const stack_t alternate = {.ss_sp = guarded + SMALL_HANDLER, .ss_size = SMALL_HANDLER};
+    const struct sigaction action = {.sa_handler = handle, .sa_flags = SA_ONSTACK};
+    pthread_attr_t attributes;
+    pthread_t thread;
+
+    cuCtxGetCurrent(&small_context);
+    if (!in_thread) {
+        if (guarded == MAP_FAILED ||
+            mprotect(alternate.ss_sp, SMALL_HANDLER, PROT_READ | PROT_WRITE) ||
+            sigaltstack(&alternate, NULL) || sigaction(SIGUSR1, &action, NULL) || raise(SIGUSR1))
+            return CUDA_ERROR_UNKNOWN;
+        return small_result;
+    }
+    pthread_attr_init(&attributes);
+    if (pthread_attr_setstacksize(&attributes, SMALL_THREAD) ||
+        pthread_create(&thread, &attributes, take_in_thread, NULL))
+        return CUDA_ERROR_UNKNOWN;
+    pthread_join(thread, NULL);
+    pthread_attr_destroy(&attributes);
+    return small_result;
 }
 
 static unsigned be_refused(unsigned times, size_t bytes)
@@ -205,6 +259,8 @@ static void act(char *line)
     number = strtoull(word, NULL, 10);
     if (!strcmp(how, "free"))
         printf("%d\n", (int)give((int)number));
+    else if (!strcmp(how, "thread") || !strcmp(how, "handler"))
+        printf("%d\n", (int)(small_bytes = number, take_on_small_stack(!strcmp(how, "thread"))));
     else if (!strcmp(how, "info"))
         say_info();
     else if (!strcmp(how, "info32"))
