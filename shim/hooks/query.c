@@ -153,10 +153,15 @@ GS_HOOK CUresult CUDAAPI cuPointerGetAttribute(void *data, CUpointer_attribute a
     GS_KEEP_ERRNO;
     note_tokens(attribute);
     status = gs_core_find(gs_core, ptr, &info);
-    if (status == GS_OK && answer(&info, attribute, data))
+    if (status == GS_OK && attribute != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES &&
+        answer(&info, attribute, data))
         return CUDA_SUCCESS;
-    return gs_real.cuPointerGetAttribute(data, attribute,
-                                         status == GS_NOT_LIVE ? UNKNOWN_ADDRESS : ptr);
+    result = gs_real.cuPointerGetAttribute(data, attribute,
+                                           status == GS_NOT_LIVE ? UNKNOWN_ADDRESS : ptr);
+    /* The driver fills more bytes than its header's type has. */
+    if (result == CUDA_SUCCESS && attribute == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES)
+        answer(&info, attribute, data);
+    return result;
 }
 
 GS_HOOK CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes,

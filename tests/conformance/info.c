@@ -96,6 +96,37 @@ static CUresult attribute(CUpointer_attribute which, CUdeviceptr ptr, unsigned l
     return r;
 }
 
+/* As many bytes are written as natively: programs pass larger variables than the header's types. */
+Test(info, attributes_fill_what_the_driver_fills)
+{
+    static const struct {
+        CUpointer_attribute which;
+        size_t bytes;
+    } asked[] = {{CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, 8},
+                 {CU_POINTER_ATTRIBUTE_BUFFER_ID, 8},
+                 {CU_POINTER_ATTRIBUTE_RANGE_SIZE, 8},
+                 {CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, 4}};
+
+    for (int kind = MEMORY_PLAIN; kind <= MEMORY_ASYNC; kind++) {
+        CUdeviceptr ptr = 0;
+
+        OK(memory_alloc((enum memory_kind)kind, &ptr, 100000));
+        for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+            unsigned char ones[16], zeros[16] = {0};
+            size_t filled = 16;
+
+            memset(ones, 0xff, sizeof ones);
+            OK(cuPointerGetAttribute(ones, asked[i].which, ptr));
+            OK(cuPointerGetAttribute(zeros, asked[i].which, ptr));
+            while (filled > 0 && ones[filled - 1] == 0xff && zeros[filled - 1] == 0)
+                filled--;
+            cr_assert_eq(filled, asked[i].bytes, "kind %d, attribute %d: %zu bytes", kind,
+                         (int)asked[i].which, filled);
+        }
+        OK(memory_free((enum memory_kind)kind, ptr));
+    }
+}
+
 /* The attribute's value; the test fails where the driver has none. */
 static unsigned long long value_of(CUpointer_attribute which, CUdeviceptr ptr)
 {
