@@ -50,7 +50,9 @@ shift
 # knows where it is.
 export CRITERION_VERBOSITY_LEVEL=1 GPUSHIM_BUILD="$work/all"
 began=$(date +%s)
-sh "$root/tests/mutants.sh" --prepare >"$out/prepared.log" 2>&1 || { cat "$out/prepared.log" && exit 1; }
+draws=
+[ "$1" != --draw ] || draws=--draw
+sh "$root/tests/mutants.sh" --prepare $draws >"$out/prepared.log" 2>&1 || { cat "$out/prepared.log" && exit 1; }
 left=$((${PLANTED_SECONDS:-500} - ($(date +%s) - began)))
 echo "planted: prepared, $left s are left"
 for nth in $(seq "$parts"); do

@@ -1,7 +1,7 @@
 """Plants bugs one after the other and runs the tests that are to catch them (tests/mutants.sh).
 
     mutants.py ROOT FOLDER [PATTERN | --sample NUMBER [COMMIT] | --draw NUMBER SEED [PATTERN] | --check
-                            | --prepare] [--part NTH/ALL] [-DOPTION=VALUE…]
+                            | --prepare [--draw]] [--part NTH/ALL] [-DOPTION=VALUE…]
 
 The bugs are in the files *.txt beside this one. A bug is a paragraph:
 
@@ -20,18 +20,20 @@ Each of the tests first runs without any bug: one that fails then proves nothing
 test notices a bug writes "by ?": then those run that draw.py's table says, and what noticed it is told.
 
 With --draw the bugs are nobody's choice: draw.py makes them, and says which tests are to notice them.
---prepare builds all there is, and runs the tests of drawn bugs once: a folder that is copied then has that.
+--prepare builds all there is, and with --draw runs the tests of drawn bugs once: a folder that is copied then
+has that.
 """
 
 import fcntl
 import fnmatch
 import hashlib
 import json
+import os
 import pathlib
-import random
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -49,6 +51,7 @@ UNKNOWN = [("?", "")]  # tests of a bug
 LIMIT_S = 60  # of a test under a bug, which may well wait for ever
 DRAWN_LONGEST_S = 25  # of a test that runs under drawn bugs, and has this part of its time-out
 DRAWN_PART = 0.25
+DRAWN_STAGE_S = 150  # for all tests of a stage; what has not passed by then is not asked
 
 
 class Bug:
@@ -189,11 +192,16 @@ def run_test(folder, test, choice, share):
 
 
 def run_stage(folder, names, share, *options):
-    """The results by name of all those tests, or up to the first that fails."""
+    """The results by name of all those tests, up to the first that fails or as many as there is time for."""
     log = folder / "meson-logs" / "testlog.json"
     log.unlink(missing_ok=True)
-    subprocess.run(["meson", "test", "-C", folder, "--no-rebuild", "-t", str(share), *options, *names],
-                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    with subprocess.Popen(["meson", "test", "-C", folder, "--no-rebuild", "-t", str(share), *options, *names],
+                          stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                          start_new_session=True) as meson:
+        try:
+            meson.wait(DRAWN_STAGE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(meson.pid, signal.SIGTERM)
     results = {}
     if log.exists():
         for line in log.read_text(encoding="utf-8").splitlines():
@@ -250,12 +258,12 @@ class Drawn:
             (self.run.tree / file).write_text(good, encoding="utf-8")
 
 
-def prepare_all(run):
+def prepare_all(run, draws):
     error = build(run.folder, ["all"])
     if error:
         broken(f"the sources as they are do not build:\n{error}")
     by_chance = Drawn(run)
-    for stage in sorted({stage for _, stages in TESTS for stage in stages}):
+    for stage in sorted({stage for _, stages in TESTS for stage in stages}) if draws else []:
         by_chance.names(stage)
 
 
@@ -362,7 +370,7 @@ def main():
         print(f"mutants: {len(bugs)} bugs, {len(gone)} of them do not fit the sources, "
               f"{unknown} do not say which test notices them")
         sys.exit(1 if gone or unknown else 0)
-    if arguments == ["--prepare"]:
+    if arguments[:1] == ["--prepare"]:
         bugs = []
     elif drawn is None:
         bugs = [bug for bug in choose(bugs, root, arguments) if bug not in gone][nth - 1::parts]
@@ -373,8 +381,8 @@ def main():
         # Newer Mesons build nowhere above the sources.
         configure(folder / "build", tree, options)
         run = Run(folder / "build", tree)
-        if arguments == ["--prepare"]:
-            prepare_all(run)
+        if arguments[:1] == ["--prepare"]:
+            prepare_all(run, arguments[1:] == ["--draw"])
             return
         drawn = drawn or [as_drawn(root, bug) for bug in bugs if bug.tests == UNKNOWN]
         bugs = [bug for bug in bugs if bug.tests != UNKNOWN]
