@@ -4,8 +4,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
-#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,10 +14,9 @@
 #include "core/share/directory.h"
 #include "shim/command/command.h"
 #include "shim/command/figures.h"
+#include "shim/command/users.h"
 
-#define USERS_MAX 4096
 #define EARLY_NS  (5 * GS_NS_PER_MS) /* who does not look for a block yet is asked again */
-#define NOBODYS   65534
 
 /* Whose turn it is, and what is left of it. */
 static struct {
@@ -367,88 +364,32 @@ static unsigned each_of_user(const struct gs_share_options *options, const struc
     return folders;
 }
 
-struct user {
-    uid_t uid;
-    gid_t gid; /* of what he has there */
-};
-
-struct users {
-    struct user of[USERS_MAX];
-    unsigned count;
-};
-
-static void add_user(struct users *users, uid_t uid, gid_t gid)
-{
-    bool is_new = uid != (uid_t)-1 && uid != geteuid() && users->count < USERS_MAX;
-
-    for (unsigned i = 0; is_new && i < users->count; i++)
-        is_new = users->of[i].uid != uid;
-    if (is_new)
-        users->of[users->count++] = (struct user){uid, gid ? gid : NOBODYS};
-}
-
-static void add_owner(struct users *users, int directory, const char *name)
-{
-    struct statx info;
-
-    if (statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_UID | STATX_GID, &info) == 0 &&
-        S_ISDIR(info.stx_mode))
-        add_user(users, info.stx_uid, info.stx_gid);
-}
-
-/* Adds those whose something there is that is named by a number after `prefix`: the owner's, but in
- * a container with users of its own it is the one that he has inside. */
-static void add_users(struct users *users, const char *folder, const char *prefix)
-{
-    const size_t length = strlen(prefix);
-    DIR *names = opendir(folder);
-    const struct dirent *entry;
-
-    while (names && (entry = readdir(names)))
-        if (strncmp(entry->d_name, prefix, length) == 0 && entry->d_name[length] >= '0' &&
-            entry->d_name[length] <= '9')
-            add_owner(users, dirfd(names), entry->d_name);
-    if (names)
-        closedir(names);
-}
-
-/* Root as another user, with that one's group and no others of root's own. False: a user namespace does not
- * have him, or no groups. */
-static bool become(const struct user *user)
-{
-    return setgroups(0, NULL) == 0 && setegid(user->gid) == 0 && seteuid(user->uid) == 0;
-}
-
-static void be_root_again(gid_t gid, const gid_t *groups, int count)
-{
-    if (seteuid(0) != 0 || setegid(gid) != 0 || (count >= 0 && setgroups((size_t)count, groups) != 0))
-        abort(); /* the rest would be done as another */
-}
-
 /*
  * Root asks everybody's processes, those of each user as that user: the folders are as good for him
  * as for the user's own programs, the processes answer their own user, and nothing that a user put
  * there is touched with root's rights.
  */
+static unsigned each_as(const struct gs_share_options *options, const struct ask_time *time, const struct user *user,
+                        void (*visit)(void *arg, int directory, const char *name), void *arg)
+{
+    char reason[GS_REASON_SIZE];
+    unsigned folders = 0;
+
+    if (user_become(user))
+        folders = each_of_user(options, time, user->uid, visit, arg, reason);
+    user_back();
+    return folders;
+}
+
 static unsigned each_of_others(const struct gs_share_options *options, const struct ask_time *time,
                                void (*visit)(void *arg, int directory, const char *name), void *arg)
 {
-    struct users users = {.count = 0};
-    char reason[GS_REASON_SIZE];
-    gid_t groups[NGROUPS_MAX], gid = getegid();
-    int count = getgroups(NGROUPS_MAX, groups);
+    struct users users;
     unsigned folders = 0;
 
-    if (options->dir[0])
-        add_owner(&users, AT_FDCWD, options->dir); /* one of his alone */
-    add_users(&users, "/run/user", "");
-    add_users(&users, options->dir[0] ? options->dir : "/tmp", GS_OWN_PREFIX);
-    add_users(&users, "/dev/shm", GS_OWN_PREFIX);
-    for (unsigned i = 0; i < users.count; i++) {
-        if (become(&users.of[i]))
-            folders += each_of_user(options, time, users.of[i].uid, visit, arg, reason);
-        be_root_again(gid, groups, count);
-    }
+    users_find(options, &users);
+    for (unsigned i = 0; i < users.count; i++)
+        folders += each_as(options, time, &users.of[i], visit, arg);
     return folders;
 }
 

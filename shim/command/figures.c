@@ -255,9 +255,9 @@ static void add_listener(void *arg, int directory, const char *name)
     asked->fd = ask_connect(directory, search->options, name);
     if (asked->fd < 0)
         return;
+    pid = ask_pid_of_listener(asked->fd);
     asked->uid = geteuid();
     *row = nobody;
-    pid = ask_pid_of_listener(asked->fd);
     if (pid)
         name_of(pid, command);
     who_fill(&row->who, pid, 0, command);
@@ -293,8 +293,8 @@ bool figures_has_library(long pid)
     return has;
 }
 
-/* Those with the library that have no socket. */
-static void add_quiet(struct table *table)
+/* Those with the library that have no socket in a folder that was looked at. */
+static void add_quiet(struct table *table, const struct gs_share_options *options)
 {
     DIR *processes = opendir("/proc");
     const struct dirent *entry;
@@ -309,8 +309,7 @@ static void add_quiet(struct table *table)
         name_of(pid, name);
         who_fill(&row->who, pid, (uint64_t)pid, name);
         row->stopped = gs_alive_is_stopped((pid_t)pid);
-        snprintf(row->silent, sizeof row->silent,
-                 "holds too little to be asked, and neither shares nor opens memory");
+        quiet_say(pid, options, row->silent);
     }
     if (processes)
         closedir(processes);
@@ -346,7 +345,7 @@ bool figures_find(struct table *table, long only, enum figures_also also)
     ask_each_within(&options, &time, add_listener, &search, reason);
     hear_all(&search);
     free(search.asked);
-    add_quiet(table);
+    add_quiet(table, &options);
     for (size_t i = 0; i < table->count; i++)
         if (!only || table->rows[i].who.pid == only ||
             (table->rows[i].ended && table->rows[i].who.told == (uint64_t)only))

@@ -7,6 +7,7 @@
 #define GS_SHIM_COMMAND_FIGURES_H
 
 #include "shim/command/ask.h"
+#include "shim/command/quiet.h"
 
 #define LIMBO_HOLDERS 4 /* are told of */
 
@@ -25,7 +26,7 @@ struct row {
     uint64_t ago_ns;  /* since then */
     bool has_figures;
     unsigned device;
-    char silent[128]; /* why it has none; "" */
+    char silent[QUIET_WHY]; /* why it has none, or not all; "" */
     struct gs_figures figures;
     uint64_t seen_ns;
     double rate, slow_rate; /* a second, since it was seen before; < 0: it was not */

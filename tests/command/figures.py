@@ -94,6 +94,35 @@ def prove_others(folder, holder):
     apart.end()
 
 
+def prove_elsewhere(folder):
+    """Of who has no socket here it is said why, and nothing that is not known."""
+    with tempfile.TemporaryDirectory(prefix='gpushim-elsewhere-') as other:
+        os.chmod(other, 0o700)
+        file = os.path.join(other, 'conf')
+        with open(file, 'w', encoding='utf-8') as conf:
+            conf.write(f'[share]\ndir = {other}\n')
+        holder, opener = Holder(folder, GPUSHIM_SHARE_DIR=other), Holder(folder, GPUSHIM_SHARE_DIR=None, GPUSHIM_CONFIG=file)
+        alone = Holder(folder, GPUSHIM_POOL_NEIGHBOURS='off')
+        small, plain = Holder(folder), Holder(folder, GPUSHIM_SHARE_DIR='')
+        holder.do(f'alloc {96 * MIB}')
+        opener.do('open ' + holder.do('share 0'))
+        alone.do(f'alloc {96 * MIB}')
+        for one in (small, plain):
+            one.do(f'alloc {MIB}')
+        for one, word in ((holder, f'GPUSHIM_SHARE_DIR={other}'), (opener, f'GPUSHIM_SHARE_DIR={other}'),
+                          (plain, 'with GPUSHIM_SHARE_DIR='), (alone, 'pool.neighbours is off'),
+                          (small, 'holds too little')):
+            row = of(folder, one.pid)
+            check(word in (row.get('silent') or ''), f'{word}: {row}')
+            check(one is small or 'too little' not in (row.get('silent') or ''), f'and not that it holds little: {row}')
+            told = gpushim(folder, 'export', '--prometheus').stdout
+            check(re.search(rf'^gpushim_process_info.*pid="{one.pid}".*silent="[^"]*{re.escape(word)}', told, re.M), f'export: {word}')
+        check(f'GPUSHIM_SHARE_DIR={other}' in gpushim(folder, 'top').stdout, 'top, too')
+        check(of(other, holder.pid).get('live_bytes') == 96 * MIB, 'it is asked there')
+        for one in (holder, opener, alone, small, plain):
+            one.end()
+
+
 def prove_many_holders(folder):
     """Those who hold most of what is freed, and how many more there are."""
     holder, openers = Holder(folder), [Holder(folder) for _ in range(6)]
@@ -233,6 +262,7 @@ def main():
         prove_without_end(folder, holder)
         prove_others(folder, holder)
         holder.end()
+        prove_elsewhere(folder)
         prove_many_holders(folder)
         prove_usage(folder)
     end_with_faults()

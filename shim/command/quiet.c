@@ -1,0 +1,101 @@
+/* Why a process without a socket here has none (quiet.h). */
+#include "shim/command/quiet.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "config/config.h"
+#include "shim/command/users.h"
+
+#define ENVIRONMENT_MOST (4u << 20) /* bytes */
+
+/* The environment that it was started with, which free ends, and its strings; NULL: it may not be read. */
+static char **read_environment(long pid)
+{
+    char path[40], **entries = NULL, *text = malloc(ENVIRONMENT_MOST + 1);
+    size_t got = 0, count = 0;
+    FILE *file;
+
+    snprintf(path, sizeof path, "/proc/%ld/environ", pid);
+    file = text ? fopen(path, "re") : NULL;
+    if (file) {
+        got = fread(text, 1, ENVIRONMENT_MOST, file);
+        fclose(file);
+    }
+    text = got ? realloc(text, got + 1) : text;
+    for (size_t i = 0; i < got; i++)
+        count += text[i] == 0;
+    if (got)
+        entries = malloc((count + 2) * sizeof *entries + got + 1);
+    if (entries) {
+        char *at = memcpy(entries + count + 2, text, got);
+
+        at[got] = 0;
+        for (size_t i = 0; i <= count; i++, at += strlen(at) + 1)
+            entries[i] = at; /* behind the last zero there is an empty one */
+        entries[count + 1] = NULL;
+    }
+    free(text);
+    return entries;
+}
+
+/* Whether both paths are one file. */
+static bool is_same_file(const char *here, const char *there)
+{
+    struct statx a, b;
+
+    return statx(AT_FDCWD, here, 0, STATX_INO, &a) == 0 && statx(AT_FDCWD, there, 0, STATX_INO, &b) == 0 &&
+           a.stx_ino == b.stx_ino && a.stx_dev_major == b.stx_dev_major && a.stx_dev_minor == b.stx_dev_minor;
+}
+
+static bool has_own_mounts(long pid)
+{
+    char path[40];
+
+    snprintf(path, sizeof path, "/proc/%ld/ns/mnt", pid);
+    return !is_same_file("/proc/self/ns/mnt", path);
+}
+
+static void say(long pid, bool apart, const struct gs_config *config, const char *here, char ret_why[QUIET_WHY])
+{
+    const char *dir = config->share.dir.text;
+    char path[PATH_MAX];
+
+    snprintf(path, sizeof path, "/proc/%ld/root%s", pid, dir);
+    if (apart && (!dir[0] || !is_same_file(here, path)))
+        snprintf(ret_why, QUIET_WHY, "is not known: it is in another container, with another folder than this: ask "
+                                     "there");
+    else if (!apart && strcmp(dir, here) != 0)
+        snprintf(ret_why, QUIET_WHY, "is not known: it has another folder; ask with GPUSHIM_SHARE_DIR=%.*s",
+                 (int)sizeof((struct gs_share_options *)NULL)->dir, dir); /* longer ones are none */
+    else if (!config->pool.neighbours)
+        snprintf(ret_why, QUIET_WHY, "cannot be asked: pool.neighbours is off there, and it neither shares nor opens "
+                                     "memory");
+    else
+        snprintf(ret_why, QUIET_WHY, "holds too little to be asked, and neither shares nor opens memory");
+}
+
+void quiet_say(long pid, const struct gs_share_options *here, char ret_why[QUIET_WHY])
+{
+    struct gs_config *config = malloc(sizeof *config);
+    char **environment = read_environment(pid);
+    const bool apart = has_own_mounts(pid);
+    struct user user;
+
+    snprintf(ret_why, QUIET_WHY, "is not known: its environment may not be read");
+    /* Its files are read as its user, who named them. */
+    if (config && environment && user_of_process(pid, &user) && user_become(&user)) {
+        gs_config_load(config, &(struct gs_config_sources){.environment = environment,
+                                                           .system_files = gs_config_system_files},
+                       NULL, NULL);
+        say(pid, apart, config, here->dir, ret_why);
+    }
+    user_back();
+    free(environment);
+    free(config);
+}

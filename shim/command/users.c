@@ -1,0 +1,105 @@
+/* Whose processes there may be to ask (users.h). */
+#include "shim/command/users.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/share/directory.h"
+
+#define NOBODYS 65534
+
+static struct user user_of(const struct statx *owner)
+{
+    return (struct user){owner->stx_uid, owner->stx_gid || !owner->stx_uid ? owner->stx_gid : NOBODYS};
+}
+
+static void add_user(struct users *users, const struct statx *owner)
+{
+    const struct user user = user_of(owner);
+    bool is_new = user.uid != (uid_t)-1 && user.uid != geteuid() && users->count < USERS_MAX;
+
+    for (unsigned i = 0; is_new && i < users->count; i++)
+        is_new = users->of[i].uid != user.uid;
+    if (is_new)
+        users->of[users->count++] = user;
+}
+
+static void add_owner(struct users *users, int directory, const char *name)
+{
+    struct statx info;
+
+    if (statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_UID | STATX_GID, &info) == 0 &&
+        S_ISDIR(info.stx_mode))
+        add_user(users, &info);
+}
+
+/* Adds those whose something there is that is named by a number after `prefix`: the owner's, but in
+ * a container with users of its own it is the one that he has inside. */
+static void add_users(struct users *users, const char *folder, const char *prefix)
+{
+    const size_t length = strlen(prefix);
+    DIR *names = opendir(folder);
+    const struct dirent *entry;
+
+    while (names && (entry = readdir(names)))
+        if (strncmp(entry->d_name, prefix, length) == 0 && entry->d_name[length] >= '0' &&
+            entry->d_name[length] <= '9')
+            add_owner(users, dirfd(names), entry->d_name);
+    if (names)
+        closedir(names);
+}
+
+void users_find(const struct gs_share_options *options, struct users *ret_users)
+{
+    ret_users->count = 0;
+    if (options->dir[0])
+        add_owner(ret_users, AT_FDCWD, options->dir); /* one of his alone */
+    add_users(ret_users, "/run/user", "");
+    add_users(ret_users, options->dir[0] ? options->dir : "/tmp", GS_OWN_PREFIX);
+    add_users(ret_users, "/dev/shm", GS_OWN_PREFIX);
+}
+
+bool user_of_process(long pid, struct user *ret_user)
+{
+    struct statx owner;
+    char path[32];
+
+    snprintf(path, sizeof path, "/proc/%ld", pid);
+    if (statx(AT_FDCWD, path, 0, STATX_UID | STATX_GID, &owner) != 0)
+        return false;
+    *ret_user = user_of(&owner);
+    return true;
+}
+
+/* What root was before. */
+static struct {
+    bool is_another;
+    gid_t gid, groups[NGROUPS_MAX];
+    int count;
+} before;
+
+bool user_become(const struct user *user)
+{
+    if (user->uid == geteuid() || geteuid() != 0)
+        return user->uid == geteuid();
+    before.is_another = true;
+    before.gid = getegid();
+    before.count = getgroups(NGROUPS_MAX, before.groups);
+    return setgroups(0, NULL) == 0 && setegid(user->gid) == 0 && seteuid(user->uid) == 0;
+}
+
+void user_back(void)
+{
+    if (before.is_another &&
+        (seteuid(0) != 0 || setegid(before.gid) != 0 ||
+         (before.count >= 0 && setgroups((size_t)before.count, before.groups) != 0 && before.count > 0)))
+        abort(); /* the rest would be done as another */
+    before.is_another = false;
+}
