@@ -7,15 +7,16 @@
 
 #include "tests/check.h"
 
-void fuzz_silence(void)
+void fuzz_silence(bool silent)
 {
-    static FILE *nowhere;
+    static FILE *nowhere, *errors;
 
-    if (nowhere)
-        return;
-    nowhere = fopen("/dev/null", "we");
-    CHECK(nowhere && freopen("/dev/null", "we", stdout));
-    stderr = nowhere; /* libFuzzer has taken the other */
+    if (!nowhere) {
+        errors = stderr;
+        nowhere = fopen("/dev/null", "we");
+        CHECK(nowhere && freopen("/dev/null", "we", stdout));
+    }
+    stderr = silent ? nowhere : errors;
 }
 
 int fuzz_file(const void *bytes, size_t size, char ret_path[64])

@@ -191,7 +191,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct fuzz_input input = {data, size};
 
-    fuzz_silence();
     if (size > 0 && data[0] == 0x7f)
         read_file(data, size);
     else

@@ -51,6 +51,44 @@ static void close_all(struct leases *leases, int first_fd)
     CHECK(syscall(SYS_close_range, (unsigned)first_fd, ~0u, 0u) == 0);
 }
 
+/* What the records say, by a count of its own. */
+static void is_right(const struct leases *leases, const uint8_t *data, size_t size)
+{
+    static struct {
+        struct lease_key key;
+        struct lease_block block;
+        unsigned held;
+    } rows[64];
+    unsigned count = 0, at;
+    struct record record;
+
+    for (; size >= sizeof record; data += sizeof record, size -= sizeof record) {
+        memcpy(&record, data, sizeof record);
+        if (record.magic != MAGIC || memcmp(record.boot, boot, sizeof boot) != 0)
+            continue;
+        for (at = 0; at < count && memcmp(&rows[at].key, &record.key, sizeof record.key) != 0;)
+            at++;
+        if (at == sizeof rows / sizeof *rows)
+            return; /* that many were not worth a table */
+        if (record.kind == HELD && at < count)
+            rows[at].held++;
+        if ((record.kind == ADDED || record.kind == ENDED) && at < count)
+            rows[at] = rows[--count];
+        if (record.kind == ADDED) {
+            rows[count].key = record.key;
+            rows[count].block = record.block;
+            rows[count++].held = 0;
+        }
+    }
+    CHECK(HASH_COUNT(leases->all) == count);
+    for (at = 0; at < count; at++) {
+        const struct lease *lease = leases_find(leases, rows[at].key.machine, rows[at].key.lease);
+
+        CHECK(lease && lease->held_count == rows[at].held);
+        CHECK(memcmp(&lease->block, &rows[at].block, sizeof lease->block) == 0);
+    }
+}
+
 static void is_same(const struct leases *leases, const struct leases *again)
 {
     struct lease *lease, *next;
@@ -90,7 +128,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     close(fd);
     first_fd = fd; /* all that is opened from here on */
     open_all(&leases);
-    CHECK(leases.records <= size / sizeof(struct record));
+    is_right(&leases, data, size);
     CHECK(unlinkat(folder, "agent.leases.lock", 0) == 0);
     second_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     open_all(&again);
