@@ -297,9 +297,9 @@ gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_conte
 
 gs_status gs_core_in_context(struct gs_core *core)
 {
-    CUcontext handle = NULL;
+    CUdevice device;
 
-    return current_handle(core, &handle);
+    return (gs_status)core->driver.ctx_get_device(&device); /* it looks whether that lives */
 }
 
 gs_status gs_context_current_unprobed(struct gs_core *core, struct gs_context **ret_context)

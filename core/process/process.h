@@ -55,7 +55,7 @@ struct gs_core_options {
 struct gs_core;
 struct gs_context;
 
-/* GS_OK where a context is current on this thread; else GS_NO_CONTEXT or the driver's error. */
+/* GS_OK where a context is current on this thread, and there; else the driver's error. */
 gs_status gs_core_in_context(struct gs_core *core);
 
 /* ---- Memory that is kept, and a full device ----------------------------------------------- */

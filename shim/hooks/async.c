@@ -165,6 +165,8 @@ __attribute__((noinline)) static CUresult release(__typeof__(&cuMemFreeAsync) co
         return (*real)(dptr, stream);
     gs_tell_freeing(dptr);
     status = gs_core_free_async(gs_core, dptr, order);
+    if (status == (gs_status)CUDA_ERROR_INVALID_CONTEXT)
+        return (*real)(dptr, stream); /* it knows whether there was one */
     if (status != GS_NOT_OURS)
         return gs_result(status);
     gs_pin_foreign_going(dptr);

@@ -427,6 +427,47 @@ static CUresult green_destroy(CUgreenCtx green)
     return ((green_destroy_fn *)driver_lookup("cuGreenCtxDestroy", 12040, 0))(green);
 }
 
+/* Calls while the current context is one that has ended. */
+static void check_ended(CUdeviceptr async, CUdeviceptr plain)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr base;
+    size_t size;
+
+    memset(&handle, 0, sizeof handle);
+    CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemFreeAsync(async, NULL));
+    CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuIpcCloseMemHandle(plain));
+    if (!software_driver())
+        return; /* the rest was not measured */
+    CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemFreeAsync(plain, NULL));
+    CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemGetAddressRange(&base, &size, plain));
+    CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuIpcGetMemHandle(&handle, plain));
+    CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuIpcOpenMemHandle(&base, handle, 1));
+}
+
+Test(contexts, one_that_has_ended_is_said_to_be_destroyed)
+{
+    CUgreenCtx green = NULL;
+    CUcontext made = green_create(&green);
+    CUdeviceptr async = 0, plain = 0;
+
+    OK(cuCtxSetCurrent(made));
+    OK(cuMemAlloc(&plain, 4096));
+    OK(cuMemAllocAsync(&async, 4096, NULL));
+    OK(cuCtxSynchronize());
+    OK(green_destroy(green));
+    check_ended(async, plain);
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemFree(plain));
+    OK(cuMemFree(async));
+    OK(cuMemAlloc(&plain, 4096));
+    OK(cuMemAllocAsync(&async, 4096, NULL));
+    OK(cuCtxSynchronize());
+    kernels_forget();
+    OK(cuDevicePrimaryCtxReset(device));
+    check_ended(async, plain);
+}
+
 Test(contexts, memory_of_a_green_context_is_the_primary_ones)
 {
     CUgreenCtx green = NULL;
