@@ -125,6 +125,8 @@ static void find_help(struct gs_shortage *shortage)
     bool any;
 
     add_help(shortage, shortage->by_limit, "raise pool.limit, or free memory in this process");
+    add_help(shortage, shortage->by_other,
+             "raise the limit of address space (ulimit -v), or free memory of the host");
     add_help(shortage, held->any_stopped, "let what is stopped go on, or end it");
     add_help(shortage, (held->bytes || held->mapped) && !held->any_stopped,
              "they have to close it, or end");
@@ -154,6 +156,8 @@ static void look(struct gs_core *core, const struct gs_device *device, CUcontext
         gs_limit_is_beyond(core, device, shortage->wanted ? shortage->wanted : GS_PAGE_SIZE);
     ask_processes(core, device, shortage);
     ask_driver(core, context, shortage);
+    shortage->by_other = !shortage->by_limit && shortage->has_info && shortage->wanted &&
+                         gs_page_round(shortage->wanted) <= shortage->free;
     gs_stats_read(core, device->ordinal, &shortage->stats);
     shortage->going = minus(gs_limit_used(core, device->ordinal), shortage->stats.reserved);
     shortage->largest = find_largest(core, device);

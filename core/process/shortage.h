@@ -34,6 +34,7 @@ struct gs_shortage {
     size_t wanted; /* bytes; 0: not known */
     size_t limit;  /* of pool.limit; SIZE_MAX: none */
     bool by_limit; /* that is why it was refused */
+    bool by_other; /* the driver refused it though there is memory: something else is short */
     /* This process. */
     struct gs_stats stats;
     size_t going;   /* on its way to the driver */

@@ -21,6 +21,11 @@ static void add_wanted(struct gs_text *text, const struct gs_shortage *shortage)
     else if (shortage->by_limit)
         gs_text_add(text, "pool.limit (%zu MiB) is reached on device %d", MIB(shortage->limit),
                     (int)shortage->device);
+    else if (shortage->by_other)
+        gs_text_add(text,
+                    "the driver refused %zu MiB on device %d, which has them: address space or memory "
+                    "of the host may be short",
+                    mib_up(shortage->wanted), (int)shortage->device);
     else if (shortage->wanted)
         gs_text_add(text, "no %zu MiB are left on device %d", mib_up(shortage->wanted),
                     (int)shortage->device);

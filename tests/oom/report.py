@@ -76,6 +76,21 @@ def it_is_said_once_a_second():
     taker.end()
 
 
+def it_is_not_the_gpus_memory():
+    """A driver that has no addresses for it, as where `ulimit -v` bounds them."""
+    file = os.path.join(PLACE, 'address-space')
+    taker = Taker(memory='64M', GPUSHIM_POOL_OOM_REPORT=file,
+                  SOFTCUDA_FAULTS='cuMemAddressReserve:3+:2,cuMemAlloc:*:2')
+    taker.must(f'alloc {2 * MIB}')
+    taker.refused(f'alloc {20 * MIB}')
+    taker.expect('the driver refused 20 MiB on device 0, which has them: address space or memory of '
+                 'the host may be short; .*what would help: raise the limit of address space')
+    help_first = [report['help'][:1] for report in reports(file)]
+    check(help_first == [['raise the limit of address space (ulimit -v), or free memory of the host']],
+          f'it says: {help_first}')
+    taker.end()
+
+
 def it_is_said_on_small_stacks():
     """With all that it can have: another one is asked, memory is waited for, and it is JSON as well."""
     run = os.path.join(PLACE, 'small')
