@@ -11,7 +11,8 @@
 #   5. the libFuzzer targets, FUZZ_SECONDS together (60), where clang has what they need;
 #   6. ten of the planted bugs, which the tests are to notice (tests/mutants.sh runs all of them).
 # quick stops after the first. all first installs what single tests are skipped without (podman,
-# Prometheus, Chromium, Open MPI, packagers, qemu: whatever can be had), and last runs the suite packages. rest
+# Prometheus, Chromium, Open MPI, packagers, qemu: whatever can be had), and last runs the suite packages, and both of
+# README's commands in systems where nothing is installed (tests/fresh/run.py; root, and a good hour). rest
 # does of all what is left out without it: it builds, and runs the suites packages, command and
 # containers. -D options go to each build's meson setup. A build folder that is there is used and
 # configured anew. The last line is "N passed, N failed, N skipped"; each line before it that starts
@@ -194,6 +195,20 @@ packages()
     run_tests 'packages' "$build" --suite packages
 }
 
+# Both commands in systems where nothing is installed.
+fresh()
+{
+    status=0
+    python3 "$root/tests/fresh/run.py" "$root" "$root/.cache/fresh" >"$build/fresh.log" 2>&1 || status=$?
+    cat "$build/fresh.log"
+    passed=$((passed + $(grep -c ': ok$' "$build/fresh.log" || true)))
+    skipped=$((skipped + $(grep -c '^skipped: ' "$build/fresh.log" || true)))
+    case $status in
+        0 | 77) ;;
+        *) fail "fresh systems: $(grep ': failed, ' "$build/fresh.log" || echo "log: $build/fresh.log")" ;;
+    esac
+}
+
 # At -O1, with lines for stack traces and no more, and without what its tests do not need it is built in
 # half of the time.
 asan_compile()
@@ -312,6 +327,7 @@ if [ "$what" = ordinary ] || [ "$what" = all ]; then
 fi
 if [ "$what" = all ]; then
     timed 'packages' packages
+    timed 'fresh systems' fresh
 fi
 say "== all: $(($(date +%s) - began_all)) s"
 finish

@@ -6,8 +6,6 @@ they lie, and so are Debian's packages where no system can be made.
 
 usage: packages.py deb|rpm SOURCE BUILD VERSION SHARE_DRIVER HOLDER LIBCUDA [RELEASE...]
 """
-import base64
-import collections
 import glob
 import json
 import os
@@ -20,6 +18,7 @@ import tempfile
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
 import shell
+import systems
 
 kind, source, build, version, share_driver, holder, libcuda = sys.argv[1:8]
 releases = sys.argv[8:]
@@ -33,12 +32,6 @@ INSIDE = {'PATH': '/usr/sbin:/usr/bin:/sbin:/bin', 'LC_ALL': 'C.UTF-8', 'HOME': 
 OTHERS = re.compile(r'/(?:var/log|var/cache/ldconfig|var/lib/dpkg/[a-z]+-old$|var/lib/dpkg/lock|tmp|run|proc|dev)')
 DRIVER = '/opt/driver'
 MIB = 1 << 20
-# Where a release comes from, and who signs it. Debian has no package with Ubuntu's keys: the one here is the public key
-# F6EC B376 2474 EDA9 D21B 7022 8719 20D1 991B C93C. debootstrap's script is named for one older than the release.
-Archive = collections.namedtuple('Archive', 'mirror keys script')
-DEBIAN = Archive('http://deb.debian.org/debian', '/usr/share/keyrings/debian-archive-keyring.gpg', 'sid')
-UBUNTU = Archive('http://archive.ubuntu.com/ubuntu', f'{source}/tests/packages/ubuntu-archive-2018.asc', 'gutsy')
-ARCHIVES = {'bookworm': DEBIAN, 'trixie': DEBIAN, 'noble': UBUNTU}
 # Mounts what programs expect, where nobody else sees it; $1 is the system, $2 the user.
 ENTER = '''mount -t proc proc "$1/proc" || mount --rbind /proc "$1/proc" || exit 125
 mount -t tmpfs -o mode=1777 tmpfs "$1/dev/shm" 2>/dev/null || exit 125
@@ -266,33 +259,10 @@ def check_place(place):
 # ---- A fresh system ---------------------------------------------------------------------------------
 
 
-def keyring(path):
-    """As gpgv takes it: in binary."""
-    if not path.endswith('.asc'):
-        return path
-    with open(path, encoding='ascii') as file:
-        body = re.search(r'\n\n(.*?)\n=', file.read(), re.S)[1]
-    with tempfile.NamedTemporaryFile(dir=temporary, suffix='.gpg', delete=False) as file:
-        file.write(base64.b64decode(body))
-    return file.name
-
-
-def made_by_debootstrap(release, folder):
-    """Why it is not; None: it is."""
-    archive = ARCHIVES[release]
-    if os.geteuid() != 0 or not shutil.which('debootstrap', path=ENVIRONMENT['PATH']):
-        return 'needs root and debootstrap'
-    if not os.path.exists(archive.keys):
-        return f"no keys of its archive's ({archive.keys})"
-    ran = call('debootstrap', '--variant=minbase', '--force-check-gpg', f'--keyring={keyring(archive.keys)}', release,
-               folder, archive.mirror, archive.script, timeout=1200)
-    return f'debootstrap: {" ".join(ran.stdout.splitlines()[-1:])}{ran.stderr}' if ran.returncode else None
-
-
 def fresh_system(release, folder):
     """None, with the reason in skipped, where none can be made."""
     place = Place(release, folder, True)
-    why = made_by_debootstrap(release, folder)
+    why = systems.make(release, folder, temporary)
     if not why:
         ran = place.run('sh', '-c', '. /etc/os-release; echo $VERSION_CODENAME')
         why = f'no mounts or chroot here: {ran.stderr.strip()}' if ran.returncode else None
