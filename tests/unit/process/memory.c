@@ -460,36 +460,42 @@ Test(memory, stream_order_merges_and_cuts_without_the_gpu)
     fixture_end(&f);
 }
 
-/* Whether a block whose GPU work is under way is waited for and had again. Not where the work is
- * over before one looks, or one's time before the work has begun: the machine stood still. */
-static bool waits_for_the_gpu(void)
+/* The GPU, which is held, gets on as soon as the library waits for it, and is waited for as long as that takes. */
+static bool moves_when_waited_for;
+gs_status __real_gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns);
+gs_status __wrap_gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns);
+
+gs_status __wrap_gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns)
+{
+    if (!moves_when_waited_for)
+        return __real_gs_fence_wait(fence, deadline_ns);
+    moves_when_waited_for = false;
+    softcuda_hold(0);
+    return __real_gs_fence_wait(fence, UINT64_MAX);
+}
+
+/* A block whose GPU work is under way is waited for and had again. */
+Test(memory, an_allocation_waits_for_a_gpu_that_is_behind)
 {
     struct fixture f;
     CUdeviceptr block;
     CUstream stream;
-    bool had;
 
     fixture_options(&f);
     fixture_start(&f);
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     block = must_alloc(&f, 128 * MIB);
-    fixture_spin_fill(&f, stream, block, 1, 1, 10 * MS);
+    softcuda_hold(1);
+    fixture_spin_fill(&f, stream, block, 1, 1, 0);
     MUST(gs_core_free(f.core, block));
-    had = must_alloc(&f, 128 * MIB) == block && fixture_counts(&f).waits == 1 &&
-          fixture_counts(&f).late == 0;
+    moves_when_waited_for = true;
+    cr_assert_eq(must_alloc(&f, 128 * MIB), block, "the arena grew rather than wait");
+    cr_assert_not(moves_when_waited_for);
+    cr_assert_eq(fixture_counts(&f).waits, 1);
+    cr_assert_eq(fixture_counts(&f).late, 0);
     MUST(cuStreamSynchronize(stream));
     MUST(cuStreamDestroy(stream));
     fixture_end(&f);
-    return had;
-}
-
-Test(memory, an_allocation_waits_for_a_gpu_that_is_behind)
-{
-    bool had = false;
-
-    for (int i = 0; i < 10 && !had; i++)
-        had = waits_for_the_gpu();
-    cr_assert(had, "the arena grew rather than wait, or there was nothing to wait for");
 }
 
 /* One that does not move is waited for each time that the arena has grown a good deal. */
@@ -560,13 +566,13 @@ static CUstream begin_with_much(struct fixture *f)
     return stream;
 }
 
-/* Whether the like of a block is waited for, as in waits_for_the_gpu. */
-static bool waits_for_the_like(void)
+/* What comes late leaves no hole that only its like would fill: an arena that has more than was
+ * live waits for that, and for nothing else. */
+Test(memory, beyond_what_was_live_the_like_of_a_block_is_waited_for)
 {
     struct fixture f;
     CUdeviceptr block[2], again;
     CUstream stream = begin_with_much(&f);
-    bool waited;
 
     block[0] = must_alloc(&f, 40 * MIB);
     softcuda_hold(1);
@@ -578,36 +584,27 @@ static bool waits_for_the_like(void)
     MUST(cuStreamSynchronize(stream));
     cr_assert_eq(must_alloc(&f, 40 * MIB), block[0]);
 
-    fixture_spin_fill(&f, stream, block[0], 1, 1, 10 * MS);
+    softcuda_hold(1);
+    fixture_spin_fill(&f, stream, block[0], 1, 1, 0);
     MUST(gs_core_free(f.core, block[0]));
     MUST(gs_core_free(f.core, block[1]));
     must_alloc(&f, 36 * MIB);
     must_alloc(&f, 36 * MIB); /* far beyond */
     cr_assert_eq(fixture_counts(&f).waits, 0);
+    moves_when_waited_for = true;
     again = must_alloc(&f, 40 * MIB);
-    waited = (again == block[0] || again == block[1]) && fixture_counts(&f).waits == 1;
+    cr_assert(again == block[0] || again == block[1], "it is not waited for");
+    cr_assert_eq(fixture_counts(&f).waits, 1);
 
     softcuda_hold(1);
     fixture_spin_fill(&f, stream, again, 1, 1, 0);
     MUST(gs_core_free(f.core, again));
     must_alloc(&f, 44 * MIB);
-    cr_assert(!waited || fixture_counts(&f).waits == 1, "nothing of that size retires");
+    cr_assert_eq(fixture_counts(&f).waits, 1, "nothing of that size retires");
     softcuda_hold(0);
     MUST(cuStreamSynchronize(stream));
     MUST(cuStreamDestroy(stream));
     fixture_end(&f);
-    return waited;
-}
-
-/* What comes late leaves no hole that only its like would fill: an arena that has more than was
- * live waits for that, and for nothing else. */
-Test(memory, beyond_what_was_live_the_like_of_a_block_is_waited_for)
-{
-    bool waited = false;
-
-    for (int i = 0; i < 10 && !waited; i++)
-        waited = waits_for_the_like();
-    cr_assert(waited, "it is not, or there was nothing to wait for");
 }
 
 /* Where it has only a little more, and several streams have work, it waits for about as long as making a
