@@ -80,6 +80,18 @@ def terabyte(folder):
         process.is_told('a terabyte')
 
 
+def large(folder):
+    """The version at the end of a library is told, but for that none is read that is larger than any."""
+    for size, told in (1 << 20, True), (257 << 20, False):
+        with Process(f'{folder}/large{size}') as process:
+            with open(process.paths[0], 'r+b') as file:
+                file.seek(size)
+                file.write(b'libgpushim 7.7.7\n')
+            ran = run('doctor', str(process.process.pid))
+            if ran is None or (' 7.7.7' in ran.stdout) != told:
+                faults.append(f'a library of {size} bytes: {ran}')
+
+
 def cut(folder):
     with Process(f'{folder}/cut', 1 << 16) as process:
         process.is_told('a library that is cut', everybody=False, LD_PRELOAD=cuts, CUT_FILE=process.paths[0])
@@ -98,7 +110,7 @@ def cut_module(folder):
 
 
 with tempfile.TemporaryDirectory(prefix='gpushim-files-') as scratch:
-    for case in pipe, terabyte, cut, cut_module:
+    for case in pipe, terabyte, large, cut, cut_module:
         case(scratch)
 for fault in faults:
     print(fault)
