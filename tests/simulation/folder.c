@@ -194,7 +194,11 @@ int gs_directory_exporters(int directory, const char *own,
         if (strlen(entry->name) != GS_SOCKET_NAME_SIZE - 1 || strcmp(entry->name, own) == 0 ||
             !is_here(entry) || entry->image->life->exited)
             continue;
-        *ret_names = realloc(*ret_names, (size_t)(count + 1) * sizeof **ret_names);
+        void *names = realloc(*ret_names, (size_t)(count + 1) * sizeof **ret_names);
+
+        if (!names)
+            return -ENOMEM;
+        *ret_names = names;
         memcpy((*ret_names)[count++], entry->name, GS_SOCKET_NAME_SIZE);
     }
     return count;
