@@ -16,9 +16,10 @@ bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t
     message.refuse.reason = reason;
     message.refuse.driver_error = driver_error;
     error = gs_wire_send(client->fd, &message, -1);
-    /* Where the kernel has no memory left for it he waits in vain; hung up on he would lose what he
-     * holds. Of one who has hung up what he gave back before that may lie there. */
-    return error == 0 || error == -ENOBUFS || error == -ENOMEM || gs_client_has_gone(error);
+    /* Where the kernel has no memory left for it, who holds something waits in vain: hung up on he would
+     * lose that. Of one who has hung up what he gave back before that may lie there. */
+    return error == 0 || ((error == -ENOBUFS || error == -ENOMEM) && client->references) ||
+           gs_client_has_gone(error);
 }
 
 void gs_client_say_bye(const struct gs_client *client)

@@ -1,13 +1,15 @@
 /* Host memory runs out at every allocation of a call in turn: it fails and changes nothing. */
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "core/share/wire.h"
 #include "scene.h"
 
 static _Thread_local int fail_in; /* the n-th allocation from now fails; 0: none */
-static int fail_elsewhere;        /* the same for all threads but this test's; atomic */
+static int fail_elsewhere; /* the same for all threads but this test's; -1: all fail; atomic */
 static _Thread_local bool is_test;
 
 void *__real_malloc(size_t size);
@@ -21,8 +23,9 @@ static bool fails(void)
 {
     if (is_test)
         return fail_in > 0 && --fail_in == 0;
-    return __atomic_load_n(&fail_elsewhere, __ATOMIC_SEQ_CST) > 0 &&
-           __atomic_sub_fetch(&fail_elsewhere, 1, __ATOMIC_SEQ_CST) == 0;
+    return __atomic_load_n(&fail_elsewhere, __ATOMIC_SEQ_CST) < 0 ||
+           (__atomic_load_n(&fail_elsewhere, __ATOMIC_SEQ_CST) > 0 &&
+            __atomic_sub_fetch(&fail_elsewhere, 1, __ATOMIC_SEQ_CST) == 0);
 }
 
 void *__wrap_malloc(size_t size)
@@ -38,6 +41,19 @@ void *__wrap_calloc(size_t count, size_t size)
 void *__wrap_realloc(void *old, size_t size)
 {
     return fails() ? NULL : __real_realloc(old, size);
+}
+
+static bool sends_fail; /* of all threads but this test's, for want of the kernel's memory; atomic */
+
+ssize_t __real_sendmsg(int fd, const struct msghdr *message, int flags);
+ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags);
+
+ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags)
+{
+    if (is_test || !__atomic_load_n(&sends_fail, __ATOMIC_SEQ_CST))
+        return __real_sendmsg(fd, message, flags);
+    errno = ENOBUFS;
+    return -1;
 }
 
 static void setup(void)
@@ -226,4 +242,35 @@ Test(share_memory, publishing_without_memory_changes_nothing)
     fail_in = 0;
     cr_assert(tries > 2 && tries < 100);
     cr_assert(side_withdraws(&side, export));
+}
+
+/* Of a process that has no memory at all he is told so; he has patience for much longer than this test. */
+Test(share_memory, an_opener_does_not_wait_for_one_without_any_memory)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    struct gs_export *export;
+    unsigned long address;
+    struct other first;
+
+    other_stop(&other);
+    other_start(&first, dir, "timeout=1000000");
+    other_start(&other, dir, "timeout=1000000");
+    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
+    gs_export_handle(export, ipc_handle);
+    cr_assert_eq(other_open(&first, ipc_handle, &address), GS_OK);
+    cr_assert_str_eq(other_ask(&first, "close %lx", address), "status 0");
+    cr_assert(side_gets_back(&side, export));
+    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
+    gs_export_handle(export, ipc_handle);
+    __atomic_store_n(&fail_elsewhere, -1, __ATOMIC_SEQ_CST);
+    for (int kernel_too = 0; kernel_too < 2; kernel_too++) {
+        __atomic_store_n(&sends_fail, kernel_too, __ATOMIC_SEQ_CST);
+        cr_assert_eq(other_open(&first, ipc_handle, &address), GS_UNREACHABLE, "over its connection");
+        cr_assert_eq(other_open(&other, ipc_handle, &address), GS_UNREACHABLE, "over a new one");
+    }
+    __atomic_store_n(&sends_fail, false, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&fail_elsewhere, 0, __ATOMIC_SEQ_CST);
+    cr_assert_eq(other_open(&first, ipc_handle, &address), GS_OK);
+    other_kill(&first);
+    cr_assert(side_gets_back(&side, export));
 }
