@@ -1,5 +1,6 @@
 /* Exporter: what is said to an opener, and watched of him. */
 #include "core/share/afar.h"
+#include "core/share/discard.h"
 
 bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t request,
                       enum gs_wire_reason reason, uint32_t driver_error)
@@ -143,4 +144,31 @@ void gs_clients_recall(struct gs_share *share, struct gs_export *export)
     gs_lock_take(&share->lock);
     gs_afar_recall_locked(share, export);
     gs_lock_release(&share->lock);
+}
+
+void gs_client_close_socket(struct gs_share *share, struct gs_client *client)
+{
+    if (client->fd < 0 || gs_client_is_lost(client))
+        return;
+    gs_unwatch(share, client->fd);
+    gs_client_hang_up(share, client);
+}
+
+void gs_clients_part(struct gs_share *share)
+{
+    struct gs_client *client, *next;
+
+    HASH_ITER(hh, share->clients.first, client, next)
+    gs_client_close_socket(share, client);
+}
+
+void gs_client_poke(struct gs_share *share, const struct gs_client *client)
+{
+    char name[GS_SOCKET_NAME_SIZE];
+    int fd;
+
+    gs_instance_name(client->published ? client->instance : client->said.from, name);
+    fd = gs_directory_connect_at_once(&share->options, name);
+    if (fd >= 0)
+        gs_hang_up(fd);
 }

@@ -57,14 +57,6 @@ static void client_forget_exit(struct gs_share *share, struct gs_client *client)
     client->pidfd = -1;
 }
 
-static void client_close_socket(struct gs_share *share, struct gs_client *client)
-{
-    if (client->fd < 0 || gs_client_is_lost(client))
-        return;
-    gs_unwatch(share, client->fd);
-    gs_client_hang_up(share, client);
-}
-
 /* It holds something, or has left something here, and may again, over this very connection. */
 static bool is_needed(const struct gs_client *client)
 {
@@ -195,7 +187,7 @@ static void client_free(struct gs_share *share, struct gs_client *client)
         end_published(share, client);
     gs_farewell_client_gone(share, client);
     gs_afar_client_gone(share, client);
-    client_close_socket(share, client);
+    gs_client_close_socket(share, client);
     client_forget_exit(share, client);
     HASH_DEL(share->clients.first, client);
     leave_place(share, client);
@@ -221,7 +213,7 @@ static void client_hang_up(struct gs_share *share, struct gs_client *client)
         client_free(share, client);
         return;
     }
-    client_close_socket(share, client);
+    gs_client_close_socket(share, client);
     client->due_ns = now + share->options.settle_ns;
     /* An exit that has happened by now may have come first: only the rest proves the lease over. */
     client->over.exited = gs_client_has_exited(client);
@@ -235,6 +227,8 @@ static void client_hang_up(struct gs_share *share, struct gs_client *client)
     }
     if (client->over.exited)
         client_forget_exit(share, client);
+    else
+        gs_client_poke(share, client);
     gs_flush_hung_up(share, client);
 }
 
@@ -302,6 +296,7 @@ static bool parts(struct gs_share *share, struct gs_client *client, uint64_t now
         return false;
     client->due_ns = now + PARTED_NS;
     client->over.rested = false;
+    gs_client_poke(share, client);
     if (client->over.parted)
         return true;
     client->over.parted = true;
@@ -539,7 +534,7 @@ void gs_clients_accept(struct gs_share *share)
 }
 
 /* The program here may have closed connections: nothing is told of those any more. Looked at when the
- * thread comes to look at its socket (place.c). */
+ * thread does something else. */
 static void look_for_lost(struct gs_share *share, uint64_t now)
 {
     struct gs_client *client, *next;

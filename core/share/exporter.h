@@ -170,6 +170,8 @@ void gs_client_exited(struct gs_share *share, uint64_t id);
 uint64_t gs_clients_tick(struct gs_share *share, uint64_t now);
 /* Another connection of its process has taken up what it holds. May free it. */
 void gs_client_end(struct gs_share *share, struct gs_client *client);
+/* All are hung up on, and keep what they hold: nobody is here to answer any more. */
+void gs_clients_part(struct gs_share *share);
 /* At the very end, without a thread. */
 void gs_clients_free(struct gs_share *share);
 
@@ -515,5 +517,9 @@ void gs_clients_recall(struct gs_share *share, struct gs_export *export);
 void gs_client_watch_exit(struct gs_share *share, struct gs_client *client);
 /* The program has closed the connection, and its number may be another file's. */
 bool gs_client_is_lost(struct gs_client *client);
+void gs_client_close_socket(struct gs_share *share, struct gs_client *client);
+/* Who lives and was hung up on may not know: a program that closes a connection tells nobody. His share
+ * thread looks when somebody comes to his socket. */
+void gs_client_poke(struct gs_share *share, const struct gs_client *client);
 
 #endif

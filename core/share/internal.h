@@ -100,7 +100,8 @@ struct gs_share_place {
     bool spare_given;  /* a message has got it: another is to be had */
     uint64_t sweep_ns; /* atomic: when to clear the directory; GS_NEVER */
     uint64_t touch_ns; /* when to say in the directory that this process lives */
-    uint64_t look_ns;  /* when to look whether the socket is still there */
+    struct gs_fd notify; /* an inotify of the socket and its folder; none: none is left, say */
+    uint64_t looked_ns, look_ns; /* when it was looked whether the socket is there, and is again; GS_NEVER */
 };
 
 /* The share thread, and what it is told (watch.c, loop.c). */
@@ -265,7 +266,8 @@ struct gs_opener {
     struct gs_opener_context *contexts;
     struct gs_import *spare_imports; /* records that the map may still lead to: never freed */
     uint64_t next_import, next_remote;
-    uint64_t astray_ns; /* when it looks whether the program has closed connections */
+    bool astray; /* the thread is to look whether the program has closed connections: */
+    uint64_t astray_ns; /* not before this */
     uint64_t look_ns; /* when the thread looks at remotes that were busy when they had something */
     bool remotes_watched; /* atomic: there is the thread, and it sees what comes of every remote */
     bool polling; /* the thread looks at `closing` by itself, again after: */
@@ -318,7 +320,7 @@ gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
 #define GS_WATCH_SHIFT 56
 #define GS_WATCH_ID    ((UINT64_C(1) << GS_WATCH_SHIFT) - 1)
 enum gs_watch { GS_WATCH_WAKE, GS_WATCH_LISTENER, GS_WATCH_CLIENT, GS_WATCH_PIDFD, GS_WATCH_REMOTE,
-                GS_WATCH_BROKER };
+                GS_WATCH_BROKER, GS_WATCH_PLACE };
 enum gs_watch_op { GS_WATCH_ADD, GS_WATCH_CHANGE };
 /* What is told of; a hang-up always is. Once: then nothing more until it is changed. */
 enum { GS_WATCH_READ = 1, GS_WATCH_WRITE = 2, GS_WATCH_ONCE = 4 };
@@ -362,6 +364,8 @@ uint64_t gs_thread_tick(struct gs_share *share, uint64_t now);
 gs_status gs_socket_start(struct gs_share *share);
 /* The share thread: sees that the socket is there and clears the directory; when to come again. */
 uint64_t gs_socket_tick(struct gs_share *share, uint64_t now);
+/* The same: the socket is looked at soon, as the thread is awake. */
+void gs_socket_look(struct gs_share *share);
 /* Clears the directory of what killed processes left, once and not before the socket is there. */
 void gs_sweep(struct gs_share *share);
 
@@ -375,6 +379,8 @@ bool gs_socket_is_lost(struct gs_share *share);
  * those before. 0, or a negative errno: they cannot be watched, and are to be taken down. */
 int gs_socket_adopt(struct gs_share *share, int directory, int listener);
 void gs_socket_take_down(struct gs_share *share);
+/* Something was done to the socket or its folder: it is looked at. */
+void gs_socket_event(struct gs_share *share);
 
 /* names.c: of this user. Waits until the broker has it, as gs_share_named; false: it has not. */
 bool gs_names_await_kept(struct gs_share *share, const char *name, uint64_t since_ns);

@@ -329,6 +329,9 @@ uint64_t gs_idle_tick_locked(struct gs_share *share, uint64_t now);
 /* At the very end: all. */
 void gs_idle_finish_locked(struct gs_share *share);
 
+/* remote.c: the share thread looks whether the program has closed connections. */
+void gs_remotes_look(struct gs_share *share);
+
 /* external.c */
 /* Its handle is stale, and who has it open is asked for it. */
 void gs_external_ends_locked(struct gs_share *share, struct gs_external *external);

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define SWEEP_AFTER_NS (20 * GS_NS_PER_MS) /* the first openers are served before */
-#define LOOK_NS        GS_NS_PER_S
+#define AGAIN_NS       GS_NS_PER_S /* it is looked at, and where it cannot be put up tried, again after this */
 
 /* ---- Putting it up -------------------------------------------------------------------------- */
 
@@ -87,6 +87,12 @@ void gs_sweep(struct gs_share *share)
     __atomic_store_n(&share->place.sweep_ns, GS_NEVER, __ATOMIC_RELEASE);
 }
 
+void gs_socket_look(struct gs_share *share)
+{
+    if (share->place.look_ns == GS_NEVER)
+        share->place.look_ns = share->place.looked_ns + AGAIN_NS;
+}
+
 uint64_t gs_socket_tick(struct gs_share *share, uint64_t now)
 {
     uint64_t due = __atomic_load_n(&share->place.sweep_ns, __ATOMIC_ACQUIRE);
@@ -106,8 +112,10 @@ uint64_t gs_socket_tick(struct gs_share *share, uint64_t now)
         due = now;
     }
     if (now >= share->place.look_ns) {
-        gs_socket_start(share);
-        share->place.look_ns = gs_now_ns() + LOOK_NS;
+        bool there = gs_socket_start(share) == GS_OK;
+
+        share->place.looked_ns = gs_now_ns();
+        share->place.look_ns = there ? GS_NEVER : share->place.looked_ns + AGAIN_NS;
     }
     return due < share->place.look_ns ? due : share->place.look_ns;
 }

@@ -276,11 +276,19 @@ static void look_locked(struct gs_share *share, struct gs_remote *remote)
     gs_remote_reap_locked(share, remote);
 }
 
+void gs_remotes_look(struct gs_share *share)
+{
+    gs_lock_take(&share->opener.lock);
+    share->opener.astray = true;
+    gs_lock_release(&share->opener.lock);
+}
+
 void gs_remote_event(struct gs_share *share, uint64_t id)
 {
     struct gs_remote *remote, *next;
 
     gs_lock_take(&share->opener.lock);
+    share->opener.astray = true;
     HASH_ITER(hh, share->opener.remotes, remote, next)
     {
         if (remote->id != id)
@@ -300,9 +308,11 @@ static struct gs_remote *next_astray_locked(struct gs_share *share, uint64_t now
 
     HASH_ITER(hh, share->opener.remotes, remote, next)
     {
+        share->opener.astray |= remote->busy;
         if (remote->busy)
             continue;
         gs_remote_look(remote);
+        share->opener.astray |= remote->astray;
         if (remote->conn.fd >= 0 && remote->conn.pid > 0 && !remote->conn.stack)
             remote->conn.stack = gs_alive_stack(remote->conn.pid); /* not while a program waits */
         if (remote->astray && now - remote->astray_ns >= ASTRAY_NS)
@@ -311,15 +321,17 @@ static struct gs_remote *next_astray_locked(struct gs_share *share, uint64_t now
     return NULL;
 }
 
-/* That the program has closed a connection is seen by looking alone. Lets go of the lock. */
+/* That the program has closed a connection is seen by looking alone: where something came, or the other side
+ * does, to say that it was hung up on (clients.c). Lets go of the lock. */
 static uint64_t astray_tick_locked(struct gs_share *share, uint64_t now)
 {
     struct gs_remote *remote;
 
-    if (!share->opener.remotes)
+    if (!share->opener.astray || !share->opener.remotes)
         return GS_NEVER;
     if (now < share->opener.astray_ns)
         return share->opener.astray_ns;
+    share->opener.astray = false;
     while ((remote = next_astray_locked(share, now))) {
         remote->busy = true;
         remote->astray_ns = now;
@@ -330,7 +342,7 @@ static uint64_t astray_tick_locked(struct gs_share *share, uint64_t now)
         gs_remote_release_locked(share, remote);
     }
     share->opener.astray_ns = now + ASTRAY_NS;
-    return share->opener.astray_ns;
+    return share->opener.astray ? share->opener.astray_ns : GS_NEVER;
 }
 
 static uint64_t noticed_tick_locked(struct gs_share *share, uint64_t now)

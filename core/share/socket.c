@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/inotify.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -88,6 +89,38 @@ static int exchange_locked(int *number, struct gs_fd *kept, int fd)
     return *number;
 }
 
+/* Called with the lock held. The thread is told when the socket is removed or moved, alone or with its
+ * folder. What becomes of the folders above is seen at the next export. */
+static void watch_place_locked(struct gs_share *share)
+{
+    char folder[sizeof share->place.path];
+    int fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+
+    gs_fd_close(&share->place.notify);
+    share->place.notify = gs_fd_keep(fd);
+    memcpy(folder, share->place.path, sizeof folder);
+    if (strrchr(folder, '/'))
+        *strrchr(folder, '/') = 0;
+    if (fd < 0 ||
+        inotify_add_watch(fd, share->place.path, IN_DONT_FOLLOW | IN_ATTRIB | IN_MOVE_SELF) < 0 ||
+        inotify_add_watch(fd, folder, IN_ONLYDIR | IN_MOVE_SELF | IN_DELETE_SELF) < 0 ||
+        gs_watch(share, GS_WATCH_ADD, fd, GS_WATCH_READ, GS_WATCH_PLACE, 0) != 0)
+        gs_log_line(&share->log, GS_LOG_DEBUG,
+                    "the socket is not watched: %s; where it is removed it is put up again with the "
+                    "next handle",
+                    strerror(errno));
+}
+
+void gs_socket_event(struct gs_share *share)
+{
+    char many[4096];
+
+    while (gs_fd_is_there(&share->place.notify) &&
+           read(share->place.notify.fd, many, sizeof many) > 0)
+        continue;
+    share->place.look_ns = 0;
+}
+
 /* Whether the kernel tells who a client is, as it does here of the listener itself. */
 static bool tells_who(int listener)
 {
@@ -118,8 +151,10 @@ int gs_socket_adopt(struct gs_share *share, int directory, int listener)
     exchange_locked(&share->place.listener, &share->place.listener_is, listener);
     error =
         gs_watch(share, GS_WATCH_ADD, share->place.listener, GS_WATCH_READ, GS_WATCH_LISTENER, 0);
-    if (!error && !gs_socket_is_given(share))
+    if (!error && !gs_socket_is_given(share)) {
         remember_locked(share, share->place.directory);
+        watch_place_locked(share);
+    }
     gs_lock_release(&share->lock);
     return error;
 }
@@ -132,6 +167,7 @@ void gs_socket_take_down(struct gs_share *share)
         unlinkat(share->place.directory, share->name, 0);
     gs_fd_close(&share->place.directory_is);
     gs_fd_close(&share->place.listener_is);
+    gs_fd_close(&share->place.notify);
     share->place.directory = -1;
     __atomic_store_n(&share->place.listener, -1, __ATOMIC_RELEASE);
     gs_lock_release(&share->lock);

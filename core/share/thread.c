@@ -6,15 +6,28 @@
 #include "core/share/afar.h"
 #include "core/share/opener.h"
 
+/* Whether the program has closed something: nothing is told of that, so it is looked for now and then while
+ * there is something to do in any case. */
+static void look(struct gs_share *share)
+{
+    gs_remotes_look(share);
+    gs_socket_look(share);
+}
+
 void gs_thread_event(struct gs_share *share, enum gs_watch kind, uint64_t id)
 {
     struct gs_wire_hold_afar hold;
 
     switch (kind) {
     case GS_WATCH_WAKE:
-        break;
+        look(share);
+        break; /* what it is about is done in the tick */
     case GS_WATCH_LISTENER:
+        look(share);
         gs_clients_accept(share);
+        break;
+    case GS_WATCH_PLACE:
+        gs_socket_event(share);
         break;
     case GS_WATCH_CLIENT:
         gs_client_readable(share, id);

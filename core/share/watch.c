@@ -85,7 +85,8 @@ void gs_loop_close(struct gs_share *share)
         gs_fd_close(&spare);
     gs_fd_close(&share->place.listener_is);
     gs_fd_close(&share->place.directory_is);
-    share->place.listener_is = share->place.directory_is = (struct gs_fd){0};
+    gs_fd_close(&share->place.notify);
+    share->place.listener_is = share->place.directory_is = share->place.notify = (struct gs_fd){0};
     share->place.listener = share->place.directory = share->place.spare_fd = -1;
     if (share->loop.epoll >= 0 && gs_epoll_is_there(share))
         close(share->loop.epoll);

@@ -52,7 +52,14 @@ static void leave(struct entry **link)
     struct entry *entry = *link;
 
     *link = entry->next;
+    for (unsigned i = 0; i < PROCESSES_MAX; i++) /* whose it was is told (inotify) */
+        if (world.processes[i].state == PROCESS_RUNS && world.processes[i].image == entry->image)
+            thread_wake(&world.processes[i]);
     sim_free(entry);
+}
+
+void gs_socket_event(struct gs_share *share)
+{
 }
 
 void folder_listener_gone(const struct file *listener)

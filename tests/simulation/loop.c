@@ -53,6 +53,12 @@ void watches_free(struct process *process)
     process->watches = NULL;
 }
 
+void thread_wake(struct process *process)
+{
+    process->woken = true;
+    fibre_wake_all(process, process);
+}
+
 void gs_thread_wake(struct gs_share *share)
 {
     struct process *process = process_here();
@@ -60,8 +66,7 @@ void gs_thread_wake(struct gs_share *share)
     for (unsigned i = 0; !process && i < PROCESSES_MAX; i++) /* a fork comes from outside */
         if (world.processes[i].share == share)
             process = &world.processes[i];
-    process->woken = true;
-    fibre_wake_all(process, process);
+    thread_wake(process);
 }
 
 void gs_thread_expect(struct gs_share *share, uint64_t now)
@@ -175,6 +180,8 @@ void *gs_loop_run(void *arg)
             fibre_wait(process, due > gs_now_ns() ? due : gs_now_ns() + 1000);
             count = find_ready(process, ready);
         }
+        if (process->woken)
+            gs_thread_event(share, GS_WATCH_WAKE, 0);
         process->woken = false;
         sim_point();
         for (unsigned i = 0; i < count; i++)

@@ -72,6 +72,8 @@ bool fibre_wait(const void *on, uint64_t until_ns);
 void fibre_idle(void);
 void fibre_wake(struct fibre *fibre);
 void fibre_wake_all(const struct process *process, const void *on);
+/* Its share thread, from wherever. */
+void thread_wake(struct process *process);
 /* Others may run here. */
 void sim_point(void);
 

@@ -332,8 +332,10 @@ static void end_faults(void)
         process->fd_limit = FDS_MAX;
         process->allocations_left = process->driver_left = 0;
         process->no_flight = false;
-        if (process->state == PROCESS_RUNS)
+        if (process->state == PROCESS_RUNS) {
             process->life->stopped = false;
+            thread_wake(process); /* it looks what its program has closed as soon as it does anything */
+        }
     }
 }
 

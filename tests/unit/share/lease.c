@@ -149,8 +149,24 @@ static int lose_to_a_child(void)
     child = atoi(other_ask(&other, "fork") + 3);
     cr_assert_gt(child, 0);
     cr_assert_str_eq(other_ask(&other, "lose"), "ok 1");
+    /* Nobody sees that; its thread looks as soon as it does anything. */
+    other_export(&other, 0, 512, 1, (unsigned char[GS_IPC_HANDLE_SIZE]){0});
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "connections"), "ok 1")));
     return child;
+}
+
+/* Nobody tells his thread, but that it is come to by whom he has it from. */
+Test(share_lease, who_has_closed_his_connection_takes_up_what_he_has)
+{
+    other_ask(&other, "close %lx", address);
+    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
+    cr_assert_str_eq(other_ask(&other, "serve 1"), "ok"); /* as of the whole library's openers */
+    usleep(1500000); /* his thread has looked at what there was */
+    cr_assert_str_eq(other_ask(&other, "lose"), "ok 1");
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "connections"), "ok 1")));
+    cr_assert(side_stays_held(&side, export, 100));
+    other_ask(&other, "close %lx", address);
+    cr_assert(side_gets_back(&side, export));
 }
 
 Test(share_lease, that_was_taken_up_does_not_end_with_the_child_that_has_the_connection)

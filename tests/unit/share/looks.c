@@ -1,10 +1,12 @@
 /*
  * How often the share thread looks for the next message before it sleeps, counted. To it the time
- * is what the test makes it: it passes in its epoll_wait alone, so that no other program of the
- * machine has a part in what is counted. The program is linked for that with its own epoll_wait and
+ * is what the test makes it: it passes in its epoll_wait and ppoll alone, so that no other program of the
+ * machine has a part in what is counted. The program is linked for that with its own of these and
  * gs_now_ns, and with its own pthread_create, which counts.
  */
 #include <criterion/criterion.h>
+#include <limits.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -73,40 +75,50 @@ static void pass_in_company(uint64_t ns)
     pass(ns);
 }
 
-/* Threads of its own have woken it: that takes no time, whenever they come to it. */
-static bool is_wake(const struct epoll_event *events, int count)
-{
-    return count == 1 && events->data.u64 >> 56 == GS_WATCH_WAKE;
-}
+static int in_vain;    /* since something was found */
+static bool has_slept; /* it looks for what has ended its sleep */
 
-int __wrap_epoll_wait(int fd, struct epoll_event *events, int most, int limit)
+int __real_ppoll(struct pollfd *fds, nfds_t count, const struct timespec *limit,
+                 const sigset_t *mask);
+int __wrap_ppoll(struct pollfd *fds, nfds_t count, const struct timespec *limit,
+                 const sigset_t *mask);
+
+int __wrap_ppoll(struct pollfd *fds, nfds_t count, const struct timespec *limit,
+                 const sigset_t *mask)
 {
-    static int looked; /* since something was found */
-    int count;
+    uint64_t ns = limit ? (uint64_t)limit->tv_sec * 1000000000 + (uint64_t)limit->tv_nsec : 0;
+    int found;
 
     if (!is_share_thread) {
         SET(now_ns, __real_gs_now_ns());
         is_share_thread = true;
     }
-    if (limit == 0) {
-        pass_in_company(LOOK_NS);
-        __atomic_add_fetch(&looks, 1, __ATOMIC_SEQ_CST);
-        if (READ(vain) == ALL || looked++ < READ(vain))
-            return 0;
-        looked = 0;
-        return __real_epoll_wait(fd, events, most, -1); /* it is there at this look */
-    }
-    looked = 0;
-    SET(asleep, limit);
-    count = __real_epoll_wait(fd, events, most, limit);
+    in_vain = 0;
+    SET(asleep, limit ? (int)((ns + 999999) / 1000000) : INT_MAX);
+    found = __real_ppoll(fds, count, limit, mask);
     SET(asleep, 0);
-    if (count <= 0) {
-        __atomic_add_fetch(&overslept, 1, __ATOMIC_SEQ_CST);
-        pass((uint64_t)limit * 1000 * US);
-    } else if (!is_wake(events, count)) {
+    if (found <= 0 && limit) {
+        __atomic_add_fetch(&overslept, ns > 0, __ATOMIC_SEQ_CST);
+        pass(ns);
+    } else if (!fds[1].revents) { /* threads of its own wake it in no time, whenever they come to it */
         pass_in_company(READ(slept_ns));
     }
-    return count;
+    has_slept = true;
+    return found;
+}
+
+int __wrap_epoll_wait(int fd, struct epoll_event *events, int most, int limit)
+{
+    if (has_slept) {
+        has_slept = false;
+        return __real_epoll_wait(fd, events, most, 0);
+    }
+    pass_in_company(LOOK_NS);
+    __atomic_add_fetch(&looks, 1, __ATOMIC_SEQ_CST);
+    if (READ(vain) == ALL || in_vain++ < READ(vain))
+        return 0;
+    in_vain = 0;
+    return __real_epoll_wait(fd, events, most, -1); /* it is there at this look */
 }
 
 /* The share thread sleeps, and has nothing to do for `limit` milliseconds. */
@@ -283,8 +295,8 @@ Test(share_looks, while_the_first_opener_is_looked_for_no_thread_is_started)
     cr_assert(SIDE_WAIT(READ(threads) > made));
 }
 
-/* With nothing to do it is woken by others, and to see whether the program's first thread has gone:
- * also while one has the block open and is silent, and when it has gone and its lease has ended. */
+/* It says each 20 minutes in the folder that its process lives: with nothing to do that is all. Also while one
+ * has the block open and is silent, and when it has gone and its lease has ended. */
 Test(share_looks, an_idle_thread_sleeps_for_as_long_as_it_may)
 {
     uint64_t looked;
@@ -292,12 +304,28 @@ Test(share_looks, an_idle_thread_sleeps_for_as_long_as_it_may)
     client = side_connect_by_hand(dir, ipc_handle);
     for (int i = 0; i < 100; i++)
         open_again();
-    cr_assert(sleeps(1000), "%d ms", READ(asleep));
+    cr_assert(sleeps(1000 * 1000), "%d ms", READ(asleep));
     looked = READ(looks);
     SET(slept_ns, 25000 * US);
     close(client);
     client = -1;
     cr_assert(SIDE_WAIT(READ(side.leases_ended) > 0));
-    cr_assert(sleeps(1000), "%d ms", READ(asleep));
+    cr_assert(sleeps(1000 * 1000), "%d ms", READ(asleep));
     cr_assert_eq(READ(looks), looked);
+}
+
+/* The same for who has memory of others open, closed and idle. */
+Test(share_looks, an_idle_opener_sleeps_for_as_long_as_it_may)
+{
+    unsigned char theirs[GS_IPC_HANDLE_SIZE];
+
+    options.idle_ns = SIDE_HOUR;
+    scene_stop();
+    begin();
+    other_start(&other, dir, NULL);
+    other_export(&other, 0, 512, 5, theirs);
+    scene_open(theirs);
+    other_export(&other, 512, 512, 5, theirs);
+    cr_assert_eq(gs_share_close(side.share, scene_open(theirs)), GS_OK);
+    cr_assert(sleeps(1000 * 1000), "%d ms", READ(asleep));
 }

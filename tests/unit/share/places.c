@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/share/directory.h"
+#include "core/share/internal.h"
 #include "other.h"
 #include "side.h"
 #include "tests/children.h"
@@ -51,7 +51,7 @@ static bool opens(const char *where)
     return status == GS_OK;
 }
 
-/* Who shares looks once a second whether his socket is there: not while he stands. */
+/* Who shares is told when his socket goes: not while he stands. */
 static void giver_stands(void)
 {
     halt(giver.pid);
@@ -301,4 +301,33 @@ Test(share_places, many_that_try_at_once_all_find_that_there_is_one)
         cr_assert_eq(status, 0);
     }
     cr_assert_leq(side_dir_count(dir), 0);
+}
+
+/* Which the share thread sleeps on. Who comes is not to wait until his patience is over. */
+Test(share_places, a_program_that_closes_what_the_thread_sleeps_on_keeps_no_opener_waiting)
+{
+    struct gs_export *export, *more;
+    struct gs_share_options options;
+    struct side_chunk chunk;
+    unsigned long other_address;
+    struct side side = {0};
+
+    side_options(&options, dir);
+    side_start(&side, &options);
+    chunk = side_chunk_new(&side, 2 * MIB);
+    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
+    gs_export_handle(export, ipc_handle);
+    other_start(&taker, dir, "timeout=1000000");
+    cr_assert_eq(other_open(&taker, ipc_handle, &address), GS_OK);
+    other_start(&giver, dir, "timeout=1000000");
+    close(side.share->loop.epoll);
+    cr_assert_eq(other_open(&giver, ipc_handle, &other_address), GS_UNREACHABLE);
+    cr_assert(SIDE_WAIT(strstr(side_logged(), "sharing has ended")));
+    cr_assert_leq(side_dir_put_up(dir), 2, "its socket is there still"); /* of the two others */
+    cr_assert_eq(side_export(&side, &chunk, 512, 512, &more), GS_NOT_OFFERED);
+    cr_assert_not(gs_share_withdraw(side.share, export), "who has it open has lost it");
+    other_stop(&taker);
+    other_stop(&giver);
+    side_stop(&side);
+    side_chunk_free(&side, &chunk);
 }

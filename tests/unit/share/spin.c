@@ -1,7 +1,8 @@
 /* Looking for the next message without sleeping: when the share thread does it, and for how long
- * at most. It is linked so that its epoll_wait and sched_yield are the ones below. */
+ * at most. It is linked so that its epoll_wait, ppoll and sched_yield are the ones below. */
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -40,6 +41,20 @@ int __wrap_sched_yield(void)
     return __real_sched_yield();
 }
 
+static bool has_slept; /* it looks for what has ended its sleep: that is no look */
+
+int __real_ppoll(struct pollfd *fds, nfds_t count, const struct timespec *limit,
+                 const sigset_t *mask);
+int __wrap_ppoll(struct pollfd *fds, nfds_t count, const struct timespec *limit,
+                 const sigset_t *mask);
+
+int __wrap_ppoll(struct pollfd *fds, nfds_t count, const struct timespec *limit,
+                 const sigset_t *mask)
+{
+    has_slept = true;
+    return __real_ppoll(fds, count, limit, mask);
+}
+
 int __wrap_epoll_wait(int fd, struct epoll_event *events, int most, int limit)
 {
     static uint64_t last; /* when the look before this one found nothing; 0: there was none */
@@ -52,11 +67,12 @@ int __wrap_epoll_wait(int fd, struct epoll_event *events, int most, int limit)
 
     is_share_thread = true;
     __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST);
-    if (limit == 0) {
+    if (!has_slept) {
         __atomic_add_fetch(&looks, 1, __ATOMIC_SEQ_CST);
         __atomic_add_fetch(&looked_ns, last ? now - last : 0, __ATOMIC_SEQ_CST);
     }
-    last = limit == 0 && count == 0 ? now : 0;
+    last = !has_slept && count == 0 ? now : 0;
+    has_slept = false;
     return count;
 }
 
