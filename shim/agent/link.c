@@ -288,7 +288,7 @@ static bool make_room(struct link *link, size_t size)
 
     if (link->out_size + size <= link->out_room)
         return true;
-    while (unsent(link) + size > room / 2)
+    while (unsent(link) + size > room - room / 4) /* else there is soon no room again */
         room *= 2;
     out = room > LINK_UNSENT ? NULL : malloc(room);
     if (!out)

@@ -15,16 +15,14 @@
 
 /* ---- The socket, as TLS sees it ------------------------------------------------------------- */
 
-/* So much in a turn and no more, and of a stranger in all, whatever TLS does with it. */
+/* So much in a turn and no more, whatever TLS does with it. */
 static int read_some(BIO *bio, char *bytes, int size)
 {
     struct link *link = BIO_get_data(bio);
-    size_t most = link->turn;
+    const size_t most = link->turn;
     ssize_t got;
 
     BIO_clear_retry_flags(bio);
-    if (link_is_caller(link) && most > LINK_UNKNOWN - link->heard)
-        most = LINK_UNKNOWN - link->heard;
     if (most == 0 || size <= 0) {
         BIO_set_retry_read(bio);
         return -1;

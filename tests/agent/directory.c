@@ -400,7 +400,7 @@ Test(agent_directory, nothing_that_is_too_long_is_cut)
     memset(text, 'x', 300);
     snprintf(path, sizeof path, "%.200s/password", place + strlen("folder:"));
     file = fopen(path, "w");
-    cr_assert(file && fputs(text, file) > 0 && fclose(file) == 0);
+    cr_assert(file && fputs(text + 300 - 256, file) > 0 && fclose(file) == 0);
     options.place = "http://127.0.0.1:1";
     options.user = "agent";
     options.password_file = path;
