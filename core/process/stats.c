@@ -225,6 +225,18 @@ static bool tell_locked(struct gs_core *core, unsigned device, struct gs_figures
     return true;
 }
 
+/* What other processes hold of freed memory is in limbo for whoever reads, though its block is still retired:
+ * the GPU's work before its free is not over. The holders are told beside it. */
+static void count_held(struct gs_core *core, struct gs_figures *figures)
+{
+    uint64_t held = gs_share_freed_held(core->share, figures->uuid);
+    uint64_t more = held > figures->limbo ? held - figures->limbo : 0;
+
+    more = more < figures->retired ? more : figures->retired;
+    figures->limbo += more;
+    figures->retired -= more;
+}
+
 bool gs_stats_tell(struct gs_core *core, unsigned device, struct gs_figures *ret_figures)
 {
     bool told;
@@ -232,6 +244,8 @@ bool gs_stats_tell(struct gs_core *core, unsigned device, struct gs_figures *ret
     gs_lock_take(&core->lock);
     told = tell_locked(core, device, ret_figures);
     gs_lock_release(&core->lock);
+    if (told)
+        count_held(core, ret_figures);
     return told;
 }
 

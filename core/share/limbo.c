@@ -116,6 +116,19 @@ void gs_limbo_note_locked(struct gs_share *share, struct gs_export *export)
         uncount_locked(share, export);
 }
 
+uint64_t gs_share_freed_held(struct gs_share *share, const unsigned char uuid[16])
+{
+    const struct gs_export *export;
+    uint64_t held = 0;
+
+    gs_lock_take(&share->lock);
+    for (export = share->limbo.oldest; export; export = export->limbo_newer)
+        if (export->limbo_held && gs_is_of_device(uuid, export->source.uuid))
+            held += export->source.size;
+    gs_lock_release(&share->lock);
+    return held;
+}
+
 void gs_share_bound_limbo(struct gs_share *share, const struct gs_share_options *options)
 {
     gs_lock_take(&share->lock);

@@ -295,6 +295,8 @@ struct gs_share_stats {
 
 /* Looks through all exports. */
 void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats);
+/* Bytes of the device's that are freed and that other processes hold. */
+uint64_t gs_share_freed_held(struct gs_share *share, const unsigned char uuid[16]);
 
 /* The chunk's memory is about to go back to the driver and nothing of it is exported: closes the
  * descriptor that was kept of it, which would keep the memory, and calls mappings back that other

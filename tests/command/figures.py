@@ -94,6 +94,44 @@ def prove_others(folder, holder):
     apart.end()
 
 
+BUSY = """
+import threading
+global waits, hold, on_stream
+waits, hold = threading.Event(), threading.Event()
+on_stream = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: (waits.set(), hold.wait()))
+assert cuda.cuLaunchHostFunc(None, on_stream, None) == 0
+waits.wait()
+"""
+
+
+def prove_held_behind_work(folder):
+    """What is freed and held is in limbo while the GPU's work before the free goes on, and not in limbo where nobody
+    holds it: the holders that are told add up to the figure beside them."""
+    holder, opener = Holder(folder), Holder(folder)
+    for size in (16, 8, 64):
+        holder.do(f'alloc {size * MIB}')
+    opener.do('open ' + holder.do('share 0'))
+    holder.do('do ' + BUSY.encode().hex())
+    for _ in range(2):
+        holder.do('free 0')
+    row = {}
+
+    def is_told():
+        nonlocal row
+        row = of(folder, holder.pid)
+        return row.get('limbo_holders')
+    await_that(is_told, f'the holder is told: {row}')
+    check([each['bytes'] for each in row['limbo_holders']] == [16 * MIB], f'of the one block: {row}')
+    check(row['limbo_bytes'] == 16 * MIB and row['retired_bytes'] >= 8 * MIB, f'and the figure is its own: {row}')
+    check(row['live_bytes'] == 64 * MIB and sum(row[f'{state}_bytes'] for state in ('live', 'cached', 'ordered', 'retired',
+          'limbo')) == row['reserved_bytes'], f'all of it is counted once: {row}')
+    opener.do('close 0')
+    holder.do('do ' + b'hold.set()'.hex())
+    opener.end()
+    await_that(lambda: of(folder, holder.pid).get('limbo_bytes') == 0, 'nobody holds it any more')
+    holder.end()
+
+
 def prove_elsewhere(folder):
     """Of who has no socket here it is said why, and nothing that is not known."""
     with tempfile.TemporaryDirectory(prefix='gpushim-elsewhere-') as other:
@@ -262,6 +300,7 @@ def main():
         prove_without_end(folder, holder)
         prove_others(folder, holder)
         holder.end()
+        prove_held_behind_work(folder)
         prove_elsewhere(folder)
         prove_many_holders(folder)
         prove_usage(folder)
