@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import shutil
 import socket
 import struct
@@ -318,6 +319,9 @@ def prove_log(folder):
         lines = file.read().splitlines()
     check(not any(faults_of(line) for line in lines), f'reports: {[faults_of(line) for line in lines]}')
     told = [json.loads(line) for line in lines]
+    held = {(who['pid'], who['held_bytes'] >> 20, who['held_ns'] // 10**9) for one in told for who in one['holders']['most']}
+    said = {tuple(map(int, numbers)) for numbers in re.findall(rb'process (\d+) \(.*?\) has (\d+) MiB for (\d+) s', text)}
+    check(said and said <= held and all(seconds >= 1 for _, _, seconds in said), f'who holds what, for how long: {said}, {held}')
     for name in NAMES:
         check(shown(name) in text, f'{shown(name)} is not in the log')
         check(any(in_json(name) in (who['name'] for who in one['holders']['most']) for one in told), f'{name} holds nothing')

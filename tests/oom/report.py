@@ -23,6 +23,22 @@ def reports(path):
         return []
 
 
+def is_the_sum(report, line):
+    """What is outside is what nobody here has, to the byte; and the line has the same numbers."""
+    known = (report['free_bytes'] + report['process']['reserved_bytes'] + report['process']['going_bytes'] +
+             report['holders']['mapped_bytes'] + report['others']['reserved_bytes'])
+    check(report['outside_bytes'] == max(0, report['total_bytes'] - known), f'outside: {report}')
+    found = re.search(r'this process has (\d+) MiB: (\d+) live, (\d+) cached, (\d+) retired, (\d+) in limbo.*'
+                      r'; (\d+) MiB are outside of that, (\d+) of (\d+) MiB are free; the largest free piece kept here '
+                      r'has (\d+) KiB', line)
+    own = report['process']
+    expected = [own['reserved_bytes'] + own['going_bytes'], own['live_bytes'], own['cached_bytes'],
+                own['retired_bytes'] + own['ordered_bytes'], own['limbo_bytes'], report['outside_bytes'],
+                report['free_bytes'], report['total_bytes'], own['largest_free_bytes'] << 10]
+    check(found and [int(number) for number in found.groups()] == [number >> 20 for number in expected],
+          f'{line}: {[number >> 20 for number in expected]}')
+
+
 def a_report_says_it_in_both_forms():
     file = os.path.join(PLACE, 'report-%p.json')
     taker = Taker(memory='64M', GPUSHIM_POOL_OOM_REPORT=file)
@@ -42,6 +58,7 @@ def a_report_says_it_in_both_forms():
                 'limit_bytes': None, 'total_bytes': 64 * MIB, 'free_bytes': 16 * MIB,
                 'outside_bytes': 8 * MIB, 'help': ['free memory in this process, or ask for less']}
     check({key: report[key] for key in expected} == expected, f'it says: {report}')
+    is_the_sum(report, taker.said()[0])
     check(abs(report['time'] - time.time()) < 3600, f'of now: {report["time"]}')
     check(re.fullmatch('GPU(-[0-9a-f]+){5}', report['uuid']), f'of which GPU: {report["uuid"]}')
     check(report['process']['reserved_bytes'] == report['process']['live_bytes'] == 40 * MIB,
@@ -164,6 +181,10 @@ def other_processes_are_named():
         taker.refused(f'alloc {400 * MIB}')
         return any(report['others']['answered'] == 2 for report in reports(file))
     await_that(both_said, 'both say what they have')
+    lines = [line for line in taker.said() if ' MiB are left on device' in line]
+    check(len(lines) == len(reports(file)), f'a line for each: {lines}')
+    for report, line in zip(reports(file), lines):
+        is_the_sum(report, line)
     found = [report for report in reports(file) if report['others']['answered'] == 2][-1:]
     for report in found:
         most = {one['pid']: one for one in report['others']['most']}
@@ -190,6 +211,6 @@ def other_processes_are_named():
 
 for test in [value for name, value in sorted(globals().items())
              if callable(value) and getattr(value, '__module__', '') == '__main__' and
-             name != 'reports']:
+             name not in ('reports', 'is_the_sum')]:
     test()
 end_with_faults()
