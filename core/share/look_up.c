@@ -246,8 +246,10 @@ enum gs_look_up gs_share_look_up(struct gs_share *share, const char *name,
     gs_wire_start(&question, GS_WIRE_LOOK_UP, 1);
     strncpy(question.look_up.name, name, GS_NAME_SIZE - 1);
     inquiry = inquire(share, &question, GS_NAME_ANSWER_NS);
-    if (!inquiry)
+    if (!inquiry) {
+        errno = saved;
         return GS_LOOK_SILENT;
+    }
     if (gs_names_own(share, name, &inquiry->since_ns, &inquiry->found)) {
         inquiry->state = GS_NAMED_HERE;
         inquiry->deadline_ns = gs_now_ns() + GS_SHARE_TELL_NS;

@@ -35,7 +35,10 @@ void *__wrap_malloc(size_t size)
 
 void *__wrap_calloc(size_t count, size_t size)
 {
-    return fails() ? NULL : __real_calloc(count, size);
+    if (!fails())
+        return __real_calloc(count, size);
+    errno = ENOMEM;
+    return NULL;
 }
 
 void *__wrap_realloc(void *old, size_t size)
@@ -273,4 +276,17 @@ Test(share_memory, an_opener_does_not_wait_for_one_without_any_memory)
     cr_assert_eq(other_open(&first, ipc_handle, &address), GS_OK);
     other_kill(&first);
     cr_assert(side_gets_back(&side, export));
+}
+
+Test(share_memory, a_look_up_without_memory_keeps_errno)
+{
+    struct gs_found found;
+
+    for (int n = 1; n < 5; n++) {
+        fail_in = n;
+        errno = 77;
+        gs_share_look_up(side.share, "name", &found);
+        cr_assert_eq(errno, 77, "allocation %d", n);
+    }
+    fail_in = 0;
 }
