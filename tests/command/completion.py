@@ -120,10 +120,12 @@ with tempfile.TemporaryDirectory() as scratch:
     with open(scratch + '/some.conf', 'w', encoding='utf-8'):
         pass
     environment['HOME'] = environment['XDG_DATA_HOME'] = scratch
-    made = shutil.which('localedef') and subprocess.run(
-        ['localedef', '-i', 'tr_TR', '-f', 'UTF-8', scratch + '/tr_TR.UTF-8'], capture_output=True, check=False)
-    if made and os.path.isdir(scratch + '/tr_TR.UTF-8'):
-        environment.update(LOCPATH=scratch, LC_ALL='tr_TR.UTF-8') # where i is not between a and z
+    turkish = {'LOCPATH': scratch, 'LC_ALL': 'tr_TR.UTF-8'} # where i is not between a and z
+    if shutil.which('localedef') and subprocess.run(
+            ['localedef', '-i', 'tr_TR', '-f', 'UTF-8', scratch + '/tr_TR.UTF-8'], capture_output=True,
+            check=False).returncode == 0 and not subprocess.run(
+                ['sh', '-c', 'locale >/dev/null'], env=environment | turkish, capture_output=True, check=False).stderr:
+        environment.update(turkish)
     else:
         print('skipped: completions in a language with other letters: no localedef that knows tr_TR')
     shells = {'bash': check_bash, 'fish': check_fish, 'zsh': check_zsh}

@@ -48,7 +48,7 @@ void surroundings_new(void)
 
 _Noreturn void skip(const char *why)
 {
-    printf("skip: %s\n", why);
+    printf("skipped: %s\n", why);
     exit(SKIPPED);
 }
 

@@ -26,7 +26,7 @@ struct party {
 /* The folder and the log, in the process that begins; what was logged goes to stdout at its end. */
 void surroundings_new(void);
 extern const char *surroundings_folder;
-/* Says "skip: why" and ends as a test that did not run. */
+/* Says "skipped: why" and ends as a test that did not run. */
 _Noreturn void skip(const char *why);
 /* How often any party has logged the words. */
 unsigned times_logged(const char *words);

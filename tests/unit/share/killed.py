@@ -50,7 +50,7 @@ def main():
         if len(mine) >= WANTED and (brokers or not with_broker):
             break
         if program.poll() == 0 and os.geteuid() != 0:
-            print('skip: only root can be two users')
+            print('skipped: only root can be two users')
             return 77
         if program.poll() is not None or time.monotonic() > until:
             raise SystemExit(f'it has started too little: {len(mine)} processes')
