@@ -519,7 +519,7 @@ static bool watch(struct directory *directory, const char *prefix, unsigned limi
     json_t *request = json_pack("{s:{s:o, s:o, s:I}}", "create_request", "key",
                                 key_of(directory, prefix, 0), "range_end",
                                 key_of(directory, prefix, 1), "start_revision",
-                                (json_int_t)directory->revision + 1);
+                                (json_int_t)((uint64_t)directory->revision + 1)); /* whatever it was */
     char *text = json_dumps(request, JSON_COMPACT);
     long status = text ? send_to(directory, directory->endpoint, "watch", text, limit_s, true) : 0;
 

@@ -50,10 +50,7 @@ static struct link *new_link(struct links *links, int fd, const struct link_even
                               .is_out = is_out,
                               .made_ns = gs_now_ns()};
     }
-    if (!link || !tls_begin(link) ||
-        !loop_add(links->epoll, &link->source, is_out ? EPOLLOUT : EPOLLIN)) {
-        if (link)
-            SSL_free(link->ssl);
+    if (!link || !loop_add(links->epoll, &link->source, is_out ? EPOLLOUT : EPOLLIN)) {
         free(link);
         close(fd);
         return NULL;
@@ -251,7 +248,7 @@ static void want(struct link *link)
 
     if (link->is_held || is_behind(link))
         events = 0;
-    if (unsent(link) > 0 || (!link->is_up && SSL_want_write(link->ssl)))
+    if (unsent(link) > 0 || (!link->is_up && link->ssl && SSL_want_write(link->ssl)))
         events |= EPOLLOUT;
     if (!link->is_dead && !loop_want(link->links->epoll, &link->source, events))
         doom(link, "the kernel has no room to wait for it");
@@ -401,6 +398,8 @@ static void take_turn(struct link *link)
 
     link->is_due = false;
     link->turn = LINK_TURN;
+    if (!link->is_dead && !link->ssl && !tls_begin(link)) /* who says nothing costs no more than its place */
+        link_fail(links, link, "no memory is left for it");
     if (!link->is_dead && !link->is_up)
         shake_hands(links, link);
     if (!link->is_dead && link->is_up)
