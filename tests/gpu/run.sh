@@ -7,7 +7,7 @@
 # Parts, all of them by default; those in the first two lines need the machine for themselves,
 # the others run side by side, natively and under the shim at once:
 #
-#   conformance two_gpu cudart examples register torch_stats torch_memory latency programs
+#   conformance two_gpu cudart examples register torch_stats torch_graph_full torch_memory latency programs
 #   two_programs stress single chaos differential numba
 #   sanitizer cupy jax nccl peer command weights named pieces checkpoint own_vmm torch_share torch_kill
 #   torch_steps torch_graph torch_compile torch_fork
@@ -25,7 +25,7 @@
 # shellcheck disable=SC2317 # the parts are called by name
 set -u
 
-alone='conformance two_gpu cudart examples register torch_stats torch_memory latency programs'
+alone='conformance two_gpu cudart examples register torch_stats torch_graph_full torch_memory latency programs'
 alone="$alone two_programs stress single chaos differential numba"
 beside='sanitizer cupy jax nccl peer command weights named pieces checkpoint own_vmm torch_share torch_kill'
 beside="$beside torch_steps torch_graph torch_compile torch_fork"
@@ -745,6 +745,13 @@ part_torch_graph()
 {
     needs torch_graph torch || return 0
     torch_modes torch_graph 60 python3 "$workloads/torch_graph.py"
+}
+
+# It fills the GPU.
+part_torch_graph_full()
+{
+    needs torch_graph_full torch || return 0
+    both torch_graph_full 90 python3 "$workloads/torch_graph_full.py"
 }
 
 part_torch_stats()

@@ -30,6 +30,7 @@ TITLES = (
     ('registration', 'registrations: dma-buf, cuFile, libibverbs, UCX'),
     ('numba', "numba-cuda's own test suite"),
     ('torch_(gpt|resnet|gnn|decode)_(.*)', 'PyTorch steps: {}; {}'),
+    ('torch_graph_full', 'PyTorch `CUDAGraph` on a GPU of which less than a tenth is free'),
     ('torch_graph_(.*)', 'PyTorch `CUDAGraph`: {}'),
     ('torch_stats_(.*)', 'PyTorch `memory_stats` and `mem_get_info`: {}'),
     ('torch_compile', 'PyTorch `torch.compile`'),
