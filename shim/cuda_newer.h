@@ -90,6 +90,9 @@ CUresult CUDAAPI cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP *, un
 #endif
 
 #if CUDA_VERSION < 13030
+typedef cuuint32_t CUlogicalEndpointId;
+CUresult CUDAAPI cuLogicalEndpointBindAddr(CUlogicalEndpointId, CUdevice, cuuint64_t, void *,
+                                           cuuint64_t, unsigned long long);
 typedef CUresult(CUDA_CB *CUgraphRecaptureCallback)(void);
 CUresult CUDAAPI cuStreamBeginRecaptureToGraph(CUstream, CUstreamCaptureMode, CUgraph,
                                                CUgraphRecaptureCallback, void *);
@@ -104,7 +107,25 @@ CUresult CUDAAPI cuGraphNodeSetParams_v2(CUgraphNode, CUgraphNodeParams *);
 #endif
 
 #if CUDA_VERSION < 13050
-typedef struct CUDA_FABRIC_COPY_BATCH_OP_st CUDA_FABRIC_COPY_BATCH_OP;
+#define CU_FABRIC_COPY_OPERAND_TYPE_POINTER 1
+typedef struct {
+    int type;
+    union {
+        struct {
+            CUdeviceptr ptr;
+            CUmemLocation locHint;
+        } ptr;
+        struct {
+            cuuint32_t id;
+            cuuint64_t offset;
+        } le;
+    } op;
+} CUfabricCpyOperand;
+typedef struct {
+    CUfabricCpyOperand src, dst;
+    size_t size;
+    unsigned int flags;
+} CUDA_FABRIC_COPY_BATCH_OP;
 CUresult CUDAAPI cuFabricCpyBatchAsync(size_t, CUDA_FABRIC_COPY_BATCH_OP *, unsigned long long,
                                        CUstream);
 CUresult CUDAAPI cuFabricCpyBatchAsync_ptsz(size_t, CUDA_FABRIC_COPY_BATCH_OP *, unsigned long long,

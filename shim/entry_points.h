@@ -59,6 +59,7 @@
     GS_ENTRY(cuMemGetHandleForAddressRange,         OURS, 11070) \
     GS_ENTRY(cuMulticastBindAddr,                     OURS, 12010) \
     GS_ENTRY(cuMulticastBindAddr_v2,                  OURS, 13010) \
+    GS_ENTRY(cuLogicalEndpointBindAddr,               OURS, 13030) \
     GS_ENTRY(cuEGLStreamProducerPresentFrame,         OURS,  7000) \
     GS_ENTRY(cuIpcGetMemHandle,                     OURS,  4010) \
     GS_ENTRY(cuIpcOpenMemHandle,                    OURS,  4010) \
@@ -254,8 +255,8 @@
     GS_ENTRY(cuStreamBatchMemOp_v2_ptsz,            NOTE, 11070) \
     GS_ENTRY(cuMemBatchDecompressAsync,             NOTE, 12060) \
     GS_ENTRY(cuMemBatchDecompressAsync_ptsz,        NOTE, 12060) \
-    GS_ENTRY(cuFabricCpyBatchAsync,                 NOTE, 13050) \
-    GS_ENTRY(cuFabricCpyBatchAsync_ptsz,            NOTE, 13050) \
+    GS_ENTRY(cuFabricCpyBatchAsync,                 OURS, 13050) \
+    GS_ENTRY(cuFabricCpyBatchAsync_ptsz,            OURS, 13050) \
     GS_ENTRY(cuCtxEnablePeerAccess,                 NOTE,  4000) \
     GS_ENTRY(cuCtxDisablePeerAccess,                NOTE,  4000) \
     GS_ENTRY(cuStreamBeginCapture,                  NOTE, 10000) \

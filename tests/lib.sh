@@ -3,8 +3,10 @@
 # repository's folder. POSIX sh.
 # shellcheck shell=sh disable=SC2154
 
-# The headers of CUDA 13.0, the version that the project's measurements were made with.
-cuda_wheel=nvidia-cuda-runtime==13.0.96
+# The oldest headers that the library is built with, for machines that have none; and the newest that
+# there are, of which shim/lookup/known_names.h knows every function.
+cuda_wheel=nvidia-cuda-runtime-cu12==12.8.57
+newest_cuda_wheel=nvidia-cuda-runtime==13.5.37
 
 say()
 {
@@ -106,6 +108,7 @@ missing_for_build()
 
 missing_for_tests()
 {
+    python3 -m pip --version >/dev/null 2>&1 || { say python3-pip && say ca-certificates; }
     have xz || say xz-utils
     have valgrind || say valgrind
     have strace || say strace
@@ -227,37 +230,44 @@ check_meson()
     esac
 }
 
+# fetch_wheel_headers FOLDER WHEEL: NVIDIA's headers into FOLDER/include, where they are not there
+# yet. 1: they cannot be had, $cause says why.
+fetch_wheel_headers()
+{
+    [ ! -e "$1/include/cuda.h" ] || return 0
+    say "fetching the CUDA headers: $2 from PyPI"
+    mkdir -p "$1"
+    unpack=$(mktemp -d "$1/unpack.XXXXXX")
+    if ! try_again python3 -m pip download -q --disable-pip-version-check --no-input --no-deps \
+        --only-binary=:all: -d "$unpack" "$2" >"$unpack/log" 2>&1 </dev/null; then
+        # Where no connection is made, pip warns of that, and ends by saying that there is no such thing.
+        cause=$(sed -n 's/^WARNING: Retrying .* broken by //p' "$unpack/log" | tail -n 1)
+        cause=${cause:-$(grep -v -e '^WARNING' "$unpack/log" | tail -n 1)}
+        mv "$unpack/log" "$1.log"
+        rm -rf "$unpack"
+        cause="could not fetch $2: ${cause:-pip gave no reason} (log: $1.log)"
+        return 1
+    fi
+    python3 -m zipfile -e "$unpack"/*.whl "$unpack/wheel" </dev/null
+    for found in "$unpack"/wheel/nvidia/*/include; do
+        if [ -e "$found/cuda.h" ]; then
+            rm -rf "$1/include"
+            mv "$found" "$1/include"
+        fi
+    done
+    rm -rf "$unpack"
+    cause="$2 has no cuda.h where it used to be"
+    [ -e "$1/include/cuda.h" ]
+}
+
 # fetch_cuda_headers BUILD [MESON-OPTION…]: where no cuda.h is installed, the headers of NVIDIA's
 # wheel into BUILD/cuda-headers, where meson.build looks last.
 fetch_cuda_headers()
 {
     headers=$1/cuda-headers
     shift
-    if cuda_headers_found "$@" || [ -e "$headers/include/cuda.h" ]; then
-        return 0
-    fi
-    say "fetching the CUDA headers: $cuda_wheel from PyPI"
-    mkdir -p "$headers"
-    unpack=$(mktemp -d "$headers/unpack.XXXXXX")
-    if ! try_again python3 -m pip download -q --disable-pip-version-check --no-input --no-deps \
-        --only-binary=:all: -d "$unpack" "$cuda_wheel" >"$unpack/log" 2>&1 </dev/null; then
-        # Where no connection is made, pip warns of that, and ends by saying that there is no such thing.
-        cause=$(sed -n 's/^WARNING: Retrying .* broken by //p' "$unpack/log" | tail -n 1)
-        cause=${cause:-$(grep -v -e '^WARNING' "$unpack/log" | tail -n 1)}
-        mv "$unpack/log" "$headers.log"
-        rm -rf "$unpack"
-        die "could not fetch $cuda_wheel: ${cause:-pip gave no reason} (log: $headers.log);" \
-            "give the headers with CUDA_HOME=DIR (DIR/include/cuda.h)"
-    fi
-    python3 -m zipfile -e "$unpack"/*.whl "$unpack/wheel" </dev/null
-    for found in "$unpack"/wheel/nvidia/*/include; do
-        if [ -e "$found/cuda.h" ]; then
-            rm -rf "$headers/include"
-            mv "$found" "$headers/include"
-        fi
-    done
-    rm -rf "$unpack"
-    [ -e "$headers/include/cuda.h" ] || die "$cuda_wheel has no cuda.h where it used to be"
+    cuda_headers_found "$@" || fetch_wheel_headers "$headers" "$cuda_wheel" ||
+        die "$cause; give the headers with CUDA_HOME=DIR (DIR/include/cuda.h)"
 }
 
 # configure BUILD MESON-OPTION…: a new build folder, or one that is there as if it were new. Meson

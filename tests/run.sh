@@ -7,7 +7,8 @@
 #   1. the build with -Werror and all its tests;
 #   2. an ASan + UBSan build over all but the suites race, conformance, driver and bench;
 #   3. a TSan build over the suite race;
-#   4. a clang build with -Werror (2 to 4 are built while the tests of 1 run);
+#   4. a clang build with -Werror against the newest cuda.h that there is, and whether each of its
+#      functions is known (2 to 4 are built while the tests of 1 run);
 #   5. the libFuzzer targets, FUZZ_SECONDS together (60), where clang has what they need;
 #   6. ten of the planted bugs, which the tests are to notice (tests/mutants.sh runs all of them).
 # quick stops after the first. all first installs what single tests are skipped without (podman,
@@ -161,6 +162,10 @@ prepare()
     fi
     check_meson
     fetch_cuda_headers "$build" "$@"
+    if [ "$what" = ordinary ] || [ "$what" = all ]; then
+        fetch_wheel_headers "$build/cuda-newest" "$newest_cuda_wheel" &&
+            newest=-Dcuda=$build/cuda-newest || true
+    fi
 }
 
 main_build()
@@ -179,7 +184,7 @@ builds_ahead()
     gently='nice -n 19'
     asan_compile "$@" || true
     tsan_compile "$@" || true
-    clang_build "$@"
+    clang_compile "$@"
 }
 
 # What takes more than a machine has by itself, where only that is asked for.
@@ -255,14 +260,29 @@ tsan_build()
     unset TSAN_OPTIONS
 }
 
-# For clang's warnings, which it gives without optimising too.
-clang_build()
+# For clang's warnings, which it gives without optimising too, and for the newest headers; where they
+# cannot be had, those of the other builds.
+clang_compile()
 {
     suites=
     CC=clang
     export CC
-    compile 'clang build' "$build-clang" -Doptimization=0 -Ddebug=false "$@" || true
+    compiled=0
+    compile 'clang build' "$build-clang" -Doptimization=0 -Ddebug=false "$@" \
+        ${newest:+"$newest"} || compiled=1
     unset CC
+    return $compiled
+}
+
+clang_build()
+{
+    clang_compile "$@" || return 0
+    if [ -n "$newest" ]; then
+        run_tests 'tests of the newest headers' "$build-clang" 'table of entry points'
+    else
+        skipped=$((skipped + 1))
+        say "  skipped: the newest headers: $cause"
+    fi
 }
 
 fuzz()
@@ -302,6 +322,8 @@ export CRITERION_VERBOSITY_LEVEL
 runner=
 suites=
 gently=
+newest= # the option for headers that are fetched in any case
+cause=
 fetched= # the option for the other builds, where cuda.h is none of the machine's
 # Many tests wait more than they work.
 MESON_TESTTHREADS=${MESON_TESTTHREADS:-$(($(nproc) * 2))}

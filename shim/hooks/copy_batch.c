@@ -1,5 +1,5 @@
 /*
- * Several copies at once, and copies with attributes. What is refused is refused before anything is
+ * Several copies at once, also over a fabric, and copies with attributes. What is refused is refused before anything is
  * copied; memory of another device is made reachable, and where that cannot be, the driver says so.
  * Several are told of as other work is, not one by one.
  */
@@ -206,4 +206,23 @@ GS_HOOK CUresult CUDAAPI cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_
     if (!within_box(op, gs_per_thread(hStream)))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemcpy3DWithAttributesAsync_ptsz(op, flags, hStream);
+}
+
+GS_HOOK CUresult CUDAAPI cuFabricCpyBatchAsync(size_t numOps, CUDA_FABRIC_COPY_BATCH_OP *opList,
+                                               unsigned long long flags, CUstream hStream)
+{
+    gs_submits(hStream);
+    if (!gs_way_fabric(opList, numOps))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuFabricCpyBatchAsync(numOps, opList, flags, hStream);
+}
+
+GS_HOOK CUresult CUDAAPI cuFabricCpyBatchAsync_ptsz(size_t numOps,
+                                                    CUDA_FABRIC_COPY_BATCH_OP *opList,
+                                                    unsigned long long flags, CUstream hStream)
+{
+    gs_submits(gs_per_thread(hStream));
+    if (!gs_way_fabric(opList, numOps))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gs_real.cuFabricCpyBatchAsync_ptsz(numOps, opList, flags, hStream);
 }

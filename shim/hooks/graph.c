@@ -78,8 +78,13 @@ static CUgraphNodeParams *in_a_context(CUgraphNodeParams *params, CUgraphNodePar
     return copy;
 }
 
-/* A node of several copies, as CUDA 13.5 has it. */
+/* Nodes of several copies, as CUDA 13.5 has them. */
 #define NODE_TYPE_MEMCPY_BATCH 14
+#define NODE_TYPE_FABRIC_BATCH 18
+struct fabric_batch {
+    size_t count;
+    const CUDA_FABRIC_COPY_BATCH_OP *list;
+};
 struct batch {
     size_t count;
     const CUdeviceptr *dsts, *srcs;
@@ -123,6 +128,11 @@ static bool may_add(const CUgraphNodeParams *params)
         return may_copy(&params->memcpy.copyParams, params->memcpy.copyCtx);
     if ((int)params->type == NODE_TYPE_MEMCPY_BATCH)
         return may_copy_batch((const struct batch *)params->reserved1);
+    if ((int)params->type == NODE_TYPE_FABRIC_BATCH) {
+        const struct fabric_batch *fabric = (const struct fabric_batch *)params->reserved1;
+
+        return gs_way_fabric(fabric->list, fabric->count);
+    }
     return params->type != CU_GRAPH_NODE_TYPE_MEMSET ||
            may_fill(fill->dst, fill->pitch, fill->elementSize, fill->width, fill->height,
                     fill->ctx);

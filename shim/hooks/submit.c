@@ -1,6 +1,6 @@
 /*
  * Work that needs nothing of the hooks but to be told of: the forms of a launch that CUDA 4 and 9
- * left behind, values written and waited for in a stream, decompression, copies over a fabric; and
+ * left behind, values written and waited for in a stream, decompression; and
  * what touches no memory, but may stop a stream.
  */
 #include "hook.h"
@@ -201,21 +201,6 @@ GS_HOOK CUresult CUDAAPI cuMemBatchDecompressAsync_ptsz(CUmemDecompressParams *p
 {
     gs_submits(gs_per_thread(stream));
     return gs_real.cuMemBatchDecompressAsync_ptsz(paramsArray, count, flags, errorIndex, stream);
-}
-
-GS_HOOK CUresult CUDAAPI cuFabricCpyBatchAsync(size_t numOps, CUDA_FABRIC_COPY_BATCH_OP *opList,
-                                               unsigned long long flags, CUstream hStream)
-{
-    gs_submits(hStream);
-    return gs_real.cuFabricCpyBatchAsync(numOps, opList, flags, hStream);
-}
-
-GS_HOOK CUresult CUDAAPI cuFabricCpyBatchAsync_ptsz(size_t numOps,
-                                                    CUDA_FABRIC_COPY_BATCH_OP *opList,
-                                                    unsigned long long flags, CUstream hStream)
-{
-    gs_submits(gs_per_thread(hStream));
-    return gs_real.cuFabricCpyBatchAsync_ptsz(numOps, opList, flags, hStream);
 }
 
 /* ---- What may stop a stream -------------------------------------------------------------- */

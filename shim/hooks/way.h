@@ -87,6 +87,25 @@ static inline bool gs_way_within(CUdeviceptr dst, CUdeviceptr src, size_t bytes,
     return gs_core_within(gs_core, to) && gs_core_within(gs_core, from);
 }
 
+/* Whether each side of copies over a fabric that is at an address is all right; what is at none is an
+ * endpoint's. */
+__attribute__((unused)) static bool gs_way_fabric(const CUDA_FABRIC_COPY_BATCH_OP *list,
+                                                  size_t count)
+{
+    if (!list || !gs_state_enter())
+        return true;
+    GS_KEEP_ERRNO;
+    for (size_t i = 0; i < 2 * count; i++) {
+        const CUfabricCpyOperand *side = i % 2 ? &list[i / 2].dst : &list[i / 2].src;
+        const struct gs_access_range range = {side->op.ptr.ptr, list[i / 2].size};
+
+        if (side->type == CU_FABRIC_COPY_OPERAND_TYPE_POINTER && gs_way_is_ours(range) &&
+            !gs_core_within(gs_core, range))
+            return false;
+    }
+    return true;
+}
+
 __attribute__((noinline, unused)) static bool gs_way_may_fill(struct gs_access_range range,
                                                               CUstream stream)
 {

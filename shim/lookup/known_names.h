@@ -90,7 +90,7 @@
     "cuKernelGetLibrary cuKernelGetName cuKernelGetParamCount cuKernelGetParamInfo " \
     "cuLibraryEnumerateKernels cuLibraryGetKernelCount cuLibraryUnload cuLinkAddData " \
     "cuLinkAddData_v2 cuLinkAddFile cuLinkAddFile_v2 cuLinkComplete cuLinkCreate cuLinkCreate_v2 " \
-    "cuLinkDestroy cuLogicalEndpointAddDevice cuLogicalEndpointBindAddr cuLogicalEndpointBindMem " \
+    "cuLinkDestroy cuLogicalEndpointAddDevice cuLogicalEndpointBindMem " \
     "cuLogicalEndpointCreate cuLogicalEndpointDestroy cuLogicalEndpointExport " \
     "cuLogicalEndpointGetLimits cuLogicalEndpointIdRelease cuLogicalEndpointIdReserve " \
     "cuLogicalEndpointImport cuLogicalEndpointQuery cuLogicalEndpointUnbind cuLogsCurrent " \

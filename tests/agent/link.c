@@ -427,7 +427,7 @@ Test(agent_link, callers_have_turns)
         unsigned heard = 0;
 
         for (int i = 0; i < MANY; i++)
-            cr_assert(write(fds[i], "\26\3\1\77\377" + round, 1) == 1);
+            cr_assert(write(fds[i], &"\26\3\1\77\377"[round], 1) == 1);
         epoll_wait(ours.epoll, &(struct epoll_event){0}, 1, 1000);
         for (int turns = 0; turns < MANY / LINK_CALLERS; turns++) {
             unsigned now = 0;

@@ -628,79 +628,7 @@ static void run_create_vdpau_v2(const struct task *task)
     OK(cuVDPAUCtxCreate_v2(&context, 0, 0, 0, NULL));
 }
 
-/* Memory of the device's pool may be bound, within one block; the driver then looks at the object,
- * which is none. */
-static void run_bind(const struct task *task)
-{
-    CUdeviceptr address;
-
-    prepare(true);
-    OK(cuMemAllocAsync(&address, BLOCK, NULL));
-    if (cuMulticastBindAddr)
-        FAILS(cuMulticastBindAddr(0, 0, address, BLOCK, 0));
-}
-
-static void run_bind_v2(const struct task *task)
-{
-    CUdeviceptr address;
-
-    prepare(true);
-    only_software();
-    OK(cuMemAllocAsync(&address, BLOCK, NULL));
-    FAILS(cuMulticastBindAddr_v2(0, 0, 0, address, BLOCK, 0));
-}
-
-/* More than a block, memory of cuMemAlloc, and freed memory are refused before the driver sees
- * them, and end nothing. */
-static void run_bind_more(const struct task *task)
-{
-    struct material *m = prepare(true);
-    CUdeviceptr address;
-
-    only_software();
-    OK(cuMemAllocAsync(&address, BLOCK / 2, NULL));
-    FAILS(cuMulticastBindAddr(0, 0, address, BLOCK, 0));
-    FAILS(cuMulticastBindAddr(0, 0, address + BLOCK / 4, BLOCK / 2, 0));
-    FAILS(cuMulticastBindAddr_v2(0, 0, 0, m->dst, BLOCK, 0));
-    OK(cuMemFreeAsync(address, NULL));
-    FAILS(cuMulticastBindAddr(0, 0, address, BLOCK / 2, 0));
-    if (shim && calls("cuMulticastBindAddr") + calls("cuMulticastBindAddr_v2") > 0)
-        FAIL("the driver was asked");
-}
-
-static CUresult present(CUdeviceptr address)
-{
-    struct gs_egl_frame frame = {.plane = {(void *)address},
-                                 .width = 64,
-                                 .height = 64,
-                                 .pitch = 64,
-                                 .plane_count = 1,
-                                 .frame_type = GS_EGL_FRAME_TYPE_PITCH};
-    CUstream stream = NULL;
-
-    return cuEGLStreamProducerPresentFrame(NULL, frame, &stream);
-}
-
-static void run_present(const struct task *task)
-{
-    struct material *m = prepare(true);
-
-    only_software();
-    FAILS(present(m->dst));
-    if (calls("cuEGLStreamProducerPresentFrame") != 1)
-        FAIL("the driver was not asked");
-}
-
-static void run_present_freed(const struct task *task)
-{
-    struct material *m = prepare(true);
-
-    only_software();
-    OK(cuMemFree_v2(m->dst));
-    FAILS(present(m->dst));
-    if (shim && calls("cuEGLStreamProducerPresentFrame") > 0)
-        FAIL("the driver was asked");
-}
+#include "submits_given.h"
 
 static const struct task others[] = {
     {run_dependent, "a dependent launch"},
@@ -722,6 +650,11 @@ static const struct task others[] = {
     {run_bind, "cuMulticastBindAddr", .over = OVER "memory is bound to a multicast object"},
     {run_bind_v2, "cuMulticastBindAddr_v2", .over = OVER "memory is bound to a multicast object"},
     {run_bind_more, "cuMulticastBindAddr of what cannot be bound"},
+    {run_bind_endpoint, "cuLogicalEndpointBindAddr",
+     .over = OVER "memory is bound to a logical endpoint"},
+    {run_bind_endpoint_more, "cuLogicalEndpointBindAddr of what cannot be bound"},
+    {run_fabric_more, "cuFabricCpyBatchAsync of what cannot be copied"},
+    {run_fabric_node, "a graph's copies over a fabric"},
     {run_present, "cuEGLStreamProducerPresentFrame", .over = OVER "a frame is presented"},
     {run_present_freed, "cuEGLStreamProducerPresentFrame of freed memory"},
     {run_primary, "cuDevicePrimaryCtxRetain", .over = OVER "there is another context"},
