@@ -14,8 +14,9 @@
  * What must hold: the broker never serves bytes that have been given to another block, and no
  * exporter ever waits for the broker, which may be stopped. So what may be served is what the
  * exporter confirms in its own memory (confirm.c): struck out there before the block may be used
- * again, and read by the broker once the exporter has ended. One that has lost its connection and
- * lives on may still change it: what it left is dropped.
+ * again, and read by the broker once the exporter's end is proven (lives.c), however long that takes.
+ * One that has lost its connection and lives on confirms nothing any more as soon as it sees that, and
+ * what it does not confirm is dropped.
  *
  * A broker that ends takes nobody down: exporters go on by themselves, say so, and leave all they
  * export with the next one, which they start if need be. A new broker has nothing of an exporter's,
@@ -244,12 +245,21 @@ bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
     return true;
 }
 
+/* One that the client left here. */
+static void drop_of(struct gs_share *share, struct gs_client *client, struct gs_export *export)
+{
+    unsigned chunks = HASH_COUNT(share->store.published_chunks);
+
+    export_drop(share, export);
+    client->published--;
+    client->published_chunks -= chunks - HASH_COUNT(share->store.published_chunks);
+}
+
 bool gs_broker_on_unshare(struct gs_share *share, struct gs_client *client,
                           const struct gs_wire_unshare *message)
 {
     struct gs_export_key key;
     struct gs_export *export;
-    unsigned chunks;
 
     if (!share->options.is_broker || !client->greeted)
         return gs_client_fault(client, client->greeted ? "it takes this process for a broker"
@@ -259,11 +269,19 @@ bool gs_broker_on_unshare(struct gs_share *share, struct gs_client *client,
     export = gs_export_find(share, &key);
     if (!export || export->owner != client->id) /* one that found no room here */
         return true;
-    chunks = HASH_COUNT(share->store.published_chunks);
-    export_drop(share, export);
-    client->published--;
-    client->published_chunks -= chunks - HASH_COUNT(share->store.published_chunks);
+    drop_of(share, client, export);
     return true;
+}
+
+void gs_broker_drop_revoked(struct gs_share *share, struct gs_client *client)
+{
+    struct gs_export *export, *next;
+
+    HASH_ITER(hh, share->exporter.exports, export, next)
+    {
+        if (export->owner == client->id && !gs_publisher_confirms(export->publisher, export))
+            drop_of(share, client, export);
+    }
 }
 
 void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, bool ended)

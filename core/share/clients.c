@@ -3,28 +3,21 @@
  * lease; what it has opened are its references. The share thread alone touches clients.
  *
  *   accept ─► silent ── HELLO ─► greeted ── OPEN, CLOSE … ─► hung up ─► gone
- *               └─ timeout          └─ idle without references └─ exit seen, or rested
+ *               └─ timeout          └─ idle without references └─ its program's end is proven
  *
  * A client without references costs nothing to lose: it is dropped when it is silent or idle for
  * too long, and the oldest such one makes room when there are too many; an opener connects again by
- * itself. One with references is kept until its lease ends:
+ * itself. One with references is kept until its lease ends, by proof alone (lives.c):
  *   hung up, then exited          at once: its GPU work is over; settle_ns more where it has forked:
  *                                 a child that was killed with it may let go of the GPU last
  *   exited, then hung up          a forked child held the socket: settle_ns more
- *   hung up and the exit unseen   settle_ns more; where the process lives on a second more than
- *                                 that, since a killed process takes a while from its hang-up to
- *                                 its exit. Then its program has closed the socket and may use what
- *                                 it holds on: parted, until it exits or takes it up again. Where it
- *                                 is another program by then (exec), or about to exit, it is over
- *                                 settle_ns later: that may have come a moment ago. (Who gave no
- *                                 name of his own does neither: his hang-up is the end.)
- *   hung up, and there is no      the same by the process table, and settle_ns more where that
- *   pidfd                         does not show it
- *
- * Who comes back for what it holds has its place already, though there are max_clients: its new
- * connection is not counted as long as a lost one of its process is. One of these that is lost as well
- * leaves what it has to the one before it: of a process there is never more than one that does not
- * count for each one that does.
+ *   another program of its        settle_ns more, likewise: the GPU is taken from the one before ere
+ *   process says hello (exec)     that one's first instruction (measured: at 11 ms, and 60 to 500 ms)
+ *   its process says that it      settle_ns more: where it was not its only connection a child may
+ *   uses nothing over it          have it
+ * No time that passes ends one: a process that is killed hangs up first, its GPU work runs on until
+ * the kernel has taken its memory and its descriptors, and its exit is reported then, seconds later
+ * perhaps. Where it lives on, its program has closed the socket and may use what it holds on.
  */
 #include "core/share/afar.h"
 #include "core/share/discard.h"
@@ -34,7 +27,7 @@
 #define ACCEPTS_MAX  16   /* in one round */
 #define MESSAGES_MAX 16   /* of one client in one round */
 #define SEND_BUFFER  4096 /* a client that does not read holds up this much, and then itself */
-#define PARTED_NS    (5 * GS_NS_PER_S) /* who is parted is looked at again after this */
+#define LATE_NS      (5 * GS_NS_PER_S) /* one that nobody waits for is looked at again after this */
 #define LOST_NS      GS_NS_PER_S /* whether the program has closed connections is looked at after this */
 #define PAUSE_NS     (50 * GS_NS_PER_MS)
 
@@ -60,95 +53,7 @@ static void client_forget_exit(struct gs_share *share, struct gs_client *client)
 /* It holds something, or has left something here, and may again, over this very connection. */
 static bool is_needed(const struct gs_client *client)
 {
-    return client->references || client->published > 0 || (client->shares && !client->over.exited);
-}
-
-/* ---- Places ---------------------------------------------------------------------------------- */
-
-static bool is_process(const struct gs_client *client, uid_t uid, pid_t pid)
-{
-    return client->is_seen && client->uid == uid && client->pid == pid;
-}
-
-/* Whether a connection of the process may be let in beyond what is counted. */
-static bool has_place(const struct gs_share *share, const struct gs_conn_who *who)
-{
-    struct gs_client *client, *next;
-    int places = 0;
-
-    HASH_ITER(hh, share->clients.first, client, next)
-    {
-        if (!is_process(client, who->uid, who->pid))
-            continue;
-        if (client->over.uncounted)
-            places--;
-        else if (client->fd < 0 && client->references)
-            places++;
-    }
-    return who->pid > 0 && places > 0;
-}
-
-static void take_place(struct gs_share *share, struct gs_client *client, bool counts)
-{
-    client->over.uncounted = !counts;
-    share->clients.uncounted += !counts;
-    share->clients.count += counts;
-    client->user->clients += counts;
-}
-
-/* Its place is that of one of its process that has none, if there is such a one. */
-static void leave_place(struct gs_share *share, struct gs_client *client)
-{
-    struct gs_client *other, *next, *heir = NULL;
-
-    if (client->over.uncounted) {
-        share->clients.uncounted--;
-        return;
-    }
-    if (share->clients.uncounted) {
-        HASH_ITER(hh, share->clients.first, other, next)
-        {
-            if (other->over.uncounted && is_process(other, client->uid, client->pid))
-                heir = other;
-        }
-    }
-    if (heir) {
-        heir->over.uncounted = false;
-        share->clients.uncounted--;
-        return;
-    }
-    share->clients.count--;
-    client->user->clients--;
-}
-
-/* What it has, an earlier one that is lost has from now on, if there is memory for that. */
-static bool leave_to_the_one_before(struct gs_share *share, const struct gs_client *client,
-                                    uint64_t due_ns)
-{
-    struct gs_client *other, *next, *before = NULL;
-    struct gs_reference *reference, *after, *known;
-
-    HASH_ITER(hh, share->clients.first, other, next)
-    {
-        if (other != client && other->fd < 0 && !other->over.done &&
-            gs_client_is_same(client, other))
-            before = other;
-    }
-    if (!before)
-        return false;
-    HASH_ITER(hh, client->references, reference, after)
-    {
-        HASH_FIND(hh, before->references, &reference->block_id, sizeof reference->block_id, known);
-        if (known)
-            continue;
-        if (!gs_reference_add(before, reference->export))
-            return false;
-        gs_export_take_up(share, reference->export);
-    }
-    if (due_ns > before->due_ns)
-        before->due_ns = due_ns;
-    before->said.forked |= client->said.forked;
-    return true;
+    return client->references || client->published > 0 || (client->shares && !client->over.ended);
 }
 
 /* ---- Ends ------------------------------------------------------------------------------------ */
@@ -162,7 +67,7 @@ static void end_published(struct gs_share *share, struct gs_client *client)
         gs_log_line(&share->log, GS_LOG_INFO,
                     "what process %d (%.15s) left here is dropped: its connection has ended, %s",
                     (int)client->pid, client->said.name,
-                    client->pidfd >= 0 || client->is_seen
+                    gs_client_end_shows(client)
                         ? "and it runs on"
                         : "and whether it has cannot be seen from here on this kernel (it sent no "
                           "pidfd); run the broker in its PID namespace");
@@ -190,7 +95,7 @@ static void client_free(struct gs_share *share, struct gs_client *client)
     gs_client_close_socket(share, client);
     client_forget_exit(share, client);
     HASH_DEL(share->clients.first, client);
-    leave_place(share, client);
+    gs_client_leave_place(share, client);
     gs_user_reap(share, client->user);
     gs_publisher_unref(share, client->publisher);
     free(client);
@@ -204,32 +109,104 @@ static void dismiss(struct gs_share *share, struct gs_client *client)
     client_free(share, client);
 }
 
+/* All that an exporter said comes before its end. A child that it forked may hold its connection,
+ * and as long as that talks on without a pause nobody gets what was left: it harms its own. */
+static void end_sharing(struct gs_share *share, struct gs_client *client)
+{
+    if (client->over.ended && client->published &&
+        (client->fd < 0 || !gs_conn_has_more(client->fd)))
+        gs_broker_client_gone(share, client, true);
+}
+
+/* Of one that has hung up: its lease is over, and for a while the GPU may be at it still. */
+static void rest(struct gs_share *share, struct gs_client *client)
+{
+    client->over.rests = true;
+    client->due_ns = gs_now_ns() + share->options.settle_ns;
+    gs_flush_hung_up(share, client);
+}
+
+/* Its program's end is proven; `rests`: that of its GPU work is not quite. May free it. */
+static void client_ended(struct gs_share *share, struct gs_client *client, bool rests)
+{
+    client->over.ended = true;
+    client_forget_exit(share, client);
+    end_sharing(share, client);
+    if (client->fd >= 0) /* a forked child has the connection */
+        return;
+    if (rests)
+        rest(share, client);
+    else
+        client_free(share, client);
+}
+
+/* What it has, an earlier one that is lost has from now on, if there is memory for that (places: quota.c). */
+static bool leave_to_the_one_before(struct gs_share *share, const struct gs_client *client)
+{
+    struct gs_client *other, *next, *before = NULL;
+    struct gs_reference *reference, *after, *known;
+
+    HASH_ITER(hh, share->clients.first, other, next)
+    {
+        if (other != client && other->fd < 0 && !other->over.done &&
+            gs_client_is_same(client, other))
+            before = other;
+    }
+    if (!before)
+        return false;
+    HASH_ITER(hh, client->references, reference, after)
+    {
+        HASH_FIND(hh, before->references, &reference->block_id, sizeof reference->block_id, known);
+        if (known)
+            continue;
+        if (!gs_reference_add(before, reference->export))
+            return false;
+        gs_export_take_up(share, reference->export);
+    }
+    before->said.forked |= client->said.forked;
+    return true;
+}
+
+/* A broker hands no memory out: that of its own machine it need not hold for one whose end never shows,
+ * which would keep it for ever. What that one left may change still. */
+static void drop_unseen(struct gs_share *share, struct gs_client *client)
+{
+    struct gs_reference *reference, *next;
+
+    HASH_ITER(hh, client->references, reference, next)
+    {
+        if (gs_export_is_borrowed(reference->export))
+            continue;
+        HASH_DEL(client->references, reference);
+        gs_export_drop(share, reference->export, reference->count);
+        free(reference);
+    }
+    if (client->published)
+        end_published(share, client);
+}
+
 /* The connection is over, by either side's doing. The client may be freed. */
 static void client_hang_up(struct gs_share *share, struct gs_client *client)
 {
-    uint64_t now = gs_now_ns();
-
     if (!is_needed(client) && !client->mappings) { /* with them its memory goes at its exit */
         client_free(share, client);
         return;
     }
     gs_client_close_socket(share, client);
-    client->due_ns = now + share->options.settle_ns;
+    client->due_ns = gs_now_ns() + GS_LOOK_NS;
     /* An exit that has happened by now may have come first: only the rest proves the lease over. */
-    client->over.exited = gs_client_has_exited(client);
-    if (client->pidfd >= 0 ? !client->over.exited
-                           : client->published && !gs_client_has_ended(client))
-        client->due_ns += GS_LIVING_NS;
-    if (client->over.uncounted && !client->over.done && !client->over.exited &&
-        leave_to_the_one_before(share, client, client->due_ns)) {
+    if (gs_client_has_ended(client)) {
+        client_ended(share, client, true);
+    } else if (client->over.done) {
+        rest(share, client);
+    } else if (client->over.uncounted && leave_to_the_one_before(share, client)) {
         client_free(share, client);
-        return;
-    }
-    if (client->over.exited)
-        client_forget_exit(share, client);
-    else
+    } else {
+        if (share->options.is_broker && !gs_client_end_shows(client))
+            drop_unseen(share, client);
         gs_client_poke(share, client);
-    gs_flush_hung_up(share, client);
+        gs_flush_hung_up(share, client);
+    }
 }
 
 /* A client that is to go is told why, unless it went by itself. */
@@ -289,26 +266,38 @@ static bool serve_one(struct gs_share *share, struct gs_client *client)
     return false;
 }
 
-/* What is due of one that has hung up: whether its process goes on with what it holds. */
-static bool parts(struct gs_share *share, struct gs_client *client, uint64_t now)
+/* What is due of one that has hung up, and of which nothing is proven. False: it has nothing. */
+static bool goes_on(struct gs_share *share, struct gs_client *client, uint64_t now)
 {
-    if (client->fd >= 0 || !client->references || client->over.done || !gs_client_lives(client))
-        return false;
-    client->due_ns = now + PARTED_NS;
-    client->over.rested = false;
+    client->due_ns = now + LATE_NS;
     gs_client_poke(share, client);
-    if (client->over.parted)
-        return true;
-    client->over.parted = true;
-    gs_log_line(&share->log, GS_LOG_INFO,
-                "process %d (%.15s) runs on without its connection: what it has open is its own "
-                "until it connects again or ends",
-                (int)client->pid, client->said.name);
     gs_mapping_client_gone(share, client);
     gs_flush_client_gone(share, client);
     if (client->published)
-        end_published(share, client);
-    return true;
+        gs_broker_drop_revoked(share, client);
+    if (client->references && !client->over.late)
+        gs_log_line(&share->log, GS_LOG_INFO,
+                    "process %d (%.15s) has hung up, and %s: what it has open is its own until it "
+                    "connects again or ends",
+                    (int)client->pid, client->said.name,
+                    gs_client_end_shows(client)
+                        ? "has not ended"
+                        : "its end cannot be seen from here on this kernel (it sent no pidfd)");
+    client->over.late = true;
+    return client->references || client->published;
+}
+
+/* The same, whatever it is. May free it. */
+static void look_after(struct gs_share *share, struct gs_client *client, uint64_t now)
+{
+    if (client->over.rests)
+        client_free(share, client);
+    else if (gs_client_has_ended(client))
+        client_ended(share, client, client->over.ended || client->said.forked);
+    else if (client->over.done)
+        rest(share, client);
+    else if (!goes_on(share, client, now))
+        client_free(share, client);
 }
 
 void gs_client_end(struct gs_share *share, struct gs_client *client)
@@ -319,33 +308,23 @@ void gs_client_end(struct gs_share *share, struct gs_client *client)
         client_free(share, client);
 }
 
-/* All that an exporter said comes before its end. A child that it forked may hold its connection,
- * and as long as that talks on without a pause nobody gets what was left: it harms its own. */
-static void end_sharing(struct gs_share *share, struct gs_client *client)
+void gs_clients_end_replaced(struct gs_share *share, const struct gs_client *by)
 {
-    if (client->over.exited && client->published &&
-        (client->fd < 0 || !gs_conn_has_more(client->fd)))
-        gs_broker_client_gone(share, client, true);
+    struct gs_client *client, *next;
+
+    HASH_ITER(hh, share->clients.first, client, next)
+    {
+        if (!client->over.ended && gs_client_is_replaced(client, by))
+            client_ended(share, client, true);
+    }
 }
 
 void gs_client_exited(struct gs_share *share, uint64_t id)
 {
     struct gs_client *client = client_find(share, id);
 
-    if (!client || client->pidfd < 0)
-        return;
-    if (client->fd < 0 && !client->said.forked) {
-        client_free(share, client);
-        return;
-    }
-    client->over.exited = true;
-    client_forget_exit(share, client);
-    if (client->fd < 0) {
-        client->due_ns = gs_now_ns() + share->options.settle_ns;
-        gs_flush_hung_up(share, client);
-        return;
-    }
-    end_sharing(share, client);
+    if (client && client->pidfd >= 0)
+        client_ended(share, client, client->said.forked);
 }
 
 void gs_client_readable(struct gs_share *share, uint64_t id)
@@ -409,7 +388,7 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct gs
     struct gs_client *client;
     int error;
 
-    if (!counts && !has_place(share, caller))
+    if (!counts && !gs_user_has_place(share, caller))
         return GS_REFUSED_BUSY;
     client = calloc(1, sizeof *client);
     if (!client)
@@ -437,7 +416,7 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct gs
         free(client);
         return GS_REFUSED_MEMORY;
     }
-    take_place(share, client, counts);
+    gs_client_take_place(share, client, counts);
     gs_client_watch_exit(share, client);
     if (gs_watch(share, GS_WATCH_ADD, fd, GS_WATCH_READ, GS_WATCH_CLIENT, client->id) != 0) {
         client->fd = -1; /* the caller's again */
@@ -572,10 +551,14 @@ uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
         due = uncrowd < due ? uncrowd : due;
         if (client->fd >= 0 && (is_needed(client) || client->said.is_agent))
             continue; /* nothing but its hang-up ends this lease */
-        if (client->due_ns <= now && !parts(share, client, now) &&
-            !gs_client_rests(share, client, now))
+        if (client->due_ns <= now && client->fd < 0)
+            look_after(share, client, now);
+        else if (client->due_ns <= now)
             dismiss(share, client);
-        else if (client->due_ns < due)
+    }
+    HASH_ITER(hh, share->clients.first, client, next)
+    {
+        if (client->due_ns < due && (client->fd < 0 || !(is_needed(client) || client->said.is_agent)))
             due = client->due_ns;
     }
     return due;

@@ -95,16 +95,20 @@ static void hear_last(struct gs_remote *remote)
 
 /* Whether he who has the memory runs, whatever he does with connections: one that is about to exit has
  * no stack any more, and another program has another. Where that cannot be seen (another PID
- * namespace, another user) his hang-up is taken for his end. */
+ * namespace, another user) his pidfd tells; without one his hang-up is taken for his end. */
 static bool is_running(const struct gs_remote *remote)
 {
+    bool has_pidfd = gs_fd_is_there(&remote->conn.kept_pidfd);
     uint64_t stack;
 
-    if (remote->conn.pid <= 0 || !gs_alive_runs(remote->conn.pid) ||
-        (gs_fd_is_there(&remote->conn.kept_pidfd) && gs_alive_exited(remote->conn.pidfd)))
+    if (has_pidfd && gs_alive_exited(remote->conn.pidfd))
         return false;
-    stack = gs_alive_stack(remote->conn.pid);
-    return stack && (!remote->conn.stack || stack == remote->conn.stack);
+    if (remote->conn.pid <= 0)
+        return has_pidfd;
+    stack = gs_alive_runs(remote->conn.pid) ? gs_alive_stack(remote->conn.pid) : 0;
+    if (stack && remote->conn.stack)
+        return stack == remote->conn.stack;
+    return stack || (!remote->conn.stack && has_pidfd);
 }
 
 /* Whether he may think that more is held than is: he may not have heard what was given back over this

@@ -170,13 +170,15 @@ void gs_client_exited(struct gs_share *share, uint64_t id);
 uint64_t gs_clients_tick(struct gs_share *share, uint64_t now);
 /* Another connection of its process has taken up what it holds. May free it. */
 void gs_client_end(struct gs_share *share, struct gs_client *client);
+/* The client has said hello: other programs of its process are over. May free their clients. */
+void gs_clients_end_replaced(struct gs_share *share, const struct gs_client *by);
 /* All are hung up on, and keep what they hold: nobody is here to answer any more. */
 void gs_clients_part(struct gs_share *share);
 /* At the very end, without a thread. */
 void gs_clients_free(struct gs_share *share);
 
 #define GS_IDLE_NS   (30 * GS_NS_PER_S) /* then a client without references is hung up on */
-#define GS_LIVING_NS GS_NS_PER_S /* from a hang-up to the exit of who was killed, at most */
+#define GS_LOOK_NS   GS_NS_PER_S /* one that has hung up is looked at after this */
 
 struct gs_reference {
     uint64_t block_id;
@@ -215,7 +217,7 @@ struct gs_plea {
 struct gs_said {
     char name[16];
     unsigned char from[GS_INSTANCE_SIZE]; /* its own instance; zero: none */
-    uint64_t stack; /* where the stack of its program begins; 0: not known */
+    uint64_t stack; /* where the stack of its program begins, which an exec changes; 0: not known */
     bool forked;    /* or it may have: its exit is no proof that its GPU work is over */
     bool is_agent;  /* it is this machine's (afar_agent.c) */
     uint64_t told_agent; /* the agent that knows it as a holder; 0: none does */
@@ -223,10 +225,10 @@ struct gs_said {
 
 /* What is over of a client, or of an earlier one of its process. */
 struct gs_over {
-    bool exited;   /* the exit was seen */
-    bool parted;   /* hung up, and its process runs on with what it holds */
-    bool rested;   /* hung up and does not go on, and due_ns is settle_ns after that was seen */
+    bool ended;    /* its program's end was proven (lives.c) */
     bool done;     /* its process uses nothing over this connection any more */
+    bool rests;    /* hung up, one of these is true, and due_ns is settle_ns after that was seen */
+    bool late;     /* hung up, and not over GS_LOOK_NS later: nobody waits for it any more */
     bool uncounted; /* it came back where there was no room, to the place of one that is lost */
     bool has_lost; /* it was to take up what it does not hold, and will close that */
 };
@@ -234,7 +236,7 @@ struct gs_over {
 struct gs_client {
     uint64_t id;
     int fd;    /* -1: hung up */
-    int pidfd; /* -1: not to be had, or the exit was seen */
+    int pidfd; /* -1: not to be had, or its end was seen */
     struct gs_fd kept_fd, kept_pidfd; /* what they are: the program may close them */
     bool greeted;
     unsigned char instance[GS_INSTANCE_SIZE]; /* whose memory it wants, or publishes to a broker */
@@ -339,6 +341,11 @@ struct gs_user *gs_user_of(struct gs_share *share, uid_t uid);
 void gs_user_reap(struct gs_share *share, struct gs_user *user);
 /* Whether one that has `has` of the `all` that are taken, of `most`, may take one more. */
 bool gs_user_may(const struct gs_user *user, uint64_t has, uint64_t all, uint64_t most);
+/* Whether a connection of the process may be let in beyond what is counted: quota.c says when. */
+bool gs_user_has_place(const struct gs_share *share, const struct gs_conn_who *who);
+void gs_client_take_place(struct gs_share *share, struct gs_client *client, bool counts);
+/* Its place is that of one of its process that has none, if there is such a one. */
+void gs_client_leave_place(struct gs_share *share, struct gs_client *client);
 /* Its next message, as gs_wire_receive; also -ETOOMANYREFS: it may have come with a descriptor,
  * which is not taken now. */
 int gs_client_receive(struct gs_share *share, struct gs_client *client,
@@ -384,6 +391,8 @@ static inline int gs_broker_fd(const struct gs_export *export)
 /* The client that published exports here has ended (then they are served), or lives on without its
  * connection (then nobody knows what it does with the memory: they are dropped). */
 void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, bool ended);
+/* It has hung up: what its process does not confirm any more is dropped. */
+void gs_broker_drop_revoked(struct gs_share *share, struct gs_client *client);
 uint64_t gs_broker_tick(struct gs_share *share, uint64_t now);
 /* Whether it takes in who comes now: then it is needed. */
 bool gs_broker_may_accept(struct gs_share *share);
@@ -445,14 +454,12 @@ void gs_plea_gone(struct gs_share *share, struct gs_client *client);
 bool gs_set_came(struct gs_share *share, struct gs_client *client, const struct gs_wire_set *set);
 bool gs_collect_came(struct gs_share *share, struct gs_client *client, uint32_t request);
 
-/* lives.c: whether the client's process has ended, as far as can be told from here. */
-bool gs_client_has_exited(const struct gs_client *client);
+/* lives.c: whether the client's program has ended, as far as is proven here; and whether anything
+ * ever shows that. */
 bool gs_client_has_ended(const struct gs_client *client);
-/* Whether it may still use what it had open: it has not ended, nor become another program. */
-bool gs_client_lives(const struct gs_client *client);
-/* Of one that has hung up and does not: whether its GPU work may run on still, as nobody knows when
- * that came. Once, for settle_ns. */
-bool gs_client_rests(struct gs_share *share, struct gs_client *client, uint64_t now);
+bool gs_client_end_shows(const struct gs_client *client);
+/* Whether `by` is a connection of another program that its process has become since. */
+bool gs_client_is_replaced(const struct gs_client *client, const struct gs_client *by);
 /* Whether both are connections of one process, made for the same memory. */
 bool gs_client_is_same(const struct gs_client *client, const struct gs_client *other);
 

@@ -8,7 +8,7 @@
  *   has all of it  ◄──── FLUSHED ───── then; what the program still has open is not waited for
  *
  * Who holds something freed is asked, and waited for; one that has hung up until its lease has
- * ended. One that did not answer in time (it is stopped, or means harm) is not waited for again
+ * ended, or GS_LOOK_NS. One that did not answer in time (it is stopped, or means harm) is not waited for again
  * before it does. So a wait here is ended by the opener's thread or by its end, and is SILENT_NS
  * long at most, or what the rest after a hang-up takes, but no more than ENDING_NS. What has ended and
  * the arenas have not been told of is waited for until the share thread has told, or as long as the
@@ -79,7 +79,7 @@ void gs_flush_work(struct gs_share *share, uint64_t now)
         return;
     HASH_ITER(hh, share->clients.first, client, next)
     {
-        if (client->over.parted || !references_freed(client))
+        if (client->over.late || !references_freed(client))
             continue;
         if (client->fd >= 0) {
             set_awaited(share, client, ask(share, client, now));

@@ -47,6 +47,7 @@ static int greet(struct gs_share *share, int fd)
 
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     memcpy(message.hello.instance, share->instance, GS_INSTANCE_SIZE);
+    message.hello.stack = gs_alive_own_stack();
     message.hello.pid = (uint64_t)gs_alive_own_pid();
     strncpy(message.hello.name, program_invocation_short_name, sizeof message.hello.name - 1);
     error = send_waiting(fd, &message, pidfd);

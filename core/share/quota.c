@@ -194,6 +194,69 @@ void gs_unread_free(struct gs_share *share)
     unread_drop(share, true);
 }
 
+/* ---- Places ---------------------------------------------------------------------------------- */
+
+/*
+ * Who comes back for what it holds has its place already, though there are max_clients: its new
+ * connection is not counted as long as a lost one of its process is. One of these that is lost as well
+ * leaves what it has to the one before it: of a process there is never more than one that does not
+ * count for each one that does.
+ */
+
+static bool is_process(const struct gs_client *client, uid_t uid, pid_t pid)
+{
+    return client->is_seen && client->uid == uid && client->pid == pid;
+}
+
+bool gs_user_has_place(const struct gs_share *share, const struct gs_conn_who *who)
+{
+    struct gs_client *client, *next;
+    int places = 0;
+
+    HASH_ITER(hh, share->clients.first, client, next)
+    {
+        if (!is_process(client, who->uid, who->pid))
+            continue;
+        if (client->over.uncounted)
+            places--;
+        else if (client->fd < 0 && client->references)
+            places++;
+    }
+    return who->pid > 0 && places > 0;
+}
+
+void gs_client_take_place(struct gs_share *share, struct gs_client *client, bool counts)
+{
+    client->over.uncounted = !counts;
+    share->clients.uncounted += !counts;
+    share->clients.count += counts;
+    client->user->clients += counts;
+}
+
+void gs_client_leave_place(struct gs_share *share, struct gs_client *client)
+{
+    struct gs_client *other, *next, *heir = NULL;
+
+    if (client->over.uncounted) {
+        share->clients.uncounted--;
+        return;
+    }
+    if (share->clients.uncounted) {
+        HASH_ITER(hh, share->clients.first, other, next)
+        {
+            if (other->over.uncounted && is_process(other, client->uid, client->pid))
+                heir = other;
+        }
+    }
+    if (heir) {
+        heir->over.uncounted = false;
+        share->clients.uncounted--;
+        return;
+    }
+    share->clients.count--;
+    client->user->clients--;
+}
+
 /* ---- Descriptors that come ------------------------------------------------------------------ */
 
 /* With its greeting a client may send its pidfd, though the kernel may have told who it is; after

@@ -14,8 +14,7 @@
 #define SPIN_NS    (500 * GS_NS_PER_MS / 1000) /* an answer takes 20 to 360 us (measured) */
 #define YIELDED_NS (20 * GS_NS_PER_MS / 1000)  /* where a look takes longer, others had the CPU */
 
-#define EARLY_NS      GS_NS_PER_S /* an exporter's end is waited for this long, */
-#define EARLY_STEP_NS (5 * GS_NS_PER_MS) /* looking again after this */
+#define EARLY_NS (5 * GS_NS_PER_MS) /* whether an exporter's end was seen is looked at after this */
 
 /* Sends, waiting for room up to `deadline`. */
 int gs_remote_send(const struct gs_remote *remote, const union gs_wire_message *message, int fd,
@@ -380,7 +379,7 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
                             int *ret_fd)
 {
     union gs_wire_message message = {0};
-    uint64_t looked = gs_now_ns(), waited = 0, connection = remote->connection;
+    uint64_t connection = remote->connection;
     gs_status status = GS_OK;
 
     *ret_fd = -1;
@@ -402,14 +401,13 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
             0) {
             if (!is_for_now(remote, &message, status))
                 break;
-            waited += gs_look_counts(&looked);
-            if (waited >= EARLY_NS || looked >= remote->deadline_ns) {
+            if (gs_now_ns() >= remote->deadline_ns) {
                 gs_say_unreachable(share, gs_wire_reason_text(message.refuse.reason));
                 break;
             }
             if (message.refuse.reason == GS_REFUSED_EARLY && gs_remote_may_go(remote))
                 gs_remote_disconnect(share, remote); /* he is asked first, if he can be by now */
-            gs_rest_ns(EARLY_STEP_NS);
+            gs_rest_ns(EARLY_NS);
             status = GS_OK;
             i--;
             continue;

@@ -33,6 +33,7 @@ static bool on_hello(struct gs_share *share, struct gs_client *client,
         *fd = -1;
         gs_client_watch_exit(share, client);
     }
+    gs_clients_end_replaced(share, client);
     return true;
 }
 
@@ -263,7 +264,7 @@ static bool take_up_one(struct gs_share *share, struct gs_client *client, uint64
         gs_export_take_up(share, reference->export);
         return true;
     }
-    client->over.has_lost = true; /* its lease had ended: this kernel does not tell who lives */
+    client->over.has_lost = true; /* it is another user's by now, say, and the lease that one's */
     return true;
 }
 

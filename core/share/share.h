@@ -10,10 +10,11 @@
  *   arena: gs_share_withdraw at the free           cuIpcCloseMemHandle -> gs_share_close
  *
  * One connection joins an opener with an exporter; each block open over it is one reference of that
- * lease. All of them end with the connection: when the socket has hung up AND the opener's pidfd
- * has reported its exit, because the GPU work of a killed process outlives its sockets by tens of
- * milliseconds (measured: hang-up after 1 ms, last write at 11 ms, exit at 60 ms). No counter
- * lives in memory that a remote can touch.
+ * lease. All of them end by proof that the opener's program is over, however long that takes
+ * (lives.c): the GPU work of a killed process outlives its sockets until the kernel has taken the GPU
+ * from it, and its exit is reported after that (measured: hang-up after 0.3 ms, last write at 11 ms,
+ * exit at 60 ms, or 480 with 2 GiB of pinned memory). No counter lives in memory that a remote can
+ * touch.
  *
  * Nothing exists (no socket, no thread, no file) before the first export or open, or before the
  * process can be asked for memory (core/share/pressure.c).
@@ -47,7 +48,7 @@ struct gs_share_options {
      * (core/share/directory.h) that can be had. */
     char dir[80];
     uint64_t grace_ns;    /* how long an unopened export keeps its block after the free */
-    uint64_t settle_ns;   /* rest after a hang-up that came later than the exit, or alone */
+    uint64_t settle_ns;   /* rest where a lease's end does not prove that its GPU work is over */
     uint64_t timeout_ns;  /* how long an opener waits for an exporter */
     uint64_t idle_ns;     /* how long a block that was closed stays mapped for the next open */
     uint32_t idle_blocks; /* how many such blocks at most */

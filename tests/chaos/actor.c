@@ -489,6 +489,10 @@ int chaos_actor(int argc, char **argv)
         live_shortly(&actor);
     else
         live(&actor);
+    if (actor.flags & ACTOR_EXECED) { /* what it had open before the exec is its own until then */
+        actor_step(&actor, STEP_EXIT);
+        exit(0);
+    }
     actor_account(&actor);
     atomic_store(&actor.slot->finished, true);
     while (atomic_load(&actor.world->phase) != PHASE_LEAVE) {

@@ -21,7 +21,7 @@ struct gs_conn_who gs_conn_who(int socket)
 
     if (!file)
         return (struct gs_conn_who){.uid = (uid_t)-1, .gid = (gid_t)-1};
-    return (struct gs_conn_who){.pid = file->life->pid};
+    return (struct gs_conn_who){.pid = life_is_seen(file->life) ? file->life->pid : 0};
 }
 
 int gs_conn_pidfd(int socket, int *ret_error)
@@ -30,8 +30,12 @@ int gs_conn_pidfd(int socket, int *ret_error)
     int fd;
 
     *ret_error = 0;
-    if (!file || file->life->exited) {
+    if (!file || (file->life->exited && world.kernel == KERNEL_PEER_PIDFDS)) {
         *ret_error = -ESRCH;
+        return -1;
+    }
+    if (world.kernel != KERNEL_PEER_PIDFDS) {
+        *ret_error = -ENOTSUP;
         return -1;
     }
     made = file_new(FILE_PIDFD);

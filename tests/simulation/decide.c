@@ -176,6 +176,8 @@ struct decision decide(void)
     if (running() < 2 || (rare < 10 && running() < world.process_count)) {
         decision.kind = DECIDE_START;
         decision.arg = world.cluster ? (uint16_t)sim_below(2) : 0;
+        if (world.spaces)
+            decision.arg = (uint16_t)(decision.arg + 2 * sim_below(3));
         return decision;
     }
     if (rare < world.fault_rate)
@@ -240,12 +242,14 @@ static void kill_with_children(struct process *process, uint64_t linger_ns, uint
 static void disturb(struct process *process, const struct decision *decision)
 {
     uint64_t linger = decision->arg % 61 * GS_NS_PER_MS;
+    bool slow = world.slow && decision->arg / 2440 % 3 == 0;
 
     world.disturbed = true;
     switch (decision->kind) {
     case DECIDE_KILL:
         if (decision->arg / 7 % 3 == 0)
-            return kill_with_children(process, linger, decision->arg / 61 % 8 * GS_NS_PER_MS);
+            return kill_with_children(process, linger, decision->arg / 61 % 8 * (slow ? SLOW : 1) * GS_NS_PER_MS);
+        linger *= slow ? SLOW : 1;
         return process_kill(process, linger, linger + decision->arg / 61 % 40 * GS_NS_PER_MS);
     case DECIDE_STOP:
         return process_stop(process, true);
@@ -255,7 +259,7 @@ static void disturb(struct process *process, const struct decision *decision)
         return process->is_broker || process->is_agent ? (void)0
                                                        : close_unknown(process, decision->arg);
     case DECIDE_EXEC:
-        return process->is_broker ? (void)0 : process_exec(process, linger);
+        return process->is_broker ? (void)0 : process_exec(process, linger * (slow ? SLOW : 1));
     case DECIDE_FORK:
         return process->is_broker || process->is_agent ? (void)0 : process_fork(process);
     default:
@@ -272,7 +276,9 @@ void decision_apply(const struct decision *decision)
     case DECIDE_TIME:
         return world_advance(world_due());
     case DECIDE_START:
-        process_start(false, false, decision->arg % 2);
+        process = process_start(false, false, decision->arg % 2);
+        if (process)
+            process->life->space = decision->arg / 2;
         return;
     case DECIDE_AGENT:
         if (!machine_has_agent(decision->arg % 2))

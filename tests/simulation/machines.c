@@ -100,9 +100,7 @@ void machine_boots(unsigned number, bool forgotten)
     struct machine *machine = &machines[number];
     struct child *child, *next;
 
-    for (unsigned i = 0; i < PROCESSES_MAX; i++)
-        if (world.processes[i].state == PROCESS_RUNS && world.processes[i].machine == number)
-            process_kill(&world.processes[i], 0, 0);
+    processes_lose_power(number);
     for (child = world.children; child; child = next) {
         next = child->next;
         if (child->image->machine == number)

@@ -1,6 +1,7 @@
 /* The process table: how simulated processes begin, stop, change and end (core/share/alive.h). */
 #include "simulation.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +24,13 @@ struct life *life_of(pid_t pid)
     unsigned index = (unsigned)(pid - FIRST_PID);
 
     return pid >= FIRST_PID && index < world.life_count ? &world.lives[index] : NULL;
+}
+
+bool life_is_seen(const struct life *life)
+{
+    const unsigned space = process_here()->life->space;
+
+    return space == 0 || life->space == space;
 }
 
 static struct image *image_new(struct life *life)
@@ -92,6 +100,9 @@ static void image_ends(struct process *process, uint64_t linger_ns)
 {
     struct image *image = process->image;
 
+    rule_left(process);
+    if (linger_ns > LINGER_NS)
+        rule_works_on(image);
     for (unsigned i = 0; i < THREADS; i++)
         fibre_kill(&process->threads[i]);
     driver_forget(process);
@@ -120,6 +131,7 @@ void process_kill(struct process *process, uint64_t linger_ns, uint64_t exit_ns)
     if (process->image && !process->image->over)
         image_ends(process, linger_ns);
     process->state = PROCESS_DYING;
+    process->begins_ns = 0;
     process->life->dying = true;
     process->life->stopped = false;
     process->exit_ns = world.now_ns + (exit_ns > linger_ns ? exit_ns : linger_ns);
@@ -136,6 +148,8 @@ void process_stop(struct process *process, bool stopped)
 
 void process_exec(struct process *process, uint64_t linger_ns)
 {
+    if (process->begins_ns) /* it is at one */
+        return;
     image_ends(process, linger_ns);
     if (process->exec_ns < world.now_ns + linger_ns) /* or that of an earlier one lasts longer */
         process->exec_ns = world.now_ns + linger_ns;
@@ -143,7 +157,25 @@ void process_exec(struct process *process, uint64_t linger_ns)
     process->image->machine = process->machine;
     process->ends = ENDS_NOT;
     process->alone = process->context_gone = false;
-    begin(process);
+    process->begins_ns = linger_ns > LINGER_NS ? world.now_ns + linger_ns - LINGER_NS : 0;
+    if (!process->begins_ns)
+        begin(process);
+}
+
+void processes_lose_power(unsigned machine)
+{
+    for (unsigned i = 0; i < PROCESSES_MAX; i++) {
+        struct process *process = &world.processes[i];
+
+        if (process->state == PROCESS_NONE || process->machine != machine)
+            continue;
+        if (process->state == PROCESS_RUNS)
+            process_kill(process, 0, 0);
+        process->exit_ns = process->exec_ns = world.now_ns;
+    }
+    for (unsigned i = 0; i < world.image_count; i++)
+        if (world.images[i]->machine == machine && world.images[i]->gpu_gone_ns > world.now_ns)
+            world.images[i]->gpu_gone_ns = world.now_ns;
 }
 
 /* A child has the connections of the library that there are: who has lost one of his, and has no other
@@ -221,6 +253,7 @@ static void exited(struct process *process)
 {
     process->state = PROCESS_NONE;
     process->life->exited = true;
+    rule_exited(process);
     for (unsigned i = 0; i < PROCESSES_MAX; i++)
         for (unsigned k = 0; k < THREADS; k++)
             if (world.processes[i].threads[k].waits_on == &world.processes[i])
@@ -235,8 +268,14 @@ void processes_tick(void)
         if (process->state == PROCESS_DYING && process->exit_ns <= world.now_ns)
             exited(process);
         else if (process->state == PROCESS_RUNS && process->ends != ENDS_NOT) {
+            uint64_t slow = world.slow && process->life->pid % 4 == 0 ? SLOW / 2 : 1;
+
             rule_ended(process);
-            process_kill(process, process->life->pid % 2 * LINGER_NS / 2, LINGER_NS);
+            process_kill(process, process->life->pid % 2 * slow * LINGER_NS / 2, slow * LINGER_NS);
+        } else if (process->state == PROCESS_RUNS && process->begins_ns &&
+                   process->begins_ns <= world.now_ns) {
+            process->begins_ns = 0;
+            begin(process);
         }
     }
 }
@@ -248,6 +287,9 @@ uint64_t processes_due(void)
     for (unsigned i = 0; i < PROCESSES_MAX; i++)
         if (world.processes[i].state == PROCESS_DYING && world.processes[i].exit_ns < due)
             due = world.processes[i].exit_ns;
+        else if (world.processes[i].state == PROCESS_RUNS && world.processes[i].begins_ns &&
+                 world.processes[i].begins_ns < due)
+            due = world.processes[i].begins_ns;
     return due;
 }
 
@@ -269,14 +311,14 @@ bool gs_alive_runs(pid_t pid)
 {
     const struct life *life = life_of(pid);
 
-    return life && !life->exited;
+    return life && life_is_seen(life) && !life->exited;
 }
 
 bool gs_alive_is_stopped(pid_t pid)
 {
     const struct life *life = life_of(pid);
 
-    return life && life->stopped;
+    return life && life_is_seen(life) && life->stopped;
 }
 
 /* Whoever is about to exit has no memory any more. */
@@ -284,12 +326,15 @@ uint64_t gs_alive_stack(pid_t pid)
 {
     const struct life *life = life_of(pid);
 
-    return life && !life->exited && !life->dying ? life->stack : 0;
+    return life && life_is_seen(life) && !life->exited && !life->dying ? life->stack : 0;
 }
 
+/* In another PID namespace than the first one low numbers, which others have as well. */
 pid_t gs_alive_own_pid(void)
 {
-    return process_here()->life->pid;
+    const struct life *life = process_here()->life;
+
+    return life->space ? 1 + life->pid % 3 : life->pid;
 }
 
 uint64_t gs_alive_own_stack(void)
@@ -299,8 +344,12 @@ uint64_t gs_alive_own_stack(void)
 
 int gs_alive_own_pidfd(void)
 {
-    struct file *file = file_new(FILE_PIDFD);
+    struct file *file = world.kernel == KERNEL_NO_PIDFDS ? NULL : file_new(FILE_PIDFD);
 
+    if (!file) {
+        errno = ENOSYS;
+        return -1;
+    }
     file->life = process_here()->life;
     return fd_new(process_here(), file);
 }

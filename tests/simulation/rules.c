@@ -1,7 +1,10 @@
 /* What must always hold (design: whose memory it is, and until when), and who is told when not. */
 #include "simulation.h"
 
+#include <string.h>
+
 #include "core/gpu/map.h"
+#include "core/share/exporter.h"
 
 #define SILENT_NS (GS_NS_PER_S / 2) /* core/share/flush.c: who does not answer is awaited so long */
 
@@ -77,6 +80,64 @@ void rule_used(const struct process *process, const struct block *block, uint64_
                  "was handed out again",
                  number_of(process->image), (unsigned long long)block->id, number_of(block->image));
     look_at_strip(process, block, address);
+}
+
+/* The work that it submitted last goes on until the GPU is taken from it. */
+void rule_works_on(const struct image *image)
+{
+    for (struct block *block = world.blocks; block; block = block->next)
+        for (struct use *use = block->uses; use; use = use->next)
+            if (use->image == image && use->opens > 0)
+                use->busy_ns = NEVER;
+}
+
+static struct gs_export *export_in(const struct process *broker, const struct block *block)
+{
+    const struct gs_ipc_handle *ipc_handle = (const void *)block->ipc_handle;
+    struct gs_export_key key = {.id = block->wire_id};
+    struct gs_export *export;
+
+    memcpy(key.instance, ipc_handle->instance, sizeof key.instance);
+    HASH_FIND(hh, broker->share->exporter.exports, &key, sizeof key, export);
+    return export;
+}
+
+/* Of what it has not freed, and as far as it knows its broker has. */
+void rule_left(const struct process *process)
+{
+    for (struct block *block = world.blocks; block && process->share && process->ends == ENDS_NOT;
+         block = block->next) {
+        if (block->image != process->image || block->state != BLOCK_LIVE || block->is_external ||
+            block->piece_count || !block->export || !block->export->brokered)
+            continue;
+        for (unsigned i = 0; i < PROCESSES_MAX; i++) {
+            const struct process *broker = &world.processes[i];
+
+            if (broker->state == PROCESS_RUNS && broker->is_broker && broker->share &&
+                broker->machine == process->machine && export_in(broker, block))
+                block->left_with = broker->image;
+        }
+    }
+}
+
+void rule_exited(const struct process *process)
+{
+    for (const struct block *block = world.blocks; block; block = block->next) {
+        const struct process *broker = NULL;
+
+        if (block->image != process->image || !block->left_with || world.short_of_memory ||
+            (world.spaces && world.kernel == KERNEL_NO_PIDFDS)) /* it cannot see that end */
+            continue;
+        for (unsigned i = 0; i < PROCESSES_MAX; i++)
+            if (world.processes[i].state == PROCESS_RUNS &&
+                world.processes[i].image == block->left_with)
+                broker = &world.processes[i];
+        if (broker && broker->share && !export_in(broker, block))
+            sim_fail("what is left with a broker is there when its process has ended: process %u "
+                     "has dropped block %llu of process %u, which has exited now",
+                     number_of(block->left_with), (unsigned long long)block->id,
+                     number_of(block->image));
+    }
 }
 
 void rule_opened(const struct process *process, struct block *block, uint64_t address)

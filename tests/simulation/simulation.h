@@ -40,6 +40,7 @@
 #define OPENS_MAX     8 /* blocks that one process has open */
 #define HANDLES_MAX   24 /* IPC handles that go round */
 #define LINGER_NS     (60 * GS_NS_PER_MS) /* GPU work goes on so long at most when its process ends */
+#define SLOW          100 /* times that in slow worlds, sometimes */
 
 struct process;
 struct file;
@@ -138,6 +139,7 @@ void fd_close_all(struct process *process);
 /* What the process table has of one process, for as long as the world is. */
 struct life {
     pid_t pid;
+    unsigned space; /* its PID namespace: 0 sees all, others their own */
     bool exited, dying;
     bool stopped;
     uint64_t stack;
@@ -218,6 +220,7 @@ struct process {
     struct image *image;
     uint64_t exit_ns;
     uint64_t exec_ns;    /* when the GPU work of the program before ends */
+    uint64_t begins_ns;  /* when the program of an exec begins; 0: it has */
     uint64_t starved_ns; /* how long it could have run and did not, */
     uint64_t still_ns;   /* and since it last did */
     uint64_t lost_ns;    /* when it last lost a connection; 0: never */
@@ -257,7 +260,10 @@ struct process *process_here(void); /* whose fibre runs; NULL: the scheduler */
 struct process *process_start(bool is_broker, bool is_agent, unsigned machine);
 void process_kill(struct process *process, uint64_t linger_ns, uint64_t exit_ns);
 void process_stop(struct process *process, bool stopped);
+/* The next program begins when the GPU work of the one before is over, or about to be. */
 void process_exec(struct process *process, uint64_t linger_ns);
+/* All of a machine that is switched off, and what was going down there. */
+void processes_lose_power(unsigned machine);
 void process_fork(struct process *process);
 void process_children_end(const struct image *image, uint64_t linger_ns);
 void process_child_ends(struct child *child, uint64_t linger_ns);
@@ -265,6 +271,8 @@ void process_child_ends(struct child *child, uint64_t linger_ns);
 void processes_tick(void);
 uint64_t processes_due(void);
 struct life *life_of(pid_t pid);
+/* Whether the process here finds that one in its process table. */
+bool life_is_seen(const struct life *life);
 
 /* ---- machines.c: a cluster of two ------------------------------------------------------------ */
 
@@ -355,6 +363,7 @@ struct block {
     size_t size;
     /* Freed, but its own GPU work may run: nobody was asked yet whether it may go. */
     enum { BLOCK_MADE, BLOCK_LIVE, BLOCK_FREED, BLOCK_LIMBO, BLOCK_GONE } state;
+    struct image *left_with; /* a broker, when the process that made it was killed; NULL: none */
     bool granted, graceless;
     uint64_t granted_ns; /* last */
     unsigned names; /* bits: it was published under these */
@@ -374,6 +383,11 @@ void rule_handed_out(const struct block *block);
 void rule_granted(const struct process *process, const struct life *to, uint64_t wire_id);
 void rule_unmapped(const struct process *process, const struct phys *phys, uint64_t base);
 void rule_ended(const struct process *process);
+/* A process is killed that may have had its GPU at anything that it has open, up to the last moment. */
+void rule_works_on(const struct image *image);
+/* It has what it shared with brokers; and, its exit is seen by all. */
+void rule_left(const struct process *process);
+void rule_exited(const struct process *process);
 /* What others had closed was waited for from then to then: whether all of it was back. */
 void rule_given_back(const struct process *process, uint64_t begun_ns, uint64_t ended_ns);
 
@@ -456,6 +470,9 @@ extern struct world {
     unsigned process_count;
     bool trace;
     unsigned fault_rate; /* in a thousand steps */
+    bool slow;   /* exits and execs take up to seconds, now and then */
+    bool spaces; /* processes are of several PID namespaces */
+    enum { KERNEL_PEER_PIDFDS, KERNEL_OWN_PIDFDS, KERNEL_NO_PIDFDS } kernel; /* 6.5, 5.3, older */
     bool calm;    /* no fault any more, */
     bool settled; /* and what they did is over */
     bool disturbed; /* there was one */
@@ -496,6 +513,8 @@ void sim_trace_line(const char *format, ...) __attribute__((format(printf, 1, 2)
 #define sim_trace(...) (world.trace ? sim_trace_line(__VA_ARGS__) : (void)0)
 /* Time goes on. */
 void world_advance(uint64_t to_ns);
+/* Programs that are over may have blocks of the maker's open for all that it knows. */
+bool world_is_kept_open(const struct image *maker);
 /* When something comes by itself; NEVER. */
 uint64_t world_due(void);
 

@@ -170,5 +170,9 @@ bool gs_socket_takes_rights(int socket)
 
 int gs_broker_start(const struct gs_share *share)
 {
-    return process_start(true, false, process_here()->machine) ? 0 : -EAGAIN;
+    struct process *broker = process_start(true, false, process_here()->machine);
+
+    if (broker)
+        broker->life->space = process_here()->life->space;
+    return broker ? 0 : -EAGAIN;
 }

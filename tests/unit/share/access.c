@@ -142,7 +142,7 @@ Test(share_access, a_handle_with_another_secret_opens_nothing)
     cr_assert_eq(other_open(&other, forged, &address), GS_BAD_HANDLE);
 }
 
-/* One connection has it open twice, and ends without a word. */
+/* One connection has it open twice, and closes neither before it ends. */
 Test(share_access, all_that_one_had_open_ends_with_it)
 {
     int fd;
@@ -152,7 +152,7 @@ Test(share_access, all_that_one_had_open_ends_with_it)
     for (int i = 0; i < 2; i++)
         cr_assert_eq(side_open_by_hand(fd, export), GS_WIRE_GRANT);
     cr_assert_not(gs_share_withdraw(side.share, export));
-    close(fd);
+    side_leave(fd);
     cr_assert(side_gets_back(&side, export));
 }
 

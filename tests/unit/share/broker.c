@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "broker_scene.h"
+#include "leave_by_hand.h"
 #include "tests/children.h"
 
 static void setup(void)
@@ -241,26 +242,33 @@ Test(share_broker, serves_nobody_while_the_process_that_shares_lives)
     close(fd);
 }
 
-Test(share_broker, drops_what_a_living_process_left_whose_connection_was_lost)
+/* It runs, and may have lost it as a program does that closes what it does not know. */
+Test(share_broker, keeps_what_a_living_process_confirms_whose_connection_was_lost)
 {
     unsigned char real[GS_IPC_HANDLE_SIZE], ipc_handle[GS_IPC_HANDLE_SIZE];
-    int fd, memory = open("/dev/null", O_RDONLY), reason;
-    uint64_t closed;
+    int fd, memory = open("/dev/null", O_RDONLY), confirmed = leave_memory();
+    uint64_t closed, none = 0;
 
     export_and_leave(0, real); /* so that a broker runs */
     ipc_handle_by_hand(9, 1, ipc_handle);
-    fd = dial_broker(ipc_handle + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
+    fd = greet_broker(ipc_handle + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
+    leave_by_hand_in(fd, confirmed);
     share_by_hand(fd, ipc_handle, memory);
     cr_assert(SIDE_WAIT(side_broker_published(dir) == 2));
     closed = side_now();
     close(fd);
     fd = dial_broker(ipc_handle + 8, -1);
-    reason = ask_open(fd, ipc_handle);
-    cr_assert(reason == GS_REFUSED_EARLY || !side_within(closed, 1000 * MS), "%d", reason);
-    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
+    while (side_within(closed, 2500 * MS)) {
+        cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_EARLY);
+        usleep(50000);
+    }
+    cr_assert_eq(side_broker_published(dir), 2);
+    cr_assert_eq(pwrite(confirmed, &none, sizeof none, sizeof none), (ssize_t)sizeof none);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1), "it is not confirmed any more");
     cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_HANDLE);
     close(fd);
     close(memory);
+    close(confirmed);
 }
 
 Test(share_broker, takes_back_for_the_owner_alone_and_believes_nothing_unsound)
@@ -606,20 +614,25 @@ static pid_t leave_unseen(const unsigned char *ipc_handle, bool stays)
     return sharer;
 }
 
-Test(share_broker, drops_what_a_living_process_left_that_it_has_no_pidfd_of)
+Test(share_broker, serves_what_one_left_that_it_has_no_pidfd_of_when_it_has_ended)
 {
     pid_t broker = program_by_hand(OLD_BROKER_PROGRAM, "GPUSHIM_LOG", "debug"), sharer;
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    int fd, answer;
+    uint64_t left;
+    int fd;
 
     ipc_handle_by_hand(9, 1, ipc_handle);
     sharer = leave_unseen(ipc_handle, true);
+    left = side_now();
     fd = dial_broker(ipc_handle + 8, -1);
-    while ((answer = ask_open(fd, ipc_handle)) == GS_REFUSED_EARLY ||
-           side_broker_published(dir) > 0)
-        cr_assert_neq(answer, 0, "served while it may use the memory for something else");
-    close(fd);
+    while (side_within(left, 2500 * MS)) {
+        cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_EARLY,
+                     "served while it may use the memory for something else, or dropped");
+        usleep(50000);
+    }
     end_process(sharer);
+    cr_assert(SIDE_WAIT(ask_open(fd, ipc_handle) == 0));
+    close(fd);
     end_process(broker);
 }
 

@@ -26,7 +26,7 @@ void export_and_leave(unsigned long number, unsigned char *ret_ipc_handle)
               side_broker_published(dir));
 }
 
-int dial_broker(const unsigned char *instance, int pidfd)
+int greet_broker(const unsigned char *instance, int pidfd)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -37,6 +37,13 @@ int dial_broker(const unsigned char *instance, int pidfd)
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     memcpy(message.hello.instance, instance, GS_INSTANCE_SIZE);
     cr_assert_eq(side_send(fd, &message, pidfd), 0);
+    return fd;
+}
+
+int dial_broker(const unsigned char *instance, int pidfd)
+{
+    int fd = greet_broker(instance, pidfd);
+
     leave_by_hand(fd);
     return fd;
 }

@@ -9,6 +9,8 @@
 
 gs_status open_it(const unsigned char *ipc_handle, CUdeviceptr *ret_address);
 void export_and_leave(unsigned long number, unsigned char *ret_ipc_handle);
+/* A connection to the broker that has greeted it, and has said what it confirms (leave_by_hand.h). */
+int greet_broker(const unsigned char *instance, int pidfd);
 int dial_broker(const unsigned char *instance, int pidfd);
 void send_open(int fd, const unsigned char *ipc_handle);
 /* The reason of the refusal, 0 for a grant, -1 for a hang-up without a word. */

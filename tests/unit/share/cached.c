@@ -341,6 +341,6 @@ Test(share_cached, one_too_many_is_called_back)
     cr_assert_eq(side_next_message(fd, &message), GS_WIRE_UNMAP);
     cr_assert_eq(message.unmap.chunk_id, source.chunk_id);
     cr_assert_eq(side_open_by_hand(fd, held), GS_WIRE_GRANT);
-    close(fd);
+    side_leave(fd);
     cr_assert(side_gets_back(&side, held));
 }

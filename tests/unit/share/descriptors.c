@@ -367,8 +367,8 @@ static int greet_broker(unsigned char instance)
     return fd;
 }
 
-/* Hundreds before anybody can see that the closers are stuck: all that are left at the end of the
- * connection, and others taken back one by one before. */
+/* Hundreds before anybody can see that the closers are stuck: all that are left when it breaks the
+ * protocol, and others taken back one by one before. */
 static void attack_closers(void)
 {
     static int bombs[MANY]; /* they take longer to make than to send */
@@ -393,6 +393,7 @@ static void attack_closers(void)
             gs_wire_send(fd, &message, -1);
         poll(&room, 1, 10000); /* then it is not read any more */
     }
+    send(fd, "?", 1, MSG_NOSIGNAL); /* else what it left is kept until it ends */
     close(fd);
 }
 

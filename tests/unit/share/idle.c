@@ -282,7 +282,7 @@ Test(share_idle, who_reads_late_is_called_back_and_still_answered)
     send_open(fd, 1000, ipc_handle);
     cr_assert(all_rest(0)); /* the answer is given before anything is read */
     cr_assert(is_granted(fd, 1000), "hung up on for its exporter's own words");
-    close(fd);
+    side_leave(fd);
     for (int i = 0; i <= 100; i++)
         cr_assert(side_gets_back(&side, exports[i]));
     side_chunk_free(&side, &piece);

@@ -5,6 +5,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -22,7 +23,7 @@
 #include "tests/children.h"
 
 #define SETTLE_MS 300
-#define LIVING_MS 1000 /* as in core/share/clients.c */
+#define LATE_MS   (1500 + SETTLE_MS) /* nobody waits for a client after a second (core/share/clients.c) */
 #define TRIES     10
 
 static struct gs_export *export;
@@ -175,7 +176,7 @@ Test(share_lease, that_was_taken_up_does_not_end_with_the_child_that_has_the_con
 
     cr_assert(side_stays_held(&side, export, 100));
     kill(child, SIGKILL);
-    cr_assert(side_stays_held(&side, export, LIVING_MS + SETTLE_MS + 500));
+    cr_assert(side_stays_held(&side, export, LATE_MS));
     other_ask(&other, "close %lx", address);
     cr_assert(side_gets_back(&side, export));
 }
@@ -190,18 +191,33 @@ Test(share_lease, that_was_taken_up_and_closed_stays_with_the_child_that_has_the
     cr_assert(side_gets_back(&side, export));
 }
 
+Test(share_lease, of_a_process_that_becomes_another_program_stays_until_it_exits)
+{
+    cr_assert_str_eq(other_ask(&other, "exec"), "ok");
+    cr_assert(side_stays_held(&side, export, LATE_MS));
+    other_kill(&other);
+    cr_assert(side_gets_back(&side, export));
+}
+
+/* The same process opens something, and is another program. */
 static uint64_t end_by_exec(void)
 {
-    uint64_t ended = side_now();
+    unsigned char another[GS_IPC_HANDLE_SIZE];
+    struct gs_export *second;
+    uint64_t ended;
 
-    cr_assert_str_eq(other_ask(&other, "exec"), "ok");
+    cr_assert_str_eq(other_ask(&other, "exec again"), "ok");
+    cr_assert(side_stays_held(&side, export, 200));
+    cr_assert_eq(side_export(&side, &chunk, 512, 512, &second), GS_OK);
+    gs_export_handle(second, another);
+    ended = side_now();
+    cr_assert_eq(other_open(&other, another, &address), GS_OK);
     return ended;
 }
 
-Test(share_lease, of_a_process_that_becomes_another_program_ends_after_a_second)
+Test(share_lease, of_a_process_that_becomes_another_program_rests_when_that_says_hello)
 {
-    assert_rests(end_by_exec, LIVING_MS + SETTLE_MS, LIVING_MS + 2 * SETTLE_MS + 500);
-    cr_assert_eq(kill(other.pid, 0), 0, "it lives on");
+    assert_rests(end_by_exec, SETTLE_MS, SETTLE_MS + 500);
 }
 
 Test(share_lease, of_a_stopped_process_stays)
@@ -278,29 +294,58 @@ Test(share_lease, is_not_taken_up_by_another_process)
     close(fd);
 }
 
-/* This process opens the block with that descriptor and hangs up. */
-static uint64_t hang_up_after(int pidfd)
+/* A process that has opened the block by hand, with that descriptor of itself, and hung up. */
+static pid_t hung_up_with(int own_fd(void))
 {
-    int fd = side_dial(dir, ipc_handle);
-    uint64_t ended;
+    pid_t child;
+    char done;
+    int told[2];
+
+    cr_assert_eq(pipe2(told, O_CLOEXEC), 0);
+    child = fork_child();
+    if (child == 0) {
+        int fd = side_dial(dir, ipc_handle);
+
+        if (!open_by_hand(fd, own_fd()))
+            _exit(1);
+        close(fd);
+        if (write(told[1], "", 1) != 1)
+            _exit(1);
+        for (;;)
+            pause();
+    }
+    close(told[1]);
+    cr_assert_eq(read(told[0], &done, 1), 1);
+    close(told[0]);
+    return child;
+}
+
+/* Its exit alone ends it, whatever it has sent. */
+static void assert_stays_until_its_exit(int own_fd(void))
+{
+    pid_t child = hung_up_with(own_fd);
 
     stop_other();
-    cr_assert(open_by_hand(fd, pidfd));
-    if (pidfd >= 0)
-        close(pidfd);
-    ended = side_now();
-    close(fd);
-    return ended;
+    cr_assert(side_stays_held(&side, export, LATE_MS));
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    cr_assert(side_gets_back(&side, export));
 }
 
-static uint64_t end_by_closing(void)
+Test(share_lease, of_a_process_that_only_closed_its_socket_stays_until_its_exit)
 {
-    return hang_up_after(own_pidfd());
+    assert_stays_until_its_exit(own_pidfd);
 }
 
-Test(share_lease, of_a_process_that_only_closed_its_socket_ends_after_a_second)
+/* It does not exit before it is let to, as one whose teardown takes long: it is a zombie then. */
+Test(share_lease, of_a_process_that_nobody_has_waited_for_is_over)
 {
-    assert_rests(end_by_closing, LIVING_MS + SETTLE_MS, SIDE_PATIENCE_MS);
+    pid_t child = hung_up_with(own_pidfd);
+
+    stop_other();
+    kill(child, SIGKILL);
+    cr_assert(side_gets_back(&side, export));
+    waitpid(child, NULL, 0);
 }
 
 static int connect_by_name(void)
@@ -346,7 +391,7 @@ Test(share_lease, of_a_process_that_says_who_it_is_stays_without_a_connection)
     stop_other();
     block_id = open_by_name(fd);
     close(fd);
-    cr_assert(side_stays_held(&side, export, LIVING_MS + SETTLE_MS + 500));
+    cr_assert(side_stays_held(&side, export, LATE_MS));
     fd = connect_by_name();
     say(fd, GS_WIRE_TAKE_UP, block_id);
     say(fd, GS_WIRE_TAKE_UP, 0);
@@ -356,42 +401,45 @@ Test(share_lease, of_a_process_that_says_who_it_is_stays_without_a_connection)
     close(fd);
 }
 
-#ifndef OLD_KERNEL
-/* Its GPU work may run still, whenever after the hang-up it became that. */
-Test(share_lease, of_a_process_that_becomes_another_program_later_rests_after_that)
+static void *wait_for_ever(void *unused)
 {
-    uint64_t becomes = 0, over;
-    int told[2];
+    for (;;)
+        pause();
+    return unused;
+}
+
+/* In /proc it looks as a process that is going down, whose GPU work runs on: it has hung up, there is no
+ * memory of it, and its exit is not reported. */
+Test(share_lease, of_a_process_whose_memory_cannot_be_seen_any_more_stays_until_its_exit)
+{
     pid_t child;
+    char done;
+    int told[2];
 
     cr_assert_eq(pipe2(told, O_CLOEXEC), 0);
     child = fork_child();
     if (child == 0) {
         int fd = connect_by_name();
+        pthread_t thread;
 
         open_by_name(fd);
         close(fd);
-        if (write(told[1], &becomes, 1) != 1)
+        if (pthread_create(&thread, NULL, wait_for_ever, NULL) != 0 || write(told[1], "", 1) != 1)
             _exit(1);
-        usleep((LIVING_MS + SETTLE_MS - 100) * 1000);
-        becomes = side_now();
-        if (write(told[1], &becomes, sizeof becomes) != (ssize_t)sizeof becomes)
-            _exit(1);
-        execl("/bin/sleep", "sleep", "100", (char *)NULL);
-        _exit(1);
+        syscall(SYS_exit, 0); /* of this thread alone */
     }
-    cr_assert_eq(read(told[0], &becomes, 1), 1);
-    other_kill(&other);
-    cr_assert(side_gets_back(&side, export));
-    over = side_now();
-    cr_assert_eq(read(told[0], &becomes, sizeof becomes), (ssize_t)sizeof becomes);
-    cr_assert_geq(over - becomes, SETTLE_MS * MS);
+    cr_assert_eq(read(told[0], &done, 1), 1);
+    stop_other();
+    cr_assert(SIDE_WAIT(gs_alive_stack(child) == 0));
+    cr_assert(side_stays_held(&side, export, LATE_MS));
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
+    cr_assert(side_gets_back(&side, export));
     close(told[0]);
     close(told[1]);
 }
 
+#ifndef OLD_KERNEL
 /* Where a pidfd was is something else: how many. */
 static unsigned replace_pidfds(int by)
 {
@@ -447,15 +495,16 @@ Test(share_lease, stays_where_the_program_has_closed_the_pidfd)
     cr_assert_eq(got, -1, "a file of the program's was given away");
     close(asks);
     close(fd);
-    cr_assert(side_stays_held(&side, export, LIVING_MS + SETTLE_MS + 500));
+    cr_assert(side_stays_held(&side, export, LATE_MS));
 }
 
-/* It may have become another program, which cannot be told. */
-Test(share_lease, of_a_process_of_another_pid_namespace_ends_a_second_after_its_connection)
+/* Only its pidfd tells there. */
+Test(share_lease, of_a_process_of_another_pid_namespace_stays_until_its_exit)
 {
     unsigned char there[GS_IPC_HANDLE_SIZE];
-    int fd, own = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
+    int own = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
     struct other exporter;
+    pid_t child;
 
     cr_assert_geq(own, 0);
     if (unshare(CLONE_NEWPID) != 0) {
@@ -463,52 +512,55 @@ Test(share_lease, of_a_process_of_another_pid_namespace_ends_a_second_after_its_
         cr_skip("no PID namespace can be made here");
     }
     other_start(&exporter, dir, NULL);
+    cr_assert_eq(setns(own, CLONE_NEWPID), 0);
+    close(own); /* and LeakSanitizer starts something */
     other_export(&exporter, 0, 512, 3, there);
     memcpy(ipc_handle, there, sizeof ipc_handle);
-    fd = connect_by_name();
-    open_by_name(fd);
+    child = hung_up_with(own_pidfd);
+    usleep(LATE_MS * 1000);
     cr_assert_not(other_withdraws(&exporter));
-    close(fd);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
     cr_assert(SIDE_WAIT(other_withdraws(&exporter)));
     other_kill(&exporter);
-    cr_assert_eq(setns(own, CLONE_NEWPID), 0, "nothing starts in one whose first process has ended");
-    close(own); /* and LeakSanitizer starts something */
 }
 #endif
 
 #ifdef OLD_KERNEL
-static uint64_t end_without_pidfd(void)
+static int no_fd(void)
 {
-    return hang_up_after(-1);
+    return -1;
 }
 
-Test(share_lease, without_any_pidfd_it_rests_after_the_hang_up)
+Test(share_lease, without_any_pidfd_stays_until_the_process_table_shows_the_exit)
 {
-    assert_rests(end_without_pidfd, SETTLE_MS, 900);
+    assert_stays_until_its_exit(no_fd);
 }
 
-static uint64_t end_with_a_pipe(void)
+/* Readable, as a pidfd after the exit. */
+static int ended_pipe(void)
 {
     int pipes[2];
 
-    cr_assert_eq(pipe2(pipes, O_CLOEXEC), 0);
-    close(pipes[1]); /* readable, as a pidfd after the exit */
-    return hang_up_after(pipes[0]);
+    if (pipe2(pipes, O_CLOEXEC) != 0)
+        _exit(1);
+    close(pipes[1]);
+    return pipes[0];
 }
 
-Test(share_lease, a_descriptor_that_is_no_pidfd_is_not_believed)
+Test(share_lease, a_descriptor_that_is_no_pidfd_ends_nothing)
 {
-    assert_rests(end_with_a_pipe, SETTLE_MS, 900);
+    assert_stays_until_its_exit(ended_pipe);
 }
 
-static uint64_t end_with_silence(void)
+static int silent_fd(void)
 {
-    return hang_up_after(eventfd(0, EFD_CLOEXEC)); /* as a pidfd of one that never ends */
+    return eventfd(0, EFD_CLOEXEC); /* as a pidfd of one that never ends */
 }
 
 Test(share_lease, a_descriptor_that_is_no_pidfd_keeps_nothing)
 {
-    assert_rests(end_with_silence, SETTLE_MS, 900);
+    assert_stays_until_its_exit(silent_fd);
 }
 #endif
 
@@ -572,40 +624,4 @@ Test(share_lease, of_a_process_that_was_hung_up_on_before_it_said_that_it_has_fo
 Test(share_lease, of_a_process_that_was_not_listened_to_any_more_may_have_forked_and_rests)
 {
     assert_rests_after_its_exit(SENSELESS);
-}
-
-/* The kernel tells about the exit only once it is over, the socket hangs up before: as a process
- * whose GPU work goes on meanwhile (measured: 60 ms) the child hangs up and stays a while. One that
- * stays longer than that second has given its lease up. */
-Test(share_lease, hung_up_and_still_exiting_is_not_over)
-{
-    uint64_t hung_up, exits, over;
-    int told[2];
-    pid_t child;
-
-    cr_assert_eq(pipe(told), 0);
-    child = fork_child();
-    if (child == 0) {
-        int fd = side_dial(dir, ipc_handle);
-
-        if (!open_by_hand(fd, own_pidfd()))
-            _exit(1);
-        hung_up = side_now();
-        close(fd);
-        if (write(told[1], &hung_up, sizeof hung_up) != (ssize_t)sizeof hung_up)
-            _exit(1);
-        usleep(600000);
-        exits = side_now();
-        _exit(write(told[1], &exits, sizeof exits) != (ssize_t)sizeof exits);
-    }
-    cr_assert_eq(read(told[0], &hung_up, sizeof hung_up), (ssize_t)sizeof hung_up);
-    other_kill(&other);
-    cr_assert(side_gets_back(&side, export), "the exit was not seen");
-    over = side_now();
-    cr_assert_eq(read(told[0], &exits, sizeof exits), (ssize_t)sizeof exits);
-    cr_assert(over >= exits || exits - hung_up >= (LIVING_MS + SETTLE_MS) * MS,
-              "it was over with its holder alive");
-    waitpid(child, NULL, 0);
-    close(told[0]);
-    close(told[1]);
 }

@@ -25,14 +25,20 @@ static inline int leave_memory(void)
     return memory;
 }
 
-static inline void leave_by_hand(int fd)
+static inline void leave_by_hand_in(int fd, int memory)
 {
     union gs_wire_message message;
-    int memory = leave_memory();
 
     gs_wire_start(&message, GS_WIRE_PUBLISH, 0);
     message.publish.slots = PUBLISH_SLOTS;
     gs_wire_send(fd, &message, memory);
+}
+
+static inline void leave_by_hand(int fd)
+{
+    int memory = leave_memory();
+
+    leave_by_hand_in(fd, memory);
     close(memory);
 }
 

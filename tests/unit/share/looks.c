@@ -307,7 +307,7 @@ Test(share_looks, an_idle_thread_sleeps_for_as_long_as_it_may)
     cr_assert(sleeps(1000 * 1000), "%d ms", READ(asleep));
     looked = READ(looks);
     SET(slept_ns, 25000 * US);
-    close(client);
+    side_leave(client);
     client = -1;
     cr_assert(SIDE_WAIT(READ(side.leases_ended) > 0));
     cr_assert(sleeps(1000 * 1000), "%d ms", READ(asleep));

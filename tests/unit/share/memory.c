@@ -195,7 +195,7 @@ Test(share_memory, a_mapping_that_cannot_be_noted_is_called_back_and_no_lease_is
         cr_assert_eq(side_next_message(fd, &message), GS_WIRE_UNMAP, "allocation %d", n);
         cr_assert_eq(message.unmap.chunk_id, kept.id);
         cr_assert_eq(side_open_by_hand(fd, held), GS_WIRE_GRANT, "allocation %d", n);
-        close(fd);
+        side_leave(fd);
         cr_assert(side_gets_back(&side, held));
         side_chunk_free(&side, &kept);
     }

@@ -16,6 +16,7 @@ static struct side side;
 static struct side_chunk chunk;
 static struct gs_export *last_export;
 static pid_t test; /* that started this */
+static char **words;
 
 static void say_ipc_handle(const unsigned char *ipc_handle)
 {
@@ -92,10 +93,14 @@ static void do_nofile(unsigned long limit)
     printf("ok\n");
 }
 
-static void do_exec(void)
+/* Becomes another program; "again": another run of this one, whose stack begins elsewhere. */
+static void do_exec(const char *what)
 {
     printf("ok\n");
     fflush(stdout);
+    setenv("OTHER_EXEC", "that the stack begins elsewhere without randomisation too", 1);
+    if (!strncmp(what, "again", 5))
+        execv("/proc/self/exe", words);
     execl("/bin/sleep", "sleep", "30", (char *)NULL);
     _exit(127);
 }
@@ -215,7 +220,7 @@ static void serve(const char *line)
     } else if (!strcmp(word, "unname")) {
         do_unname(argument);
     } else if (!strcmp(word, "exec")) {
-        do_exec();
+        do_exec(argument);
     } else if (!strcmp(word, "delay")) {
         memdriver_delay_export((unsigned)strtoul(argument, NULL, 10));
         printf("ok\n");
@@ -273,6 +278,7 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_DFL); /* sharing must never send one */
     alarm(CHILD_S);
     test = getppid();
+    words = argv;
     side_options(&options, argv[1]);
     for (int i = 2; i < argc; i++)
         for (char *word = strtok(argv[i], " "); word; word = strtok(NULL, " "))

@@ -214,6 +214,15 @@ int side_open_by_hand(int fd, const struct gs_export *export)
     return side_next_message(fd, &message);
 }
 
+void side_leave(int fd)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_BYE, 0);
+    gs_wire_send(fd, &message, -1);
+    close(fd);
+}
+
 const char *side_broker_name(void)
 {
     static char name[GS_BROKER_NAME_SIZE];

@@ -64,6 +64,8 @@ int side_connect_by_hand(const char *dir, const unsigned char ipc_handle[GS_IPC_
 int side_next_message(int fd, union gs_wire_message *ret_message);
 /* Asks for the block over a connection that has greeted; the type of the answer. */
 int side_open_by_hand(int fd, const struct gs_export *export);
+/* Says that nothing is used over it any more, and hangs up: a hang-up alone ends no lease. */
+void side_leave(int fd);
 
 /* Sends with a descriptor, as soon as one is taken: a broker takes those of whom it has let in. */
 int side_send(int fd, const union gs_wire_message *message, int attached);

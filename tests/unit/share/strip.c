@@ -330,7 +330,7 @@ Test(share_strip, who_ends_holds_it_no_more)
     open_by_hand(fd);
     gs_share_strip_gone(side.share, export);
     cr_assert_eq(exports(), 1);
-    close(fd);
+    side_leave(fd);
     cr_assert(SIDE_WAIT(exports() == 0));
     scene_strip_end();
 }
