@@ -83,6 +83,7 @@ void gs_report_client(struct gs_share *share, const struct gs_client *client, ui
     report->client_pid = (uint64_t)client->pid;
     report->client_age_ns = now - client->since_ns;
     report->client_seen = client->is_seen;
+    report->client_hung_up = client->fd < 0;
     report->left = client->published;
     memcpy(report->client_name, client->said.name, sizeof report->client_name);
     for (reference = client->references; reference; reference = reference->hh.next)

@@ -66,7 +66,7 @@
 
 #include "core/share/ipc_handle.h"
 
-#define GS_WIRE_VERSION 15
+#define GS_WIRE_VERSION 16
 
 /* So many pieces come in one message at most: the kernel would take 253, but a process that may have
  * 256 descriptors has others too. */
@@ -345,7 +345,7 @@ struct gs_wire_report {
     uint32_t farewell;    /* the number of the process that ended which this is about; 0: none */
     struct gs_figures figures;
     uint32_t client_seen; /* 1: client_pid is as who answers sees it; 0: as the client does */
-    uint32_t zero;
+    uint32_t client_hung_up; /* 1: it has, and its end is not proven */
 };
 
 struct gs_wire_find {

@@ -113,9 +113,10 @@ static void print_holder(const struct holder *holder)
                     in_seconds(report->client_age_ns), (unsigned long long)report->left);
     if (report->references)
         command_say(
-            "  held by %s (%s)%s: %llu blocks, %llu KiB, the longest for %llu s; of freed ones %llu, %llu "
-            "KiB",
+            "  held by %s (%s)%s%s: %llu blocks, %llu KiB, the longest for %llu s; of freed ones %llu, "
+            "%llu KiB",
             who, holder->who.name, holder->stopped ? ", which is stopped" : "",
+            report->client_hung_up ? ", which has hung up and not ended" : "",
             (unsigned long long)report->references, in_kib(report->reference_bytes),
             in_seconds(report->reference_age_ns), (unsigned long long)report->limbo_references,
             in_kib(report->limbo_reference_bytes));
@@ -165,6 +166,7 @@ static void write_holder(struct json *json, const struct holder *holder)
     json_open(json, NULL, '{');
     who_write(json, &holder->who);
     json_bool(json, "stopped", holder->stopped);
+    json_bool(json, "hung_up", report->client_hung_up != 0);
     json_number(json, "blocks_left", report->left);
     json_number(json, "blocks", report->references);
     json_number(json, "bytes", report->reference_bytes);

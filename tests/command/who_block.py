@@ -91,6 +91,27 @@ def gone(folder):
     refused(folder, kept, 1, 'its process has ended')
 
 
+def another_program(folder):
+    """Who calls exec has closed nothing, for all that anybody knows, until it ends: that is told."""
+    def held():
+        row, = (row for row in json.loads(gpushim(folder, 'who', '--json').stdout) if row['pid'] == exporter.pid)
+        return [(holder['pid'], holder['hung_up'], holder['freed_blocks']) for holder in row['holders']]
+    exporter, opener = Holder(folder, **NEVER), Holder(folder, **NEVER)
+    index, handle = shared(exporter, MIB)
+    opener.do(f'open {handle}')
+    check(held() == [(opener.pid, False, 0)], f'it has it open: {held()}')
+    opener.process.stdin.write('do ' + b"import os; os.execlp('sleep', 'sleep', '600')".hex() + '\n')
+    opener.process.stdin.flush()
+    await_that(lambda: held() == [(opener.pid, True, 0)], 'it is another program')
+    exporter.do(f'free {index}')
+    check(held() == [(opener.pid, True, 1)], f'it has it still: {held()}')
+    text = gpushim(folder, 'who').stdout
+    check(f'held by pid {opener.pid} (' in text and ', which has hung up and not ended: 1 blocks' in text, text)
+    opener.end()
+    await_that(lambda: not held(), 'it is given back')
+    exporter.end()
+
+
 def many(folder):
     """More holders than one answer has."""
     exporter = Holder(folder, **LONG)
@@ -257,7 +278,7 @@ def external(folder):
     exporter.end()
 
 
-for prove in (one_block, gone, many, at_a_broker, mapped_by_itself, external, wrong):
+for prove in (one_block, gone, another_program, many, at_a_broker, mapped_by_itself, external, wrong):
     with tempfile.TemporaryDirectory(prefix='gpushim-who-') as scratch:
         prove(scratch)
 end_with_faults()

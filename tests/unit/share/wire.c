@@ -299,7 +299,7 @@ Test(share_wire, a_version_is_its_messages)
         {AT(report, farewell), 204},
         {AT(report, figures), 208},
         {AT(report, client_seen), 360},
-        {AT(report, zero), 364},
+        {AT(report, client_hung_up), 364},
         {AT(farewell, device), 16},
         {AT(farewell, zero), 20},
         {AT(farewell, figures), 24},
@@ -461,7 +461,7 @@ Test(share_wire, a_version_is_its_messages)
                                        32, 160, 24, 144, 192};
     union gs_wire_message message;
 
-    cr_assert_eq(GS_WIRE_VERSION, 15);
+    cr_assert_eq(GS_WIRE_VERSION, 16);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         cr_assert_eq(places[i][0], places[i][1], "field %zu is at %zu", i, places[i][0]);
     cr_assert_eq((size_t)GS_WIRE_TYPES, sizeof lengths / sizeof *lengths);
