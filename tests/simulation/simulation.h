@@ -156,6 +156,7 @@ struct image {
     uint64_t thread_ns;    /* when its share thread started last; 0: it never had one */
     uint64_t waited_ns;    /* when it first waited for what others had closed; 0: never */
     bool lacked;           /* host memory, at some time */
+    bool offers;           /* something to open, in the last round of all */
 };
 
 struct child {

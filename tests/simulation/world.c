@@ -239,15 +239,15 @@ static bool may_end_unseen(const struct image *maker)
 }
 
 /* Whether programs that are over have blocks for all that their maker can know: their processes have
- * not exited, and the programs that they are now have not come to it. All do in serve_once_more, where
- * all makers can share something once more. */
+ * not exited, and the programs that they are now have not come to it. All do in serve_once_more, to
+ * those makers that have room to share something once more. */
 bool world_is_kept_open(const struct image *maker)
 {
     for (unsigned i = 0; i < world.image_count; i++)
         if (world.images[i]->over && world.images[i] != maker &&
             (may_end_unseen(maker) ||
              (!world.images[i]->life->exited &&
-              (!world.settled || world.options.limbo_limit || world.spaces))))
+              (!maker->offers || world.spaces))))
             return true;
     return false;
 }
@@ -381,6 +381,9 @@ static void serve_once_more(void)
 {
     world.settled = true;
     all_do(OP_EXPORT);
+    for (struct block *block = world.blocks; block; block = block->next)
+        block->image->offers |= block->state == BLOCK_LIVE &&
+                                (!block->is_external || external_is_served(block));
     all_do(OP_OPEN_ALL);
     all_do(OP_CLOSE_ALL);
     all_do(OP_FREE_ALL);
