@@ -24,7 +24,7 @@
 #define ROOM_NS     (100 * GS_NS_PER_MS)
 #define LIST_NS     (400 * GS_NS_PER_MS) /* an agent whose watch is lost lists the directory after this */
 #define OFF_NS      (200 * GS_NS_PER_MS) /* longer than any GPU work goes on */
-#define ORPHANS_NS  (2 * GS_NS_PER_S) /* from when all is closed: nobody has anything of them by then */
+#define ORPHANS_NS  (2 * GS_NS_PER_S + SLOW * LINGER_NS) /* from when all is closed: nobody has anything of them by then */
 
 /* What a machine's openers have of the other one. */
 struct note {

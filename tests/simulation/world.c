@@ -424,7 +424,7 @@ static void rest(void)
     serve_once_more();
     end_all();
     if (world.cluster) /* what agents were told they have passed on */
-        run_until(is_never, SOON_NS);
+        run_until(is_never, SOON_NS + SLOW * LINGER_NS);
     agents_stay = false;
     for (unsigned i = 0; i < PROCESSES_MAX && !world.failed; i++)
         if (world.processes[i].state == PROCESS_RUNS && !world.processes[i].is_broker)
