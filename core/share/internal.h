@@ -101,7 +101,7 @@ struct gs_share_place {
     uint64_t sweep_ns; /* atomic: when to clear the directory; GS_NEVER */
     uint64_t touch_ns; /* when to say in the directory that this process lives */
     struct gs_fd notify; /* an inotify of the socket and its folder; none: none is left, say */
-    uint64_t looked_ns, look_ns; /* when it was looked whether the socket is there, and is again; GS_NEVER */
+    uint64_t look_ns; /* when it is looked whether the socket is there; GS_NEVER */
 };
 
 /* The share thread, and what it is told (watch.c, loop.c). */

@@ -87,10 +87,11 @@ void gs_sweep(struct gs_share *share)
     __atomic_store_n(&share->place.sweep_ns, GS_NEVER, __ATOMIC_RELEASE);
 }
 
+/* Not at once: whoever clears a folder can remove it as well. */
 void gs_socket_look(struct gs_share *share)
 {
     if (share->place.look_ns == GS_NEVER)
-        share->place.look_ns = share->place.looked_ns + AGAIN_NS;
+        share->place.look_ns = gs_now_ns() + AGAIN_NS;
 }
 
 uint64_t gs_socket_tick(struct gs_share *share, uint64_t now)
@@ -114,8 +115,7 @@ uint64_t gs_socket_tick(struct gs_share *share, uint64_t now)
     if (now >= share->place.look_ns) {
         bool there = gs_socket_start(share) == GS_OK;
 
-        share->place.looked_ns = gs_now_ns();
-        share->place.look_ns = there ? GS_NEVER : share->place.looked_ns + AGAIN_NS;
+        share->place.look_ns = there ? GS_NEVER : gs_now_ns() + AGAIN_NS;
     }
     return due < share->place.look_ns ? due : share->place.look_ns;
 }

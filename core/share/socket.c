@@ -118,7 +118,7 @@ void gs_socket_event(struct gs_share *share)
     while (gs_fd_is_there(&share->place.notify) &&
            read(share->place.notify.fd, many, sizeof many) > 0)
         continue;
-    share->place.look_ns = 0;
+    gs_socket_look(share);
 }
 
 /* Whether the kernel tells who a client is, as it does here of the listener itself. */
