@@ -346,6 +346,7 @@ Test(capture, one_that_does_not_begin_is_not_open)
     CUstream stream = new_stream();
     CUdeviceptr ptr = 0;
     CUgraph graph = NULL;
+    unsigned int on = 1;
     char nothing[64] = "";
     void *params[2] = {nothing, NULL};
 
@@ -356,12 +357,15 @@ Test(capture, one_that_does_not_begin_is_not_open)
         FAILS(cuStreamBeginCapture(CU_STREAM_LEGACY, CU_STREAM_CAPTURE_MODE_RELAXED));
         FAILS(cuStreamEndCapture(stream, &graph));
     }
-    /* Memory comes back, for which no capture may be open. */
     for (int i = 0; i < 40; i++) {
         OK(cuMemAlloc(&ptr, 64 * MIB));
         OK(fill_now(ptr, 1, 16));
         OK(cuMemFree(ptr));
     }
+    /* For this no capture of that mode may be open. */
+    OK(cuMemAlloc(&ptr, 4096));
+    OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, ptr));
+    OK(cuMemFree(ptr));
 }
 
 Test(capture, a_capture_abandoned_with_its_stream)

@@ -47,6 +47,33 @@ static unsigned long switches(pid_t pid)
     return sum;
 }
 
+/* How many sockets are in the folder, which go on the way where they are to. */
+static int sockets(bool removes)
+{
+    const struct dirent *entry;
+    char path[512];
+    int count = 0;
+    DIR *folder = opendir(surroundings_folder);
+
+    expect("the folder is gone", folder != NULL);
+    while ((entry = readdir(folder)))
+        if (entry->d_type == DT_SOCK) {
+            snprintf(path, sizeof path, "%.200s/%.200s", surroundings_folder, entry->d_name);
+            count += !removes || unlink(path) == 0;
+        }
+    closedir(folder);
+    return count;
+}
+
+/* That wakes who they belong to: nothing else happens, and they are there again. */
+static void remove_sockets(void)
+{
+    int count = sockets(true);
+
+    expect("nobody has a socket", count > 0);
+    expect("a socket that was removed is not put up again", AWAIT(sockets(false) == count));
+}
+
 static int opens(void)
 {
     CUipcMemHandle handles[2];
@@ -90,5 +117,6 @@ int main(int argc, char **argv)
         expect("a program that does nothing is woken again and again", looks < PATIENCE);
         usleep(1000);
     }
+    remove_sockets();
     return party_end(&other) == 0 ? 0 : 1;
 }
