@@ -16,7 +16,7 @@ import sys
 # name: (text, wrong text, chaos's arguments, what it must find)
 BUGS = {
     "hang-up": (
-        "    client_close_socket(share, client);\n    client->due_ns = gs_now_ns()",
+        "    gs_client_close_socket(share, client);\n    client->due_ns = gs_now_ns()",
         "    client_free(share, client);\n    return;\n    client->due_ns = gs_now_ns()",
         ["--scribble", "30"],
         r"a killed consumer's kernel: changed \d+ words of memory that was handed out again"),

@@ -346,7 +346,6 @@ Test(capture, one_that_does_not_begin_is_not_open)
     CUstream stream = new_stream();
     CUdeviceptr ptr = 0;
     CUgraph graph = NULL;
-    unsigned int on = 1;
     char nothing[64] = "";
     void *params[2] = {nothing, NULL};
 
@@ -362,10 +361,6 @@ Test(capture, one_that_does_not_begin_is_not_open)
         OK(fill_now(ptr, 1, 16));
         OK(cuMemFree(ptr));
     }
-    /* For this no capture of that mode may be open. */
-    OK(cuMemAlloc(&ptr, 4096));
-    OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, ptr));
-    OK(cuMemFree(ptr));
 }
 
 Test(capture, a_capture_abandoned_with_its_stream)
