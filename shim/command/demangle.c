@@ -44,6 +44,7 @@ static void answer_all(int fd)
 
     while (function && (got = recv(fd, symbol, sizeof symbol - 1, 0)) > 0) {
         const char *name;
+        size_t length;
 
         symbol[got] = 0;
         setitimer(ITIMER_PROF, &some, NULL);
@@ -51,7 +52,8 @@ static void answer_all(int fd)
         setitimer(ITIMER_PROF, &none, NULL);
         if (!name)
             name = "";
-        if (send(fd, name, strnlen(name, ANSWER - 1) + 1, MSG_NOSIGNAL) < 0)
+        length = strlen(name);
+        if (send(fd, name, (length < ANSWER ? length : ANSWER - 1) + 1, MSG_NOSIGNAL) < 0)
             break;
         free(*name ? (char *)(uintptr_t)name : NULL);
     }

@@ -89,17 +89,20 @@ bool user_become(const struct user *user)
 {
     if (user->uid == geteuid() || geteuid() != 0)
         return user->uid == geteuid();
-    before.is_another = true;
     before.gid = getegid();
     before.count = getgroups(NGROUPS_MAX, before.groups);
-    return setgroups(0, NULL) == 0 && setegid(user->gid) == 0 && seteuid(user->uid) == 0;
+    /* A container may not permit it; who has no groups needs none taken away. */
+    if (before.count < 0 || (before.count > 0 && setgroups(0, NULL) != 0))
+        return false;
+    before.is_another = true;
+    return setegid(user->gid) == 0 && seteuid(user->uid) == 0;
 }
 
 void user_back(void)
 {
     if (before.is_another &&
         (seteuid(0) != 0 || setegid(before.gid) != 0 ||
-         (before.count >= 0 && setgroups((size_t)before.count, before.groups) != 0 && before.count > 0)))
+         (before.count > 0 && setgroups((size_t)before.count, before.groups) != 0)))
         abort(); /* the rest would be done as another */
     before.is_another = false;
 }

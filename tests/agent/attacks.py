@@ -177,8 +177,7 @@ def strangers(cluster, machines, a, b):
                 pass
 
     beside('strangers that say they are of a machine that there is not', one, a, b, be_nobody, anew,
-           lambda attack: attack.count > 30, threads=8)
-    one.await_word('lines of this kind were left out')
+           lambda attack: attack.count > 30 and 'lines of this kind were left out' in one.said(), threads=8)
 
 
 # ---- By members ---------------------------------------------------------------------------------

@@ -223,7 +223,7 @@ def group_of(pid):
 def prove_the_host_sees(case, one, other):
     """By pids of the host's, which lead to the right processes, and by the containers' names."""
     found = {}
-    rows = [row for row in on_the_host(case, 'stats') if 'too little' not in (row['silent'] or '')] # of others
+    rows = [row for row in on_the_host(case, 'stats') if 'not known' not in (row['silent'] or '')] # of others
     for row in rows:
         check(row['pid'] and inner_pid(row['pid']) == row['own_pid'] and row['name'] == 'holder', f'stats: {row}')
         if row['pid']:

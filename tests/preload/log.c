@@ -116,7 +116,7 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *ret_time)
 static void dates(void)
 {
     const time_t day = 86400, first = 946684800; /* 2000-01-01 */
-    char expected[40], text[20];
+    char expected[40], text[40];
     struct tm parts;
 
     for (int i = 0; i < 101 * 366; i++) {
