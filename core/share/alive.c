@@ -8,12 +8,18 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #ifndef P_PIDFD
 #define P_PIDFD 3
+#endif
+
+#ifndef PID_FS_MAGIC
+#define PID_FS_MAGIC 0x50494446
 #endif
 
 #ifndef SYS_pidfd_open
@@ -33,6 +39,22 @@ bool gs_alive_is_pidfd(int fd)
 
     return waitid((idtype_t)P_PIDFD, (id_t)fd, &ignored, WEXITED | WNOHANG | WNOWAIT) == 0 ||
            errno == ECHILD;
+}
+
+/* From then on pidfds have a file system of their own, in which each process has one number. */
+static bool has_number(int pidfd, struct stat *ret_stat)
+{
+    struct statfs system;
+
+    return fstatfs(pidfd, &system) == 0 && system.f_type == PID_FS_MAGIC &&
+           fstat(pidfd, ret_stat) == 0;
+}
+
+bool gs_alive_is_same(int pidfd, int other)
+{
+    struct stat one, two;
+
+    return has_number(pidfd, &one) && has_number(other, &two) && one.st_ino == two.st_ino;
 }
 
 /* Reads the process's file of that name; its size, or -1 with errno. *ret_opened: there is one. */

@@ -332,21 +332,28 @@ static bool has_ended(struct gs_remote *remote)
     return !is_running(remote) || gs_now_ns() - remote->absent_ns >= ABSENT_NS;
 }
 
-/* A broker has its name from the one before it, and knows nothing of what that had. */
-static bool is_another(const struct gs_remote *remote, int fd)
+/* A broker has its name from the one before it, which may be going down still, and knows nothing of what
+ * that had. Who cannot be told from another is taken for one: what it has is held until this process's
+ * end then. */
+static bool is_another(const struct gs_remote *remote, int fd, int pidfd)
 {
+    bool has_pidfd = gs_fd_is_there(&remote->conn.kept_pidfd);
     pid_t pid = gs_conn_who(fd).pid;
 
-    return remote->conn.by_broker &&
-           ((gs_fd_is_there(&remote->conn.kept_pidfd) && gs_alive_exited(remote->conn.pidfd)) ||
-            (pid > 0 && remote->conn.pid > 0 && pid != remote->conn.pid));
+    if (!remote->conn.by_broker)
+        return false;
+    if (has_pidfd && gs_alive_exited(remote->conn.pidfd))
+        return true;
+    if (pid > 0 && remote->conn.pid > 0)
+        return pid != remote->conn.pid;
+    return !has_pidfd || pidfd < 0 || !gs_alive_is_same(pidfd, remote->conn.pidfd);
 }
 
 int gs_remote_connect_again(struct gs_share *share, struct gs_remote *remote)
 {
     int pidfd, fd = connect_again(share, remote, &pidfd);
 
-    if (fd >= 0 && is_another(remote, fd)) {
+    if (fd >= 0 && is_another(remote, fd, pidfd)) {
         gs_fd_drop(pidfd);
         gs_hang_up(fd);
         set_disconnected(remote);

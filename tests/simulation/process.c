@@ -329,6 +329,13 @@ uint64_t gs_alive_stack(pid_t pid)
     return life && life_is_seen(life) && !life->exited && !life->dying ? life->stack : 0;
 }
 
+bool gs_alive_is_same(int pidfd, int other)
+{
+    const struct file *one = fd_file(pidfd, FILE_PIDFD), *two = fd_file(other, FILE_PIDFD);
+
+    return one && two && one->life == two->life;
+}
+
 /* In another PID namespace than the first one low numbers, which others have as well. */
 pid_t gs_alive_own_pid(void)
 {
