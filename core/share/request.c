@@ -390,6 +390,13 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
             status = connect_or_resume(share, remote);
         if (!want_fd && remote->connection != connection) /* the caller's mapping went with that */
             return GS_UNREACHABLE;
+        /* Its socket goes before its exit is known, with which it, or its broker, is asked anew. */
+        if (status != GS_OK && remote->astray && gs_now_ns() < remote->deadline_ns) {
+            gs_rest_ns(EARLY_NS);
+            status = GS_OK;
+            i--;
+            continue;
+        }
         if (status != GS_OK && remote->astray) {
             gs_opener_has_thread(share); /* which tells him later what is held */
             gs_say_unreachable(share, "the process that shared it has closed the connection, and "
