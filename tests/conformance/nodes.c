@@ -383,13 +383,13 @@ Test(nodes, fills_of_memory_of_another_device_are_launched)
     two_devices(2 * MIB);
     need_reach();
     if (fill_far(FORM_KIND, &graph, &exec) != CUDA_SUCCESS)
-        return;
+        cr_skip_test("the driver makes no such node");
     r = cuGraphLaunch(exec, CU_STREAM_PER_THREAD);
     if (r == CUDA_SUCCESS)
         r = cuStreamSynchronize(CU_STREAM_PER_THREAD);
     probe("far_fill_node_launched", "%s", result_name(r));
     if (!software_driver() && !under_shim())
-        return;
+        cr_skip_test("what it does natively is only printed");
     OK(r);
     far_words(5, WORDS);
 }

@@ -1,16 +1,11 @@
 /* Sharing between two processes, from the first handle to the last close. */
 #include <criterion/criterion.h>
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/param.h>
-#include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -656,79 +651,6 @@ Test(share_life, an_opener_that_was_hung_up_on_while_idle_connects_again)
     cr_assert_eq(other_stop(&second), 0);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
-}
-
-/* A thread of its beside the first, which must be there. */
-static pid_t thread_of(pid_t pid)
-{
-    char path[64];
-    struct dirent *entry;
-    pid_t thread = 0;
-
-    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
-    DIR *tasks = opendir(path);
-    while (tasks && (entry = readdir(tasks)))
-        thread = MAX(thread, atoi(entry->d_name));
-    if (tasks)
-        closedir(tasks);
-    return thread > pid ? thread : 0;
-}
-
-/* Killed in the midst of a request, by a tracer of one of its threads: until that has read the thread's
- * end the exit is not reported, as if there were much memory to take down. */
-static void *kill_slowly(void *tid)
-{
-    pid_t thread = *(pid_t *)tid;
-
-    if (ptrace(PTRACE_SEIZE, thread, NULL, NULL) != 0)
-        return strerror(errno);
-    usleep(300000);
-    kill(other.pid, SIGKILL);
-    usleep(300000);
-    waitpid(thread, NULL, __WALL);
-    return NULL;
-}
-
-/* Of another PID namespace: only a pidfd tells it of an exit. */
-static void start_elsewhere(struct other *opener)
-{
-    int own = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
-
-    cr_assert_geq(own, 0);
-    if (unshare(CLONE_NEWPID) != 0) {
-        teardown();
-        cr_skip("no PID namespace can be made here");
-    }
-    other_start(opener, dir, "timeout=100000");
-    cr_assert_eq(setns(own, CLONE_NEWPID), 0);
-    close(own); /* and LeakSanitizer starts something */
-}
-
-/* Its time, 100 s, is longer than this test's. */
-Test(share_life, an_exporter_killed_while_a_block_is_opened_is_waited_for_until_its_exit)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct other opener;
-    unsigned long there;
-    pthread_t killer;
-    pid_t thread;
-    void *failed;
-
-    start_elsewhere(&opener);
-    other_export(&other, 0, 512, 5, ipc_handle);
-    await_published(1);
-    halt(other.pid); /* it never answers */
-    thread = thread_of(other.pid);
-    cr_assert_gt(thread, 0);
-    cr_assert_eq(pthread_create(&killer, NULL, kill_slowly, &thread), 0);
-    cr_assert_eq(other_open(&opener, ipc_handle, &there),
-                 side_with_broker() ? GS_OK : GS_UNREACHABLE);
-    pthread_join(killer, &failed);
-    other_kill(&other);
-    cr_assert_eq(other_stop(&opener), 0);
-    remove_leftovers();
-    if (failed)
-        cr_skip_test("a thread cannot be traced here: %s", (char *)failed);
 }
 
 Test(share_life, sharing_that_is_off_exports_and_opens_nothing)
