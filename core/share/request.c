@@ -373,6 +373,13 @@ static bool is_for_now(const struct gs_remote *remote, const union gs_wire_messa
            (remote->conn.by_broker && message->refuse.reason == GS_REFUSED_EARLY);
 }
 
+/* Nobody is where its socket was, and its exit is not known: its sockets go before that. Either its exit,
+ * after which its broker is asked, or its new socket ends this, or the call's deadline. */
+static bool may_come_yet(const struct gs_remote *remote)
+{
+    return remote->astray && remote->absent_ns && gs_now_ns() < remote->deadline_ns;
+}
+
 gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
                             const struct gs_ipc_handle *ipc_handle, const unsigned char *bytes,
                             bool want_fd, struct gs_room *room, struct gs_wire_grant *ret_grant,
@@ -390,8 +397,7 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
             status = connect_or_resume(share, remote);
         if (!want_fd && remote->connection != connection) /* the caller's mapping went with that */
             return GS_UNREACHABLE;
-        /* Its socket goes before its exit is known, with which it, or its broker, is asked anew. */
-        if (status != GS_OK && remote->astray && gs_now_ns() < remote->deadline_ns) {
+        if (status != GS_OK && may_come_yet(remote)) {
             gs_rest_ns(EARLY_NS);
             status = GS_OK;
             i--;

@@ -1,10 +1,7 @@
 /* An exit that takes a while, as one does that has much memory to take down: its sockets go first. */
 #include <criterion/criterion.h>
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +20,7 @@ static void setup(void)
     other_start(&other, dir, "strict=1");
 }
 
-TestSuite(share_exits, .init = setup, .fini = scene_end, .timeout = 120);
+TestSuite(share_exits, .init = setup, .fini = scene_end, .timeout = 60);
 
 /* A thread of its beside the first, which must be there. */
 static pid_t thread_of(pid_t pid)
@@ -41,59 +38,75 @@ static pid_t thread_of(pid_t pid)
     return thread > pid ? thread : 0;
 }
 
-/* Killed in the midst of a request, by a tracer of one of its threads: until that has read the thread's
- * end the exit is not reported, as if there were much memory to take down. */
-static void *kill_slowly(void *tid)
+/* Killed in the midst of a request; slowly: by a tracer of one of its threads. Until that has read the
+ * thread's end the exit is not reported, as if there were much memory to take down. */
+static void *kill_other(void *slowly)
 {
-    pid_t thread = *(pid_t *)tid;
+    pid_t thread = thread_of(other.pid);
 
-    if (ptrace(PTRACE_SEIZE, thread, NULL, NULL) != 0)
-        return strerror(errno);
+    if (slowly && (thread == 0 || ptrace(PTRACE_SEIZE, thread, NULL, NULL) != 0))
+        slowly = NULL;
     usleep(300000);
     kill(other.pid, SIGKILL);
-    usleep(300000);
-    waitpid(thread, NULL, __WALL);
-    return NULL;
-}
-
-/* Of another PID namespace: only a pidfd tells it of an exit. */
-static void start_elsewhere(struct other *opener)
-{
-    int own = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
-
-    cr_assert_geq(own, 0);
-    if (unshare(CLONE_NEWPID) != 0) {
-        scene_end();
-        cr_skip("no PID namespace can be made here");
+    if (slowly) {
+        usleep(300000);
+        waitpid(thread, NULL, __WALL);
     }
-    other_start(opener, dir, "timeout=100000");
-    cr_assert_eq(setns(own, CLONE_NEWPID), 0);
-    close(own); /* and LeakSanitizer starts something */
+    return slowly;
 }
 
-/* Its time, 100 s, is longer than this test's. */
-Test(share_exits, an_exporter_killed_while_a_block_is_opened_is_waited_for_until_its_exit)
+/* A block of a process that never answers, and is killed meanwhile. */
+static pthread_t export_and_be_killed(unsigned char *ret_ipc_handle, void *slowly)
 {
+    pthread_t killer;
+
+    other_export(&other, 0, 512, 5, ret_ipc_handle);
+    if (side_with_broker())
+        cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
+    halt(other.pid);
+    cr_assert_eq(pthread_create(&killer, NULL, kill_other, slowly), 0);
+    return killer;
+}
+
+/* The time of a call, 100 s, is longer than these tests'. */
+Test(share_exits, an_exporter_killed_while_a_block_is_opened_is_not_waited_for)
+{
+    struct gs_share_options patient = options;
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    CUdeviceptr address;
+    pthread_t killer;
+
+    side_stop(&side);
+    patient.timeout_ns = 100000000000;
+    side_start(&side, &patient);
+    killer = export_and_be_killed(ipc_handle, NULL);
+    cr_assert_eq(gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &address),
+                 side_with_broker() ? GS_OK : GS_UNREACHABLE);
+    cr_assert(side_with_broker() || strstr(side_logged(), "the process that shared it has ended"),
+              "%s", side_logged());
+    pthread_join(killer, NULL);
+    other_kill(&other);
+}
+
+Test(share_exits, one_whose_exit_takes_a_while_is_waited_for_until_then)
+{
+    static char slowly[] = "";
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct other opener;
     unsigned long there;
     pthread_t killer;
-    pid_t thread;
-    void *failed;
+    void *was_slow;
 
-    start_elsewhere(&opener);
-    other_export(&other, 0, 512, 5, ipc_handle);
-    if (side_with_broker())
-        cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
-    halt(other.pid); /* it never answers */
-    thread = thread_of(other.pid);
-    cr_assert_gt(thread, 0);
-    cr_assert_eq(pthread_create(&killer, NULL, kill_slowly, &thread), 0);
+    if (!other_start_apart(&opener, dir, "timeout=100000")) {
+        scene_end();
+        cr_skip("no PID namespace can be made here");
+    }
+    killer = export_and_be_killed(ipc_handle, slowly);
     cr_assert_eq(other_open(&opener, ipc_handle, &there),
                  side_with_broker() ? GS_OK : GS_UNREACHABLE);
-    pthread_join(killer, &failed);
+    pthread_join(killer, &was_slow);
     other_kill(&other);
     cr_assert_eq(other_stop(&opener), 0);
-    if (failed)
-        cr_skip_test("a thread cannot be traced here: %s", (char *)failed);
+    if (!was_slow)
+        cr_skip_test("a thread cannot be traced here");
 }

@@ -43,6 +43,8 @@ void other_keep(void);
 /* `extra` are further words for its command line ("uid=N trust=N"), or NULL. */
 void other_start(struct other *other, const char *dir, const char *extra);
 void other_start2(struct other *other, const char *dir, const char *extra, const char *more);
+/* In a PID namespace of its own: only a pidfd tells it of an exit. False where none can be made. */
+bool other_start_apart(struct other *other, const char *dir, const char *extra);
 /* Says one line; the answer's line without its newline, "" if the process is gone. */
 const char *other_ask(struct other *other, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
