@@ -334,17 +334,30 @@ Test(agent_link, who_floods_has_its_turn_as_all_have)
     printf("an honest message waits for at most %u of a flood; in a round %u were done\n", 3 * most, in_a_round);
 }
 
+/* The socket's buffer no longer grows, which it does while it is used: how much it takes, in bytes. */
+static size_t fixed_buffer(const struct link *link, int which)
+{
+    int size = 64 << 10;
+    socklen_t length = sizeof size;
+
+    cr_assert_eq(setsockopt(link->source.fd, SOL_SOCKET, which, &size, sizeof size), 0);
+    cr_assert_eq(getsockopt(link->source.fd, SOL_SOCKET, which, &size, &length), 0);
+    return (size_t)size;
+}
+
 /* Who asks and does not read is not heard; when it reads, it is. */
 Test(agent_link, a_caller_that_does_not_read_waits)
 {
     struct link *link;
     union talk message;
+    size_t sockets;
 
     set_up();
     link = be_up();
     talk_start(&message, TALK_KEPT);
     link->is_held = true; /* it does not read */
-    while (called->out_size - called->out_at <= LINK_ANSWERS) { /* beyond what the sockets take */
+    sockets = fixed_buffer(called, SO_SNDBUF) + fixed_buffer(link, SO_RCVBUF);
+    while (called->out_size - called->out_at <= LINK_ANSWERS + sockets) { /* whatever they still take */
         link_send(&ours, called, &message);
         if (called->out_size % 4000 == 0)
             step();
