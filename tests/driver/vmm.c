@@ -418,7 +418,15 @@ CUresult sd_vmm_retain(CUmemGenericAllocationHandle *handle, void *address)
     return CUDA_SUCCESS;
 }
 
-/* A dma-buf is a duplicate of the memory's descriptor here. */
+/* Without a gap; as measured it may go on through mappings side by side. */
+static bool is_mapped_through(const struct sd_block *block, uint64_t end)
+{
+    while (block && block->kind == SD_BLOCK_VMM && end > block->base + block->size)
+        block = mapping_at(block->base + block->size);
+    return block && end <= block->base + block->size;
+}
+
+/* A dma-buf is a duplicate of the memory's descriptor here, of several that of the first. */
 CUresult sd_vmm_range_handle(void *out, CUdeviceptr ptr, size_t size, CUmemRangeHandleType type,
                              unsigned long long flags)
 {
@@ -430,7 +438,7 @@ CUresult sd_vmm_range_handle(void *out, CUdeviceptr ptr, size_t size, CUmemRange
     if (result)
         return result;
     if (!out || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || !size || ptr % page || size % page ||
-        !sd_block_is_device(block) || size > block->base + block->size - ptr)
+        !sd_block_is_device(block) || ptr + size < ptr || !is_mapped_through(block, ptr + size))
         return CUDA_ERROR_INVALID_VALUE;
     return fd_out(block->segment->phys, out);
 }

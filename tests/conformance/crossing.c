@@ -1,0 +1,276 @@
+/*
+ * A block is one allocation, whatever lies under it: in one piece of the driver's memory, across
+ * the border of two, across many. Which it is no program can tell; what makes a library lay them so
+ * is only how blocks come and go. Natively they are allocations as others.
+ */
+#include "peer.h"
+
+#include <criterion/criterion.h>
+#include <unistd.h>
+
+TestSuite(crossing, .init = conform_start, .timeout = 120);
+
+#define STEP (48 * MIB)
+#define SEED 0x5eed0000u
+
+static const size_t sizes[] = {MIB, STEP - 64 * KIB, 2 * STEP - 3 * MIB, 3 * STEP + 512};
+#define SIZES (sizeof sizes / sizeof sizes[0])
+
+/* What is free comes from blocks of one size, and what is wanted is none of it. */
+static void blocks_start(CUdeviceptr block[SIZES])
+{
+    CUdeviceptr first[8];
+
+    for (int i = 0; i < 8; i++)
+        OK(cuMemAlloc(&first[i], STEP));
+    for (int i = 0; i < 8; i++)
+        OK(cuMemFree(first[i]));
+    OK(cuCtxSynchronize());
+    for (size_t i = 0; i < SIZES; i++)
+        OK(cuMemAlloc(&block[i], sizes[i]));
+}
+
+static void blocks_end(CUdeviceptr block[SIZES])
+{
+    for (size_t i = 0; i < SIZES; i++)
+        OK(cuMemFree(block[i]));
+}
+
+/* Of the first and the last byte, and at each MiB between. */
+static size_t next_place(size_t at, size_t size)
+{
+    return at == size - 1 ? size : at + MIB < size - 1 ? at + MIB : size - 1;
+}
+
+static void ask(void *value, CUpointer_attribute attribute, CUdeviceptr address)
+{
+    OK(cuPointerGetAttribute(value, attribute, address));
+}
+
+Test(crossing, is_one_allocation_to_who_asks_about_it)
+{
+    CUdeviceptr block[SIZES], base, start;
+    unsigned long long id, first_id;
+    size_t size, length;
+    int ordinal, type;
+
+    blocks_start(block);
+    for (size_t i = 0; i < SIZES; i++) {
+        OK(cuPointerGetAttribute(&first_id, CU_POINTER_ATTRIBUTE_BUFFER_ID, block[i]));
+        for (size_t at = 0; at < sizes[i]; at = next_place(at, sizes[i])) {
+            OK(cuMemGetAddressRange(&base, &size, block[i] + at));
+            cr_assert_eq(base, block[i]);
+            cr_assert_eq(size, sizes[i]);
+            ask(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, block[i] + at);
+            cr_assert_eq(id, first_id);
+            ask(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, block[i] + at);
+            ask(&length, CU_POINTER_ATTRIBUTE_RANGE_SIZE, block[i] + at);
+            cr_assert_eq(start, block[i]);
+            cr_assert_eq(length, sizes[i]);
+            ask(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, block[i] + at);
+            cr_assert_eq(ordinal, 0);
+            ask(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, block[i] + at);
+            cr_assert_eq(type, CU_MEMORYTYPE_DEVICE);
+        }
+    }
+    blocks_end(block);
+}
+
+/* The mapping that it lies in is no smaller. */
+Test(crossing, lies_in_one_mapping)
+{
+    CUdeviceptr block[SIZES], start;
+    size_t length;
+
+    blocks_start(block);
+    for (size_t i = 0; i < SIZES; i++)
+        for (size_t at = 0; at < sizes[i]; at = next_place(at, sizes[i])) {
+            ask(&start, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, block[i] + at);
+            ask(&length, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, block[i] + at);
+            cr_assert_leq(start, block[i]);
+            cr_assert_geq(start + length, block[i] + sizes[i]);
+        }
+    blocks_end(block);
+}
+
+Test(crossing, copies_fills_and_kernels_pass_every_border)
+{
+    CUdeviceptr block[SIZES], copy;
+
+    blocks_start(block);
+    OK(cuMemAlloc(&copy, sizes[SIZES - 1]));
+    for (size_t i = 0; i < SIZES; i++) {
+        size_t words = sizes[i] / 4;
+
+        OK(fill_now(block[i], SEED + (unsigned)i, words));
+        cr_assert_eq(words_other(block[i], SEED + (unsigned)i, words), 0);
+        OK(cuMemcpyDtoD(copy, block[i], sizes[i]));
+        cr_assert_eq(words_other(copy, SEED + (unsigned)i, words), 0);
+        OK(cuMemsetD32(block[i], 7, words));
+        cr_assert_eq(words_other(block[i], 7, words), 0);
+        OK(cuMemcpyDtoD(block[i], copy, sizes[i]));
+        cr_assert_eq(words_other(block[i], SEED + (unsigned)i, words), 0);
+        CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8(block[i], 0, sizes[i] + 1));
+        CHECK(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoD(copy, block[i] + 512, sizes[i]));
+    }
+    for (size_t i = 0; i < SIZES; i++) /* no neighbour was written */
+        cr_assert_eq(words_other(block[i], SEED + (unsigned)i, sizes[i] / 4), 0);
+    OK(cuMemFree(copy));
+    blocks_end(block);
+}
+
+Test(crossing, is_shared_as_one)
+{
+    struct peer *peer = peer_start(-1);
+    CUdeviceptr block[SIZES], opened[SIZES];
+    CUipcMemHandle handle;
+    uint32_t other;
+
+    blocks_start(block);
+    for (size_t i = 0; i < SIZES; i++) {
+        OK(fill_now(block[i], SEED + (unsigned)i, sizes[i] / 4));
+        OK(cuIpcGetMemHandle(&handle, block[i] + sizes[i] / 2));
+        OK(peer_open(peer, &handle, &opened[i]));
+    }
+    for (size_t i = 0; i < SIZES; i++) {
+        other = UINT32_MAX;
+        OK(peer_count_other(peer, opened[i], SEED + (unsigned)i, sizes[i] / 4, &other));
+        cr_assert_eq(other, 0);
+        OK(peer_fill(peer, opened[i], (unsigned)i, sizes[i] / 4));
+        cr_assert_eq(words_other(block[i], (unsigned)i, sizes[i] / 4), 0);
+    }
+    for (size_t i = 0; i < SIZES; i++)
+        OK(peer_close(peer, opened[i]));
+    for (size_t i = 0; i < SIZES; i++)
+        cr_assert_eq(words_other(block[i], (unsigned)i, sizes[i] / 4), 0);
+    blocks_end(block);
+    peer_quit(peer);
+}
+
+/* What a peer has open is not handed out again, however much lies beside it. */
+Test(crossing, stays_its_openers_until_that_is_closed)
+{
+    struct peer *peer = peer_start(-1);
+    CUdeviceptr block[SIZES], opened, next[4];
+    CUipcMemHandle handle;
+    uint32_t other = UINT32_MAX;
+    const size_t last = SIZES - 1;
+
+    blocks_start(block);
+    OK(fill_now(block[last], SEED, sizes[last] / 4));
+    OK(cuIpcGetMemHandle(&handle, block[last]));
+    OK(peer_open(peer, &handle, &opened));
+    blocks_end(block);
+    for (int i = 0; i < 4; i++) {
+        OK(cuMemAlloc(&next[i], STEP));
+        OK(fill_now(next[i], 0, STEP / 4));
+    }
+    OK(peer_count_other(peer, opened, SEED, sizes[last] / 4, &other));
+    cr_assert_eq(other, 0);
+    OK(peer_close(peer, opened));
+    for (int i = 0; i < 4; i++)
+        OK(cuMemFree(next[i]));
+    peer_quit(peer);
+}
+
+Test(crossing, is_no_memory_of_the_programs_own)
+{
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr block[SIZES];
+
+    blocks_start(block);
+    for (size_t i = 0; i < SIZES; i++)
+        for (size_t at = 0; at < sizes[i]; at = next_place(at, sizes[i]))
+            CHECK(CUDA_ERROR_INVALID_VALUE,
+                  cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)(block[i] + at)));
+    blocks_end(block);
+}
+
+Test(crossing, is_exported_as_one_dma_buf)
+{
+    CUdeviceptr block[SIZES];
+    int fd, supported = 0;
+
+    OK(cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, device));
+    if (!supported)
+        cr_skip_test("no dma-buf");
+    blocks_start(block);
+    for (size_t i = 0; i < SIZES; i++) {
+        fd = -1;
+        OK(cuMemGetHandleForAddressRange(&fd, block[i], sizes[i] & ~(64 * KIB - 1),
+                                         CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+        close(fd);
+    }
+    blocks_end(block);
+}
+
+Test(crossing, copies_and_fills_can_be_made_synchronous)
+{
+    CUdeviceptr block[SIZES];
+    int on = 1, is = 0;
+
+    blocks_start(block);
+    for (size_t i = 0; i < SIZES; i++) {
+        OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, block[i]));
+        OK(cuPointerGetAttribute(&is, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, block[i] + sizes[i] - 1));
+        cr_assert_eq(is, 1);
+    }
+    blocks_end(block);
+}
+
+/* A graph's nodes as well. */
+Test(crossing, nodes_pass_every_border)
+{
+    CUDA_MEMSET_NODE_PARAMS fill = {.elementSize = 4, .height = 1};
+    CUdeviceptr block[SIZES];
+    CUgraphExec exec;
+    CUgraphNode node;
+    CUgraph graph;
+
+    blocks_start(block);
+    for (size_t i = 0; i < SIZES; i++) {
+        fill.dst = block[i];
+        fill.value = SEED + (unsigned)i;
+        fill.width = sizes[i] / 4;
+        OK(cuGraphCreate(&graph, 0));
+        OK(cuGraphAddMemsetNode(&node, graph, NULL, 0, &fill, context));
+        OK(cuGraphInstantiate(&exec, graph, 0));
+        OK(cuGraphLaunch(exec, CU_STREAM_LEGACY));
+        OK(cuCtxSynchronize());
+        cr_assert_eq(words_other(block[i], SEED + (unsigned)i, sizes[i] / 4), 0);
+        OK(cuGraphExecDestroy(exec));
+        OK(cuGraphDestroy(graph));
+    }
+    blocks_end(block);
+}
+
+/* Memory that the program maps itself: of handles side by side one dma-buf is made, up to where
+ * nothing is mapped (measured on an H100). */
+Test(crossing, one_dma_buf_is_of_handles_side_by_side)
+{
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    CUmemAccessDesc access = {.location = prop.location,
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    const CUmemRangeHandleType type = CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr base;
+    int fd = -1, supported = 0;
+
+    OK(cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, device));
+    if (!supported)
+        cr_skip_test("no dma-buf");
+    OK(cuMemAddressReserve(&base, 6 * MIB, 0, 0, 0));
+    for (size_t i = 0; i < 2; i++) {
+        OK(cuMemCreate(&handle, 2 * MIB, &prop, 0));
+        OK(cuMemMap(base + i * 2 * MIB, 2 * MIB, 0, handle, 0));
+        OK(cuMemRelease(handle));
+    }
+    OK(cuMemSetAccess(base, 4 * MIB, &access, 1));
+    OK(cuMemGetHandleForAddressRange(&fd, base + MIB, 2 * MIB, type, 0));
+    close(fd);
+    CHECK(CUDA_ERROR_INVALID_VALUE,
+          cuMemGetHandleForAddressRange(&fd, base + MIB, 4 * MIB, type, 0));
+    OK(cuMemUnmap(base, 4 * MIB));
+    OK(cuMemAddressFree(base, 6 * MIB));
+}
