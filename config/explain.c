@@ -61,12 +61,6 @@ static const char *type_name(enum gs_option_type type)
     return "";
 }
 
-/* Whether a line of a file can say it: there a # after a blank begins a comment. */
-static bool fits_file(const char *value)
-{
-    return value[0] != '#' && !strstr(value, " #") && !strstr(value, "\t#");
-}
-
 bool gs_config_row(const struct gs_config *config, size_t index, struct gs_config_row *ret)
 {
     if (index >= gs_option_count)
@@ -82,7 +76,7 @@ bool gs_config_row(const struct gs_config *config, size_t index, struct gs_confi
     gs_option_allowed(option, ret->allowed);
     ret->is_default = gs_value_format(config, option, ret->value);
     ret->live = option->live;
-    ret->fits_file = fits_file(ret->value);
+    ret->fits_file = !strstr(ret->value, " #"); /* there, that begins a comment; no value has tabs */
     return true;
 }
 

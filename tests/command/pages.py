@@ -71,6 +71,28 @@ def check_options():
             faults.append(f'{options_page}: has no section {name}')
 
 
+def check_fonts(path):
+    """Whatever is bold or italic ends, and is not begun twice."""
+    with open(path, encoding='utf-8') as file:
+        for line in file:
+            fonts = re.findall(r'\\f(.)', line)
+            if any((font == 'R') != (nth % 2 == 1) for nth, font in enumerate(fonts)) or len(fonts) % 2:
+                faults.append(f'{path}: fonts that do not end: {line}')
+
+
+def check_files():
+    """Each file that is read stands there, once."""
+    with open(options_page, encoding='utf-8') as file:
+        named = re.findall(r'^\.TP\n\\fI(.*)\\fR$', file.read(), re.M)
+    named = [name.replace(r'\(ti', '~').replace(r'\-', '-') for name in named]
+    del environment['GPUSHIM_CONFIG']
+    environment.update(HOME='/home/some', XDG_CONFIG_HOME='')
+    read = [file['path'] for file in json.loads(run(command, 'config', '--json').stdout)['files']]
+    environment['GPUSHIM_CONFIG'] = ''
+    if named != [name.replace('/home/some', '~') for name in read]:
+        faults.append(f'{options_page}: names the files {named}, where {read} are read')
+
+
 def check_form(pages):
     """True: a program that formats such pages was there."""
     checks = []
@@ -92,6 +114,9 @@ def check_form(pages):
 
 check_commands()
 check_options()
+for each in sys.argv[2:]:
+    check_fonts(each)
+check_files()
 formatted = check_form(sys.argv[2:])
 for each in faults:
     print(each)

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "core/regcache/regcache.h"
@@ -645,6 +646,71 @@ Test(cache, one_that_changes_its_range_is_known_by_the_new_one_and_not_kept)
     give(reg);
     cr_assert_eq(unpins, 1);
     cr_assert_not(is_kept(&moved));
+}
+
+/* What is used no more still counts as used. */
+Test(cache, hits_are_counted_when_their_entry_has_gone)
+{
+    for (unsigned i = 1; i <= 3; i++) {
+        use_once(&lent, AT, MIB);
+        cr_assert(is_kept_at(AT, MIB));
+        cr_assert_eq(stats().hits, i);
+        cr_assert(gs_regcache_drain(cache, AT, MIB));
+        cr_assert_eq(stats().hits, i);
+    }
+}
+
+Test(cache, a_lower_limit_holds_with_the_next_release)
+{
+    struct gs_reg *reg[4];
+
+    for (uint64_t i = 0; i < 4; i++)
+        use_once(&lent, AT + i * 4 * MIB, 2 * MIB);
+    for (uint64_t i = 0; i < 4; i++)
+        reg[i] = take_range(&lent, AT + i * 4 * MIB, 2 * MIB);
+    gs_regcache_set_bytes(cache, 4 * MIB);
+    for (uint64_t i = 0; i < 4; i++)
+        give(reg[i]);
+    cr_assert_eq(stats().bytes, 4 * MIB);
+    for (uint64_t i = 2; i < 4; i++)
+        reg[i] = take_range(&lent, AT + i * 4 * MIB, 2 * MIB);
+    gs_regcache_set_count(cache, 1);
+    for (uint64_t i = 2; i < 4; i++)
+        give(reg[i]);
+    cr_assert_eq(stats().entries, 1);
+}
+
+/* From its begin to its end, whether it is in the device's hands or in its user's. */
+Test(cache, each_in_use_is_counted_once)
+{
+    const struct gs_reg_request wanted = request(&shared, AT, MIB);
+    struct gs_reg *reg, *again;
+    bool hit;
+
+    cr_assert_eq(gs_regcache_begin(cache, &wanted, &reg, &hit), GS_OK);
+    cr_assert_eq(stats().in_use, 1);
+    cr_assert_eq(gs_regcache_complete(cache, reg, NULL), 0);
+    cr_assert_eq(stats().in_use, 1);
+    again = take(&wanted);
+    cr_assert_eq(stats().in_use, 1);
+    give(again);
+    cr_assert_eq(stats().in_use, 1);
+    give(reg);
+    cr_assert_eq(stats().in_use, 0);
+}
+
+Test(cache, a_list_has_what_there_is_room_for)
+{
+    struct gs_regcache_info info[4];
+
+    for (uint64_t i = 0; i < 3; i++)
+        use_once(&lent, AT + i * 4 * MIB, MIB);
+    for (size_t size = 0; size <= 4; size++) {
+        memset(info, 0xa5, sizeof info);
+        cr_assert_eq(gs_regcache_list(cache, info, size), 3);
+        for (size_t i = 0; i < 4; i++)
+            cr_assert_eq(info[i].size == MIB, i < size && i < 3, "%zu of %zu", i, size);
+    }
 }
 
 Test(cache, who_pins_what_is_listed)

@@ -2,6 +2,7 @@
  * A libcufile.so.0 that registers buffers and nothing else: counted, refused when they overlap, and
  * looked at when they end, whether their memory went before.
  */
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,10 +22,23 @@ static struct {
     struct pages pages;
 } buffer[BUFFERS];
 static struct pin_counts counts;
+static int fails; /* what the next end of a registration, or of all, answers */
 
 EXPORT void cufile_stand_in_counts(struct pin_counts *ret_counts)
 {
     *ret_counts = counts;
+}
+
+EXPORT void cufile_stand_in_fail(int error)
+{
+    fails = error;
+}
+
+static bool refuses(error_t_ *ret)
+{
+    *ret = (error_t_){fails, fails ? 7 : 0};
+    fails = 0;
+    return ret->err != 0;
 }
 
 EXPORT error_t_ cuFileBufRegister(const void *address, size_t size, int flags)
@@ -49,6 +63,10 @@ EXPORT error_t_ cuFileBufRegister(const void *address, size_t size, int flags)
 
 EXPORT error_t_ cuFileBufDeregister(const void *address)
 {
+    error_t_ error;
+
+    if (refuses(&error))
+        return error;
     for (int i = 0; i < BUFFERS; i++)
         if (buffer[i].size && buffer[i].base == (uintptr_t)address) {
             struct pages now;
@@ -65,6 +83,10 @@ EXPORT error_t_ cuFileBufDeregister(const void *address)
 
 EXPORT error_t_ cuFileDriverClose(void)
 {
+    error_t_ error;
+
+    if (refuses(&error))
+        return error;
     for (int i = 0; i < BUFFERS; i++)
         counts.left_to_close += buffer[i].size != 0;
     memset(buffer, 0, sizeof buffer);

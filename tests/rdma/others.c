@@ -2,7 +2,7 @@
  * A program that pins GPU memory through libgdrapi and registers it with libcufile, both found by
  * dlopen, as their users do. Under the library, with stand-ins for both.
  *
- *   others gdr|cufile LIBRARY
+ *   others gdr|cufile|cufile-unkept LIBRARY
  */
 #include <cuda.h>
 #include <dlfcn.h>
@@ -15,6 +15,7 @@
 
 #include "tests/check.h"
 #include "pin_counts.h"
+#include "softcuda.h"
 
 #define MIB ((size_t)1 << 20)
 
@@ -51,6 +52,45 @@ static void trim(void)
 
     CHECK(cuMemGetInfo(&left, &total) == CUDA_SUCCESS);
     CHECK(cuMemAlloc(&address, total - 1) == CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+/* Of which each holds one piece of memory. */
+static unsigned mappings(void)
+{
+    struct softcuda_census census;
+
+    softcuda_census(&census);
+    return census.mappings;
+}
+
+/* What the program asked for is what it gets: a pin that was made otherwise is another. */
+static void other_pins(struct gdr *g, void *library)
+{
+    int (*pin)(struct gdr *, unsigned long, size_t, uint64_t, uint32_t, handle_t *) =
+        (int (*)(struct gdr *, unsigned long, size_t, uint64_t, uint32_t, handle_t *))dlsym(
+            library, "gdr_pin_buffer");
+    int (*pin_v2)(struct gdr *, unsigned long, size_t, uint32_t, handle_t *) =
+        (int (*)(struct gdr *, unsigned long, size_t, uint32_t, handle_t *))dlsym(
+            library, "gdr_pin_buffer_v2");
+    int (*unpin)(struct gdr *, handle_t) =
+        (int (*)(struct gdr *, handle_t))dlsym(library, "gdr_unpin_buffer");
+    CUdeviceptr a = allocate(4 * MIB);
+    unsigned long before = counts().pinned;
+    handle_t handle;
+
+    for (int i = 0; i < 2; i++) {
+        for (unsigned token = 0; token < 2; token++)
+            for (unsigned space = 0; space < 2; space++)
+                CHECK(pin(g, a, 64 << 10, token, space, &handle) == 0 && unpin(g, handle) == 0);
+        CHECK(counts().pinned == before + 4);
+    }
+    for (int i = 0; i < 2; i++) {
+        for (unsigned flags = 1; flags < 3; flags++)
+            CHECK(pin_v2(g, a, 64 << 10, flags, &handle) == 0 && unpin(g, handle) == 0);
+        CHECK(counts().pinned == before + 6);
+    }
+    CHECK(cuMemFree(a) == CUDA_SUCCESS);
+    trim();
 }
 
 static void gdr(void *library)
@@ -92,6 +132,15 @@ static void gdr(void *library)
     CHECK(close_(other) == 0 && counts().left_to_close == 1);
     trim();
     CHECK(counts().live == 0 && counts().wrong == 0);
+    other = open();
+    CHECK(pin(g, b, 64 << 10, 0, 0, &handle) == 0 && close_(other) == 0);
+    CHECK(cuMemFree(b) == CUDA_SUCCESS);
+    trim();
+    CHECK(counts().live == 1); /* that is in use, whichever else was closed */
+    CHECK(unpin(g, handle) == 0 && counts().wrong == 0);
+    trim();
+    other_pins(g, library);
+    b = allocate(4 * MIB);
     CHECK(pin(g, b, 64 << 10, 0, 0, &handle) == 0 && unpin(g, handle) == 0);
     CHECK(close_(g) == 0);
     CHECK(counts().left_to_close == 1 && counts().wrong == 0 && counts().live == 0);
@@ -104,8 +153,10 @@ static void cufile(void *library)
     error_t_ (*dereg)(const void *) = (error_t_(*)(const void *))dlsym(library,
                                                                       "cuFileBufDeregister");
     error_t_ (*close_)(void) = (error_t_(*)(void))dlsym(library, "cuFileDriverClose");
-    CUdeviceptr a = allocate(4 * MIB);
+    void (*fail)(int) = (void (*)(int))dlsym(library, "cufile_stand_in_fail");
+    CUdeviceptr a = allocate(4 * MIB), b;
     void *p = (void *)a;
+    unsigned before;
 
     for (int i = 0; i < 5; i++) {
         CHECK(reg(p, 1 * MIB, 0).err == 0);
@@ -129,6 +180,56 @@ static void cufile(void *library)
     CHECK(reg((void *)a, MIB, 0).err == 0 && counts().live == 1); /* not the one of before */
     CHECK(close_().err == 0 && counts().left_to_close == 1);
     CHECK(dereg((void *)a).err == 5024);
+
+    for (int i = 0; i < 2; i++) /* other flags, another registration; the kept one is in the way */
+        for (int flags = 0; flags < 2; flags++) {
+            unsigned long pinned = counts().pinned;
+
+            CHECK(reg((void *)a, MIB, flags).err == 0 && dereg((void *)a).err == 0);
+            CHECK(counts().pinned == pinned + 1 && counts().live == 1);
+        }
+
+    /* What a close has ended holds no memory, and what one that failed has not does. */
+    CHECK(close_().err == 0);
+    before = mappings();
+    b = allocate(16 * MIB);
+    CHECK(mappings() > before);
+    CHECK(reg((void *)b, MIB, 0).err == 0);
+    fail(5011);
+    CHECK(close_().err == 5011);
+    CHECK(cuMemFree(b) == CUDA_SUCCESS);
+    trim();
+    CHECK(mappings() > before && counts().wrong == 0);
+    CHECK(close_().err == 0 && counts().live == 0);
+    trim();
+    CHECK(mappings() <= before && counts().wrong == 0);
+
+    /* An error that is not this call's is not told by it. */
+    b = allocate(16 * MIB);
+    CHECK(reg((void *)b, MIB, 0).err == 0 && dereg((void *)b).err == 0);
+    fail(5030);
+    CHECK(reg((void *)b, 2 * MIB, 0).err == 5023); /* the kept one could not be ended for it */
+    CHECK(reg((void *)a, MIB, 0).err == 0 && dereg((void *)a).err == 0);
+    CHECK(close_().err == 0 && counts().wrong == 0);
+}
+
+/* With nothing kept, the program hears what the library says of each end. */
+static void cufile_unkept(void *library)
+{
+    error_t_ (*reg)(const void *, size_t, int) =
+        (error_t_(*)(const void *, size_t, int))dlsym(library, "cuFileBufRegister");
+    error_t_ (*dereg)(const void *) = (error_t_(*)(const void *))dlsym(library,
+                                                                      "cuFileBufDeregister");
+    void (*fail)(int) = (void (*)(int))dlsym(library, "cufile_stand_in_fail");
+    void *p = (void *)allocate(4 * MIB);
+    error_t_ error;
+
+    CHECK(reg(p, MIB, 0).err == 0);
+    fail(5030);
+    error = dereg(p);
+    CHECK(error.err == 5030 && error.cu_err == 7 && counts().live == 1);
+    CHECK(dereg(p).err == 0 && counts().live == 0);
+    CHECK(dereg(p).err == 5024);
 }
 
 int main(int argc, char **argv)
@@ -147,7 +248,9 @@ int main(int argc, char **argv)
     allocate(4 * MIB); /* so that the device is never free as a whole: trim() */
     if (is_gdr)
         gdr(library);
-    else
+    else if (strcmp(argv[1], "cufile") == 0)
         cufile(library);
+    else
+        cufile_unkept(library);
     return 0;
 }

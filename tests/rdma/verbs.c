@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,9 +20,12 @@
 static void kept(void)
 {
     CUdeviceptr a = allocate(64 * KIB), b = allocate(100 * KIB), big = allocate(8 * MIB);
-    struct ibv_mr *first = reg(a, 64 * KIB, LOCAL), *second, *third;
+    struct ibv_mr *first, *second, *third;
 
+    errno = 77;
+    first = reg(a, 64 * KIB, LOCAL);
     dereg(first);
+    CHECK(errno == 77); /* also where it had to look for libraries */
     second = reg(b, 100 * KIB, LOCAL); /* another block of the same chunk */
     CHECK(second == first && counts().registered == 1);
     third = reg(a + 512, 1000, LOCAL); /* while that one is in use: one of its own */
@@ -249,23 +253,76 @@ static void dmabuf_of_a_neighbour(void)
     release(high);
 }
 
-static void dmabuf(void)
+static int dmabuf_of(CUdeviceptr address, size_t size)
 {
-    CUdeviceptr a = allocate(4 * MIB);
-    struct ibv_mr *mr;
     int fd;
 
+    CHECK(cuMemGetHandleForAddressRange(&fd, address, size, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
+                                        0) == CUDA_SUCCESS);
+    return fd;
+}
+
+/* One file may stand for one range after the other: the last counts. */
+static void dmabuf_of_one_file(void)
+{
+    CUdeviceptr a = allocate(4 * MIB);
+    unsigned long before = counts().live;
+    int fd[2] = {dmabuf_of(a, 64 * KIB), dmabuf_of(a + 2 * MIB, MIB)};
+    struct stat file[2];
+
+    CHECK(fstat(fd[0], &file[0]) == 0 && fstat(fd[1], &file[1]) == 0);
+    CHECK(file[0].st_ino == file[1].st_ino);
+    dereg(ibv_reg_dmabuf_mr(pd, 0, MIB, a + 2 * MIB, fd[1], LOCAL));
+    CHECK(counts().live == before + 1); /* known, and so kept */
+    close(fd[0]);
+    close(fd[1]);
+    release(a);
+    trim();
+}
+
+/* A descriptor keeps its memory, and says nothing about what lies at the address by then. */
+static void dmabuf_of_what_went(void)
+{
+    CUdeviceptr a = allocate(16 * MIB), others[64];
+    int fd = dmabuf_of(a, 16 * MIB);
+    unsigned long live;
+    unsigned count = 0;
+
+    release(a);
+    trim();
+    do /* until other memory has the address */
+        CHECK(count < 64);
+    while ((others[count] = allocate(16 * MIB), others[count++] != a));
+    live = counts().live;
+    dereg(ibv_reg_dmabuf_mr(pd, 0, 64 * KIB, a, fd, LOCAL));
+    CHECK(counts().live == live); /* not kept as one of the new memory */
+    close(fd);
+    while (count > 0)
+        release(others[--count]);
+    trim();
+}
+
+static void dmabuf(void)
+{
+    CUdeviceptr a;
+    struct ibv_mr *mr;
+    int fd;
+    unsigned long before;
+
+    dmabuf_of_one_file();
+    dmabuf_of_what_went();
+    before = counts().registered;
+    a = allocate(4 * MIB);
     for (int i = 0; i < 3; i++) {
-        CHECK(cuMemGetHandleForAddressRange(&fd, a, 4 * MIB, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
-                                            0) == CUDA_SUCCESS);
+        fd = dmabuf_of(a, 4 * MIB);
         mr = ibv_reg_dmabuf_mr(pd, 64 * KIB, 64 * KIB, a + 64 * KIB, fd, LOCAL);
         CHECK(mr && (size_t)mr->addr == 64 * KIB && mr->length == 64 * KIB);
         close(fd);
         dereg(mr);
     }
-    CHECK(counts().registered == 1 && counts().live == 1);
+    CHECK(counts().registered == before + 1 && counts().live == 1);
     dereg(reg(a + 64 * KIB, 64 * KIB, LOCAL)); /* by its address: another kind */
-    CHECK(counts().registered == 2);
+    CHECK(counts().registered == before + 2);
     dmabuf_of_a_neighbour();
     release(a);
     trim();

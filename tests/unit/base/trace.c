@@ -1,5 +1,6 @@
 /* Recording: what threads put down is in the file, whole and in order, whatever becomes of the file. */
 #include <criterion/criterion.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -28,14 +29,14 @@ static void count_line(enum gs_log_level level, const void *place, const char *t
 static const struct gs_log log_lines = {.line = count_line};
 
 /* A new file of the test's, removed when the process ends by itself. */
-static char path[64];
+static char path[64], moved[80];
 
 static void remove_file(void)
 {
     unlink(path);
 }
 
-static void start(void)
+static void start_with(bool frames)
 {
     strcpy(path, "/tmp/gpushim-trace-XXXXXX");
     int fd = mkstemp(path);
@@ -43,7 +44,12 @@ static void start(void)
     cr_assert_geq(fd, 0);
     close(fd);
     atexit(remove_file);
-    cr_assert_null(gs_trace_start(path, false, &log_lines));
+    cr_assert_null(gs_trace_start(path, frames, &log_lines));
+}
+
+static void start(void)
+{
+    start_with(false);
 }
 
 static void put_at(const struct gs_trace_mark *mark, uint64_t number)
@@ -84,16 +90,20 @@ static struct read open_file(const char *name)
     return read;
 }
 
-/* The next block, NULL: those were all, and nothing is behind them. */
+/* The next block, until the one after it is asked for; NULL: those were all, and nothing is behind them.
+ * A block of text may have any size, so the next one is moved to where its words are aligned. */
 static const struct gs_trace_block *next_block(struct read *read)
 {
-    const struct gs_trace_block *block = (const void *)(read->bytes + read->at);
+    const struct gs_trace_block *block = (const void *)read->bytes;
+    const size_t left = read->size - read->at;
 
-    if (read->at == read->size)
+    if (left == 0)
         return NULL;
-    cr_assert_geq(read->size - read->at, sizeof *block);
+    cr_assert_geq(left, sizeof *block);
+    memmove(read->bytes, read->bytes + read->at, sizeof *block);
     cr_assert_eq(block->magic, GS_TRACE_BLOCK_MAGIC);
-    cr_assert_geq(read->size - read->at, block->size, "a block is not whole");
+    cr_assert_geq(left, block->size, "a block is not whole");
+    memmove(read->bytes, read->bytes + read->at, block->size);
     read->at += block->size;
     return block;
 }
@@ -222,6 +232,74 @@ Test(trace, what_is_old_is_written_with_the_next_event)
     cr_assert_eq(count_all(path, &ended), 1);
 }
 
+/* Whatever its events have with them, a block has its bounds. */
+Test(trace, no_block_is_larger_than_a_buffer)
+{
+    static const uint64_t frames[GS_TRACE_FRAMES_MAX];
+    const struct gs_trace_block *block;
+    unsigned blocks = 0, put = 0, got = 0;
+    struct read read;
+
+    start();
+    for (unsigned count = 0; count <= GS_TRACE_FRAMES_MAX; count++)
+        for (size_t used = 0; used < 2 * GS_TRACE_BUFFER; put++) {
+            struct gs_trace_mark mark = gs_trace_begin();
+            struct gs_trace_event event = {.op = GS_TRACE_ALLOC, .frames = (uint8_t)count};
+
+            gs_trace_put(&mark, &event, frames);
+            used += EVENT + count * sizeof *frames;
+        }
+    gs_trace_at_exit();
+    for (read = open_file(path); (block = next_block(&read)); blocks++) {
+        const unsigned char *at = (const unsigned char *)(block + 1);
+
+        cr_assert_leq(block->size, GS_TRACE_BUFFER);
+        for (; block->kind == GS_TRACE_EVENTS && at < (const unsigned char *)block + block->size; got++)
+            at += EVENT + ((const struct gs_trace_event *)(const void *)at)->frames * sizeof *frames;
+        if (block->kind == GS_TRACE_EVENTS)
+            cr_assert_eq(at, (const unsigned char *)block + block->size);
+    }
+    cr_assert_eq(got, put);
+    cr_assert_gt(blocks, 2 * GS_TRACE_FRAMES_MAX);
+    free(read.bytes);
+}
+
+static unsigned count_kind(enum gs_trace_kind kind)
+{
+    const struct gs_trace_block *block;
+    struct read read = open_file(path);
+    unsigned count = 0;
+
+    while ((block = next_block(&read)))
+        count += block->kind == kind;
+    free(read.bytes);
+    return count;
+}
+
+/* A library that this process does not have yet. */
+static void load_another(void)
+{
+    static const char *const names[] = {"libBrokenLocale.so.1", "libthread_db.so.1", "libanl.so.1",
+                                        "libnss_compat.so.2"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!dlopen(names[i], RTLD_LAZY | RTLD_NOLOAD) && dlopen(names[i], RTLD_LAZY))
+            return;
+    cr_assert_fail("nothing can be loaded");
+}
+
+Test(trace, modules_are_written_again_when_there_are_more)
+{
+    start_with(true);
+    for (unsigned i = 0; i < 3 * IN_A_BLOCK; i++)
+        put(i);
+    cr_assert_eq(count_kind(GS_TRACE_MODULES), 1);
+    load_another();
+    for (unsigned i = 0; i < 3 * IN_A_BLOCK; i++)
+        put(i);
+    cr_assert_eq(count_kind(GS_TRACE_MODULES), 2);
+}
+
 /* ---- The file --------------------------------------------------------------------------------- */
 
 /* The signal that the limit raises would end the process. */
@@ -241,16 +319,26 @@ Test(trace, a_full_disk_ends_the_recording_and_nothing_else)
     cr_assert_not(ended);
 }
 
-/* As programs do that close all that is not theirs. */
-static void close_it(void)
+/* The recording's descriptor, which no exec'd program gets. */
+static int find_it(void)
 {
     struct stat file, status;
 
     cr_assert_eq(stat(path, &file), 0);
     for (int fd = 3; fd < 64; fd++)
         if (fstat(fd, &status) == 0 && status.st_ino == file.st_ino &&
-            status.st_dev == file.st_dev)
-            close(fd);
+            status.st_dev == file.st_dev) {
+            cr_assert_eq(fcntl(fd, F_GETFD), FD_CLOEXEC);
+            return fd;
+        }
+    cr_assert_fail("it is not open");
+    return -1;
+}
+
+/* As programs do that close all that is not theirs. */
+static void close_it(void)
+{
+    close(find_it());
 }
 
 Test(trace, a_descriptor_that_was_closed_is_opened_again)
@@ -268,6 +356,7 @@ Test(trace, a_descriptor_that_was_closed_is_opened_again)
     cr_assert_eq(count_all(path, &ended), 3 * IN_A_BLOCK + 1);
     cr_assert(ended);
     cr_assert_eq(close(other), 0);
+    find_it();
 }
 
 Test(trace, a_file_that_was_closed_and_removed_ends_the_recording)
@@ -280,6 +369,31 @@ Test(trace, a_file_that_was_closed_and_removed_ends_the_recording)
     cr_assert_not(gs_tracing());
     cr_assert_eq(warnings, 1);
     cr_assert_neq(access(path, F_OK), 0);
+}
+
+/* On the same file system, so that only the file itself tells it. */
+Test(trace, another_file_of_that_name_is_left_alone)
+{
+    char text[32] = "";
+    FILE *file;
+
+    start();
+    close_it();
+    cr_assert_eq(rename(path, strcat(strcpy(moved, path), ".moved")), 0);
+    file = fopen(path, "w");
+    fputs("years of work", file);
+    fclose(file);
+    for (unsigned i = 0; i < 3 * IN_A_BLOCK; i++)
+        put(i);
+    gs_trace_at_exit();
+    unlink(moved);
+    cr_assert_not(gs_tracing());
+    cr_assert_eq(warnings, 1);
+    file = fopen(path, "r");
+    cr_assert_not_null(fgets(text, sizeof text, file));
+    cr_assert_eq(fgetc(file), EOF);
+    fclose(file);
+    cr_assert_str_eq(text, "years of work");
 }
 
 Test(trace, what_is_no_recording_is_not_written_over)

@@ -4,6 +4,7 @@
 #include "place.h"
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,6 +84,8 @@ Test(config_explain, values_are_told_in_the_largest_unit_that_divides_them, .tim
         {"pool.cache_limit", "18446744073709551615", "unlimited"},
         {"registrations.bytes", "18446744073709551615", "unlimited"},
         {"pool.small_limit", "2048K", "2 MiB"},
+        {"pool.limit", "1%", "1 %"},
+        {"pool.limit", "2 %", "2 %"},
         {"pool.limit", "80%", "80 %"},
         {"pool.limit", "100 %", "100 %"},
         {"pool.limit", "12G", "12 GiB"},
@@ -167,7 +170,9 @@ static void explain(char *const *environment)
     const struct gs_config_sources sources = {environment, place_system_files, false};
     complaints.count = loaded.count = 0;
     memset(&origins, 0xa5, sizeof origins);
+    errno = 12345;
     gs_config_explain(&config, &sources, &origins, complaints_add, &complaints);
+    cr_assert_eq(errno, 12345);
     gs_config_load(&again, &sources, complaints_add, &loaded);
     config_expect_equal(&config, &again);
     cr_assert_str_eq(config.read_files, again.read_files);
@@ -269,14 +274,18 @@ Test(config_origin, a_check_reads_one_file_and_leaves_no_mistake_out)
     strcpy(text + used, "log = info\nenable = perhaps\n");
     place_write("checked", text, 0644);
     place_write("etc", "log_target = /x\n", 0644);
+    errno = 12345;
     gs_config_check(&config, place_path("checked"), &origins, count_complaints, &count);
+    cr_assert_eq(errno, 12345);
     cr_assert_eq(count, 501);
     cr_assert_eq(config.general.log, GS_CONFIG_LOG_INFO);
     origin_expect("log", (struct gs_config_origin){GS_CONFIG_FILE, false, 0, 501});
     origin_expect("enable", (struct gs_config_origin){GS_CONFIG_FILE, true, 0, 502});
     origin_expect("log_target", (struct gs_config_origin){.kind = GS_CONFIG_DEFAULT});
     count = 0;
+    errno = 12345;
     gs_config_check(&config, place_path("nothing"), &origins, count_complaints, &count);
+    cr_assert_eq(errno, 12345);
     cr_assert_eq(count, 1);
     cr_assert_str_eq(origins.files[0].why_not, "No such file or directory");
 }
@@ -300,6 +309,8 @@ Test(config_explain, names_with_a_wrong_prefix_are_known_for_what_they_were_mean
         {"_GPUSHIM_SHARE_MAX_CLIENTS=1", "GPUSHIM_SHARE_MAX_CLIENTS"},
         {"GPUSHM_GRACE=1s", "GPUSHIM_SHARE_GRACE"},
         {"GPU_SHIM_CONFIG=/x", "GPUSHIM_CONFIG"},
+        {"XGPUSHIM_LOG=debug", "GPUSHIM_LOG"},
+        {"GPUUSHIM_LOG=debug", "GPUSHIM_LOG"},
     };
     static const char *const others[] = {
         "GPUSHIM_LGO=debug", "GPUSHIM_LOG=debug", "GPUSHIM_COLOUR=red", "GPUSHIM=1", "GPUSHIMS",

@@ -39,7 +39,7 @@ Test(config_file, comments_blank_lines_and_crlf_are_no_mistakes, .timeout = 60)
           "\r\n"
           "   # indented = 1\r\n"
           "[share] # the section\r\n"
-          "dir = /a#b # the rest is none\r\n"
+          "dir = /a#b\t# the rest is none\r\n"
           "grace = 2 s\r\n"
           "timeout = 3 s#4\r\n");
     EXPECT_ONE(&complaints, "test.conf:7: share.timeout = \"3 s#4\" does not end in a unit");
@@ -82,6 +82,9 @@ Test(config_file, unknown_names_are_reported_with_the_nearest, .timeout = 60)
 
 Test(config_file, an_unknown_section_hides_its_keys_until_the_next, .timeout = 60)
 {
+    PARSE("[share\nenable = off\n");
+    EXPECT_ONE(&complaints, "test.conf:1: the section \"[share\" does not");
+    cr_assert(config.general.enable);
     PARSE("[network]\nenable = off\nnonsense\n[share\nenable = off\n[pool]\nfree = native\n");
     cr_assert_eq(complaints.count, 2);
     cr_assert_not_null(strstr(complaints.lines[1], "test.conf:4: the section \"[share\" does not"));
@@ -111,6 +114,15 @@ Test(config_file, a_broken_line_costs_itself_alone, .timeout = 60)
     parse_text(text, strlen(text), &config, &complaints);
     EXPECT_ONE(&complaints, "test.conf:1: ", "longer than 2048 bytes");
     cr_assert_not(config.general.enable);
+    for (size_t size = 2047; size <= 2049; size++) {
+        size_t used = (size_t)sprintf(text, "log = info");
+        memset(text + used, ' ', size - used);
+        strcpy(text + size, "\nenable = off");
+        parse_text(text, strlen(text), &config, &complaints);
+        cr_assert_eq(complaints.count, size > 2048);
+        cr_assert_eq(config.general.log == GS_CONFIG_LOG_INFO, size <= 2048);
+        cr_assert_not(config.general.enable);
+    }
     memset(text, ' ', 4000);
     strcpy(text + 2000, "[\n[]\n[\r\nenable = off");
     parse_text(text, strlen(text), &config, &complaints);

@@ -5,6 +5,7 @@
 
 #include "core/gpu/device.h"
 #include "tests/unit/base/files.h"
+#include "tests/unit/fixture.h"
 
 /* A number that is another file's by then stays open there. */
 Test(device, a_forked_child_closes_what_is_kept_and_nothing_else)
@@ -72,7 +73,9 @@ Test(device, what_was_made_to_try_a_fabric_handle_is_given_back)
     const struct gs_driver driver = {
         .device_get_attribute = can, .mem_create = make, .mem_release = release};
     const struct gs_log log = {.line = hear};
-    struct gs_device device = {.mode = GS_MODE_FD};
+    struct gs_device device = {
+        .mode = GS_MODE_FD,
+        .properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
 
     refusal = CUDA_ERROR_NOT_PERMITTED;
     gs_device_reach(&driver, &log, &device);
@@ -80,7 +83,59 @@ Test(device, what_was_made_to_try_a_fabric_handle_is_given_back)
     cr_assert_eq(lines, 1, "why not is said");
     refusal = CUDA_SUCCESS;
     gs_device_reach(&driver, &log, &device);
-    cr_assert(device.properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC);
+    cr_assert_eq(device.properties.requestedHandleTypes,
+                 CU_MEM_HANDLE_TYPE_FABRIC | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     cr_assert_eq(handles, 0);
     cr_assert_eq(lines, 1);
+}
+
+/* ---- What it can ----------------------------------------------------------------------------- */
+
+/* The driver does not say whether its descriptors are inherited, so here they are. */
+static CUresult export_inherited(void *ret, CUmemGenericAllocationHandle handle,
+                                 CUmemAllocationHandleType type, unsigned long long flags)
+{
+    *(int *)ret = dup(STDIN_FILENO);
+    return CUDA_SUCCESS;
+}
+
+Test(device, no_program_that_is_executed_gets_an_exported_descriptor)
+{
+    const struct gs_driver driver = {.mem_export = export_inherited};
+    int fd = -1;
+
+    MUST(gs_device_export(&driver, 7, &fd));
+    cr_assert_eq(fcntl(fd, F_GETFD), FD_CLOEXEC);
+    close(fd);
+}
+
+static CUresult full(CUmemGenericAllocationHandle *ret, size_t size,
+                     const CUmemAllocationProp *properties, unsigned long long flags)
+{
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* It is asked again when there is room. */
+Test(device, one_that_is_full_is_not_taken_for_one_that_cannot)
+{
+    const struct gs_log log = {.line = hear};
+    struct gs_driver driver;
+    struct gs_device device;
+    struct fixture f;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    driver = *fixture_driver(&f);
+    driver.mem_create = full;
+    gs_device_probe(&driver, &log, 0, false, false, &device);
+    cr_assert_eq(device.mode, GS_MODE_UNKNOWN);
+    cr_assert_eq(lines, 0);
+    driver.mem_create = fixture_driver(&f)->mem_create;
+    gs_device_probe(&driver, &log, 0, false, false, &device);
+    cr_assert(device.mode == GS_MODE_FD_RDMA || device.mode == GS_MODE_FD);
+    driver.mem_export = NULL;
+    gs_device_probe(&driver, &log, 0, false, false, &device);
+    cr_assert_eq(device.mode, GS_MODE_NATIVE);
+    cr_assert_eq(lines, 1);
+    fixture_end(&f);
 }

@@ -116,6 +116,16 @@ Test(fence, captures_are_counted_by_stream)
     cr_assert(gs_fences_capturing(&fences));
     gs_fences_capture_context_gone(&fences, context);
     cr_assert_not(gs_fences_capturing(&fences));
+    for (unsigned first = 0; first < 3; first++) /* in whatever order they end */
+        for (unsigned step = 1; step < 3; step++) {
+            for (uint64_t i = 0; i < 3; i++)
+                cr_assert_eq(gs_fences_capture_begin(&fences, 8 * i + 8, context), GS_OK);
+            for (unsigned i = 0; i < 3; i++) {
+                cr_assert(gs_fences_capturing(&fences));
+                gs_fences_capture_end(&fences, 8 * ((first + i * step) % 3) + 8);
+            }
+            cr_assert_not(gs_fences_capturing(&fences));
+        }
     gs_fences_destroy(&fences);
 }
 
@@ -278,6 +288,132 @@ Test(fence, events_are_used_again_and_go_with_the_last_user, .timeout = 60)
     cr_assert_eq(events(), before);
     MUST(cuStreamDestroy(stream));
     fixture_end(&f);
+}
+
+Test(fence, a_probe_leaves_nothing_behind)
+{
+    struct fixture f;
+    unsigned before;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    before = events();
+    for (int i = 0; i < 3; i++)
+        cr_assert_eq(gs_fences_probe(fixture_fences(&f), f.context), !fixture_is_old());
+    cr_assert_eq(events(), before);
+    fixture_end(&f);
+}
+
+static CUcontext current(void)
+{
+    CUcontext context;
+
+    MUST(cuCtxGetCurrent(&context));
+    return context;
+}
+
+/* Events and waits need a context, which this thread had not. */
+Test(fence, the_programs_current_context_stays)
+{
+    struct gs_fence_pool pool;
+    struct gs_fence fence = {0};
+    CUcontext popped;
+    struct fixture f;
+    CUstream stream;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuCtxPopCurrent(&popped));
+    cr_assert_null(current());
+    MUST(gs_fence_of_stream(fixture_fences(&f), &pool, f.context, stream, &fence));
+    cr_assert_null(current());
+    cr_assert_eq(gs_fence_wait(&fence, UINT64_MAX), GS_OK);
+    cr_assert_null(current());
+    MUST(cuCtxPushCurrent(f.context));
+    gs_fence_pool_destroy(&pool);
+    MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
+}
+
+/* ---- A wait for all work, and captures -------------------------------------------------------- */
+
+static CUstreamCaptureMode exchange(CUstreamCaptureMode mode)
+{
+    MUST(cuThreadExchangeStreamCaptureMode(&mode));
+    return mode;
+}
+
+Test(fence, a_wait_beside_a_capture_leaves_the_threads_mode_alone)
+{
+    static const CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
+                                                CU_STREAM_CAPTURE_MODE_THREAD_LOCAL};
+    struct gs_fences *fences;
+    struct fixture f;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    fences = fixture_fences(&f);
+    for (int i = 0; i < 2; i++) {
+        CUstreamCaptureMode before = exchange(modes[i]);
+
+        MUST(gs_fences_capture_begin(fences, 8, f.context));
+        MUST(gs_fences_synchronize(fences));
+        gs_fences_capture_end(fences, 8);
+        cr_assert_eq(exchange(before), modes[i]);
+    }
+    fixture_end(&f);
+}
+
+static CUresult synchronize_slowly(void)
+{
+    sem_post(&slow.entered);
+    sem_wait(&slow.leave);
+    __atomic_store_n(&slow.over, true, __ATOMIC_SEQ_CST);
+    return CUDA_SUCCESS;
+}
+
+static void *synchronizes(void *fences)
+{
+    MUST(gs_fences_synchronize(fences));
+    return NULL;
+}
+
+static bool began_before; /* the capture, while the driver was waiting */
+
+static void *begins_capture(void *fences)
+{
+    __atomic_store_n(&slow.waiter, gettid(), __ATOMIC_SEQ_CST);
+    MUST(gs_fences_capture_begin(fences, 8, (CUcontext)8));
+    began_before = !__atomic_load_n(&slow.over, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&slow.waiter, -1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+/* The driver's wait would find itself in it. */
+Test(fence, a_capture_begins_when_nobody_waits_for_all_work, .timeout = 60)
+{
+    struct gs_driver driver = {.ctx_synchronize = synchronize_slowly};
+    struct gs_fences fences;
+    pthread_t thread[2];
+    pid_t waiter = 0;
+
+    gs_fences_init(&fences, &driver);
+    sem_init(&slow.entered, 0, 0);
+    sem_init(&slow.leave, 0, 0);
+    cr_assert_eq(pthread_create(&thread[0], NULL, synchronizes, &fences), 0);
+    sem_wait(&slow.entered);
+    cr_assert_eq(pthread_create(&thread[1], NULL, begins_capture, &fences), 0);
+    do { /* until it sleeps, or has begun */
+        sched_yield();
+        waiter = __atomic_load_n(&slow.waiter, __ATOMIC_SEQ_CST);
+    } while (waiter == 0 || (waiter > 0 && thread_state(getpid(), waiter) != 'S'));
+    sem_post(&slow.leave);
+    for (int i = 0; i < 2; i++)
+        pthread_join(thread[i], NULL);
+    cr_assert_not(began_before);
+    gs_fences_capture_end(&fences, 8);
+    gs_fences_destroy(&fences);
 }
 
 static void *own_key(void *arg)

@@ -88,6 +88,26 @@ Test(single, a_second_stream_comes_behind_what_was_freed)
     lone_finish(&f);
 }
 
+/* Whichever stream that was, a legacy default stream too. */
+Test(single, a_second_stream_comes_behind_the_default_one)
+{
+    static const CUstream by_name[] = {NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
+
+    for (size_t i = 0; i < sizeof by_name / sizeof *by_name; i++) {
+        struct single_fixture f;
+        CUdeviceptr block;
+
+        lone_start(&f);
+        block = lone_alloc(&f, 8 * MIB);
+        lone_fill(&f, by_name[i], block, 1, 20 * MS);
+        lone_free(&f, block);
+        cr_assert_eq(lone_alloc(&f, 8 * MIB), block);
+        lone_fill(&f, f.b, block, 2, 0);
+        cr_assert_eq(lone_others(&f, block, 2), 0);
+        lone_finish(&f);
+    }
+}
+
 /* So long as the single stream is behind, every stream waits, not only the first that came; and the
  * legacy default stream is one as any other. */
 Test(single, every_other_stream_comes_behind)
@@ -206,12 +226,18 @@ Test(single, a_mark_that_cannot_be_made_ends_it)
 /* Who has the memory that the driver lacks for an event may be the one that waits. */
 Test(single, a_driver_without_memory_for_an_event_is_not_waited_for, .timeout = 60)
 {
+    CUcontext context, current;
     struct single_fixture f;
     CUdeviceptr block;
 
     lone_start(&f);
     block = lone_reused_behind(&f, 30 * MS);
     cr_assert_eq(softcuda_fail("cuEventCreate", 0, CUDA_ERROR_OUT_OF_MEMORY), 0);
+    MUST(cuCtxPopCurrent(&context));
+    gs_single_submits(gs_core_single(f.base.core), f.b);
+    MUST(cuCtxGetCurrent(&current));
+    cr_assert_null(current, "the wait's own context stays with the thread");
+    MUST(cuCtxPushCurrent(context));
     lone_fill(&f, f.b, block, 2, 0);
     cr_assert_eq(lone_stream(&f), GS_SINGLE_MULTI);
     softcuda_reset();
@@ -430,6 +456,7 @@ Test(single, other_streams_come_and_go)
 Test(single, the_streams_end_is_the_end)
 {
     struct single_fixture f;
+    unsigned long waits;
     CUdeviceptr block;
     CUstream gone;
 
@@ -439,7 +466,9 @@ Test(single, the_streams_end_is_the_end)
     block = lone_reused_behind(&f, 20 * MS);
     gs_core_stream_gone(f.base.core, f.a);
     cr_assert_eq(lone_stream(&f), GS_SINGLE_DRAINING);
+    waits = softcuda_calls("cuStreamWaitEvent");
     gs_single_submits(gs_core_single(f.base.core), gone); /* as if it were another */
+    cr_assert_eq(softcuda_calls("cuStreamWaitEvent"), waits + 1);
     fixture_spin_fill(&f.base, f.b, block, 2, WORDS, 0);
     cr_assert_eq(cuStreamQuery(gone), CUDA_ERROR_NOT_READY);
     softcuda_hold(0);
