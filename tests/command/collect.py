@@ -4,6 +4,7 @@
 """
 import json
 import os
+import re
 import tempfile
 
 from holder import (MIB, Holder, await_that, check, end_with_faults, gpushim)
@@ -58,7 +59,21 @@ def prove_it_goes_back(folder):
     row = collected(folder, exporter.pid, 'all')
     check((row.get('held_blocks'), row.get('held_bytes')) == (1, 2 * MIB), f'what is freed and open is told: {row}')
     opener.do('close 0')
-    await_that(lambda: collected(folder, exporter.pid).get('held_blocks') == 0, 'until it is closed')
+    ended = []
+
+    def is_over():
+        ended.append(collected(folder, exporter.pid))
+        return ended[-1].get('held_blocks') == 0
+    await_that(is_over, 'until it is closed')
+    check(all(row['given_bytes'] == row['given_blocks'] == 0 and (row['ended_bytes'] > 0) == (row['ended_blocks'] > 0)
+              for row in ended), f'whose ends it tells: {ended}')
+    little = re.compile(rf'^pid {opener.pid} \(.*\): 1 closed, 1 MiB, go back', re.M)
+    collected(folder, opener.pid)
+    exporter.do(f'alloc {MIB // 16}')
+    opener.do(f'open {exporter.do("share 3")}')
+    opener.do('close 1')
+    text = gpushim(folder, 'collect', str(opener.pid)).stdout
+    check(little.search(text), f'a part of a MiB is not none: {text}')
     text = gpushim(folder, 'collect', 'all').stdout
     check(text.count('go back to their processes') == 2 and f'pid {exporter.pid} (' in text, f'both tell it: {text}')
     return exporter, opener

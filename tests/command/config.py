@@ -126,6 +126,9 @@ def check_origins(folder):
     expect_origin('of a default that is named', options['pool.cache_share'], 'file', user, 4)
     values = [(options[name]['value'], options[name]['is_default'])
               for name in ('log', 'pool.decay', 'pool.small_limit', 'pool.cache_share')]
+    if [options[name]['default'] for name in ('log', 'pool.decay', 'pool.small_limit', 'pool.cache_share')] != \
+            ['warning', '2 s', '1 MiB', options['pool.cache_share']['default']]:
+        fault('defaults beside other values', options)
     if values != [('info', False), ('1 min', False), ('512 KiB', False), ('0', True)]:
         fault('values', values)
     if found['files'][0] != {'path': user, 'read': True, 'why_not': None} or len(found['files']) < 2:

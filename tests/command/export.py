@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import select
 import signal
 import socket
 import stat
@@ -176,11 +177,20 @@ def prove_file(folder):
 
 # ---- The server --------------------------------------------------------------------------------------
 
+def head_of(size):
+    """A request of so many bytes."""
+    begin, end = b'GET / HTTP/1.1\r\nA: ', b'\r\n\r\n'
+    return begin + (size - len(begin) - len(end)) * b'a' + end
+
+
 def prove_http(server, holder):
     status, headers, body = server.get()
     check(status == 200 and headers['content-type'] == 'text/plain; version=0.0.4; charset=utf-8', f'{headers}')
     check(int(headers['content-length']) == len(body), 'as long as it says')
     check(values(parsed(body.decode('ascii')), 'gpushim_up', pid=str(holder.pid)) == [1], 'it has the figures')
+    for _ in range(3):
+        once = server.get()[2]
+        check(once.count(b'gpushim_build_info{') == 1, f'each time as much: {once}')
     status, headers, body = server.get(method='HEAD')
     check(status == 200 and body == b'' and int(headers['content-length']) > 1000, f'HEAD: {headers} {body}')
     status, headers, body = server.get('/')
@@ -192,6 +202,7 @@ def prove_http(server, holder):
                               (b'GET /metrics HTTP/1.1 x\r\n\r\n', 400), (b'\0 / HTTP/1.1\r\n\r\n', 400),
                               (b' / HTTP/1.1\r\n\r\n', 400), (b'\r\n\r\n', 400),
                               (b'GET / HTTP/1.1\r\nA: ' + 8000 * b'a' + b'\r\n\r\n', 200),
+                              (head_of(8191), 200), (head_of(8192), 200), (head_of(8193), 431),
                               (b'GET / HTTP/1.1\r\nA: ' + 9000 * b'a' + b'\r\n\r\n', 431),
                               (b'GET /' + 100000 * b'a', 431)):
         check(server.ask(request)[0] == expected, f'{request[:60]!r} is answered with {expected}')
@@ -265,7 +276,9 @@ def ask_and_stop(server):
     """A connection that waits for figures, and the process that asks for them, stopped."""
     while True:
         connection = server.send(b'GET /metrics HTTP/1.1\r\n\r\n')
-        await_that(server.collectors, 'it asks')
+        seen = []
+        await_that(lambda: seen.extend(server.collectors()) or seen or select.select([connection], [], [], 0)[0],
+                   'it asks, or has answered before it was seen to')
         for collector in server.collectors():
             os.kill(collector, signal.SIGSTOP)
             await_that(lambda pid=collector: state_of(pid) in 'TZ', 'who asks stops')
@@ -298,7 +311,14 @@ def prove_start(folder, server):
     for host in (':0', 'localhost:0'):
         other = Server(folder, host)
         check(other.host == '127.0.0.1', f'{host} is this machine alone: {other.host}')
+        check(other.get('/')[0] == 200, 'it serves')
+        idle = other.connect()
+        check(other.get('/')[0] == 200, 'beside one that waits')
         other.end(signal.SIGINT)
+        again = Server(folder, f'127.0.0.1:{other.port}')  # at once, though the kernel has connections of before
+        check(again.get('/')[0] == 200, 'and again at the same address')
+        again.end()
+        idle.close()
     if socket.has_ipv6 and os.path.exists('/proc/net/if_inet6') and \
             'lo' in pathlib.Path('/proc/net/if_inet6').read_text(encoding='ascii'):
         other = Server(folder, '[::1]:0')

@@ -6,11 +6,13 @@ gpushim.h's calls say to programs that call them with what is no name.
 import errno
 import json
 import os
+import re
 import signal
 import socket
 import sys
 import tempfile
 import threading
+import time
 
 from holder import MIB, Holder, await_that, check, end_with_faults, gpushim
 import wire
@@ -72,9 +74,19 @@ def prove_rows(folder):
     check(ls(folder) == [], 'nobody has a name')
     publisher = start(folder)
     publisher.do(f'alloc {8 * MIB}')
+    began = time.monotonic()
     is_result(publisher, 'publish(b"weights/llama:7b", held[0].value + 4096, b"bf16, \\xc3\\xa4", b"shape 3x4")', 0)
     is_result(publisher, 'publish(b"a", held[0].value, None, b"\\0\\1\\2")', 0)
+    said = time.monotonic()
     row = only(folder, 'weights/llama:7b')
+    least, most = said - began, time.monotonic() - began
+    check(row['age_seconds'] <= most + 0.001, f'its age: {row}, at most {most}')
+    await_that(lambda: time.monotonic() - said > 1.1, 'it grows older')
+    least = time.monotonic() - said
+    raw = gpushim(folder, 'ls', '--json').stdout
+    ages = re.findall(r'"age_seconds": (\d+\.\d{3})[,}]', raw)
+    check(len(ages) == 2 and all(least - 0.001 <= float(age) <= time.monotonic() - began + 0.001 for age in ages),
+          f'between {least} and now, to the thousandth: {raw}')
     check({name: row[name] for name in ('uid', 'may_open', 'bytes', 'offset', 'label', 'note', 'note_bytes', 'kept')} ==
           {'uid': os.geteuid(), 'may_open': True, 'bytes': 8 * MIB, 'offset': 4096, 'label': 'bf16, ä',
            'note': 'shape 3x4', 'note_bytes': 9, 'kept': False}, f'all of it is told: {row}')
@@ -87,6 +99,10 @@ def prove_rows(folder):
           text.stdout.startswith('NAME '), f'text has a head, and who: {text}')
     one = gpushim(folder, 'ls', 'a')
     check(one.returncode == 0 and 'weights' not in one.stdout, f'one name alone: {one}')
+    is_result(publisher, 'publish(b"ab", held[0].value)', 0)
+    check([row['name'] for row in ls(folder, 'a')] == ['a'] and [row['name'] for row in ls(folder, 'ab')] == ['ab'],
+          'and not those that begin with it')
+    is_result(publisher, 'library.gpushim_unpublish(b"ab")', 0)
     return publisher
 
 

@@ -19,7 +19,7 @@ faults = []
 
 PYTHON = os.path.realpath(sys.executable)
 NOBODY = 65534
-EM_X86_64, EM_AARCH64, EM_386, EM_NOBODYS = 62, 183, 3, 0xfeed
+EM_X86_64, EM_AARCH64, EM_386, EM_S390, EM_NOBODYS = 62, 183, 3, 22, 0xfeed
 OUR_MACHINE = os.uname().machine.replace('_', '-')
 CAPABILITIES = 'capabilities'
 WARNING = 'gpushim: warning: '
@@ -168,6 +168,7 @@ def options():
     check({name[8:]: value for name, value in given.items() if name.startswith('GPUSHIM_')}
           == expected, f'options: {given}')
     check(tells('--no-lone-stream').get('GPUSHIM_POOL_LONE_STREAM') == 'off', '--no-lone-stream')
+    check(tells('-o', 'log_target=/a=b=c').get('GPUSHIM_LOG_TARGET') == '/a=b=c', 'a value with equals signs')
     check(tells('--no-enable', '-o', 'enable=on').get('GPUSHIM_ENABLE') == 'on', 'the last counts')
 
 
@@ -260,6 +261,11 @@ def is_found(folder):
     os.mkdir(f'{first}/said')
     Ran(['said'], settings=settings).expect(0, 'second\n')
     Ran(['said'], settings={'PATH': ''}, cwd=second).expect(0, 'second\n')
+    Ran(['said'], settings={'PATH': f'{folder}/none:{second}'}).expect(0, 'second\n')  # in the last of them
+    made(f'{second}/text', 'echo of PATH\n')  # which the shell runs, by its place
+    os.mkdir(f'{folder}/here')
+    made(f'{folder}/here/text', 'echo of the folder\n')
+    Ran(['text'], settings=settings, cwd=f'{folder}/here').expect(0, 'of PATH\n')
     # Without PATH it is in the system's folders, and not in this one.
     Ran(['said'], settings={'PATH': None}, cwd=second).expect(
         127, '', "gpushim: 'said' is in no folder of PATH; .*\n")
@@ -302,8 +308,12 @@ def statically_linked(folder):
             continue
         tried += 1
         Ran([program]).expect(3, '', f'{WARNING}{program} is statically linked: .*\n')
-        for line in f'#!{program}', f'#!/usr/bin/env {program}', f'#!/usr/bin/env -S A=b {program} c':
+        for line in (f'#!{program}', f'#!/usr/bin/env {program}', f'#!/usr/bin/env {program} \t',
+                     f'#!/usr/bin/env -S A=b {program} c'):
             script = made(f'{folder}/by{way}', line + '\n')
+            Ran([script]).expect(3, '', f'{WARNING}{program}, which runs {script}, is statically .*\n')
+        for i in range(3):  # scripts that are run by scripts
+            script = made(f'{folder}/{i}by{way}', f'#!{script}\n')
             Ran([script]).expect(3, '', f'{WARNING}{program}, which runs {script}, is statically .*\n')
     return tried
 
@@ -347,6 +357,11 @@ def crafted(folder):
     struct.pack_into('<H', narrow, 18, EM_386)
     Ran(['--print', made(f'{folder}/narrow', bytes(narrow))]).expect(
         0, None, f'{WARNING}.* is built for 32-bit x86, and the library .*\n')
+    big = bytearray(native)  # of the other order of bytes
+    big[5] = 2
+    struct.pack_into('>H', big, 18, EM_S390)
+    Ran(['--print', made(f'{folder}/big', bytes(big))]).expect(
+        0, None, f'{WARNING}.* is built for s390x, and the library .*\n')
     Ran([linker, shutil.which('true')]).expect(0, '')  # no interpreter, and not static either
     narrow[18:20] = native[18:20]
     Ran(['--print', made(f'{folder}/narrow', bytes(narrow))]).expect(0, None, f'{WARNING}.* is built .*\n')
@@ -390,6 +405,10 @@ def with_other_rights(folder):
                        stdout=subprocess.DEVNULL)
     except (OSError, subprocess.SubprocessError):
         return  # it takes root to change who a file belongs to, and who runs it
+    os.mkdir(f'{folder}/closed', 0o700)
+    hidden = made(f'{folder}/closed/program', '#!/bin/sh\n')
+    Ran([hidden], command=command, preexec_fn=as_nobody).expect(126, '', f"gpushim: '{hidden}' may not be executed: .*\n")
+    Ran([f'{folder}/none'], command=command, preexec_fn=as_nobody).expect(127, '', '.* there is no such file\n')
     for owner, mode, way, caller in (
             (NOBODY, 0o4755, 'user-id', None), (NOBODY, 0o2755, 'group-id', None),
             (NOBODY, 0o2745, None, None), (0, 0o6755, None, None), (0, 0o4755, 'user-id', as_nobody),

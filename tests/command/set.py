@@ -57,6 +57,9 @@ def prove_every_option(folder, holder):
         told = json.loads(run.stdout)
         check(run.returncode == 0 and (told['pid'], told['option'], told['before'], told['after'], told['silent']) ==
               (holder.pid, name, least, value, None), f'{name} back to {value}: {run}')
+        for word in option['allowed'].replace(' or ', ', ').split(', ') if option['type'] == 'enum' else ():
+            changes(folder, holder, name, value, word)
+            changes(folder, holder, name, word, value)
     changes(folder, holder, 'general.log', 'warning', 'warning')
     changes(folder, holder, 'pool.decay', '2 s', '90 s', ' 90000ms')
 

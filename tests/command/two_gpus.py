@@ -67,6 +67,13 @@ def prove_trim(folder):
         lives = {int(number): int(value) for number, value in re.findall(
             rf'^gpushim_memory_bytes{{gpu="[^"]*",device="(\d)",pid="{one.pid}",.*state="live"}} (\d+)$', told, re.M)}
         check(lives == {idle: 2 * MIB, device: 96 * MIB}, f'export tells them apart: {lives}')
+        check(len(re.findall(rf'^gpushim_up{{.*pid="{one.pid}"', told, re.M)) == 1, f'and it is one process: {told}')
+        sizes = [row.get('reserved_bytes', 0) for row in json.loads(gpushim(folder, 'stats', '--json').stdout)]
+        check(len(sizes) >= 2 and sizes == sorted(sizes, reverse=True), f'who has most comes first: {sizes}')
+        do(one, f'on({idle})')
+        one.do('free 0')
+        gpushim(folder, 'trim', str(one.pid))
+        await_that(lambda: of(folder, one).get(idle, {}).get('reserved_bytes') == 0, 'a GPU that it had memory of is listed')
         one.end()
 
 
@@ -114,6 +121,10 @@ def prove_statuses(folder):
                 run = gpushim(folder, *arguments, *form)
                 check(run.returncode == status, f'{arguments} {form} ends with {run.returncode}, not {status}: {run}')
                 check(not form or not run.stdout or json.loads(run.stdout) is not None, f'{arguments}: {run.stdout}')
+                if some is stopped and arguments[0] in ('trim', 'collect', 'set'):
+                    said = [json.loads(run.stdout)] if arguments[0] == 'set' and form else json.loads(run.stdout) if form else []
+                    check([row['silent'] for row in said] == ['does not answer'] * len(form) and
+                          (form or 'does not answer' in run.stdout + run.stderr), f'{arguments} {form} says why: {run}')
         one.stop()
     one.end()
     for command in ('stats', 'who', 'ls', 'trim', 'config', 'version', 'doctor'):

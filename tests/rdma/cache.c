@@ -571,9 +571,13 @@ Test(cache, who_finds_one_in_use_that_just_ends_is_told)
 
 Test(cache, what_is_invalidated_is_not_found_and_goes)
 {
+    struct gs_regcache_info info[2];
+
     use_once(&lent, AT, MIB);
     use_once(&lent, AT + 2 * MIB, MIB);
     cr_assert(gs_regcache_invalidate(cache, AT, 2 * MIB));
+    cr_assert_eq(gs_regcache_list(cache, info, 2), 2);
+    cr_assert_eq(info[0].uses + info[1].uses, 0, "nobody uses it");
     cr_assert_not(is_kept_at(AT, MIB));
     cr_assert(is_kept_at(AT + 2 * MIB, MIB));
     cr_assert_eq(unpins, 0, "no device is called there");
