@@ -1,6 +1,6 @@
 /*
  * The file in which a process records what becomes of its GPU memory (gpushim run --record), and
- * which gpushim report and replay read. Numbers are in the machine's order of bytes.
+ * which gpushim report reads. Numbers are in the machine's order of bytes.
  *
  *   struct gs_trace_header, once
  *   blocks: struct gs_trace_block, then what its kind says; in the order in which they were written

@@ -24,7 +24,6 @@ int command_collect(int argc, char **argv);
 int command_config_list(int argc, char **argv);
 int command_doctor(int argc, char **argv);
 int command_export(int argc, char **argv);
-int command_replay(int argc, char **argv);
 int command_report(int argc, char **argv);
 int command_record(int argc, char **argv);
 int command_ls(int argc, char **argv);

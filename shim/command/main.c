@@ -29,8 +29,6 @@ static const struct {
     {"doctor", command_doctor, "what stands in the way of the library here, or in a process"},
     {"export", command_export, "the same figures for Prometheus, as a page or a file"},
     {"report", command_report, "what a recorded program's GPU memory came to, as text or a page"},
-    {"replay", command_replay,
-     "a recorded program's allocations again, with the library and without"},
     {"trim", command_trim, "has processes give back what they keep and do not use"},
     {"collect", command_collect, "has processes give each other back what is closed and kept"},
     {"cluster", command_cluster, "what other machines have of this one, and it of theirs"},

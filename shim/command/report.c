@@ -153,27 +153,21 @@ static int print_report(const struct report *report)
 /* ---- The command ---------------------------------------------------------------------------- */
 
 static const char usage[] =
-    "usage: gpushim report FILE [--json] [--html PAGE] [--perfetto OUT] [--memory-viz OUT] [--rmm "
-    "OUT]\n"
+    "usage: gpushim report FILE [--json] [--html PAGE] [--memory-viz OUT]\n"
     "Says what became of a program's GPU memory, from the FILE that gpushim record wrote.\n"
     "With one or more of these it writes files instead:\n"
     "  --html PAGE       one page for a browser, which needs nothing else: memory over time, a "
     "map\n"
     "                    of it at any moment, who holds it\n"
-    "  --perfetto OUT    JSON for ui.perfetto.dev\n"
-    "  --memory-viz OUT  a snapshot for pytorch.org/memory_viz\n"
-    "  --rmm OUT         CSV, as RMM logs it and its replay benchmark reads it\n";
+    "  --memory-viz OUT  a snapshot for pytorch.org/memory_viz\n";
 
-/* RMM's own log begins as what is written for it, which therefore replaces none. */
 #define HEAD(text) text, sizeof text - 1
 static const struct {
     const char *option, *head;
     size_t head_size;
     bool (*write)(FILE *file, const void *report);
 } writers[] = {{"--html", HEAD(REPORT_PAGE_HEAD), report_page},
-               {"--perfetto", HEAD(REPORT_PERFETTO_HEAD), report_perfetto},
-               {"--memory-viz", HEAD(REPORT_PICKLE_HEAD), report_memory_viz},
-               {"--rmm", NULL, 0, report_rmm}};
+               {"--memory-viz", HEAD(REPORT_PICKLE_HEAD), report_memory_viz}};
 #undef HEAD
 
 #define WRITERS (sizeof writers / sizeof *writers)

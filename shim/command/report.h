@@ -1,6 +1,6 @@
 /*
  * gpushim report: what a trace says, in numbers (report_rows.c), as text and JSON (report.c), as a
- * page (report_page.c), and in the formats of other programs (report_convert.c, report_pickle.c).
+ * page (report_page.c), and as a snapshot of PyTorch's (report_pickle.c).
  */
 #ifndef GS_SHIM_COMMAND_REPORT_H
 #define GS_SHIM_COMMAND_REPORT_H
@@ -51,14 +51,11 @@ bool report_holder_text(const struct report *report, const struct report_holder 
 /* The rows, as members of an object. */
 void report_write(struct json *json, const struct report *report);
 
-/* For output_write: false, and errno, where it fails. `arg` is the struct report. Each of the first three
- * writes what nothing else begins with. */
+/* For output_write: false, and errno, where it fails. `arg` is the struct report. Each writes
+ * what nothing else begins with. */
 #define REPORT_PAGE_HEAD     "<!DOCTYPE html>\n<!-- Made by gpushim report -->\n"
-#define REPORT_PERFETTO_HEAD "{\"otherData\": {\"made_by\": \"gpushim report\"}, "
 #define REPORT_PICKLE_HEAD   "\x80\x02}(X\x07\0\0\0made_byq\0X\x0e\0\0\0gpushim report"
 bool report_page(FILE *file, const void *arg);
-bool report_perfetto(FILE *file, const void *arg);
-bool report_rmm(FILE *file, const void *arg);
 bool report_memory_viz(FILE *file, const void *arg);
 
 #endif

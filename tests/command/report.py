@@ -2,7 +2,6 @@
 
 usage: report.py GPUSHIM
 """
-import csv
 import ctypes
 import json
 import os
@@ -321,8 +320,7 @@ def damage(folder):
             way = chance.randrange(4)
             bytes_[at:at + size] = (chance.randbytes(size), b'\xff' * size, b'', bytes_[at:at + size] * 2)[way]
         t.write(path, bytes(bytes_))
-        option = [[], ['--json'], ['--html', f'{folder}/d'], ['--memory-viz', f'{folder}/d'],
-                  ['--perfetto', f'{folder}/d'], ['--rmm', f'{folder}/d']][number % 6]
+        option = [[], ['--json'], ['--html', f'{folder}/d'], ['--memory-viz', f'{folder}/d']][number % 4]
         if os.path.exists(f'{folder}/d'):
             os.remove(f'{folder}/d')
         ran = run(path, *option)
@@ -341,13 +339,13 @@ def usage(folder):
     expect(['--help'], 0, 'usage: gpushim report .*')
     expect([path, '--html', f'{folder}/none/x'], 1, '',
            '.*/none/x. cannot be written: No such file or directory; make its folder first .*\n')
-    expect([path, '--rmm', '/dev/null'], 1, '', '.*/dev/null. cannot be written: it is no regular file; .*\n')
+    expect([path, '--memory-viz', '/dev/null'], 1, '', '.*/dev/null. cannot be written: it is no regular file; .*\n')
     check(not os.path.isfile('/dev/null'), '/dev/null was replaced')
 
 
 # ---- What it may write over ----------------------------------------------------------------------
 
-OPTIONS = '--html', '--perfetto', '--memory-viz', '--rmm'
+OPTIONS = '--html', '--memory-viz'
 
 
 def bytes_of(path):
@@ -379,17 +377,14 @@ def keeps_what_is_there(folder):
             is_kept(path, option, f'{place}/{name}', 'it is a recording; name another file')
         is_kept(path, option, f'{place}/soft', 'it is a symbolic link; name the file that it leads to')
         is_kept(path, option, f'{place}/notes', 'a file is there that this command did not make; name another, .*')
-    with open(f'{place}/rmm', 'w', encoding='utf-8') as file: # RMM's own
-        file.write('Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00.000000,allocate,0x7f,1,0x0\n')
-    is_kept(path, '--rmm', f'{place}/rmm', 'a file is there that this command did not make; .*')
-    check(sorted(os.listdir(place)) == ['hard', 'notes', 'other', 'rmm', 'soft', 'trace'], f'left: {os.listdir(place)}')
+    check(sorted(os.listdir(place)) == ['hard', 'notes', 'other', 'soft', 'trace'], f'left: {os.listdir(place)}')
     # Its own it replaces, and what is empty; not those of the other options.
-    for option in OPTIONS[:3]:
+    for option in OPTIONS:
         with open(f'{place}/own{option}', 'w', encoding='utf-8'):
             pass
         for _ in range(2):
             expect([path, option, f'{place}/own{option}'], 0)
-    is_kept(path, '--html', f'{place}/own--perfetto', 'a file is there that this command did not make; .*')
+    is_kept(path, '--html', f'{place}/own--memory-viz', 'a file is there that this command did not make; .*')
 
 
 def is_as_private(folder):
@@ -405,47 +400,6 @@ def is_as_private(folder):
 
 
 # ---- What it turns them into ---------------------------------------------------------------------
-
-def to_perfetto(path, out, truth):
-    expect([path, '--perfetto', out], 0)
-    with open(out, encoding='utf-8') as file:
-        entries = json.load(file)['traceEvents']
-    counters = {}
-    for entry in entries:
-        check(entry['ph'] in 'MCX' and {'name', 'pid', 'tid', 'args'} <= set(entry), f'Perfetto: {entry}')
-        if entry['ph'] == 'C':
-            counters.setdefault(entry['name'], []).append(entry['args']['bytes'])
-    check(max(counters['GPU 0 live']) == truth.peak and counters['GPU 0 live'][-1] == sum(truth.live.values()),
-          f'Perfetto: live {max(counters["GPU 0 live"])}, {counters["GPU 0 live"][-1]}')
-    check(max(counters['GPU 0 reserved']) == 32 * MIB and counters['GPU 0 limbo'] == [MIB], 'Perfetto: counters')
-    slices = [entry for entry in entries if entry['ph'] == 'X']
-    check(sum(entry['name'].startswith('cuMemAlloc') for entry in slices) == truth.allocations + 1,
-          'Perfetto: allocations')
-    check(max(entry['dur'] for entry in slices) == 7000 and slices[0]['ts'] == 1.0, 'Perfetto: microseconds')
-
-
-def to_rmm(path, out, truth):
-    expect([path, '--rmm', out], 0)
-    with open(out, encoding='utf-8', newline='') as file:
-        reader = csv.DictReader(file)
-        rows = list(reader)
-    check(reader.fieldnames == ['Thread', 'Time', 'Action', 'Pointer', 'Size', 'Stream'], f'RMM: {reader.fieldnames}')
-    live, now, peak = {}, 0, 0
-    for row in rows:
-        check(re.fullmatch(r'\d\d:\d\d:\d\d\.\d{6}', row['Time']) and int(row['Thread']) == 4711, f'RMM: {row}')
-        # Its replay takes the digits before the x for the stream, and refuses a file with one from 3 on.
-        check(re.fullmatch('0x[0-9a-f]+', row['Stream']), f'RMM: {row}')
-        if row['Action'] == 'allocate':
-            live[int(row['Pointer'], 16)] = int(row['Size'])
-            now += int(row['Size'])
-        elif row['Action'] == 'free':
-            check(live.pop(int(row['Pointer'], 16), None) == int(row['Size']), f'RMM: a free of what is not: {row}')
-            now -= int(row['Size'])
-        else:
-            check(row['Action'] == 'allocate failure' and row['Pointer'] == '(nil)', f'RMM: {row}')
-        peak = max(peak, now)
-    check(peak == truth.peak and live == truth.live, f'RMM: a peak of {peak}, not {truth.peak}')
-
 
 def to_memory_viz(path, out, truth):
     """As memory_viz reads it: from the segments at the end backwards, each block in a segment."""
@@ -489,8 +443,6 @@ def to_memory_viz(path, out, truth):
 def converts(folder):
     path = f'{folder}/sample'
     truth = sample(path)
-    to_perfetto(path, f'{folder}/out.json', truth)
-    to_rmm(path, f'{folder}/out.csv', truth)
     to_memory_viz(path, f'{folder}/out.pickle', truth)
     path = t.write(f'{folder}/name', t.header(b'</script><b>\xff'), t.block(t.EVENTS, t.call(1, t.ALLOC, 1, 1)),
                    t.block(t.END))

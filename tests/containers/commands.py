@@ -144,7 +144,7 @@ def prove_orders(one):
 
 
 def prove_recording(one):
-    """record, report, replay."""
+    """record, report."""
     said = one.run("echo 'churn 220' | gpushim record /tmp/trace -- /bin/holder").stdout
     check(said == 'done\n', f'record: {said!r}')
     report = one.rows('gpushim report /tmp/trace')
@@ -153,9 +153,6 @@ def prove_recording(one):
     check('220 allocations, 220 frees' in one.run('gpushim report /tmp/trace').stdout, 'report, as text')
     one.run('gpushim report /tmp/trace --html /tmp/page.html')
     check('<html' in one.run('cat /tmp/page.html; rm /tmp/page.html').stdout, 'report --html')
-    replayed = one.rows('gpushim replay /tmp/trace')
-    check([replayed[side]['allocations']['count'] for side in ('native', 'library')] == [220, 220],
-          f'replay: {replayed}')
     one.run('rm /tmp/trace')
 
 

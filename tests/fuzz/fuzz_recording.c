@@ -7,8 +7,7 @@
 #include "shim/command/command.h"
 #include "shim/command/report.h"
 
-static bool (*const writers[])(FILE *, const void *) = {report_page, report_perfetto,
-                                                        report_memory_viz, report_rmm};
+static bool (*const writers[])(FILE *, const void *) = {report_page, report_memory_viz};
 
 /* What was followed adds up. */
 static void look_at(const struct report *report)

@@ -159,7 +159,7 @@ def record(folder):
     report = json.loads(said('report', trace, '--json').stdout)
     peak = max(gpu['live_peak_bytes'] for gpu in report['devices'])
     check('report-peak', 700 * MIB <= peak < 800 * MIB, peak)
-    files = {name: f'{folder}/{name}' for name in ('html', 'perfetto', 'memory-viz', 'rmm')}
+    files = {name: f'{folder}/{name}' for name in ('html', 'memory-viz')}
     for name, path in files.items():
         check(f'report-{name}', said('report', trace, f'--{name}', path).returncode == 0 and
               os.path.getsize(path) > 1000)
@@ -167,8 +167,6 @@ def record(folder):
                           text=True, timeout=SECONDS)
     print(read.stdout, read.stderr)
     check('memory-viz-read', read.returncode == 0)
-    replayed = said('replay', trace)
-    check('replay', replayed.returncode == 0 and 'memory of the driver at most' in replayed.stdout)
 
 
 def refused(folder):
