@@ -125,7 +125,8 @@ void gs_arena_spend_locked(struct gs_arena *arena, struct gs_block *block)
     gs_latch_assert_held(&arena->lock);
     if (block->entry.size == chunk->span.size && may_unmap_locked(arena, chunk))
         arena->guarded.spent =
-            detach_locked(arena, GS_BIN_LARGE_WHOLE, &block->entry, arena->guarded.spent);
+            detach_locked(arena, chunk->shift == GS_UNIT_SHIFT ? GS_BIN_SMALL_WHOLE : GS_BIN_LARGE_WHOLE,
+                          &block->entry, arena->guarded.spent);
 }
 
 struct gs_chunk *gs_arena_detach_ready_locked(struct gs_arena *arena, size_t keep)

@@ -120,7 +120,7 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
     const struct gs_device *device;
     CUcontext context;
     gs_status status;
-    bool small, again;
+    bool small, again, added;
 
     /* Without the lock nothing of the arena may be read: its context may end, and another begin. */
     gs_latch_take(&arena->lock);
@@ -146,10 +146,13 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
     status = gs_arena_is_over_locked(arena, life)
                  ? GS_NO_CONTEXT
                  : gs_arena_add_chunk_locked(arena, address, chunk_size, small, handle, &block);
-    if (status == GS_OK) {
-        gs_peers_admit_locked(core, block->chunk);
+    added = status == GS_OK;
+    if (added)
+        status = gs_peers_admit_locked(core, block->chunk);
+    if (status == GS_OK)
         *ret_address = gs_arena_take_from_locked(arena, block, size)->base;
-    }
+    else if (added)
+        gs_arena_spend_locked(arena, block);
     gs_arena_felt_locked(arena, gs_now_ns() - began, again);
     gs_latch_release(&arena->lock);
     if (status == GS_OK) {
@@ -157,6 +160,8 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
         if (gs_tracing())
             gs_record_made(core, &mark, ready, device->ordinal, address, chunk_size);
         look_at_left(core, device->ordinal, context, chunk_size);
+    } else if (added) {
+        gs_arena_wipe(core, arena); /* gives back what is spent */
     } else {
         gs_device_unmap(&core->driver, handle, address, chunk_size, NULL);
         gs_limit_give(core, device->ordinal, chunk_size);

@@ -138,11 +138,16 @@ static void set_access_locked(struct gs_core *core, struct gs_chunk *chunk, uint
 }
 
 /* What is enabled from here on finds the chunk in the map. */
-void gs_peers_admit_locked(struct gs_core *core, struct gs_chunk *chunk)
+gs_status gs_peers_admit_locked(struct gs_core *core, struct gs_chunk *chunk)
 {
+    uint64_t devices = wanted(core, chunk);
+    gs_status status = GS_OK;
+
     gs_latch_assert_held(&chunk->arena->lock);
-    if (__atomic_load_n(&core->peers.used, __ATOMIC_ACQUIRE))
-        set_access_locked(core, chunk, 0);
+    for (CUdevice device = 0; devices && status == GS_OK; device++, devices >>= 1)
+        if (devices & 1)
+            status = gs_chunk_set_access(core, chunk, device, true);
+    return status;
 }
 
 void gs_peers_admit_import(struct gs_core *core, CUdeviceptr address)

@@ -34,8 +34,9 @@ void gs_peers_init(struct gs_core *core);
 void gs_peers_destroy(struct gs_core *core);
 
 /* A new chunk, or the import at the address, is in the map: the peers that there are get access. The
- * chunk has been locked since it came into the map, so nobody has a block of it yet. */
-void gs_peers_admit_locked(struct gs_core *core, struct gs_chunk *chunk);
+ * chunk has been locked since it came into the map, so nobody has a block of it yet, nor may have one
+ * where the driver refuses a peer: its error. */
+gs_status gs_peers_admit_locked(struct gs_core *core, struct gs_chunk *chunk);
 void gs_peers_admit_import(struct gs_core *core, CUdeviceptr address);
 
 /* Whether `from` may touch a block of another device's without its being made to. A context enables

@@ -1,5 +1,6 @@
 /* What peers may touch (core/process/peers.h): all of a chunk before a block of it is anybody's. */
 #include <criterion/criterion.h>
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
@@ -107,4 +108,59 @@ Test(peers, have_access_to_a_chunk_before_a_block_of_it_is_handed_out, .timeout 
     MUST(gs_core_free(grows.f.core, grows.block));
     MUST(gs_core_free(grows.f.core, grows.other));
     fixture_end(&grows.f);
+}
+
+/* So many times more the peer gets no access: its page tables find no memory. */
+static struct {
+    CUresult (*set)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t);
+    unsigned refusals;
+} access_of;
+
+static CUresult refuse_peer(CUdeviceptr address, size_t size, const CUmemAccessDesc *desc,
+                            size_t count)
+{
+    if (desc->location.id == PEER && access_of.refusals > 0) {
+        access_of.refusals--;
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return access_of.set(address, size, desc, count);
+}
+
+/* Blocks are had until they need one more chunk, whose memory the peer gets no access to. */
+static void is_refused(size_t size)
+{
+    CUdeviceptr blocks[64];
+    unsigned count = 1;
+    gs_status status;
+    size_t used;
+
+    setenv("SOFTCUDA_DEVICES", "2", 1);
+    fixture_options(&grows.f);
+    fixture_start(&grows.f);
+    MUST(gs_core_alloc(grows.f.core, size, &blocks[0]));
+    gs_core_mempool_access(grows.f.core, 0, PEER, true);
+    access_of.set = fixture_driver(&grows.f)->mem_set_access;
+    fixture_driver(&grows.f)->mem_set_access = refuse_peer;
+    access_of.refusals = UINT_MAX;
+    used = grows.f.core->figures.used[0];
+    while ((status = gs_core_alloc(grows.f.core, size, &blocks[count])) == GS_OK && count < 63)
+        cr_assert(peer_may_touch(blocks[count++]));
+    cr_assert_eq(status, GS_NO_MEMORY);
+    cr_assert_eq(grows.f.core->figures.used[0], used, "a chunk of no use has stayed");
+    access_of.refusals = 1; /* it is tried again */
+    MUST(gs_core_alloc(grows.f.core, size, &blocks[count]));
+    cr_assert(peer_may_touch(blocks[count]));
+    for (unsigned i = 0; i <= count; i++)
+        MUST(gs_core_free(grows.f.core, blocks[i]));
+    fixture_end(&grows.f);
+}
+
+Test(peers, keep_no_block_that_one_of_them_may_not_touch, .timeout = 60)
+{
+    is_refused((size_t)64 << 20);
+}
+
+Test(peers, keep_no_small_block_that_one_of_them_may_not_touch, .timeout = 60)
+{
+    is_refused((size_t)700 << 10);
 }
