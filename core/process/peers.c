@@ -102,21 +102,25 @@ gs_status gs_chunk_set_access(struct gs_core *core, struct gs_chunk *chunk, CUde
 
 /* An import only gains access: a mapping more than wanted does no harm, and that memory is another
  * process's to unmap. */
-static void drain_import(struct gs_core *core, CUdeviceptr address)
+static gs_status drain_import(struct gs_core *core, CUdeviceptr address)
 {
     uint64_t devices = gs_peers_of_import(core, address, NULL);
+    gs_status refused = GS_OK;
 
     for (CUdevice device = 0; device < GS_DEVICES_MAX; device++) {
         gs_status status = GS_OK;
 
         if (devices >> device & 1)
             status = gs_share_give(core->share, address, device);
-        if (status != GS_OK && status != GS_NOT_OURS)
-            gs_log_line(&core->options.log, GS_LOG_WARNING,
-                        "device %d could not be given access to another process's memory: driver "
-                        "error %d",
-                        device, (int)status);
+        if (status == GS_OK || status == GS_NOT_OURS)
+            continue;
+        gs_log_line(&core->options.log, GS_LOG_WARNING,
+                    "device %d could not be given access to another process's memory: driver "
+                    "error %d",
+                    device, (int)status);
+        refused = status;
     }
+    return refused;
 }
 
 /* The chunk, which is locked, gets access for those that are to have it, and loses `taken`. */
@@ -150,10 +154,9 @@ gs_status gs_peers_admit_locked(struct gs_core *core, struct gs_chunk *chunk)
     return status;
 }
 
-void gs_peers_admit_import(struct gs_core *core, CUdeviceptr address)
+gs_status gs_peers_admit_import(struct gs_core *core, CUdeviceptr address)
 {
-    if (__atomic_load_n(&core->peers.used, __ATOMIC_ACQUIRE))
-        drain_import(core, address);
+    return __atomic_load_n(&core->peers.used, __ATOMIC_ACQUIRE) ? drain_import(core, address) : GS_OK;
 }
 
 /* What is mapped at an address, a chunk or an import. */

@@ -37,7 +37,7 @@ void gs_peers_destroy(struct gs_core *core);
  * chunk has been locked since it came into the map, so nobody has a block of it yet, nor may have one
  * where the driver refuses a peer: its error. */
 gs_status gs_peers_admit_locked(struct gs_core *core, struct gs_chunk *chunk);
-void gs_peers_admit_import(struct gs_core *core, CUdeviceptr address);
+gs_status gs_peers_admit_import(struct gs_core *core, CUdeviceptr address);
 
 /* Whether `from` may touch a block of another device's without its being made to. A context enables
  * the access to memory of another one for itself alone (measured on two H200s); a pool lets devices
