@@ -167,21 +167,33 @@ void gs_closing_stop_locked(struct gs_share *share, struct gs_opened *opened)
         opened->uses[i].next = GS_FENCE_NONE;
 }
 
+static void uses_change(struct gs_share *share, CUcontext context, unsigned from, unsigned to)
+{
+    for (struct gs_opened *opened = share->opener.closing; opened; opened = opened->next)
+        for (unsigned i = 0; i < opened->use_count; i++)
+            if (opened->uses[i].next == from && opened->uses[i].context == context)
+                opened->uses[i].next = to;
+}
+
 /* A driver without cuCtxRecordEvent: the thread waits for the contexts whose fences are missing, as
  * long as their work takes; it is the share thread's own wait, not one of the program's.
- * Lets go of the lock meanwhile; a block closed again in between asks for another wait. */
+ * Lets go of the lock meanwhile; what is closed in between, or again, asks for another wait. */
 static void wait_for_contexts_locked(struct gs_share *share)
 {
     struct gs_opened *opened;
     CUcontext context = NULL, popped;
 
-    for (opened = share->opener.closing; opened && !context; opened = opened->next)
-        for (unsigned i = 0; i < opened->use_count; i++)
+    for (opened = share->opener.closing; opened; opened = opened->next)
+        for (unsigned i = 0; i < opened->use_count; i++) {
+            if (opened->uses[i].next == GS_FENCE_WAITING)
+                return; /* another thread is at it */
             if (opened->uses[i].next == GS_FENCE_SYNCING &&
                 !context_find(share, opened->uses[i].context)->leaving)
                 context = opened->uses[i].context;
+        }
     if (!context || !gs_fences_wait_begins(share->fences))
         return;
+    uses_change(share, context, GS_FENCE_SYNCING, GS_FENCE_WAITING);
     gs_lock_release(&share->opener.lock);
     if (share->driver->ctx_push_current(context) == CUDA_SUCCESS) {
         share->driver->ctx_synchronize();
@@ -189,10 +201,7 @@ static void wait_for_contexts_locked(struct gs_share *share)
     }
     gs_fences_wait_ends(share->fences);
     gs_lock_take(&share->opener.lock);
-    for (opened = share->opener.closing; opened; opened = opened->next)
-        for (unsigned i = 0; i < opened->use_count; i++)
-            if (opened->uses[i].next == GS_FENCE_SYNCING && opened->uses[i].context == context)
-                opened->uses[i].next = GS_FENCE_NONE;
+    uses_change(share, context, GS_FENCE_WAITING, GS_FENCE_NONE);
 }
 
 /* ---- Giving back ---------------------------------------------------------------------------- */

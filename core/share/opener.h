@@ -99,7 +99,8 @@ struct gs_use {
     enum {
         GS_FENCE_NONE = 0,
         GS_FENCE_WANTED, /* is to be recorded once `fence` has passed and no capture is open */
-        GS_FENCE_SYNCING /* a driver without fences: the thread waits for the context */
+        GS_FENCE_SYNCING, /* a driver without fences: the thread is to wait for the context, */
+        GS_FENCE_WAITING  /* and has begun to */
     } next;
 };
 
