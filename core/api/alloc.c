@@ -198,7 +198,7 @@ gs_status gs_core_alloc_async(struct gs_core *core, size_t size, CUmemoryPool po
     status = gs_context_of_stream(core, stream, &context, &key);
     if (status != GS_OK)
         return status;
-    if (gs_fences_blind(&core->fences))
+    if (!core->driver.ctx_record_event)
         return GS_NOT_OFFERED;
     device = context->device;
     if (!pool)

@@ -36,23 +36,23 @@ static gs_status synchronize(struct gs_core *core, CUcontext handle)
     return status;
 }
 
-/* As the driver's free: waits first. The arena's lock is held and let go meanwhile. */
-static gs_status pass_waiting(struct gs_core *core, struct gs_arena *arena, struct gs_block *block)
+/* As the driver's free: waits first, and so for what was freed before. The arena's lock is held and let
+ * go meanwhile. */
+__attribute__((noinline)) static gs_status pass_waiting(struct gs_core *core,
+                                                        struct gs_arena *arena,
+                                                        struct gs_block *block)
 {
-    const struct gs_fence before = gs_fence_last(&arena->events);
+    struct gs_block_list freed = {0};
     uint64_t began = gs_now_ns();
     gs_status status;
 
     gs_arena_unlive_locked(arena, block);
+    gs_arena_take_open_locked(arena, &freed);
+    gs_epoch_add_locked(&arena->epochs, &freed, block);
     gs_latch_release(&arena->lock);
     status = synchronize(core, arena->context);
     gs_latch_take(&arena->lock);
-    if (status == GS_OK)
-        gs_fence_over(&before);
-    if (status == GS_OK || arena->dead) /* its work is over, whoever waited */
-        gs_arena_pass_locked(arena, block);
-    else
-        gs_arena_retire_more_locked(arena, block);
+    gs_arena_waited_locked(arena, &freed, status == GS_OK);
     gs_stats_took(arena, began);
     return status == GS_CAPTURING ? GS_OK : status;
 }
@@ -67,10 +67,8 @@ static bool behind(struct gs_context *context, CUcontext handle, struct gs_fence
 
     gs_latch_take(&arena->lock);
     is_there = arena->context == handle && arena->events.line;
-    if (is_there) {
-        gs_fence_legacy(&arena->events);
+    if (is_there)
         *ret = gs_fence_next(&arena->events);
-    }
     gs_latch_release(&arena->lock);
     return is_there;
 }
@@ -103,7 +101,7 @@ static gs_status free_orphan(struct gs_core *core, CUdeviceptr address)
 
     if (status == GS_OK) {
         handle = context->handle;
-        if (core->options.free_native || gs_fences_blind(&core->fences))
+        if (core->options.free_native || !core->driver.ctx_record_event)
             status = synchronize(core, handle);
         else if (!behind(context, handle, &fence))
             status = GS_NO_HOST_MEMORY;
@@ -128,30 +126,12 @@ static inline void leave_locked(struct gs_core *core, struct gs_arena *arena)
     }
 }
 
-/*
- * On a driver without cuCtxRecordEvent (core/gpu/told.h): what no event will be behind is waited for,
- * as natively. The legacy default stream, where a block retires, has its event now. A default stream
- * of another thread that has had none for long is waited for as natively, when the lock is let go.
- */
-__attribute__((noinline)) static gs_status free_told(struct gs_core *core, struct gs_arena *arena,
-                                                     struct gs_block *block)
+/* On a driver without cuCtxRecordEvent no event can be behind what is freed, unless all work goes to one
+ * stream. */
+static inline bool waits_locked(const struct gs_core *core, const struct gs_block *block)
 {
-    struct gs_fence_line *lacking = NULL;
-    gs_status status = GS_OK;
-
-    if (gs_fences_blind(&core->fences)) {
-        status = pass_waiting(core, arena, block);
-    } else {
-        if (block->multi_stream || !gs_single_is(&core->single)) {
-            gs_fence_legacy(&arena->events);
-            lacking = gs_fence_lacks(&arena->events) ? arena->events.line : NULL;
-        }
-        gs_arena_retire_locked(arena, block);
-    }
-    leave_locked(core, arena);
-    if (lacking)
-        gs_fence_wait_for_lacking(lacking);
-    return status;
+    return __builtin_expect(!core->driver.ctx_record_event, 0) &&
+           (block->multi_stream || !gs_single_is(&core->single));
 }
 
 gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
@@ -167,10 +147,8 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
         gs_latch_release(&arena->lock);
         return free_orphan(core, address);
     }
-    if (core->options.free_native)
+    if (core->options.free_native || waits_locked(core, block))
         status = pass_waiting(core, arena, block);
-    else if (!core->driver.ctx_record_event)
-        return free_told(core, arena, block);
     else
         gs_arena_retire_locked(arena, block);
     leave_locked(core, arena);
@@ -179,51 +157,22 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
 
 /*
  * The work of another context's stream is not behind the owning context's events: the block is
- * behind that one's first. Where work is not seen that no event is behind, this waits, and so does
- * cuMemFree: for all that was submitted in both contexts, where the driver alone would not in this
- * call.
+ * behind that one's first. On a driver without cuCtxRecordEvent this waits, and so does cuMemFree: for all
+ * that was submitted in both contexts, where the driver alone would not in this call.
  */
-static gs_status free_elsewhere(struct gs_core *core, CUdeviceptr address,
-                                struct gs_context *context)
+__attribute__((noinline)) static gs_status free_elsewhere(struct gs_core *core, CUdeviceptr address,
+                                                          struct gs_context *context)
 {
     CUcontext handle = context->handle;
     struct gs_fence fence;
     gs_status status;
 
-    if (gs_fences_blind(&core->fences)) {
+    if (!core->driver.ctx_record_event) {
         status = synchronize(core, handle);
         return status == GS_OK ? gs_core_free(core, address) : status;
     }
     return behind(context, handle, &fence) ? retire_elsewhere(core, address, &fence)
                                            : GS_NO_HOST_MEMORY;
-}
-
-/* By itself, so that others save no registers for it: in another context, or on a driver without
- * cuCtxRecordEvent. There the stream is told of: its order may be that of work elsewhere, which it
- * waits for. The arena's lock is held, and let go here. */
-__attribute__((noinline)) static gs_status free_async_slowly(struct gs_core *core,
-                                                             struct gs_block *block,
-                                                             struct gs_context *context,
-                                                             CUstream stream, uint64_t key)
-{
-    struct gs_arena *arena = block->chunk->arena;
-    const bool owned = arena->context == context->handle && !arena->dead;
-    const CUdeviceptr address = block->base;
-
-    if (core->fences.tells)
-        gs_told_work(&core->fences, stream);
-    if (owned && !gs_fences_blind(&core->fences)) {
-        if (key == gs_stream_key(NULL))
-            gs_fence_legacy(&arena->events);
-        if (block->async)
-            gs_arena_retire_stream_locked(arena, block, key);
-        else
-            gs_arena_retire_lingering_locked(arena, block, key);
-        gs_latch_release(&arena->lock);
-        return GS_OK;
-    }
-    gs_latch_release(&arena->lock);
-    return owned ? gs_core_free(core, address) : free_elsewhere(core, address, context);
 }
 
 gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream stream)
@@ -243,7 +192,7 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
     if (status != GS_OK)
         return status;
     arena = block->chunk->arena;
-    if (arena->context == context->handle && !arena->dead && core->driver.ctx_record_event) {
+    if (arena->context == context->handle && !arena->dead) {
         if (block->async)
             gs_arena_retire_stream_locked(arena, block, key);
         else
@@ -251,5 +200,6 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
         gs_latch_release(&arena->lock);
         return GS_OK;
     }
-    return free_async_slowly(core, block, context, stream, key);
+    gs_latch_release(&arena->lock);
+    return free_elsewhere(core, address, context);
 }

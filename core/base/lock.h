@@ -1,7 +1,7 @@
 /*
  * Locks with ranks. A thread takes locks in rising rank only, so no two threads can wait for each
  * other; builds with sanitizers abort a test that breaks the rule. All of core's locks are listed
- * here, but one of core/gpu/told.c, before which none is held.
+ * here.
  *
  * Who waits for one waits for its holder, and for nothing else: no holder waits for the GPU, another
  * process or a condition of another lock, nor calls code of the program's. The calls of the driver
@@ -26,7 +26,6 @@ enum gs_rank {
     GS_RANK_SHARE = 40,    /* core/share: exports, clients and leases of this process */
     GS_RANK_CAPTURE = 50,  /* core/gpu/fence.c: captures open, against events being recorded */
     GS_RANK_LINE = 51,     /* core/gpu/fence.h: one line of events */
-    GS_RANK_TOLD = 52,     /* core/gpu/told.h: streams that were told of work */
     GS_RANK_REGISTRATIONS = 55, /* core/regcache: the index of registrations */
     GS_RANK_MAP = 60,      /* core/gpu/map.c: writers of the allocation map */
     GS_RANK_RELEASES = 65, /* core/process/release.c: chunks on their way to the driver */

@@ -1,7 +1,8 @@
 /* Open captures (core/gpu/fence.h): they forbid events, and wait for who is about to record one. */
-#include "core/gpu/line.h"
+#include "core/gpu/fence.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 static void set_count(struct gs_fences *fences, unsigned count)
 {
@@ -17,6 +18,30 @@ static void wait_for_lines_locked(struct gs_fences *fences)
         gs_latch_take(&line->taken);
         gs_latch_release(&line->taken);
     }
+}
+
+bool gs_fences_wait_begins(struct gs_fences *fences)
+{
+    __atomic_add_fetch(&fences->waits, 1, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&fences->captures, __ATOMIC_SEQ_CST) == 0)
+        return true;
+    gs_fences_wait_ends(fences);
+    return false;
+}
+
+void gs_fences_wait_ends(struct gs_fences *fences)
+{
+    __atomic_sub_fetch(&fences->waits, 1, __ATOMIC_SEQ_CST);
+}
+
+/* The GPU ends it, for nobody begins another wait; the driver's own begin of a capture would wait for
+ * a cuMemFree that waits (core/gpu/driver.h). */
+static void await_waits(struct gs_fences *fences)
+{
+    const struct timespec pause = {.tv_nsec = 20000};
+
+    while (__atomic_load_n(&fences->waits, __ATOMIC_SEQ_CST) > 0)
+        nanosleep(&pause, NULL);
 }
 
 gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key, CUcontext context)
@@ -42,7 +67,7 @@ gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key,
     }
     gs_lock_release(&fences->lock);
     if (status == GS_OK)
-        gs_fences_await_waits(fences);
+        await_waits(fences);
     return status;
 }
 
@@ -70,8 +95,6 @@ void gs_fences_capture_context_gone(struct gs_fences *fences, CUcontext context)
     for (unsigned i = fences->captures; i > 0; i--)
         if (fences->capture[i - 1].context == context)
             capture_remove_locked(fences, i - 1);
-    if (fences->tells)
-        gs_told_context_gone_locked(fences, context);
     gs_lock_release(&fences->lock);
 }
 

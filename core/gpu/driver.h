@@ -39,8 +39,8 @@
  *                                 it passes beside captures of every mode and thread (measured).
  *                                 Does not wait for work.
  *   event_record                  no capture is open, and the stream is known to exist: called with
- *                                 the lock of an arena, or that of those who tell (core/gpu/told.h),
- *                                 which its end takes first. As ctx_record_event.
+ *                                 the lock of an arena, or a line of single-stream mode, which its
+ *                                 end takes first. As ctx_record_event.
  *   mem_get_info                  a context is current. Fine during a capture (measured).
  *   stream_wait_event             no capture is open. Waits for no event, nor where the stream's
  *                                 queue is full (measured). It is called with single-stream mode's

@@ -1,5 +1,5 @@
 /* Fences (core/gpu/fence.h): lines of context events. */
-#include "core/gpu/line.h"
+#include "core/gpu/fence.h"
 
 #include "core/base/cancel.h"
 #include "core/base/clock.h"
@@ -19,12 +19,6 @@ void gs_fences_init(struct gs_fences *fences, const struct gs_driver *driver)
     memset(fences, 0, sizeof *fences);
     fences->driver = driver;
     gs_lock_init(&fences->lock, GS_RANK_CAPTURE);
-    gs_told_init(fences);
-}
-
-void gs_fences_tell(struct gs_fences *fences)
-{
-    fences->tells = true;
 }
 
 bool gs_fences_probe(struct gs_fences *fences, CUcontext context)
@@ -59,9 +53,11 @@ void gs_fences_destroy(struct gs_fences *fences)
         free(line);
     }
     free(fences->capture);
-    gs_told_destroy(fences);
     gs_lock_destroy(&fences->lock);
 }
+
+/* A thread's default stream that a thread never asked the key of. */
+#define GS_NO_THREAD 2
 
 /* Handles are pointers, so a number that is 2 modulo 8 (GS_NO_THREAD) is none, and neither is one that
  * is 1 modulo 8. */
@@ -116,11 +112,9 @@ static struct gs_fence_line *line_new_locked(struct gs_fences *fences, CUcontext
         gs_latch_init(&line->taken, GS_RANK_LINE);
         fences->lines = line;
     }
-    if (fences->tells)
-        gs_told_context_locked(fences, context);
     line_take(line); /* a late waiter may be looking */
     line->context = context;
-    line->of_stream = line->legacy_too = false;
+    line->of_stream = false;
     __atomic_store_n(&line->leaving, false, __ATOMIC_RELAXED);
     __atomic_store_n(&line->recorder, NULL, __ATOMIC_RELAXED);
     line_release(line);
@@ -137,6 +131,18 @@ void gs_fence_pool_init(struct gs_fences *fences, struct gs_fence_pool *pool, CU
     gs_lock_release(&fences->lock);
 }
 
+void gs_fence_pool_follow(struct gs_fence_pool *pool, uint64_t stream_key)
+{
+    struct gs_fence_line *line = pool->line;
+
+    if (!line || line->fences->driver->ctx_record_event)
+        return;
+    line_take(line);
+    line->of_stream = stream_key != 0;
+    line->stream_key = stream_key;
+    line_release(line);
+}
+
 /* Nobody else knows the line yet. */
 gs_status gs_fence_of_stream(struct gs_fences *fences, struct gs_fence_pool *pool,
                              CUcontext context, CUstream stream, struct gs_fence *ret)
@@ -148,7 +154,7 @@ gs_status gs_fence_of_stream(struct gs_fences *fences, struct gs_fence_pool *poo
         return GS_NO_HOST_MEMORY;
     line_take(pool->line); /* a late waiter may be looking */
     pool->line->of_stream = true;
-    pool->line->stream = stream;
+    pool->line->stream_key = gs_stream_key(stream);
     line_release(pool->line);
     status = gs_fence_mark(pool, ret);
     if (status != GS_OK)
@@ -170,7 +176,6 @@ static void line_over(struct gs_fence_line *line)
         line->spare = event;
     }
     line->newest = NULL;
-    gs_told_line_over(line);
     for (struct gs_fence_event *event = line->spare; event; event = event->next)
         event->event = NULL;
     number = __atomic_add_fetch(&line->begun, 1, __ATOMIC_SEQ_CST);
@@ -280,14 +285,18 @@ __attribute__((always_inline)) static inline void event_give(struct gs_fence_lin
 static gs_status record_in_stream(const struct gs_fence_line *line, CUevent event)
 {
     const struct gs_driver *driver = line->fences->driver;
-    gs_status status = driver->ctx_push_current(line->context);
     CUcontext popped;
+    gs_status status;
+    CUstream stream;
 
+    if (!gs_stream_of_key(line->stream_key, &stream))
+        return GS_NOT_OFFERED;
+    status = driver->ctx_push_current(line->context);
     if (status != GS_OK)
         return status;
-    status = (gs_status)driver->event_record(event, line->stream);
+    status = (gs_status)driver->event_record(event, stream);
     driver->ctx_pop_current(&popped);
-    return status;
+    return status == (gs_status)CUDA_ERROR_INVALID_HANDLE ? GS_NOT_OFFERED : status;
 }
 
 /* The line is taken and no capture is open. */
@@ -297,8 +306,8 @@ static gs_status record(struct gs_fence_line *line, const struct gs_fence_pool *
     struct gs_fence_event *event;
     gs_status status;
 
-    if (__builtin_expect(gs_line_tells(line), 0))
-        return gs_told_record(line, pool);
+    if (!line->of_stream && !driver->ctx_record_event)
+        return GS_NOT_OFFERED;
     if (!line->context)
         return (gs_status)CUDA_ERROR_CONTEXT_IS_DESTROYED;
     status = event_take(line, &event);
@@ -362,8 +371,6 @@ gs_status gs_fence_record(struct gs_fence_pool *pool, struct gs_fence *ret)
 
     if (!line)
         return GS_NO_HOST_MEMORY;
-    if (!line->fences->driver->ctx_record_event && !line->fences->tells)
-        return GS_NOT_OFFERED;
     if (gs_fences_capturing(line->fences))
         return GS_CAPTURING;
     /* Whoever counts up after this sees, by reading what is written here, all that this thread has
@@ -397,7 +404,7 @@ void gs_fences_restore(struct gs_fences *fences, CUstreamCaptureMode mode)
     fences->driver->exchange_capture_mode(&mode);
 }
 
-gs_status gs_line_event_query(struct gs_fence_line *line, const struct gs_fence_event *event)
+static gs_status event_query(struct gs_fence_line *line, const struct gs_fence_event *event)
 {
     CUstreamCaptureMode mode;
     gs_status status;
@@ -416,12 +423,10 @@ static gs_status advance(struct gs_fence_line *line, const struct gs_fence *fenc
 {
     gs_status status = GS_OK;
 
-    if (__builtin_expect(gs_line_tells(line), 0))
-        return gs_told_advance(line, fence);
     while (line->oldest && !gs_fence_passed(fence)) {
         struct gs_fence_event *event = line->oldest;
 
-        status = gs_line_event_query(line, event);
+        status = event_query(line, event);
         if (status != GS_OK)
             return status;
         line->oldest = event->next;
@@ -501,11 +506,6 @@ bool gs_fence_order(const struct gs_fence *fence, CUstream stream)
     if (line->recorded < fence->number)
         record(line, NULL);
     advance(line, fence);
-    if (gs_line_tells(line)) {
-        ordered = gs_fence_passed(fence) || gs_told_order(line, fence, stream);
-        line_release(line);
-        return ordered;
-    }
     event = line->oldest;
     while (event && event->number < fence->number)
         event = event->next;
@@ -519,17 +519,6 @@ bool gs_fence_order(const struct gs_fence *fence, CUstream stream)
 static bool is_over(uint64_t deadline_ns)
 {
     return deadline_ns != UINT64_MAX && gs_now_ns() >= deadline_ns;
-}
-
-/* Where sets lack something, who would wait for longer than this waits as the driver's free does. */
-#define LACKING_NS UINT64_C(1000000000)
-
-static bool waits_for_context(const struct gs_fence *fence, uint64_t began_ns, uint64_t deadline_ns)
-{
-    if (!gs_fence_is_lacking(fence))
-        return false;
-    return deadline_ns == UINT64_MAX ||
-           (deadline_ns - began_ns >= LACKING_NS && gs_now_ns() - began_ns >= LACKING_NS);
 }
 
 /* The GPU ends this, or another thread that ends the context; the caller says for how long. */
@@ -548,8 +537,6 @@ gs_status gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns)
             sched_yield();
             continue;
         }
-        if (waits_for_context(fence, began_ns, deadline_ns) && gs_told_synchronize(fence->line))
-            continue;
         pause.tv_nsec = (long)(waited_ns / WAIT_PART);
         if (pause.tv_nsec > WAIT_LONGEST_NS)
             pause.tv_nsec = WAIT_LONGEST_NS;
@@ -560,31 +547,4 @@ gs_status gs_fence_wait(const struct gs_fence *fence, uint64_t deadline_ns)
         nanosleep(&pause, NULL);
     }
     return status;
-}
-
-/* ---- For core/gpu/told_line.c ------------------------------------------------------------ */
-
-void gs_line_take(struct gs_fence_line *line)
-{
-    line_take(line);
-}
-
-void gs_line_release(struct gs_fence_line *line)
-{
-    line_release(line);
-}
-
-gs_status gs_line_enter_waiting(struct gs_fence_line *line)
-{
-    return line_enter_waiting(line);
-}
-
-gs_status gs_line_event_take(struct gs_fence_line *line, struct gs_fence_event **ret)
-{
-    return event_take(line, ret);
-}
-
-void gs_line_event_give(struct gs_fence_line *line, struct gs_fence_event *event)
-{
-    event_give(line, event);
 }

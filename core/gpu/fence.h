@@ -1,6 +1,7 @@
 /*
- * Fences: "all GPU work submitted to this context so far is done", by cuCtxRecordEvent; on drivers
- * that have no such call, by an event each in the streams that were told of work (core/gpu/told.h).
+ * Fences: "all GPU work submitted to this context so far is done", by cuCtxRecordEvent. Drivers
+ * before CUDA 12.5 have no such call: there only the line of single-stream mode has fences, by events in
+ * that stream, and the lines that are one stream's own; what would need another waits as the driver does.
  *
  * Measured on an H200: the event covers non-blocking, per-thread and destroyed streams, costs
  * 0.16 us, and does not wait for later work. While any stream of the context captures a graph it
@@ -22,7 +23,6 @@
 #include <stdint.h>
 
 #include "core/gpu/driver.h"
-#include "core/gpu/told.h"
 #include "core/base/latch.h"
 #include "core/base/status.h"
 
@@ -38,24 +38,13 @@ struct gs_fences {
     struct gs_capture *capture; /* captures that have begun, or are about to, and have not ended */
     unsigned captures;          /* how many; atomic for readers without the lock */
     unsigned room;
-    bool tells; /* the driver has no cuCtxRecordEvent: work is told of (core/gpu/told.h) */
-    bool blind; /* atomic: and some is not seen */
-    unsigned waits; /* atomic: threads that wait for a context */
-    struct gs_tellings told;
+    unsigned waits;             /* atomic: threads that wait for a context */
 };
 
 struct gs_fence_event {
     struct gs_fence_event *next;
     CUevent event;
     uint64_t number;
-};
-
-/* Events that sets of a line lack (core/gpu/told.h): from the first of these on, to the last that
- * has begun. */
-struct gs_fence_lack {
-    struct gs_fence_lack *next;
-    uint64_t key; /* another thread's default stream; 0: lacking for good */
-    uint64_t first, last;
 };
 
 /* One context's events, or one stream's. Numbers go on when the line serves another. */
@@ -69,17 +58,9 @@ struct gs_fence_line {
     const struct gs_fence_pool *recorder; /* who recorded last; NULL: nobody yet */
     uint64_t begun, recorded, passed;     /* the last event of which that is true */
     CUcontext context;                    /* NULL: it is gone, and its events with it */
-    bool of_stream;                       /* its events are recorded in `stream`, of that context */
-    CUstream stream;
+    bool of_stream;                       /* its events are recorded in a stream of that context */
+    uint64_t stream_key;
     struct gs_fence_event *oldest, *newest, *spare;
-    /* Where its events are sets: */
-    bool legacy_too;       /* they have the legacy default stream in any case; set while nobody else
-                              knows the line */
-    bool legacy_due;       /* atomic: the next has */
-    uint64_t covered, legacy_covered; /* tellings up to this number are behind an event */
-    uint64_t lacking;      /* atomic: the first set that lacks something; 0: none */
-    struct gs_fence_lack *lacks;
-    struct gs_fence_event *legacy; /* the last in that stream */
 } __attribute__((aligned(128)));
 
 /* Who uses a context's line; at one address until it is destroyed or forgotten. */
@@ -101,15 +82,6 @@ void gs_fences_destroy(struct gs_fences *fences);
  * One that lacks the call, or has it and answers NOT_SUPPORTED, does not.
  */
 bool gs_fences_probe(struct gs_fences *fences, CUcontext context);
-
-/* Before the first line is made: the driver has no such call. */
-void gs_fences_tell(struct gs_fences *fences);
-/* Some work is not seen, and no event will be behind that: what may have been touched by it is
- * waited for, as the driver's free does. Only where work is told of. */
-static inline bool gs_fences_blind(const struct gs_fences *fences)
-{
-    return fences->tells && __atomic_load_n(&fences->blind, __ATOMIC_SEQ_CST);
-}
 
 /* The key of the calling thread's default stream, or of none as long as nobody has asked for it. */
 extern _Thread_local uint64_t gs_thread_key;
@@ -159,6 +131,10 @@ void gs_fence_pool_init(struct gs_fences *fences, struct gs_fence_pool *pool, CU
  * failure nothing was made. As gs_fence_record otherwise. */
 gs_status gs_fence_of_stream(struct gs_fences *fences, struct gs_fence_pool *pool,
                              CUcontext context, CUstream stream, struct gs_fence *ret);
+/* On a driver without cuCtxRecordEvent: all that is submitted to the context goes to one stream, in which
+ * the pool's events are recorded from now on; 0: to no one stream, and none can be. In a thread that
+ * has no name for the stream none can be either. */
+void gs_fence_pool_follow(struct gs_fence_pool *pool, uint64_t stream_key);
 /* Destroys the line's events if it has no other user; the context is alive. */
 void gs_fence_pool_destroy(struct gs_fence_pool *pool);
 /* The context is gone and its events with it: all fences have passed. Twice is once. */
@@ -174,7 +150,7 @@ void gs_fence_pool_leaving(struct gs_fence_pool *pool, bool leaving);
  * A fence behind all work submitted so far in the pool's context. An event is recorded now if this
  * pool recorded the last one, and otherwise when the fence is looked at and no other pool has
  * recorded one meanwhile. Never waits for the GPU. GS_CAPTURING: a capture is open, try later.
- * GS_NOT_OFFERED: the driver has no cuCtxRecordEvent, and work is not told of. GS_NO_HOST_MEMORY. A driver's error: the
+ * GS_NOT_OFFERED: the driver has no cuCtxRecordEvent. GS_NO_HOST_MEMORY. A driver's error: the
  * context is broken or going away. On any failure *ret is untouched.
  */
 gs_status gs_fence_record(struct gs_fence_pool *pool, struct gs_fence *ret);
@@ -203,17 +179,6 @@ static inline bool gs_fence_passed(const struct gs_fence *fence)
            fence->number <= __atomic_load_n(&fence->line->passed, __ATOMIC_ACQUIRE);
 }
 
-/*
- * Where work is told of, in a call that the driver waits in for all work of the context (a free): what
- * was submitted to the legacy default stream so far is behind the next event. Nothing otherwise, and
- * on other drivers.
- */
-void gs_fence_legacy(struct gs_fence_pool *pool);
-/* There: a set lacks something for so long that a free is to wait for the context; and it has been
- * waited for since this was the last that had begun (gs_fence_last). */
-bool gs_fence_lacks(const struct gs_fence_pool *pool);
-/* The wait: as long as the driver's free. No lock is held. */
-void gs_fence_wait_for_lacking(struct gs_fence_line *line);
 /* Around a wait for a context. False: a capture is open, which that would break. One that begins
  * meanwhile waits, as it does for a cuMemFree of the driver's. */
 bool gs_fences_wait_begins(struct gs_fences *fences);
@@ -221,22 +186,6 @@ void gs_fences_wait_ends(struct gs_fences *fences);
 /* Waits for all work of the current context, as long as the driver's own free does, also while a
  * capture is open. GS_CAPTURING: there was no host memory for that. No lock is held. */
 gs_status gs_fences_synchronize(struct gs_fences *fences);
-void gs_fence_over(const struct gs_fence *fence);
-static inline struct gs_fence gs_fence_last(const struct gs_fence_pool *pool)
-{
-    if (!pool->line)
-        return (struct gs_fence){0};
-    return (struct gs_fence){pool->line, __atomic_load_n(&pool->line->begun, __ATOMIC_SEQ_CST)};
-}
-
-/* There: it has not passed, and lacks an event that may never come. */
-static inline bool gs_fence_is_lacking(const struct gs_fence *fence)
-{
-    uint64_t lacking =
-        fence->line ? __atomic_load_n(&fence->line->lacking, __ATOMIC_RELAXED) : 0;
-
-    return lacking && lacking <= fence->number;
-}
 
 /* The stream's work from now on waits for a fence. False: it does not, a capture is open or the
  * fence's context may be about to go. */

@@ -40,25 +40,14 @@ static bool is_single(const struct gs_single *single)
     return !(state(single) & GS_SINGLE_OVER);
 }
 
-/* Whoever sets the bit meanwhile says before that it is to be there. */
 static void become_locked(struct gs_single *single, uint64_t stream)
 {
     __atomic_store_n(&single->stream, stream, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&single->retires, __ATOMIC_SEQ_CST) & GS_SINGLE_STALLS)
-        __atomic_fetch_or(&single->stream, GS_SINGLE_TELLS, __ATOMIC_SEQ_CST);
-}
-
-void gs_single_tells(struct gs_single *single)
-{
-    gs_fences_tell(single->fences);
-    __atomic_fetch_or(&single->retires, GS_SINGLE_STALLS, __ATOMIC_SEQ_CST);
-    __atomic_fetch_or(&single->stream, GS_SINGLE_TELLS, __ATOMIC_SEQ_CST);
 }
 
 static bool is_multi(const struct gs_single *single)
 {
-    return (__atomic_load_n(&single->stream, __ATOMIC_SEQ_CST) & ~GS_SINGLE_TELLS) ==
-           GS_SINGLE_MULTI;
+    return __atomic_load_n(&single->stream, __ATOMIC_SEQ_CST) == GS_SINGLE_MULTI;
 }
 
 /* ---- With the lock held ------------------------------------------------------------------ */
@@ -116,7 +105,8 @@ static bool is_over_locked(struct gs_single *single)
     if (status == GS_OK)
         status = gs_fence_query(&single->events, &single->mark);
     if (status == (gs_status)CUDA_ERROR_NOT_READY || status == GS_CAPTURING ||
-        status == GS_NO_HOST_MEMORY || status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
+        status == GS_NOT_OFFERED || status == GS_NO_HOST_MEMORY ||
+        status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
         return false;
     gs_fence_pool_destroy(&single->events);
     become_locked(single, GS_SINGLE_MULTI);
@@ -145,26 +135,6 @@ static bool is_as_good_as_gone(struct gs_single *single, uint64_t waited_ns)
 
 /* ---- Submitting -------------------------------------------------------------------------- */
 
-/* Last of all that is done before the work is submitted: events from here on are behind it, or the
- * next ones are. */
-static void tell(struct gs_single *single, CUstream stream)
-{
-    if (!single->fences->tells || gs_told_knows(single->fences, gs_stream_key(stream)))
-        return;
-    if (!gs_told_work(single->fences, stream))
-        gs_single_drain(single, "work goes to a stream that events do not cover");
-}
-
-/* Where work is told of: the short way. */
-static bool is_told(const struct gs_single *single, uint64_t key)
-{
-    const uint64_t only = state(single);
-
-    return single->fences->tells && gs_told_knows(single->fences, key) &&
-           (only == GS_SINGLE_MULTI ||
-            (only == key && !__atomic_load_n(&single->unmarked, __ATOMIC_RELAXED)));
-}
-
 void gs_single_work(struct gs_single *single, CUstream stream)
 {
     const uint64_t key = gs_stream_key(stream);
@@ -172,18 +142,14 @@ void gs_single_work(struct gs_single *single, CUstream stream)
     bool ordered = true;
     uint64_t only;
 
-    if (is_told(single, key))
+    if (is_multi(single))
         return;
-    if (is_multi(single)) {
-        tell(single, stream);
-        errno = saved;
-        return;
-    }
-
     gs_lock_take(&single->lock);
     only = state(single);
-    if (only == GS_SINGLE_UNUSED)
+    if (only == GS_SINGLE_UNUSED) {
         become_locked(single, only = key);
+        gs_fence_pool_follow(&single->events, key);
+    }
     if (only == key)
         mark_or_end_locked(single);
     else if (is_single(single))
@@ -193,14 +159,12 @@ void gs_single_work(struct gs_single *single, CUstream stream)
     gs_lock_release(&single->lock);
     if (!ordered)
         gs_single_drain(single, "work goes to another stream");
-    tell(single, stream);
     errno = saved;
 }
 
 bool gs_single_may_overtake(struct gs_single *single, CUstream stream, uint64_t *ret_marks)
 {
     if (state(single) == gs_stream_key(stream) &&
-        (!single->fences->tells || gs_told_knows(single->fences, gs_stream_key(stream))) &&
         !__atomic_load_n(&single->unmarked, __ATOMIC_ACQUIRE) &&
         __atomic_load_n(&single->in_order, __ATOMIC_ACQUIRE) ==
             __atomic_load_n(&single->marks, __ATOMIC_RELAXED))
@@ -217,24 +181,16 @@ void gs_single_in_order(struct gs_single *single, uint64_t marks)
     __atomic_store_n(&single->in_order, marks, __ATOMIC_RELEASE);
 }
 
-void gs_single_mark(struct gs_single *single, CUstream stream)
+void gs_single_mark(struct gs_single *single)
 {
     const int saved = errno;
 
-    if (!__atomic_load_n(&single->unmarked, __ATOMIC_RELAXED) &&
-        __atomic_load_n(&single->retires, __ATOMIC_RELAXED) == GS_SINGLE_STALLS) {
-        tell(single, stream);
-        errno = saved;
-        return;
-    }
     gs_lock_take(&single->lock);
     if (state(single) != GS_SINGLE_MULTI)
         mark_or_end_locked(single);
     gs_lock_release(&single->lock);
-    if (__atomic_fetch_and(&single->retires, (unsigned char)~GS_SINGLE_RETIRES, __ATOMIC_RELAXED) &
-        GS_SINGLE_RETIRES)
+    if (__atomic_exchange_n(&single->retires, false, __ATOMIC_RELAXED))
         single->arenas(single->arg, true);
-    tell(single, stream);
     errno = saved;
 }
 
@@ -251,8 +207,6 @@ bool gs_single_passes_by(struct gs_single *single, CUstream stream)
         passes = order_locked(single, stream);
     }
     gs_lock_release(&single->lock);
-    if (passes)
-        tell(single, stream);
     errno = saved;
     return passes;
 }
@@ -267,8 +221,7 @@ static bool wait_without_mark(struct gs_single *single)
     bool over;
 
     gs_lock_take(&single->lock);
-    context = single->leaving || (!__atomic_load_n(&single->unmarked, __ATOMIC_RELAXED) &&
-                                  !gs_fence_is_lacking(&single->mark))
+    context = single->leaving || !__atomic_load_n(&single->unmarked, __ATOMIC_RELAXED)
                   ? NULL
                   : single->context;
     gs_lock_release(&single->lock);
@@ -305,7 +258,8 @@ void gs_single_drain(struct gs_single *single, const char *why)
         over = state(single) == GS_SINGLE_MULTI || is_over_locked(single) ||
                is_as_good_as_gone(single, waited);
         gs_lock_release(&single->lock);
-        if (over || (waited > UNMARKED_NS && wait_without_mark(single)))
+        if (over || ((waited > UNMARKED_NS || !single->driver->ctx_record_event) &&
+                     wait_without_mark(single)))
             break;
         nanosleep(&pause, NULL);
         waited += (uint64_t)pause.tv_nsec;
@@ -326,8 +280,7 @@ void gs_single_context(struct gs_single *single, CUcontext context)
     if (first) {
         single->context = context;
         gs_fence_pool_init(single->fences, &single->events, context, NULL);
-        if (single->events.line)
-            single->events.line->legacy_too = true;
+        gs_fence_pool_follow(&single->events, is_single(single) ? state(single) : 0);
     }
     /* A primary one has its handle again when it is reset, maybe before that call is back. */
     known = single->context == context && !single->leaving && single->events.line;
@@ -336,25 +289,20 @@ void gs_single_context(struct gs_single *single, CUcontext context)
         gs_single_drain(single, "there is another context");
 }
 
-void gs_single_unseen(struct gs_single *single, const char *why)
-{
-    gs_single_drain(single, why);
-    __atomic_store_n(&single->fences->blind, true, __ATOMIC_SEQ_CST);
-}
-
 /* A new stream may get its handle, and waits as any other. */
 void gs_single_stream_gone(struct gs_single *single, CUstream stream)
 {
     const uint64_t key = gs_stream_key(stream);
 
-    gs_told_stream_gone(single->fences, stream);
     if (is_multi(single))
         return;
     gs_lock_take(&single->lock);
     if (state(single) == key)
         end_locked(single, "the stream is destroyed");
-    if (state(single) == GS_SINGLE_DRAINING && single->was == key)
+    if (state(single) == GS_SINGLE_DRAINING && single->was == key) {
         single->was = GS_SINGLE_UNUSED;
+        gs_fence_pool_follow(&single->events, 0);
+    }
     gs_lock_release(&single->lock);
 }
 

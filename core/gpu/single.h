@@ -27,8 +27,8 @@
  * does). So a thread that is to let the GPU go on after it has submitted something waits in both
  * cases; what it can still do natively, and here as well, is to let go first.
  *
- * On a driver without cuCtxRecordEvent all work is told of, also in the multi state
- * (GS_SINGLE_TELLS, core/gpu/told.h).
+ * On a driver without cuCtxRecordEvent a mark is an event in the single stream, and once the mode is
+ * over a free waits as the driver's does. Where no mark can be had, its end waits for the context.
  *
  * What is free may still be touched by the single stream's work, so a chunk goes back to the driver
  * only when the fence of the last free in it has passed (core/process/reclaim.c).
@@ -48,10 +48,6 @@
 #define GS_SINGLE_DRAINING 4
 #define GS_SINGLE_MULTI    12
 #define GS_SINGLE_OVER     4
-/* With any of them, on a driver without cuCtxRecordEvent: it is no key of a stream that needs no
- * telling then, for all work is told of, in the multi state too (core/gpu/told.h). */
-#define GS_SINGLE_TELLS (UINT64_C(1) << 63)
-
 /*
  * Takes the lock of each arena for a moment: a free that is under way there has been at once then,
  * or sees what has changed. With `closes` what cuMemFree freed there gets its event now: what stops
@@ -59,15 +55,10 @@
  */
 typedef void gs_single_arenas_fn(void *arg, bool closes);
 
-#define GS_SINGLE_RETIRES 1
-#define GS_SINGLE_STALLS  2
-
 struct gs_single {
     uint64_t stream; /* atomic: its key, or one of the above */
     bool unmarked;   /* atomic: something was freed at once and no mark is behind it */
-    unsigned char retires; /* atomic, in any state. GS_SINGLE_RETIRES: a free may be in an epoch that
-                              no event is behind yet; GS_SINGLE_STALLS: what stalls is told of as
-                              work is, on a driver without cuCtxRecordEvent */
+    bool retires;    /* atomic, in any state: a free may be in an epoch that no event is behind yet */
     const struct gs_driver *driver;
     struct gs_fences *fences;
     const struct gs_log *log;
@@ -90,17 +81,10 @@ void gs_single_init(struct gs_single *single, struct gs_fences *fences, const st
                     gs_single_arenas_fn *arenas, void *arg, bool wanted);
 void gs_single_destroy(struct gs_single *single);
 
-/* The driver has no cuCtxRecordEvent. Before any memory was given out; any lock may be held. */
-void gs_single_tells(struct gs_single *single);
-
-/* Work may be submitted from here on that nobody sees: as gs_single_drain, and where events do not
- * cover such, frees wait (gs_fences_blind). */
-void gs_single_unseen(struct gs_single *single, const char *why);
-
-/* Its key, or one of the values above without GS_SINGLE_TELLS. */
+/* Its key, or one of the values above. */
 static inline uint64_t gs_single_state(const struct gs_single *single)
 {
-    return __atomic_load_n(&single->stream, __ATOMIC_RELAXED) & ~GS_SINGLE_TELLS;
+    return __atomic_load_n(&single->stream, __ATOMIC_RELAXED);
 }
 
 /* Whether what is freed is free at once, in a context that is not about to go. An arena's lock is
@@ -154,25 +138,25 @@ bool gs_single_may_overtake(struct gs_single *single, CUstream stream, uint64_t 
 void gs_single_in_order(struct gs_single *single, uint64_t marks);
 
 /* The slow half of gs_single_stalls. */
-void gs_single_mark(struct gs_single *single, CUstream stream);
+void gs_single_mark(struct gs_single *single);
 
-/* What touches no memory and may end late, or never, is about to be submitted to a stream: the
+/* What touches no memory and may end late, or never, is about to be submitted to any stream: the
  * host's functions, waits for events. As gs_single_submits. So what was freed before is waited for
  * without it, also where frees retire (core/pool/arena.h, gs_arena_wait_oldest_locked). */
-static inline void gs_single_stalls(struct gs_single *single, CUstream stream)
+static inline void gs_single_stalls(struct gs_single *single)
 {
-    unsigned unmarked = __atomic_load_n(&single->unmarked, __ATOMIC_RELAXED);
-    unsigned retires = __atomic_load_n(&single->retires, __ATOMIC_RELAXED);
+    bool unmarked = __atomic_load_n(&single->unmarked, __ATOMIC_RELAXED);
+    bool retires = __atomic_load_n(&single->retires, __ATOMIC_RELAXED);
 
     if (__builtin_expect(unmarked | retires, 0)) /* one branch for both */
-        gs_single_mark(single, stream);
+        gs_single_mark(single);
 }
 
 /* Something that cuMemFree freed retires. Its arena's lock is held. */
 static inline void gs_single_retires(struct gs_single *single)
 {
-    if (!(__atomic_load_n(&single->retires, __ATOMIC_RELAXED) & GS_SINGLE_RETIRES))
-        __atomic_fetch_or(&single->retires, GS_SINGLE_RETIRES, __ATOMIC_RELAXED);
+    if (!__atomic_load_n(&single->retires, __ATOMIC_RELAXED))
+        __atomic_store_n(&single->retires, true, __ATOMIC_RELAXED);
 }
 
 /* As gs_single_work, of work that touches nothing but blocks that the caller sees to (they retire

@@ -496,7 +496,8 @@ void gs_arena_wiped_locked(struct gs_arena *arena, struct gs_block_list *done,
 bool gs_arena_take_open_locked(struct gs_arena *arena, struct gs_block_list *ret)
 {
     gs_latch_assert_held(&arena->lock);
-    if (!arena->epochs.plain || !arena->epochs.open.first || arena->dead || arena->leaving)
+    if ((!arena->epochs.plain && arena->shared->fences->driver->ctx_record_event) ||
+        !arena->epochs.open.first || arena->dead || arena->leaving)
         return false;
     *ret = arena->epochs.open;
     memset(&arena->epochs.open, 0, sizeof arena->epochs.open);

@@ -206,10 +206,8 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
             CUcontext owner = owner_of_current(core, handle);
 
             status = core->driver.ctx_get_device(&ordinal);
-            if (!core->probed && !gs_fences_probe(&core->fences, owner)) {
+            if (!core->probed && !gs_fences_probe(&core->fences, owner))
                 core->driver.ctx_record_event = NULL;
-                gs_single_tells(&core->single);
-            }
             core->probed = true;
             core->driver.ctx_pop_current(&popped);
             if (owner != handle)

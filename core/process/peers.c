@@ -286,10 +286,7 @@ static bool is_done_soon(struct gs_core *core)
         return false;
     arena = context->arenas[0];
     gs_latch_take(&arena->lock);
-    gs_fence_legacy(&arena->events);
-    status = arena->leaving || gs_fences_blind(&core->fences)
-                 ? GS_NO_CONTEXT
-                 : gs_fence_record(&arena->events, &fence);
+    status = arena->leaving ? GS_NO_CONTEXT : gs_fence_record(&arena->events, &fence);
     gs_latch_release(&arena->lock);
     return status == GS_OK && gs_fence_wait(&fence, gs_now_ns() + DISABLED_NS) == GS_OK;
 }

@@ -39,9 +39,10 @@ static void wait_for_all_locked(struct gs_arena *arena, const struct gs_patience
         continue;
 }
 
-/* While a capture is open no event can be recorded behind what is freed meanwhile. What cuMemFree freed
- * is waited for as that call does natively. The lock is held, and let go meanwhile. */
-static void wait_in_capture_locked(struct gs_core *core, struct gs_arena *arena)
+/* While a capture is open, or on a driver without cuCtxRecordEvent, no event can be recorded behind what
+ * is freed. What cuMemFree freed is waited for as that call does natively. The lock is held, and let go
+ * meanwhile. */
+static void wait_without_events_locked(struct gs_core *core, struct gs_arena *arena)
 {
     const CUcontext context = arena->context;
     struct gs_block_list freed;
@@ -49,7 +50,8 @@ static void wait_in_capture_locked(struct gs_core *core, struct gs_arena *arena)
     bool over;
 
     gs_latch_assert_held(&arena->lock);
-    if (!gs_fences_capturing(&core->fences) || !gs_arena_take_open_locked(arena, &freed))
+    if ((core->driver.ctx_record_event && !gs_fences_capturing(&core->fences)) ||
+        !gs_arena_take_open_locked(arena, &freed))
         return;
     gs_latch_release(&arena->lock);
     over = core->driver.ctx_push_current(context) == CUDA_SUCCESS;
@@ -72,7 +74,7 @@ static void collect_locked(struct gs_core *core, struct gs_arena *arena,
     if (patience)
         wait_for_all_locked(arena, patience);
     if (patience && patience->most_ns == UINT64_MAX)
-        wait_in_capture_locked(core, arena);
+        wait_without_events_locked(core, arena);
     if (arena->guarded.unwiped.first) {
         gs_latch_release(&arena->lock);
         gs_arena_wipe(core, arena);

@@ -95,8 +95,6 @@ void gs_arena_wipe(struct gs_core *core, struct gs_arena *arena)
         return;
     if (driver->ctx_push_current(context) != CUDA_SUCCESS)
         driver = NULL;
-    else if (core->fences.tells)
-        gs_told_work(&core->fences, CU_STREAM_PER_THREAD);
     for (; block; block = next) {
         next = (struct gs_block *)block->entry.next;
         block->wiped = driver && overwrite(driver, block);
@@ -104,7 +102,6 @@ void gs_arena_wipe(struct gs_core *core, struct gs_arena *arena)
     }
     if (driver)
         driver->ctx_pop_current(&popped);
-    gs_told_rests(&core->fences);
     gs_latch_take(&arena->lock);
     gs_arena_wiped_locked(arena, &done, &failed);
     arena->guarded.wiping--;

@@ -39,7 +39,6 @@ static gs_status context_add(struct gs_share *share, CUcontext context)
         free(added);
         return GS_NO_HOST_MEMORY;
     }
-    added->pool.line->legacy_too = true;
     HASH_ADD(hh, share->opener.contexts, context, sizeof added->context, added);
     if (added->hh.tbl)
         return GS_OK;
@@ -92,8 +91,7 @@ static void use_record(struct gs_share *share, struct gs_use *use)
     if (context && context->leaving)
         return;
     if (context)
-        status = gs_fences_blind(share->fences) ? GS_NOT_OFFERED
-                                                : gs_fence_record(&context->pool, &use->fence);
+        status = gs_fence_record(&context->pool, &use->fence);
     if (may_work_later(status))
         return;
     if (events_fail(status)) {
@@ -115,8 +113,6 @@ static bool use_passed(struct gs_share *share, struct gs_use *use)
             return false;
         if (context)
             status = gs_fence_query(&context->pool, &use->fence);
-        if (status == (gs_status)CUDA_ERROR_NOT_READY && gs_fence_is_lacking(&use->fence))
-            status = GS_NOT_OFFERED; /* an event that may never come */
         if (status == (gs_status)CUDA_ERROR_NOT_READY || may_work_later(status))
             return false;
         use->fence.line = NULL; /* passed, or of a broken context */

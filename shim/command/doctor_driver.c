@@ -264,8 +264,8 @@ static void say_events(struct doctor *doctor, const struct doctor_cuda *cuda)
     else
         doctor_say(doctor, DOCTOR_WARN, "context events",
                    "install a driver of CUDA 12.5 (555) or later",
-                   "no cuCtxRecordEvent: each launch tells of its stream, and a free may wait for the "
-                   "GPU where threads have default streams of their own");
+                   "no cuCtxRecordEvent: with several streams a free waits for the GPU, and "
+                   "stream-ordered memory is the driver's");
 }
 
 static void ask_driver(struct doctor *doctor)

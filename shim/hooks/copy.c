@@ -20,10 +20,8 @@ static CUresult around(enum gs_way way, CUdeviceptr dst, CUdeviceptr src, size_t
         return CUDA_ERROR_INVALID_VALUE;
     GS_KEEP_ERRNO;
     if (gs_ours(dst) && gs_ours(src)) {
-        result = gs_real.cuMemcpyPeer(dst, gs_core_copy_context(gs_core, dst), src,
-                                      gs_core_copy_context(gs_core, src), bytes);
-        gs_submitted_apart();
-        return result;
+        return gs_real.cuMemcpyPeer(dst, gs_core_copy_context(gs_core, dst), src,
+                                    gs_core_copy_context(gs_core, src), bytes);
     }
     result = gs_core_owner_enter(gs_core, gs_ours(dst) ? dst : src, stream);
     if (result == CUDA_SUCCESS) {
@@ -34,7 +32,6 @@ static CUresult around(enum gs_way way, CUdeviceptr dst, CUdeviceptr src, size_t
     if (result == CUDA_ERROR_INVALID_VALUE)
         result = gs_real.cuMemcpyPeer(dst, gs_core_copy_context(gs_core, dst), src,
                                       gs_core_copy_context(gs_core, src), bytes);
-    gs_submitted_apart();
     return result;
 }
 
@@ -60,7 +57,6 @@ static CUresult around_to_device(enum gs_way way, CUdeviceptr dst, const void *s
     if (result == CUDA_SUCCESS) {
         result = gs_real.cuMemcpyHtoD_v2(dst, src, bytes);
         gs_core_owner_leave(gs_core);
-        gs_submitted_apart();
     }
     return result;
 }
@@ -77,7 +73,6 @@ static CUresult around_to_host(enum gs_way way, void *dst, CUdeviceptr src, size
     if (result == CUDA_SUCCESS) {
         result = gs_real.cuMemcpyDtoH_v2(dst, src, bytes);
         gs_core_owner_leave(gs_core);
-        gs_submitted_apart();
     }
     return result;
 }
@@ -307,14 +302,10 @@ __attribute__((noinline)) static CUresult
 copy_peer(__typeof__(&cuMemcpyPeer) const *real, CUdeviceptr dst, CUcontext dst_context,
           CUdeviceptr src, CUcontext src_context, size_t bytes, CUstream order)
 {
-    CUresult result;
 
     if (!gs_way_within(dst, src, bytes, order))
         return CUDA_ERROR_INVALID_VALUE;
-    result = (*real)(dst, owner_of(dst, dst_context), src, owner_of(src, src_context), bytes);
-    if (gs_state_enter())
-        gs_submitted_apart();
-    return result;
+    return (*real)(dst, owner_of(dst, dst_context), src, owner_of(src, src_context), bytes);
 }
 
 __attribute__((noinline)) static CUresult

@@ -109,15 +109,12 @@ static CUresult around_3d(enum gs_way way, const CUDA_MEMCPY3D *copy, CUstream s
     if (from && to) {
         peer.srcContext = gs_core_copy_context(gs_core, copy->srcDevice);
         peer.dstContext = gs_core_copy_context(gs_core, copy->dstDevice);
-        result = async ? gs_real.cuMemcpy3DPeerAsync(&peer, stream) : gs_real.cuMemcpy3DPeer(&peer);
-        gs_submitted_apart();
-        return result;
+        return async ? gs_real.cuMemcpy3DPeerAsync(&peer, stream) : gs_real.cuMemcpy3DPeer(&peer);
     }
     result = gs_core_owner_enter(gs_core, to ? copy->dstDevice : copy->srcDevice, stream);
     if (result == CUDA_SUCCESS) {
         result = gs_real.cuMemcpy3D_v2(copy);
         gs_core_owner_leave(gs_core);
-        gs_submitted_apart();
     }
     return result;
 }
@@ -190,16 +187,12 @@ __attribute__((noinline)) static CUresult copy_3d_peer(__typeof__(&cuMemcpy3DPee
                                                        CUstream order)
 {
     CUDA_MEMCPY3D_PEER owned;
-    CUresult result;
 
     if (!copy)
         return (*real)(copy);
     if (!within_3d_peer(copy, order, &owned))
         return CUDA_ERROR_INVALID_VALUE;
-    result = (*real)(&owned);
-    if (gs_state_enter())
-        gs_submitted_apart();
-    return result;
+    return (*real)(&owned);
 }
 
 __attribute__((noinline)) static CUresult

@@ -128,7 +128,7 @@ GS_HOOK CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc d
         GS_WITH_ROOM(dev, 0, gs_real.cuGreenCtxCreate(phCtx, desc, dev, flags));
 
     if (ours && result == CUDA_SUCCESS)
-        gs_single_unseen(gs_single, "a green context");
+        gs_single_drain(gs_single, "a green context");
     return result;
 }
 

@@ -30,17 +30,10 @@ GS_HOOK CUresult CUDAAPI cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS
                                                               unsigned int numDevices,
                                                               unsigned int flags)
 {
-    CUresult result;
-
     gs_state_enter();
     for (unsigned int i = 0; launchParamsList && i < numDevices; i++)
         gs_submits(launchParamsList[i].hStream);
-    result = gs_real.cuLaunchCooperativeKernelMultiDevice(launchParamsList, numDevices, flags);
-    /* Of several streams only one is remembered as that of work about to be submitted. */
-    if (gs_state_enter() && gs_single->fences->tells)
-        for (unsigned int i = 0; launchParamsList && i < numDevices; i++)
-            gs_submits(launchParamsList[i].hStream);
-    return result;
+    return gs_real.cuLaunchCooperativeKernelMultiDevice(launchParamsList, numDevices, flags);
 }
 
 GS_HOOK CUresult CUDAAPI cuStreamWriteValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value,
@@ -276,23 +269,14 @@ GS_HOOK CUresult CUDAAPI cuWaitExternalSemaphoresAsync_ptsz(
     return gs_real.cuWaitExternalSemaphoresAsync_ptsz(extSemArray, paramsArray, numExtSems, stream);
 }
 
-/* All streams of a context wait. A driver that has such calls has cuCtxRecordEvent as well; where it
- * does not work, this is not seen. */
-static void all_stall(void)
-{
-    gs_stalls(NULL);
-    if (gs_state_enter() && gs_single->fences->tells)
-        gs_single_unseen(gs_single, "a whole context waits for an event");
-}
-
 GS_HOOK CUresult CUDAAPI cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent)
 {
-    all_stall();
+    gs_stalls(NULL);
     return gs_real.cuCtxWaitEvent(hCtx, hEvent);
 }
 
 GS_HOOK CUresult CUDAAPI cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent)
 {
-    all_stall();
+    gs_stalls(NULL);
     return gs_real.cuGreenCtxWaitEvent(hCtx, hEvent);
 }

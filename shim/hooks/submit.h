@@ -30,7 +30,7 @@ static inline void gs_submits(CUstream stream)
 static inline void gs_stalls(CUstream stream)
 {
     if (gs_state_enter())
-        gs_single_stalls(gs_single, stream);
+        gs_single_stalls(gs_single);
 }
 
 /* Whether it still matters to which stream work goes; the state was entered. */
@@ -46,14 +46,6 @@ static inline void gs_submits_at(CUstream stream, CUdeviceptr dst, CUdeviceptr s
 {
     if (!gs_single_knows(gs_single, stream))
         gs_core_touches(gs_core, stream, dst, src);
-}
-
-/* After a copy that went between contexts, which is behind all that they have to do, also in their
- * legacy default streams. */
-static inline void gs_submitted_apart(void)
-{
-    if (gs_single->fences->tells)
-        gs_told_work(gs_single->fences, CU_STREAM_LEGACY);
 }
 
 #endif

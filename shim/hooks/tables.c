@@ -89,15 +89,14 @@ static void note_asker(const void *caller, const CUuuid *table)
              "%s may submit work that is not seen, by the driver's table %02x%02x%02x%02x",
              asker.name, table->bytes[0] & 0xff, table->bytes[1] & 0xff, table->bytes[2] & 0xff,
              table->bytes[3] & 0xff);
-    gs_single_unseen(gs_single, why);
+    gs_single_drain(gs_single, why);
 }
 
 GS_HOOK CUresult CUDAAPI cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTableId)
 {
     const void *caller = __builtin_return_address(0);
 
-    if (gs_state_enter() && pExportTableId &&
-        !__atomic_load_n(&gs_single->fences->blind, __ATOMIC_RELAXED)) {
+    if (gs_state_enter() && pExportTableId && gs_single_matters()) {
         GS_KEEP_ERRNO;
         note_asker(caller, pExportTableId);
     }

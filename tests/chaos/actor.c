@@ -147,6 +147,17 @@ static void submit_late(struct actor *actor, CUdeviceptr ptr, uint32_t stamp, ui
                gpu_stamp_late(&actor->gpu, ptr, stamp, words, ns));
 }
 
+/* Stream-ordered memory is the driver's where that has no cuCtxRecordEvent: it has no handle, and
+ * cuMemFree waits for none of its work. */
+static bool is_shareable(CUdeviceptr ptr)
+{
+    int capable = 0;
+
+    return cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, ptr) !=
+               CUDA_SUCCESS ||
+           capable;
+}
+
 void actor_free(struct actor *actor, unsigned index)
 {
     struct actor_block block = actor->own[index];
@@ -161,7 +172,8 @@ void actor_free(struct actor *actor, unsigned index)
         actor_unmake(actor, &block);
         return;
     }
-    if (chaos_below(&actor->random, 3) == 0) /* also memory of cuMemAlloc, as it may be */
+    if (chaos_below(&actor->random, 3) == 0 || /* also memory of cuMemAlloc, as it may be */
+        (block.kind == BY_ASYNC && !is_shareable(block.ptr)))
         r = cuMemFreeAsync(block.ptr, actor->gpu.stream);
     else
         r = cuMemFree(block.ptr);
@@ -244,6 +256,8 @@ static void step_share(struct actor *actor)
     actor_step(actor, STEP_SHARE);
     index = chaos_below(&actor->random, actor->own_count);
     block = &actor->own[index];
+    if (block->kind == BY_ASYNC && !is_shareable(block->ptr))
+        return;
     once = survives && !block->given_out && block->kind < BY_MAP && chaos_below(&actor->random, 4) == 0;
     actor_must(actor, "cuIpcGetMemHandle", cuIpcGetMemHandle(&record.ipc_handle, block->ptr));
     atomic_fetch_add(&actor->slot->shared, 1);

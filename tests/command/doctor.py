@@ -252,7 +252,7 @@ def abilities():
             ('vmm', 'FAIL', 'GPU 0', 'no virtual memory management'),
             ('posix_fd', 'FAIL', 'GPU 0', 'no POSIX descriptors: .*cuMemExport|no POSIX descriptors: '),
             ('rdma', 'warn', 'GPU 0', 'POSIX descriptors; no GPUDirect RDMA'),
-            ('ctx_record_event', 'warn', 'context events', 'no cuCtxRecordEvent: each launch tells')):
+            ('ctx_record_event', 'warn', 'context events', 'no cuCtxRecordEvent: with several streams')):
         asked = Asked(f'without {feature}', settings={'SOFTCUDA_WITHOUT': feature})
         asked.has(state, subject, found, '.')
         if feature == 'ctx_record_event':

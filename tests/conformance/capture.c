@@ -525,7 +525,7 @@ Test(capture, async_memory_beside_a_capture)
             f = cuMemFreeAsync(ptr, beside);
         probe("async_beside_capture", "%s: alloc %s free %s", mode_names[m], result_name(r),
               result_name(f));
-        if (under_shim())
+        if (under_shim_with_events())
             end_and_run(stream, target, 40u + (uint32_t)m);
         else
             probe("async_beside_capture_then_end", "%s: %s", mode_names[m],

@@ -70,6 +70,14 @@ bool under_shim(void)
     return dlsym(RTLD_DEFAULT, "gpushim_memory") != NULL;
 }
 
+bool under_shim_with_events(void)
+{
+    const char *preload = getenv("LD_PRELOAD");
+
+    return under_shim() && driver_lookup("cuCtxRecordEvent", 12050, 0) &&
+           !(preload && strstr(preload, "old-driver")); /* tests/stress/old_driver.c */
+}
+
 bool software_driver(void)
 {
     return dlsym(RTLD_DEFAULT, "softcuda_version") != NULL;

@@ -54,6 +54,9 @@ extern CUcontext context; /* its primary context, current on the test's thread *
 void conform_start(void);
 
 bool under_shim(void);
+/* And its driver has cuCtxRecordEvent: else stream-ordered memory is the driver's, and what
+ * cuMemFreeAsync frees of the library's comes back with the next cuMemFree. */
+bool under_shim_with_events(void);
 bool software_driver(void);
 
 /* CUDA_ERROR_… or, where the driver knows no name, the number; good for eight more calls. */

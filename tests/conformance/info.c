@@ -260,10 +260,10 @@ Test(info, attributes_of_async_memory)
     probe_attributes("attributes_async", ptr);
     /* What it can do under the shim and not natively: CUDA IPC, and network cards where they can
      * reach plain memory. The mapping around it (18) is the shim's chunk, not the driver's. */
-    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, ptr), under_shim());
+    cr_assert_eq(value_of(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, ptr), under_shim_with_events());
     OK(cuMemAlloc(&plain, 8192));
     rdma = value_of(CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, ptr);
-    if (under_shim())
+    if (under_shim_with_events())
         cr_assert_eq(rdma, value_of(CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, plain));
     OK(cuMemFree(plain));
     OK(cuMemFreeAsync(ptr, CU_STREAM_LEGACY));

@@ -58,7 +58,7 @@ Test(ipc, async_memory_is_shared_under_the_shim_only)
     CUipcMemHandle handle;
 
     for (size_t i = 0; i < SIZES; i++) {
-        if (under_shim()) {
+        if (under_shim_with_events()) {
             share_both_ways(peer, MEMORY_ASYNC, sizes[i]);
             continue;
         }

@@ -337,7 +337,7 @@ Test(outlives, another_process_that_has_it_open)
     CUdeviceptr ptr = 0, opened = 0;
     uint32_t other = 1;
 
-    if (!under_shim())
+    if (!under_shim_with_events())
         cr_skip_test("natively memory of a pool has no handle");
     peer = peer_start(-1);
     context_create(device);

@@ -174,7 +174,7 @@ Test(pools, a_trim_keeps_what_it_is_told_and_what_is_in_use)
     OK(cuStreamSynchronize(stream));
     OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none));
     cr_assert_eq(figure(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 0);
-    if (under_shim()) /* the driver looks at it with its next synchronization */
+    if (under_shim_with_events()) /* the driver looks at it with its next synchronization */
         cr_assert_eq(reserved(), 0);
     OK(cuMemPoolTrimTo(pool, 0));
     cr_assert_eq(reserved(), 0);
@@ -246,7 +246,7 @@ Test(pools, the_end_of_the_current_pool_makes_the_default_one_current)
     OK(cuMemAllocAsync(&ptr, MIB, stream));
     OK(cuPointerGetAttribute(&now, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr));
     cr_assert_eq(now, pool);
-    if (under_shim())
+    if (under_shim_with_events())
         OK(cuIpcGetMemHandle(&handle, ptr));
     OK(cuMemFreeAsync(of_own, stream));
     OK(cuMemFreeAsync(ptr, stream));

@@ -23,7 +23,7 @@ conformance=tests/conformance/conformance
 programs="shim/libgpushim.so shim/command/gpushim shim/command/gpushim-broker $conformance ${conformance}_peer
     examples/share/share_driver tests/chaos/chaos tests/stress/stress tests/stress/single
     tests/stress/libgpushim-no-epochs.so tests/stress/libgpushim-no-order.so
-    tests/stress/libgpushim-old-driver.so tests/stress/libgpushim-no-telling.so tests/chaos/libmutant_hang-up.so tests/rdma/registration
+    tests/stress/libgpushim-old-driver.so tests/chaos/libmutant_hang-up.so tests/rdma/registration
     tests/fuzz/differential/differential tests/bench/latency tests/share/named tests/share/own
     tests/gpu/libsampler.so"
 for program in $programs; do

@@ -389,9 +389,7 @@ part_stress()
     fi
     stress_several native "${STRESS_NATIVE_SECONDS:-10}"
     stress_several shim "${STRESS_SECONDS:-30}"
-    broken=no-epochs
-    [ -z "${OLD_DRIVER:-}" ] || broken=no-telling
-    run native "$logs/stress.find" 60 "LD_PRELOAD=$bundle/libgpushim-$broken.so" \
+    run native "$logs/stress.find" 60 "LD_PRELOAD=$bundle/libgpushim-no-epochs.so" \
         "$bundle/stress" --seconds 30 --find
     outcome=holds
     for kind in native shim find; do

@@ -22,7 +22,7 @@ TESTS = (
     (r"^shim/", ("@preload", "@conformance", "@stress", "@rdma", "@oom", "@command")),
     (r"^core/base/", ("=core", "@preload", "@conformance", "@stress", "@unit", "@command")),
     (r"^core/share/", ("@unit", "@conformance", "@chaos", "@oom")),
-    (r"^core/", ("=core", "=core, driver without ctx_record_event", "=core leases", "@conformance",
+    (r"^core/", ("=core", "=core leases", "@conformance",
                  "@stress", "@oom", "@rdma", "@unit")),
 )
 

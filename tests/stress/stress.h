@@ -9,8 +9,7 @@
  *   exchange.c   blocks that one thread allocates and another one frees
  *   doing.c      what is told when something is wrong
  *   no_epochs.c  the library with its fences broken, which this program must find out
- *   no_telling.c, old_driver.c  one that forgets streams, for drivers without cuCtxRecordEvent, and
- *                one that takes any driver for such (tests/with.sh --old-driver)
+ *   old_driver.c one that takes any driver for one without cuCtxRecordEvent (tests/with.sh --old-driver)
  *   single.c     another program of the same threads, which begin with one stream for all of them
  *
  * Every block has a tag that no other block of the run has. Kernels fill the block with it, soon or

@@ -65,8 +65,6 @@ void fixture_start(struct fixture *fixture)
     MUST(cuModuleGetFunction(&fixture->fill, fixture->module, "fill"));
     MUST(cuModuleGetFunction(&fixture->count_other, fixture->module, "count_other"));
     MUST(gs_core_create(&driver, &fixture->options, &fixture->core));
-    if (fixture_is_old()) /* as when the first context is looked up */
-        gs_single_tells(gs_core_single(fixture->core));
 }
 
 bool fixture_is_old(void)
@@ -79,14 +77,6 @@ bool fixture_is_old(void)
 const char *fixture_recording_call(void)
 {
     return fixture_is_old() ? "cuEventRecord" : "cuCtxRecordEvent";
-}
-
-void fixture_tells(struct fixture *fixture, CUstream stream)
-{
-    struct gs_fences *fences = fixture_fences(fixture);
-
-    if (fences->tells)
-        gs_told_work(fences, stream);
 }
 
 void fixture_drain(struct fixture *fixture)
@@ -122,7 +112,6 @@ void fixture_spin_fill(struct fixture *fixture, CUstream stream, CUdeviceptr add
     unsigned long long words = count;
     void *parameters[] = {&address, &value, &words, &delay_ns};
 
-    fixture_tells(fixture, stream);
     MUST(cuLaunchKernel(fixture->spin_fill, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
 }
 

@@ -34,8 +34,6 @@ CUcontext fixture_context_new(void);
  * call that records an event of a context's. */
 bool fixture_is_old(void);
 const char *fixture_recording_call(void);
-/* Work is about to be submitted to the stream, as hooks tell; nothing on a driver that has the call. */
-void fixture_tells(struct fixture *fixture, CUstream stream);
 
 /* Fills `count` words at `address` with `value` on `stream`, `delay_ns` after it gets there. */
 void fixture_spin_fill(struct fixture *fixture, CUstream stream, CUdeviceptr address,

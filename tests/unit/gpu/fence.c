@@ -156,8 +156,6 @@ Test(fence, a_capture_begins_when_nobody_records, .timeout = 60)
     fixture_start(&f);
     marking.context = f.context;
     gs_fence_pool_init(fixture_fences(&f), &marking.pool, f.context, NULL);
-    fixture_tells(&f, CU_STREAM_LEGACY);
-    marking.pool.line->legacy_too = true;
     before = softcuda_calls(fixture_recording_call());
     cr_assert_eq(softcuda_delay(fixture_recording_call(), 300000), 0);
     cr_assert_eq(pthread_create(&thread, NULL, make_mark, &marking), 0);
@@ -267,7 +265,6 @@ Test(fence, events_are_used_again_and_go_with_the_last_user, .timeout = 60)
     fixture_options(&f);
     fixture_start(&f);
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    fixture_tells(&f, stream);
     before = events();
     gs_fence_pool_init(fixture_fences(&f), &pool, f.context, NULL);
     gs_fence_pool_init(fixture_fences(&f), &other, f.context, &pool);

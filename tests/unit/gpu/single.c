@@ -160,7 +160,7 @@ Test(single, a_stream_that_cannot_wait_keeps_no_other_thread, .timeout = 60)
     while (softcuda_calls("cuStreamWaitEvent") == 0)
         nanosleep(&moment, NULL);
     gs_single_submits(gs_core_single(f.base.core), f.a);
-    gs_single_stalls(gs_core_single(f.base.core), NULL);
+    gs_single_stalls(gs_core_single(f.base.core));
     softcuda_hold(0);
     pthread_join(thread, NULL);
     cr_assert_eq(lone_stream(&f), GS_SINGLE_MULTI);
@@ -212,7 +212,7 @@ static void ends_for_want_of_a_mark(const char *call, void (*submit)(struct sing
 
 static void stalls(struct single_fixture *f)
 {
-    gs_single_stalls(gs_core_single(f->base.core), NULL);
+    gs_single_stalls(gs_core_single(f->base.core));
 }
 
 /* What is submitted without a mark before it may never end, and others would wait for it. */
@@ -355,7 +355,7 @@ Test(single, nothing_overtakes_the_work_on_what_was_freed)
         if (i == 1)
             gs_core_touches(f.base.core, f.b, other, 0);
         if (i == 2)
-            gs_single_stalls(single, NULL);
+            gs_single_stalls(single);
         if (i == 3)
             gs_core_context_stays(f.base.core, f.base.context,
                                   gs_core_context_detach(f.base.core, f.base.context));
@@ -412,7 +412,7 @@ static void keeps_nobody(bool is_work, bool elsewhere)
     if (is_work)
         gs_single_submits(gs_core_single(f.base.core), f.a);
     else
-        gs_single_stalls(gs_core_single(f.base.core), NULL);
+        gs_single_stalls(gs_core_single(f.base.core));
     MUST(cuLaunchHostFunc(elsewhere ? other : f.a, wait_for_post, &end));
     lone_fill(&f, f.b, block, 2, 0);
     MUST(cuStreamSynchronize(f.b));
@@ -450,6 +450,53 @@ Test(single, other_streams_come_and_go)
     gs_single_context(gs_core_single(f.base.core), f.base.context);
     cr_assert_eq(lone_stream(&f), (uint64_t)(uintptr_t)f.a);
     lone_finish(&f);
+}
+
+/* Drivers before CUDA 12.5: what other streams wait for is an event in the stream that was alone. */
+Test(single, without_context_events_a_mark_is_an_event_in_the_single_stream, .timeout = 60)
+{
+    struct single_fixture f;
+    CUdeviceptr block;
+
+    for (int works_first = 0; works_first < 2; works_first++) {
+        softcuda_without("ctx_record_event");
+        lone_start(&f);
+        if (works_first)
+            lone_submits_on_a(&f);
+        softcuda_hold(1);
+        block = lone_reused_behind(&f, 20 * MS);
+        gs_single_submits(gs_core_single(f.base.core), f.b);
+        cr_assert_eq(cuStreamQuery(f.a), CUDA_ERROR_NOT_READY, "the stream waits, not the thread");
+        fixture_spin_fill(&f.base, f.b, block, 2, WORDS, 0);
+        softcuda_hold(0);
+        cr_assert_eq(lone_others(&f, block, 2), 0);
+        lone_finish(&f);
+        softcuda_without("");
+    }
+}
+
+/* Its end in a capture leaves no mark, and the next stream waits for the context. */
+Test(single, without_context_events_nothing_is_recorded_in_a_stream_that_is_gone)
+{
+    struct single_fixture f;
+    unsigned long before;
+    CUdeviceptr block;
+
+    softcuda_without("ctx_record_event");
+    lone_start(&f);
+    block = lone_reused_behind(&f, 20 * MS);
+    MUST(gs_fences_capture_begin(fixture_fences(&f.base), 8, f.base.context));
+    gs_core_stream_gone(f.base.core, f.a);
+    MUST(cuStreamDestroy(f.a));
+    gs_fences_capture_end(fixture_fences(&f.base), 8);
+    before = softcuda_calls("cuEventRecord");
+    lone_fill(&f, f.b, block, 2, 0);
+    cr_assert_eq(softcuda_calls("cuEventRecord"), before);
+    cr_assert_eq(lone_stream(&f), GS_SINGLE_MULTI);
+    MUST(cuStreamCreate(&f.a, CU_STREAM_NON_BLOCKING));
+    cr_assert_eq(lone_others(&f, block, 2), 0);
+    lone_finish(&f);
+    softcuda_without("");
 }
 
 /* A new stream may have the handle of the one that was alone: it is not ordered behind it. */

@@ -326,7 +326,6 @@ static struct gs_context *detach_under_a_wait(struct call *call, pthread_t *ret_
     MUST(gs_core_alloc(call->f->core, 8 * MIB, &call->block));
     MUST(cuStreamCreate(&call->stream, CU_STREAM_NON_BLOCKING));
     softcuda_hold(1);
-    fixture_tells(call->f, call->stream);
     MUST(cuMemsetD8Async(call->block, 1, 4096, call->stream));
     MUST(gs_core_free(call->f->core, call->block));
     asked = softcuda_calls("cuEventQuery");
@@ -601,7 +600,7 @@ Test(lifetime, there_is_a_mode_without_rdma)
 }
 
 /* The call is there and does not work, which the first context says. */
-Test(lifetime, without_context_events_a_free_waits_where_work_is_not_seen)
+Test(lifetime, without_context_events_a_free_waits_where_work_goes_to_several_streams)
 {
     struct fixture f;
     CUdeviceptr block, address;
@@ -612,24 +611,52 @@ Test(lifetime, without_context_events_a_free_waits_where_work_is_not_seen)
     fixture_start(&f);
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(gs_core_alloc(f.core, 4096, &block));
-    softcuda_hold(1);
-    fixture_spin_fill(&f, stream, block, 1, 1, 0);
-    MUST(gs_core_free(f.core, block));
-    cr_assert_eq(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
-    softcuda_hold(0);
-    MUST(gs_core_alloc_async(f.core, 4096, NULL, stream, &address));
-    MUST(gs_core_free_async(f.core, address, stream));
-    MUST(cuStreamSynchronize(stream));
-    MUST(gs_core_alloc(f.core, 4096, &block));
-    gs_single_unseen(gs_core_single(f.core), "a test");
     fixture_spin_fill(&f, stream, block, 1, 1, 100000000);
     MUST(gs_core_free(f.core, block));
     cr_assert_eq(cuStreamQuery(stream), CUDA_SUCCESS);
     cr_assert_eq(gs_core_alloc_async(f.core, 4096, NULL, stream, &address), GS_NOT_OFFERED);
     MUST(gs_core_alloc(f.core, 4096, &address));
     cr_assert_eq(address, block);
-    MUST(gs_core_free_async(f.core, address, stream));
+    MUST(gs_core_free(f.core, address));
     MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
+    softcuda_without("");
+}
+
+struct freeing {
+    struct fixture *f;
+    CUdeviceptr block;
+};
+
+static void *frees_in_order(void *arg)
+{
+    struct freeing *freeing = arg;
+
+    MUST(cuCtxSetCurrent(freeing->f->context));
+    fixture_spin_fill(freeing->f, CU_STREAM_PER_THREAD, freeing->block, 1, 1, 20000000);
+    MUST(gs_core_free_async(freeing->f->core, freeing->block, CU_STREAM_PER_THREAD));
+    return NULL;
+}
+
+/* cuMemFreeAsync does not wait; the allocation that needs the memory does, also where this thread has
+ * no name for the stream. */
+Test(lifetime, without_context_events_a_full_gpu_waits_for_what_was_freed_in_order)
+{
+    struct fixture f;
+    struct freeing freeing = {&f};
+    CUdeviceptr block;
+    pthread_t thread;
+    size_t free, total;
+
+    softcuda_without("ctx_record_event");
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuMemGetInfo(&free, &total));
+    MUST(gs_core_alloc(f.core, free / 4 * 3, &freeing.block));
+    cr_assert_eq(pthread_create(&thread, NULL, frees_in_order, &freeing), 0);
+    pthread_join(thread, NULL);
+    MUST(gs_core_alloc(f.core, free / 4 * 3, &block));
+    MUST(gs_core_free(f.core, block));
     fixture_end(&f);
     softcuda_without("");
 }
