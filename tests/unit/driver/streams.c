@@ -7,8 +7,24 @@
 
 #include <pthread.h>
 #include <time.h>
+#include <unistd.h>
 
 TestSuite(softdriver_streams, .init = sd_start, .timeout = 60);
+
+/* Work of one stream that lasts until the gate is opened. */
+static bool gate_open;
+
+static void CUDA_CB at_gate(void *data)
+{
+    while (!__atomic_load_n(&gate_open, __ATOMIC_ACQUIRE))
+        usleep(1000);
+}
+
+static void open_gate(CUstream stream)
+{
+    __atomic_store_n(&gate_open, true, __ATOMIC_RELEASE);
+    OK(cuStreamSynchronize(stream));
+}
 
 Test(softdriver_streams, work_is_not_done_when_the_call_returns)
 {
@@ -50,7 +66,7 @@ Test(softdriver_streams, the_legacy_stream_waits_for_blocking_streams_only)
     OK(sd_fill(blocking, ptr, 1, 1));
     OK(sd_fill(NULL, ptr, 2, 1));
     OK(sd_fill(blocking, ptr, 3, 1));
-    OK(sd_spin(other, 1500 * MS));
+    OK(cuLaunchHostFunc(other, at_gate, NULL));
     softcuda_hold(0);
     OK(cuStreamSynchronize(blocking));
     cr_assert_eq(*(volatile uint32_t *)ptr, 3);
@@ -58,44 +74,37 @@ Test(softdriver_streams, the_legacy_stream_waits_for_blocking_streams_only)
     GIVES(cuStreamQuery(other), CUDA_ERROR_NOT_READY);
 }
 
-/* The machine may stand still until a kernel has ended: then another. */
-#define TRIES 15
-
-static void *other_thread(void *arg)
+static void *fill_in_a_stream_of_its_own(void *ptr)
 {
-    CUresult r = CUDA_SUCCESS;
-
     OK(cuCtxSetCurrent(sd_ctx));
-    for (int i = 0; i < TRIES && r == CUDA_SUCCESS; i++) {
-        OK(sd_spin(CU_STREAM_PER_THREAD, 100 * MS));
-        r = cuStreamQuery(CU_STREAM_PER_THREAD);
-    }
-    cr_assert_eq(r, CUDA_ERROR_NOT_READY);
-    return arg;
+    OK(sd_spin(CU_STREAM_PER_THREAD, 100 * MS));
+    OK(sd_fill(CU_STREAM_PER_THREAD, (CUdeviceptr)(uintptr_t)ptr, 5, 1));
+    return NULL;
 }
 
 Test(softdriver_streams, a_context_event_waits_for_everything_before_it_and_nothing_after)
 {
     CUstream a = sd_stream_new(CU_STREAM_NON_BLOCKING), b = sd_stream_new(CU_STREAM_NON_BLOCKING);
     CUevent event = sd_event_new();
-    CUresult r = CUDA_SUCCESS;
+    CUdeviceptr ptr;
     pthread_t thread;
-    uint64_t start = 0;
 
+    OK(cuMemAlloc(&ptr, 4096));
+    softcuda_hold(1);
     OK(sd_spin(a, 60 * MS));
+    OK(sd_fill(a, ptr + 4, 6, 1));
     OK(cuStreamDestroy(a));
-    for (int i = 0; i < TRIES && r == CUDA_SUCCESS; i++) {
-        start = now_ns();
-        pthread_create(&thread, NULL, other_thread, NULL);
-        pthread_join(thread, NULL);
-        OK(cuCtxRecordEvent(sd_ctx, event));
-        r = cuEventQuery(event);
-    }
-    cr_assert_eq(r, CUDA_ERROR_NOT_READY);
-    OK(sd_spin(b, 3000 * MS));
+    pthread_create(&thread, NULL, fill_in_a_stream_of_its_own, (void *)(uintptr_t)ptr);
+    pthread_join(thread, NULL);
+    OK(cuCtxRecordEvent(sd_ctx, event));
+    GIVES(cuEventQuery(event), CUDA_ERROR_NOT_READY);
+    OK(cuLaunchHostFunc(b, at_gate, NULL)); /* later work is not awaited */
+    softcuda_hold(0);
     OK(cuEventSynchronize(event));
-    cr_assert_geq(now_ns() - start, 100 * MS, "the ended thread's default stream was not awaited");
-    GIVES(cuStreamQuery(b), CUDA_ERROR_NOT_READY); /* later work is not awaited */
+    cr_assert_eq(((volatile uint32_t *)ptr)[0], 5, "the ended thread's default stream was not awaited");
+    cr_assert_eq(((volatile uint32_t *)ptr)[1], 6, "the destroyed stream was not awaited");
+    GIVES(cuStreamQuery(b), CUDA_ERROR_NOT_READY);
+    open_gate(b);
 }
 
 Test(softdriver_streams, an_event_orders_two_streams)
@@ -122,30 +131,30 @@ Test(softdriver_streams, an_event_is_done_until_it_is_recorded)
     CUevent event = sd_event_new();
 
     OK(cuEventQuery(event));
-    OK(sd_spin(stream, 60 * MS));
+    softcuda_hold(1);
+    OK(sd_spin(stream, 1 * MS));
     OK(cuEventRecord(event, stream));
     GIVES(cuEventQuery(event), CUDA_ERROR_NOT_READY);
+    softcuda_hold(0);
     OK(cuEventSynchronize(event));
     OK(cuEventQuery(event));
 }
 
 Test(softdriver_streams, events_measure_time)
 {
-    CUresult early = CUDA_SUCCESS;
     CUevent start, end;
-    uint64_t began = 0;
+    uint64_t began;
     float ms = 0;
 
     OK(cuEventCreate(&start, 0));
     OK(cuEventCreate(&end, 0));
-    for (int i = 0; i < TRIES && early == CUDA_SUCCESS; i++) {
-        began = now_ns();
-        OK(cuEventRecord(start, NULL));
-        OK(sd_spin(NULL, 50 * MS));
-        OK(cuEventRecord(end, NULL));
-        early = cuEventElapsedTime(&ms, start, end);
-    }
-    cr_assert_eq(early, CUDA_ERROR_NOT_READY);
+    softcuda_hold(1);
+    began = now_ns();
+    OK(cuEventRecord(start, NULL));
+    OK(sd_spin(NULL, 50 * MS));
+    OK(cuEventRecord(end, NULL));
+    GIVES(cuEventElapsedTime(&ms, start, end), CUDA_ERROR_NOT_READY);
+    softcuda_hold(0);
     OK(cuEventSynchronize(end));
     OK(cuEventElapsedTime(&ms, start, end));
     cr_assert_geq(ms, 49);
@@ -195,9 +204,10 @@ Test(softdriver_streams, freeing_waits_for_all_work_of_its_own_context_only)
     OK(cuDevicePrimaryCtxRetain(&second, 1));
     OK(cuCtxPushCurrent(second));
     OK(cuMemAlloc(&ptr, 4 * MIB));
-    OK(sd_spin(stream, 2000 * MS));
+    OK(cuLaunchHostFunc(stream, at_gate, NULL));
     OK(cuMemFree(ptr));
     GIVES(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+    open_gate(stream);
 }
 
 Test(softdriver_streams, stale_and_junk_handles_are_errors)
