@@ -27,8 +27,8 @@ struct board {
     _Atomic bool has_own;
     bool by_broker;                   /* what is attacked is the broker */
     pid_t honest;                     /* the honest opener, whom others claim to be */
-    _Atomic uint64_t worst[TIMED];           /* in ticks, see hostile.c */
-    _Atomic uint64_t bucket[TIMED][BUCKETS]; /* in nanoseconds */
+    _Atomic uint64_t worst[TIMED]; /* in nanoseconds, as the bounds of the buckets */
+    _Atomic uint64_t bucket[TIMED][BUCKETS];
     _Atomic unsigned honest_opens, unanswered, connected, turned_away;
     char wrong[256];
     _Atomic bool is_wrong;
