@@ -9,8 +9,9 @@
  * All that an agent writes is under its one lease, and goes when nobody keeps that alive. That alone
  * ends nothing between agents: they speak to each other (link.h), and the directory only finds them.
  *
- * Operations wait, each for DIRECTORY_WAIT_S at most and a watch for as long as it is told: they belong
- * into threads that nobody waits for (jobs.c). A handle is one thread's.
+ * Operations wait, each until nothing has come for DIRECTORY_WAIT_S (eight times that at most, while
+ * something does) and a watch for as long as it is told: they belong into threads that nobody waits for
+ * (jobs.c). A handle is one thread's.
  */
 #ifndef GS_SHIM_AGENT_DIRECTORY_H
 #define GS_SHIM_AGENT_DIRECTORY_H

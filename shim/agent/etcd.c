@@ -25,6 +25,7 @@
 #define PAGE_MAX   1024       /* keys of a list that are asked for at once */
 #define CONNECT_MS 1500
 #define HEALTH_S   2 /* for a member to say how it is */
+#define SLOW       8 /* times as long as one may be silent, for an answer that comes */
 
 struct directory {
     struct directory_head head;
@@ -82,6 +83,7 @@ static void set_up(struct directory *directory)
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(curl, CURLOPT_PROXY, ""); /* whatever the environment says */
     curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);
+    curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
     curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, directory->curl_error);
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, directory);
     curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
@@ -93,7 +95,8 @@ static void set_up(struct directory *directory)
         curl_easy_setopt(curl, CURLOPT_SSLKEY, options->key);
 }
 
-/* One request to one endpoint. The status of HTTP, or 0 where there was none. */
+/* One request to one endpoint, which may be silent for limit_s, and answer for SLOW times that; a stream
+ * ends after limit_s. The status of HTTP, or 0 where there was none. */
 static long send_to(struct directory *directory, unsigned endpoint, const char *path,
                     const char *text, unsigned limit_s, bool streams)
 {
@@ -112,7 +115,8 @@ static long send_to(struct directory *directory, unsigned endpoint, const char *
     curl_easy_setopt(directory->curl, CURLOPT_URL, url);
     curl_easy_setopt(directory->curl, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(directory->curl, CURLOPT_POSTFIELDS, text);
-    curl_easy_setopt(directory->curl, CURLOPT_TIMEOUT_MS, limit_s * 1000L);
+    curl_easy_setopt(directory->curl, CURLOPT_TIMEOUT, (long)limit_s * (streams ? 1 : SLOW));
+    curl_easy_setopt(directory->curl, CURLOPT_LOW_SPEED_TIME, streams ? 0L : (long)limit_s);
     curl_easy_setopt(directory->curl, CURLOPT_WRITEFUNCTION, streams ? on_event : on_body);
     code = curl_easy_perform(directory->curl);
     curl_slist_free_all(headers);

@@ -389,6 +389,42 @@ Test(agent_directory, etcd_large_values_hide_nobody)
     directory_head(a)->ops->close(a);
 }
 
+/* An answer that takes twice as long as it may be silent. */
+static void answer_slowly(int listener)
+{
+    static const char answer[] = "{\"header\":{\"revision\":\"7\"}}";
+    char request[4096];
+    int fd = accept(listener, NULL, NULL);
+
+    if (fd < 0 || read(fd, request, sizeof request) <= 0)
+        _exit(1);
+    dprintf(fd, "HTTP/1.1 200 OK\r\nContent-Length: %zu\r\n\r\n", 20 + strlen(answer));
+    for (int i = 0; i < 20; i++) {
+        gs_rest_ns(2 * DIRECTORY_WAIT_S * GS_NS_PER_S / 20);
+        dprintf(fd, " ");
+    }
+    dprintf(fd, "%s", answer);
+    _exit(read(fd, request, sizeof request) < 0);
+}
+
+Test(agent_directory, etcd_that_is_slow_is_listened_to)
+{
+    struct directory_options options = options_of("one");
+    unsigned sums[2] = {0, 0};
+    struct directory *directory;
+    int fd;
+
+    cr_assert(seal_start());
+    snprintf(place, sizeof place, "http://127.0.0.1:%d", free_port(&fd));
+    cr_assert_eq(listen(fd, 4), 0);
+    if (fork_child() == 0)
+        answer_slowly(fd);
+    directory = open_one(&options);
+    cr_assert(DO(directory, list, "agents/", list_and_sum, sums), "%s", directory_head(directory)->reason);
+    cr_assert_eq(sums[0], 0);
+    directory_head(directory)->ops->close(directory);
+}
+
 /* What does not fit is said, and not cut. */
 Test(agent_directory, nothing_that_is_too_long_is_cut)
 {
