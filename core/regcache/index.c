@@ -276,19 +276,18 @@ static bool visit_page_locked(struct gs_regcache *cache, const struct overlap *o
     return true;
 }
 
-static bool visit_list_locked(struct gs_regcache *cache, const struct overlap *o)
+static void visit_list_locked(struct gs_regcache *cache, const struct overlap *o)
 {
     struct gs_reg *next;
 
     for (struct gs_reg *reg = cache->first_used; reg; reg = next) {
         next = reg->next_used;
         if (reg->base < o->end && reg->end > o->base && !o->visit(reg, o->arg))
-            return false;
+            return;
     }
-    return true;
 }
 
-bool gs_reg_overlaps_locked(struct gs_regcache *cache, uint64_t base, uint64_t end,
+void gs_reg_overlaps_locked(struct gs_regcache *cache, uint64_t base, uint64_t end,
                             bool (*visit)(struct gs_reg *reg, void *arg), void *arg)
 {
     const struct overlap o = {base, end, visit, arg};
@@ -298,17 +297,18 @@ bool gs_reg_overlaps_locked(struct gs_regcache *cache, uint64_t base, uint64_t e
     for (unsigned class = 0; class < GS_REG_CLASSES; class++)
         if (cache->class_entries[class])
             pages += ((end - 1) >> class_shift(class)) - (base >> class_shift(class)) + 1;
-    if (pages > cache->entries)
-        return visit_list_locked(cache, &o);
+    if (pages > cache->entries) {
+        visit_list_locked(cache, &o);
+        return;
+    }
     for (unsigned class = 0; class < GS_REG_CLASSES; class++) {
         if (!cache->class_entries[class])
             continue;
         for (uint64_t page = base >> class_shift(class);
              page <= (end - 1) >> class_shift(class); page++)
             if (!visit_page_locked(cache, &o, page, class))
-                return false;
+                return;
     }
-    return true;
 }
 
 /* ---- By handle ------------------------------------------------------------------------------- */

@@ -104,9 +104,9 @@ void gs_reg_handle_leave_locked(struct gs_regcache *cache, struct gs_reg *reg);
 struct gs_reg *gs_reg_by_handle(struct gs_regcache *cache, const struct gs_reg_backend *backend,
                                 const void *handle, bool idle);
 
-/* Calls `visit` once for each entry that overlaps [base, end) until it returns false, which is
- * then returned. The entry may not leave meanwhile. */
-bool gs_reg_overlaps_locked(struct gs_regcache *cache, uint64_t base, uint64_t end,
+/* Calls `visit` once for each entry that overlaps [base, end) until it returns false. The entry may not
+ * leave meanwhile. */
+void gs_reg_overlaps_locked(struct gs_regcache *cache, uint64_t base, uint64_t end,
                             bool (*visit)(struct gs_reg *reg, void *arg), void *arg);
 
 /* What of the entry its user has. With users that share it, all of it. */

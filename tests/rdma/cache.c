@@ -617,6 +617,7 @@ Test(cache, a_domain_that_goes_takes_its_own)
     reg = take(&second);
     gs_regcache_flush(cache, is_second_domain, NULL);
     cr_assert_eq(unpins, 1);
+    cr_assert_eq(stats().invalidations, 1);
     cr_assert(is_kept_at(AT, MIB));
     give(reg);
     cr_assert_eq(unpins, 2, "it is not kept any more");
