@@ -249,6 +249,7 @@ Test(softdriver_memory, peer_access_is_of_one_context_to_another)
     OK(cuCtxDisablePeerAccess(second));
     OK(cuCtxSetCurrent(sd_ctx));
     OK(cuMemsetD8(ptr, 0, 1));
+    OK(cuCtxSynchronize()); /* a reset waits for the work of its own context alone */
     OK(cuDevicePrimaryCtxReset(1)); /* what was enabled to it has gone with it */
     OK(cuDevicePrimaryCtxRetain(&second, 1));
     OK(cuCtxSetCurrent(second));
