@@ -76,6 +76,7 @@ CUresult CUDAAPI cuGreenCtxGetId(CUgreenCtx, unsigned long long *);
 #define GS_DRIVER_OPS(OP)                                                                          \
     OP(ctx_get_current, cuCtxGetCurrent, 1)                                                        \
     OP(ctx_get_device, cuCtxGetDevice, 1)                                                          \
+    OP(ctx_get_id, cuCtxGetId, 0)                                                                  \
     OP(ctx_push_current, cuCtxPushCurrent_v2, 1)                                                   \
     OP(ctx_pop_current, cuCtxPopCurrent_v2, 1)                                                     \
     OP(ctx_synchronize, cuCtxSynchronize, 1)                                                       \

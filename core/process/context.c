@@ -188,6 +188,17 @@ static void probe_locked(struct gs_core *core, CUdevice ordinal)
         gs_device_reach(&core->driver, &core->options.log, &core->device[ordinal]);
 }
 
+/* An ended green context can still be pushed, and its device be asked for; it has no id. Drivers
+ * before 12.0 have no green ones. */
+gs_status gs_core_in_context(struct gs_core *core)
+{
+    unsigned long long id;
+    CUdevice device;
+
+    return (gs_status)(core->driver.ctx_get_id ? core->driver.ctx_get_id(NULL, &id)
+                                               : core->driver.ctx_get_device(&device));
+}
+
 static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
                          struct gs_context **ret)
 {
@@ -203,12 +214,17 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
     if (!*ret) {
         status = core->driver.ctx_push_current(handle);
         if (status == GS_OK) {
-            CUcontext owner = owner_of_current(core, handle);
+            CUcontext owner = handle;
 
-            status = core->driver.ctx_get_device(&ordinal);
-            if (!core->probed && !gs_fences_probe(&core->fences, owner))
-                core->driver.ctx_record_event = NULL;
-            core->probed = true;
+            status = gs_core_in_context(core);
+            if (status == GS_OK)
+                status = core->driver.ctx_get_device(&ordinal);
+            if (status == GS_OK) {
+                owner = owner_of_current(core, handle);
+                if (!core->probed && !gs_fences_probe(&core->fences, owner))
+                    core->driver.ctx_record_event = NULL;
+                core->probed = true;
+            }
             core->driver.ctx_pop_current(&popped);
             if (owner != handle)
                 *ret = context_await_locked(core, owner);
@@ -291,13 +307,6 @@ gs_status gs_context_current(struct gs_core *core, struct gs_context **ret_conte
     gs_status status = current_handle(core, &handle);
 
     return status == GS_OK ? of_handle(core, handle, ret_context) : status;
-}
-
-gs_status gs_core_in_context(struct gs_core *core)
-{
-    CUdevice device;
-
-    return (gs_status)core->driver.ctx_get_device(&device); /* it looks whether that lives */
 }
 
 gs_status gs_context_current_unprobed(struct gs_core *core, struct gs_context **ret_context)

@@ -3,6 +3,7 @@
 
 #include <criterion/criterion.h>
 #include <dlfcn.h>
+#include <pthread.h>
 
 TestSuite(contexts, .init = conform_start, .timeout = 60);
 
@@ -437,10 +438,12 @@ static void check_ended(CUdeviceptr async, CUdeviceptr plain)
     memset(&handle, 0, sizeof handle);
     CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemFreeAsync(async, NULL));
     CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuIpcCloseMemHandle(plain));
+    CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemGetAddressRange(&base, &size, plain));
+    CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemAlloc(&base, 4096));
+    CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemAllocAsync(&base, 4096, NULL));
     if (!software_driver())
         return; /* the rest was not measured */
     CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemFreeAsync(plain, NULL));
-    CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemGetAddressRange(&base, &size, plain));
     CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuIpcGetMemHandle(&handle, plain));
     CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuIpcOpenMemHandle(&base, handle, 1));
 }
@@ -466,6 +469,29 @@ Test(contexts, one_that_has_ended_is_said_to_be_destroyed)
     kernels_forget();
     OK(cuDevicePrimaryCtxReset(device));
     check_ended(async, plain);
+}
+
+static void *destroy(void *ended)
+{
+    return (void *)(uintptr_t)cuCtxDestroy(ended);
+}
+
+Test(contexts, one_that_another_thread_destroyed_is_said_to_be)
+{
+    CUdeviceptr async = 0;
+    CUcontext second;
+    pthread_t thread;
+    void *result;
+
+    OK(cuMemAllocAsync(&async, 4096, NULL));
+    OK(cuCtxSynchronize());
+    second = context_create(device);
+    cr_assert_eq(pthread_create(&thread, NULL, destroy, second), 0);
+    pthread_join(thread, &result);
+    OK((CUresult)(uintptr_t)result);
+    CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemFreeAsync(async, NULL));
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemFreeAsync(async, NULL));
 }
 
 Test(contexts, memory_of_a_green_context_is_the_primary_ones)

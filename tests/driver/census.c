@@ -7,15 +7,10 @@
 #include <time.h>
 #include <unistd.h>
 
-static unsigned contexts_alive(void)
+/* A primary context that nobody retains has an object too. */
+static void count_context(struct sd_context *context, void *alive)
 {
-    unsigned alive = sd_object_count(SD_CONTEXT);
-
-    /* A primary context's object stays for good; it counts while somebody retains it. */
-    for (int i = 0; i < sd_device_count; i++)
-        if (sd_devices[i].primary && !sd_devices[i].primary->active)
-            alive--;
-    return alive;
+    *(unsigned *)alive += context->active;
 }
 
 static void count_blocks(struct softcuda_census *census)
@@ -47,7 +42,8 @@ static void take_census(struct softcuda_census *census)
         census->device_bytes += sd_devices[i].used;
         default_pools += sd_devices[i].default_pool != NULL;
     }
-    census->contexts = contexts_alive();
+    census->contexts = 0;
+    sd_contexts_each(count_context, &census->contexts);
     census->streams = sd_object_count(SD_STREAM);
     census->events = sd_object_count(SD_EVENT);
     census->modules = sd_object_count(SD_MODULE);

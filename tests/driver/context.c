@@ -111,15 +111,27 @@ struct sd_context *sd_context_new(int device, unsigned flags, unsigned api)
     return context;
 }
 
-/* The object goes too; nothing is in it any more. */
+#define ENDED 64
+
+/* The object goes too; nothing is in it any more. A green one's handle can still be pushed, and its
+ * device asked for, as measured on an H100; all else says that it has ended. So the last ones'
+ * objects stay. */
 static void context_free(struct sd_context *context)
 {
+    static struct sd_context *ended[ENDED];
+    static unsigned next;
     struct sd_context **at = &contexts;
 
     while (*at != context)
         at = &(*at)->next;
     *at = context->next;
-    sd_object_free(context);
+    if (context->green_of) {
+        struct sd_context *oldest = ended[next % ENDED];
+        ended[next++ % ENDED] = context;
+        context = oldest;
+    }
+    if (context)
+        sd_object_free(context);
 }
 
 /* Where `context` has the life among its peers, or an empty place (life 0); NULL: nowhere. */
@@ -299,6 +311,13 @@ CUresult sd_ctx_get_current(CUcontext *pctx)
 
 CUresult sd_ctx_get_device(CUdevice *dev)
 {
+    const struct sd_slot *top = sd_thread.depth ? &sd_thread.stack[sd_thread.depth - 1] : NULL;
+
+    if (dev && top && sd_object_check(top->context, SD_CONTEXT) && top->context->green_of &&
+        top->context->object.id == top->id) {
+        *dev = top->context->device; /* of an ended one too */
+        return CUDA_SUCCESS;
+    }
     return sd_ctx_get_device_v2(dev, NULL);
 }
 

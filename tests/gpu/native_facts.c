@@ -672,6 +672,48 @@ static void two(void)
     }
 }
 
+/* What each call says while the current context is a green one that has ended. */
+static void ended(void)
+{
+    CUdevResourceDesc description;
+    CUdevResource processors;
+    CUdeviceptr async, plain, base;
+    CUcontext made, found;
+    CUgreenCtx green;
+    CUdevice device;
+    unsigned long long id;
+    size_t size;
+
+    MUST(D(cuDeviceGetDevResource)(0, &processors, CU_DEV_RESOURCE_TYPE_SM));
+    MUST(D(cuDevResourceGenerateDesc)(&description, &processors, 1));
+    MUST(D(cuGreenCtxCreate)(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    MUST(D(cuCtxFromGreenCtx)(&made, green));
+    MUST(D(cuCtxSetCurrent)(made));
+    MUST(D(cuMemAlloc_v2)(&plain, 4096));
+    MUST(D(cuMemAllocAsync)(&async, 4096, NULL));
+    MUST(D(cuCtxSynchronize)());
+    MUST(D(cuGreenCtxDestroy)(green));
+    SAY("ended_get_device", D(cuCtxGetDevice)(&device));
+    SAY("ended_get_current", D(cuCtxGetCurrent)(&found));
+    SAY("ended_get_id", D(cuCtxGetId)(NULL, &id));
+    SAY("ended_get_id_of_it", D(cuCtxGetId)(made, &id));
+    SAY("ended_stream_get_ctx", D(cuStreamGetCtx)(NULL, &found));
+    SAY("ended_stream_get_id", D(cuStreamGetId)(NULL, &id));
+    SAY("ended_stream_query", D(cuStreamQuery)(NULL));
+    SAY("ended_push", D(cuCtxPushCurrent_v2)(made));
+    SAY("ended_get_device_pushed", D(cuCtxGetDevice)(&device));
+    SAY("ended_pop", D(cuCtxPopCurrent_v2)(&found));
+    SAY("ended_range", D(cuMemGetAddressRange_v2)(&base, &size, plain));
+    SAY("ended_free_async", D(cuMemFreeAsync)(async, NULL));
+    SAY("ended_ipc_close", D(cuIpcCloseMemHandle)(plain));
+    SAY("ended_alloc", D(cuMemAlloc_v2)(&base, 4096));
+    SAY("ended_alloc_async", D(cuMemAllocAsync)(&base, 4096, NULL));
+    SAY("ended_free", D(cuMemFree_v2)(plain));
+    SAY("ended_memset", D(cuMemsetD8_v2)(async, 1, 4096));
+    SAY("ended_set_current", D(cuCtxSetCurrent)(ctx[0]));
+    SAY("ended_free_later", D(cuMemFree_v2)(plain));
+}
+
 int main(void)
 {
     int count = 0;
@@ -689,6 +731,7 @@ int main(void)
     in_capture();
     pools();
     pointers();
+    ended();
     if (count > 1)
         two();
     printf("FACT end = %d devices\n", count);

@@ -400,7 +400,7 @@ part_stress()
     [ "$(cat "$logs/stress.find.status")" = 0 ] || tail -n 4 "$logs/stress.find" "$logs/stress.find.err"
     found=$(sed -n '$s/^stress: \([^:]*\).*/\1/p' "$logs/stress.find")
     row stress "$(sed -n '$s/^stress: //p' "$logs/stress.native")" \
-        "$(sed -n '$s/^stress: //p' "$logs/stress.shim")" "$outcome; $broken: $found"
+        "$(sed -n '$s/^stress: //p' "$logs/stress.shim")" "$outcome; without epochs: $found"
 }
 
 # The same of many short processes that begin with one stream; the library that is found out is one
