@@ -242,6 +242,8 @@ static void set_connected(struct gs_share *share, struct gs_remote *remote, int 
     remote->absent_ns = 0;
     remote->conn.connected_ns = gs_now_ns();
     gs_lock_take(&share->opener.lock);
+    if (!remote->conn.by_broker)
+        remote->owner_pid = remote->conn.pid;
     remote->flush = 0;
     gs_lock_release(&share->opener.lock);
 }

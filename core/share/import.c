@@ -367,6 +367,7 @@ gs_status gs_import_enter_locked(struct gs_share *share, struct gs_remote *remot
         return status;
     import->next = remote->imports;
     remote->imports = import;
+    remote->mapped_bytes += import->span.size;
     return GS_OK;
 }
 
@@ -378,6 +379,7 @@ void gs_import_leave_locked(struct gs_share *share, struct gs_import *import)
     while (*link != import)
         link = &(*link)->next;
     *link = import->next;
+    import->remote->mapped_bytes -= import->span.size;
 }
 
 /* The index of the first block that ends above `address`. */

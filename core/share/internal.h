@@ -31,7 +31,7 @@
  *     place.c    when this process's socket is put up, and again
  *     limbo.c    too much freed and held
  *     held.c     who has what is freed, for the log
- *     report.c, find.c
+ *     report.c, find.c                              owners.c   whose memory is open here
  *                who holds what
  *
  * All of that is messages, time and events. What the kernel is asked stands in the system files:
@@ -405,6 +405,10 @@ void gs_own_each(const struct gs_share *share,
 /* A connection to the process of this user's that listens there and lives, with its pid (0: of another PID
  * namespace). -EMFILE: no descriptor is left; another negative errno: there is none. Does not wait. */
 int gs_own_connect(const struct gs_share *share, int directory, const char *name, pid_t *ret_pid);
+
+/* owners.c: whose memory is open here; of the one with the index, how much, and whether he has ended. */
+struct gs_wire_opened;
+void gs_owners_tell(struct gs_share *share, uint32_t index, struct gs_wire_opened *ret);
 
 /* pressure_ask.c: at the very end. */
 void gs_others_free(struct gs_share *share);

@@ -50,6 +50,9 @@ struct gs_remote {
     uint64_t flush;      /* a FLUSH to be answered, 0: none; under the lock, busy or not */
     uint64_t flushed_ns; /* the last answer */
     unsigned opened_count;
+    uint64_t opened_bytes, mapped_bytes; /* of these blocks; of the imports */
+    pid_t owner_pid; /* his, not a broker's; 0 or less: of another PID namespace, or never seen; */
+    bool owner_ended; /* and whether he has, as of when it was busy last: both under the lock */
     struct gs_import *imports;
     struct gs_opened *unsent;   /* blocks, and references that nobody saw, whose CLOSE did not go yet */
     struct gs_import *unmapped; /* chunks whose UNMAPPED did not */
@@ -229,6 +232,10 @@ void gs_remote_discard(const struct gs_remote *remote, struct gs_wire_fds *fds);
 /* The program has closed the connection: another one takes its place, or he who has the memory has
  * ended and all is lost. */
 gs_status gs_remote_resume(struct gs_share *share, struct gs_remote *remote);
+
+/* owners.c */
+/* It is not busy any more, and its connection as it is: whether its owner has ended. */
+void gs_owner_note_locked(struct gs_remote *remote);
 
 /* fetch.c */
 /* As gs_import_map, of a strip: fetches its pieces. */

@@ -229,6 +229,7 @@ void gs_remote_release_locked(struct gs_share *share, struct gs_remote *remote)
         }
     }
     gs_idle_lost_locked(share, remote);
+    gs_owner_note_locked(remote);
     remote->busy = false;
     gs_cond_wake_all(&share->opener.changed);
     gs_remote_reap_locked(share, remote);

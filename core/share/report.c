@@ -1,4 +1,4 @@
-/* Exporter: who holds what, in answer to QUERY. */
+/* Exporter: who holds what, in answer to QUERY. (What this process has of others: owners.c.) */
 #include "core/share/exporter.h"
 
 #include <string.h>
@@ -126,6 +126,8 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
         if (gs_fd_is_there(&other->kept_pidfd))
             pidfd = other->pidfd; /* who asks sees by it what number the process has for him */
     }
+    if (!query->farewell)
+        gs_owners_tell(share, query->index, &message.report.opened);
     error = gs_client_send(share, client, &message, pidfd);
     if (error == -ETOOMANYREFS)
         error = gs_client_send(share, client, &message, -1);

@@ -26,7 +26,7 @@
  * and then SHARE handle (+ the chunk's descriptor) and UNSHARE block, without answers. In the memfd
  * it confirms what may be served after its end (core/share/confirm.c). Once the exporter has ended
  * the broker serves its openers in the same words as it did. Anybody who may open may also QUERY
- * the n-th client and is sent a REPORT; or FIND one block, by its handle or an address in it, and the
+ * the n-th client and the n-th owner of what is open, and is sent a REPORT; or FIND one block, by its handle or an address in it, and the
  * n-th client or the next that has it open, and is told of both by FOUND.
  *
  * A process of the same user that finds a GPU full says PURGE device, bytes (core/share/pressure.c).
@@ -66,7 +66,7 @@
 
 #include "core/share/ipc_handle.h"
 
-#define GS_WIRE_VERSION 16
+#define GS_WIRE_VERSION 17
 
 /* So many pieces come in one message at most: the kernel would take 253, but a process that may have
  * 256 descriptors has others too. */
@@ -324,6 +324,15 @@ struct gs_wire_query {
     uint32_t zero;
 };
 
+/* What is open of others. */
+struct gs_wire_opened {
+    uint64_t bytes, ended_bytes; /* that are mapped; of these, of who has ended */
+    uint32_t owners; /* whose they are; below: the one with the index that was asked for, if there is */
+    uint32_t owner_ended;
+    uint64_t owner_pid; /* as who answers sees it; 0: it does not */
+    uint64_t owner_blocks, owner_bytes, owner_mapped; /* what is open of it; with what lies around that */
+};
+
 struct gs_wire_report {
     struct gs_wire_head head;
     uint64_t pid; /* of who answers */
@@ -346,6 +355,7 @@ struct gs_wire_report {
     struct gs_figures figures;
     uint32_t client_seen; /* 1: client_pid is as who answers sees it; 0: as the client does */
     uint32_t client_hung_up; /* 1: it has, and its end is not proven */
+    struct gs_wire_opened opened;
 };
 
 struct gs_wire_find {

@@ -89,6 +89,14 @@ static void print_holders(const struct row *row)
         command_say("%8s limbo: and for %u more (gpushim who)", "", row->holder_count - LIMBO_HOLDERS);
 }
 
+/* What is left of others nobody but he tells (gpushim who). */
+static void print_ended(const struct row *row)
+{
+    if (row->answers && row->report.opened.ended_bytes)
+        command_say("%8s opened: %llu MiB of processes that have ended (gpushim who)", "",
+                    in_mib(row->report.opened.ended_bytes));
+}
+
 static void print_table(const struct table *table)
 {
     command_say("%8s %-15s %3s %8s %8s %8s %8s %7s %11s %11s %7s %s", "pid", "command", "GPU",
@@ -96,8 +104,10 @@ static void print_table(const struct table *table)
            "container");
     for (size_t i = 0; i < table->count; i++) {
         print_row(&table->rows[i]);
-        if (table->rows[i].is_first)
-            print_holders(&table->rows[i]);
+        if (!table->rows[i].is_first)
+            continue;
+        print_holders(&table->rows[i]);
+        print_ended(&table->rows[i]);
     }
     if (!table->count)
         command_say("no process with the library that this user may see");
@@ -151,6 +161,10 @@ static void write_row(struct json *json, const struct row *row)
         json_number(json, "wait_ns", figures->wait_ns);
         json_number(json, "map_ns", figures->map_ns);
         json_number(json, "calls_over_1_ms", figures->slow);
+    }
+    if (row->is_first && row->answers) {
+        json_number(json, "opened_bytes", row->report.opened.bytes);
+        json_number(json, "opened_of_ended_bytes", row->report.opened.ended_bytes);
     }
     if (row->is_first && row->holder_count)
         write_holders(json, row);

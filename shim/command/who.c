@@ -1,6 +1,6 @@
 /*
- * gpushim who: the processes that share GPU memory, who holds what of theirs and since when, and
- * what is freed and still held. Each is asked at its socket in the folder (core/share/report.c
+ * gpushim who: the processes that share GPU memory, who holds what of theirs and since when, what is
+ * freed and still held, and whose memory each has open, which its owner's end does not end. Each is asked at its socket in the folder (core/share/report.c
  * answers). Pids are as the reader sees them, by the kernel's word, or marked as what the process
  * calls itself.
  */
@@ -28,6 +28,14 @@ struct holder {
     struct holder *next;
 };
 
+/* Whose memory somebody has open. */
+struct owner {
+    bool ended;
+    long pid; /* as this process sees it; 0: it does not */
+    uint64_t told, blocks, bytes, mapped;
+    struct owner *next;
+};
+
 /* One that answers, or does not. */
 struct sharer {
     struct who who;
@@ -35,6 +43,7 @@ struct sharer {
     char silent[128]; /* why it is not listed, or not wholly; "": it is */
     struct gs_wire_report report;
     struct holder *holders, **last;
+    struct owner *owners, **last_owner;
 };
 
 /* ---- Asking --------------------------------------------------------------------------------- */
@@ -61,13 +70,31 @@ static bool add_holder(struct sharer *sharer, const struct gs_wire_report *repor
     return true;
 }
 
+/* His number is as who answers sees it. */
+static bool add_owner(struct sharer *sharer, const struct gs_wire_report *report)
+{
+    struct owner *owner = calloc(1, sizeof *owner);
+
+    if (!owner)
+        return false;
+    *owner = (struct owner){.ended = report->opened.owner_ended,
+                            .pid = sharer->who.pid == (long)report->pid ? (long)report->opened.owner_pid : 0,
+                            .told = report->opened.owner_pid,
+                            .blocks = report->opened.owner_blocks,
+                            .bytes = report->opened.owner_bytes,
+                            .mapped = report->opened.owner_mapped};
+    *sharer->last_owner = owner;
+    sharer->last_owner = &owner->next;
+    return true;
+}
+
 static void ask_all(struct sharer *sharer, int fd)
 {
     union gs_wire_message answer;
-    uint32_t clients = 1;
+    uint32_t clients = 1, owners = 0;
     int pidfd = -1;
 
-    for (uint32_t i = 0; i < REPORTS_MAX && i <= clients; i++) {
+    for (uint32_t i = 0; i < REPORTS_MAX && (i <= clients || i < owners); i++) {
         int error = ask(fd, i, 0, &answer, &pidfd);
 
         if (!error && answer.head.type == GS_WIRE_REPORT) {
@@ -77,7 +104,9 @@ static void ask_all(struct sharer *sharer, int fd)
                 who_fill(&sharer->who, sharer->who.pid, answer.report.pid, answer.report.name);
             }
             clients = answer.report.clients;
-            if (i < clients && !add_holder(sharer, &answer.report, pidfd))
+            owners = answer.report.opened.owners;
+            if ((i < clients && !add_holder(sharer, &answer.report, pidfd)) ||
+                (i < owners && !add_owner(sharer, &answer.report)))
                 error = -ENOMEM;
         } else {
             ask_silence(sharer->silent, sizeof sharer->silent, error, &answer);
@@ -127,6 +156,18 @@ static void print_holder(const struct holder *holder)
             in_seconds(report->limbo_block_held_ns), in_seconds(report->limbo_block_freed_ns));
 }
 
+static void print_owner(const struct owner *owner)
+{
+    char who[48] = "a process that is not known here";
+
+    if (owner->pid || owner->told)
+        snprintf(who, sizeof who, "pid %llu%s", (unsigned long long)(owner->pid ? (uint64_t)owner->pid : owner->told),
+                 owner->pid ? "" : " of its PID namespace");
+    command_say("  has open of %s%s: %llu blocks, %llu KiB; mapped with what lies around these, %llu KiB", who,
+                owner->ended ? ", which has ended" : "", (unsigned long long)owner->blocks, in_kib(owner->bytes),
+                in_kib(owner->mapped));
+}
+
 static void print_sharer(const struct sharer *sharer, const char *socket)
 {
     const struct gs_wire_report *report = &sharer->report;
@@ -144,6 +185,8 @@ static void print_sharer(const struct sharer *sharer, const char *socket)
             in_seconds(report->limbo_age_ns));
     for (const struct holder *holder = sharer->holders; holder; holder = holder->next)
         print_holder(holder);
+    for (const struct owner *owner = sharer->owners; owner; owner = owner->next)
+        print_owner(owner);
     if (!sharer->silent[0])
         return;
     if (sharer->who.pid)
@@ -184,6 +227,24 @@ static void write_holder(struct json *json, const struct holder *holder)
     json_close(json, '}');
 }
 
+static void write_owner(struct json *json, const struct owner *owner)
+{
+    json_open(json, NULL, '{');
+    if (owner->pid)
+        json_number(json, "pid", (uint64_t)owner->pid);
+    else
+        json_text(json, "pid", NULL);
+    if (owner->told)
+        json_number(json, "own_pid", owner->told);
+    else
+        json_text(json, "own_pid", NULL);
+    json_bool(json, "ended", owner->ended);
+    json_number(json, "blocks", owner->blocks);
+    json_number(json, "bytes", owner->bytes);
+    json_number(json, "mapped_bytes", owner->mapped);
+    json_close(json, '}');
+}
+
 static void write_sharer(struct json *json, const struct sharer *sharer)
 {
     const struct gs_wire_report *report = &sharer->report;
@@ -200,6 +261,10 @@ static void write_sharer(struct json *json, const struct sharer *sharer)
     json_open(json, "holders", '[');
     for (const struct holder *holder = sharer->holders; holder; holder = holder->next)
         write_holder(json, holder);
+    json_close(json, ']');
+    json_open(json, "opened_from", '[');
+    for (const struct owner *owner = sharer->owners; owner; owner = owner->next)
+        write_owner(json, owner);
     json_close(json, ']');
     json_close(json, '}');
 }
@@ -219,6 +284,8 @@ static bool is_asked_about(const struct listing *listing, const struct sharer *s
 
     for (const struct holder *holder = sharer->holders; holder; holder = holder->next)
         is |= holder->who.pid == listing->only;
+    for (const struct owner *owner = sharer->owners; owner; owner = owner->next)
+        is |= owner->pid == listing->only;
     return is;
 }
 
@@ -226,7 +293,8 @@ static void list_one(void *arg, int directory, const char *name)
 {
     struct listing *listing = arg;
     int fd = ask_connect(directory, listing->options, name);
-    struct sharer sharer = {.is_broker = ask_is_broker(name), .last = &sharer.holders};
+    struct sharer sharer = {.is_broker = ask_is_broker(name), .last = &sharer.holders,
+                            .last_owner = &sharer.owners};
 
     if (fd < 0)
         return;
@@ -246,12 +314,19 @@ static void list_one(void *arg, int directory, const char *name)
         sharer.holders = holder->next;
         free(holder);
     }
+    while (sharer.owners) {
+        struct owner *owner = sharer.owners;
+
+        sharer.owners = owner->next;
+        free(owner);
+    }
 }
 
 static const char usage[] =
     "usage: gpushim who [PID | HANDLE | ADDRESS] [--cluster] [--json]\n"
-    "Lists the processes that share GPU memory, who holds what of theirs and since when, and what is\n"
-    "freed and still held. With PID, what that process shares or holds. With HANDLE, the 64 bytes of an\n"
+    "Lists the processes that share GPU memory, who holds what of theirs and since when, what is freed\n"
+    "and still held, and whose memory each has open, also of who has ended. With PID, what that process\n"
+    "shares or holds. With HANDLE, the 64 bytes of an\n"
     "IPC handle in hexadecimal, or ADDRESS, 0x and one of the memory of whoever shares it: that block, and\n"
     "who has it open. GPUSHIM_SHARE_DIR names the folder of their sockets. With --cluster, also\n"
     "what gpushim cluster tells.\n";

@@ -229,7 +229,7 @@ def prove_without_end(folder, holder):
             with connection:
                 while connection.recv(4096):
                     connection.send(message(REPORT, struct.pack('<QQ', 1, 0) + bytes(HAS_FIGURES - 32) +
-                                            struct.pack('<II19Q', 1, 0, *[1] * 19) + bytes(8)))
+                                            struct.pack('<II19Q', 1, 0, *[1] * 19) + bytes(64)))
         talker = threading.Thread(target=answer, daemon=True)
         talker.start()
         found = rows(folder, 'stats')

@@ -5,7 +5,7 @@ import struct
 
 from holder import PATIENT_S
 
-VERSION = 16
+VERSION = 17
 REFUSE, QUERY, SET, SET_TO, COLLECT, COLLECTED, FIND, FOUND = 4, 9, 21, 22, 23, 24, 27, 28
 OTHER_USER, OUT_OF_PLACE = 2, 8  # reasons of a REFUSE
 

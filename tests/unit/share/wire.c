@@ -300,6 +300,14 @@ Test(share_wire, a_version_is_its_messages)
         {AT(report, figures), 208},
         {AT(report, client_seen), 360},
         {AT(report, client_hung_up), 364},
+        {AT(report, opened.bytes), 368},
+        {AT(report, opened.ended_bytes), 376},
+        {AT(report, opened.owners), 384},
+        {AT(report, opened.owner_ended), 388},
+        {AT(report, opened.owner_pid), 392},
+        {AT(report, opened.owner_blocks), 400},
+        {AT(report, opened.owner_bytes), 408},
+        {AT(report, opened.owner_mapped), 416},
         {AT(farewell, device), 16},
         {AT(farewell, zero), 20},
         {AT(farewell, figures), 24},
@@ -453,7 +461,7 @@ Test(share_wire, a_version_is_its_messages)
         {AT(share_afar, zero), 188},
     };
 #undef AT
-    static const uint32_t lengths[] = {0, 80, 88, 96, 24, 24, 24, 120, 24, 32, 368, 24, 24, 24, 24, 24,
+    static const uint32_t lengths[] = {0, 80, 88, 96, 24, 24, 24, 120, 24, 32, 424, 24, 24, 24, 24, 24,
                                        544, 24, 16, 40, 32, 64, 40, 16, 64, 176, 16, 48, 136,
                                        32, 288, 432,
                                        88, 568, 88, 24, 24,
@@ -461,7 +469,7 @@ Test(share_wire, a_version_is_its_messages)
                                        32, 160, 24, 144, 192};
     union gs_wire_message message;
 
-    cr_assert_eq(GS_WIRE_VERSION, 16);
+    cr_assert_eq(GS_WIRE_VERSION, 17);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         cr_assert_eq(places[i][0], places[i][1], "field %zu is at %zu", i, places[i][0]);
     cr_assert_eq((size_t)GS_WIRE_TYPES, sizeof lengths / sizeof *lengths);

@@ -1,0 +1,41 @@
+/*
+ * Opener: whose memory this process has open, in answer to QUERY. What an owner that has ended left open is told of
+ * by nobody else: the memory stays as long as it is mapped here.
+ */
+#include "core/share/opener.h"
+
+/* Its connection is looked at between the calls of those who work with it. */
+void gs_owner_note_locked(struct gs_remote *remote)
+{
+    remote->owner_ended = remote->conn.by_broker || (remote->conn.fd < 0 && !remote->astray);
+}
+
+static void describe(const struct gs_remote *remote, struct gs_wire_opened *ret)
+{
+    ret->owner_ended = remote->owner_ended;
+    ret->owner_pid = remote->owner_pid > 0 ? (uint64_t)remote->owner_pid : 0;
+    ret->owner_blocks = remote->opened_count;
+    ret->owner_mapped = remote->mapped_bytes;
+    ret->owner_bytes = remote->opened_bytes; /* handles of one strip have the same bytes */
+    if (ret->owner_bytes > ret->owner_mapped)
+        ret->owner_bytes = ret->owner_mapped;
+}
+
+void gs_owners_tell(struct gs_share *share, uint32_t index, struct gs_wire_opened *ret)
+{
+    struct gs_remote *remote, *next;
+
+    gs_lock_take(&share->opener.lock);
+    HASH_ITER(hh, share->opener.remotes, remote, next)
+    {
+        if (!remote->imports)
+            continue;
+        if (!remote->busy)
+            gs_owner_note_locked(remote);
+        ret->bytes += remote->mapped_bytes;
+        ret->ended_bytes += remote->owner_ended ? remote->mapped_bytes : 0;
+        if (ret->owners++ == index)
+            describe(remote, ret);
+    }
+    gs_lock_release(&share->opener.lock);
+}

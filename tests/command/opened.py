@@ -1,0 +1,95 @@
+"""gpushim who and stats, of memory that a process has open of others: whose it is, how much, and that its owner has
+ended, which ends nothing of it.
+
+    opened.py GPUSHIM SHIM LIBCUDA
+"""
+import json
+import tempfile
+
+from holder import GPUSHIM, MIB, Holder, await_that, check, end_with_faults, gpushim
+
+LONG = {'GPUSHIM_SHARE_IDLE': '60 min', 'GPUSHIM_POOL_DECAY': '60 min', 'GPUSHIM_SHARE_GRACE': '60 min'}
+NOW = {'GPUSHIM_SHARE_IDLE': '0', 'GPUSHIM_SHARE_GRACE': '0'}  # what is closed or freed goes at once
+BROKER = {**LONG, 'GPUSHIM_SHARE_STRATEGY': 'broker', 'GPUSHIM_SHARE_BROKER': GPUSHIM + '-broker'}
+
+
+def rows(folder, *command):
+    return json.loads(gpushim(folder, *command, '--json').stdout)
+
+
+def opened(folder, opener):
+    row, = (row for row in rows(folder, 'who') if row['pid'] == opener.pid)
+    return sorted((owner['pid'], owner['ended'], owner['blocks'], owner['bytes']) for owner in row['opened_from'])
+
+
+def figures(folder, opener):
+    row, = (row for row in rows(folder, 'stats') if row['pid'] == opener.pid)
+    return row['opened_bytes'], row['opened_of_ended_bytes']
+
+
+def shared(holder, *sizes):
+    """The handles of blocks of these sizes."""
+    handles = []
+    for size in sizes:
+        holder.do(f'alloc {size}')
+        handles.append(holder.do('share ' + holder.do('do ' + b'print(len(held) - 1)'.hex())))
+    return handles
+
+
+def prove_ended_owners(folder):
+    lasting, leaving = Holder(folder, **LONG), Holder(folder, **LONG)
+    opener = Holder(folder, **NOW)
+    of_lasting, of_leaving = shared(lasting, 3 * MIB), shared(leaving, 5 * MIB, 6 * MIB, 7 * MIB)
+    for handle in (*of_lasting, *of_leaving):
+        opener.do(f'open {handle}')
+    opener.do('close 3')
+    await_that(lambda: opened(folder, opener) == sorted([(lasting.pid, False, 1, 3 * MIB),
+                                                         (leaving.pid, False, 2, 11 * MIB)]),
+               'it has of two who run what it has not closed')
+    mapped, of_ended = figures(folder, opener)
+    check(mapped >= 14 * MIB and of_ended == 0, f'of them all: {mapped}, {of_ended}')
+    check('has ended' not in gpushim(folder, 'who').stdout + gpushim(folder, 'stats').stdout, 'nobody has ended')
+    leaving.end()
+    await_that(lambda: (leaving.pid, True, 2, 11 * MIB) in opened(folder, opener), 'one has ended, and leaves it that')
+    after, of_ended = figures(folder, opener)
+    check(after == mapped and 11 * MIB <= of_ended <= mapped - 3 * MIB, f'it is in the figures: {after}, {of_ended}')
+    text = gpushim(folder, 'who').stdout
+    check(f'has open of pid {leaving.pid}, which has ended: 2 blocks, {11 << 10} KiB; mapped' in text and
+          f'has open of pid {lasting.pid}: 1 blocks, {3 << 10} KiB; mapped' in text, text)
+    check(f'opened: {of_ended >> 20} MiB of processes that have ended' in gpushim(folder, 'stats').stdout, 'in text')
+    text = gpushim(folder, 'who', str(leaving.pid)).stdout
+    check(f'pid {opener.pid} ' in text and f'pid {lasting.pid} (' not in text, f'by the number of the ended: {text}')
+    for _ in range(2):
+        opener.do('close 1')
+    await_that(lambda: opened(folder, opener) == [(lasting.pid, False, 1, 3 * MIB)], 'closed, it is no more')
+    check(figures(folder, opener)[1] == 0, 'nor in the figures')
+    opener.end()
+    lasting.end()
+
+
+def prove_at_a_broker(folder):
+    """Which has what its process left: who opens it there knows that much of its owner."""
+    owner = Holder(folder, **BROKER)
+    handle, = shared(owner, MIB)
+    await_that(lambda: any(row['broker'] and row['blocks'] for row in rows(folder, 'who')), 'it is left with the broker')
+    early, late = Holder(folder, **NOW), Holder(folder, **NOW)
+    early.do(f'open {handle}')
+    owner.end()
+    await_that(lambda: opened(folder, early) == [(owner.pid, True, 1, MIB)], 'who had it open knows whose it is')
+    late.do(f'open {handle}')
+    row, = (row for row in rows(folder, 'who') if row['pid'] == late.pid)
+    check([(entry['pid'], entry['own_pid'], entry['ended']) for entry in row['opened_from']] == [(None, None, True)],
+          f'who opens it of the broker, that he has ended: {row}')
+    check('has open of a process that is not known here, which has ended' in gpushim(folder, 'who').stdout, 'in text')
+    for each in (early, late):
+        each.end()
+
+
+def main():
+    for prove in (prove_ended_owners, prove_at_a_broker):
+        with tempfile.TemporaryDirectory(prefix='gpushim-opened-') as folder:
+            prove(folder)
+    end_with_faults()
+
+
+main()
