@@ -10,7 +10,6 @@
 
 #define GS_KNOWN_CUDA 13050
 
-/* clang-format off */
 #define GS_KNOWN_NAMES \
     "cuArray3DCreate cuArray3DGetDescriptor cuArray3DGetDescriptor_v2 cuArrayCreate " \
     "cuArrayDestroy cuArrayGetDescriptor cuArrayGetDescriptor_v2 cuArrayGetMemoryRequirements " \
@@ -146,6 +145,5 @@
     "cuTexRefSetMipmapFilterMode cuTexRefSetMipmapLevelBias cuTexRefSetMipmapLevelClamp " \
     "cuTexRefSetMipmappedArray cuThreadExchangeStreamCaptureMode cuUserObjectCreate " \
     "cuUserObjectRelease cuUserObjectRetain cuVDPAUGetDevice "
-/* clang-format on */
 
 #endif

@@ -18,7 +18,6 @@ enum meaning {
 enum touched { NOTHING, DST, SRC, BOTH };
 
 /* The arguments are what m and s say; what LAX calls answer depends on the driver. */
-/* clang-format off */
 #define CASES(COPY, CASE, LAX)                                                                     \
     COPY(cuMemcpy, LEGACY, BOTH, m->dst, m->src, SIZE)                                             \
     COPY(cuMemcpy_ptds, THREAD, BOTH, m->dst, m->src, SIZE)                                        \
@@ -138,6 +137,5 @@ enum touched { NOTHING, DST, SRC, BOTH };
     LAX(cuMemBatchDecompressAsync_ptsz, STREAM_THREAD, NULL, 0, 0, m->fail, s)                     \
     LAX(cuFabricCpyBatchAsync, STREAM, 0, NULL, 0, s)                                              \
     LAX(cuFabricCpyBatchAsync_ptsz, STREAM_THREAD, 0, NULL, 0, s)
-/* clang-format on */
 
 #endif

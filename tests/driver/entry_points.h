@@ -15,7 +15,6 @@
  * Define ROW, include this, ROW is undefined again.
  */
 
-/* clang-format off */
 
 /* -- start, errors, look-up -- */
 ROW(cuInit, cuInit, 2000, SD_EARLY, (unsigned flags), sd_init(flags))
@@ -407,6 +406,5 @@ ROW(cuLaunchKernelEx, cuLaunchKernelEx_ptsz, 11060, SD_PER_THREAD, (const CUlaun
 ROW(cuLaunchKernelEx, cuLaunchKernelEx_v2, 14000, SD_LEGACY, (const CUlaunchConfig *c, CUfunction f, void **params, void **extra), sd_launch_kernel_ex(c, f, c ? c->hStream : NULL, params, extra))
 ROW(cuLaunchKernelNext, cuLaunchKernelNext, 14000, SD_LEGACY, (const CUlaunchConfig *c, CUfunction f, void **params, void **extra), sd_launch_kernel_ex(c, f, c ? c->hStream : NULL, params, extra))
 
-/* clang-format on */
 #undef ROW
 #undef ALIAS
