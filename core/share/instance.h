@@ -27,6 +27,10 @@ bool gs_random(void *bytes, size_t size);
 /* One for the process `pid` of this PID namespace; false: the kernel has no random bytes. */
 bool gs_instance_new(pid_t pid, unsigned char ret_instance[GS_INSTANCE_SIZE]);
 
+/* What this process's monotonic clock is ahead of the one that the kernel began with: not 0 in a time namespace
+ * of its own. Of two processes' clocks only what is reckoned to that one can be compared. */
+int64_t gs_clock_ahead_ns(void);
+
 enum gs_whereabouts {
     GS_ELSEWHERE,  /* under another kernel, or before its last start */
     GS_UNSEEN,     /* under this one, in another PID namespace */

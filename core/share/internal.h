@@ -196,6 +196,8 @@ struct gs_exporter {
     struct gs_export *afar_due; /* that other machines hold, and the broker is to be told something of */
     bool names_due;        /* the broker is to be told of some, */
     struct gs_cond names_told; /* and has answered, or is lost */
+    int64_t clock_ahead_ns; /* atomic, as gs_clock_ahead_ns says, once that is: */
+    bool clock_known;       /* atomic */
     bool ever_opened;   /* atomic: some handle of this process's was */
     bool unopened_said; /* atomic: or none was, and that was said */
     uint64_t lists;     /* looked through so far (gs_share_stats) */
@@ -382,7 +384,9 @@ void gs_socket_take_down(struct gs_share *share);
 /* Something was done to the socket or its folder: it is looked at. */
 void gs_socket_event(struct gs_share *share);
 
-/* names.c: of this user. Waits until the broker has it, as gs_share_named; false: it has not. */
+/* names.c: when something was published, in all processes by one clock, whatever their time namespaces. */
+uint64_t gs_names_now(struct gs_share *share);
+/* Of this user. Waits until the broker has it, as gs_share_named; false: it has not. */
 bool gs_names_await_kept(struct gs_share *share, const char *name, uint64_t since_ns);
 /* What this process has published under the name; ends it, if that was at that time or before. False: it
  * has nothing. */

@@ -281,7 +281,7 @@ enum gs_look_up gs_share_look_up(struct gs_share *share, const char *name,
 
 enum gs_look_up gs_share_unname(struct gs_share *share, const char *name, uint32_t *ret_uid)
 {
-    uint64_t now = gs_now_ns();
+    uint64_t now = gs_names_now(share);
     bool ended = gs_names_end(share, gs_user_own(), name, now);
     union gs_wire_message question;
     struct inquiry *inquiry;

@@ -40,6 +40,16 @@ struct gs_name {
     UT_hash_handle hh;
 };
 
+/* Now by the clock that the kernel began with, which is the same for all. */
+uint64_t gs_names_now(struct gs_share *share)
+{
+    if (!__atomic_load_n(&share->exporter.clock_known, __ATOMIC_ACQUIRE)) {
+        __atomic_store_n(&share->exporter.clock_ahead_ns, gs_clock_ahead_ns(), __ATOMIC_RELAXED);
+        __atomic_store_n(&share->exporter.clock_known, true, __ATOMIC_RELEASE);
+    }
+    return gs_now_ns() - (uint64_t)__atomic_load_n(&share->exporter.clock_ahead_ns, __ATOMIC_RELAXED);
+}
+
 /* ---- What a name is -------------------------------------------------------------------------- */
 
 /* Ends, and is zero from there on. */
@@ -205,7 +215,7 @@ gs_status gs_share_name(struct gs_share *share, struct gs_export *export,
     else if (!name && !(name = new_locked(share, gs_user_own(), naming->name)))
         status = GS_NO_HOST_MEMORY;
     if (status == GS_OK) {
-        *ret_since_ns = gs_now_ns();
+        *ret_since_ns = gs_names_now(share);
         put_locked(name, export, naming, offset, *ret_since_ns);
         share->exporter.names_due = share->options.broker;
     }
@@ -370,7 +380,7 @@ bool gs_name_came(struct gs_share *share, struct gs_client *client,
                   const struct gs_wire_name *message)
 {
     struct gs_export_key key = {.id = message->block_id};
-    uint64_t since_ns = message->since_ns, now = gs_now_ns();
+    uint64_t since_ns = message->since_ns, now = gs_names_now(share);
     struct gs_export *export = NULL;
     union gs_wire_message answer;
     struct gs_name *name;
@@ -458,7 +468,7 @@ static const struct gs_name *sought_locked(const struct gs_share *share,
     return found;
 }
 
-static void fill(const struct gs_share *share, const struct gs_name *name, bool whole,
+static void fill(struct gs_share *share, const struct gs_name *name, bool whole,
                  struct gs_found *found)
 {
     const struct gs_export *export = name->export;
@@ -473,7 +483,7 @@ static void fill(const struct gs_share *share, const struct gs_name *name, bool 
     found->offset = name->offset;
     found->size = export->source.size - begin_of(export);
     found->address = here ? export->source.address + begin_of(export) + name->offset : 0;
-    found->age_ns = gs_now_ns() - name->since_ns;
+    found->age_ns = gs_names_now(share) - name->since_ns;
     found->pid = here ? (uint64_t)gs_alive_own_pid() : (uint64_t)name->pid;
     if (here)
         strncpy(found->process, program_invocation_short_name, sizeof found->process - 1);

@@ -420,7 +420,7 @@ struct gs_wire_farewell {
 struct gs_wire_name {
     struct gs_wire_head head;
     uint64_t block_id; /* of a block that was left here; 0: the name ends, if it was published */
-    uint64_t since_ns; /* then, CLOCK_MONOTONIC, or before */
+    uint64_t since_ns; /* then (gs_names_now), or before */
     uint64_t offset;   /* of what is named within the block */
     struct gs_naming naming;
 };
@@ -438,7 +438,7 @@ struct gs_wire_named {
     struct gs_wire_head head;
     uint32_t state; /* enum gs_named */
     uint32_t zero;
-    uint64_t since_ns; /* CLOCK_MONOTONIC */
+    uint64_t since_ns; /* by gs_names_now */
     struct gs_found found; /* of others: its name and whose it is, and no more */
 };
 

@@ -65,13 +65,13 @@ def clean(folder):
 
 
 class Holder:
-    def __init__(self, folder, library=True, python=sys.executable, user=None, **settings):
+    def __init__(self, folder, library=True, python=sys.executable, user=None, before=(), **settings):
         env = {**clean(folder), **settings, 'LD_LIBRARY_PATH': os.path.dirname(LIBCUDA),
                'SOFTCUDA_MACHINE': os.path.join(folder, f'machine{user or ""}')}
         env = {name: value for name, value in env.items() if value is not None}
         if library:
             env['LD_PRELOAD'] = SHIM
-        self.process = subprocess.Popen([python, '-c', HOLDER], env=env, text=True, user=user,
+        self.process = subprocess.Popen([*before, python, '-c', HOLDER], env=env, text=True, user=user,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.pid = self.process.pid
 

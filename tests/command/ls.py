@@ -7,8 +7,10 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -104,6 +106,30 @@ def prove_rows(folder):
           'and not those that begin with it')
     is_result(publisher, 'library.gpushim_unpublish(b"ab")', 0)
     return publisher
+
+
+def prove_clocks(folder):
+    """Which of two is the newer one, in time namespaces whose clocks are days apart; and the end of the older one."""
+    ahead, behind = (('unshare', '--time', '--monotonic', seconds) for seconds in ('1000000', '-100'))
+    if not shutil.which('unshare') or subprocess.run([*ahead, 'true'], stderr=subprocess.DEVNULL, check=False).returncode:
+        return
+    holders = [start(folder, before=before) for before in (ahead, behind, ())]
+    for holder in holders:
+        holder.do(f'alloc {MIB}')
+    for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2), (0, 2, 1)):
+        for at in order:
+            is_result(holders[at], f'publish(b"clock", held[0].value, b"of {at}")', 0)
+            for asks in holders:
+                said = do(asks, 'it = look_up(b"clock"); print(it[0], it[1].label.decode(), it[1].age_ns < 10**11)')
+                check(said == f'0 of {at} True', f'the last one to publish it is found, {order}: {said}, not of {at}')
+        rows = [row for row in ls(folder) if row['name'] == 'clock']
+        check([row['label'] for row in rows] == [f'of {order[-1]}'], f'and has ended the others, {order}: {rows}')
+    for ends, has in ((0, 1), (1, 0), (2, 0)):
+        is_result(holders[has], 'publish(b"clock", held[0].value)', 0)
+        is_result(holders[ends], 'library.gpushim_unpublish(b"clock")', 0)
+        check(not [row for row in ls(folder) if row['name'] == 'clock'], f'{ends} ends what {has} has published')
+    for holder in holders:
+        holder.end()
 
 
 def answers_in_another_version(listener):
@@ -240,6 +266,8 @@ def main():
         prove_without(folder)
         publisher.end()
         check(ls(folder) == [], 'they end with their process')
+    with tempfile.TemporaryDirectory() as folder:
+        prove_clocks(folder)
     with tempfile.TemporaryDirectory() as folder:
         prove_kept(folder)
         for row in json.loads(gpushim(folder, 'who', '--json').stdout):
