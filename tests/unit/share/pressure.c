@@ -15,13 +15,13 @@
 #include <unistd.h>
 
 #include "core/share/internal.h"
+#include "patience.h"
 #include "scene.h"
 #include "tests/children.h"
 
-#define WAIT_MS    45  /* who does not answer is waited for a little longer, */
-#define GIVING_MS  900 /* and so is who is at it */
-#define TRIES      20  /* to see a call that is not held up, which a busy machine may hold up */
-#define AT_ONCE_MS 20000
+#define WAIT_MS    50   /* who does not answer is waited for so long, */
+#define GIVING_MS  1000 /* and who is at it so long; neither is as long as a look more */
+#define LOOK_MS    5
 
 static void setup(void)
 {
@@ -97,7 +97,7 @@ static int hear(int fd, union gs_wire_message *ret_message)
     struct pollfd answer = {.fd = fd, .events = POLLIN};
     ssize_t got = -1;
 
-    for (int i = 0; i < 2 && got < 0 && poll(&answer, 1, AT_ONCE_MS) > 0; i++)
+    for (int i = 0; i < 2 && got < 0 && poll(&answer, 1, SIDE_PATIENCE_MS) > 0; i++)
         got = recv(fd, ret_message, sizeof *ret_message, 0); /* a reset comes before the last words */
     return got > 0 ? ret_message->head.type : 0;
 }
@@ -346,13 +346,12 @@ Test(share_pressure, all_are_asked_and_what_they_give_is_told)
         cr_assert_str_eq(other_ask(&others[i], "serve %d", 10 + i), "ok");
     }
     cr_assert_eq(gs_share_serve(side.share), GS_OK); /* it does not ask itself */
-    cr_assert(SIDE_WAIT((gs_share_ask(side.share, side_gpu, MIB, &answers), answers.given == 33)));
+    gs_share_ask(side.share, side_gpu, MIB, &answers);
+    cr_assert_eq(answers.given, 33);
     cr_assert_eq(answers.silent, 0);
     cr_assert_not(answers.ended);
-    do { /* on a busy machine one may answer too late */
-        gs_share_ask(side.share, side_gpu, 25, &answers); /* two do not have that */
-        cr_assert_leq(answers.given, 25, "no more than it wanted is believed");
-    } while (answers.given < 25);
+    gs_share_ask(side.share, side_gpu, 25, &answers); /* two do not have that */
+    cr_assert_eq(answers.given, 25, "no more than it wanted is believed");
     for (int i = 0; i < 3; i++)
         cr_assert_eq(other_stop(&others[i]), 0);
 }
@@ -369,58 +368,54 @@ static void *asks(void *arg)
 Test(share_pressure, two_that_ask_each_other_do_not_wait_for_each_other)
 {
     struct gs_share_answers answers;
-    bool at_once = false;
+    pthread_t thread;
 
     other_start(&other, dir, NULL);
     cr_assert_str_eq(other_ask(&other, "serve 5"), "ok");
     side_serve(&side, 6);
-    for (int i = 0; i < TRIES && !at_once; i++) {
-        uint64_t begun = side_now();
-        pthread_t thread;
-
-        cr_assert_eq(pthread_create(&thread, NULL, asks, &answers), 0);
-        at_once = !strcmp(other_ask(&other, "ask 1000000"), "ok 6 0 0");
-        pthread_join(thread, NULL);
-        at_once &= answers.given == 5 && answers.silent == 0 &&
-                   side_within(begun, WAIT_MS * MS);
-    }
-    cr_assert(at_once);
+    cr_assert_eq(pthread_create(&thread, NULL, asks, &answers), 0);
+    cr_assert_str_eq(other_ask(&other, "ask 1000000"), "ok 6 0 0");
+    pthread_join(thread, NULL);
+    cr_assert_eq(answers.given, 5);
+    cr_assert_eq(answers.silent, 0);
     cr_assert_eq(other_stop(&other), 0);
 }
 
-/* Its time alone; who is silent is found so each time. */
-static uint64_t time_of_asking(struct gs_share_answers *ret_answers)
+/* How long it waits, in milliseconds, where nothing is said to it but so many times (-1: whatever there is). */
+static unsigned asking_waits(struct gs_share_answers *ret_answers, int answers)
 {
-    uint64_t begun = side_now();
-
+    patience_for(answers);
+    patience_took();
     gs_share_ask(side.share, side_gpu, MIB, ret_answers);
-    return side_now() - begun;
+    patience_for(-1);
+    return (unsigned)(patience_took() / MS);
+}
+
+static void assert_waits(unsigned took, unsigned ms)
+{
+    cr_assert(took >= ms && took <= ms + LOOK_MS, "it waited for %u ms", took);
 }
 
 Test(share_pressure, who_is_stopped_is_waited_for_once_and_asked_again_when_he_goes_on)
 {
     struct gs_share_answers answers;
-    uint64_t least = UINT64_MAX;
     int fds;
 
     other_start(&other, dir, NULL);
     cr_assert_str_eq(other_ask(&other, "serve 5"), "ok");
     kill(other.pid, SIGSTOP);
     waitpid(other.pid, NULL, WUNTRACED);
-    cr_assert_geq(time_of_asking(&answers), WAIT_MS * MS);
+    assert_waits(asking_waits(&answers, 0), WAIT_MS);
     fds = side_open_fds();
-    for (int i = 0; i < TRIES && least >= WAIT_MS * MS; i++) {
-        uint64_t took = time_of_asking(&answers);
-
+    for (int i = 0; i < 3; i++) {
+        cr_assert_eq(asking_waits(&answers, 0), 0, "it was waited for again");
         cr_assert_eq(answers.silent, 1);
         cr_assert_eq(answers.silent_pid, other.pid);
         cr_assert_eq(answers.given, 0);
-        least = took < least ? took : least;
     }
-    cr_assert_lt(least, WAIT_MS * MS, "it was waited for again");
     cr_assert_eq(side_open_fds(), fds, "one connection is kept");
     kill(other.pid, SIGCONT);
-    cr_assert(SIDE_WAIT((time_of_asking(&answers), answers.given == 5)));
+    cr_assert(SIDE_WAIT((asking_waits(&answers, -1), answers.given == 5)));
     cr_assert_eq(answers.silent, 0);
     cr_assert_eq(side_open_fds(), fds - 1);
     cr_assert_eq(other_stop(&other), 0);
@@ -437,7 +432,7 @@ Test(share_pressure, what_was_given_before_it_was_asked_for_is_not_counted)
     cr_assert_str_eq(other_ask(&other, "serve %d", 4 << 20), "ok");
     kill(other.pid, SIGSTOP);
     waitpid(other.pid, NULL, WUNTRACED);
-    time_of_asking(&answers);
+    asking_waits(&answers, 0);
     cr_assert_eq(answers.silent, 1);
     kill(other.pid, SIGCONT);
     only_socket(name);
@@ -447,7 +442,7 @@ Test(share_pressure, what_was_given_before_it_was_asked_for_is_not_counted)
     assert_given(fd, 1, 4 << 20); /* with this at the latest it has answered */
     close(fd);
     other_kill(&other);
-    time_of_asking(&answers);
+    asking_waits(&answers, -1);
     cr_assert_eq(answers.given, 0);
     cr_assert_eq(gs_share_serve(side.share), GS_OK);
 }
@@ -462,10 +457,10 @@ Test(share_pressure, a_program_that_closes_the_connection_to_who_is_silent_harms
     cr_assert_str_eq(other_ask(&other, "serve 5"), "ok");
     kill(other.pid, SIGSTOP);
     waitpid(other.pid, NULL, WUNTRACED);
-    time_of_asking(&answers);
+    asking_waits(&answers, 0);
     cr_assert_eq(side_connections(true), 1);
     fd = dup(1);
-    time_of_asking(&answers);
+    asking_waits(&answers, 0);
     cr_assert_eq(answers.silent, 1);
     cr_assert_neq(write(fd, "", 0), -1, "it was closed");
     close(fd);
@@ -483,13 +478,13 @@ Test(share_pressure, who_was_silent_and_is_killed_is_forgotten)
     cr_assert_str_eq(other_ask(&other, "serve 5"), "ok");
     kill(other.pid, SIGSTOP);
     waitpid(other.pid, NULL, WUNTRACED);
-    time_of_asking(&answers);
+    asking_waits(&answers, 0);
     cr_assert_eq(answers.silent, 1);
     other_kill(&other);
-    time_of_asking(&answers);
+    asking_waits(&answers, -1);
     cr_assert(answers.ended, "what it had may be had now");
     cr_assert_eq(answers.silent, 0);
-    time_of_asking(&answers);
+    asking_waits(&answers, -1);
     cr_assert_not(answers.ended);
     cr_assert_eq(side_open_fds(), fds - 2, "the two pipes to it have gone as well");
     cr_assert_eq(gs_share_serve(side.share), GS_OK); /* which clears up after it */
@@ -522,7 +517,7 @@ Test(share_pressure, a_child_of_who_has_ended_is_not_asked)
         if (i == 1)
             rename_socket(path);
         other_kill(&other);
-        time_of_asking(&answers);
+        asking_waits(&answers, 0);
         cr_assert_eq(answers.silent, 0);
         cr_assert_not(answers.ended);
         kill(child, SIGKILL);
@@ -588,30 +583,26 @@ static pid_t liar(enum lie lie, char *ret_path)
 Test(share_pressure, who_answers_wrongly_is_believed_nothing_and_not_waited_for)
 {
     for (int lie = SILENCE; lie < LIES; lie++) {
+        bool silent = lie == SILENCE || lie == MORE_AND_SILENCE;
         struct gs_share_answers answers;
-        uint64_t took, least = UINT64_MAX, most = 0;
         int fds = side_open_fds();
         char path[108];
         pid_t child = liar(lie, path);
 
-        for (int i = 0; i < TRIES && least > WAIT_MS * MS; i++) {
-            took = time_of_asking(&answers);
-            least = took < least ? took : least;
-            most = took > most ? took : most;
+        for (int i = 0; i < 2; i++) { /* who is silent is waited for once, and whoever is at it longer */
+            unsigned took = asking_waits(&answers, lie == SILENCE ? 0 : lie == MORE_AND_SILENCE ? 1 : -1);
+
+            assert_waits(took, !silent || i == 1 ? 0 : lie == SILENCE ? WAIT_MS : GIVING_MS);
             cr_assert_leq(answers.given, lie == TWICE ? MIB : 0, "lie %d: %llu", lie,
                           (unsigned long long)answers.given);
-            if (lie == SILENCE || lie == MORE_AND_SILENCE || took < WAIT_MS * MS) /* else: too late */
-                cr_assert_eq(answers.silent, lie == SILENCE || lie == MORE_AND_SILENCE, "lie %d", lie);
-            if (took < WAIT_MS * MS)
-                cr_assert_eq(answers.ended, lie == HANG_UP, "lie %d", lie);
+            cr_assert_eq(answers.silent, silent, "lie %d", lie);
+            cr_assert_eq(answers.ended, lie == HANG_UP, "lie %d", lie);
         }
-        cr_assert(lie != MORE_AND_SILENCE || most >= GIVING_MS * MS, "who is at it is waited for");
-        cr_assert_lt(least, WAIT_MS * MS, "lie %d: %llu ms", lie, (unsigned long long)least / MS);
         cr_assert(SIDE_WAIT(side_open_fds() <= fds + 1), "lie %d", lie); /* closed by another thread, perhaps */
         kill(child, SIGKILL);
         waitpid(child, NULL, 0);
         unlink(path);
-        time_of_asking(&answers);
+        asking_waits(&answers, -1);
         cr_assert(SIDE_WAIT(side_open_fds() <= fds), "lie %d", lie);
     }
     cr_assert_eq(side_log_lines(), 0, "what an attacker causes is no warning");
@@ -632,16 +623,16 @@ Test(share_pressure, a_folder_full_of_silent_sockets_costs_no_more_than_one)
         snprintf(path, sizeof path, "%.63s/%.32s", dir, name);
         listeners[i] = side_listen(path);
     }
-    cr_assert_lt(time_of_asking(&answers), AT_ONCE_MS * MS);
+    assert_waits(asking_waits(&answers, 0), WAIT_MS);
     cr_assert_eq(answers.silent, 128);
     cr_assert_not_null(strstr(side_logged(), "22 processes were not asked"), "%s", side_logged());
-    time_of_asking(&answers);
+    cr_assert_eq(asking_waits(&answers, 0), 0);
     cr_assert_eq(answers.silent, 128);
     for (unsigned i = 0; i < 150; i++)
         close(listeners[i]);
     other_start(&other, dir, NULL);
     cr_assert_str_eq(other_ask(&other, "serve 5"), "ok");
-    cr_assert(SIDE_WAIT((time_of_asking(&answers), answers.given == 5)));
+    cr_assert(SIDE_WAIT((asking_waits(&answers, -1), answers.given == 5)));
     cr_assert_eq(other_stop(&other), 0);
     side_dir_remove(dir);
 }
@@ -669,10 +660,10 @@ Test(share_pressure, who_shares_nothing_yet_can_be_asked_again_and_shares_then)
     for (int fd = 0; fd < 256; fd++)
         had[fd] = fcntl(fd, F_GETFD) >= 0;
     side_serve(&side, 6);
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "ask 1000000"), "ok 6 0 0")));
+    cr_assert_str_eq(other_ask(&other, "ask 1000000"), "ok 6 0 0");
     asker = dial(side.share->name);
     close_since(had, asker);
-    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "ask 1000000"), "ok 6 0 0")));
+    cr_assert_str_eq(other_ask(&other, "ask 1000000"), "ok 6 0 0");
     cr_assert_eq(side_log_lines(), 0, "%s", side_logged());
     cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
     gs_export_handle(export, ipc_handle);
