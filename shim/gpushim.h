@@ -3,21 +3,33 @@
  * hear what becomes of GPU memory, and for whoever wants to see what the library holds. No program
  * needs this: caches of their own (UCX, libfabric, Open MPI) stay right as they are.
  *
- * Nothing links with the library. It is in the process where somebody preloaded it:
- *
- *     int (*pin)(...) = dlsym(RTLD_DEFAULT, "gpushim_pin");    NULL: it is not there
+ * Nothing links with the library, which is in the process where somebody preloaded it. The functions here look
+ * theirs up in it, each once, and may be called in any case: where it is not there, or is older than the function,
+ * they do nothing and return GPUSHIM_NOT_LOADED, those that count 0. glibc before 2.34 has dlsym in -ldl.
  *
  * Every function may be called from any thread. Results are 0 or an errno value.
  */
 #ifndef GPUSHIM_H
 #define GPUSHIM_H
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#ifdef GPUSHIM_LIBRARY /* its own sources */
+#define GPUSHIM_API
+#else
+#include <dlfcn.h>
+#include <string.h>
+#define GPUSHIM_API static inline
+#endif
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Of no function in the library. */
+#define GPUSHIM_NOT_LOADED ENOPKG
 
 /* ---- Versions ----------------------------------------------------------------------------------- */
 
@@ -27,9 +39,9 @@ extern "C" {
 #define GPUSHIM_VERSION_PATCH 0
 #define GPUSHIM_VERSION       "0.1.0"
 
-/* Of the library that is in the process, in the same form. Never NULL; it stays as it is. Starts
- * nothing, and may be called at any time. */
-const char *gpushim_version(void);
+/* Of the library that is in the process, in the same form. Never NULL, and "" where it is not
+ * there; it stays as it is. Starts nothing, and may be called at any time. */
+GPUSHIM_API const char *gpushim_version(void);
 
 /* ---- Registering through the cache -------------------------------------------------------------- */
 
@@ -59,7 +71,7 @@ struct gpushim_pinner {
 
 /* Makes a pinner known, which with what it points at has to stay for the life of the process.
  * EINVAL; ENOSPC: there are 16 already. */
-int gpushim_pinner_add(const struct gpushim_pinner *pinner);
+GPUSHIM_API int gpushim_pinner_add(const struct gpushim_pinner *pinner);
 
 /*
  * A registration of the range for its domain and access: a kept one, found without a lock, or a new
@@ -69,12 +81,12 @@ int gpushim_pinner_add(const struct gpushim_pinner *pinner);
  * ENODEV: no GPU memory, or libgpushim does nothing in this process: register it yourself. EFAULT:
  * memory that was freed, or more than one allocation. ENOMEM. Anything else is of your own pin.
  */
-int gpushim_pin(const struct gpushim_pinner *pinner, uintptr_t domain, uint64_t access,
+GPUSHIM_API int gpushim_pin(const struct gpushim_pinner *pinner, uintptr_t domain, uint64_t access,
                 uint64_t address, size_t size, void **ret_handle, void **ret_registration);
-void gpushim_unpin(void *registration);
+GPUSHIM_API void gpushim_unpin(void *registration);
 
 /* Ends the registrations of a domain that nobody uses, before it is closed. */
-void gpushim_flush(const struct gpushim_pinner *pinner, uintptr_t domain);
+GPUSHIM_API void gpushim_flush(const struct gpushim_pinner *pinner, uintptr_t domain);
 
 /* ---- Listening ---------------------------------------------------------------------------------- */
 
@@ -102,7 +114,7 @@ struct gpushim_listener {
 
 /* From now on, until the process ends; the struct has to stay as long. EINVAL, ENODEV (libgpushim
  * has not started: call CUDA first), ENOSPC: there are 16 already. */
-int gpushim_listen(const struct gpushim_listener *listener);
+GPUSHIM_API int gpushim_listen(const struct gpushim_listener *listener);
 
 /* ---- Asking: who pins what ---------------------------------------------------------------------- */
 
@@ -115,7 +127,7 @@ struct gpushim_registration {
 };
 
 /* Fills in up to `room` registrations and returns how many there are. */
-size_t gpushim_registrations(struct gpushim_registration *registration, size_t room);
+GPUSHIM_API size_t gpushim_registrations(struct gpushim_registration *registration, size_t room);
 
 struct gpushim_registration_counts {
     size_t size; /* of this struct, set by the caller */
@@ -129,7 +141,7 @@ struct gpushim_registration_counts {
 };
 
 /* Since the start of the process. EINVAL; ENODEV: libgpushim does nothing in this process. */
-int gpushim_registration_counts(struct gpushim_registration_counts *counts);
+GPUSHIM_API int gpushim_registration_counts(struct gpushim_registration_counts *counts);
 
 /* ---- Asking: what a GPU's memory is used for ----------------------------------------------------- */
 
@@ -160,7 +172,7 @@ struct gpushim_memory {
 /* Of a device by its number in CUDA; all 0 where this process has allocated nothing there. It is
  * what `gpushim stats` tells of this process. The figures are each of some moment of the call.
  * EINVAL; ENODEV: libgpushim does nothing in this process, or not yet. */
-int gpushim_memory(int device, struct gpushim_memory *memory);
+GPUSHIM_API int gpushim_memory(int device, struct gpushim_memory *memory);
 
 /* ---- Names -------------------------------------------------------------------------------------- */
 
@@ -200,7 +212,7 @@ struct gpushim_publication {
  * freed; memory of another process is that one's to publish. ENOTSUP: it cannot be shared, and the log says
  * why. ENOSPC: 1024 names in this process. ENOMEM.
  */
-int gpushim_publish(const char *name, const struct gpushim_publication *publication);
+GPUSHIM_API int gpushim_publish(const char *name, const struct gpushim_publication *publication);
 
 struct gpushim_named {
     size_t size; /* of this struct, set by the caller */
@@ -228,13 +240,13 @@ struct gpushim_named {
  * user's, which this one may not open: named->uid, and the log, say whose. ETIMEDOUT: nobody who has
  * answered has it, but some have not. Nothing else is changed then.
  */
-int gpushim_lookup(const char *name, struct gpushim_named *named);
+GPUSHIM_API int gpushim_lookup(const char *name, struct gpushim_named *named);
 
 /*
  * Ends this user's name, whichever of his processes published it. Who has it open keeps it. EINVAL,
  * ENODEV, ENOENT, EACCES, ETIMEDOUT, as above.
  */
-int gpushim_unpublish(const char *name);
+GPUSHIM_API int gpushim_unpublish(const char *name);
 
 /* ---- External memory ---------------------------------------------------------------------------- */
 
@@ -296,7 +308,7 @@ struct gpushim_external {
  * context of it, or libgpushim does nothing in this process. ENOTSUP: the driver does not take it. EAGAIN: no
  * thread can be had. ENOMEM. Nothing is changed then, and the log says why.
  */
-int gpushim_attach(const struct gpushim_external *external, uint64_t *ret_address);
+GPUSHIM_API int gpushim_attach(const struct gpushim_external *external, uint64_t *ret_address);
 
 /*
  * Detaches it, and waits until its deleter was called, as long as that at most (0: not at all; UINT64_MAX:
@@ -306,7 +318,7 @@ int gpushim_attach(const struct gpushim_external *external, uint64_t *ret_addres
  * for by another call. So it is from within a deleter, which is not waited for. ENOENT: nothing is attached
  * there, or not any more. ENODEV, ENOMEM: nothing is changed then.
  */
-int gpushim_detach(uint64_t address, uint64_t timeout_ns);
+GPUSHIM_API int gpushim_detach(uint64_t address, uint64_t timeout_ns);
 
 struct gpushim_attached {
     enum gpushim_kind kind;
@@ -318,7 +330,156 @@ struct gpushim_attached {
 };
 
 /* Fills in up to `room` of those that are attached and returns how many there are. */
-size_t gpushim_externals(struct gpushim_attached *attached, size_t room);
+GPUSHIM_API size_t gpushim_externals(struct gpushim_attached *attached, size_t room);
+
+#ifndef GPUSHIM_LIBRARY
+/* ---- How they are found ------------------------------------------------------------------------- */
+
+/* Whether the library has the function; then *ret_call is it. `kept` is what was found before. */
+static inline int gpushim_has_(const char *name, void **kept, void *ret_call)
+{
+    static char nowhere;
+    void *found = __atomic_load_n(kept, __ATOMIC_ACQUIRE);
+
+    if (!found) {
+        found = dlsym(NULL, name); /* RTLD_DEFAULT, which C has with _GNU_SOURCE alone */
+        found = found ? found : (void *)&nowhere;
+        __atomic_store_n(kept, found, __ATOMIC_RELEASE);
+    }
+    memcpy(ret_call, &found, sizeof found);
+    return found != (void *)&nowhere;
+}
+
+GPUSHIM_API const char *gpushim_version(void)
+{
+    static void *kept;
+    __typeof__(&gpushim_version) call;
+
+    return gpushim_has_("gpushim_version", &kept, &call) ? call() : "";
+}
+
+GPUSHIM_API int gpushim_pinner_add(const struct gpushim_pinner *pinner)
+{
+    static void *kept;
+    __typeof__(&gpushim_pinner_add) call;
+
+    return gpushim_has_("gpushim_pinner_add", &kept, &call) ? call(pinner) : GPUSHIM_NOT_LOADED;
+}
+
+GPUSHIM_API int gpushim_pin(const struct gpushim_pinner *pinner, uintptr_t domain, uint64_t access,
+                            uint64_t address, size_t size, void **ret_handle,
+                            void **ret_registration)
+{
+    static void *kept;
+    __typeof__(&gpushim_pin) call;
+
+    return gpushim_has_("gpushim_pin", &kept, &call)
+               ? call(pinner, domain, access, address, size, ret_handle, ret_registration)
+               : GPUSHIM_NOT_LOADED;
+}
+
+GPUSHIM_API void gpushim_unpin(void *registration)
+{
+    static void *kept;
+    __typeof__(&gpushim_unpin) call;
+
+    if (gpushim_has_("gpushim_unpin", &kept, &call))
+        call(registration);
+}
+
+GPUSHIM_API void gpushim_flush(const struct gpushim_pinner *pinner, uintptr_t domain)
+{
+    static void *kept;
+    __typeof__(&gpushim_flush) call;
+
+    if (gpushim_has_("gpushim_flush", &kept, &call))
+        call(pinner, domain);
+}
+
+GPUSHIM_API int gpushim_listen(const struct gpushim_listener *listener)
+{
+    static void *kept;
+    __typeof__(&gpushim_listen) call;
+
+    return gpushim_has_("gpushim_listen", &kept, &call) ? call(listener) : GPUSHIM_NOT_LOADED;
+}
+
+GPUSHIM_API size_t gpushim_registrations(struct gpushim_registration *registration, size_t room)
+{
+    static void *kept;
+    __typeof__(&gpushim_registrations) call;
+
+    return gpushim_has_("gpushim_registrations", &kept, &call) ? call(registration, room) : 0;
+}
+
+GPUSHIM_API int gpushim_registration_counts(struct gpushim_registration_counts *counts)
+{
+    static void *kept;
+    __typeof__(&gpushim_registration_counts) call;
+
+    return gpushim_has_("gpushim_registration_counts", &kept, &call) ? call(counts)
+                                                                     : GPUSHIM_NOT_LOADED;
+}
+
+GPUSHIM_API int gpushim_memory(int device, struct gpushim_memory *memory)
+{
+    static void *kept;
+    __typeof__(&gpushim_memory) call;
+
+    return gpushim_has_("gpushim_memory", &kept, &call) ? call(device, memory) : GPUSHIM_NOT_LOADED;
+}
+
+GPUSHIM_API int gpushim_publish(const char *name, const struct gpushim_publication *publication)
+{
+    static void *kept;
+    __typeof__(&gpushim_publish) call;
+
+    return gpushim_has_("gpushim_publish", &kept, &call) ? call(name, publication)
+                                                         : GPUSHIM_NOT_LOADED;
+}
+
+GPUSHIM_API int gpushim_lookup(const char *name, struct gpushim_named *named)
+{
+    static void *kept;
+    __typeof__(&gpushim_lookup) call;
+
+    return gpushim_has_("gpushim_lookup", &kept, &call) ? call(name, named) : GPUSHIM_NOT_LOADED;
+}
+
+GPUSHIM_API int gpushim_unpublish(const char *name)
+{
+    static void *kept;
+    __typeof__(&gpushim_unpublish) call;
+
+    return gpushim_has_("gpushim_unpublish", &kept, &call) ? call(name) : GPUSHIM_NOT_LOADED;
+}
+
+GPUSHIM_API int gpushim_attach(const struct gpushim_external *external, uint64_t *ret_address)
+{
+    static void *kept;
+    __typeof__(&gpushim_attach) call;
+
+    return gpushim_has_("gpushim_attach", &kept, &call) ? call(external, ret_address)
+                                                        : GPUSHIM_NOT_LOADED;
+}
+
+GPUSHIM_API int gpushim_detach(uint64_t address, uint64_t timeout_ns)
+{
+    static void *kept;
+    __typeof__(&gpushim_detach) call;
+
+    return gpushim_has_("gpushim_detach", &kept, &call) ? call(address, timeout_ns)
+                                                        : GPUSHIM_NOT_LOADED;
+}
+
+GPUSHIM_API size_t gpushim_externals(struct gpushim_attached *attached, size_t room)
+{
+    static void *kept;
+    __typeof__(&gpushim_externals) call;
+
+    return gpushim_has_("gpushim_externals", &kept, &call) ? call(attached, room) : 0;
+}
+#endif
 
 #ifdef __cplusplus
 }

@@ -77,17 +77,10 @@ static CUresult name_it(const char *word, const char *name)
 {
     struct gpushim_publication publication = {.size = sizeof publication, .address = allocated.of[0]};
     struct gpushim_named named = {.size = sizeof named};
-    void *found = dlsym(RTLD_DEFAULT, word[0] == 'p'   ? "gpushim_publish"
-                                      : word[0] == 'u' ? "gpushim_unpublish"
-                                                       : "gpushim_lookup");
-    int error = ENODEV;
+    int error = word[0] == 'p'   ? gpushim_publish(name, &publication)
+                : word[0] == 'u' ? gpushim_unpublish(name)
+                                 : gpushim_lookup(name, &named);
 
-    if (found && word[0] == 'p')
-        error = ((__typeof__(&gpushim_publish))found)(name, &publication);
-    else if (found && word[0] == 'u')
-        error = ((__typeof__(&gpushim_unpublish))found)(name);
-    else if (found)
-        error = ((__typeof__(&gpushim_lookup))found)(name, &named);
     if (!error && word[0] == 'l')
         print_handle(named.handle);
     return error ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;

@@ -34,7 +34,7 @@ with open(pinning) as text:
 if len(pins) < 15 or len(pins) != len(set(pins)):
     faults.append(f'{pinning}: {len(pins)} rows, {len(set(pins))} different')
 with open(public) as text:
-    functions = re.findall(r'^[\w ]+[ *](gpushim_\w+)\(', text.read(), re.M)
+    functions = re.findall(r'^GPUSHIM_API [\w ]+[ *](gpushim_\w+)\(', text.read(), re.M)
 if len(functions) < 5:
     faults.append(f'{public}: {functions}')
 expected = set(rows) | set(pins) | set(functions) | {'dlsym', 'dlvsym', 'dlopen', '_exit', '_Exit'}

@@ -1,0 +1,59 @@
+/*
+ * gpushim.h, in C and C++ (header.cc), without anything to link: with the library in the process its functions are
+ * the library's, without it they do nothing and say so. Each is looked up once.
+ *
+ *   header loaded | not-loaded
+ */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+static int looked_up;
+
+static void *counted(void *where, const char *name)
+{
+    looked_up++;
+    return dlsym(where, name);
+}
+
+#define dlsym counted
+#include "shim/gpushim.h"
+#undef dlsym
+#include "tests/check.h"
+
+static void check_results(int expected, int of_memory)
+{
+    struct gpushim_memory memory = {sizeof memory};
+    struct gpushim_registration_counts counts = {sizeof counts};
+    struct gpushim_named named = {sizeof named};
+    uint64_t address = 7;
+    void *handle = &address, *registration = &address;
+
+    CHECK(gpushim_pinner_add(NULL) == expected);
+    CHECK(gpushim_pin(NULL, 1, 2, 3, 4, &handle, &registration) == expected);
+    CHECK(gpushim_listen(NULL) == expected);
+    CHECK(gpushim_registration_counts(NULL) == expected);
+    CHECK(gpushim_registration_counts(&counts) == of_memory);
+    CHECK(gpushim_memory(0, &memory) == of_memory && memory.reserved == 0);
+    CHECK(gpushim_publish("", NULL) == expected);
+    CHECK(gpushim_lookup("", &named) == expected && named.bytes == 0);
+    CHECK(gpushim_unpublish("") == expected);
+    CHECK(gpushim_attach(NULL, &address) == expected);
+    CHECK(gpushim_detach(0, 0) != 0 && address == 7);
+    CHECK(handle == &address && registration == &address);
+    CHECK(gpushim_registrations(NULL, 0) == 0 && gpushim_externals(NULL, 0) == 0);
+    gpushim_flush(NULL, 1);
+    gpushim_unpin(NULL);
+}
+
+int main(int argc, char **argv)
+{
+    int loaded = argc > 1 && strcmp(argv[1], "loaded") == 0;
+
+    CHECK(strcmp(gpushim_version(), loaded ? GPUSHIM_VERSION : "") == 0, "'%s'", gpushim_version());
+    CHECK(looked_up == 1, "%d times", looked_up);
+    for (int i = 0; i < 2; i++)
+        check_results(loaded ? EINVAL : GPUSHIM_NOT_LOADED, loaded ? ENODEV : GPUSHIM_NOT_LOADED);
+    CHECK(looked_up == 15, "%d times", looked_up);
+    return 0;
+}
