@@ -229,35 +229,23 @@ static int serve_detached(const struct gs_share_options *options)
     return fd < 0;
 }
 
-static const char usage[] =
-    "usage: gpushim broker [--detach]\n"
-    "Keeps GPU memory that processes share by libgpushim beyond their end.\n"
-    "  (nothing)   serves in the foreground, until SIGTERM or SIGINT; under systemd, the socket it "
-    "is\n"
-    "              given\n"
-    "  --detach    serves in the background, until nobody needs it\n"
-    "It goes by the configuration of the user who runs it: GPUSHIM_SHARE_DIR names the folder of "
-    "the\n"
-    "sockets. gpushim-broker is another name of it.\n";
-
-int command_broker(int argc, char **argv)
+int command_broker(const struct call *call)
 {
     struct gs_share_options options;
+    char *nothing = NULL;
 
-    if (argc == 2 && strcmp(argv[1], "--help") == 0)
-        return command_help(usage);
-    if (argc == 2 && strcmp(argv[1], "--version") == 0)
+    if (call_has(call, "version"))
         return command_say("%s %s", command_program, GS_VERSION);
-    if (argc == 2 && strcmp(argv[1], "ps") == 0)
-        return command_who(1, argv);
+    if (call->argc && strcmp(call->argv[0], "ps") != 0)
+        return call_wrong(call, "broker does not know '%s'", call->argv[0]);
+    if (call->argc)
+        return command_who(&(struct call){.command = command_find("who"), .argv = &nothing});
     if (!command_share_options(&options))
         return COMMAND_WRONG;
-    if (argc == 2 && strcmp(argv[1], "--detach") == 0)
+    if (call_has(call, "detach"))
         return serve_detached(&options);
-    if (argc == 2 && strcmp(argv[1], "--started") == 0)
+    if (call_has(call, "started"))
         return serve_started(&options);
-    if (argc != 1)
-        return command_usage(usage);
     options.listen_fd = activated_socket();
     return serve(&options, options.listen_fd >= 0, -1);
 }

@@ -31,21 +31,6 @@
 #define INSIDE  "/opt/gpushim"
 #define TWIN    "-run" /* the name of a device without LD_PRELOAD ends so */
 
-static const char usage[] =
-    "usage: gpushim cdi generate [--output FILE] [--share-dir [NAME=]FOLDER]...\n"
-    "Writes a CDI specification, by which podman, docker and others give a container the library, "
-    "as\n"
-    "the device " KIND "=all. They look for it in /etc/cdi and /var/run/cdi.\n"
-    "For an image with an LD_PRELOAD of its own take the device all-run, and as entry "
-    "point\n" INSIDE "/bin/gpushim run: that keeps it, behind the library.\n"
-    "\n"
-    "  --output FILE                where to write it, at once or not at all; without: standard "
-    "output\n"
-    "  --share-dir FOLDER           the host's folder for sockets: the containers that have it "
-    "share\n"
-    "  --share-dir NAME=FOLDER      the same for the device NAME: those of another device do not "
-    "see it\n";
-
 /* What is asked for with --device KIND=name. */
 struct device {
     char name[64];
@@ -273,41 +258,36 @@ static int write_file(const struct spec *spec)
 
 /* ---- The command ---------------------------------------------------------------------------- */
 
-/* One option and its value. 0, or the exit status, and said why. */
-static int take_option(struct spec *spec, const char *option, const char *value)
+/* 0, or the exit status, and said why. */
+static int take_output(struct spec *spec, const char *path)
 {
-    bool output = strcmp(option, "--output") == 0;
-
-    if (!output && strcmp(option, "--share-dir") != 0) {
-        command_complain("cdi generate does not know '%s'", option);
-        return command_usage(usage);
-    }
-    if (!value || !*value) {
-        command_complain("%s: a %s is missing after it", option, output ? "file" : "folder");
-        return command_usage(usage);
-    }
-    if (!output)
-        return take_folder(spec, value);
-    if (!is_read(value)) {
+    if (!is_read(path)) {
         command_complain(
             "--output: '%s' does not end in .json (or .yaml), and container engines read "
             "no other files",
-            value);
+            path);
         return COMMAND_USAGE;
     }
-    spec->output = value;
+    spec->output = path;
     return 0;
 }
 
-static int generate(struct spec *spec, int argc, char **argv)
+static int generate(struct spec *spec, const struct call *call)
 {
-    int status;
+    int status = 0;
 
     spec->count = 1;
     strcpy(spec->devices->name, "all");
-    for (int i = 0; i < argc; i += 2)
-        if ((status = take_option(spec, argv[i], argv[i + 1])))
-            return status;
+    for (unsigned i = 0; !status && i < call->count; i++)
+        if (!call->given[i].value[0])
+            status = call_wrong(call, "--%s: %s is missing after it", call->given[i].option->name,
+                                call->given[i].option->argument);
+        else if (strcmp(call->given[i].option->name, "output") == 0)
+            status = take_output(spec, call->given[i].value);
+        else
+            status = take_folder(spec, call->given[i].value);
+    if (status)
+        return status;
     if (!find_files(spec))
         return COMMAND_WRONG;
     if (spec->output)
@@ -315,28 +295,17 @@ static int generate(struct spec *spec, int argc, char **argv)
     return write_spec(stdout, spec) ? COMMAND_WELL : COMMAND_WRONG;
 }
 
-int command_cdi(int argc, char **argv)
+int command_cdi(const struct call *call)
 {
-    struct spec *spec;
-    int status;
+    struct spec spec = {.devices = calloc(call->count + 1, sizeof *spec.devices)};
+    int status = COMMAND_WRONG;
 
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0)
-            return command_help(usage);
-    if (argc < 2 || strcmp(argv[1], "generate") != 0) {
-        command_complain("cdi: 'generate' is missing%s%s", argc < 2 ? "" : " before ",
-                         argc < 2 ? "" : argv[1]);
-        return command_usage(usage);
-    }
-    spec = calloc(1, sizeof *spec);
-    if (spec)
-        spec->devices = calloc((size_t)argc, sizeof *spec->devices);
-    if (spec && spec->devices)
-        status = generate(spec, argc - 2, argv + 2);
+    if (strcmp(call->argv[0], "generate") != 0)
+        status = call_wrong(call, "cdi does not know '%s'", call->argv[0]);
+    else if (spec.devices)
+        status = generate(&spec, call);
     else
-        command_complain("there is no memory left"), status = COMMAND_WRONG;
-    if (spec)
-        free(spec->devices);
-    free(spec);
+        command_complain("there is no memory left");
+    free(spec.devices);
     return status;
 }

@@ -222,30 +222,20 @@ static int say_forgotten(const struct cluster *cluster)
     return command_say("machine %s is forgotten: %u leases ended", cluster->forget, cluster->leases);
 }
 
-static const char usage[] =
-    "usage: gpushim cluster [--json]\n"
-    "       gpushim cluster forget MACHINE\n"
-    "What the brokers here have to do with other machines (share.reach = cluster): their agent, what may be\n"
-    "opened afar, what of other machines is open, and which machines have leases of what is here.\n"
-    "  forget      MACHINE (its name, its id, or unknown) is gone for good: what it has open is used again.\n"
-    "              One that runs on and reads would read others' data: see that it does not\n";
-
-int command_cluster(int argc, char **argv)
+int command_cluster(const struct call *call)
 {
     struct gs_share_options options;
     struct json json = {.file = stdout};
     struct cluster cluster = {.options = &options};
     char reason[GS_REASON_SIZE];
-    bool as_json;
+    const bool as_json = call_has(call, "json");
     unsigned folders;
-    int status;
 
-    if (!command_arguments(&argc, argv, 2, usage, &as_json, &status))
-        return status;
-    if (argc == 2 || (argc == 3 && strcmp(argv[1], "forget") != 0) || (argc == 3 && as_json))
-        return command_usage(usage);
-    if (argc == 3)
-        cluster.forget = argv[2];
+    if (call->argc && (call->argc != 2 || strcmp(call->argv[0], "forget") != 0))
+        return call_wrong(call, "cluster knows 'forget MACHINE' alone");
+    if (call->argc && as_json)
+        return call_wrong(call, "cluster forget has nothing for --json");
+    cluster.forget = call->argc ? call->argv[1] : NULL;
     if (!command_share_options(&options))
         return COMMAND_WRONG;
     cluster.json = as_json ? &json : NULL;

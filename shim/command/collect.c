@@ -64,14 +64,7 @@ static void collect(struct order *order, const struct who *who, int fd, const ch
     print(order, who, &answer.collected, silent[0] ? silent : reason);
 }
 
-int command_collect(int argc, char **argv)
+int command_collect(const struct call *call)
 {
-    static const char usage[] =
-        "usage: gpushim collect PID|all [--json]\n"
-        "Has that process, or all of this user's (for root: of everybody), give back the memory of "
-        "others\nthat it has closed and keeps for the next open, and use again what others have "
-        "given "
-        "back to it.\n";
-
-    return order_command(argc, argv, usage, collect);
+    return order_command(call, collect);
 }

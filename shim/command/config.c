@@ -242,48 +242,6 @@ static bool print_json(const struct finding *finding)
 
 /* ---- The command ---------------------------------------------------------------------------- */
 
-static const char usage[] =
-    "usage: gpushim config [--origin] [--json]\n"
-    "       gpushim config --check FILE [--json]\n"
-    "Lists every option as a program has it that this user starts in this environment, in the form "
-    "of\n"
-    "gpushim.conf, and says what is wrong with variables and files.\n"
-    "  --origin      says where each value comes from: default, environment VARIABLE, FILE:LINE\n"
-    "  --json        all of it as one object, for programs\n"
-    "  --check FILE  reads FILE alone, as the library would, and reports every mistake in it\n"
-    "Exit status: 1 if there is something to complain about.\n";
-
-/* False: *ret_status is what to exit with. */
-static bool read_arguments(int argc, char **argv, struct arguments *ret, int *ret_status)
-{
-    *ret = (struct arguments){0};
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0) {
-            *ret_status = command_help(usage);
-            return false;
-        } else if (strcmp(argv[i], "--origin") == 0) {
-            ret->origin = true;
-        } else if (strcmp(argv[i], "--json") == 0) {
-            ret->json = true;
-        } else if (strcmp(argv[i], "--check") == 0 && i + 1 < argc && !ret->check) {
-            ret->check = argv[++i];
-        } else if (strncmp(argv[i], "--check=", 8) == 0 && !ret->check) {
-            ret->check = argv[i] + 8;
-        } else {
-            command_complain(strcmp(argv[i], "--check") == 0 ? "%s takes one %s, and its file"
-                                                             : "%s does not know '%s'",
-                             argv[0], argv[i]);
-            *ret_status = command_usage(usage);
-            return false;
-        }
-    }
-    if (!ret->check || !ret->origin)
-        return true;
-    command_complain("--origin is of no use with --check: all comes from that file");
-    *ret_status = command_usage(usage);
-    return false;
-}
-
 static bool check(struct finding *finding)
 {
     size_t options = 0;
@@ -306,15 +264,14 @@ static bool list(struct finding *finding)
     return finding->arguments->json ? print_json(finding) : print_text(finding);
 }
 
-int command_config_list(int argc, char **argv)
+int command_config_list(const struct call *call)
 {
     static struct finding finding;
-    struct arguments arguments;
-    int status;
+    const struct arguments arguments = {call_has(call, "origin"), call_has(call, "json"), call_value(call, "check")};
     bool told;
 
-    if (!read_arguments(argc, argv, &arguments, &status))
-        return status;
+    if (arguments.check && arguments.origin)
+        return call_wrong(call, "--origin is of no use with --check: all comes from that file");
     finding.arguments = &arguments;
     told = arguments.check ? check(&finding) : list(&finding);
     for (size_t i = 0; finding.complaints && i < finding.complaint_count; i++)

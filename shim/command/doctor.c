@@ -68,30 +68,15 @@ void doctor_beside(const char *const *names, char ret_path[PATH_MAX])
     ret_path[0] = 0;
 }
 
-static const char usage[] =
-    "usage: gpushim doctor [PID] [--cluster] [--json]\n"
-    "Looks for what stands in the way of the library: the driver and its GPUs, the folder of the\n"
-    "sockets, the broker, limits, LD_PRELOAD, processes that use CUDA without it. With PID, in "
-    "that\n"
-    "process; with --cluster, also what stands in the way of memory between machines. Each line is ok, warn or FAIL, with the way out after ->. Ends with 1 if one is "
-    "FAIL.\n";
-
-int command_doctor(int argc, char **argv)
+int command_doctor(const struct call *call)
 {
     struct json json = {.file = stdout};
     struct doctor doctor = {.to_parent = -1};
     long pid = 0;
-    int status;
-    bool as_json, in_cluster = command_takes(&argc, argv, "--cluster");
+    const bool as_json = call_has(call, "json");
 
-    if (!command_arguments(&argc, argv, 1, usage, &as_json, &status))
-        return status;
-    if (argc > 1 && (pid = command_pid(argv[1])) <= 0)
-        return command_usage(usage);
-    if (pid > INT_MAX) {
-        command_complain("'%s' is no process id", argv[1]);
-        return command_usage(usage);
-    }
+    if (call->argc && (pid = call_pid(call, call->argv[0])) <= 0)
+        return COMMAND_USAGE;
     doctor.config = command_config();
     if (!command_share_options(
             &doctor.options)) /* then the library has none either (shim/start.c) */
@@ -104,7 +89,7 @@ int command_doctor(int argc, char **argv)
         doctor_process(&doctor, (pid_t)pid);
     for (size_t i = 0; !pid && i < sizeof subjects / sizeof *subjects; i++)
         subjects[i](&doctor);
-    if (in_cluster)
+    if (call_has(call, "cluster"))
         doctor_cluster(&doctor);
     if (as_json)
         json_close(&json, ']');

@@ -9,18 +9,6 @@
 #include "shim/command/export.h"
 #include "shim/command/output.h"
 
-static const char usage[] =
-    "usage: gpushim export --prometheus [--listen ADDRESS:PORT | --textfile FILE]\n"
-    "What every process with the library has of each GPU's memory, for Prometheus. Without more, "
-    "once on\n"
-    "standard output. With --textfile once into FILE, which is exchanged as a whole: for "
-    "node_exporter's\n"
-    "textfile collector, which wants it to end in .prom. With --listen served over HTTP at "
-    "/metrics, until\n"
-    "SIGTERM or SIGINT; :9465 is 127.0.0.1:9465, and others than this machine only reach an "
-    "address that\n"
-    "they can, as 0.0.0.0:9465 or [::]:9465.\n";
-
 static bool write_all(FILE *file, const void *arg)
 {
     return export_write(file);
@@ -38,69 +26,19 @@ static int write_file(const char *path)
     return output_write(&output, path, NULL) ? COMMAND_WELL : COMMAND_WRONG;
 }
 
-struct asked {
-    bool prometheus;
-    const char *listen, *textfile;
-};
-
-/* The value of an option that takes one, after it or behind a =. NULL: it is not this option. */
-static const char *value_of(const char *option, int argc, char **argv, int *i)
+int command_export(const struct call *call)
 {
-    size_t length = strlen(option);
+    const char *listen = call_value(call, "listen"), *textfile = call_value(call, "textfile");
 
-    if (strncmp(argv[*i], option, length) != 0)
-        return NULL;
-    if (argv[*i][length] == '=')
-        return argv[*i] + length + 1;
-    if (argv[*i][length])
-        return NULL;
-    return *i + 1 < argc ? argv[++*i] : "";
-}
-
-/* Takes the options out of the arguments. */
-static struct asked take_options(int *argc, char **argv)
-{
-    struct asked asked = {0};
-    int count = 1;
-
-    for (int i = 1; i < *argc; i++) {
-        const char *value;
-
-        if (strcmp(argv[i], "--prometheus") == 0)
-            asked.prometheus = true;
-        else if ((value = value_of("--listen", *argc, argv, &i)))
-            asked.listen = value;
-        else if ((value = value_of("--textfile", *argc, argv, &i)))
-            asked.textfile = value;
-        else
-            argv[count++] = argv[i];
-    }
-    *argc = count;
-    return asked;
-}
-
-int command_export(int argc, char **argv)
-{
-    struct asked asked = take_options(&argc, argv);
-    bool as_json;
-    int status;
-
-    if (!command_arguments(&argc, argv, 0, usage, &as_json, &status))
-        return status;
-    if (as_json)
-        command_complain(
-            "export has one form, Prometheus'; gpushim stats --json has the figures as JSON");
-    else if (!asked.prometheus)
-        command_complain("export wants to know for what: --prometheus");
-    else if (asked.listen && asked.textfile)
-        command_complain("--listen and --textfile are two ways: choose one");
-    else if (asked.textfile && !*asked.textfile)
-        command_complain("--textfile takes the path of a file");
-    else if (asked.listen)
-        return export_serve(asked.listen);
-    else if (asked.textfile)
-        return write_file(asked.textfile);
-    else
-        return export_write(stdout) ? COMMAND_WELL : COMMAND_WRONG;
-    return command_usage(usage);
+    if (!call_has(call, "prometheus"))
+        return call_wrong(call, "export: for what is missing: --prometheus; gpushim stats --json has the figures as JSON");
+    if (listen && textfile)
+        return call_wrong(call, "--listen and --textfile are two ways: choose one");
+    if (textfile && !*textfile)
+        return call_wrong(call, "--textfile takes the path of a file");
+    if (listen)
+        return export_serve(listen);
+    if (textfile)
+        return write_file(textfile);
+    return export_write(stdout) ? COMMAND_WELL : COMMAND_WRONG;
 }

@@ -13,6 +13,7 @@
 #include "shim/command/ask.h"
 #include "shim/command/command.h"
 #include "shim/command/json.h"
+#include "shim/command/ls.h"
 
 struct row {
     struct gs_found found;
@@ -234,23 +235,29 @@ static bool tell(const struct listing *listing, bool as_json)
     return !as_json || json_end(&json);
 }
 
-int command_ls(int argc, char **argv)
+void ls_names(void (*each)(void *arg, const char *name, const char *process), void *arg)
 {
-    static const char usage[] =
-        "usage: gpushim ls [NAME] [--json]\n"
-        "Lists the names under which programs have published GPU memory (gpushim_publish): whose, how "
-        "much,\nby whom and since when, and whether a broker keeps it beyond the end of that process. "
-        "With NAME,\nthat one. GPUSHIM_SHARE_DIR names the folder of their sockets.\n";
+    struct gs_share_options options;
+    struct listing listing = {.options = &options};
+    char reason[GS_REASON_SIZE];
+
+    if (command_share_options(&options))
+        ask_each(&options, list_one, &listing, reason);
+    for (size_t i = 0; i < listing.count; i++)
+        each(arg, listing.rows[i].found.naming.name, listing.rows[i].who.name);
+    free(listing.rows);
+}
+
+int command_ls(const struct call *call)
+{
     struct gs_share_options options;
     struct listing listing = {.options = &options};
     char reason[GS_REASON_SIZE];
     unsigned folders;
-    bool as_json, told;
-    int status;
+    const bool as_json = call_has(call, "json");
+    bool told;
 
-    if (!command_arguments(&argc, argv, 1, usage, &as_json, &status))
-        return status;
-    listing.only = argc > 1 ? argv[1] : NULL;
+    listing.only = call->argc ? call->argv[0] : NULL;
     if (!command_share_options(&options))
         return COMMAND_WRONG;
     folders = ask_each(&options, list_one, &listing, reason);

@@ -1,6 +1,6 @@
 /*
  * gpushim: runs programs with the library, looks into what it does, and keeps what processes share.
- * command.h says how a command is made; a new one is a file and a row here.
+ * command.h says how a command is made; a new one is a file and a row of commands.c.
  */
 #include "core/base/printable.h"
 #include "shim/command/command.h"
@@ -15,32 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const struct {
-    const char *name;
-    int (*run)(int argc, char **argv);
-    const char *help;
-} commands[] = {
-    {"run", command_run, "starts a program with the library"},
-    {"record", command_record, "the same, and records what becomes of its GPU memory"},
-    {"top", command_top, "what every process has of the GPUs' memory, refreshed"},
-    {"stats", command_stats, "the same once, or for programs"},
-    {"who", command_who, "who shares GPU memory, and who holds it"},
-    {"ls", command_ls, "the names under which GPU memory is published"},
-    {"doctor", command_doctor, "what stands in the way of the library here, or in a process"},
-    {"export", command_export, "the same figures for Prometheus, as a page or a file"},
-    {"report", command_report, "what a recorded program's GPU memory came to, as text or a page"},
-    {"trim", command_trim, "has processes give back what they keep and do not use"},
-    {"collect", command_collect, "has processes give each other back what is closed and kept"},
-    {"cluster", command_cluster, "what other machines have of this one, and it of theirs"},
-    {"set", command_set, "changes an option of a process that runs"},
-    {"config", command_config_list, "every option, its value, and where that comes from"},
-    {"cdi", command_cdi, "gives containers the library, as engines give them devices"},
-    {"broker", command_broker, "keeps shared GPU memory beyond the end of its processes"},
-    {"version", command_version, "the version of this program and of the library beside it"},
-};
-
 #define LINE_SIZE (4 * PATH_MAX)
-#define COMMANDS (sizeof commands / sizeof *commands)
 
 const char *command_program = "gpushim";
 
@@ -78,56 +53,6 @@ int command_say(const char *format, ...)
     return status;
 }
 
-int command_help(const char *usage)
-{
-    return fputs(usage, stdout) < 0 ? COMMAND_WRONG : COMMAND_WELL;
-}
-
-int command_usage(const char *usage)
-{
-    fputs(usage, stderr);
-    return COMMAND_USAGE;
-}
-
-bool command_arguments(int *argc, char **argv, int most, const char *usage, bool *ret_json,
-                       int *ret_status)
-{
-    int count = 1;
-
-    *ret_json = false;
-    for (int i = 1; i < *argc; i++) {
-        if (strcmp(argv[i], "--help") == 0) {
-            *ret_status = command_help(usage);
-            return false;
-        }
-        if (strcmp(argv[i], "--json") == 0) {
-            *ret_json = true;
-        } else if (argv[i][0] == '-' || count > most) {
-            command_complain("%s does not know '%s'", argv[0], argv[i]);
-            *ret_status = command_usage(usage);
-            return false;
-        } else {
-            argv[count++] = argv[i];
-        }
-    }
-    *argc = count;
-    argv[count] = NULL;
-    return true;
-}
-
-bool command_takes(int *argc, char **argv, const char *word)
-{
-    const int before = *argc;
-    int count = 1;
-
-    for (int i = 1; i < before; i++)
-        if (strcmp(argv[i], word) != 0)
-            argv[count++] = argv[i];
-    *argc = count;
-    argv[count] = NULL;
-    return count < before;
-}
-
 void command_read(const char *path, char *ret_text, size_t size)
 {
     FILE *file = fopen(path, "re");
@@ -143,17 +68,6 @@ void command_read(const char *path, char *ret_text, size_t size)
 static void complain_of_options(void *arg, const char *line)
 {
     command_complain("%s", line);
-}
-
-long command_pid(const char *text)
-{
-    char *end;
-    long pid = strtol(text, &end, 10);
-
-    if (end != text && !*end && pid > 0)
-        return pid;
-    command_complain("'%s' is no process id", text);
-    return -1;
 }
 
 const struct gs_config *command_config(void)
@@ -191,18 +105,12 @@ bool command_share_options(struct gs_share_options *options)
     return true;
 }
 
-int command_version(int argc, char **argv)
+int command_version(const struct call *call)
 {
-    static const char usage[] =
-        "usage: gpushim version [--json]\n"
-        "The version of this program, and of the library that belongs to it.\n";
     char path[PATH_MAX], version[LIBRARY_VERSION] = "";
     struct json json = {.file = stdout};
-    bool as_json;
-    int status;
+    const bool as_json = call_has(call, "json");
 
-    if (!command_arguments(&argc, argv, 0, usage, &as_json, &status))
-        return status;
     library_find(path);
     if (path[0])
         library_version_of(path, version);
@@ -221,38 +129,39 @@ int command_version(int argc, char **argv)
     return json_end(&json) ? COMMAND_WELL : COMMAND_WRONG;
 }
 
-static void print_commands(FILE *file)
+static int run_command(const struct command *command, int argc, char **argv)
 {
-    fputs("usage: gpushim COMMAND [--help | ...]\n\n", file);
-    for (size_t i = 0; i < COMMANDS; i++)
-        fprintf(file, "  %-9s %s\n", commands[i].name, commands[i].help);
-    fputs("\nExit status: 0 it is well, 1 something is wrong, 2 it was called wrongly.\n", file);
+    struct call call;
+    int status;
+
+    if (call_read(command, argc, argv, &call, &status))
+        status = command->run(&call);
+    call_end(&call);
+    return status;
 }
 
 static int run(int argc, char **argv)
 {
     const char *called = argc > 0 ? strrchr(argv[0], '/') : NULL;
+    const struct command *command;
     size_t length;
 
     called = called ? called + 1 : argc > 0 ? argv[0] : "";
     length = strlen(called);
     if (length >= 6 && strcmp(called + length - 6, "broker") == 0) {
         command_program = "gpushim-broker";
-        return command_broker(argc, argv);
+        return run_command(command_find("broker"), argc, argv);
     }
-    if (argc > 1 && (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0))
+    if (argc < 2)
+        return command_complain("COMMAND is missing (gpushim help)"), COMMAND_USAGE;
+    if (strcmp(argv[1], "--complete") == 0)
+        return call_complete(argc - 2, argv + 2);
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0)
         argv[1] = (char *)"version";
-    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0)) {
-        print_commands(stdout);
-        return COMMAND_WELL;
-    }
-    for (size_t i = 0; argc > 1 && i < COMMANDS; i++)
-        if (strcmp(argv[1], commands[i].name) == 0)
-            return commands[i].run(argc - 1, argv + 1);
-    if (argc > 1)
-        command_complain("there is no command '%s'", argv[1]);
-    print_commands(stderr);
-    return COMMAND_USAGE;
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+        argv[1] = (char *)"help";
+    command = command_find(argv[1]);
+    return command ? run_command(command, argc - 1, argv + 1) : COMMAND_USAGE;
 }
 
 int main(int argc, char **argv)

@@ -56,21 +56,15 @@ void order_each(struct order *order)
     order->failed |= order->only ? !order->found : ask_left_out();
 }
 
-int order_command(int argc, char **argv, const char *usage,
-                  __typeof__(((struct order *)0)->tell) tell)
+int order_command(const struct call *call, __typeof__(((struct order *)0)->tell) tell)
 {
     struct gs_share_options options;
     struct json json = {.file = stdout};
     struct order order = {.options = &options, .tell = tell};
-    bool as_json;
-    int status;
+    const bool as_json = call_has(call, "json");
 
-    if (!command_arguments(&argc, argv, 1, usage, &as_json, &status))
-        return status;
-    if (argc != 2)
-        return command_usage(usage);
-    if (strcmp(argv[1], "all") != 0 && (order.only = command_pid(argv[1])) <= 0)
-        return command_usage(usage);
+    if (strcmp(call->argv[0], "all") != 0 && (order.only = call_pid(call, call->argv[0])) <= 0)
+        return COMMAND_USAGE;
     if (!command_share_options(&options))
         return COMMAND_WRONG;
     order.json = as_json ? &json : NULL;

@@ -6,6 +6,7 @@
 #define GS_SHIM_COMMAND_ORDER_H
 
 #include "shim/command/ask.h"
+#include "shim/command/call.h"
 
 struct order {
     const struct gs_share_options *options;
@@ -20,7 +21,6 @@ struct order {
 void order_each(struct order *order);
 
 /* gpushim NAME PID|all [--json]: its exit status. */
-int order_command(int argc, char **argv, const char *usage,
-                  __typeof__(((struct order *)0)->tell) tell);
+int order_command(const struct call *call, __typeof__(((struct order *)0)->tell) tell);
 
 #endif

@@ -152,63 +152,16 @@ static int print_report(const struct report *report)
 
 /* ---- The command ---------------------------------------------------------------------------- */
 
-static const char usage[] =
-    "usage: gpushim report FILE [--json] [--html PAGE] [--memory-viz OUT]\n"
-    "Says what became of a program's GPU memory, from the FILE that gpushim record wrote.\n"
-    "With one or more of these it writes files instead:\n"
-    "  --html PAGE       one page for a browser, which needs nothing else: memory over time, a "
-    "map\n"
-    "                    of it at any moment, who holds it\n"
-    "  --memory-viz OUT  a snapshot for pytorch.org/memory_viz\n";
-
 #define HEAD(text) text, sizeof text - 1
 static const struct {
     const char *option, *head;
     size_t head_size;
     bool (*write)(FILE *file, const void *report);
-} writers[] = {{"--html", HEAD(REPORT_PAGE_HEAD), report_page},
-               {"--memory-viz", HEAD(REPORT_PICKLE_HEAD), report_memory_viz}};
+} writers[] = {{"html", HEAD(REPORT_PAGE_HEAD), report_page},
+               {"memory-viz", HEAD(REPORT_PICKLE_HEAD), report_memory_viz}};
 #undef HEAD
 
 #define WRITERS (sizeof writers / sizeof *writers)
-
-struct request {
-    const char *path, *outputs[WRITERS];
-    bool as_json, writes;
-};
-
-static int usage_of(const char *format, const char *word)
-{
-    command_complain(format, word);
-    return command_usage(usage);
-}
-
-/* Whether there is something to do; else *ret_status is what to exit with. */
-static bool read_arguments(int argc, char **argv, struct request *request, int *ret_status)
-{
-    *ret_status = COMMAND_USAGE;
-    for (int i = 1; i < argc; i++) {
-        size_t n = 0;
-
-        if (strcmp(argv[i], "--help") == 0)
-            return *ret_status = command_help(usage), false;
-        while (n < WRITERS && strcmp(argv[i], writers[n].option) != 0)
-            n++;
-        if (n < WRITERS && !argv[i + 1])
-            return usage_of("%s: the file to write is missing after it", argv[i]), false;
-        if (n < WRITERS)
-            request->outputs[n] = argv[++i], request->writes = true;
-        else if (strcmp(argv[i], "--json") == 0)
-            request->as_json = true;
-        else if (argv[i][0] == '-' || request->path)
-            return usage_of("report does not know '%s'", argv[i]), false;
-        else
-            request->path = argv[i];
-    }
-    if (!request->path)
-        return usage_of("report: the %s to read is missing", "FILE"), false;
-    return true;
-}
 
 static int write_json(const struct report *report)
 {
@@ -221,7 +174,7 @@ static int write_json(const struct report *report)
 }
 
 /* Who may not read the recording may not read what is made of it. */
-static int write_files(const struct request *request, const struct report *report)
+static int write_files(const struct call *call, const struct report *report)
 {
     int status = COMMAND_WELL;
 
@@ -230,29 +183,29 @@ static int write_files(const struct request *request, const struct report *repor
                                       .head_size = writers[i].head_size,
                                       .mode = report->trace.is_private ? 0600 : 0644,
                                       .write = writers[i].write};
+        const char *path = call_value(call, writers[i].option);
 
-        if (request->outputs[i] && !output_write(&output, request->outputs[i], report))
+        if (path && !output_write(&output, path, report))
             status = COMMAND_WRONG;
     }
     return status;
 }
 
-int command_report(int argc, char **argv)
+int command_report(const struct call *call)
 {
-    struct request request = {.path = NULL};
+    const char *path = call->argv[0];
+    const bool writes = call_has(call, "html") || call_has(call, "memory-viz");
     struct report report;
     int status;
 
-    if (!read_arguments(argc, argv, &request, &status))
-        return status;
-    if (!report_make(request.path, &report))
+    if (!report_make(path, &report))
         return COMMAND_WRONG;
     if (report_missing(&report))
-        command_complain("'%s': %s", request.path, report_missing(&report));
-    status = request.writes ? write_files(&request, &report) : COMMAND_WELL;
-    if (request.as_json && status == COMMAND_WELL)
+        command_complain("'%s': %s", path, report_missing(&report));
+    status = writes ? write_files(call, &report) : COMMAND_WELL;
+    if (call_has(call, "json") && status == COMMAND_WELL)
         status = write_json(&report);
-    else if (!request.writes)
+    else if (!writes)
         status = print_report(&report);
     report_free(&report);
     return status;

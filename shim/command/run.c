@@ -159,29 +159,6 @@ static int start(const char *path, int argc, char **argv)
 
 /* ---- The command ---------------------------------------------------------------------------- */
 
-static int help(FILE *file, int status)
-{
-    fputs(
-        "usage: gpushim run [-o SECTION.KEY=VALUE]... [--no-NAME]... [--] PROGRAM [ARGUMENT]...\n"
-        "       gpushim run --print [-o SECTION.KEY=VALUE]... [--no-NAME]... [[--] PROGRAM]\n"
-        "Starts PROGRAM with the library: it comes first in LD_PRELOAD. What would keep it out of\n"
-        "PROGRAM is said on standard error, and PROGRAM is started all the same. Signals and exit\n"
-        "status are PROGRAM's; 126: it cannot be started, 127: it is not found, 1: the library is\n"
-        "not found, 2: wrong usage.\n"
-        "\n"
-        "  -o SECTION.KEY=VALUE   sets an option of the library ('gpushim config' lists them); "
-        "those\n"
-        "                         of [general] by their key alone: -o log=info\n"
-        "  --record FILE          records what becomes of its GPU memory, for 'gpushim report'; %p "
-        "in\n"
-        "                         the name is the process id: each process has a file of its own\n"
-        "  --record-stacks N      with N return addresses of each call\n"
-        "  --print                prints the variables that it would set, NAME=VALUE, instead\n",
-        file);
-    run_option_list_off(file);
-    return status;
-}
-
 /* FILE of --record, as the library takes it: wherever the program runs. */
 static bool record_to(const char *file)
 {
@@ -204,43 +181,18 @@ static bool record_stacks(const char *frames)
     return run_option_set(option);
 }
 
-struct request {
-    bool print;
-    int status; /* where nothing is to be started */
-};
-
-/* One argument, or the two of -o. How many they were; 0: done, see status. */
-static int take_argument(struct request *request, char **argv)
+/* False, and said: it cannot be. */
+static bool take_option(const struct given *given)
 {
-    const char *option = argv[0], *value = NULL;
-    int taken = 1;
+    const char *option = given->option->name;
 
-    request->status = COMMAND_USAGE;
-    if (strcmp(option, "--help") == 0) {
-        request->status = help(stdout, COMMAND_WELL);
-        return 0;
-    }
-    if (strcmp(option, "--print") == 0)
-        return request->print = true, 1;
-    if (strncmp(option, "--no-", 5) == 0)
-        return run_option_off(option + 5) ? 1 : 0;
-    if (strcmp(option, "--record") == 0)
-        return record_to(argv[1] ? argv[1] : "") ? 2 : 0;
-    if (strcmp(option, "--record-stacks") == 0)
-        return record_stacks(argv[1] ? argv[1] : "") ? 2 : 0;
-    if (strncmp(option, "-o", 2) == 0) {
-        taken = option[2] ? 1 : 2;
-        value = option[2] ? option + 2 : argv[1];
-    }
-    if (value)
-        return run_option_set(value) ? taken : 0;
-    if (taken == 2)
-        command_complain("-o: SECTION.KEY=VALUE is missing after it");
-    else
-        command_complain("run does not know '%s'; what belongs to the program comes after its name",
-                         option);
-    help(stderr, 0);
-    return 0;
+    if (strcmp(option, "set") == 0)
+        return run_option_set(given->value);
+    if (strcmp(option, "no-NAME") == 0)
+        return run_option_off(given->value);
+    if (strcmp(option, "record-stacks") == 0)
+        return record_stacks(given->value);
+    return strcmp(option, "print") == 0 || record_to(given->value);
 }
 
 static int print(void)
@@ -253,53 +205,59 @@ static int print(void)
     return fflush(stdout) == 0 && !ferror(stdout) ? COMMAND_WELL : COMMAND_WRONG;
 }
 
-int command_run(int argc, char **argv)
+/* Where nobody says: beside what runs, by its name and process. */
+static bool record_by_default(const char *program)
 {
-    struct request request = {.print = false};
+    const char *slash = strrchr(program, '/');
+    char file[NAME_MAX + 1];
+
+    snprintf(file, sizeof file, "%.200s-%%p.trace", slash ? slash + 1 : program);
+    return record_to(file);
+}
+
+/* It is this process that becomes the program. */
+static void say_what_comes_next(void)
+{
+    const char *file = getenv("GPUSHIM_RECORD"), *percent = file ? strstr(file, "%p") : NULL;
+
+    if (percent)
+        command_complain("afterwards: gpushim report %.*s%d%s", (int)(percent - file), file, getpid(), percent + 2);
+    else if (file)
+        command_complain("afterwards: gpushim report %s", file);
+}
+
+static int run(const struct call *call, bool records)
+{
     struct library library;
     char path[PATH_MAX];
     int status;
 
-    argc--, argv++;
-    while (argc > 0 && argv[0][0] == '-' && strcmp(argv[0], "--") != 0) {
-        int taken = take_argument(&request, argv);
-
-        if (!taken)
-            return request.status;
-        argc -= taken, argv += taken;
-    }
-    if (argc > 0 && strcmp(argv[0], "--") == 0)
-        argc--, argv++;
-    if (argc == 0 && !request.print) {
-        command_complain("run: the program to start is missing");
-        return help(stderr, COMMAND_USAGE);
-    }
+    for (unsigned i = 0; i < call->count; i++)
+        if (!take_option(&call->given[i]))
+            return COMMAND_USAGE;
     if (!find_library(&library))
         return COMMAND_WRONG;
-    if (argc > 0 && (status = find_program(argv[0], path)))
+    if (call->argc && (status = find_program(call->argv[0], path)))
         return status;
+    if (records && call->argc && !call_has(call, "output") && !record_by_default(path))
+        return COMMAND_USAGE;
     if (!preload(library.path))
         return COMMAND_WRONG;
-    if (argc > 0)
+    if (call->argc)
         run_check(path, &library.machine);
-    return request.print ? print() : start(path, argc, argv);
+    if (call_has(call, "print"))
+        return print();
+    if (records)
+        say_what_comes_next();
+    return start(path, call->argc, call->argv);
 }
 
-int command_record(int argc, char **argv)
+int command_run(const struct call *call)
 {
-    static const char usage[] =
-        "usage: gpushim record FILE [OPTION]... [--] PROGRAM [ARGUMENT]...\n"
-        "The same as gpushim run --record FILE, which has the options (gpushim run --help).\n";
-    char *arguments[argc + 2];
+    return run(call, false);
+}
 
-    if (argc > 1 && strcmp(argv[1], "--help") == 0)
-        return command_help(usage);
-    if (argc < 2 || argv[1][0] == '-') {
-        command_complain("record: the file to record to is missing");
-        return command_usage(usage);
-    }
-    arguments[0] = argv[0];
-    arguments[1] = (char *)"--record";
-    memcpy(arguments + 2, argv + 1, (size_t)argc * sizeof *argv);
-    return command_run(argc + 1, arguments);
+int command_record(const struct call *call)
+{
+    return run(call, true);
 }

@@ -159,42 +159,24 @@ static void name_off(const struct gs_option *option, char ret[GS_OPTION_NAME_SIZ
             *c = '-';
 }
 
-/* With _ for -, as the table writes keys. */
-static bool is_off_name(const char *name, const char *off)
+bool run_option_off_name(size_t i, char ret[])
 {
-    for (; *name && (*name == '_' ? '-' : *name) == *off; name++)
-        off++;
-    return !*name && !*off;
+    if (i >= gs_option_count)
+        return false;
+    ret[0] = 0;
+    if (gs_options[i].type == GS_OPTION_BOOL)
+        name_off(&gs_options[i], ret);
+    return true;
 }
 
 bool run_option_off(const char *name)
 {
-    char quoted[GS_QUOTE_SIZE], off[GS_OPTION_NAME_SIZE];
+    char off[GS_OPTION_NAME_SIZE];
 
-    for (size_t i = 0; i < gs_option_count; i++) {
-        if (gs_options[i].type != GS_OPTION_BOOL)
-            continue;
-        name_off(&gs_options[i], off);
-        if (is_off_name(name, off) || is_name(&gs_options[i], gs_text_of(name)))
+    for (size_t i = 0; run_option_off_name(i, off); i++)
+        if (off[0] && strcmp(name, off) == 0)
             return set(&gs_options[i], "off");
-    }
-    gs_quote(gs_text_of(name), quoted);
-    command_complain("--no-...: no option that is on or off has the name %s; there are:", quoted);
-    run_option_list_off(stderr);
     return false;
-}
-
-void run_option_list_off(FILE *file)
-{
-    for (size_t i = 0; i < gs_option_count; i++) {
-        char off[GS_OPTION_NAME_SIZE], name[GS_OPTION_NAME_SIZE];
-
-        if (gs_options[i].type != GS_OPTION_BOOL)
-            continue;
-        name_off(&gs_options[i], off);
-        gs_option_name(&gs_options[i], name);
-        fprintf(file, "  --no-%-17s -o %s=off\n", off, name);
-    }
 }
 
 void run_option_print(void)

@@ -11,6 +11,7 @@
 #include "shim/command/command.h"
 #include "shim/command/order.h"
 #include "shim/command/run.h"
+#include "shim/command/set.h"
 
 struct setting {
     struct order order; /* first: what tells it is given this */
@@ -130,8 +131,7 @@ static int print(const struct setting *setting, bool as_json)
     return setting->silent[0] ? COMMAND_WRONG : COMMAND_WELL;
 }
 
-/* What `gpushim set --help` lists. */
-static void print_options(FILE *file)
+void set_list(void)
 {
     for (size_t i = 0; i < gs_option_count; i++) {
         char name[GS_OPTION_NAME_SIZE], allowed[GS_OPTION_ALLOWED_SIZE];
@@ -140,7 +140,7 @@ static void print_options(FILE *file)
             continue;
         gs_option_name(&gs_options[i], name);
         gs_option_allowed(&gs_options[i], allowed);
-        fprintf(file, "  %-27s %s\n", name, allowed);
+        printf("  %-27s %s\n", name, allowed);
     }
 }
 
@@ -151,34 +151,21 @@ static bool can_change(const struct gs_option *option)
     if (option->live)
         return true;
     gs_option_name(option, name);
-    command_complain("%s cannot change while a program runs; these can:", name);
-    print_options(stderr);
+    command_complain("%s cannot change while a program runs (gpushim help set: what can)", name);
     return false;
 }
 
-int command_set(int argc, char **argv)
+int command_set(const struct call *call)
 {
-    static const char usage[] =
-        "usage: gpushim set PID section.key=VALUE [--json]\n"
-        "Gives an option of that process another value, for as long as it runs, and says what it "
-        "was.\n"
-        "The process has to be this user's; root may change anybody's.\n";
     static struct gs_config config;
     struct gs_share_options options;
     struct setting setting = {.order = {.options = &options, .tell = tell_it}, .config = &config};
-    bool as_json;
-    int status;
 
-    if (!command_arguments(&argc, argv, 2, usage, &as_json, &status)) {
-        if (status == COMMAND_WELL)
-            print_options(stdout);
-        return status;
-    }
-    if (argc != 3 || (setting.order.only = command_pid(argv[1])) <= 0)
-        return command_usage(usage);
-    setting.option = run_option_read("", argv[2], &config);
+    if ((setting.order.only = call_pid(call, call->argv[0])) <= 0)
+        return COMMAND_USAGE;
+    setting.option = run_option_read("", call->argv[1], &config);
     if (!setting.option || !can_change(setting.option) || !command_share_options(&options))
         return COMMAND_WRONG;
     order_each(&setting.order);
-    return print(&setting, as_json);
+    return print(&setting, call_has(call, "json"));
 }

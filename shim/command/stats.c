@@ -232,74 +232,30 @@ static unsigned milliseconds(const char *text)
     return (unsigned)(seconds * 1000);
 }
 
-/* Takes --watch TIME out of the arguments. False: it makes no sense, and that was said. */
-static bool take_every(int *argc, char **argv, unsigned *every_ms)
+static int begin(const struct call *call, unsigned every_ms, bool is_page)
 {
-    int count = 1;
-
-    for (int i = 1; i < *argc; i++) {
-        const char *time = NULL;
-
-        if (strncmp(argv[i], "--watch=", 8) == 0)
-            time = argv[i] + 8;
-        else if (strcmp(argv[i], "--watch") == 0)
-            time = i + 1 < *argc ? argv[++i] : "";
-        if (!time) {
-            argv[count++] = argv[i];
-            continue;
-        }
-        *every_ms = milliseconds(time);
-        if (!*every_ms)
-            return command_complain("--watch takes seconds from 0.1 to 86400, and not '%s'", time),
-                   false;
-    }
-    *argc = count;
-    return true;
-}
-
-static int begin(int argc, char **argv, const char *usage, unsigned every_ms, bool is_page)
-{
-    const bool in_cluster = command_takes(&argc, argv, "--cluster");
+    const char *every = call_value(call, "watch");
     struct gs_share_options options;
-    bool as_json;
+    const bool as_json = call_has(call, "json"), in_cluster = call_has(call, "cluster");
     long only = 0;
-    int status;
 
-    if (!take_every(&argc, argv, &every_ms))
-        return command_usage(usage);
-    if (!command_arguments(&argc, argv, 1, usage, &as_json, &status))
-        return status;
-    if (argc > 1 && (only = command_pid(argv[1])) <= 0)
-        return command_usage(usage);
+    if (every && !(every_ms = milliseconds(every)))
+        return call_wrong(call, "--watch takes seconds from 0.1 to 86400, and not '%s'", every);
+    if (call->argc && (only = call_pid(call, call->argv[0])) <= 0)
+        return COMMAND_USAGE;
     if (in_cluster && !command_share_options(&options))
         return COMMAND_WRONG;
     return watch(only, every_ms, as_json, is_page && !as_json, in_cluster ? &options : NULL);
 }
 
-int command_stats(int argc, char **argv)
+int command_stats(const struct call *call)
 {
-    static const char usage[] = "usage: gpushim stats [PID] [--watch SECONDS] [--cluster] [--json]\n"
-                                "What every process with the library has of each GPU's memory, in "
-                                "MiB: had from the driver\n"
-                                "(reserved), the program's (live), free for it (cached), freed and "
-                                "waiting for the GPU (retired),\n"
-                                "freed and still used by other processes (limbo); and what it did "
-                                "since it began, or a second.\n"
-                                "A broker keeps the last figures of processes that have ended for "
-                                "an hour: ended.\n"
-                                "With --watch again and again; with --json one line each time; "
-                                "with --cluster also what\n"
-                                "gpushim cluster tells.\n";
-
-    return begin(argc, argv, usage, 0, false);
+    return begin(call, 0, false);
 }
 
-int command_top(int argc, char **argv)
+int command_top(const struct call *call)
 {
-    static const char usage[] = "usage: gpushim top [PID] [--watch SECONDS] [--cluster]\n"
-                                "As gpushim stats, on a page that is refreshed every 2 seconds; "
-                                "once, where it is no terminal.\n";
     bool is_terminal = isatty(STDOUT_FILENO);
 
-    return begin(argc, argv, usage, is_terminal ? EVERY_S * 1000 : 0, is_terminal);
+    return begin(call, is_terminal ? EVERY_S * 1000 : 0, is_terminal);
 }

@@ -94,13 +94,7 @@ static void trim(struct order *order, const struct who *who, int fd, const char 
     }
 }
 
-int command_trim(int argc, char **argv)
+int command_trim(const struct call *call)
 {
-    static const char usage[] =
-        "usage: gpushim trim PID|all [--json]\n"
-        "Has that process, or all of this user's (for root: of everybody), give back to the driver "
-        "what\nthey keep of GPU memory and do not use. They have to have pool.neighbours on, as "
-        "they do where\nnobody says otherwise.\n";
-
-    return order_command(argc, argv, usage, trim);
+    return order_command(call, trim);
 }

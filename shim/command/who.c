@@ -322,16 +322,7 @@ static void list_one(void *arg, int directory, const char *name)
     }
 }
 
-static const char usage[] =
-    "usage: gpushim who [PID | HANDLE | ADDRESS] [--cluster] [--json]\n"
-    "Lists the processes that share GPU memory, who holds what of theirs and since when, what is freed\n"
-    "and still held, and whose memory each has open, also of who has ended. With PID, what that process\n"
-    "shares or holds. With HANDLE, the 64 bytes of an\n"
-    "IPC handle in hexadecimal, or ADDRESS, 0x and one of the memory of whoever shares it: that block, and\n"
-    "who has it open. GPUSHIM_SHARE_DIR names the folder of their sockets. With --cluster, also\n"
-    "what gpushim cluster tells.\n";
-
-int command_who(int argc, char **argv)
+int command_who(const struct call *call)
 {
     struct gs_share_options options;
     struct json json = {.file = stdout};
@@ -339,15 +330,12 @@ int command_who(int argc, char **argv)
     struct gs_wire_find block;
     char reason[GS_REASON_SIZE];
     unsigned folders;
-    bool as_json, in_cluster = command_takes(&argc, argv, "--cluster");
-    int status;
+    const bool as_json = call_has(call, "json"), in_cluster = call_has(call, "cluster");
 
-    if (!command_arguments(&argc, argv, 1, usage, &as_json, &status))
-        return status;
-    if (argc > 1 && who_is_block(argv[1], &block))
-        return who_block(&block, argv[1], as_json);
-    if (argc > 1 && (listing.only = command_pid(argv[1])) <= 0)
-        return command_usage(usage);
+    if (call->argc && who_is_block(call->argv[0], &block))
+        return who_block(&block, call->argv[0], as_json);
+    if (call->argc && (listing.only = call_pid(call, call->argv[0])) <= 0)
+        return COMMAND_USAGE;
     if (!command_share_options(&options))
         return COMMAND_WRONG;
     listing.json = as_json ? &json : NULL;

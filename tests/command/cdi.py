@@ -198,12 +198,12 @@ def says_what_is_wrong(folder):
     expect(generate('generate', program=private), 0, '{.*}\n',
            r'gpushim: warning: containers .* may not use \S+/libgpushim\.so; chmod a\+r \S+\n'
            r'gpushim: warning: .* may not use \S+/bin/gpushim; chmod a\+rx \S+\n')
-    usage = '\nusage: gpushim cdi generate .*'
-    expect(generate(), 2, '', "gpushim: cdi: 'generate' is missing" + usage)
-    expect(generate('make'), 2, '', "gpushim: cdi: 'generate' is missing before make" + usage)
-    expect(generate('generate', '--nonsense', 'x'), 2, '', "gpushim: cdi generate does not know '--nonsense'" + usage)
-    expect(generate('generate', '--output'), 2, '', 'gpushim: --output: a file is missing after it' + usage)
-    expect(generate('generate', '--share-dir', ''), 2, '', 'gpushim: --share-dir: a folder is missing.*' + usage)
+    usage = r' \(gpushim help cdi\)\n'
+    expect(generate(), 2, '', 'gpushim: cdi: generate is missing' + usage)
+    expect(generate('make'), 2, '', "gpushim: cdi does not know 'make'" + usage)
+    expect(generate('generate', '--nonsense', 'x'), 2, '', "gpushim: cdi does not know '--nonsense'" + usage)
+    expect(generate('generate', '--output'), 2, '', 'gpushim: --output: FILE is missing after it' + usage)
+    expect(generate('generate', '--share-dir', ''), 2, '', r'gpushim: --share-dir: \[NAME=\]FOLDER is missing.*' + usage)
     expect(generate('generate', '--output', f'{folder}/shim'), 2, '', r'.*does not end in \.json .*\n')
     expect(generate('generate', '--share-dir', f'{folder}/none'), 1, '',
            r"gpushim: --share-dir: '\S+/none' cannot be used: No such .*; make it first, .*install -d -m 1777\n")
@@ -215,8 +215,8 @@ def says_what_is_wrong(folder):
     strange = os.fsencode(folder) + b'/\xff'
     os.mkdir(strange)
     expect(generate('generate', '--share-dir', strange), 1, '', r'.* is no UTF-8, .*; use another\n')
-    expect(generate('--help'), 0, 'usage: gpushim cdi generate .*', '')
-    expect(generate('generate', '--help'), 0, 'usage: gpushim cdi generate .*', '')
+    expect(generate('--help'), 0, 'usage: gpushim cdi .*', '')
+    expect(generate('generate', '--help'), 0, 'usage: gpushim cdi .*', '')
 
 
 # ---- Containers that are made by it ----------------------------------------------------------------------

@@ -121,7 +121,7 @@ def check_forget(folder, agent):
 def check_wrong(folder):
     for arguments in (('forget',), ('remember', 'x'), ('forget', 'x', '--json')):
         run = gpushim(folder, 'cluster', *arguments)
-        check(run.returncode == 2 and 'usage: gpushim cluster' in run.stderr, f'{arguments} is refused: {run}')
+        check(run.returncode == 2 and '(gpushim help cluster)' in run.stderr, f'{arguments} is refused: {run}')
     with tempfile.TemporaryDirectory(prefix='gpushim-cluster-') as other:
         run = gpushim(other, 'cluster')
         check('no broker runs here' in run.stderr, f'there is none: {run}')

@@ -1,7 +1,7 @@
-"""What completes a command line of gpushim in bash, zsh and fish: its commands and their options, as the
-program tells them. A shell that is not installed is named and passed over.
+"""What completes a command line of gpushim in bash, zsh and fish: its commands, their options and what those take, as
+the program tells them. A shell that is not installed is named and passed over.
 
-usage: completion.py GPUSHIM FOLDER_OF_COMPLETIONS
+usage: completion.py GPUSHIM SHIM LIBCUDA FOLDER_OF_COMPLETIONS
 """
 import os
 import pty
@@ -14,8 +14,16 @@ import sys
 import tempfile
 import time
 
-command, folder = os.path.realpath(sys.argv[1]), os.path.realpath(sys.argv[2])
+from holder import Holder
+
+command, folder = os.path.realpath(sys.argv[1]), os.path.realpath(sys.argv[4])
 LIMIT = 60
+PUBLISH = """
+class Publication(ctypes.Structure):
+    _fields_ = [('size', ctypes.c_size_t), ('address', ctypes.c_uint64), ('rest', ctypes.c_uint64 * 3)]
+one = Publication(size=ctypes.sizeof(Publication), address=held[0].value)
+assert ctypes.CDLL(None).gpushim_publish(b'weights/a', ctypes.byref(one)) == 0
+"""
 faults = []
 environment = {name: value for name, value in os.environ.items()
                if not name.startswith('GPUSHIM_') and name not in ('LD_PRELOAD', 'ZDOTDIR')}
@@ -37,9 +45,11 @@ def output(*words):
 
 def in_bash(*line):
     """The words that may stand in place of the last one."""
-    words = ' '.join(shlex.quote(word) for word in line)
-    found = output('bash', '--norc', '-c', f'source {shlex.quote(folder)}/gpushim.bash; COMP_WORDS=({words}); '
-                  f'COMP_CWORD={len(line) - 1}; _gpushim; printf "%s\\n" "${{COMPREPLY[@]}}"')
+    words = [part for word in line for part in re.findall('[=:]+|[^=:]+|^$', word)] # as readline takes them apart
+    text = ' '.join(line)
+    found = output('bash', '--norc', '-c', f'source {shlex.quote(folder)}/gpushim.bash; '
+                  f'COMP_WORDS=({" ".join(shlex.quote(word) for word in words)}); COMP_CWORD={len(words) - 1}; '
+                  f'COMP_LINE={shlex.quote(text)}; COMP_POINT={len(text)}; _gpushim; printf "%s\\n" "${{COMPREPLY[@]}}"')
     return [word for word in found if word]
 
 
@@ -61,6 +71,13 @@ def check_bash():
            ['--check', '--json', '--origin', '--help'])
     expect('bash, an option', in_bash('gpushim', 'config', '--ch'), ['--check'])
     expect('bash, a setting', in_bash('gpushim', 'set', '1', 'pool.dec'), ['pool.decay='])
+    expect('bash, its values', in_bash('gpushim', 'run', '-o', 'pool.free='), ['deferred', 'native'])
+    expect('bash, a value', in_bash('gpushim', 'run', '--set=share.own_vmm=of'), ['off'])
+    expect('bash, what is told by all', in_bash('gpushim', 'trim', 'a'), ['all'])
+    expect('bash, a process', in_bash('gpushim', 'stats', str(one.pid)), [str(one.pid)])
+    expect('bash, a process after options', in_bash('gpushim', 'stats', '--watch', '1', str(one.pid)), [str(one.pid)])
+    expect('bash, a name', in_bash('gpushim', 'ls', 'weights/'), ['weights/a'])
+    expect('bash, a command to help with', in_bash('gpushim', 'help', 'sta'), ['stats'])
     expect('bash, only what can be set', in_bash('gpushim', 'set', '1', 'pool.f'), [])
     expect('bash, a file', in_bash('gpushim', 'config', '--check', 'some'), ['some.conf'])
     expect('bash, no such command', in_bash('gpushim', 'nonsense', '--js'), [])
@@ -75,9 +92,11 @@ def check_bash():
 
 
 def check_fish():
-    expect('fish, commands', in_fish('gpushim', ''), commands)
-    expect('fish, options', in_fish('gpushim', 'config', '--'), ['--check', '--json', '--origin'])
+    expect('fish, commands', in_fish('gpushim', ''), commands | {'--help', '--version'})
+    expect('fish, options', in_fish('gpushim', 'config', '--'), ['--check', '--json', '--origin', '--help'])
     expect('fish, a name', in_fish('gpushim', 'run', '-o', 'pool.dec'), ['pool.decay='])
+    expect('fish, its values', in_fish('gpushim', 'run', '-o', 'pool.free='), ['pool.free=deferred', 'pool.free=native'])
+    expect('fish, a name that is published', in_fish('gpushim', 'ls', 'wei'), ['weights/a'])
     expect('fish, a setting', in_fish('gpushim', 'set', '1', 'pool.dec'), ['pool.decay='])
     expect('fish, a file', in_fish('gpushim', 'config', '--check', 'some'), ['some.conf'])
 
@@ -106,6 +125,8 @@ def check_zsh():
                             ('gpushim config --check som\t', 'gpushim config --check some.conf'),
                             ('gpushim run -o pool.dec\t', 'gpushim run -o pool.decay='),
                             ('gpushim set 1 pool.dec\t', 'gpushim set 1 pool.decay='),
+                            ('gpushim run -o pool.free=n\t', 'gpushim run -o pool.free=native '),
+                            ('gpushim ls wei\t', 'gpushim ls weights/a '),
                             ('gpushim run -- cat som\t', 'gpushim run -- cat some.conf')):
         os.write(terminal, typed.encode())
         got = read_until(terminal, expected)
@@ -120,6 +141,11 @@ with tempfile.TemporaryDirectory() as scratch:
     with open(scratch + '/some.conf', 'w', encoding='utf-8'):
         pass
     environment['HOME'] = environment['XDG_DATA_HOME'] = scratch
+    environment['GPUSHIM_SHARE_DIR'] = scratch + '/share'
+    os.mkdir(scratch + '/share', 0o700)
+    one = Holder(scratch + '/share')
+    one.do('alloc 4096')
+    one.do('do ' + PUBLISH.encode().hex())
     turkish = {'LOCPATH': scratch, 'LC_ALL': 'tr_TR.UTF-8'} # where i is not between a and z
     if shutil.which('localedef') and subprocess.run(
             ['localedef', '-i', 'tr_TR', '-f', 'UTF-8', scratch + '/tr_TR.UTF-8'], capture_output=True,
@@ -133,6 +159,7 @@ with tempfile.TemporaryDirectory() as scratch:
     for shell, check in shells.items():
         if shell not in missing:
             check()
+    one.end()
 for each in faults:
     print(each)
 if not faults and len(missing) == len(shells):

@@ -279,13 +279,13 @@ def check_check(folder):
 
 def check_usage():
     ran = config('--help')
-    expect('--help', ran, 0, r'usage: gpushim config \[--origin\].*', of='stdout')
+    expect('--help', ran, 0, r'usage: gpushim config \[OPTION\].*', of='stdout')
     for arguments, why in ((['--nonsense'], "config does not know '--nonsense'"),
                            (['log'], "config does not know 'log'"),
-                           (['--check'], 'config takes one --check, and its file'),
-                           (['--check', 'a', '--check', 'b'], 'config takes one --check, and its file'),
+                           (['--check'], '--check: FILE is missing after it'),
+                           (['--chek', 'a'], "config does not know '--chek'; did you mean --check.*"),
                            (['--check', 'a', '--origin'], '--origin is of no use with --check.*')):
-        expect(str(arguments), config(*arguments), 2, f'gpushim: {why}', 'usage: gpushim config .*')
+        expect(str(arguments), config(*arguments), 2, fr'gpushim: {why} \(gpushim help config\)')
     with open('/dev/full', 'w', encoding='utf-8') as full:
         for arguments in ([], ['--json'], ['--check', sample]):
             if config(*arguments, stdout=full).returncode != 1:

@@ -273,9 +273,14 @@ def prove_usage(folder):
                       ['stats', '1', '2'], ['trim'],
                       ['trim', 'x'], ['top', '--nonsense'], ['nonsense'], []):
         run = gpushim(folder, *arguments)
-        check(run.returncode == 2 and 'usage: ' in run.stderr and run.stdout == '',
-              f'{arguments} is refused: {run}')
-    for arguments in (['stats', '--help'], ['who', '--help'], ['--help'], ['version', '--help']):
+        check(run.returncode == 2 and run.stdout == '' and run.stderr.count('\n') == 1 and
+              re.search(r'\(gpushim help(?: (\w+))?\)\n$', run.stderr)[1] ==
+              (arguments[0] if arguments and arguments[0] != 'nonsense' else None), f'{arguments} is refused: {run}')
+    for arguments, meant in ((['statts'], 'stats'), (['stats', '--wach', '1'], '--watch'), (['help', 'wh'], 'who')):
+        run = gpushim(folder, *arguments)
+        check(run.returncode == 2 and f'; did you mean {meant}? (' in run.stderr, f'{arguments}: {run}')
+    check('did you mean' not in gpushim(folder, 'broker', '--startd').stderr, 'what people are not told of')
+    for arguments in (['stats', '--help'], ['who', '-h'], ['--help'], ['-h'], ['help'], ['help', 'set'], ['version', '--help']):
         run = gpushim(folder, *arguments)
         check(run.returncode == 0 and 'usage: gpushim' in run.stdout and not run.stderr,
               f'{arguments} helps: {run}')

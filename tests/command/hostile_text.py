@@ -215,7 +215,7 @@ def prove_paths(place):
                           ('export', '--prometheus', '--textfile', f'{text}/no/x'), ('export', '--prometheus', '--listen', text),
                           (text,), ('who', text), ('set', '1', f'{text}=1'), ('set', '1', f'pool.decay={text}'), ('trim', text),
                           ('stats', '--watch', text), ('cluster', 'forget', text), ('config', '--check', text), ('ls', text),
-                          ('run', '-o', f'{text}=1'), ('run', f'--no-{text}', 'x'), ('run', f'--{text}'), ('record', text, '--', text)):
+                          ('run', '-o', f'{text}=1', 'x'), ('run', f'--no-{text}', 'x'), ('run', f'--{text}'), ('record', '--output', text, '--', text)):
             done = run(place, *arguments)
             check(told in done.stdout + done.stderr, f'{arguments}: no {told} in {done}')
         run(place, 'config', '--origin', env={'GPUSHIM_CONFIG': text, f'GPUSHIM_{text[-3:]}': text, 'XDG_CONFIG_HOME': text})

@@ -158,7 +158,7 @@ def prove_wrong(folder, publisher):
     check(gpushim(folder, 'ls', 'nobody', '--json').returncode == 1, 'as JSON, too')
     for arguments in (('a', 'b'), ('--nonsense',), ('-x',)):
         run = gpushim(folder, 'ls', *arguments)
-        check(run.returncode == 2 and 'usage: gpushim ls' in run.stderr, f'{arguments} is refused: {run}')
+        check(run.returncode == 2 and '(gpushim help ls)' in run.stderr, f'{arguments} is refused: {run}')
     check(gpushim(folder, 'ls', '--help').returncode == 0, 'help')
     check(gpushim('/nonexistent/folder', 'ls').returncode == 1, 'no folder can be had')
     publisher.stop()

@@ -29,7 +29,7 @@ def plain(path):
     if '@' in text:
         faults.append(f'{path}: something is not filled in: {re.findall("@.*@", text)}')
     text = re.sub(r'^\.\\".*\n', '', text, flags=re.M)
-    text = re.sub(r'^\.(?:SS|SH|BI?|IR?|BR|RB|RI|TP|br|PP) ?', '', text, flags=re.M)
+    text = re.sub(r'^\.(?:SS|SH|BI?|IR?|BR|RB|RI|TP|br|PP|nf|fi|RS|RE) ?', '', text, flags=re.M)
     for roff, seen in ((r'\(aq', "'"), (r'\(ti', '~'), (r'\-', '-'), (r'\&', ''), (r'\e', '\\')):
         text = text.replace(roff, seen)
     return ' '.join(re.sub(r'\\f.', '', text).split())
@@ -46,9 +46,12 @@ def check_commands():
         if name not in sections:
             faults.append(f'{commands_page}: has no section .SS {name}')
             continue
-        for option in re.findall(r'--[a-z][a-z-]*', run(command, name, '--help').stdout):
-            if option.replace('-', '\\-') not in sections[name]:
-                faults.append(f'{commands_page}: {name} has no {option}, which its --help tells')
+        told_of_it = run(command, 'help', name).stdout
+        for option in re.findall(r'^  (?:-\w, )?--((?!no-|help)[a-z-]+)', told_of_it, re.M):
+            if '\\-\\-' + option.replace('-', '\\-') not in sections[name]:
+                faults.append(f'{commands_page}: {name} has no --{option}, which its help tells')
+        if 'Example, ' not in sections[name]:
+            faults.append(f'{commands_page}: {name} has no example')
     for name in set(sections) - set(told):
         faults.append(f'{commands_page}: there is no command {name}')
     for status in '012':

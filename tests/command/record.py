@@ -367,15 +367,23 @@ def what_is_there_stays(folder):
 
 
 def by_its_commands(folder):
-    done = calls_of(run([gpushim, 'record', 'here', '--', PYTHON, '-c', PAIRS + 'pairs(5)\ntell()'], cwd=folder))
+    done = calls_of(run([gpushim, 'record', '--output', 'here', '--', PYTHON, '-c', PAIRS + 'pairs(5)\ntell()'], cwd=folder,
+                        err=f'gpushim: afterwards: gpushim report {folder}/here\n'))
     check_calls('gpushim record', read(f'{folder}/here'), done)
     printed = run([gpushim, 'run', '--print', '--record', 'x-%p', '--record-stacks', '3'], cwd=folder)
     check(f'GPUSHIM_RECORD={folder}/x-%p\nGPUSHIM_RECORD_STACKS=3\n' in printed, f'{printed}')
-    run([gpushim, 'record'], 2, 'gpushim: record: the file to record to is missing\nusage: .*')
-    run([gpushim, 'record', '--', PYTHON], 2, 'gpushim: record: the file to record to is missing\nusage: .*')
-    run([gpushim, 'run', '--record'], 2, "gpushim: --record: the file's name is missing\n")
+    run([gpushim, 'record'], 2, r'gpushim: record: PROGRAM is missing \(gpushim help record\)\n')
+    run([gpushim, 'run', '--record'], 2, r'gpushim: --record: FILE is missing after it \(gpushim help run\)\n')
+    run([gpushim, 'run', '--record=', PYTHON], 2, "gpushim: --record: the file's name is missing\n")
     run([gpushim, 'run', '--record-stacks', '65', PYTHON], 2, '.*record_stacks = "65" .*allowed: .*\n')
-    check('gpushim run --record FILE' in run([gpushim, 'record', '--help']), 'its help')
+    alone = os.path.join(folder, 'alone')
+    os.mkdir(alone)
+    said = subprocess.run([gpushim, 'record', PYTHON, '-c', PAIRS + 'pairs(2)\ntell()'], cwd=alone, env=ENVIRONMENT,
+                          capture_output=True, text=True, timeout=60, check=True)
+    name, = os.listdir(alone)
+    check(re.fullmatch(os.path.basename(PYTHON) + r'-\d+\.trace', name), f'its name where nobody gives one: {name}')
+    check(said.stderr == f'gpushim: afterwards: gpushim report {alone}/{name}\n', f'{said.stderr}')
+    check_calls('gpushim record, by default', read(f'{alone}/{name}'), calls_of(said.stdout))
 
 
 with tempfile.TemporaryDirectory() as place:

@@ -332,10 +332,10 @@ def damage(folder):
 
 def usage(folder):
     path = f'{folder}/sample'
-    expect([], 2, '', 'gpushim: report: the FILE to read is missing\nusage: .*')
-    expect([path, path], 2, '', 'gpushim: report does not know .*\nusage: .*')
-    expect(['--nothing'], 2, '', "gpushim: report does not know '--nothing'\nusage: .*")
-    expect([path, '--html'], 2, '', 'gpushim: --html: the file to write is missing after it\nusage: .*')
+    expect([], 2, '', r'gpushim: report: FILE is missing \(gpushim help report\)\n')
+    expect([path, path], 2, '', r'gpushim: report does not know .* \(gpushim help report\)\n')
+    expect(['--nothing'], 2, '', r"gpushim: report does not know '--nothing' \(gpushim help report\)\n")
+    expect([path, '--html'], 2, '', r'gpushim: --html: PAGE is missing after it \(gpushim help report\)\n')
     expect(['--help'], 0, 'usage: gpushim report .*')
     expect([path, '--html', f'{folder}/none/x'], 1, '',
            '.*/none/x. cannot be written: No such file or directory; make its folder first .*\n')

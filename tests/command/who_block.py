@@ -154,7 +154,7 @@ def wrong(folder):
     refused(folder, '00' * 64, 1, 'the driver made it')
     for what in (handle[:-1], handle + '0', handle[:-1] + 'x', '0x', '0xzz', '0x1ffffffffffffffff', 'block', '-1'):
         run = gpushim(folder, 'who', what)
-        check(run.returncode == 2 and 'usage: gpushim who' in run.stderr, f'who {what}: {run}')
+        check(run.returncode == 2 and '(gpushim help who)' in run.stderr, f'who {what}: {run}')
     # Whoever asks by hand, for numbers that nobody has.
     path = wire.sockets(folder)[0]
     for by_address, number in ((0, 0), (0, 2**64 - 1), (1, 0), (1, 2**64 - 1), (7, 5)):

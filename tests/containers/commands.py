@@ -145,7 +145,7 @@ def prove_orders(one):
 
 def prove_recording(one):
     """record, report."""
-    said = one.run("echo 'churn 220' | gpushim record /tmp/trace -- /bin/holder").stdout
+    said = one.run("echo 'churn 220' | gpushim record --output /tmp/trace -- /bin/holder").stdout
     check(said == 'done\n', f'record: {said!r}')
     report = one.rows('gpushim report /tmp/trace')
     row = report['devices'][0]

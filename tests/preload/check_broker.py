@@ -47,7 +47,7 @@ for option, status, expected in (('--version', 0, f'gpushim-broker {re.escape(ve
     run = subprocess.run([broker, option], capture_output=True, text=True, timeout=60, check=False)
     if run.returncode != status or not re.fullmatch(expected, run.stdout):
         faults.append(f'{option}: it ends with {run.returncode} and says {run.stdout!r}')
-    if status and 'usage: ' not in run.stderr:
+    if status and '(gpushim help broker)' not in run.stderr:
         faults.append(f'{option}: it does not say how it is used: {run.stderr!r}')
 
 for fault in faults:

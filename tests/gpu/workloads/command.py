@@ -153,7 +153,7 @@ def python(arguments, code, *words, **variables):
 def record(folder):
     """A recording of PyTorch, what it comes to, and as others read it."""
     trace = f'{folder}/trace'
-    check('record', python(['record', trace, '--record-stacks', '12'], RECORDED).returncode == 0)
+    check('record', python(['record', '--output', trace, '--record-stacks', '12'], RECORDED).returncode == 0)
     text = said('report', trace)
     check('report', text.returncode == 0 and 'held at the peak' in text.stdout)
     report = json.loads(said('report', trace, '--json').stdout)

@@ -1,0 +1,556 @@
+/* Reading lines by the table of commands, help, and what shells complete (call.h). */
+#include "shim/command/call.h"
+
+#include <dirent.h>
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/internal.h"
+#include "core/base/printable.h"
+#include "shim/command/command.h"
+#include "shim/command/figures.h"
+#include "shim/command/ls.h"
+#include "shim/command/run.h"
+#include "shim/command/set.h"
+
+#define WIDTH 80 /* of help */
+
+static bool is_off(const struct command_option *option)
+{
+    return strcmp(option->name, "no-NAME") == 0;
+}
+
+static bool is_last(const struct command *command, size_t n)
+{
+    return n == OPTIONS_MOST || !command->options[n].name;
+}
+
+/* ---- What is wrong ------------------------------------------------------------------------------ */
+
+static int say_wrong(const char *command, const char *format, va_list arguments)
+{
+    char text[4096];
+
+    vsnprintf(text, sizeof text, format, arguments);
+    command_complain("%s (%s%s)", text, command ? "gpushim help " : "gpushim help", command ? command : "");
+    return COMMAND_USAGE;
+}
+
+int call_wrong(const struct call *call, const char *format, ...)
+{
+    va_list arguments;
+    int status;
+
+    va_start(arguments, format);
+    status = say_wrong(call->command->name, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+static void say_unknown(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void say_unknown(const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    say_wrong(NULL, format, arguments);
+    va_end(arguments);
+}
+
+/* The nearest of names that are given one after the other. */
+struct nearest {
+    struct gs_text to;
+    char name[GS_OPTION_NAME_SIZE];
+    size_t distance;
+};
+
+static void try_name(struct nearest *nearest, const char *name)
+{
+    const size_t distance = gs_text_distance(nearest->to, name);
+
+    if (nearest->distance && distance >= nearest->distance)
+        return;
+    nearest->distance = distance;
+    snprintf(nearest->name, sizeof nearest->name, "%s", distance == SIZE_MAX ? "" : name);
+}
+
+const struct command *command_find(const char *name)
+{
+    struct nearest nearest = {.to = gs_text_of(name)};
+
+    for (size_t i = 0; i < command_count; i++)
+        if (strcmp(commands[i].name, name) == 0)
+            return &commands[i];
+    for (size_t i = 0; i < command_count; i++)
+        try_name(&nearest, commands[i].name);
+    say_unknown("there is no command '%s'%s%s%s", name, nearest.name[0] ? "; did you mean " : "", nearest.name,
+                nearest.name[0] ? "?" : "");
+    return NULL;
+}
+
+/* ---- Options ------------------------------------------------------------------------------------ */
+
+struct reading {
+    struct option *options; /* getopt_long's, all with their place behind OPTION_0 */
+    const struct command_option **rows;
+    char (*names)[GS_OPTION_NAME_SIZE]; /* of --no-..., made */
+    unsigned count;
+    char letters[2 * OPTIONS_MOST + 8];
+};
+
+enum { OPTION_HELP = 'h', OPTION_0 = 256 };
+
+static void add_option(struct reading *reading, const struct command_option *row, const char *name)
+{
+    reading->options[reading->count] = (struct option){name, row && row->argument ? required_argument : no_argument,
+                                                       NULL, row ? OPTION_0 + (int)reading->count : OPTION_HELP};
+    reading->rows[reading->count++] = row;
+}
+
+/* Those of the row, and where it takes a program's line, nothing behind the first other word. */
+static bool list_options(const struct command *command, struct reading *ret)
+{
+    const size_t most = OPTIONS_MOST + 2 + gs_option_count;
+    char *letter = stpcpy(ret->letters, command->most > 2 ? "+:h" : ":h"), off[GS_OPTION_NAME_SIZE];
+
+    ret->count = 0;
+    ret->options = calloc(most, sizeof *ret->options);
+    ret->rows = calloc(most, sizeof *ret->rows);
+    ret->names = calloc(most, sizeof *ret->names);
+    if (!ret->options || !ret->rows || !ret->names)
+        return command_complain("there is no memory left"), false;
+    add_option(ret, NULL, "help");
+    for (size_t n = 0; !is_last(command, n); n++) {
+        const struct command_option *row = &command->options[n];
+
+        if (!is_off(row))
+            add_option(ret, row, row->name);
+        for (size_t i = 0; is_off(row) && run_option_off_name(i, off); i++) {
+            if (!off[0])
+                continue;
+            snprintf(ret->names[i], sizeof ret->names[i], "no-%.*s", GS_OPTION_NAME_SIZE - 4, off);
+            add_option(ret, row, ret->names[i]);
+        }
+        if (row->letter)
+            letter += sprintf(letter, "%c%s", row->letter, row->argument ? ":" : "");
+    }
+    return true;
+}
+
+static void free_options(struct reading *reading)
+{
+    free(reading->options);
+    free(reading->rows);
+}
+
+static void complain_of(const struct call *call, const struct reading *reading, const char *word)
+{
+    struct nearest nearest = {.to = gs_text_of(word)};
+    const char *equals = strchr(word, '=');
+
+    if (equals)
+        nearest.to.size = (size_t)(equals - word);
+    while (nearest.to.size && nearest.to.at[0] == '-')
+        nearest.to.at++, nearest.to.size--;
+    for (unsigned i = 0; i < reading->count && word[1] == '-'; i++)
+        if (!reading->rows[i] || reading->rows[i]->help)
+            try_name(&nearest, reading->options[i].name);
+    call_wrong(call, "%s does not know '%s'%s%s%s", call->command->name, word,
+               nearest.name[0] ? "; did you mean --" : "", nearest.name, nearest.name[0] ? "?" : "");
+}
+
+/* One that getopt_long gave. False: the call is over, with *ret_status. */
+static bool take(struct call *call, const struct reading *reading, int got, const char *word, int *ret_status)
+{
+    const struct command_option *row = got >= OPTION_0 ? reading->rows[got - OPTION_0] : NULL;
+
+    *ret_status = COMMAND_USAGE;
+    if (got == OPTION_HELP)
+        return *ret_status = command_tell(call->command), false;
+    for (size_t n = 0; got < OPTION_0 && !is_last(call->command, n); n++)
+        if (call->command->options[n].letter == (got == ':' ? optopt : got))
+            row = &call->command->options[n];
+    if (got == ':') {
+        row = row ? row : reading->rows[optopt - OPTION_0];
+        return call_wrong(call, "%s: %s is missing after it", word, row->argument), false;
+    }
+    if (!row)
+        return complain_of(call, reading, word), false;
+    call->given[call->count++] = (struct given){
+        row, is_off(row) ? reading->options[got - OPTION_0].name + 3 : row->argument ? optarg : ""};
+    return true;
+}
+
+static bool read_options(struct call *call, const struct reading *reading, int argc, char **argv, int *ret_status)
+{
+    int got, at = 1;
+
+    optind = 0; /* from the beginning, and of other options than before */
+    opterr = 0;
+    while ((got = getopt_long(argc, argv, reading->letters, reading->options, NULL)) != -1) {
+        const char *word = argv[optind > 1 ? optind - 1 : at];
+
+        if (!take(call, reading, got, word, ret_status))
+            return false;
+        at = optind;
+    }
+    call->argc = argc - optind;
+    call->argv = argv + optind;
+    return true;
+}
+
+/* The n-th word of what usage says. */
+static const char *argument_name(const struct command *command, int n, char ret[64])
+{
+    const char *at = command->arguments;
+
+    if (strncmp(at, "[--] ", 5) == 0)
+        at += 5;
+    for (; n > 0 && strchr(at, ' '); n--)
+        at = strchr(at, ' ') + 1;
+    snprintf(ret, 64, "%.*s", (int)strcspn(at, " "), at);
+    return ret;
+}
+
+bool call_read(const struct command *command, int argc, char **argv, struct call *ret, int *ret_status)
+{
+    struct reading reading;
+    char name[64];
+    bool well;
+
+    *ret = (struct call){.command = command, .given = calloc((size_t)argc + 1, sizeof *ret->given)};
+    *ret_status = COMMAND_WRONG;
+    well = list_options(command, &reading) && ret->given && read_options(ret, &reading, argc, argv, ret_status);
+    ret->names = reading.names;
+    free_options(&reading);
+    if (well && (unsigned)ret->argc > command->most)
+        *ret_status = call_wrong(ret, "%s does not know '%s'", command->name, ret->argv[command->most]), well = false;
+    if (well && (unsigned)ret->argc < command->least && !call_has(ret, "print"))
+        *ret_status = call_wrong(ret, "%s: %s is missing", command->name, argument_name(command, ret->argc, name)),
+        well = false;
+    return well;
+}
+
+void call_end(struct call *call)
+{
+    free(call->given);
+    free(call->names);
+}
+
+const char *call_value(const struct call *call, const char *option)
+{
+    const char *value = NULL;
+
+    for (unsigned i = 0; i < call->count; i++)
+        if (strcmp(call->given[i].option->name, option) == 0)
+            value = call->given[i].value;
+    return value;
+}
+
+bool call_has(const struct call *call, const char *option)
+{
+    return call_value(call, option) != NULL;
+}
+
+long call_pid(const struct call *call, const char *text)
+{
+    char *end;
+    long pid = strtol(text, &end, 10);
+
+    if (end != text && !*end && pid > 0 && pid <= INT32_MAX)
+        return pid;
+    call_wrong(call, "'%s' is no process id", text);
+    return -1;
+}
+
+/* ---- Help --------------------------------------------------------------------------------------- */
+
+/* From the column `at`, where the line is now, on, with lines that begin at `indent`. */
+static void wrap(const char *text, size_t at, size_t indent)
+{
+    bool begins = true;
+
+    while (*text) {
+        size_t word = strcspn(text, " \n");
+
+        if (!begins && at + 1 + word > WIDTH) {
+            printf("\n%*s", (int)indent, "");
+            at = indent, begins = true;
+        }
+        at += (size_t)printf("%s%.*s", begins ? "" : " ", (int)word, text);
+        begins = false;
+        text += word;
+        for (; *text == '\n'; text++)
+            putchar('\n'), at = 0, begins = true;
+        text += *text == ' ';
+    }
+    putchar('\n');
+}
+
+static void print_option(const char *name, const char *help)
+{
+    const size_t indent = 28;
+    const int at = printf("  %s", name);
+
+    printf("%s%*s", at < (int)indent ? "" : "\n", at < (int)indent ? (int)indent - at : (int)indent, "");
+    wrap(help, indent, indent);
+}
+
+static void print_options(const struct command *command)
+{
+    char name[96], off[GS_OPTION_NAME_SIZE];
+
+    printf("\nOptions:\n");
+    for (size_t n = 0; !is_last(command, n); n++) {
+        const struct command_option *option = &command->options[n];
+        const char letter[] = {'-', option->letter, ',', ' ', 0};
+
+        for (size_t i = 0; is_off(option) && run_option_off_name(i, off); i++) {
+            char whole[GS_OPTION_NAME_SIZE], sets[GS_OPTION_NAME_SIZE + 16];
+
+            if (!off[0])
+                continue;
+            gs_option_name(&gs_options[i], whole);
+            snprintf(name, sizeof name, "--no-%s", off);
+            snprintf(sets, sizeof sets, "-o %s=off", whole);
+            print_option(name, sets);
+        }
+        if (is_off(option) || !option->help)
+            continue;
+        snprintf(name, sizeof name, "%s--%s%s%s", option->letter ? letter : "", option->name,
+                 option->argument ? " " : "", option->argument ? option->argument : "");
+        print_option(name, option->help);
+    }
+    print_option("-h, --help", "says this");
+}
+
+int command_tell(const struct command *command)
+{
+    printf("usage: gpushim %s [OPTION]...%s%s\n", command->name, command->arguments[0] ? " " : "", command->arguments);
+    wrap(command->text, 0, 0);
+    print_options(command);
+    if (command->run == command_set) {
+        printf("\nWhat can change:\n");
+        set_list();
+    }
+    printf("\nExamples:\n");
+    for (size_t i = 0; i < EXAMPLES_MOST && command->examples[i].line; i++)
+        printf("  %s\n      %s\n", command->examples[i].line, command->examples[i].why);
+    return ferror(stdout) ? COMMAND_WRONG : COMMAND_WELL;
+}
+
+int command_help(const struct call *call)
+{
+    const struct command *command = call->argc ? command_find(call->argv[0]) : NULL;
+
+    if (call->argc)
+        return command ? command_tell(command) : COMMAND_USAGE;
+    printf("usage: gpushim COMMAND [OPTION]... [ARGUMENT]...\n\n");
+    for (size_t i = 0; i < command_count; i++)
+        printf("  %-9s %s\n", commands[i].name, commands[i].line);
+    printf("\n'gpushim help COMMAND' says what one does, and gpushim(1) all of it.\n"
+           "Exit status: 0 it is well, 1 something is wrong, 2 it was called wrongly.\n");
+    return ferror(stdout) ? COMMAND_WRONG : COMMAND_WELL;
+}
+
+/* ---- What shells complete ----------------------------------------------------------------------- */
+
+/* A candidate: `before` is what the word has that is not part of it. */
+static void offer(const char *word, const char *before, const char *candidate, const char *help)
+{
+    const size_t length = strlen(before);
+    char text[1024], about[1024];
+
+    if (strncmp(word, before, length) != 0 || strncmp(word + length, candidate, strlen(word + length)) != 0)
+        return;
+    gs_printable(candidate, strlen(candidate), text, sizeof text);
+    gs_printable(help, strlen(help), about, sizeof about);
+    printf("%s%s\t%s\n", before, text, about);
+}
+
+static void offer_pids(const char *word, const char *before)
+{
+    DIR *processes = opendir("/proc");
+    const struct dirent *entry;
+    char path[300], name[32];
+
+    while (processes && (entry = readdir(processes))) {
+        if (entry->d_name[0] < '1' || entry->d_name[0] > '9' || !figures_has_library(strtol(entry->d_name, NULL, 10)))
+            continue;
+        snprintf(path, sizeof path, "/proc/%s/comm", entry->d_name);
+        command_read(path, name, sizeof name);
+        offer(word, before, entry->d_name, name);
+    }
+    if (processes)
+        closedir(processes);
+}
+
+/* Names with a = behind them, or behind it the values that the option may have. */
+static void offer_values(const char *word, const char *before, bool live)
+{
+    static const char *const switches[] = {"on", "off", NULL};
+
+    for (size_t i = 0; i < gs_option_count; i++) {
+        const struct gs_option *option = &gs_options[i];
+        const char *const *values = option->type == GS_OPTION_BOOL ? switches : option->words;
+        char name[GS_OPTION_NAME_SIZE + 1];
+
+        if (live && !option->live)
+            continue;
+        gs_option_name(option, name);
+        strcat(name, "=");
+        if (strncmp(word + strlen(before), name, strlen(name)) != 0) {
+            offer(word, before, name, option->help);
+            continue;
+        }
+        for (; values && *values; values++) {
+            char all[2 * GS_OPTION_NAME_SIZE + 64];
+
+            snprintf(all, sizeof all, "%s%s", name, *values);
+            offer(word, before, all, "");
+        }
+    }
+}
+
+struct offering {
+    const char *word, *before;
+};
+
+static void offer_name(void *arg, const char *name, const char *process)
+{
+    const struct offering *offering = arg;
+
+    offer(offering->word, offering->before, name, process);
+}
+
+static void offer_what_it_takes(enum command_takes takes, const char *word, const char *before)
+{
+    struct offering offering = {word, before};
+
+    if (takes == TAKES_FILE)
+        printf(":file\n");
+    if (takes == TAKES_PID_OR_ALL)
+        offer(word, before, "all", "of this user; for root, of everybody");
+    if (takes == TAKES_PID || takes == TAKES_PID_OR_ALL)
+        offer_pids(word, before);
+    if (takes == TAKES_OPTION || takes == TAKES_SETTING)
+        offer_values(word, before, takes == TAKES_SETTING);
+    if (takes == TAKES_NAME)
+        ls_names(offer_name, &offering);
+    if (takes == TAKES_GENERATE)
+        offer(word, before, "generate", "");
+    if (takes == TAKES_FORGET)
+        offer(word, before, "forget", "a machine that is gone for good");
+    for (size_t i = 0; takes == TAKES_COMMAND && i < command_count; i++)
+        offer(word, before, commands[i].name, commands[i].line);
+}
+
+static void offer_options(const struct command *command, const struct reading *reading, const char *word)
+{
+    for (unsigned i = 0; i < reading->count; i++) {
+        const struct command_option *row = reading->rows[i];
+
+        if (!row || row->help)
+            offer(word, "--", reading->options[i].name, row ? row->help : "what the command does");
+    }
+    for (size_t n = 0; !is_last(command, n); n++) {
+        const char letter[] = {command->options[n].letter, 0};
+
+        if (letter[0])
+            offer(word, "-", letter, command->options[n].help);
+    }
+}
+
+/* The row of --NAME, --NAME=..., -L or -L...; *ret_value is what stands behind it in the word, or NULL. */
+static const struct command_option *row_of(const struct command *command, const char *word, const char **ret_value)
+{
+    *ret_value = NULL;
+    for (size_t n = 0; word[0] == '-' && !is_last(command, n); n++) {
+        const struct command_option *row = &command->options[n];
+        const size_t length = strlen(row->name);
+
+        if (word[1] == '-' && strncmp(word + 2, row->name, length) == 0 && (!word[2 + length] || word[2 + length] == '=')) {
+            *ret_value = word[2 + length] ? word + 3 + length : NULL;
+            return row;
+        }
+        if (row->letter && word[1] == row->letter) {
+            *ret_value = word[2] ? word + 2 : NULL;
+            return row;
+        }
+    }
+    return NULL;
+}
+
+static void complete(const struct command *command, const struct reading *reading, int argc, char **argv)
+{
+    const char *word = argv[argc - 1], *value = NULL;
+    const struct command_option *row = NULL;
+    char before[256] = "";
+    unsigned others = 0;
+    bool options = true; /* may still come */
+
+    for (int i = 2; i < argc; i++) {
+        const bool is_program = others < 2 && command->takes[others] == TAKES_PROGRAM;
+
+        if (i == argc - 1 && row)
+            break;
+        if (row) { /* its value */
+            row = NULL;
+            continue;
+        }
+        if (options && argv[i][0] == '-' && (strcmp(argv[i], "--") != 0 || i == argc - 1)) {
+            row = row_of(command, argv[i], &value);
+            row = row && row->argument && (!value || i == argc - 1) ? row : NULL;
+            if (i < argc - 1)
+                continue;
+            if (row && value) {
+                snprintf(before, sizeof before, "%.*s", (int)(value - word), word);
+                return offer_what_it_takes(row->takes, word, before);
+            }
+            return offer_options(command, reading, word);
+        }
+        if (options && strcmp(argv[i], "--") == 0) {
+            options = false;
+            continue;
+        }
+        if (is_program) {
+            printf(":program %d\n", i);
+            return;
+        }
+        if (i < argc - 1)
+            others++;
+    }
+    if (row)
+        offer_what_it_takes(row->takes, word, "");
+    else if (others < 2 && others < command->most)
+        offer_what_it_takes(command->takes[others], word, "");
+}
+
+int call_complete(int argc, char **argv)
+{
+    const struct command *command = NULL;
+    struct reading reading;
+
+    if (argc < 2)
+        return COMMAND_USAGE;
+    if (argc == 2) {
+        offer_what_it_takes(TAKES_COMMAND, argv[1], "");
+        offer(argv[1], "", "--help", "which commands there are");
+        offer(argv[1], "", "--version", "of this program, and of the library");
+        return COMMAND_WELL;
+    }
+    for (size_t i = 0; i < command_count; i++)
+        if (strcmp(commands[i].name, argv[1]) == 0)
+            command = &commands[i];
+    if (command && list_options(command, &reading)) {
+        complete(command, &reading, argc, argv);
+        free(reading.names);
+        free_options(&reading);
+    }
+    return COMMAND_WELL;
+}
