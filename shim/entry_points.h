@@ -1,16 +1,26 @@
 /*
- * The one table of the driver's entry points that are ours: a row is an exact exported symbol of
- * libcuda, what the shim does there, and the CUDA version that brought it.
+ * The one table of the driver's entry points that are ours. A row says
  *
- *   OURS  the shim answers for its own memory; anything else goes to the driver
- *   NOTE  the shim notes the call and passes it on
- *   ROOM  passed on, and again where a full device has got memory back
- *   BOUND asked only where the option pool.limit is set: else look-ups get the driver's own
- *   FIND  the driver's own look-up: its answers are led to the hooks
+ *     ROW(symbol, since, what, gate, how, parameters...)
  *
- * Adding a row takes a hook of that name in shim/hooks (without one the library does not link,
- * with a wrong prototype it does not compile), and nothing else: the struct of real functions, the
- * names that dlsym knows and the map from the driver's addresses to the hooks all come from here.
+ *   symbol  the exact exported symbol of libcuda
+ *   since   the CUDA version that brought it
+ *   what    the call does (enum gs_does)
+ *   gate    STOPS where the process sleeps, its memory off the GPU, or GOES on
+ *   how     the hook comes about, and what the call means by its stream:
+ *             BY_HAND  written out in shim/hooks
+ *             LEGACY, THREAD  made; the work goes to the legacy default stream, or to the thread's
+ *             STREAM, PTSZ    made; it goes to `stream`, of which 0 is the one or the other
+ *             CTX      made; it is done later, in the context `ctx`
+ *             PLAIN    made; no stream, or none that matters
+ *
+ * What is made is made in the file of shim/hooks that has GS_MAKE_ and what the call does, by the
+ * names of the parameters: dst and src are addresses, bytes and count sizes, stream the stream.
+ *
+ * So a call that does what another does is a row; any other takes a hook of that name as well.
+ * Without one the library does not link, with a wrong prototype it does not compile. All else comes
+ * from here: the struct of real functions, the names that dlsym knows and the map from the driver's
+ * addresses to the hooks.
  *
  * cuMemAlloc, cuMemAllocPitch, cuMemFree and cuMemGetAddressRange without _v2 are not here on
  * purpose, nor are copies and fills without it. They are CUDA 2's forms with 32-bit addresses: our
@@ -20,274 +30,334 @@
 #ifndef GPUSHIM_SHIM_ENTRY_POINTS_H
 #define GPUSHIM_SHIM_ENTRY_POINTS_H
 
+enum gs_does {
+    /* memory of the library's */
+    GS_DOES_ALLOCATES,
+    GS_DOES_FREES,
+    GS_DOES_MAPS,
+    GS_DOES_SHARES, /* with other processes, devices and APIs */
+    GS_DOES_ASKS,
+    GS_DOES_BOUND, /* asks, and is hooked only where the option pool.limit is set */
+    GS_DOES_SETS,
+    GS_DOES_FINDS, /* functions */
+    /* work */
+    GS_DOES_FILLS,
+    GS_DOES_FILLS_ROWS,
+    GS_DOES_COPIES,
+    GS_DOES_COPIES_IN, /* from the host */
+    GS_DOES_COPIES_OUT,
+    GS_DOES_COPIES_ARRAY, /* to or from one */
+    GS_DOES_COPIES_PEER,  /* between contexts that are named */
+    GS_DOES_COPIES_2D,
+    GS_DOES_COPIES_3D,
+    GS_DOES_COPIES_3D_PEER,
+    GS_DOES_COPIES_LIST,
+    GS_DOES_COPIES_BOXES,
+    GS_DOES_COPIES_WITH, /* attributes */
+    GS_DOES_COPIES_BOX,
+    GS_DOES_COPIES_FABRIC,
+    GS_DOES_NODE_COPIES, /* is a node of a graph, added or changed */
+    GS_DOES_NODE_FILLS,
+    GS_DOES_NODE_ADDED,
+    GS_DOES_NODE_CHANGED,
+    GS_DOES_SUBMITS, /* other work */
+    GS_DOES_STALLS,  /* a stream, and touches no memory */
+    GS_DOES_LAUNCHES,
+    GS_DOES_LAUNCHES_GRAPH,
+    /* memory that the driver takes: made again where a full device has got some back */
+    GS_DOES_ROOM,
+    GS_DOES_MAKES_CONTEXT,
+    GS_DOES_MAKES_GRAPH,
+    GS_DOES_UPLOADS_GRAPH,
+    /* what else is noted */
+    GS_DOES_CAPTURES,
+    GS_DOES_CAPTURED, /* ends a capture */
+    GS_DOES_ENDS_STREAM,
+    GS_DOES_ENDS_CONTEXT,
+    GS_DOES_RESETS_PRIMARY,
+    GS_DOES_RELEASES_PRIMARY,
+};
+
 /* clang-format off */
-#define GS_ENTRIES(GS_ENTRY)                                    \
-    GS_ENTRY(cuMemAlloc_v2,                         OURS,  3020) \
-    GS_ENTRY(cuMemAllocPitch_v2,                    OURS,  3020) \
-    GS_ENTRY(cuMemFree_v2,                          OURS,  3020) \
-    GS_ENTRY(cuMemAllocAsync,                       OURS, 11020) \
-    GS_ENTRY(cuMemAllocAsync_ptsz,                  OURS, 11020) \
-    GS_ENTRY(cuMemAllocFromPoolAsync,               OURS, 11020) \
-    GS_ENTRY(cuMemAllocFromPoolAsync_ptsz,          OURS, 11020) \
-    GS_ENTRY(cuMemFreeAsync,                        OURS, 11020) \
-    GS_ENTRY(cuMemFreeAsync_ptsz,                   OURS, 11020) \
-    GS_ENTRY(cuMemGetInfo_v2,                       OURS,  3020) \
-    GS_ENTRY(cuMemGetInfo,                          BOUND, 2000) \
-    GS_ENTRY(cuDeviceTotalMem,                      BOUND, 2000) \
-    GS_ENTRY(cuDeviceTotalMem_v2,                   BOUND, 3020) \
-    GS_ENTRY(cuMemGetAddressRange_v2,               OURS,  3020) \
-    GS_ENTRY(cuPointerGetAttribute,                 OURS,  4000) \
-    GS_ENTRY(cuPointerGetAttributes,                OURS,  7000) \
-    GS_ENTRY(cuMemRetainAllocationHandle,           OURS, 11000) \
-    GS_ENTRY(cuPointerSetAttribute,                 OURS,  6000) \
-    GS_ENTRY(cuMemPoolTrimTo,                       OURS, 11020) \
-    GS_ENTRY(cuMemPoolGetAttribute,                 OURS, 11020) \
-    GS_ENTRY(cuMemPoolSetAttribute,                 OURS, 11020) \
-    GS_ENTRY(cuMemPoolSetAccess,                    NOTE, 11020) \
-    GS_ENTRY(cuMemPoolDestroy,                        NOTE, 11020) \
-    GS_ENTRY(cuMemPoolExportPointer,                OURS, 11020) \
-    GS_ENTRY(cuMemMap,                              OURS, 10020) \
-    GS_ENTRY(cuMemRelease,                          NOTE, 10020) \
-    GS_ENTRY(cuMemAddressReserve,                   NOTE, 10020) \
-    GS_ENTRY(cuMemExportToShareableHandle,          OURS, 10020) \
-    GS_ENTRY(cuMemImportFromShareableHandle,        NOTE, 10020) \
-    GS_ENTRY(cuMemGetAllocationPropertiesFromHandle, OURS, 10020) \
-    GS_ENTRY(cuMemUnmap,                            OURS, 10020) \
-    GS_ENTRY(cuMemAddressFree,                      OURS, 10020) \
-    GS_ENTRY(cuMemSetAccess,                        OURS, 10020) \
-    GS_ENTRY(cuMemGetAccess,                        OURS, 10020) \
-    GS_ENTRY(cuMemGetHandleForAddressRange,         OURS, 11070) \
-    GS_ENTRY(cuMulticastBindAddr,                     OURS, 12010) \
-    GS_ENTRY(cuMulticastBindAddr_v2,                  OURS, 13010) \
-    GS_ENTRY(cuLogicalEndpointBindAddr,               OURS, 13030) \
-    GS_ENTRY(cuEGLStreamProducerPresentFrame,         OURS,  7000) \
-    GS_ENTRY(cuIpcGetMemHandle,                     OURS,  4010) \
-    GS_ENTRY(cuIpcOpenMemHandle,                    OURS,  4010) \
-    GS_ENTRY(cuIpcOpenMemHandle_v2,                 OURS, 11000) \
-    GS_ENTRY(cuIpcCloseMemHandle,                   OURS,  4010) \
-    GS_ENTRY(cuMemcpy,                              OURS,  4000) \
-    GS_ENTRY(cuMemcpy_ptds,                         OURS,  7000) \
-    GS_ENTRY(cuMemcpyDtoD_v2,                       OURS,  3020) \
-    GS_ENTRY(cuMemcpyDtoD_v2_ptds,                  OURS,  7000) \
-    GS_ENTRY(cuMemcpyHtoD_v2,                       OURS,  3020) \
-    GS_ENTRY(cuMemcpyHtoD_v2_ptds,                  OURS,  7000) \
-    GS_ENTRY(cuMemcpyDtoH_v2,                       OURS,  3020) \
-    GS_ENTRY(cuMemcpyDtoH_v2_ptds,                  OURS,  7000) \
-    GS_ENTRY(cuMemcpyDtoA_v2,                       OURS,  3020) \
-    GS_ENTRY(cuMemcpyDtoA_v2_ptds,                  OURS,  7000) \
-    GS_ENTRY(cuMemcpyAtoD_v2,                       OURS,  3020) \
-    GS_ENTRY(cuMemcpyAtoD_v2_ptds,                  OURS,  7000) \
-    GS_ENTRY(cuMemcpyAsync,                         OURS,  4000) \
-    GS_ENTRY(cuMemcpyAsync_ptsz,                    OURS,  7000) \
-    GS_ENTRY(cuMemcpyDtoDAsync_v2,                  OURS,  3020) \
-    GS_ENTRY(cuMemcpyDtoDAsync_v2_ptsz,             OURS,  7000) \
-    GS_ENTRY(cuMemcpyHtoDAsync_v2,                  OURS,  3020) \
-    GS_ENTRY(cuMemcpyHtoDAsync_v2_ptsz,             OURS,  7000) \
-    GS_ENTRY(cuMemcpyDtoHAsync_v2,                  OURS,  3020) \
-    GS_ENTRY(cuMemcpyDtoHAsync_v2_ptsz,             OURS,  7000) \
-    GS_ENTRY(cuMemcpyPeer,                          OURS,  4000) \
-    GS_ENTRY(cuMemcpyPeer_ptds,                     OURS,  7000) \
-    GS_ENTRY(cuMemcpyPeerAsync,                     OURS,  4000) \
-    GS_ENTRY(cuMemcpyPeerAsync_ptsz,                OURS,  7000) \
-    GS_ENTRY(cuMemsetD8_v2,                         OURS,  3020) \
-    GS_ENTRY(cuMemsetD8_v2_ptds,                    OURS,  7000) \
-    GS_ENTRY(cuMemsetD8Async,                       OURS,  3020) \
-    GS_ENTRY(cuMemsetD8Async_ptsz,                  OURS,  7000) \
-    GS_ENTRY(cuMemsetD2D8_v2,                       OURS,  3020) \
-    GS_ENTRY(cuMemsetD2D8_v2_ptds,                  OURS,  7000) \
-    GS_ENTRY(cuMemsetD2D8Async,                     OURS,  3020) \
-    GS_ENTRY(cuMemsetD2D8Async_ptsz,                OURS,  7000) \
-    GS_ENTRY(cuMemsetD16_v2,                        OURS,  3020) \
-    GS_ENTRY(cuMemsetD16_v2_ptds,                   OURS,  7000) \
-    GS_ENTRY(cuMemsetD16Async,                      OURS,  3020) \
-    GS_ENTRY(cuMemsetD16Async_ptsz,                 OURS,  7000) \
-    GS_ENTRY(cuMemsetD2D16_v2,                      OURS,  3020) \
-    GS_ENTRY(cuMemsetD2D16_v2_ptds,                 OURS,  7000) \
-    GS_ENTRY(cuMemsetD2D16Async,                    OURS,  3020) \
-    GS_ENTRY(cuMemsetD2D16Async_ptsz,               OURS,  7000) \
-    GS_ENTRY(cuMemsetD32_v2,                        OURS,  3020) \
-    GS_ENTRY(cuMemsetD32_v2_ptds,                   OURS,  7000) \
-    GS_ENTRY(cuMemsetD32Async,                      OURS,  3020) \
-    GS_ENTRY(cuMemsetD32Async_ptsz,                 OURS,  7000) \
-    GS_ENTRY(cuMemsetD2D32_v2,                      OURS,  3020) \
-    GS_ENTRY(cuMemsetD2D32_v2_ptds,                 OURS,  7000) \
-    GS_ENTRY(cuMemsetD2D32Async,                    OURS,  3020) \
-    GS_ENTRY(cuMemsetD2D32Async_ptsz,               OURS,  7000) \
-    GS_ENTRY(cuMemcpy2D_v2,                         OURS,  3020) \
-    GS_ENTRY(cuMemcpy2D_v2_ptds,                    OURS,  7000) \
-    GS_ENTRY(cuMemcpy2DUnaligned_v2,                OURS,  3020) \
-    GS_ENTRY(cuMemcpy2DUnaligned_v2_ptds,           OURS,  7000) \
-    GS_ENTRY(cuMemcpy2DAsync_v2,                    OURS,  3020) \
-    GS_ENTRY(cuMemcpy2DAsync_v2_ptsz,               OURS,  7000) \
-    GS_ENTRY(cuMemcpy3D_v2,                         OURS,  3020) \
-    GS_ENTRY(cuMemcpy3D_v2_ptds,                    OURS,  7000) \
-    GS_ENTRY(cuMemcpy3DAsync_v2,                    OURS,  3020) \
-    GS_ENTRY(cuMemcpy3DAsync_v2_ptsz,               OURS,  7000) \
-    GS_ENTRY(cuMemcpy3DPeer,                        OURS,  4000) \
-    GS_ENTRY(cuMemcpy3DPeer_ptds,                   OURS,  7000) \
-    GS_ENTRY(cuMemcpy3DPeerAsync,                   OURS,  4000) \
-    GS_ENTRY(cuMemcpy3DPeerAsync_ptsz,              OURS,  7000) \
-    GS_ENTRY(cuMemcpyBatchAsync,                    OURS, 12080) \
-    GS_ENTRY(cuMemcpyBatchAsync_ptsz,               OURS, 12080) \
-    GS_ENTRY(cuMemcpyBatchAsync_v2,                 OURS, 13000) \
-    GS_ENTRY(cuMemcpyBatchAsync_v2_ptsz,            OURS, 13000) \
-    GS_ENTRY(cuMemcpy3DBatchAsync,                  OURS, 12080) \
-    GS_ENTRY(cuMemcpy3DBatchAsync_ptsz,             OURS, 12080) \
-    GS_ENTRY(cuMemcpy3DBatchAsync_v2,               OURS, 13000) \
-    GS_ENTRY(cuMemcpy3DBatchAsync_v2_ptsz,          OURS, 13000) \
-    GS_ENTRY(cuMemcpyWithAttributesAsync,           OURS, 13020) \
-    GS_ENTRY(cuMemcpyWithAttributesAsync_ptsz,      OURS, 13020) \
-    GS_ENTRY(cuMemcpy3DWithAttributesAsync,         OURS, 13020) \
-    GS_ENTRY(cuMemcpy3DWithAttributesAsync_ptsz,    OURS, 13020) \
-    GS_ENTRY(cuGraphAddMemcpyNode,                  OURS, 10000) \
-    GS_ENTRY(cuGraphMemcpyNodeSetParams,            OURS, 10000) \
-    GS_ENTRY(cuGraphExecMemcpyNodeSetParams,        OURS, 10020) \
-    GS_ENTRY(cuGraphAddMemsetNode,                  OURS, 10000) \
-    GS_ENTRY(cuGraphMemsetNodeSetParams,            OURS, 10000) \
-    GS_ENTRY(cuGraphExecMemsetNodeSetParams,        OURS, 10020) \
-    GS_ENTRY(cuGraphAddNode,                        OURS, 12020) \
-    GS_ENTRY(cuGraphAddNode_v2,                     OURS, 12030) \
-    GS_ENTRY(cuGraphAddNode_v3,                     OURS, 13040) \
-    GS_ENTRY(cuGraphNodeSetParams,                  OURS, 12020) \
-    GS_ENTRY(cuGraphNodeSetParams_v2,               OURS, 13040) \
-    GS_ENTRY(cuGraphExecNodeSetParams,              OURS, 12020) \
-    GS_ENTRY(cuMemCreate,                           ROOM, 10020) \
-    GS_ENTRY(cuArrayCreate_v2,                      ROOM,  3020) \
-    GS_ENTRY(cuArray3DCreate_v2,                    ROOM,  3020) \
-    GS_ENTRY(cuMipmappedArrayCreate,                ROOM,  5000) \
-    GS_ENTRY(cuCtxCreate,                           ROOM,  2000) \
-    GS_ENTRY(cuCtxCreate_v2,                        ROOM,  3020) \
-    GS_ENTRY(cuCtxCreate_v3,                        ROOM, 11040) \
-    GS_ENTRY(cuCtxCreate_v4,                        ROOM, 12050) \
-    GS_ENTRY(cuGLCtxCreate,                           ROOM,  2000) \
-    GS_ENTRY(cuGLCtxCreate_v2,                        ROOM,  3020) \
-    GS_ENTRY(cuVDPAUCtxCreate,                        ROOM,  3010) \
-    GS_ENTRY(cuVDPAUCtxCreate_v2,                     ROOM,  3020) \
-    GS_ENTRY(cuDevicePrimaryCtxRetain,              ROOM,  7000) \
-    GS_ENTRY(cuGreenCtxCreate,                      ROOM, 12040) \
-    GS_ENTRY(cuStreamCreate,                        ROOM,  2000) \
-    GS_ENTRY(cuStreamCreateWithPriority,            ROOM,  5050) \
-    GS_ENTRY(cuModuleLoad,                          ROOM,  2000) \
-    GS_ENTRY(cuModuleLoadData,                      ROOM,  2000) \
-    GS_ENTRY(cuModuleLoadDataEx,                    ROOM,  2010) \
-    GS_ENTRY(cuModuleLoadFatBinary,                 ROOM,  2000) \
-    GS_ENTRY(cuModuleGetFunction,                   ROOM,  2000) \
-    GS_ENTRY(cuLibraryLoadData,                     ROOM, 12000) \
-    GS_ENTRY(cuLibraryLoadFromFile,                 ROOM, 12000) \
-    GS_ENTRY(cuLibraryGetModule,                    ROOM, 12000) \
-    GS_ENTRY(cuKernelGetFunction,                   ROOM, 12000) \
-    GS_ENTRY(cuLaunchKernel,                        ROOM,  4000) \
-    GS_ENTRY(cuLaunchKernel_ptsz,                   ROOM,  7000) \
-    GS_ENTRY(cuLaunchKernelEx,                      ROOM, 11060) \
-    GS_ENTRY(cuLaunchKernelEx_ptsz,                 ROOM, 11060) \
-    GS_ENTRY(cuLaunchCooperativeKernel,             ROOM,  9000) \
-    GS_ENTRY(cuLaunchCooperativeKernel_ptsz,        ROOM,  9000) \
-    GS_ENTRY(cuGreenCtxStreamCreate,                ROOM, 12050) \
-    GS_ENTRY(cuCtxSetLimit,                         ROOM,  3010) \
-    GS_ENTRY(cuModuleGetGlobal_v2,                  ROOM,  3020) \
-    GS_ENTRY(cuLibraryGetKernel,                    ROOM, 12000) \
-    GS_ENTRY(cuLibraryGetGlobal,                    ROOM, 12000) \
-    GS_ENTRY(cuLibraryGetManaged,                   ROOM, 12000) \
-    GS_ENTRY(cuLibraryGetUnifiedFunction,           ROOM, 12000) \
-    GS_ENTRY(cuKernelGetAttribute,                  ROOM, 12000) \
-    GS_ENTRY(cuKernelSetAttribute,                  ROOM, 12000) \
-    GS_ENTRY(cuKernelSetCacheConfig,                ROOM, 12000) \
-    GS_ENTRY(cuFuncLoad,                            ROOM, 12040) \
-    GS_ENTRY(cuFuncGetAttribute,                    ROOM,  2020) \
-    GS_ENTRY(cuFuncSetAttribute,                    ROOM,  9000) \
-    GS_ENTRY(cuFuncSetCacheConfig,                  ROOM,  3000) \
-    GS_ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessor, ROOM,  6050) \
-    GS_ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, ROOM,  7000) \
-    GS_ENTRY(cuOccupancyMaxPotentialBlockSize,      ROOM,  6050) \
-    GS_ENTRY(cuOccupancyMaxPotentialBlockSizeWithFlags, ROOM,  7000) \
-    GS_ENTRY(cuOccupancyAvailableDynamicSMemPerBlock, ROOM, 10020) \
-    GS_ENTRY(cuOccupancyMaxPotentialClusterSize,    ROOM, 11070) \
-    GS_ENTRY(cuOccupancyMaxActiveClusters,          ROOM, 11070) \
-    GS_ENTRY(cuGraphAddKernelNode,                  ROOM, 10000) \
-    GS_ENTRY(cuGraphAddKernelNode_v2,               ROOM, 12000) \
-    GS_ENTRY(cuGraphExecUpdate,                     ROOM, 10020) \
-    GS_ENTRY(cuGraphExecUpdate_v2,                  ROOM, 12000) \
-    GS_ENTRY(cuGraphInstantiate,                    ROOM, 10000) \
-    GS_ENTRY(cuGraphInstantiate_v2,                 ROOM, 11000) \
-    GS_ENTRY(cuGraphInstantiateWithFlags,           ROOM, 11040) \
-    GS_ENTRY(cuGraphInstantiateWithParams,          ROOM, 12000) \
-    GS_ENTRY(cuGraphInstantiateWithParams_ptsz,     ROOM, 12000) \
-    GS_ENTRY(cuGraphAddMemAllocNode,                ROOM, 11040) \
-    GS_ENTRY(cuGraphUpload,                         ROOM, 11010) \
-    GS_ENTRY(cuGraphUpload_ptsz,                    ROOM, 11010) \
-    GS_ENTRY(cuGraphLaunch,                         ROOM, 10000) \
-    GS_ENTRY(cuGraphLaunch_ptsz,                    ROOM, 10000) \
-    GS_ENTRY(cuLaunch,                              NOTE,  2000) \
-    GS_ENTRY(cuLaunchGrid,                          NOTE,  2000) \
-    GS_ENTRY(cuLaunchGridAsync,                     NOTE,  2000) \
-    GS_ENTRY(cuLaunchCooperativeKernelMultiDevice,  NOTE,  9000) \
-    GS_ENTRY(cuLaunchHostFunc,                      NOTE, 10000) \
-    GS_ENTRY(cuLaunchHostFunc_ptsz,                 NOTE, 10000) \
-    GS_ENTRY(cuLaunchHostFunc_v2,                     NOTE, 13010) \
-    GS_ENTRY(cuLaunchHostFunc_v2_ptsz,                NOTE, 13010) \
-    GS_ENTRY(cuStreamAddCallback,                   NOTE,  5000) \
-    GS_ENTRY(cuStreamAddCallback_ptsz,              NOTE,  7000) \
-    GS_ENTRY(cuStreamWaitEvent,                     NOTE,  3020) \
-    GS_ENTRY(cuStreamWaitEvent_ptsz,                NOTE,  7000) \
-    GS_ENTRY(cuWaitExternalSemaphoresAsync,         NOTE, 10000) \
-    GS_ENTRY(cuWaitExternalSemaphoresAsync_ptsz,    NOTE, 10000) \
-    GS_ENTRY(cuCtxWaitEvent,                        NOTE, 12050) \
-    GS_ENTRY(cuGreenCtxWaitEvent,                   NOTE, 12040) \
-    GS_ENTRY(cuStreamWriteValue32,                  NOTE,  8000) \
-    GS_ENTRY(cuStreamWriteValue32_ptsz,             NOTE,  8000) \
-    GS_ENTRY(cuStreamWriteValue32_v2,               NOTE, 11070) \
-    GS_ENTRY(cuStreamWriteValue32_v2_ptsz,          NOTE, 11070) \
-    GS_ENTRY(cuStreamWriteValue64,                  NOTE,  9000) \
-    GS_ENTRY(cuStreamWriteValue64_ptsz,             NOTE,  9000) \
-    GS_ENTRY(cuStreamWriteValue64_v2,               NOTE, 11070) \
-    GS_ENTRY(cuStreamWriteValue64_v2_ptsz,          NOTE, 11070) \
-    GS_ENTRY(cuStreamWaitValue32,                   NOTE,  8000) \
-    GS_ENTRY(cuStreamWaitValue32_ptsz,              NOTE,  8000) \
-    GS_ENTRY(cuStreamWaitValue32_v2,                NOTE, 11070) \
-    GS_ENTRY(cuStreamWaitValue32_v2_ptsz,           NOTE, 11070) \
-    GS_ENTRY(cuStreamWaitValue64,                   NOTE,  9000) \
-    GS_ENTRY(cuStreamWaitValue64_ptsz,              NOTE,  9000) \
-    GS_ENTRY(cuStreamWaitValue64_v2,                NOTE, 11070) \
-    GS_ENTRY(cuStreamWaitValue64_v2_ptsz,           NOTE, 11070) \
-    GS_ENTRY(cuStreamBatchMemOp,                    NOTE,  8000) \
-    GS_ENTRY(cuStreamBatchMemOp_ptsz,               NOTE,  8000) \
-    GS_ENTRY(cuStreamBatchMemOp_v2,                 NOTE, 11070) \
-    GS_ENTRY(cuStreamBatchMemOp_v2_ptsz,            NOTE, 11070) \
-    GS_ENTRY(cuMemBatchDecompressAsync,             NOTE, 12060) \
-    GS_ENTRY(cuMemBatchDecompressAsync_ptsz,        NOTE, 12060) \
-    GS_ENTRY(cuFabricCpyBatchAsync,                 OURS, 13050) \
-    GS_ENTRY(cuFabricCpyBatchAsync_ptsz,            OURS, 13050) \
-    GS_ENTRY(cuCtxEnablePeerAccess,                 NOTE,  4000) \
-    GS_ENTRY(cuCtxDisablePeerAccess,                NOTE,  4000) \
-    GS_ENTRY(cuStreamBeginCapture,                  NOTE, 10000) \
-    GS_ENTRY(cuStreamBeginCapture_ptsz,             NOTE, 10000) \
-    GS_ENTRY(cuStreamBeginCapture_v2,               NOTE, 10010) \
-    GS_ENTRY(cuStreamBeginCapture_v2_ptsz,          NOTE, 10010) \
-    GS_ENTRY(cuStreamBeginCaptureToGraph,           NOTE, 12030) \
-    GS_ENTRY(cuStreamBeginCaptureToGraph_ptsz,      NOTE, 12030) \
-    GS_ENTRY(cuStreamBeginCaptureToCig,             NOTE, 13010) \
-    GS_ENTRY(cuStreamBeginCaptureToCig_ptsz,        NOTE, 13010) \
-    GS_ENTRY(cuStreamBeginRecaptureToGraph,         NOTE, 13030) \
-    GS_ENTRY(cuStreamBeginRecaptureToGraph_ptsz,    NOTE, 13030) \
-    GS_ENTRY(cuStreamEndCapture,                    NOTE, 10000) \
-    GS_ENTRY(cuStreamEndCapture_ptsz,               NOTE, 10000) \
-    GS_ENTRY(cuStreamEndCaptureToCig,               NOTE, 13010) \
-    GS_ENTRY(cuStreamEndCaptureToCig_ptsz,          NOTE, 13010) \
-    GS_ENTRY(cuStreamDestroy,                       NOTE,  2000) \
-    GS_ENTRY(cuStreamDestroy_v2,                    NOTE,  4000) \
-    GS_ENTRY(cuCtxDestroy,                          NOTE,  2000) \
-    GS_ENTRY(cuCtxDestroy_v2,                       NOTE,  4000) \
-    GS_ENTRY(cuCtxDetach,                           NOTE,  2000) \
-    GS_ENTRY(cuDevicePrimaryCtxReset,               NOTE,  7000) \
-    GS_ENTRY(cuDevicePrimaryCtxReset_v2,            NOTE, 11000) \
-    GS_ENTRY(cuDevicePrimaryCtxRelease,             NOTE,  7000) \
-    GS_ENTRY(cuDevicePrimaryCtxRelease_v2,          NOTE, 11000) \
-    GS_ENTRY(cuGetExportTable,                      NOTE,  3000) \
-    GS_ENTRY(cuGreenCtxDestroy,                     NOTE, 12040) \
-    GS_ENTRY(cuDeviceSetMemPool,                    NOTE, 11020) \
-    GS_ENTRY(cuMemSetMemPool,                       NOTE, 13000) \
-    GS_ENTRY(cuGetProcAddress,                      FIND, 11030) \
-    GS_ENTRY(cuGetProcAddress_v2,                   FIND, 12000)
+#define GS_STREAM CUstream, stream
+#define GS_FILL_8 CUdeviceptr, dst, unsigned char, value, size_t, count
+#define GS_FILL_16 CUdeviceptr, dst, unsigned short, value, size_t, count
+#define GS_FILL_32 CUdeviceptr, dst, unsigned, value, size_t, count
+#define GS_FILL_ROWS_8                                                                             \
+    CUdeviceptr, dst, size_t, pitch, unsigned char, value, size_t, width, size_t, height
+#define GS_FILL_ROWS_16                                                                            \
+    CUdeviceptr, dst, size_t, pitch, unsigned short, value, size_t, width, size_t, height
+#define GS_FILL_ROWS_32                                                                            \
+    CUdeviceptr, dst, size_t, pitch, unsigned, value, size_t, width, size_t, height
+
+#define GS_ENTRIES(ROW)                                                                            \
+    ROW(cuMemAlloc_v2,                         3020, ALLOCATES, STOPS, BY_HAND)                    \
+    ROW(cuMemAllocPitch_v2,                    3020, ALLOCATES, STOPS, BY_HAND)                    \
+    ROW(cuMemFree_v2,                          3020, FREES,     STOPS, BY_HAND)                    \
+    ROW(cuMemAllocAsync,                      11020, ALLOCATES, STOPS, BY_HAND)                    \
+    ROW(cuMemAllocAsync_ptsz,                 11020, ALLOCATES, STOPS, BY_HAND)                    \
+    ROW(cuMemAllocFromPoolAsync,              11020, ALLOCATES, STOPS, BY_HAND)                    \
+    ROW(cuMemAllocFromPoolAsync_ptsz,         11020, ALLOCATES, STOPS, BY_HAND)                    \
+    ROW(cuMemFreeAsync,                       11020, FREES,     STOPS, BY_HAND)                    \
+    ROW(cuMemFreeAsync_ptsz,                  11020, FREES,     STOPS, BY_HAND)                    \
+    ROW(cuMemGetInfo_v2,                       3020, ASKS,      GOES,  BY_HAND)                    \
+    ROW(cuMemGetInfo,                          2000, BOUND,     GOES,  BY_HAND)                    \
+    ROW(cuDeviceTotalMem,                      2000, BOUND,     GOES,  BY_HAND)                    \
+    ROW(cuDeviceTotalMem_v2,                   3020, BOUND,     GOES,  BY_HAND)                    \
+    ROW(cuMemGetAddressRange_v2,               3020, ASKS,      GOES,  BY_HAND)                    \
+    ROW(cuPointerGetAttribute,                 4000, ASKS,      GOES,  BY_HAND)                    \
+    ROW(cuPointerGetAttributes,                7000, ASKS,      GOES,  BY_HAND)                    \
+    ROW(cuMemRetainAllocationHandle,          11000, SHARES,    STOPS, BY_HAND)                    \
+    ROW(cuPointerSetAttribute,                 6000, SETS,      GOES,  BY_HAND)                    \
+    ROW(cuMemPoolTrimTo,                      11020, FREES,     STOPS, BY_HAND)                    \
+    ROW(cuMemPoolGetAttribute,                11020, ASKS,      GOES,  BY_HAND)                    \
+    ROW(cuMemPoolSetAttribute,                11020, SETS,      GOES,  BY_HAND)                    \
+    ROW(cuMemPoolSetAccess,                   11020, MAPS,      STOPS, BY_HAND)                    \
+    ROW(cuMemPoolDestroy,                     11020, FREES,     STOPS, BY_HAND)                    \
+    ROW(cuMemPoolExportPointer,               11020, SHARES,    STOPS, BY_HAND)                    \
+    ROW(cuMemMap,                             10020, MAPS,      STOPS, BY_HAND)                    \
+    ROW(cuMemRelease,                         10020, MAPS,      STOPS, BY_HAND)                    \
+    ROW(cuMemAddressReserve,                  10020, MAPS,      STOPS, BY_HAND)                    \
+    ROW(cuMemExportToShareableHandle,         10020, SHARES,    STOPS, BY_HAND)                    \
+    ROW(cuMemImportFromShareableHandle,       10020, SHARES,    STOPS, BY_HAND)                    \
+    ROW(cuMemGetAllocationPropertiesFromHandle, 10020, ASKS,      GOES,  BY_HAND)                  \
+    ROW(cuMemUnmap,                           10020, MAPS,      STOPS, BY_HAND)                    \
+    ROW(cuMemAddressFree,                     10020, MAPS,      STOPS, BY_HAND)                    \
+    ROW(cuMemSetAccess,                       10020, MAPS,      STOPS, BY_HAND)                    \
+    ROW(cuMemGetAccess,                       10020, ASKS,      GOES,  BY_HAND)                    \
+    ROW(cuMemGetHandleForAddressRange,        11070, SHARES,    STOPS, BY_HAND)                    \
+    ROW(cuMulticastBindAddr,                  12010, SHARES,    STOPS, BY_HAND)                    \
+    ROW(cuMulticastBindAddr_v2,               13010, SHARES,    STOPS, BY_HAND)                    \
+    ROW(cuLogicalEndpointBindAddr,            13030, SHARES,    STOPS, BY_HAND)                    \
+    ROW(cuEGLStreamProducerPresentFrame,       7000, SHARES,    STOPS, BY_HAND)                    \
+    ROW(cuIpcGetMemHandle,                     4010, SHARES,    STOPS, BY_HAND)                    \
+    ROW(cuIpcOpenMemHandle,                    4010, SHARES,    STOPS, BY_HAND)                    \
+    ROW(cuIpcOpenMemHandle_v2,                11000, SHARES,    STOPS, BY_HAND)                    \
+    ROW(cuIpcCloseMemHandle,                   4010, SHARES,    STOPS, BY_HAND)                    \
+    ROW(cuMemcpy,                   4000, COPIES,       STOPS, BY_HAND)                            \
+    ROW(cuMemcpy_ptds,              7000, COPIES,       STOPS, BY_HAND)                            \
+    ROW(cuMemcpyDtoD_v2,            3020, COPIES,       STOPS, BY_HAND)                            \
+    ROW(cuMemcpyDtoD_v2_ptds,       7000, COPIES,       STOPS, BY_HAND)                            \
+    ROW(cuMemcpyHtoD_v2,            3020, COPIES_IN,    STOPS, BY_HAND)                            \
+    ROW(cuMemcpyHtoD_v2_ptds,       7000, COPIES_IN,    STOPS, BY_HAND)                            \
+    ROW(cuMemcpyDtoH_v2,            3020, COPIES_OUT,   STOPS, BY_HAND)                            \
+    ROW(cuMemcpyDtoH_v2_ptds,       7000, COPIES_OUT,   STOPS, BY_HAND)                            \
+    ROW(cuMemcpyDtoA_v2,            3020, COPIES_ARRAY, STOPS, BY_HAND)                            \
+    ROW(cuMemcpyDtoA_v2_ptds,       7000, COPIES_ARRAY, STOPS, BY_HAND)                            \
+    ROW(cuMemcpyAtoD_v2,            3020, COPIES_ARRAY, STOPS, BY_HAND)                            \
+    ROW(cuMemcpyAtoD_v2_ptds,       7000, COPIES_ARRAY, STOPS, BY_HAND)                            \
+    ROW(cuMemcpyAsync,              4000, COPIES,       STOPS, BY_HAND)                            \
+    ROW(cuMemcpyAsync_ptsz,         7000, COPIES,       STOPS, BY_HAND)                            \
+    ROW(cuMemcpyDtoDAsync_v2,       3020, COPIES,       STOPS, BY_HAND)                            \
+    ROW(cuMemcpyDtoDAsync_v2_ptsz,  7000, COPIES,       STOPS, BY_HAND)                            \
+    ROW(cuMemcpyHtoDAsync_v2,       3020, COPIES_IN,    STOPS, BY_HAND)                            \
+    ROW(cuMemcpyHtoDAsync_v2_ptsz,  7000, COPIES_IN,    STOPS, BY_HAND)                            \
+    ROW(cuMemcpyDtoHAsync_v2,       3020, COPIES_OUT,   STOPS, BY_HAND)                            \
+    ROW(cuMemcpyDtoHAsync_v2_ptsz,  7000, COPIES_OUT,   STOPS, BY_HAND)                            \
+    ROW(cuMemcpyPeer,               4000, COPIES_PEER,  STOPS, BY_HAND)                            \
+    ROW(cuMemcpyPeer_ptds,          7000, COPIES_PEER,  STOPS, BY_HAND)                            \
+    ROW(cuMemcpyPeerAsync,          4000, COPIES_PEER,  STOPS, BY_HAND)                            \
+    ROW(cuMemcpyPeerAsync_ptsz,     7000, COPIES_PEER,  STOPS, BY_HAND)                            \
+    ROW(cuMemsetD8_v2,            3020, FILLS,      STOPS, LEGACY, GS_FILL_8)                      \
+    ROW(cuMemsetD8_v2_ptds,       7000, FILLS,      STOPS, THREAD, GS_FILL_8)                      \
+    ROW(cuMemsetD8Async,          3020, FILLS,      STOPS, STREAM, GS_FILL_8, GS_STREAM)           \
+    ROW(cuMemsetD8Async_ptsz,     7000, FILLS,      STOPS, PTSZ,   GS_FILL_8, GS_STREAM)           \
+    ROW(cuMemsetD2D8_v2,          3020, FILLS_ROWS, STOPS, LEGACY, GS_FILL_ROWS_8)                 \
+    ROW(cuMemsetD2D8_v2_ptds,     7000, FILLS_ROWS, STOPS, THREAD, GS_FILL_ROWS_8)                 \
+    ROW(cuMemsetD2D8Async,        3020, FILLS_ROWS, STOPS, STREAM, GS_FILL_ROWS_8, GS_STREAM)      \
+    ROW(cuMemsetD2D8Async_ptsz,   7000, FILLS_ROWS, STOPS, PTSZ,   GS_FILL_ROWS_8, GS_STREAM)      \
+    ROW(cuMemsetD16_v2,           3020, FILLS,      STOPS, LEGACY, GS_FILL_16)                     \
+    ROW(cuMemsetD16_v2_ptds,      7000, FILLS,      STOPS, THREAD, GS_FILL_16)                     \
+    ROW(cuMemsetD16Async,         3020, FILLS,      STOPS, STREAM, GS_FILL_16, GS_STREAM)          \
+    ROW(cuMemsetD16Async_ptsz,    7000, FILLS,      STOPS, PTSZ,   GS_FILL_16, GS_STREAM)          \
+    ROW(cuMemsetD2D16_v2,         3020, FILLS_ROWS, STOPS, LEGACY, GS_FILL_ROWS_16)                \
+    ROW(cuMemsetD2D16_v2_ptds,    7000, FILLS_ROWS, STOPS, THREAD, GS_FILL_ROWS_16)                \
+    ROW(cuMemsetD2D16Async,       3020, FILLS_ROWS, STOPS, STREAM, GS_FILL_ROWS_16, GS_STREAM)     \
+    ROW(cuMemsetD2D16Async_ptsz,  7000, FILLS_ROWS, STOPS, PTSZ,   GS_FILL_ROWS_16, GS_STREAM)     \
+    ROW(cuMemsetD32_v2,           3020, FILLS,      STOPS, LEGACY, GS_FILL_32)                     \
+    ROW(cuMemsetD32_v2_ptds,      7000, FILLS,      STOPS, THREAD, GS_FILL_32)                     \
+    ROW(cuMemsetD32Async,         3020, FILLS,      STOPS, STREAM, GS_FILL_32, GS_STREAM)          \
+    ROW(cuMemsetD32Async_ptsz,    7000, FILLS,      STOPS, PTSZ,   GS_FILL_32, GS_STREAM)          \
+    ROW(cuMemsetD2D32_v2,         3020, FILLS_ROWS, STOPS, LEGACY, GS_FILL_ROWS_32)                \
+    ROW(cuMemsetD2D32_v2_ptds,    7000, FILLS_ROWS, STOPS, THREAD, GS_FILL_ROWS_32)                \
+    ROW(cuMemsetD2D32Async,       3020, FILLS_ROWS, STOPS, STREAM, GS_FILL_ROWS_32, GS_STREAM)     \
+    ROW(cuMemsetD2D32Async_ptsz,  7000, FILLS_ROWS, STOPS, PTSZ,   GS_FILL_ROWS_32, GS_STREAM)     \
+    ROW(cuMemcpy2D_v2,                       3020, COPIES_2D,      STOPS, BY_HAND)                 \
+    ROW(cuMemcpy2D_v2_ptds,                  7000, COPIES_2D,      STOPS, BY_HAND)                 \
+    ROW(cuMemcpy2DUnaligned_v2,              3020, COPIES_2D,      STOPS, BY_HAND)                 \
+    ROW(cuMemcpy2DUnaligned_v2_ptds,         7000, COPIES_2D,      STOPS, BY_HAND)                 \
+    ROW(cuMemcpy2DAsync_v2,                  3020, COPIES_2D,      STOPS, BY_HAND)                 \
+    ROW(cuMemcpy2DAsync_v2_ptsz,             7000, COPIES_2D,      STOPS, BY_HAND)                 \
+    ROW(cuMemcpy3D_v2,                       3020, COPIES_3D,      STOPS, BY_HAND)                 \
+    ROW(cuMemcpy3D_v2_ptds,                  7000, COPIES_3D,      STOPS, BY_HAND)                 \
+    ROW(cuMemcpy3DAsync_v2,                  3020, COPIES_3D,      STOPS, BY_HAND)                 \
+    ROW(cuMemcpy3DAsync_v2_ptsz,             7000, COPIES_3D,      STOPS, BY_HAND)                 \
+    ROW(cuMemcpy3DPeer,                      4000, COPIES_3D_PEER, STOPS, BY_HAND)                 \
+    ROW(cuMemcpy3DPeer_ptds,                 7000, COPIES_3D_PEER, STOPS, BY_HAND)                 \
+    ROW(cuMemcpy3DPeerAsync,                 4000, COPIES_3D_PEER, STOPS, BY_HAND)                 \
+    ROW(cuMemcpy3DPeerAsync_ptsz,            7000, COPIES_3D_PEER, STOPS, BY_HAND)                 \
+    ROW(cuMemcpyBatchAsync,                 12080, COPIES_LIST,    STOPS, BY_HAND)                 \
+    ROW(cuMemcpyBatchAsync_ptsz,            12080, COPIES_LIST,    STOPS, BY_HAND)                 \
+    ROW(cuMemcpyBatchAsync_v2,              13000, COPIES_LIST,    STOPS, BY_HAND)                 \
+    ROW(cuMemcpyBatchAsync_v2_ptsz,         13000, COPIES_LIST,    STOPS, BY_HAND)                 \
+    ROW(cuMemcpy3DBatchAsync,               12080, COPIES_BOXES,   STOPS, BY_HAND)                 \
+    ROW(cuMemcpy3DBatchAsync_ptsz,          12080, COPIES_BOXES,   STOPS, BY_HAND)                 \
+    ROW(cuMemcpy3DBatchAsync_v2,            13000, COPIES_BOXES,   STOPS, BY_HAND)                 \
+    ROW(cuMemcpy3DBatchAsync_v2_ptsz,       13000, COPIES_BOXES,   STOPS, BY_HAND)                 \
+    ROW(cuMemcpyWithAttributesAsync,        13020, COPIES_WITH,    STOPS, BY_HAND)                 \
+    ROW(cuMemcpyWithAttributesAsync_ptsz,   13020, COPIES_WITH,    STOPS, BY_HAND)                 \
+    ROW(cuMemcpy3DWithAttributesAsync,      13020, COPIES_BOX,     STOPS, BY_HAND)                 \
+    ROW(cuMemcpy3DWithAttributesAsync_ptsz, 13020, COPIES_BOX,     STOPS, BY_HAND)                 \
+    ROW(cuGraphAddMemcpyNode,           10000, NODE_COPIES,  STOPS, BY_HAND)                       \
+    ROW(cuGraphMemcpyNodeSetParams,     10000, NODE_COPIES,  STOPS, BY_HAND)                       \
+    ROW(cuGraphExecMemcpyNodeSetParams, 10020, NODE_COPIES,  STOPS, BY_HAND)                       \
+    ROW(cuGraphAddMemsetNode,           10000, NODE_FILLS,   STOPS, BY_HAND)                       \
+    ROW(cuGraphMemsetNodeSetParams,     10000, NODE_FILLS,   STOPS, BY_HAND)                       \
+    ROW(cuGraphExecMemsetNodeSetParams, 10020, NODE_FILLS,   STOPS, BY_HAND)                       \
+    ROW(cuGraphAddNode,                 12020, NODE_ADDED,   STOPS, BY_HAND)                       \
+    ROW(cuGraphAddNode_v2,              12030, NODE_ADDED,   STOPS, BY_HAND)                       \
+    ROW(cuGraphAddNode_v3,              13040, NODE_ADDED,   STOPS, BY_HAND)                       \
+    ROW(cuGraphNodeSetParams,           12020, NODE_CHANGED, STOPS, BY_HAND)                       \
+    ROW(cuGraphNodeSetParams_v2,        13040, NODE_CHANGED, STOPS, BY_HAND)                       \
+    ROW(cuGraphExecNodeSetParams,       12020, NODE_CHANGED, STOPS, BY_HAND)                       \
+    ROW(cuMemCreate,                          10020, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuArrayCreate_v2,                      3020, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuArray3DCreate_v2,                    3020, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuMipmappedArrayCreate,                5000, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuCtxCreate,                           2000, MAKES_CONTEXT,  STOPS, BY_HAND)               \
+    ROW(cuCtxCreate_v2,                        3020, MAKES_CONTEXT,  STOPS, BY_HAND)               \
+    ROW(cuCtxCreate_v3,                       11040, MAKES_CONTEXT,  STOPS, BY_HAND)               \
+    ROW(cuCtxCreate_v4,                       12050, MAKES_CONTEXT,  STOPS, BY_HAND)               \
+    ROW(cuGLCtxCreate,                         2000, MAKES_CONTEXT,  STOPS, BY_HAND)               \
+    ROW(cuGLCtxCreate_v2,                      3020, MAKES_CONTEXT,  STOPS, BY_HAND)               \
+    ROW(cuVDPAUCtxCreate,                      3010, MAKES_CONTEXT,  STOPS, BY_HAND)               \
+    ROW(cuVDPAUCtxCreate_v2,                   3020, MAKES_CONTEXT,  STOPS, BY_HAND)               \
+    ROW(cuDevicePrimaryCtxRetain,              7000, MAKES_CONTEXT,  STOPS, BY_HAND)               \
+    ROW(cuGreenCtxCreate,                     12040, MAKES_CONTEXT,  STOPS, BY_HAND)               \
+    ROW(cuStreamCreate,                        2000, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuStreamCreateWithPriority,            5050, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuModuleLoad,                          2000, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuModuleLoadData,                      2000, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuModuleLoadDataEx,                    2010, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuModuleLoadFatBinary,                 2000, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuModuleGetFunction,                   2000, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuLibraryLoadData,                    12000, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuLibraryLoadFromFile,                12000, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuLibraryGetModule,                   12000, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuKernelGetFunction,                  12000, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuLaunchKernel,                        4000, LAUNCHES,       STOPS, BY_HAND)               \
+    ROW(cuLaunchKernel_ptsz,                   7000, LAUNCHES,       STOPS, BY_HAND)               \
+    ROW(cuLaunchKernelEx,                     11060, LAUNCHES,       STOPS, BY_HAND)               \
+    ROW(cuLaunchKernelEx_ptsz,                11060, LAUNCHES,       STOPS, BY_HAND)               \
+    ROW(cuLaunchCooperativeKernel,             9000, LAUNCHES,       STOPS, BY_HAND)               \
+    ROW(cuLaunchCooperativeKernel_ptsz,        9000, LAUNCHES,       STOPS, BY_HAND)               \
+    ROW(cuGreenCtxStreamCreate,               12050, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuCtxSetLimit,                         3010, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuModuleGetGlobal_v2,                  3020, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuLibraryGetKernel,                   12000, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuLibraryGetGlobal,                   12000, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuLibraryGetManaged,                  12000, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuLibraryGetUnifiedFunction,          12000, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuKernelGetAttribute,                 12000, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuKernelSetAttribute,                 12000, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuKernelSetCacheConfig,               12000, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuFuncLoad,                           12040, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuFuncGetAttribute,                    2020, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuFuncSetAttribute,                    9000, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuFuncSetCacheConfig,                  3000, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuOccupancyMaxActiveBlocksPerMultiprocessor,  6050, ROOM,           STOPS, BY_HAND)        \
+    ROW(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,                                      \
+        7000, ROOM, STOPS, BY_HAND)                                                                \
+    ROW(cuOccupancyMaxPotentialBlockSize,      6050, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuOccupancyMaxPotentialBlockSizeWithFlags,  7000, ROOM,           STOPS, BY_HAND)          \
+    ROW(cuOccupancyAvailableDynamicSMemPerBlock, 10020, ROOM,           STOPS, BY_HAND)            \
+    ROW(cuOccupancyMaxPotentialClusterSize,   11070, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuOccupancyMaxActiveClusters,         11070, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuGraphAddKernelNode,                 10000, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuGraphAddKernelNode_v2,              12000, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuGraphExecUpdate,                    10020, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuGraphExecUpdate_v2,                 12000, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuGraphInstantiate,                   10000, MAKES_GRAPH,    STOPS, BY_HAND)               \
+    ROW(cuGraphInstantiate_v2,                11000, MAKES_GRAPH,    STOPS, BY_HAND)               \
+    ROW(cuGraphInstantiateWithFlags,          11040, MAKES_GRAPH,    STOPS, BY_HAND)               \
+    ROW(cuGraphInstantiateWithParams,         12000, MAKES_GRAPH,    STOPS, BY_HAND)               \
+    ROW(cuGraphInstantiateWithParams_ptsz,    12000, MAKES_GRAPH,    STOPS, BY_HAND)               \
+    ROW(cuGraphAddMemAllocNode,               11040, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuGraphUpload,                        11010, UPLOADS_GRAPH,  STOPS, BY_HAND)               \
+    ROW(cuGraphUpload_ptsz,                   11010, UPLOADS_GRAPH,  STOPS, BY_HAND)               \
+    ROW(cuGraphLaunch,                        10000, LAUNCHES_GRAPH, STOPS, BY_HAND)               \
+    ROW(cuGraphLaunch_ptsz,                   10000, LAUNCHES_GRAPH, STOPS, BY_HAND)               \
+    ROW(cuLaunch,                              2000, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuLaunchGrid,                          2000, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuLaunchGridAsync,                     2000, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuLaunchCooperativeKernelMultiDevice,  9000, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuLaunchHostFunc,                     10000, STALLS,         STOPS, BY_HAND)               \
+    ROW(cuLaunchHostFunc_ptsz,                10000, STALLS,         STOPS, BY_HAND)               \
+    ROW(cuLaunchHostFunc_v2,                  13010, STALLS,         STOPS, BY_HAND)               \
+    ROW(cuLaunchHostFunc_v2_ptsz,             13010, STALLS,         STOPS, BY_HAND)               \
+    ROW(cuStreamAddCallback,                   5000, STALLS,         STOPS, BY_HAND)               \
+    ROW(cuStreamAddCallback_ptsz,              7000, STALLS,         STOPS, BY_HAND)               \
+    ROW(cuStreamWaitEvent,                     3020, STALLS,         STOPS, BY_HAND)               \
+    ROW(cuStreamWaitEvent_ptsz,                7000, STALLS,         STOPS, BY_HAND)               \
+    ROW(cuWaitExternalSemaphoresAsync,        10000, STALLS,         STOPS, BY_HAND)               \
+    ROW(cuWaitExternalSemaphoresAsync_ptsz,   10000, STALLS,         STOPS, BY_HAND)               \
+    ROW(cuCtxWaitEvent,                       12050, STALLS,         STOPS, BY_HAND)               \
+    ROW(cuGreenCtxWaitEvent,                  12040, STALLS,         STOPS, BY_HAND)               \
+    ROW(cuStreamWriteValue32,                  8000, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuStreamWriteValue32_ptsz,             8000, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuStreamWriteValue32_v2,              11070, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuStreamWriteValue32_v2_ptsz,         11070, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuStreamWriteValue64,                  9000, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuStreamWriteValue64_ptsz,             9000, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuStreamWriteValue64_v2,              11070, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuStreamWriteValue64_v2_ptsz,         11070, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuStreamWaitValue32,                   8000, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuStreamWaitValue32_ptsz,              8000, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuStreamWaitValue32_v2,               11070, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuStreamWaitValue32_v2_ptsz,          11070, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuStreamWaitValue64,                   9000, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuStreamWaitValue64_ptsz,              9000, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuStreamWaitValue64_v2,               11070, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuStreamWaitValue64_v2_ptsz,          11070, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuStreamBatchMemOp,                    8000, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuStreamBatchMemOp_ptsz,               8000, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuStreamBatchMemOp_v2,                11070, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuStreamBatchMemOp_v2_ptsz,           11070, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuMemBatchDecompressAsync,            12060, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuMemBatchDecompressAsync_ptsz,       12060, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuFabricCpyBatchAsync,      13050, COPIES_FABRIC, STOPS, BY_HAND)                          \
+    ROW(cuFabricCpyBatchAsync_ptsz, 13050, COPIES_FABRIC, STOPS, BY_HAND)                          \
+    ROW(cuCtxEnablePeerAccess,   4000, MAPS, STOPS, BY_HAND)                                       \
+    ROW(cuCtxDisablePeerAccess,  4000, MAPS, STOPS, BY_HAND)                                       \
+    ROW(cuStreamBeginCapture,               10000, CAPTURES, STOPS, BY_HAND)                       \
+    ROW(cuStreamBeginCapture_ptsz,          10000, CAPTURES, STOPS, BY_HAND)                       \
+    ROW(cuStreamBeginCapture_v2,            10010, CAPTURES, STOPS, BY_HAND)                       \
+    ROW(cuStreamBeginCapture_v2_ptsz,       10010, CAPTURES, STOPS, BY_HAND)                       \
+    ROW(cuStreamBeginCaptureToGraph,        12030, CAPTURES, STOPS, BY_HAND)                       \
+    ROW(cuStreamBeginCaptureToGraph_ptsz,   12030, CAPTURES, STOPS, BY_HAND)                       \
+    ROW(cuStreamBeginCaptureToCig,          13010, CAPTURES, STOPS, BY_HAND)                       \
+    ROW(cuStreamBeginCaptureToCig_ptsz,     13010, CAPTURES, STOPS, BY_HAND)                       \
+    ROW(cuStreamBeginRecaptureToGraph,      13030, CAPTURES, STOPS, BY_HAND)                       \
+    ROW(cuStreamBeginRecaptureToGraph_ptsz, 13030, CAPTURES, STOPS, BY_HAND)                       \
+    ROW(cuStreamEndCapture,                 10000, CAPTURED, STOPS, BY_HAND)                       \
+    ROW(cuStreamEndCapture_ptsz,            10000, CAPTURED, STOPS, BY_HAND)                       \
+    ROW(cuStreamEndCaptureToCig,            13010, CAPTURED, STOPS, BY_HAND)                       \
+    ROW(cuStreamEndCaptureToCig_ptsz,       13010, CAPTURED, STOPS, BY_HAND)                       \
+    ROW(cuStreamDestroy,               2000, ENDS_STREAM,      STOPS, BY_HAND)                     \
+    ROW(cuStreamDestroy_v2,            4000, ENDS_STREAM,      STOPS, BY_HAND)                     \
+    ROW(cuCtxDestroy,                  2000, ENDS_CONTEXT,     STOPS, BY_HAND)                     \
+    ROW(cuCtxDestroy_v2,               4000, ENDS_CONTEXT,     STOPS, BY_HAND)                     \
+    ROW(cuCtxDetach,                   2000, ENDS_CONTEXT,     STOPS, BY_HAND)                     \
+    ROW(cuDevicePrimaryCtxReset,       7000, RESETS_PRIMARY,   STOPS, BY_HAND)                     \
+    ROW(cuDevicePrimaryCtxReset_v2,   11000, RESETS_PRIMARY,   STOPS, BY_HAND)                     \
+    ROW(cuDevicePrimaryCtxRelease,     7000, RELEASES_PRIMARY, STOPS, BY_HAND)                     \
+    ROW(cuDevicePrimaryCtxRelease_v2, 11000, RELEASES_PRIMARY, STOPS, BY_HAND)                     \
+    ROW(cuGetExportTable,              3000, FINDS,            GOES,  BY_HAND)                     \
+    ROW(cuGreenCtxDestroy,            12040, ENDS_CONTEXT,     STOPS, BY_HAND)                     \
+    ROW(cuDeviceSetMemPool,           11020, SETS,             GOES,  BY_HAND)                     \
+    ROW(cuMemSetMemPool,              13000, SETS,             GOES,  BY_HAND)                     \
+    ROW(cuGetProcAddress,             11030, FINDS,            GOES,  BY_HAND)                     \
+    ROW(cuGetProcAddress_v2,          12000, FINDS,            GOES,  BY_HAND)
 /* clang-format on */
 
 #endif

@@ -29,7 +29,7 @@
 #define GS_HOOK __attribute__((visibility("default")))
 
 enum gs_entry_index {
-#define GS_ENTRY(symbol, class, since) GS_ENTRY_##symbol,
+#define GS_ENTRY(symbol, ...) GS_ENTRY_##symbol,
     GS_ENTRIES(GS_ENTRY)
 #undef GS_ENTRY
     GS_ENTRY_COUNT
@@ -39,7 +39,7 @@ enum gs_entry_index {
  * returns true. */
 union gs_real {
     struct {
-#define GS_ENTRY(symbol, class, since) __typeof__(&symbol) symbol;
+#define GS_ENTRY(symbol, ...) __typeof__(&symbol) symbol;
         GS_ENTRIES(GS_ENTRY)
 #undef GS_ENTRY
     };

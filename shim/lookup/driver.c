@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 static const char *const names[GS_ENTRY_COUNT] = {
-#define GS_ENTRY(symbol, class, since) #symbol,
+#define GS_ENTRY(symbol, ...) #symbol,
     GS_ENTRIES(GS_ENTRY)
 #undef GS_ENTRY
 };

@@ -18,15 +18,14 @@
 #include <string.h>
 
 static void *const hooks[GS_ENTRY_COUNT] = {
-#define GS_ENTRY(symbol, class, since) (void *)&symbol,
+#define GS_ENTRY(symbol, ...) (void *)&symbol,
     GS_ENTRIES(GS_ENTRY)
 #undef GS_ENTRY
 };
 
 /* Rows whose hooks are for a bounded program alone. */
-enum { CLASS_OURS, CLASS_NOTE, CLASS_ROOM, CLASS_FIND, CLASS_BOUND };
-static const unsigned char classes[GS_ENTRY_COUNT] = {
-#define GS_ENTRY(symbol, class, since) CLASS_##class,
+static const bool bound[GS_ENTRY_COUNT] = {
+#define GS_ENTRY(symbol, since, what, ...) GS_DOES_##what == GS_DOES_BOUND,
     GS_ENTRIES(GS_ENTRY)
 #undef GS_ENTRY
 };
@@ -34,7 +33,7 @@ static const unsigned char classes[GS_ENTRY_COUNT] = {
 /* Whether the hook of a row is handed out; gs_bounded is known when hooks are. */
 static bool is_wanted(int row)
 {
-    return classes[row] != CLASS_BOUND || gs_bounded;
+    return !bound[row] || gs_bounded;
 }
 
 /* The hook for an address of the driver's, or the address. Only when hooks are handed out. */

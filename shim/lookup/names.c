@@ -9,14 +9,14 @@
 #include <stdint.h>
 
 enum {
-#define GS_ENTRY(symbol, class, since) ROW_##symbol,
+#define GS_ENTRY(symbol, ...) ROW_##symbol,
     GS_ENTRIES(GS_ENTRY)
 #undef GS_ENTRY
     ROWS
 };
 
 static const char *const names[ROWS] = {
-#define GS_ENTRY(symbol, class, since) #symbol,
+#define GS_ENTRY(symbol, ...) #symbol,
     GS_ENTRIES(GS_ENTRY)
 #undef GS_ENTRY
 };

@@ -228,7 +228,7 @@ static void known(void)
         version = GS_KNOWN_CUDA;
     for (char *word = strtok_r(names, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
         look_up(word, version);
-#define GS_ENTRY(symbol, class, since) look_up(#symbol, version);
+#define GS_ENTRY(symbol, ...) look_up(#symbol, version);
     GS_ENTRIES(GS_ENTRY)
 #undef GS_ENTRY
     /* and what is known, for a CUDA that is not */

@@ -45,7 +45,7 @@
 #define OTHER_STREAM OVER "work goes to another stream"
 
 /* Weak: no driver has them all. Under the library each is there. */
-#define GS_ENTRY(symbol, class, since) extern __typeof__(symbol) symbol __attribute__((weak));
+#define GS_ENTRY(symbol, ...) extern __typeof__(symbol) symbol __attribute__((weak));
 GS_ENTRIES(GS_ENTRY)
 #undef GS_ENTRY
 

@@ -26,7 +26,7 @@ for line in lines('nm', '-D', library):
         if '@' in name:
             faults.append(f'{name} is exported with a version: one elsewhere wins then')
 with open(table) as text:
-    rows = re.findall(r'^ +GS_ENTRY\((\w+),', text.read(), re.M)
+    rows = re.findall(r'^ +ROW\((\w+),', text.read(), re.M)
 if len(rows) < 40 or len(rows) != len(set(rows)):
     faults.append(f'{table}: {len(rows)} rows, {len(set(rows))} different')
 with open(pinning) as text:

@@ -6,6 +6,9 @@ row says is the vendor's. A hook whose prototype is not the vendor's does not co
 Every function that the headers declare is a row, or a name that is known to need none
 (shim/lookup/known_names.h): what is neither ends single-stream mode when it is looked up.
 
+Each row says whether the call stops at the gate of a process that sleeps. What only asks goes on, and nothing else
+does; what is not hooked and would have to stop is in shim/gate.txt.
+
 And of what can submit GPU work: each function that takes a stream, or copies, fills or launches, is
 a row whose hook tells of it (shim/hooks/submit.h), and which tests/conformance/submits_cases.h has, or it is
 in the list of what submits no work on memory of ours.
@@ -49,6 +52,12 @@ NO_MEMORY = {'cuDeviceCanAccessPeer', 'cuStreamIsCapturing', 'cuStreamIsCapturin
 # What may be work: by its parameters, or by its name where it has no stream.
 WORK_TYPE = re.compile(r'\b(CUstream|CUlaunchConfig|CUDA_LAUNCH_PARAMS\w*)\b')
 WORK_NAME = re.compile(r'^cu(Memcpy|Memset|Launch)')
+# What goes on in a process that sleeps: what only asks, by its name, or says what is to be from now on.
+ASKING = {'ASKS', 'BOUND', 'SETS', 'FINDS'}
+GOES_ON = re.compile(r'TotalMem|Get(?!\w*(MemHandle|ForAddressRange)$)|Set(Attribute|MemPool)$')
+# What would have to stop: it is given memory that the library may have put away.
+STOPS_TYPE = re.compile(r'\bCU(memGenericAllocationHandle (?!mc|\*)|arrayMapInfo\b)')
+STOPS_NAME = re.compile(r'^cuTex(ObjectCreate|RefSetAddress(?!Mode))')
 # What tells of it.
 TELLS = {'gs_submits', 'gs_submits_at'}
 
@@ -115,13 +124,14 @@ def in_list(symbol, names):
 
 
 def bodies(path):
-    """The functions that a file defines, and what is in them."""
+    """The functions that a file defines, what makes hooks from rows, and what is in them."""
     with open(path) as text:
         code = re.sub(r'/\*.*?\*/', '', text.read(), flags=re.S)
     found = {}
     for head, body in re.findall(r'^([A-Za-z_][^;{}]*?\))\n\{\n(.*?)^\}', code, re.M | re.S):
         head = re.sub(r'__attribute__\(\(.*?\)\)', '', head, flags=re.S)
         found[re.search(r'(\w+)\(', head)[1]] = body
+    found |= dict(re.findall(r'^#define (GS_MAKE_\w+)\(.*?\)((?:.*\\\n)*.*\n)', code, re.M))
     return found
 
 
@@ -147,8 +157,8 @@ def base(symbol):
 
 
 with open(os.path.join(shim, 'entry_points.h')) as text:
-    rows = re.findall(r'^ +GS_ENTRY\((\w+), +\w+, +(\d+)\)', text.read(), re.M)
-rows = {name: int(version) for name, version in rows}
+    table = re.findall(r'\bROW\((\w+),[\s\\]+(\d+), +(\w+), +(\w+), +(\w+)\b', text.read())
+rows = {name: int(version) for name, version, *_ in table}
 with open(os.path.join(shim, 'lookup', 'known_names.h')) as text:
     text = text.read()
 known_cuda = int(re.search(r'GS_KNOWN_CUDA (\d+)', text)[1])
@@ -165,7 +175,7 @@ for pointers in glob.glob(os.path.join(where, '*Typedefs.h')):  # of headers tha
     with open(pointers, errors='replace') as text:
         pointed |= set(re.findall(r'\bPFN_(cu[A-Z]\w*?)(?:_v\d+)', text.read()))
 newer = declarations(preprocessed('cuda_exact.h'))  # with the rows that this cuda.h has not
-passed, no_work = listed('pass_through.txt'), listed('no_work.txt')
+passed, no_work, gate = listed('pass_through.txt'), listed('no_work.txt'), listed('gate.txt')
 since = {}
 for name, version, suffix in re.findall(r'\bPFN_(cu\w+?)_v(\d+)(_ptsz|_ptds)?\b', typedefs):
     since.setdefault((name, suffix), set()).add(int(version))
@@ -212,22 +222,42 @@ for name, version in rows.items():
         faults.append(f'{name}: the table says {version}, the vendor '
                       f'{sorted(since.get((base(name), suffix), ()))}')
 
+for name, _, what, stops, _ in table:
+    if stops != ('GOES' if GOES_ON.search(base(name)) and what in ASKING else 'STOPS'):
+        faults.append(f'{name} {what} and {stops} at the gate of a process that sleeps')
+    if (what in ASKING) != bool(GOES_ON.search(base(name))) and what != 'ROOM':
+        faults.append(f'{name} {what}: by its name it does not')
+for name in sorted(set(declared) - set(rows)):
+    stops = STOPS_TYPE.search(declared[name]) or STOPS_NAME.match(name)
+    if bool(stops) != (base(name) in gate):
+        faults.append(f'{name} of CUDA {cuda_version} has to stop at the gate of a process that sleeps, or '
+                      'has not: see shim/gate.txt')
+
 with open(submits) as text:
     tried = set(re.findall(r'^ +(?:COPY|CASE|LAX)\((cu\w+),', text.read(), re.M))
 telling = tellers()
+does = {name: (what, gate, how) for name, _, what, gate, how in table}
+
+
+def tells_of(name):
+    """What tells of it, if anything does: the hook, or what makes it."""
+    what, _, how = does.get(name, ('', '', 'BY_HAND'))
+    return name if how == 'BY_HAND' else 'GS_MAKE_' + what
+
+
 work = 0
 for name, parameters in sorted({**newer, **declared}.items()):
     if not WORK_TYPE.search(parameters) and not WORK_NAME.match(name) or name + '!' in passed:
         continue
     if in_list(name, no_work):
-        if name in telling:
+        if tells_of(name) in telling:
             faults.append(f'{name} is in shim/no_work.txt, and its hook tells of work')
         continue
     work += 1
     if name not in rows:
         faults.append(f'{name} of CUDA {cuda_version} may submit work: it belongs in '
                       'shim/entry_points.h or, with the reason, in shim/no_work.txt')
-    elif name not in telling:
+    elif tells_of(name) not in telling:
         faults.append(f'the hook of {name} does not tell of the work (shim/hooks/submit.h)')
     if name not in tried:
         faults.append(f'{os.path.basename(submits)} does not have {name}')
