@@ -89,6 +89,12 @@ enum gs_does {
     CUdeviceptr, dst, size_t, pitch, unsigned short, value, size_t, width, size_t, height
 #define GS_FILL_ROWS_32                                                                            \
     CUdeviceptr, dst, size_t, pitch, unsigned, value, size_t, width, size_t, height
+#define GS_COPY CUdeviceptr, dst, CUdeviceptr, src, size_t, bytes
+#define GS_COPY_IN CUdeviceptr, dst, const void *, src, size_t, bytes
+#define GS_COPY_OUT void *, dst, CUdeviceptr, src, size_t, bytes
+#define GS_COPY_PEER                                                                               \
+    CUdeviceptr, dst, CUcontext, dst_context, CUdeviceptr, src, CUcontext, src_context,            \
+    size_t, bytes
 
 #define GS_ENTRIES(ROW)                                                                            \
     ROW(cuMemAlloc_v2,                         3020, ALLOCATES, STOPS, BY_HAND)                    \
@@ -134,30 +140,34 @@ enum gs_does {
     ROW(cuIpcOpenMemHandle,                    4010, SHARES,    STOPS, BY_HAND)                    \
     ROW(cuIpcOpenMemHandle_v2,                11000, SHARES,    STOPS, BY_HAND)                    \
     ROW(cuIpcCloseMemHandle,                   4010, SHARES,    STOPS, BY_HAND)                    \
-    ROW(cuMemcpy,                   4000, COPIES,       STOPS, BY_HAND)                            \
-    ROW(cuMemcpy_ptds,              7000, COPIES,       STOPS, BY_HAND)                            \
-    ROW(cuMemcpyDtoD_v2,            3020, COPIES,       STOPS, BY_HAND)                            \
-    ROW(cuMemcpyDtoD_v2_ptds,       7000, COPIES,       STOPS, BY_HAND)                            \
-    ROW(cuMemcpyHtoD_v2,            3020, COPIES_IN,    STOPS, BY_HAND)                            \
-    ROW(cuMemcpyHtoD_v2_ptds,       7000, COPIES_IN,    STOPS, BY_HAND)                            \
-    ROW(cuMemcpyDtoH_v2,            3020, COPIES_OUT,   STOPS, BY_HAND)                            \
-    ROW(cuMemcpyDtoH_v2_ptds,       7000, COPIES_OUT,   STOPS, BY_HAND)                            \
-    ROW(cuMemcpyDtoA_v2,            3020, COPIES_ARRAY, STOPS, BY_HAND)                            \
-    ROW(cuMemcpyDtoA_v2_ptds,       7000, COPIES_ARRAY, STOPS, BY_HAND)                            \
-    ROW(cuMemcpyAtoD_v2,            3020, COPIES_ARRAY, STOPS, BY_HAND)                            \
-    ROW(cuMemcpyAtoD_v2_ptds,       7000, COPIES_ARRAY, STOPS, BY_HAND)                            \
-    ROW(cuMemcpyAsync,              4000, COPIES,       STOPS, BY_HAND)                            \
-    ROW(cuMemcpyAsync_ptsz,         7000, COPIES,       STOPS, BY_HAND)                            \
-    ROW(cuMemcpyDtoDAsync_v2,       3020, COPIES,       STOPS, BY_HAND)                            \
-    ROW(cuMemcpyDtoDAsync_v2_ptsz,  7000, COPIES,       STOPS, BY_HAND)                            \
-    ROW(cuMemcpyHtoDAsync_v2,       3020, COPIES_IN,    STOPS, BY_HAND)                            \
-    ROW(cuMemcpyHtoDAsync_v2_ptsz,  7000, COPIES_IN,    STOPS, BY_HAND)                            \
-    ROW(cuMemcpyDtoHAsync_v2,       3020, COPIES_OUT,   STOPS, BY_HAND)                            \
-    ROW(cuMemcpyDtoHAsync_v2_ptsz,  7000, COPIES_OUT,   STOPS, BY_HAND)                            \
-    ROW(cuMemcpyPeer,               4000, COPIES_PEER,  STOPS, BY_HAND)                            \
-    ROW(cuMemcpyPeer_ptds,          7000, COPIES_PEER,  STOPS, BY_HAND)                            \
-    ROW(cuMemcpyPeerAsync,          4000, COPIES_PEER,  STOPS, BY_HAND)                            \
-    ROW(cuMemcpyPeerAsync_ptsz,     7000, COPIES_PEER,  STOPS, BY_HAND)                            \
+    ROW(cuMemcpy,                   4000, COPIES,       STOPS, LEGACY, GS_COPY)                    \
+    ROW(cuMemcpy_ptds,              7000, COPIES,       STOPS, THREAD, GS_COPY)                    \
+    ROW(cuMemcpyDtoD_v2,            3020, COPIES,       STOPS, LEGACY, GS_COPY)                    \
+    ROW(cuMemcpyDtoD_v2_ptds,       7000, COPIES,       STOPS, THREAD, GS_COPY)                    \
+    ROW(cuMemcpyHtoD_v2,            3020, COPIES_IN,    STOPS, LEGACY, GS_COPY_IN)                 \
+    ROW(cuMemcpyHtoD_v2_ptds,       7000, COPIES_IN,    STOPS, THREAD, GS_COPY_IN)                 \
+    ROW(cuMemcpyDtoH_v2,            3020, COPIES_OUT,   STOPS, LEGACY, GS_COPY_OUT)                \
+    ROW(cuMemcpyDtoH_v2_ptds,       7000, COPIES_OUT,   STOPS, THREAD, GS_COPY_OUT)                \
+    ROW(cuMemcpyDtoA_v2,            3020, COPIES_ARRAY, STOPS, LEGACY,                             \
+        CUarray, dst, size_t, offset, CUdeviceptr, device, size_t, bytes)                          \
+    ROW(cuMemcpyDtoA_v2_ptds,       7000, COPIES_ARRAY, STOPS, THREAD,                             \
+        CUarray, dst, size_t, offset, CUdeviceptr, device, size_t, bytes)                          \
+    ROW(cuMemcpyAtoD_v2,            3020, COPIES_ARRAY, STOPS, LEGACY,                             \
+        CUdeviceptr, device, CUarray, src, size_t, offset, size_t, bytes)                          \
+    ROW(cuMemcpyAtoD_v2_ptds,       7000, COPIES_ARRAY, STOPS, THREAD,                             \
+        CUdeviceptr, device, CUarray, src, size_t, offset, size_t, bytes)                          \
+    ROW(cuMemcpyAsync,              4000, COPIES,       STOPS, STREAM, GS_COPY, GS_STREAM)         \
+    ROW(cuMemcpyAsync_ptsz,         7000, COPIES,       STOPS, PTSZ,   GS_COPY, GS_STREAM)         \
+    ROW(cuMemcpyDtoDAsync_v2,       3020, COPIES,       STOPS, STREAM, GS_COPY, GS_STREAM)         \
+    ROW(cuMemcpyDtoDAsync_v2_ptsz,  7000, COPIES,       STOPS, PTSZ,   GS_COPY, GS_STREAM)         \
+    ROW(cuMemcpyHtoDAsync_v2,       3020, COPIES_IN,    STOPS, STREAM, GS_COPY_IN, GS_STREAM)      \
+    ROW(cuMemcpyHtoDAsync_v2_ptsz,  7000, COPIES_IN,    STOPS, PTSZ,   GS_COPY_IN, GS_STREAM)      \
+    ROW(cuMemcpyDtoHAsync_v2,       3020, COPIES_OUT,   STOPS, STREAM, GS_COPY_OUT, GS_STREAM)     \
+    ROW(cuMemcpyDtoHAsync_v2_ptsz,  7000, COPIES_OUT,   STOPS, PTSZ,   GS_COPY_OUT, GS_STREAM)     \
+    ROW(cuMemcpyPeer,               4000, COPIES_PEER,  STOPS, LEGACY, GS_COPY_PEER)               \
+    ROW(cuMemcpyPeer_ptds,          7000, COPIES_PEER,  STOPS, THREAD, GS_COPY_PEER)               \
+    ROW(cuMemcpyPeerAsync,          4000, COPIES_PEER,  STOPS, STREAM, GS_COPY_PEER, GS_STREAM)    \
+    ROW(cuMemcpyPeerAsync_ptsz,     7000, COPIES_PEER,  STOPS, PTSZ,   GS_COPY_PEER, GS_STREAM)    \
     ROW(cuMemsetD8_v2,            3020, FILLS,      STOPS, LEGACY, GS_FILL_8)                      \
     ROW(cuMemsetD8_v2_ptds,       7000, FILLS,      STOPS, THREAD, GS_FILL_8)                      \
     ROW(cuMemsetD8Async,          3020, FILLS,      STOPS, STREAM, GS_FILL_8, GS_STREAM)           \

@@ -8,10 +8,8 @@
 
 #define GS_MAKES_FILLS GS_HERE
 #define GS_MAKE_FILLS(symbol, order, async, ...)                                                   \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    GS_MADE_UNLESS(gs_foreign(dst), symbol, __VA_ARGS__)                                           \
     {                                                                                              \
-        if (gs_foreign(dst))                                                                       \
-            return GS_REAL(symbol, __VA_ARGS__);                                                   \
         if (!gs_way_fill(dst, count, sizeof value, order))                                         \
             return CUDA_ERROR_INVALID_VALUE;                                                       \
         return GS_REAL(symbol, __VA_ARGS__);                                                       \
@@ -19,10 +17,8 @@
 
 #define GS_MAKES_FILLS_ROWS GS_HERE
 #define GS_MAKE_FILLS_ROWS(symbol, order, async, ...)                                              \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    GS_MADE_UNLESS(gs_foreign(dst), symbol, __VA_ARGS__)                                           \
     {                                                                                              \
-        if (gs_foreign(dst))                                                                       \
-            return GS_REAL(symbol, __VA_ARGS__);                                                   \
         if (!gs_way_fill_rows(dst, pitch, width, height, sizeof value, order))                     \
             return CUDA_ERROR_INVALID_VALUE;                                                       \
         return GS_REAL(symbol, __VA_ARGS__);                                                       \

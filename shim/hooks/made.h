@@ -16,6 +16,18 @@
 #define GS_MADE(symbol, ...) GS_HOOK CUresult CUDAAPI symbol(GS_EACH(GS_DECLARED, __VA_ARGS__))
 #define GS_REAL(symbol, ...) gs_real.symbol(GS_EACH(GS_NAMED, __VA_ARGS__))
 
+/* A hook that leaves by a jump where the memory is foreign. What it goes on to else, which follows, is
+ * apart, so that it keeps no registers for that. */
+#define GS_MADE_UNLESS(foreign, symbol, ...)                                                       \
+    __attribute__((noinline)) static CUresult ours_##symbol(GS_EACH(GS_DECLARED, __VA_ARGS__));    \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    {                                                                                              \
+        if (foreign)                                                                               \
+            return GS_REAL(symbol, __VA_ARGS__);                                                   \
+        return ours_##symbol(GS_EACH(GS_NAMED, __VA_ARGS__));                                      \
+    }                                                                                              \
+    static CUresult ours_##symbol(GS_EACH(GS_DECLARED, __VA_ARGS__))
+
 #define GS_DECLARED(type, name) type name
 #define GS_NAMED(type, name) name
 
