@@ -52,7 +52,9 @@ enum gs_does {
     GS_DOES_COPIES_3D,
     GS_DOES_COPIES_3D_PEER,
     GS_DOES_COPIES_LIST,
+    GS_DOES_COPIES_LIST_V2, /* does not say which one failed */
     GS_DOES_COPIES_BOXES,
+    GS_DOES_COPIES_BOXES_V2,
     GS_DOES_COPIES_WITH, /* attributes */
     GS_DOES_COPIES_BOX,
     GS_DOES_COPIES_FABRIC,
@@ -95,6 +97,10 @@ enum gs_does {
 #define GS_COPY_PEER                                                                               \
     CUdeviceptr, dst, CUcontext, dst_context, CUdeviceptr, src, CUcontext, src_context,            \
     size_t, bytes
+#define GS_COPY_LIST                                                                               \
+    CUdeviceptr *, dst, CUdeviceptr *, src, size_t *, sizes, size_t, count,                        \
+    CUmemcpyAttributes *, with, size_t *, with_at, size_t, withs
+#define GS_COPY_BOXES size_t, count, CUDA_MEMCPY3D_BATCH_OP *, boxes
 
 #define GS_ENTRIES(ROW)                                                                            \
     ROW(cuMemAlloc_v2,                         3020, ALLOCATES, STOPS, BY_HAND)                    \
@@ -192,32 +198,58 @@ enum gs_does {
     ROW(cuMemsetD2D32_v2_ptds,    7000, FILLS_ROWS, STOPS, THREAD, GS_FILL_ROWS_32)                \
     ROW(cuMemsetD2D32Async,       3020, FILLS_ROWS, STOPS, STREAM, GS_FILL_ROWS_32, GS_STREAM)     \
     ROW(cuMemsetD2D32Async_ptsz,  7000, FILLS_ROWS, STOPS, PTSZ,   GS_FILL_ROWS_32, GS_STREAM)     \
-    ROW(cuMemcpy2D_v2,                       3020, COPIES_2D,      STOPS, BY_HAND)                 \
-    ROW(cuMemcpy2D_v2_ptds,                  7000, COPIES_2D,      STOPS, BY_HAND)                 \
-    ROW(cuMemcpy2DUnaligned_v2,              3020, COPIES_2D,      STOPS, BY_HAND)                 \
-    ROW(cuMemcpy2DUnaligned_v2_ptds,         7000, COPIES_2D,      STOPS, BY_HAND)                 \
-    ROW(cuMemcpy2DAsync_v2,                  3020, COPIES_2D,      STOPS, BY_HAND)                 \
-    ROW(cuMemcpy2DAsync_v2_ptsz,             7000, COPIES_2D,      STOPS, BY_HAND)                 \
-    ROW(cuMemcpy3D_v2,                       3020, COPIES_3D,      STOPS, BY_HAND)                 \
-    ROW(cuMemcpy3D_v2_ptds,                  7000, COPIES_3D,      STOPS, BY_HAND)                 \
-    ROW(cuMemcpy3DAsync_v2,                  3020, COPIES_3D,      STOPS, BY_HAND)                 \
-    ROW(cuMemcpy3DAsync_v2_ptsz,             7000, COPIES_3D,      STOPS, BY_HAND)                 \
-    ROW(cuMemcpy3DPeer,                      4000, COPIES_3D_PEER, STOPS, BY_HAND)                 \
-    ROW(cuMemcpy3DPeer_ptds,                 7000, COPIES_3D_PEER, STOPS, BY_HAND)                 \
-    ROW(cuMemcpy3DPeerAsync,                 4000, COPIES_3D_PEER, STOPS, BY_HAND)                 \
-    ROW(cuMemcpy3DPeerAsync_ptsz,            7000, COPIES_3D_PEER, STOPS, BY_HAND)                 \
-    ROW(cuMemcpyBatchAsync,                 12080, COPIES_LIST,    STOPS, BY_HAND)                 \
-    ROW(cuMemcpyBatchAsync_ptsz,            12080, COPIES_LIST,    STOPS, BY_HAND)                 \
-    ROW(cuMemcpyBatchAsync_v2,              13000, COPIES_LIST,    STOPS, BY_HAND)                 \
-    ROW(cuMemcpyBatchAsync_v2_ptsz,         13000, COPIES_LIST,    STOPS, BY_HAND)                 \
-    ROW(cuMemcpy3DBatchAsync,               12080, COPIES_BOXES,   STOPS, BY_HAND)                 \
-    ROW(cuMemcpy3DBatchAsync_ptsz,          12080, COPIES_BOXES,   STOPS, BY_HAND)                 \
-    ROW(cuMemcpy3DBatchAsync_v2,            13000, COPIES_BOXES,   STOPS, BY_HAND)                 \
-    ROW(cuMemcpy3DBatchAsync_v2_ptsz,       13000, COPIES_BOXES,   STOPS, BY_HAND)                 \
-    ROW(cuMemcpyWithAttributesAsync,        13020, COPIES_WITH,    STOPS, BY_HAND)                 \
-    ROW(cuMemcpyWithAttributesAsync_ptsz,   13020, COPIES_WITH,    STOPS, BY_HAND)                 \
-    ROW(cuMemcpy3DWithAttributesAsync,      13020, COPIES_BOX,     STOPS, BY_HAND)                 \
-    ROW(cuMemcpy3DWithAttributesAsync_ptsz, 13020, COPIES_BOX,     STOPS, BY_HAND)                 \
+    ROW(cuMemcpy2D_v2,                       3020, COPIES_2D,       STOPS, LEGACY,                 \
+        const CUDA_MEMCPY2D *, copy)                                                               \
+    ROW(cuMemcpy2D_v2_ptds,                  7000, COPIES_2D,       STOPS, THREAD,                 \
+        const CUDA_MEMCPY2D *, copy)                                                               \
+    ROW(cuMemcpy2DUnaligned_v2,              3020, COPIES_2D,       STOPS, LEGACY,                 \
+        const CUDA_MEMCPY2D *, copy)                                                               \
+    ROW(cuMemcpy2DUnaligned_v2_ptds,         7000, COPIES_2D,       STOPS, THREAD,                 \
+        const CUDA_MEMCPY2D *, copy)                                                               \
+    ROW(cuMemcpy2DAsync_v2,                  3020, COPIES_2D,       STOPS, STREAM,                 \
+        const CUDA_MEMCPY2D *, copy, GS_STREAM)                                                    \
+    ROW(cuMemcpy2DAsync_v2_ptsz,             7000, COPIES_2D,       STOPS, PTSZ,                   \
+        const CUDA_MEMCPY2D *, copy, GS_STREAM)                                                    \
+    ROW(cuMemcpy3D_v2,                       3020, COPIES_3D,       STOPS, LEGACY,                 \
+        const CUDA_MEMCPY3D *, copy)                                                               \
+    ROW(cuMemcpy3D_v2_ptds,                  7000, COPIES_3D,       STOPS, THREAD,                 \
+        const CUDA_MEMCPY3D *, copy)                                                               \
+    ROW(cuMemcpy3DAsync_v2,                  3020, COPIES_3D,       STOPS, STREAM,                 \
+        const CUDA_MEMCPY3D *, copy, GS_STREAM)                                                    \
+    ROW(cuMemcpy3DAsync_v2_ptsz,             7000, COPIES_3D,       STOPS, PTSZ,                   \
+        const CUDA_MEMCPY3D *, copy, GS_STREAM)                                                    \
+    ROW(cuMemcpy3DPeer,                      4000, COPIES_3D_PEER,  STOPS, LEGACY,                 \
+        const CUDA_MEMCPY3D_PEER *, copy)                                                          \
+    ROW(cuMemcpy3DPeer_ptds,                 7000, COPIES_3D_PEER,  STOPS, THREAD,                 \
+        const CUDA_MEMCPY3D_PEER *, copy)                                                          \
+    ROW(cuMemcpy3DPeerAsync,                 4000, COPIES_3D_PEER,  STOPS, STREAM,                 \
+        const CUDA_MEMCPY3D_PEER *, copy, GS_STREAM)                                               \
+    ROW(cuMemcpy3DPeerAsync_ptsz,            7000, COPIES_3D_PEER,  STOPS, PTSZ,                   \
+        const CUDA_MEMCPY3D_PEER *, copy, GS_STREAM)                                               \
+    ROW(cuMemcpyBatchAsync,                 12080, COPIES_LIST,     STOPS, STREAM,                 \
+        GS_COPY_LIST, size_t *, failed, GS_STREAM)                                                 \
+    ROW(cuMemcpyBatchAsync_ptsz,            12080, COPIES_LIST,     STOPS, PTSZ,                   \
+        GS_COPY_LIST, size_t *, failed, GS_STREAM)                                                 \
+    ROW(cuMemcpyBatchAsync_v2,              13000, COPIES_LIST_V2,  STOPS, STREAM,                 \
+        GS_COPY_LIST, GS_STREAM)                                                                   \
+    ROW(cuMemcpyBatchAsync_v2_ptsz,         13000, COPIES_LIST_V2,  STOPS, PTSZ,                   \
+        GS_COPY_LIST, GS_STREAM)                                                                   \
+    ROW(cuMemcpy3DBatchAsync,               12080, COPIES_BOXES,    STOPS, STREAM,                 \
+        GS_COPY_BOXES, size_t *, failed, unsigned long long, flags, GS_STREAM)                     \
+    ROW(cuMemcpy3DBatchAsync_ptsz,          12080, COPIES_BOXES,    STOPS, PTSZ,                   \
+        GS_COPY_BOXES, size_t *, failed, unsigned long long, flags, GS_STREAM)                     \
+    ROW(cuMemcpy3DBatchAsync_v2,            13000, COPIES_BOXES_V2, STOPS, STREAM,                 \
+        GS_COPY_BOXES, unsigned long long, flags, GS_STREAM)                                       \
+    ROW(cuMemcpy3DBatchAsync_v2_ptsz,       13000, COPIES_BOXES_V2, STOPS, PTSZ,                   \
+        GS_COPY_BOXES, unsigned long long, flags, GS_STREAM)                                       \
+    ROW(cuMemcpyWithAttributesAsync,        13020, COPIES_WITH,     STOPS, STREAM,                 \
+        GS_COPY, CUmemcpyAttributes *, with, GS_STREAM)                                            \
+    ROW(cuMemcpyWithAttributesAsync_ptsz,   13020, COPIES_WITH,     STOPS, PTSZ,                   \
+        GS_COPY, CUmemcpyAttributes *, with, GS_STREAM)                                            \
+    ROW(cuMemcpy3DWithAttributesAsync,      13020, COPIES_BOX,      STOPS, STREAM,                 \
+        CUDA_MEMCPY3D_BATCH_OP *, box, unsigned long long, flags, GS_STREAM)                       \
+    ROW(cuMemcpy3DWithAttributesAsync_ptsz, 13020, COPIES_BOX,      STOPS, PTSZ,                   \
+        CUDA_MEMCPY3D_BATCH_OP *, box, unsigned long long, flags, GS_STREAM)                       \
     ROW(cuGraphAddMemcpyNode,           10000, NODE_COPIES,  STOPS, BY_HAND)                       \
     ROW(cuGraphMemcpyNodeSetParams,     10000, NODE_COPIES,  STOPS, BY_HAND)                       \
     ROW(cuGraphExecMemcpyNodeSetParams, 10020, NODE_COPIES,  STOPS, BY_HAND)                       \
@@ -335,8 +367,10 @@ enum gs_does {
     ROW(cuStreamBatchMemOp_v2_ptsz,           11070, SUBMITS,        STOPS, BY_HAND)               \
     ROW(cuMemBatchDecompressAsync,            12060, SUBMITS,        STOPS, BY_HAND)               \
     ROW(cuMemBatchDecompressAsync_ptsz,       12060, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuFabricCpyBatchAsync,      13050, COPIES_FABRIC, STOPS, BY_HAND)                          \
-    ROW(cuFabricCpyBatchAsync_ptsz, 13050, COPIES_FABRIC, STOPS, BY_HAND)                          \
+    ROW(cuFabricCpyBatchAsync,      13050, COPIES_FABRIC, STOPS, STREAM,                           \
+        size_t, count, CUDA_FABRIC_COPY_BATCH_OP *, list, unsigned long long, flags, GS_STREAM)    \
+    ROW(cuFabricCpyBatchAsync_ptsz, 13050, COPIES_FABRIC, STOPS, PTSZ,                             \
+        size_t, count, CUDA_FABRIC_COPY_BATCH_OP *, list, unsigned long long, flags, GS_STREAM)    \
     ROW(cuCtxEnablePeerAccess,   4000, MAPS, STOPS, BY_HAND)                                       \
     ROW(cuCtxDisablePeerAccess,  4000, MAPS, STOPS, BY_HAND)                                       \
     ROW(cuStreamBeginCapture,               10000, CAPTURES, STOPS, BY_HAND)                       \

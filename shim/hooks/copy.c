@@ -133,21 +133,13 @@ __attribute__((noinline)) static bool may_copy_named(CUdeviceptr dst, CUcontext 
 #define GS_MAKES_COPIES_PEER GS_HERE
 #define GS_MAKE_COPIES_PEER(symbol, order, async, ...)                                             \
     GS_MADE_UNLESS(gs_foreign_both(dst, src), symbol, __VA_ARGS__)                                 \
-    {                                                                                              \
-        if (!may_copy_named(dst, &dst_context, src, &src_context, bytes, order))                   \
-            return CUDA_ERROR_INVALID_VALUE;                                                       \
-        return GS_REAL(symbol, __VA_ARGS__);                                                       \
-    }
+    GS_IF(may_copy_named(dst, &dst_context, src, &src_context, bytes, order), symbol, __VA_ARGS__)
 
 /* ---- Between an array of this device and memory --------------------------------------------- */
 
 #define GS_MAKES_COPIES_ARRAY GS_HERE
 #define GS_MAKE_COPIES_ARRAY(symbol, order, async, ...)                                            \
     GS_MADE_UNLESS(gs_foreign(device), symbol, __VA_ARGS__)                                        \
-    {                                                                                              \
-        if (gs_way_copy(device, 0, bytes, order, true) == GS_WAY_REFUSED)                          \
-            return CUDA_ERROR_INVALID_VALUE;                                                       \
-        return GS_REAL(symbol, __VA_ARGS__);                                                       \
-    }
+    GS_IF(gs_way_copy(device, 0, bytes, order, true) != GS_WAY_REFUSED, symbol, __VA_ARGS__)
 
 #include "made.h"

@@ -38,49 +38,6 @@ static bool within_batch(const CUdeviceptr *dsts, const CUdeviceptr *srcs, const
     return true;
 }
 
-GS_HOOK CUresult CUDAAPI cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes,
-                                            size_t count, CUmemcpyAttributes *attrs,
-                                            size_t *attrsIdxs, size_t numAttrs, size_t *failIdx,
-                                            CUstream hStream)
-{
-    if (!within_batch(dsts, srcs, sizes, count, hStream, failIdx))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx,
-                                      hStream);
-}
-
-GS_HOOK CUresult CUDAAPI cuMemcpyBatchAsync_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs,
-                                                 size_t *sizes, size_t count,
-                                                 CUmemcpyAttributes *attrs, size_t *attrsIdxs,
-                                                 size_t numAttrs, size_t *failIdx, CUstream hStream)
-{
-    if (!within_batch(dsts, srcs, sizes, count, gs_per_thread(hStream), failIdx))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemcpyBatchAsync_ptsz(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
-                                           failIdx, hStream);
-}
-
-GS_HOOK CUresult CUDAAPI cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes,
-                                               size_t count, CUmemcpyAttributes *attrs,
-                                               size_t *attrsIdxs, size_t numAttrs, CUstream hStream)
-{
-    if (!within_batch(dsts, srcs, sizes, count, hStream, NULL))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
-                                         hStream);
-}
-
-GS_HOOK CUresult CUDAAPI cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs,
-                                                    size_t *sizes, size_t count,
-                                                    CUmemcpyAttributes *attrs, size_t *attrsIdxs,
-                                                    size_t numAttrs, CUstream hStream)
-{
-    if (!within_batch(dsts, srcs, sizes, count, gs_per_thread(hStream), NULL))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemcpyBatchAsync_v2_ptsz(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs,
-                                              hStream);
-}
-
 /* ---- Boxes ---- */
 
 /* What an operand covers. The elements of an array may be of any size, so of what is copied from or
@@ -138,91 +95,46 @@ static bool within_boxes(const CUDA_MEMCPY3D_BATCH_OP *boxes, size_t count, CUst
     return true;
 }
 
-GS_HOOK CUresult CUDAAPI cuMemcpy3DBatchAsync(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList,
-                                              size_t *failIdx, unsigned long long flags,
-                                              CUstream hStream)
-{
-    if (!within_boxes(opList, numOps, hStream, failIdx))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemcpy3DBatchAsync(numOps, opList, failIdx, flags, hStream);
-}
+/* ---- The hooks ---- */
 
-GS_HOOK CUresult CUDAAPI cuMemcpy3DBatchAsync_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList,
-                                                   size_t *failIdx, unsigned long long flags,
-                                                   CUstream hStream)
-{
-    if (!within_boxes(opList, numOps, gs_per_thread(hStream), failIdx))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemcpy3DBatchAsync_ptsz(numOps, opList, failIdx, flags, hStream);
-}
+#define GS_MAKES_COPIES_LIST GS_HERE
+#define GS_MAKE_COPIES_LIST(symbol, order, async, ...)                                             \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    GS_IF(within_batch(dst, src, sizes, count, order, failed), symbol, __VA_ARGS__)
 
-GS_HOOK CUresult CUDAAPI cuMemcpy3DBatchAsync_v2(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList,
-                                                 unsigned long long flags, CUstream hStream)
-{
-    if (!within_boxes(opList, numOps, hStream, NULL))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemcpy3DBatchAsync_v2(numOps, opList, flags, hStream);
-}
+#define GS_MAKES_COPIES_LIST_V2 GS_HERE
+#define GS_MAKE_COPIES_LIST_V2(symbol, order, async, ...)                                          \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    GS_IF(within_batch(dst, src, sizes, count, order, NULL), symbol, __VA_ARGS__)
 
-GS_HOOK CUresult CUDAAPI cuMemcpy3DBatchAsync_v2_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList,
-                                                      unsigned long long flags, CUstream hStream)
-{
-    if (!within_boxes(opList, numOps, gs_per_thread(hStream), NULL))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemcpy3DBatchAsync_v2_ptsz(numOps, opList, flags, hStream);
-}
+#define GS_MAKES_COPIES_BOXES GS_HERE
+#define GS_MAKE_COPIES_BOXES(symbol, order, async, ...)                                            \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    GS_IF(within_boxes(boxes, count, order, failed), symbol, __VA_ARGS__)
 
-/* ---- One, with attributes ---- */
+#define GS_MAKES_COPIES_BOXES_V2 GS_HERE
+#define GS_MAKE_COPIES_BOXES_V2(symbol, order, async, ...)                                         \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    GS_IF(within_boxes(boxes, count, order, NULL), symbol, __VA_ARGS__)
 
-GS_HOOK CUresult CUDAAPI cuMemcpyWithAttributesAsync(CUdeviceptr dst, CUdeviceptr src, size_t size,
-                                                     CUmemcpyAttributes *attr, CUstream hStream)
-{
-    if (!within(dst, src, size, hStream))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemcpyWithAttributesAsync(dst, src, size, attr, hStream);
-}
+#define GS_MAKES_COPIES_WITH GS_HERE
+#define GS_MAKE_COPIES_WITH(symbol, order, async, ...)                                             \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    GS_IF(within(dst, src, bytes, order), symbol, __VA_ARGS__)
 
-GS_HOOK CUresult CUDAAPI cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr dst, CUdeviceptr src,
-                                                          size_t size, CUmemcpyAttributes *attr,
-                                                          CUstream hStream)
-{
-    if (!within(dst, src, size, gs_per_thread(hStream)))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemcpyWithAttributesAsync_ptsz(dst, src, size, attr, hStream);
-}
+#define GS_MAKES_COPIES_BOX GS_HERE
+#define GS_MAKE_COPIES_BOX(symbol, order, async, ...)                                              \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    GS_IF(within_box(box, order), symbol, __VA_ARGS__)
 
-GS_HOOK CUresult CUDAAPI cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *op,
-                                                       unsigned long long flags, CUstream hStream)
-{
-    if (!within_box(op, hStream))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemcpy3DWithAttributesAsync(op, flags, hStream);
-}
+#define GS_MAKES_COPIES_FABRIC GS_HERE
+#define GS_MAKE_COPIES_FABRIC(symbol, order, async, ...)                                           \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    {                                                                                              \
+        gs_submits(order);                                                                         \
+        if (!gs_way_fabric(list, count))                                                           \
+            return CUDA_ERROR_INVALID_VALUE;                                                       \
+        return GS_REAL(symbol, __VA_ARGS__);                                                       \
+    }
 
-GS_HOOK CUresult CUDAAPI cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP *op,
-                                                            unsigned long long flags,
-                                                            CUstream hStream)
-{
-    if (!within_box(op, gs_per_thread(hStream)))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemcpy3DWithAttributesAsync_ptsz(op, flags, hStream);
-}
-
-GS_HOOK CUresult CUDAAPI cuFabricCpyBatchAsync(size_t numOps, CUDA_FABRIC_COPY_BATCH_OP *opList,
-                                               unsigned long long flags, CUstream hStream)
-{
-    gs_submits(hStream);
-    if (!gs_way_fabric(opList, numOps))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuFabricCpyBatchAsync(numOps, opList, flags, hStream);
-}
-
-GS_HOOK CUresult CUDAAPI cuFabricCpyBatchAsync_ptsz(size_t numOps,
-                                                    CUDA_FABRIC_COPY_BATCH_OP *opList,
-                                                    unsigned long long flags, CUstream hStream)
-{
-    gs_submits(gs_per_thread(hStream));
-    if (!gs_way_fabric(opList, numOps))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuFabricCpyBatchAsync_ptsz(numOps, opList, flags, hStream);
-}
+#include "made.h"

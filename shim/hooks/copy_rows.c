@@ -10,25 +10,13 @@
 /* The first byte of a side, whatever kind of memory it is said to be. */
 #define FIRST(copy, which, row)                                                                    \
     (copy)->which##Device + (row) * (copy)->which##Pitch + (copy)->which##XInBytes
-
-static inline bool foreign_2d(const CUDA_MEMCPY2D *copy)
-{
-    return copy && gs_foreign_both(FIRST(copy, dst, copy->dstY), FIRST(copy, src, copy->srcY));
-}
-
-#define FOREIGN_BOX(copy)                                                                          \
-    gs_foreign_both(FIRST(copy, dst, (copy)->dstZ * (copy)->dstHeight + (copy)->dstY),             \
-                    FIRST(copy, src, (copy)->srcZ * (copy)->srcHeight + (copy)->srcY))
-
-static inline bool foreign_3d(const CUDA_MEMCPY3D *copy)
-{
-    return copy && FOREIGN_BOX(copy);
-}
-
-static inline bool foreign_3d_peer(const CUDA_MEMCPY3D_PEER *copy)
-{
-    return copy && FOREIGN_BOX(copy);
-}
+#define FOREIGN_2D(copy)                                                                           \
+    ((copy) &&                                                                                     \
+     gs_foreign_both(FIRST(copy, dst, (copy)->dstY), FIRST(copy, src, (copy)->srcY)))
+#define FOREIGN_3D(copy)                                                                           \
+    ((copy) &&                                                                                     \
+     gs_foreign_both(FIRST(copy, dst, (copy)->dstZ * (copy)->dstHeight + (copy)->dstY),            \
+                     FIRST(copy, src, (copy)->srcZ * (copy)->srcHeight + (copy)->srcY)))
 
 static enum gs_way way_2d(const CUDA_MEMCPY2D *copy, CUstream order, bool async)
 {
@@ -146,161 +134,36 @@ static CUresult around_2d(enum gs_way way, const CUDA_MEMCPY2D *copy, CUstream s
     return around_3d(way, &box, stream, async);
 }
 
-/* As in shim/hooks/copy.c: what the hooks go on to where memory of ours may be in it. */
+/* ---- The hooks ------------------------------------------------------------------------------ */
 
-__attribute__((noinline)) static CUresult copy_2d(__typeof__(&cuMemcpy2D_v2) const *real,
-                                                  const CUDA_MEMCPY2D *copy, CUstream order)
-{
-    enum gs_way way = way_2d(copy, order, false);
+#define GS_MAKES_COPIES_2D GS_HERE
+#define GS_MAKE_COPIES_2D(symbol, order, async, ...)                                               \
+    GS_MADE_UNLESS(FOREIGN_2D(copy), symbol, __VA_ARGS__)                                          \
+    {                                                                                              \
+        enum gs_way way = way_2d(copy, order, async);                                              \
+        return way == GS_WAY_CLEAR ? GS_REAL(symbol, __VA_ARGS__)                                  \
+                                   : around_2d(way, copy, order, async);                           \
+    }
 
-    return way == GS_WAY_CLEAR ? (*real)(copy) : around_2d(way, copy, order, false);
-}
+#define GS_MAKES_COPIES_3D GS_HERE
+#define GS_MAKE_COPIES_3D(symbol, order, async, ...)                                               \
+    GS_MADE_UNLESS(FOREIGN_3D(copy), symbol, __VA_ARGS__)                                          \
+    {                                                                                              \
+        enum gs_way way = way_3d(copy, order, async);                                              \
+        return way == GS_WAY_CLEAR ? GS_REAL(symbol, __VA_ARGS__)                                  \
+                                   : around_3d(way, copy, order, async);                           \
+    }
 
-__attribute__((noinline)) static CUresult copy_2d_async(__typeof__(&cuMemcpy2DAsync_v2) const *real,
-                                                        const CUDA_MEMCPY2D *copy, CUstream stream,
-                                                        CUstream order)
-{
-    enum gs_way way = way_2d(copy, order, true);
+#define GS_MAKES_COPIES_3D_PEER GS_HERE
+#define GS_MAKE_COPIES_3D_PEER(symbol, order, async, ...)                                          \
+    GS_MADE_UNLESS(FOREIGN_3D(copy), symbol, __VA_ARGS__)                                          \
+    {                                                                                              \
+        CUDA_MEMCPY3D_PEER owned;                                                                  \
+                                                                                                   \
+        if (copy && !within_3d_peer(copy, order, &owned))                                          \
+            return CUDA_ERROR_INVALID_VALUE;                                                       \
+        copy = copy ? &owned : NULL;                                                               \
+        return GS_REAL(symbol, __VA_ARGS__);                                                       \
+    }
 
-    return way == GS_WAY_CLEAR ? (*real)(copy, stream) : around_2d(way, copy, order, true);
-}
-
-__attribute__((noinline)) static CUresult copy_3d(__typeof__(&cuMemcpy3D_v2) const *real,
-                                                  const CUDA_MEMCPY3D *copy, CUstream order)
-{
-    enum gs_way way = way_3d(copy, order, false);
-
-    return way == GS_WAY_CLEAR ? (*real)(copy) : around_3d(way, copy, order, false);
-}
-
-__attribute__((noinline)) static CUresult copy_3d_async(__typeof__(&cuMemcpy3DAsync_v2) const *real,
-                                                        const CUDA_MEMCPY3D *copy, CUstream stream,
-                                                        CUstream order)
-{
-    enum gs_way way = way_3d(copy, order, true);
-
-    return way == GS_WAY_CLEAR ? (*real)(copy, stream) : around_3d(way, copy, order, true);
-}
-
-__attribute__((noinline)) static CUresult copy_3d_peer(__typeof__(&cuMemcpy3DPeer) const *real,
-                                                       const CUDA_MEMCPY3D_PEER *copy,
-                                                       CUstream order)
-{
-    CUDA_MEMCPY3D_PEER owned;
-
-    if (!copy)
-        return (*real)(copy);
-    if (!within_3d_peer(copy, order, &owned))
-        return CUDA_ERROR_INVALID_VALUE;
-    return (*real)(&owned);
-}
-
-__attribute__((noinline)) static CUresult
-copy_3d_peer_async(__typeof__(&cuMemcpy3DPeerAsync) const *real, const CUDA_MEMCPY3D_PEER *copy,
-                   CUstream stream, CUstream order)
-{
-    CUDA_MEMCPY3D_PEER owned;
-
-    if (!copy)
-        return (*real)(copy, stream);
-    return within_3d_peer(copy, order, &owned) ? (*real)(&owned, stream) : CUDA_ERROR_INVALID_VALUE;
-}
-
-GS_HOOK CUresult CUDAAPI cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)
-{
-    if (foreign_2d(pCopy))
-        return gs_real.cuMemcpy2D_v2(pCopy);
-    return copy_2d(&gs_real.cuMemcpy2D_v2, pCopy, NULL);
-}
-
-GS_HOOK CUresult CUDAAPI cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *pCopy)
-{
-    if (foreign_2d(pCopy))
-        return gs_real.cuMemcpy2D_v2_ptds(pCopy);
-    return copy_2d(&gs_real.cuMemcpy2D_v2_ptds, pCopy, CU_STREAM_PER_THREAD);
-}
-
-GS_HOOK CUresult CUDAAPI cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy)
-{
-    if (foreign_2d(pCopy))
-        return gs_real.cuMemcpy2DUnaligned_v2(pCopy);
-    return copy_2d(&gs_real.cuMemcpy2DUnaligned_v2, pCopy, NULL);
-}
-
-GS_HOOK CUresult CUDAAPI cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *pCopy)
-{
-    if (foreign_2d(pCopy))
-        return gs_real.cuMemcpy2DUnaligned_v2_ptds(pCopy);
-    return copy_2d(&gs_real.cuMemcpy2DUnaligned_v2_ptds, pCopy, CU_STREAM_PER_THREAD);
-}
-
-GS_HOOK CUresult CUDAAPI cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
-{
-    if (foreign_2d(pCopy))
-        return gs_real.cuMemcpy2DAsync_v2(pCopy, hStream);
-    return copy_2d_async(&gs_real.cuMemcpy2DAsync_v2, pCopy, hStream, hStream);
-}
-
-GS_HOOK CUresult CUDAAPI cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
-{
-    if (foreign_2d(pCopy))
-        return gs_real.cuMemcpy2DAsync_v2_ptsz(pCopy, hStream);
-    return copy_2d_async(&gs_real.cuMemcpy2DAsync_v2_ptsz, pCopy, hStream, gs_per_thread(hStream));
-}
-
-GS_HOOK CUresult CUDAAPI cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy)
-{
-    if (foreign_3d(pCopy))
-        return gs_real.cuMemcpy3D_v2(pCopy);
-    return copy_3d(&gs_real.cuMemcpy3D_v2, pCopy, NULL);
-}
-
-GS_HOOK CUresult CUDAAPI cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *pCopy)
-{
-    if (foreign_3d(pCopy))
-        return gs_real.cuMemcpy3D_v2_ptds(pCopy);
-    return copy_3d(&gs_real.cuMemcpy3D_v2_ptds, pCopy, CU_STREAM_PER_THREAD);
-}
-
-GS_HOOK CUresult CUDAAPI cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
-{
-    if (foreign_3d(pCopy))
-        return gs_real.cuMemcpy3DAsync_v2(pCopy, hStream);
-    return copy_3d_async(&gs_real.cuMemcpy3DAsync_v2, pCopy, hStream, hStream);
-}
-
-GS_HOOK CUresult CUDAAPI cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
-{
-    if (foreign_3d(pCopy))
-        return gs_real.cuMemcpy3DAsync_v2_ptsz(pCopy, hStream);
-    return copy_3d_async(&gs_real.cuMemcpy3DAsync_v2_ptsz, pCopy, hStream, gs_per_thread(hStream));
-}
-
-GS_HOOK CUresult CUDAAPI cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *pCopy)
-{
-    if (foreign_3d_peer(pCopy))
-        return gs_real.cuMemcpy3DPeer(pCopy);
-    return copy_3d_peer(&gs_real.cuMemcpy3DPeer, pCopy, NULL);
-}
-
-GS_HOOK CUresult CUDAAPI cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER *pCopy)
-{
-    if (foreign_3d_peer(pCopy))
-        return gs_real.cuMemcpy3DPeer_ptds(pCopy);
-    return copy_3d_peer(&gs_real.cuMemcpy3DPeer_ptds, pCopy, CU_STREAM_PER_THREAD);
-}
-
-GS_HOOK CUresult CUDAAPI cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
-{
-    if (foreign_3d_peer(pCopy))
-        return gs_real.cuMemcpy3DPeerAsync(pCopy, hStream);
-    return copy_3d_peer_async(&gs_real.cuMemcpy3DPeerAsync, pCopy, hStream, hStream);
-}
-
-GS_HOOK CUresult CUDAAPI cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
-{
-    if (foreign_3d_peer(pCopy))
-        return gs_real.cuMemcpy3DPeerAsync_ptsz(pCopy, hStream);
-    return copy_3d_peer_async(&gs_real.cuMemcpy3DPeerAsync_ptsz, pCopy, hStream,
-                              gs_per_thread(hStream));
-}
+#include "made.h"

@@ -4,7 +4,11 @@
  *
  *     #define GS_MAKES_FILLS GS_HERE
  *     #define GS_MAKE_FILLS(symbol, order, async, ...)
- *         GS_MADE(symbol, __VA_ARGS__) { ... return GS_REAL(symbol, __VA_ARGS__); }
+ *         GS_MADE(symbol, __VA_ARGS__)
+ *         {
+ *             ...
+ *             return GS_REAL(symbol, __VA_ARGS__);
+ *         }
  *
  * where `order` is the stream that the work goes to (for what is done later: the context), and `async`
  * whether the call is given a stream. The parameters of the row go by their names.
@@ -27,6 +31,14 @@
         return ours_##symbol(GS_EACH(GS_NAMED, __VA_ARGS__));                                      \
     }                                                                                              \
     static CUresult ours_##symbol(GS_EACH(GS_DECLARED, __VA_ARGS__))
+
+/* The body of one that is refused, or passed on where it `may` be. */
+#define GS_IF(may, symbol, ...)                                                                    \
+    {                                                                                              \
+        if (!(may))                                                                                \
+            return CUDA_ERROR_INVALID_VALUE;                                                       \
+        return GS_REAL(symbol, __VA_ARGS__);                                                       \
+    }
 
 #define GS_DECLARED(type, name) type name
 #define GS_NAMED(type, name) name
