@@ -101,6 +101,8 @@ enum gs_does {
     CUdeviceptr *, dst, CUdeviceptr *, src, size_t *, sizes, size_t, count,                        \
     CUmemcpyAttributes *, with, size_t *, with_at, size_t, withs
 #define GS_COPY_BOXES size_t, count, CUDA_MEMCPY3D_BATCH_OP *, boxes
+#define GS_VALUE_32 CUstream, stream, CUdeviceptr, address, cuuint32_t, value, unsigned, flags
+#define GS_VALUE_64 CUstream, stream, CUdeviceptr, address, cuuint64_t, value, unsigned, flags
 
 #define GS_ENTRIES(ROW)                                                                            \
     ROW(cuMemAlloc_v2,                         3020, ALLOCATES, STOPS, BY_HAND)                    \
@@ -329,44 +331,69 @@ enum gs_does {
     ROW(cuGraphUpload_ptsz,                   11010, UPLOADS_GRAPH,  STOPS, BY_HAND)               \
     ROW(cuGraphLaunch,                        10000, LAUNCHES_GRAPH, STOPS, BY_HAND)               \
     ROW(cuGraphLaunch_ptsz,                   10000, LAUNCHES_GRAPH, STOPS, BY_HAND)               \
-    ROW(cuLaunch,                              2000, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuLaunchGrid,                          2000, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuLaunchGridAsync,                     2000, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuLaunch,                              2000, SUBMITS,        STOPS, LEGACY,                \
+        CUfunction, function)                                                                      \
+    ROW(cuLaunchGrid,                          2000, SUBMITS,        STOPS, LEGACY,                \
+        CUfunction, function, int, width, int, height)                                             \
+    ROW(cuLaunchGridAsync,                     2000, SUBMITS,        STOPS, STREAM,                \
+        CUfunction, function, int, width, int, height, GS_STREAM)                                  \
     ROW(cuLaunchCooperativeKernelMultiDevice,  9000, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuLaunchHostFunc,                     10000, STALLS,         STOPS, BY_HAND)               \
-    ROW(cuLaunchHostFunc_ptsz,                10000, STALLS,         STOPS, BY_HAND)               \
-    ROW(cuLaunchHostFunc_v2,                  13010, STALLS,         STOPS, BY_HAND)               \
-    ROW(cuLaunchHostFunc_v2_ptsz,             13010, STALLS,         STOPS, BY_HAND)               \
-    ROW(cuStreamAddCallback,                   5000, STALLS,         STOPS, BY_HAND)               \
-    ROW(cuStreamAddCallback_ptsz,              7000, STALLS,         STOPS, BY_HAND)               \
-    ROW(cuStreamWaitEvent,                     3020, STALLS,         STOPS, BY_HAND)               \
-    ROW(cuStreamWaitEvent_ptsz,                7000, STALLS,         STOPS, BY_HAND)               \
-    ROW(cuWaitExternalSemaphoresAsync,        10000, STALLS,         STOPS, BY_HAND)               \
-    ROW(cuWaitExternalSemaphoresAsync_ptsz,   10000, STALLS,         STOPS, BY_HAND)               \
-    ROW(cuCtxWaitEvent,                       12050, STALLS,         STOPS, BY_HAND)               \
-    ROW(cuGreenCtxWaitEvent,                  12040, STALLS,         STOPS, BY_HAND)               \
-    ROW(cuStreamWriteValue32,                  8000, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuStreamWriteValue32_ptsz,             8000, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuStreamWriteValue32_v2,              11070, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuStreamWriteValue32_v2_ptsz,         11070, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuStreamWriteValue64,                  9000, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuStreamWriteValue64_ptsz,             9000, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuStreamWriteValue64_v2,              11070, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuStreamWriteValue64_v2_ptsz,         11070, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuStreamWaitValue32,                   8000, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuStreamWaitValue32_ptsz,              8000, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuStreamWaitValue32_v2,               11070, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuStreamWaitValue32_v2_ptsz,          11070, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuStreamWaitValue64,                   9000, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuStreamWaitValue64_ptsz,              9000, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuStreamWaitValue64_v2,               11070, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuStreamWaitValue64_v2_ptsz,          11070, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuStreamBatchMemOp,                    8000, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuStreamBatchMemOp_ptsz,               8000, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuStreamBatchMemOp_v2,                11070, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuStreamBatchMemOp_v2_ptsz,           11070, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuMemBatchDecompressAsync,            12060, SUBMITS,        STOPS, BY_HAND)               \
-    ROW(cuMemBatchDecompressAsync_ptsz,       12060, SUBMITS,        STOPS, BY_HAND)               \
+    ROW(cuLaunchHostFunc,                     10000, STALLS,         STOPS, STREAM,                \
+        GS_STREAM, CUhostFn, function, void *, data)                                               \
+    ROW(cuLaunchHostFunc_ptsz,                10000, STALLS,         STOPS, PTSZ,                  \
+        GS_STREAM, CUhostFn, function, void *, data)                                               \
+    ROW(cuLaunchHostFunc_v2,                  13010, STALLS,         STOPS, STREAM,                \
+        GS_STREAM, CUhostFn, function, void *, data, unsigned, mode)                               \
+    ROW(cuLaunchHostFunc_v2_ptsz,             13010, STALLS,         STOPS, PTSZ,                  \
+        GS_STREAM, CUhostFn, function, void *, data, unsigned, mode)                               \
+    ROW(cuStreamAddCallback,                   5000, STALLS,         STOPS, STREAM,                \
+        GS_STREAM, CUstreamCallback, function, void *, data, unsigned, flags)                      \
+    ROW(cuStreamAddCallback_ptsz,              7000, STALLS,         STOPS, PTSZ,                  \
+        GS_STREAM, CUstreamCallback, function, void *, data, unsigned, flags)                      \
+    ROW(cuStreamWaitEvent,                     3020, STALLS,         STOPS, STREAM,                \
+        GS_STREAM, CUevent, event, unsigned, flags)                                                \
+    ROW(cuStreamWaitEvent_ptsz,                7000, STALLS,         STOPS, PTSZ,                  \
+        GS_STREAM, CUevent, event, unsigned, flags)                                                \
+    ROW(cuWaitExternalSemaphoresAsync,        10000, STALLS,         STOPS, STREAM,                \
+        const CUexternalSemaphore *, list, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *, params,    \
+        unsigned, count, GS_STREAM)                                                                \
+    ROW(cuWaitExternalSemaphoresAsync_ptsz,   10000, STALLS,         STOPS, PTSZ,                  \
+        const CUexternalSemaphore *, list, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *, params,    \
+        unsigned, count, GS_STREAM)                                                                \
+    ROW(cuCtxWaitEvent,                       12050, STALLS,         STOPS, LEGACY,                \
+        CUcontext, context, CUevent, event)                                                        \
+    ROW(cuGreenCtxWaitEvent,                  12040, STALLS,         STOPS, LEGACY,                \
+        CUgreenCtx, context, CUevent, event)                                                       \
+    ROW(cuStreamWriteValue32,                  8000, SUBMITS,        STOPS, STREAM,  GS_VALUE_32)  \
+    ROW(cuStreamWriteValue32_ptsz,             8000, SUBMITS,        STOPS, PTSZ,    GS_VALUE_32)  \
+    ROW(cuStreamWriteValue32_v2,              11070, SUBMITS,        STOPS, STREAM,  GS_VALUE_32)  \
+    ROW(cuStreamWriteValue32_v2_ptsz,         11070, SUBMITS,        STOPS, PTSZ,    GS_VALUE_32)  \
+    ROW(cuStreamWriteValue64,                  9000, SUBMITS,        STOPS, STREAM,  GS_VALUE_64)  \
+    ROW(cuStreamWriteValue64_ptsz,             9000, SUBMITS,        STOPS, PTSZ,    GS_VALUE_64)  \
+    ROW(cuStreamWriteValue64_v2,              11070, SUBMITS,        STOPS, STREAM,  GS_VALUE_64)  \
+    ROW(cuStreamWriteValue64_v2_ptsz,         11070, SUBMITS,        STOPS, PTSZ,    GS_VALUE_64)  \
+    ROW(cuStreamWaitValue32,                   8000, SUBMITS,        STOPS, STREAM,  GS_VALUE_32)  \
+    ROW(cuStreamWaitValue32_ptsz,              8000, SUBMITS,        STOPS, PTSZ,    GS_VALUE_32)  \
+    ROW(cuStreamWaitValue32_v2,               11070, SUBMITS,        STOPS, STREAM,  GS_VALUE_32)  \
+    ROW(cuStreamWaitValue32_v2_ptsz,          11070, SUBMITS,        STOPS, PTSZ,    GS_VALUE_32)  \
+    ROW(cuStreamWaitValue64,                   9000, SUBMITS,        STOPS, STREAM,  GS_VALUE_64)  \
+    ROW(cuStreamWaitValue64_ptsz,              9000, SUBMITS,        STOPS, PTSZ,    GS_VALUE_64)  \
+    ROW(cuStreamWaitValue64_v2,               11070, SUBMITS,        STOPS, STREAM,  GS_VALUE_64)  \
+    ROW(cuStreamWaitValue64_v2_ptsz,          11070, SUBMITS,        STOPS, PTSZ,    GS_VALUE_64)  \
+    ROW(cuStreamBatchMemOp,                    8000, SUBMITS,        STOPS, STREAM,                \
+        GS_STREAM, unsigned, count, CUstreamBatchMemOpParams *, list, unsigned, flags)             \
+    ROW(cuStreamBatchMemOp_ptsz,               8000, SUBMITS,        STOPS, PTSZ,                  \
+        GS_STREAM, unsigned, count, CUstreamBatchMemOpParams *, list, unsigned, flags)             \
+    ROW(cuStreamBatchMemOp_v2,                11070, SUBMITS,        STOPS, STREAM,                \
+        GS_STREAM, unsigned, count, CUstreamBatchMemOpParams *, list, unsigned, flags)             \
+    ROW(cuStreamBatchMemOp_v2_ptsz,           11070, SUBMITS,        STOPS, PTSZ,                  \
+        GS_STREAM, unsigned, count, CUstreamBatchMemOpParams *, list, unsigned, flags)             \
+    ROW(cuMemBatchDecompressAsync,            12060, SUBMITS,        STOPS, STREAM,                \
+        CUmemDecompressParams *, list, size_t, count, unsigned, flags, size_t *, failed,           \
+        GS_STREAM)                                                                                 \
+    ROW(cuMemBatchDecompressAsync_ptsz,       12060, SUBMITS,        STOPS, PTSZ,                  \
+        CUmemDecompressParams *, list, size_t, count, unsigned, flags, size_t *, failed,           \
+        GS_STREAM)                                                                                 \
     ROW(cuFabricCpyBatchAsync,      13050, COPIES_FABRIC, STOPS, STREAM,                           \
         size_t, count, CUDA_FABRIC_COPY_BATCH_OP *, list, unsigned long long, flags, GS_STREAM)    \
     ROW(cuFabricCpyBatchAsync_ptsz, 13050, COPIES_FABRIC, STOPS, PTSZ,                             \

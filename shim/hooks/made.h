@@ -43,10 +43,10 @@
 #define GS_DECLARED(type, name) type name
 #define GS_NAMED(type, name) name
 
-/* DO(type, name), ... of up to ten pairs. */
+/* DO(type, name), ... of up to eleven pairs. */
 #define GS_EACH(DO, ...)                                                                           \
-    GS_EACH_OF(__VA_ARGS__, 10, , 9, , 8, , 7, , 6, , 5, , 4, , 3, , 2, , 1, )(DO, __VA_ARGS__)
-#define GS_EACH_OF(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, pairs, ...)         \
+    GS_EACH_OF(__VA_ARGS__, 11, , 10, , 9, , 8, , 7, , 6, , 5, , 4, , 3, , 2, , 1, )(DO, __VA_ARGS__)
+#define GS_EACH_OF(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, pairs, ...)   \
     GS_EACH_##pairs
 #define GS_EACH_1(DO, t, n) DO(t, n)
 #define GS_EACH_2(DO, t, n, ...) DO(t, n), GS_EACH_1(DO, __VA_ARGS__)
@@ -58,6 +58,7 @@
 #define GS_EACH_8(DO, t, n, ...) DO(t, n), GS_EACH_7(DO, __VA_ARGS__)
 #define GS_EACH_9(DO, t, n, ...) DO(t, n), GS_EACH_8(DO, __VA_ARGS__)
 #define GS_EACH_10(DO, t, n, ...) DO(t, n), GS_EACH_9(DO, __VA_ARGS__)
+#define GS_EACH_11(DO, t, n, ...) DO(t, n), GS_EACH_10(DO, __VA_ARGS__)
 
 /* How a row says it. */
 #define GS_HOW_BY_HAND(what, symbol, ...)
