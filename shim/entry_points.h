@@ -68,6 +68,7 @@ enum gs_does {
     GS_DOES_LAUNCHES_GRAPH,
     /* memory that the driver takes: made again where a full device has got some back */
     GS_DOES_ROOM,
+    GS_DOES_LOADS, /* code, by settings that it changes */
     GS_DOES_MAKES_CONTEXT,
     GS_DOES_MAKES_GRAPH,
     GS_DOES_UPLOADS_GRAPH,
@@ -101,6 +102,10 @@ enum gs_does {
     CUdeviceptr *, dst, CUdeviceptr *, src, size_t *, sizes, size_t, count,                        \
     CUmemcpyAttributes *, with, size_t *, with_at, size_t, withs
 #define GS_COPY_BOXES size_t, count, CUDA_MEMCPY3D_BATCH_OP *, boxes
+#define GS_NEW_NODE CUgraphNode *, made, CUgraph, graph, const CUgraphNode *, after, size_t, count
+#define GS_LAUNCH                                                                                  \
+    CUfunction, function, unsigned, grid_x, unsigned, grid_y, unsigned, grid_z, unsigned, block_x, \
+    unsigned, block_y, unsigned, block_z, unsigned, shared, CUstream, stream, void **, params
 #define GS_VALUE_32 CUstream, stream, CUdeviceptr, address, cuuint32_t, value, unsigned, flags
 #define GS_VALUE_64 CUstream, stream, CUdeviceptr, address, cuuint64_t, value, unsigned, flags
 
@@ -265,72 +270,135 @@ enum gs_does {
     ROW(cuGraphNodeSetParams_v2,        13040, NODE_CHANGED, STOPS, BY_HAND)                       \
     ROW(cuGraphExecNodeSetParams,       12020, NODE_CHANGED, STOPS, BY_HAND)                       \
     ROW(cuMemCreate,                          10020, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuArrayCreate_v2,                      3020, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuArray3DCreate_v2,                    3020, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuMipmappedArrayCreate,                5000, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuCtxCreate,                           2000, MAKES_CONTEXT,  STOPS, BY_HAND)               \
-    ROW(cuCtxCreate_v2,                        3020, MAKES_CONTEXT,  STOPS, BY_HAND)               \
-    ROW(cuCtxCreate_v3,                       11040, MAKES_CONTEXT,  STOPS, BY_HAND)               \
-    ROW(cuCtxCreate_v4,                       12050, MAKES_CONTEXT,  STOPS, BY_HAND)               \
-    ROW(cuGLCtxCreate,                         2000, MAKES_CONTEXT,  STOPS, BY_HAND)               \
-    ROW(cuGLCtxCreate_v2,                      3020, MAKES_CONTEXT,  STOPS, BY_HAND)               \
-    ROW(cuVDPAUCtxCreate,                      3010, MAKES_CONTEXT,  STOPS, BY_HAND)               \
-    ROW(cuVDPAUCtxCreate_v2,                   3020, MAKES_CONTEXT,  STOPS, BY_HAND)               \
+    ROW(cuArrayCreate_v2,                      3020, ROOM,           STOPS, PLAIN,                 \
+        CUarray *, made, const CUDA_ARRAY_DESCRIPTOR *, shape)                                     \
+    ROW(cuArray3DCreate_v2,                    3020, ROOM,           STOPS, PLAIN,                 \
+        CUarray *, made, const CUDA_ARRAY3D_DESCRIPTOR *, shape)                                   \
+    ROW(cuMipmappedArrayCreate,                5000, ROOM,           STOPS, PLAIN,                 \
+        CUmipmappedArray *, made, const CUDA_ARRAY3D_DESCRIPTOR *, shape, unsigned, levels)        \
+    ROW(cuCtxCreate,                           2000, MAKES_CONTEXT,  STOPS, PLAIN,                 \
+        CUcontext *, made, unsigned, flags, CUdevice, device)                                      \
+    ROW(cuCtxCreate_v2,                        3020, MAKES_CONTEXT,  STOPS, PLAIN,                 \
+        CUcontext *, made, unsigned, flags, CUdevice, device)                                      \
+    ROW(cuCtxCreate_v3,                       11040, MAKES_CONTEXT,  STOPS, PLAIN,                 \
+        CUcontext *, made, CUexecAffinityParam *, params, int, count, unsigned, flags,             \
+        CUdevice, device)                                                                          \
+    ROW(cuCtxCreate_v4,                       12050, MAKES_CONTEXT,  STOPS, PLAIN,                 \
+        CUcontext *, made, CUctxCreateParams *, params, unsigned, flags, CUdevice, device)         \
+    ROW(cuGLCtxCreate,                         2000, MAKES_CONTEXT,  STOPS, PLAIN,                 \
+        CUcontext *, made, unsigned, flags, CUdevice, device)                                      \
+    ROW(cuGLCtxCreate_v2,                      3020, MAKES_CONTEXT,  STOPS, PLAIN,                 \
+        CUcontext *, made, unsigned, flags, CUdevice, device)                                      \
+    ROW(cuVDPAUCtxCreate,                      3010, MAKES_CONTEXT,  STOPS, PLAIN,                 \
+        CUcontext *, made, unsigned, flags, CUdevice, device, unsigned, vdpau, void *, look_up)    \
+    ROW(cuVDPAUCtxCreate_v2,                   3020, MAKES_CONTEXT,  STOPS, PLAIN,                 \
+        CUcontext *, made, unsigned, flags, CUdevice, device, unsigned, vdpau, void *, look_up)    \
     ROW(cuDevicePrimaryCtxRetain,              7000, MAKES_CONTEXT,  STOPS, BY_HAND)               \
     ROW(cuGreenCtxCreate,                     12040, MAKES_CONTEXT,  STOPS, BY_HAND)               \
-    ROW(cuStreamCreate,                        2000, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuStreamCreateWithPriority,            5050, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuModuleLoad,                          2000, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuModuleLoadData,                      2000, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuModuleLoadDataEx,                    2010, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuModuleLoadFatBinary,                 2000, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuModuleGetFunction,                   2000, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuLibraryLoadData,                    12000, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuLibraryLoadFromFile,                12000, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuLibraryGetModule,                   12000, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuKernelGetFunction,                  12000, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuLaunchKernel,                        4000, LAUNCHES,       STOPS, BY_HAND)               \
-    ROW(cuLaunchKernel_ptsz,                   7000, LAUNCHES,       STOPS, BY_HAND)               \
+    ROW(cuStreamCreate,                        2000, ROOM,           STOPS, PLAIN,                 \
+        CUstream *, made, unsigned, flags)                                                         \
+    ROW(cuStreamCreateWithPriority,            5050, ROOM,           STOPS, PLAIN,                 \
+        CUstream *, made, unsigned, flags, int, priority)                                          \
+    ROW(cuModuleLoad,                          2000, ROOM,           STOPS, PLAIN,                 \
+        CUmodule *, made, const char *, name)                                                      \
+    ROW(cuModuleLoadData,                      2000, ROOM,           STOPS, PLAIN,                 \
+        CUmodule *, made, const void *, image)                                                     \
+    ROW(cuModuleLoadDataEx,                    2010, LOADS,          STOPS, PLAIN,                 \
+        CUmodule *, made, const void *, image, unsigned, settings, CUjit_option *, names,          \
+        void **, values)                                                                           \
+    ROW(cuModuleLoadFatBinary,                 2000, ROOM,           STOPS, PLAIN,                 \
+        CUmodule *, made, const void *, image)                                                     \
+    ROW(cuModuleGetFunction,                   2000, ROOM,           STOPS, PLAIN,                 \
+        CUfunction *, ret, CUmodule, module, const char *, name)                                   \
+    ROW(cuLibraryLoadData,                    12000, LOADS,          STOPS, PLAIN,                 \
+        CUlibrary *, made, const void *, image, CUjit_option *, names, void **, values,            \
+        unsigned, settings, CUlibraryOption *, options, void **, option_values, unsigned, count)   \
+    ROW(cuLibraryLoadFromFile,                12000, LOADS,          STOPS, PLAIN,                 \
+        CUlibrary *, made, const char *, name, CUjit_option *, names, void **, values,             \
+        unsigned, settings, CUlibraryOption *, options, void **, option_values, unsigned, count)   \
+    ROW(cuLibraryGetModule,                   12000, ROOM,           STOPS, PLAIN,                 \
+        CUmodule *, ret, CUlibrary, library)                                                       \
+    ROW(cuKernelGetFunction,                  12000, ROOM,           STOPS, PLAIN,                 \
+        CUfunction *, ret, CUkernel, kernel)                                                       \
+    ROW(cuLaunchKernel,                        4000, LAUNCHES,       STOPS, STREAM,                \
+        GS_LAUNCH, void **, extra)                                                                 \
+    ROW(cuLaunchKernel_ptsz,                   7000, LAUNCHES,       STOPS, PTSZ,                  \
+        GS_LAUNCH, void **, extra)                                                                 \
     ROW(cuLaunchKernelEx,                     11060, LAUNCHES,       STOPS, BY_HAND)               \
     ROW(cuLaunchKernelEx_ptsz,                11060, LAUNCHES,       STOPS, BY_HAND)               \
-    ROW(cuLaunchCooperativeKernel,             9000, LAUNCHES,       STOPS, BY_HAND)               \
-    ROW(cuLaunchCooperativeKernel_ptsz,        9000, LAUNCHES,       STOPS, BY_HAND)               \
-    ROW(cuGreenCtxStreamCreate,               12050, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuCtxSetLimit,                         3010, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuModuleGetGlobal_v2,                  3020, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuLibraryGetKernel,                   12000, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuLibraryGetGlobal,                   12000, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuLibraryGetManaged,                  12000, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuLibraryGetUnifiedFunction,          12000, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuKernelGetAttribute,                 12000, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuKernelSetAttribute,                 12000, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuKernelSetCacheConfig,               12000, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuFuncLoad,                           12040, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuFuncGetAttribute,                    2020, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuFuncSetAttribute,                    9000, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuFuncSetCacheConfig,                  3000, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuOccupancyMaxActiveBlocksPerMultiprocessor,  6050, ROOM,           STOPS, BY_HAND)        \
-    ROW(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,                                      \
-        7000, ROOM, STOPS, BY_HAND)                                                                \
-    ROW(cuOccupancyMaxPotentialBlockSize,      6050, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuOccupancyMaxPotentialBlockSizeWithFlags,  7000, ROOM,           STOPS, BY_HAND)          \
-    ROW(cuOccupancyAvailableDynamicSMemPerBlock, 10020, ROOM,           STOPS, BY_HAND)            \
-    ROW(cuOccupancyMaxPotentialClusterSize,   11070, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuOccupancyMaxActiveClusters,         11070, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuGraphAddKernelNode,                 10000, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuGraphAddKernelNode_v2,              12000, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuGraphExecUpdate,                    10020, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuGraphExecUpdate_v2,                 12000, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuGraphInstantiate,                   10000, MAKES_GRAPH,    STOPS, BY_HAND)               \
-    ROW(cuGraphInstantiate_v2,                11000, MAKES_GRAPH,    STOPS, BY_HAND)               \
-    ROW(cuGraphInstantiateWithFlags,          11040, MAKES_GRAPH,    STOPS, BY_HAND)               \
-    ROW(cuGraphInstantiateWithParams,         12000, MAKES_GRAPH,    STOPS, BY_HAND)               \
-    ROW(cuGraphInstantiateWithParams_ptsz,    12000, MAKES_GRAPH,    STOPS, BY_HAND)               \
+    ROW(cuLaunchCooperativeKernel,             9000, LAUNCHES,       STOPS, STREAM,  GS_LAUNCH)    \
+    ROW(cuLaunchCooperativeKernel_ptsz,        9000, LAUNCHES,       STOPS, PTSZ,    GS_LAUNCH)    \
+    ROW(cuGreenCtxStreamCreate,               12050, ROOM,           STOPS, PLAIN,                 \
+        CUstream *, made, CUgreenCtx, green, unsigned, flags, int, priority)                       \
+    ROW(cuCtxSetLimit,                         3010, ROOM,           STOPS, PLAIN,                 \
+        CUlimit, limit, size_t, value)                                                             \
+    ROW(cuModuleGetGlobal_v2,                  3020, ROOM,           STOPS, PLAIN,                 \
+        CUdeviceptr *, ret, size_t *, bytes, CUmodule, module, const char *, name)                 \
+    ROW(cuLibraryGetKernel,                   12000, ROOM,           STOPS, PLAIN,                 \
+        CUkernel *, ret, CUlibrary, library, const char *, name)                                   \
+    ROW(cuLibraryGetGlobal,                   12000, ROOM,           STOPS, PLAIN,                 \
+        CUdeviceptr *, ret, size_t *, bytes, CUlibrary, library, const char *, name)               \
+    ROW(cuLibraryGetManaged,                  12000, ROOM,           STOPS, PLAIN,                 \
+        CUdeviceptr *, ret, size_t *, bytes, CUlibrary, library, const char *, name)               \
+    ROW(cuLibraryGetUnifiedFunction,          12000, ROOM,           STOPS, PLAIN,                 \
+        void **, ret, CUlibrary, library, const char *, name)                                      \
+    ROW(cuKernelGetAttribute,                 12000, ROOM,           STOPS, PLAIN,                 \
+        int *, ret, CUfunction_attribute, which, CUkernel, kernel, CUdevice, on)                   \
+    ROW(cuKernelSetAttribute,                 12000, ROOM,           STOPS, PLAIN,                 \
+        CUfunction_attribute, which, int, value, CUkernel, kernel, CUdevice, on)                   \
+    ROW(cuKernelSetCacheConfig,               12000, ROOM,           STOPS, PLAIN,                 \
+        CUkernel, kernel, CUfunc_cache, config, CUdevice, on)                                      \
+    ROW(cuFuncLoad,                           12040, ROOM,           STOPS, PLAIN,                 \
+        CUfunction, function)                                                                      \
+    ROW(cuFuncGetAttribute,                    2020, ROOM,           STOPS, PLAIN,                 \
+        int *, ret, CUfunction_attribute, which, CUfunction, function)                             \
+    ROW(cuFuncSetAttribute,                    9000, ROOM,           STOPS, PLAIN,                 \
+        CUfunction, function, CUfunction_attribute, which, int, value)                             \
+    ROW(cuFuncSetCacheConfig,                  3000, ROOM,           STOPS, PLAIN,                 \
+        CUfunction, function, CUfunc_cache, config)                                                \
+    ROW(cuOccupancyMaxActiveBlocksPerMultiprocessor,  6050, ROOM,           STOPS, PLAIN,          \
+        int *, ret, CUfunction, function, int, size, size_t, shared)                               \
+    ROW(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,  7000, ROOM,           STOPS, PLAIN, \
+        int *, ret, CUfunction, function, int, size, size_t, shared, unsigned, flags)              \
+    ROW(cuOccupancyMaxPotentialBlockSize,      6050, ROOM,           STOPS, PLAIN,                 \
+        int *, grid, int *, block, CUfunction, function, CUoccupancyB2DSize, shared_of,            \
+        size_t, shared, int, most)                                                                 \
+    ROW(cuOccupancyMaxPotentialBlockSizeWithFlags,  7000, ROOM,           STOPS, PLAIN,            \
+        int *, grid, int *, block, CUfunction, function, CUoccupancyB2DSize, shared_of,            \
+        size_t, shared, int, most, unsigned, flags)                                                \
+    ROW(cuOccupancyAvailableDynamicSMemPerBlock, 10020, ROOM,           STOPS, PLAIN,              \
+        size_t *, ret, CUfunction, function, int, blocks, int, size)                               \
+    ROW(cuOccupancyMaxPotentialClusterSize,   11070, ROOM,           STOPS, PLAIN,                 \
+        int *, ret, CUfunction, function, const CUlaunchConfig *, config)                          \
+    ROW(cuOccupancyMaxActiveClusters,         11070, ROOM,           STOPS, PLAIN,                 \
+        int *, ret, CUfunction, function, const CUlaunchConfig *, config)                          \
+    ROW(cuGraphAddKernelNode,                 10000, ROOM,           STOPS, PLAIN,                 \
+        GS_NEW_NODE, const CUDA_KERNEL_NODE_PARAMS_v1 *, kernel)                                   \
+    ROW(cuGraphAddKernelNode_v2,              12000, ROOM,           STOPS, PLAIN,                 \
+        GS_NEW_NODE, const CUDA_KERNEL_NODE_PARAMS_v2 *, kernel)                                   \
+    ROW(cuGraphExecUpdate,                    10020, ROOM,           STOPS, PLAIN,                 \
+        CUgraphExec, exec, CUgraph, graph, CUgraphNode *, node, CUgraphExecUpdateResult *, ret)    \
+    ROW(cuGraphExecUpdate_v2,                 12000, ROOM,           STOPS, PLAIN,                 \
+        CUgraphExec, exec, CUgraph, graph, CUgraphExecUpdateResultInfo *, ret)                     \
+    ROW(cuGraphInstantiate,                   10000, MAKES_GRAPH,    STOPS, PLAIN,                 \
+        CUgraphExec *, made, CUgraph, graph, CUgraphNode *, node, char *, log, size_t, bytes)      \
+    ROW(cuGraphInstantiate_v2,                11000, MAKES_GRAPH,    STOPS, PLAIN,                 \
+        CUgraphExec *, made, CUgraph, graph, CUgraphNode *, node, char *, log, size_t, bytes)      \
+    ROW(cuGraphInstantiateWithFlags,          11040, MAKES_GRAPH,    STOPS, PLAIN,                 \
+        CUgraphExec *, made, CUgraph, graph, unsigned long long, flags)                            \
+    ROW(cuGraphInstantiateWithParams,         12000, MAKES_GRAPH,    STOPS, PLAIN,                 \
+        CUgraphExec *, made, CUgraph, graph, CUDA_GRAPH_INSTANTIATE_PARAMS *, params)              \
+    ROW(cuGraphInstantiateWithParams_ptsz,    12000, MAKES_GRAPH,    STOPS, PLAIN,                 \
+        CUgraphExec *, made, CUgraph, graph, CUDA_GRAPH_INSTANTIATE_PARAMS *, params)              \
     ROW(cuGraphAddMemAllocNode,               11040, ROOM,           STOPS, BY_HAND)               \
-    ROW(cuGraphUpload,                        11010, UPLOADS_GRAPH,  STOPS, BY_HAND)               \
-    ROW(cuGraphUpload_ptsz,                   11010, UPLOADS_GRAPH,  STOPS, BY_HAND)               \
-    ROW(cuGraphLaunch,                        10000, LAUNCHES_GRAPH, STOPS, BY_HAND)               \
-    ROW(cuGraphLaunch_ptsz,                   10000, LAUNCHES_GRAPH, STOPS, BY_HAND)               \
+    ROW(cuGraphUpload,                        11010, UPLOADS_GRAPH,  STOPS, PLAIN,                 \
+        CUgraphExec, exec, GS_STREAM)                                                              \
+    ROW(cuGraphUpload_ptsz,                   11010, UPLOADS_GRAPH,  STOPS, PLAIN,                 \
+        CUgraphExec, exec, GS_STREAM)                                                              \
+    ROW(cuGraphLaunch,                        10000, LAUNCHES_GRAPH, STOPS, STREAM,                \
+        CUgraphExec, exec, GS_STREAM)                                                              \
+    ROW(cuGraphLaunch_ptsz,                   10000, LAUNCHES_GRAPH, STOPS, PTSZ,                  \
+        CUgraphExec, exec, GS_STREAM)                                                              \
     ROW(cuLaunch,                              2000, SUBMITS,        STOPS, LEGACY,                \
         CUfunction, function)                                                                      \
     ROW(cuLaunchGrid,                          2000, SUBMITS,        STOPS, LEGACY,                \

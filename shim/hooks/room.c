@@ -1,7 +1,8 @@
 /*
- * Calls by which the driver takes device memory that is not the arenas': physical memory of the
- * program's own, arrays, contexts, code, graphs, and kernels, whose code may be loaded at their
- * first launch. Each goes to the driver, and again when a full device has got some memory back.
+ * Calls by which the driver takes device memory that is not the arenas': arrays, streams, limits,
+ * contexts, graphs, and code, which it loads when somebody first asks for a function, a variable or
+ * what a kernel needs, or launches one. Each goes to the driver, and again when a full device has got
+ * some memory back.
  */
 #include "hook.h"
 #include "room.h"
@@ -40,68 +41,6 @@ static CUresult context_made(CUresult result, const CUcontext *context)
     return result;
 }
 
-GS_HOOK CUresult CUDAAPI cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
-{
-    gs_state_enter();
-    return context_made(GS_WITH_ROOM(dev, 0, gs_real.cuCtxCreate(pctx, flags, dev)), pctx);
-}
-
-GS_HOOK CUresult CUDAAPI cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
-{
-    gs_state_enter();
-    return context_made(GS_WITH_ROOM(dev, 0, gs_real.cuCtxCreate_v2(pctx, flags, dev)), pctx);
-}
-
-GS_HOOK CUresult CUDAAPI cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray,
-                                        int numParams, unsigned int flags, CUdevice dev)
-{
-    gs_state_enter();
-    return context_made(
-        GS_WITH_ROOM(dev, 0, gs_real.cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev)),
-        pctx);
-}
-
-GS_HOOK CUresult CUDAAPI cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams,
-                                        unsigned int flags, CUdevice dev)
-{
-    gs_state_enter();
-    return context_made(
-        GS_WITH_ROOM(dev, 0, gs_real.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev)), pctx);
-}
-
-GS_HOOK CUresult CUDAAPI cuGLCtxCreate(CUcontext *pCtx, unsigned int Flags, CUdevice device)
-{
-    gs_state_enter();
-    return context_made(GS_WITH_ROOM(device, 0, gs_real.cuGLCtxCreate(pCtx, Flags, device)), pCtx);
-}
-
-GS_HOOK CUresult CUDAAPI cuGLCtxCreate_v2(CUcontext *pCtx, unsigned int Flags, CUdevice device)
-{
-    gs_state_enter();
-    return context_made(GS_WITH_ROOM(device, 0, gs_real.cuGLCtxCreate_v2(pCtx, Flags, device)),
-                        pCtx);
-}
-
-GS_HOOK CUresult CUDAAPI cuVDPAUCtxCreate(CUcontext *pCtx, unsigned int flags, CUdevice device,
-                                          unsigned int vdpDevice, void *vdpGetProcAddress)
-{
-    gs_state_enter();
-    return context_made(GS_WITH_ROOM(device, 0,
-                                     gs_real.cuVDPAUCtxCreate(pCtx, flags, device, vdpDevice,
-                                                              vdpGetProcAddress)),
-                        pCtx);
-}
-
-GS_HOOK CUresult CUDAAPI cuVDPAUCtxCreate_v2(CUcontext *pCtx, unsigned int flags, CUdevice device,
-                                             unsigned int vdpDevice, void *vdpGetProcAddress)
-{
-    gs_state_enter();
-    return context_made(GS_WITH_ROOM(device, 0,
-                                     gs_real.cuVDPAUCtxCreate_v2(pCtx, flags, device, vdpDevice,
-                                                                 vdpGetProcAddress)),
-                        pCtx);
-}
-
 static CUresult retain(CUcontext *pctx, CUdevice dev)
 {
     GS_KEEP_CALLER;
@@ -130,71 +69,6 @@ GS_HOOK CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc d
     if (ours && result == CUDA_SUCCESS)
         gs_single_drain(gs_single, "a green context");
     return result;
-}
-
-/* The values of its options are outputs too: a second call would take them for inputs. */
-GS_HOOK CUresult CUDAAPI cuModuleLoadDataEx(CUmodule *module, const void *image,
-                                            unsigned int numOptions, CUjit_option *options,
-                                            void **optionValues)
-{
-    gs_state_enter();
-    return GS_WITH_ROOM_IF(
-        numOptions == 0, -1, 0,
-        gs_real.cuModuleLoadDataEx(module, image, numOptions, options, optionValues));
-}
-
-GS_HOOK CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *code,
-                                           CUjit_option *jitOptions, void **jitOptionsValues,
-                                           unsigned int numJitOptions,
-                                           CUlibraryOption *libraryOptions,
-                                           void **libraryOptionValues,
-                                           unsigned int numLibraryOptions)
-{
-    gs_state_enter();
-    return GS_WITH_ROOM_IF(numJitOptions == 0, -1, 0,
-                           gs_real.cuLibraryLoadData(library, code, jitOptions, jitOptionsValues,
-                                                     numJitOptions, libraryOptions,
-                                                     libraryOptionValues, numLibraryOptions));
-}
-
-GS_HOOK CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary *library, const char *fileName,
-                                               CUjit_option *jitOptions, void **jitOptionsValues,
-                                               unsigned int numJitOptions,
-                                               CUlibraryOption *libraryOptions,
-                                               void **libraryOptionValues,
-                                               unsigned int numLibraryOptions)
-{
-    gs_state_enter();
-    return GS_WITH_ROOM_IF(numJitOptions == 0, -1, 0,
-                           gs_real.cuLibraryLoadFromFile(
-                               library, fileName, jitOptions, jitOptionsValues, numJitOptions,
-                               libraryOptions, libraryOptionValues, numLibraryOptions));
-}
-
-GS_HOOK CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
-                                        unsigned int gridDimZ, unsigned int blockDimX,
-                                        unsigned int blockDimY, unsigned int blockDimZ,
-                                        unsigned int sharedMemBytes, CUstream hStream,
-                                        void **kernelParams, void **extra)
-{
-    gs_submits(hStream);
-    return GS_WITH_ROOM(-1, 0,
-                        gs_real.cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX,
-                                               blockDimY, blockDimZ, sharedMemBytes, hStream,
-                                               kernelParams, extra));
-}
-
-GS_HOOK CUresult CUDAAPI cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX,
-                                             unsigned int gridDimY, unsigned int gridDimZ,
-                                             unsigned int blockDimX, unsigned int blockDimY,
-                                             unsigned int blockDimZ, unsigned int sharedMemBytes,
-                                             CUstream hStream, void **kernelParams, void **extra)
-{
-    gs_submits(gs_per_thread(hStream));
-    return GS_WITH_ROOM(-1, 0,
-                        gs_real.cuLaunchKernel_ptsz(f, gridDimX, gridDimY, gridDimZ, blockDimX,
-                                                    blockDimY, blockDimZ, sharedMemBytes, hStream,
-                                                    kernelParams, extra));
 }
 
 #define ATTRIBUTES_MOST 64
@@ -305,83 +179,6 @@ GS_HOOK CUresult CUDAAPI cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUf
     return launch(&gs_real.cuLaunchKernelEx_ptsz, config, f, kernelParams, extra, true);
 }
 
-GS_HOOK CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX,
-                                                   unsigned int gridDimY, unsigned int gridDimZ,
-                                                   unsigned int blockDimX, unsigned int blockDimY,
-                                                   unsigned int blockDimZ,
-                                                   unsigned int sharedMemBytes, CUstream hStream,
-                                                   void **kernelParams)
-{
-    gs_submits(hStream);
-    return GS_WITH_ROOM(-1, 0,
-                        gs_real.cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ,
-                                                          blockDimX, blockDimY, blockDimZ,
-                                                          sharedMemBytes, hStream, kernelParams));
-}
-
-GS_HOOK CUresult CUDAAPI cuLaunchCooperativeKernel_ptsz(
-    CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
-    unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
-    unsigned int sharedMemBytes, CUstream hStream, void **kernelParams)
-{
-    gs_submits(gs_per_thread(hStream));
-    return GS_WITH_ROOM(-1, 0,
-                        gs_real.cuLaunchCooperativeKernel_ptsz(
-                            f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
-                            sharedMemBytes, hStream, kernelParams));
-}
-
-static CUresult made(CUresult result)
-{
-    if (result == CUDA_SUCCESS && gs_state_enter() && gs_core_graph_waits(gs_core))
-        gs_core_graph_made(gs_core);
-    return result;
-}
-
-GS_HOOK CUresult CUDAAPI cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph,
-                                            CUgraphNode *phErrorNode, char *logBuffer,
-                                            size_t bufferSize)
-{
-    gs_graph_room();
-    return made(GS_WITH_ROOM(-1, 0,
-                             gs_real.cuGraphInstantiate(phGraphExec, hGraph, phErrorNode,
-                                                        logBuffer, bufferSize)));
-}
-
-GS_HOOK CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph,
-                                               CUgraphNode *phErrorNode, char *logBuffer,
-                                               size_t bufferSize)
-{
-    gs_graph_room();
-    return made(GS_WITH_ROOM(
-        -1, 0,
-        gs_real.cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize)));
-}
-
-GS_HOOK CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
-                                                     unsigned long long flags)
-{
-    gs_graph_room();
-    return made(
-        GS_WITH_ROOM(-1, 0, gs_real.cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags)));
-}
-
-GS_HOOK CUresult CUDAAPI cuGraphInstantiateWithParams(
-    CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
-{
-    gs_graph_room();
-    return made(GS_WITH_ROOM(
-        -1, 0, gs_real.cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams)));
-}
-
-GS_HOOK CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(
-    CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
-{
-    gs_graph_room();
-    return made(GS_WITH_ROOM(
-        -1, 0, gs_real.cuGraphInstantiateWithParams_ptsz(phGraphExec, hGraph, instantiateParams)));
-}
-
 GS_HOOK CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                                                 const CUgraphNode *dependencies,
                                                 size_t numDependencies,
@@ -394,35 +191,78 @@ GS_HOOK CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgrap
                                                        numDependencies, nodeParams));
 }
 
-GS_HOOK CUresult CUDAAPI cuGraphUpload(CUgraphExec hGraph, CUstream hStream)
+static CUresult graph_made(CUresult result)
 {
-    gs_graph_room();
-    return GS_WITH_ROOM(-1, 0, gs_real.cuGraphUpload(hGraph, hStream));
+    if (result == CUDA_SUCCESS && gs_state_enter() && gs_core_graph_waits(gs_core))
+        gs_core_graph_made(gs_core);
+    return result;
 }
 
-GS_HOOK CUresult CUDAAPI cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream)
-{
-    gs_graph_room();
-    return GS_WITH_ROOM(-1, 0, gs_real.cuGraphUpload_ptsz(hGraphExec, hStream));
-}
-
-static CUresult launched(CUresult result)
+static CUresult graph_launched(CUresult result)
 {
     if (result == CUDA_SUCCESS && gs_state_enter() && gs_core_graph_waits(gs_core))
         gs_core_graph_launched(gs_core);
     return result;
 }
 
-GS_HOOK CUresult CUDAAPI cuGraphLaunch(CUgraphExec hGraph, CUstream hStream)
-{
-    gs_submits(hStream);
-    gs_graph_room();
-    return launched(GS_WITH_ROOM(-1, 0, gs_real.cuGraphLaunch(hGraph, hStream)));
-}
+/* ---- Made from rows ------------------------------------------------------------------------- */
 
-GS_HOOK CUresult CUDAAPI cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream)
-{
-    gs_submits(gs_per_thread(hStream));
-    gs_graph_room();
-    return launched(GS_WITH_ROOM(-1, 0, gs_real.cuGraphLaunch_ptsz(hGraphExec, hStream)));
-}
+#define GS_MAKES_ROOM GS_HERE
+#define GS_MAKE_ROOM(symbol, order, async, ...)                                                    \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    {                                                                                              \
+        gs_state_enter();                                                                          \
+        return GS_WITH_ROOM(-1, 0, GS_REAL(symbol, __VA_ARGS__));                                  \
+    }
+
+/* The values of the settings are outputs too: a second call would take them for inputs. */
+#define GS_MAKES_LOADS GS_HERE
+#define GS_MAKE_LOADS(symbol, order, async, ...)                                                   \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    {                                                                                              \
+        gs_state_enter();                                                                          \
+        return GS_WITH_ROOM_IF(settings == 0, -1, 0, GS_REAL(symbol, __VA_ARGS__));                \
+    }
+
+#define GS_MAKES_MAKES_CONTEXT GS_HERE
+#define GS_MAKE_MAKES_CONTEXT(symbol, order, async, ...)                                           \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    {                                                                                              \
+        gs_state_enter();                                                                          \
+        return context_made(GS_WITH_ROOM(device, 0, GS_REAL(symbol, __VA_ARGS__)), made);          \
+    }
+
+#define GS_MAKES_LAUNCHES GS_HERE
+#define GS_MAKE_LAUNCHES(symbol, order, async, ...)                                                \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    {                                                                                              \
+        gs_submits(order);                                                                         \
+        return GS_WITH_ROOM(-1, 0, GS_REAL(symbol, __VA_ARGS__));                                  \
+    }
+
+#define GS_MAKES_MAKES_GRAPH GS_HERE
+#define GS_MAKE_MAKES_GRAPH(symbol, order, async, ...)                                             \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    {                                                                                              \
+        gs_graph_room();                                                                           \
+        return graph_made(GS_WITH_ROOM(-1, 0, GS_REAL(symbol, __VA_ARGS__)));                      \
+    }
+
+#define GS_MAKES_UPLOADS_GRAPH GS_HERE
+#define GS_MAKE_UPLOADS_GRAPH(symbol, order, async, ...)                                           \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    {                                                                                              \
+        gs_graph_room();                                                                           \
+        return GS_WITH_ROOM(-1, 0, GS_REAL(symbol, __VA_ARGS__));                                  \
+    }
+
+#define GS_MAKES_LAUNCHES_GRAPH GS_HERE
+#define GS_MAKE_LAUNCHES_GRAPH(symbol, order, async, ...)                                          \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    {                                                                                              \
+        gs_submits(order);                                                                         \
+        gs_graph_room();                                                                           \
+        return graph_launched(GS_WITH_ROOM(-1, 0, GS_REAL(symbol, __VA_ARGS__)));                  \
+    }
+
+#include "made.h"
