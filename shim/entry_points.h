@@ -60,6 +60,7 @@ enum gs_does {
     GS_DOES_COPIES_FABRIC,
     GS_DOES_NODE_COPIES, /* is a node of a graph, added or changed */
     GS_DOES_NODE_FILLS,
+    GS_DOES_NODE_FILL_CHANGED,
     GS_DOES_NODE_ADDED,
     GS_DOES_NODE_CHANGED,
     GS_DOES_SUBMITS, /* other work */
@@ -257,18 +258,33 @@ enum gs_does {
         CUDA_MEMCPY3D_BATCH_OP *, box, unsigned long long, flags, GS_STREAM)                       \
     ROW(cuMemcpy3DWithAttributesAsync_ptsz, 13020, COPIES_BOX,      STOPS, PTSZ,                   \
         CUDA_MEMCPY3D_BATCH_OP *, box, unsigned long long, flags, GS_STREAM)                       \
-    ROW(cuGraphAddMemcpyNode,           10000, NODE_COPIES,  STOPS, BY_HAND)                       \
-    ROW(cuGraphMemcpyNodeSetParams,     10000, NODE_COPIES,  STOPS, BY_HAND)                       \
-    ROW(cuGraphExecMemcpyNodeSetParams, 10020, NODE_COPIES,  STOPS, BY_HAND)                       \
-    ROW(cuGraphAddMemsetNode,           10000, NODE_FILLS,   STOPS, BY_HAND)                       \
-    ROW(cuGraphMemsetNodeSetParams,     10000, NODE_FILLS,   STOPS, BY_HAND)                       \
-    ROW(cuGraphExecMemsetNodeSetParams, 10020, NODE_FILLS,   STOPS, BY_HAND)                       \
-    ROW(cuGraphAddNode,                 12020, NODE_ADDED,   STOPS, BY_HAND)                       \
-    ROW(cuGraphAddNode_v2,              12030, NODE_ADDED,   STOPS, BY_HAND)                       \
-    ROW(cuGraphAddNode_v3,              13040, NODE_ADDED,   STOPS, BY_HAND)                       \
-    ROW(cuGraphNodeSetParams,           12020, NODE_CHANGED, STOPS, BY_HAND)                       \
-    ROW(cuGraphNodeSetParams_v2,        13040, NODE_CHANGED, STOPS, BY_HAND)                       \
-    ROW(cuGraphExecNodeSetParams,       12020, NODE_CHANGED, STOPS, BY_HAND)                       \
+    ROW(cuGraphAddMemcpyNode,           10000, NODE_COPIES,       STOPS, CTX,                      \
+        GS_NEW_NODE, const CUDA_MEMCPY3D *, copy, CUcontext, ctx)                                  \
+    ROW(cuGraphMemcpyNodeSetParams,     10000, NODE_COPIES,       STOPS, PLAIN,                    \
+        CUgraphNode, node, const CUDA_MEMCPY3D *, copy)                                            \
+    ROW(cuGraphExecMemcpyNodeSetParams, 10020, NODE_COPIES,       STOPS, CTX,                      \
+        CUgraphExec, exec, CUgraphNode, node, const CUDA_MEMCPY3D *, copy, CUcontext, ctx)         \
+    ROW(cuGraphAddMemsetNode,           10000, NODE_FILLS,        STOPS, CTX,                      \
+        GS_NEW_NODE, const CUDA_MEMSET_NODE_PARAMS *, fill, CUcontext, ctx)                        \
+    ROW(cuGraphMemsetNodeSetParams,     10000, NODE_FILL_CHANGED, STOPS, PLAIN,                    \
+        CUgraphNode, node, const CUDA_MEMSET_NODE_PARAMS *, fill)                                  \
+    ROW(cuGraphExecMemsetNodeSetParams, 10020, NODE_FILLS,        STOPS, CTX,                      \
+        CUgraphExec, exec, CUgraphNode, node, const CUDA_MEMSET_NODE_PARAMS *, fill,               \
+        CUcontext, ctx)                                                                            \
+    ROW(cuGraphAddNode,                 12020, NODE_ADDED,        STOPS, PLAIN,                    \
+        GS_NEW_NODE, CUgraphNodeParams *, params)                                                  \
+    ROW(cuGraphAddNode_v2,              12030, NODE_ADDED,        STOPS, PLAIN,                    \
+        CUgraphNode *, made, CUgraph, graph, const CUgraphNode *, after,                           \
+        const CUgraphEdgeData *, edges, size_t, count, CUgraphNodeParams *, params)                \
+    ROW(cuGraphAddNode_v3,              13040, NODE_ADDED,        STOPS, PLAIN,                    \
+        CUgraphNode *, made, CUgraph, graph, const CUgraphNode *, after,                           \
+        const CUgraphEdgeData *, edges, size_t, count, CUgraphNodeParams *, params)                \
+    ROW(cuGraphNodeSetParams,           12020, NODE_CHANGED,      STOPS, PLAIN,                    \
+        CUgraphNode, node, CUgraphNodeParams *, params)                                            \
+    ROW(cuGraphNodeSetParams_v2,        13040, NODE_CHANGED,      STOPS, PLAIN,                    \
+        CUgraphNode, node, CUgraphNodeParams *, params)                                            \
+    ROW(cuGraphExecNodeSetParams,       12020, NODE_CHANGED,      STOPS, PLAIN,                    \
+        CUgraphExec, exec, CUgraphNode, node, CUgraphNodeParams *, params)                         \
     ROW(cuMemCreate,                          10020, ROOM,           STOPS, BY_HAND)               \
     ROW(cuArrayCreate_v2,                      3020, ROOM,           STOPS, PLAIN,                 \
         CUarray *, made, const CUDA_ARRAY_DESCRIPTOR *, shape)                                     \
@@ -468,29 +484,43 @@ enum gs_does {
         size_t, count, CUDA_FABRIC_COPY_BATCH_OP *, list, unsigned long long, flags, GS_STREAM)    \
     ROW(cuCtxEnablePeerAccess,   4000, MAPS, STOPS, BY_HAND)                                       \
     ROW(cuCtxDisablePeerAccess,  4000, MAPS, STOPS, BY_HAND)                                       \
-    ROW(cuStreamBeginCapture,               10000, CAPTURES, STOPS, BY_HAND)                       \
-    ROW(cuStreamBeginCapture_ptsz,          10000, CAPTURES, STOPS, BY_HAND)                       \
-    ROW(cuStreamBeginCapture_v2,            10010, CAPTURES, STOPS, BY_HAND)                       \
-    ROW(cuStreamBeginCapture_v2_ptsz,       10010, CAPTURES, STOPS, BY_HAND)                       \
-    ROW(cuStreamBeginCaptureToGraph,        12030, CAPTURES, STOPS, BY_HAND)                       \
-    ROW(cuStreamBeginCaptureToGraph_ptsz,   12030, CAPTURES, STOPS, BY_HAND)                       \
-    ROW(cuStreamBeginCaptureToCig,          13010, CAPTURES, STOPS, BY_HAND)                       \
-    ROW(cuStreamBeginCaptureToCig_ptsz,     13010, CAPTURES, STOPS, BY_HAND)                       \
-    ROW(cuStreamBeginRecaptureToGraph,      13030, CAPTURES, STOPS, BY_HAND)                       \
-    ROW(cuStreamBeginRecaptureToGraph_ptsz, 13030, CAPTURES, STOPS, BY_HAND)                       \
-    ROW(cuStreamEndCapture,                 10000, CAPTURED, STOPS, BY_HAND)                       \
-    ROW(cuStreamEndCapture_ptsz,            10000, CAPTURED, STOPS, BY_HAND)                       \
-    ROW(cuStreamEndCaptureToCig,            13010, CAPTURED, STOPS, BY_HAND)                       \
-    ROW(cuStreamEndCaptureToCig_ptsz,       13010, CAPTURED, STOPS, BY_HAND)                       \
-    ROW(cuStreamDestroy,               2000, ENDS_STREAM,      STOPS, BY_HAND)                     \
-    ROW(cuStreamDestroy_v2,            4000, ENDS_STREAM,      STOPS, BY_HAND)                     \
-    ROW(cuCtxDestroy,                  2000, ENDS_CONTEXT,     STOPS, BY_HAND)                     \
-    ROW(cuCtxDestroy_v2,               4000, ENDS_CONTEXT,     STOPS, BY_HAND)                     \
+    ROW(cuStreamBeginCapture,               10000, CAPTURES, STOPS, STREAM, GS_STREAM)             \
+    ROW(cuStreamBeginCapture_ptsz,          10000, CAPTURES, STOPS, PTSZ,   GS_STREAM)             \
+    ROW(cuStreamBeginCapture_v2,            10010, CAPTURES, STOPS, STREAM,                        \
+        GS_STREAM, CUstreamCaptureMode, mode)                                                      \
+    ROW(cuStreamBeginCapture_v2_ptsz,       10010, CAPTURES, STOPS, PTSZ,                          \
+        GS_STREAM, CUstreamCaptureMode, mode)                                                      \
+    ROW(cuStreamBeginCaptureToGraph,        12030, CAPTURES, STOPS, STREAM,                        \
+        GS_STREAM, CUgraph, graph, const CUgraphNode *, after, const CUgraphEdgeData *, edges,     \
+        size_t, count, CUstreamCaptureMode, mode)                                                  \
+    ROW(cuStreamBeginCaptureToGraph_ptsz,   12030, CAPTURES, STOPS, PTSZ,                          \
+        GS_STREAM, CUgraph, graph, const CUgraphNode *, after, const CUgraphEdgeData *, edges,     \
+        size_t, count, CUstreamCaptureMode, mode)                                                  \
+    ROW(cuStreamBeginCaptureToCig,          13010, CAPTURES, STOPS, STREAM,                        \
+        GS_STREAM, CUstreamCigCaptureParams *, params)                                             \
+    ROW(cuStreamBeginCaptureToCig_ptsz,     13010, CAPTURES, STOPS, PTSZ,                          \
+        GS_STREAM, CUstreamCigCaptureParams *, params)                                             \
+    ROW(cuStreamBeginRecaptureToGraph,      13030, CAPTURES, STOPS, STREAM,                        \
+        GS_STREAM, CUstreamCaptureMode, mode, CUgraph, graph, CUgraphRecaptureCallback, function,  \
+        void *, data)                                                                              \
+    ROW(cuStreamBeginRecaptureToGraph_ptsz, 13030, CAPTURES, STOPS, PTSZ,                          \
+        GS_STREAM, CUstreamCaptureMode, mode, CUgraph, graph, CUgraphRecaptureCallback, function,  \
+        void *, data)                                                                              \
+    ROW(cuStreamEndCapture,                 10000, CAPTURED, STOPS, STREAM,                        \
+        GS_STREAM, CUgraph *, ret)                                                                 \
+    ROW(cuStreamEndCapture_ptsz,            10000, CAPTURED, STOPS, PTSZ,                          \
+        GS_STREAM, CUgraph *, ret)                                                                 \
+    ROW(cuStreamEndCaptureToCig,            13010, CAPTURED, STOPS, STREAM, GS_STREAM)             \
+    ROW(cuStreamEndCaptureToCig_ptsz,       13010, CAPTURED, STOPS, PTSZ,   GS_STREAM)             \
+    ROW(cuStreamDestroy,               2000, ENDS_STREAM,      STOPS, PLAIN,   GS_STREAM)          \
+    ROW(cuStreamDestroy_v2,            4000, ENDS_STREAM,      STOPS, PLAIN,   GS_STREAM)          \
+    ROW(cuCtxDestroy,                  2000, ENDS_CONTEXT,     STOPS, PLAIN,   CUcontext, context) \
+    ROW(cuCtxDestroy_v2,               4000, ENDS_CONTEXT,     STOPS, PLAIN,   CUcontext, context) \
     ROW(cuCtxDetach,                   2000, ENDS_CONTEXT,     STOPS, BY_HAND)                     \
-    ROW(cuDevicePrimaryCtxReset,       7000, RESETS_PRIMARY,   STOPS, BY_HAND)                     \
-    ROW(cuDevicePrimaryCtxReset_v2,   11000, RESETS_PRIMARY,   STOPS, BY_HAND)                     \
-    ROW(cuDevicePrimaryCtxRelease,     7000, RELEASES_PRIMARY, STOPS, BY_HAND)                     \
-    ROW(cuDevicePrimaryCtxRelease_v2, 11000, RELEASES_PRIMARY, STOPS, BY_HAND)                     \
+    ROW(cuDevicePrimaryCtxReset,       7000, RESETS_PRIMARY,   STOPS, PLAIN,   CUdevice, device)   \
+    ROW(cuDevicePrimaryCtxReset_v2,   11000, RESETS_PRIMARY,   STOPS, PLAIN,   CUdevice, device)   \
+    ROW(cuDevicePrimaryCtxRelease,     7000, RELEASES_PRIMARY, STOPS, PLAIN,   CUdevice, device)   \
+    ROW(cuDevicePrimaryCtxRelease_v2, 11000, RELEASES_PRIMARY, STOPS, PLAIN,   CUdevice, device)   \
     ROW(cuGetExportTable,              3000, FINDS,            GOES,  BY_HAND)                     \
     ROW(cuGreenCtxDestroy,            12040, ENDS_CONTEXT,     STOPS, BY_HAND)                     \
     ROW(cuDeviceSetMemPool,           11020, SETS,             GOES,  BY_HAND)                     \

@@ -39,151 +39,24 @@ CUresult gs_capture_ended(CUstream stream, CUresult result)
     return result;
 }
 
-GS_HOOK CUresult CUDAAPI cuStreamBeginCapture(CUstream hStream)
-{
-    CUstream stream = hStream;
-    bool noted;
+#define GS_MAKES_CAPTURES GS_HERE
+#define GS_MAKE_CAPTURES(symbol, order, async, ...)                                                \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    {                                                                                              \
+        const CUstream in = order;                                                                 \
+        bool noted;                                                                                \
+                                                                                                   \
+        if (!gs_capture_may_begin(in, &noted))                                                     \
+            return CUDA_ERROR_OUT_OF_MEMORY;                                                       \
+        return gs_capture_begun(in, noted, GS_REAL(symbol, __VA_ARGS__));                          \
+    }
 
-    if (!gs_capture_may_begin(stream, &noted))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return gs_capture_begun(stream, noted, gs_real.cuStreamBeginCapture(hStream));
-}
+#define GS_MAKES_CAPTURED GS_HERE
+#define GS_MAKE_CAPTURED(symbol, order, async, ...)                                                \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    {                                                                                              \
+        gs_state_enter();                                                                          \
+        return gs_capture_ended(order, GS_REAL(symbol, __VA_ARGS__));                              \
+    }
 
-GS_HOOK CUresult CUDAAPI cuStreamBeginCapture_ptsz(CUstream hStream)
-{
-    CUstream stream = gs_per_thread(hStream);
-    bool noted;
-
-    if (!gs_capture_may_begin(stream, &noted))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return gs_capture_begun(stream, noted, gs_real.cuStreamBeginCapture_ptsz(hStream));
-}
-
-GS_HOOK CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
-{
-    CUstream stream = hStream;
-    bool noted;
-
-    if (!gs_capture_may_begin(stream, &noted))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return gs_capture_begun(stream, noted, gs_real.cuStreamBeginCapture_v2(hStream, mode));
-}
-
-GS_HOOK CUresult CUDAAPI cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode)
-{
-    CUstream stream = gs_per_thread(hStream);
-    bool noted;
-
-    if (!gs_capture_may_begin(stream, &noted))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return gs_capture_begun(stream, noted, gs_real.cuStreamBeginCapture_v2_ptsz(hStream, mode));
-}
-
-GS_HOOK CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
-                                                     const CUgraphNode *dependencies,
-                                                     const CUgraphEdgeData *dependencyData,
-                                                     size_t numDependencies,
-                                                     CUstreamCaptureMode mode)
-{
-    CUstream stream = hStream;
-    bool noted;
-
-    if (!gs_capture_may_begin(stream, &noted))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return gs_capture_begun(stream, noted,
-                 gs_real.cuStreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData,
-                                                     numDependencies, mode));
-}
-
-GS_HOOK CUresult CUDAAPI cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph,
-                                                          const CUgraphNode *dependencies,
-                                                          const CUgraphEdgeData *dependencyData,
-                                                          size_t numDependencies,
-                                                          CUstreamCaptureMode mode)
-{
-    CUstream stream = gs_per_thread(hStream);
-    bool noted;
-
-    if (!gs_capture_may_begin(stream, &noted))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return gs_capture_begun(stream, noted,
-                 gs_real.cuStreamBeginCaptureToGraph_ptsz(hStream, hGraph, dependencies,
-                                                          dependencyData, numDependencies, mode));
-}
-
-GS_HOOK CUresult CUDAAPI cuStreamBeginCaptureToCig(CUstream hStream,
-                                                   CUstreamCigCaptureParams *params)
-{
-    CUstream stream = hStream;
-    bool noted;
-
-    if (!gs_capture_may_begin(stream, &noted))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return gs_capture_begun(stream, noted, gs_real.cuStreamBeginCaptureToCig(hStream, params));
-}
-
-GS_HOOK CUresult CUDAAPI cuStreamBeginCaptureToCig_ptsz(CUstream hStream,
-                                                        CUstreamCigCaptureParams *params)
-{
-    CUstream stream = gs_per_thread(hStream);
-    bool noted;
-
-    if (!gs_capture_may_begin(stream, &noted))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return gs_capture_begun(stream, noted, gs_real.cuStreamBeginCaptureToCig_ptsz(hStream, params));
-}
-
-GS_HOOK CUresult CUDAAPI cuStreamBeginRecaptureToGraph(CUstream hStream, CUstreamCaptureMode mode,
-                                                       CUgraph hGraph,
-                                                       CUgraphRecaptureCallback callbackFunc,
-                                                       void *userData)
-{
-    CUstream stream = hStream;
-    bool noted;
-
-    if (!gs_capture_may_begin(stream, &noted))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return gs_capture_begun(
-        stream, noted,
-        gs_real.cuStreamBeginRecaptureToGraph(hStream, mode, hGraph, callbackFunc, userData));
-}
-
-GS_HOOK CUresult CUDAAPI cuStreamBeginRecaptureToGraph_ptsz(CUstream hStream,
-                                                            CUstreamCaptureMode mode,
-                                                            CUgraph hGraph,
-                                                            CUgraphRecaptureCallback callbackFunc,
-                                                            void *userData)
-{
-    CUstream stream = gs_per_thread(hStream);
-    bool noted;
-
-    if (!gs_capture_may_begin(stream, &noted))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return gs_capture_begun(
-        stream, noted,
-        gs_real.cuStreamBeginRecaptureToGraph_ptsz(hStream, mode, hGraph, callbackFunc, userData));
-}
-
-GS_HOOK CUresult CUDAAPI cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
-{
-    gs_state_enter();
-    return gs_capture_ended(hStream, gs_real.cuStreamEndCapture(hStream, phGraph));
-}
-
-GS_HOOK CUresult CUDAAPI cuStreamEndCapture_ptsz(CUstream hStream, CUgraph *phGraph)
-{
-    gs_state_enter();
-    return gs_capture_ended(gs_per_thread(hStream), gs_real.cuStreamEndCapture_ptsz(hStream, phGraph));
-}
-
-GS_HOOK CUresult CUDAAPI cuStreamEndCaptureToCig(CUstream hStream)
-{
-    gs_state_enter();
-    return gs_capture_ended(hStream, gs_real.cuStreamEndCaptureToCig(hStream));
-}
-
-GS_HOOK CUresult CUDAAPI cuStreamEndCaptureToCig_ptsz(CUstream hStream)
-{
-    gs_state_enter();
-    return gs_capture_ended(gs_per_thread(hStream), gs_real.cuStreamEndCaptureToCig_ptsz(hStream));
-}
+#include "made.h"

@@ -37,18 +37,6 @@ static CUresult destroy(CUcontext ctx, CUresult(CUDAAPI *real)(CUcontext))
     return result;
 }
 
-GS_HOOK CUresult CUDAAPI cuCtxDestroy(CUcontext ctx)
-{
-    gs_state_enter();
-    return destroy(ctx, gs_real.cuCtxDestroy);
-}
-
-GS_HOOK CUresult CUDAAPI cuCtxDestroy_v2(CUcontext ctx)
-{
-    gs_state_enter();
-    return destroy(ctx, gs_real.cuCtxDestroy_v2);
-}
-
 /* Gives up one use; only the last one ends the context. */
 GS_HOOK CUresult CUDAAPI cuCtxDetach(CUcontext ctx)
 {
@@ -136,30 +124,6 @@ GS_HOOK CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx hCtx)
     return result;
 }
 
-GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev)
-{
-    gs_state_enter();
-    return end_primary(dev, gs_real.cuDevicePrimaryCtxReset, true);
-}
-
-GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice dev)
-{
-    gs_state_enter();
-    return end_primary(dev, gs_real.cuDevicePrimaryCtxReset_v2, true);
-}
-
-GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice dev)
-{
-    gs_state_enter();
-    return end_primary(dev, gs_real.cuDevicePrimaryCtxRelease, false);
-}
-
-GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice dev)
-{
-    gs_state_enter();
-    return end_primary(dev, gs_real.cuDevicePrimaryCtxRelease_v2, false);
-}
-
 GS_HOOK CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)
 {
     bool ours = gs_state_enter();
@@ -202,14 +166,38 @@ static CUresult destroy_stream(CUstream stream, CUresult(CUDAAPI *real)(CUstream
     return result;
 }
 
-GS_HOOK CUresult CUDAAPI cuStreamDestroy(CUstream hStream)
-{
-    gs_state_enter();
-    return destroy_stream(hStream, gs_real.cuStreamDestroy);
-}
+/* ---- Made from rows ------------------------------------------------------------------------- */
 
-GS_HOOK CUresult CUDAAPI cuStreamDestroy_v2(CUstream hStream)
-{
-    gs_state_enter();
-    return destroy_stream(hStream, gs_real.cuStreamDestroy_v2);
-}
+#define GS_MAKES_ENDS_CONTEXT GS_HERE
+#define GS_MAKE_ENDS_CONTEXT(symbol, order, async, ...)                                            \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    {                                                                                              \
+        gs_state_enter();                                                                          \
+        return destroy(context, gs_real.symbol);                                                   \
+    }
+
+#define GS_MAKES_RESETS_PRIMARY GS_HERE
+#define GS_MAKE_RESETS_PRIMARY(symbol, order, async, ...)                                          \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    {                                                                                              \
+        gs_state_enter();                                                                          \
+        return end_primary(device, gs_real.symbol, true);                                          \
+    }
+
+#define GS_MAKES_RELEASES_PRIMARY GS_HERE
+#define GS_MAKE_RELEASES_PRIMARY(symbol, order, async, ...)                                        \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    {                                                                                              \
+        gs_state_enter();                                                                          \
+        return end_primary(device, gs_real.symbol, false);                                         \
+    }
+
+#define GS_MAKES_ENDS_STREAM GS_HERE
+#define GS_MAKE_ENDS_STREAM(symbol, order, async, ...)                                             \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    {                                                                                              \
+        gs_state_enter();                                                                          \
+        return destroy_stream(stream, gs_real.symbol);                                             \
+    }
+
+#include "made.h"

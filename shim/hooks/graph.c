@@ -138,141 +138,50 @@ static bool may_add(const CUgraphNodeParams *params)
                     fill->ctx);
 }
 
-GS_HOOK CUresult CUDAAPI cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
-                                              const CUgraphNode *dependencies,
-                                              size_t numDependencies,
-                                              const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
-{
-    if (!may_copy(copyParams, ctx))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuGraphAddMemcpyNode(phGraphNode, hGraph, dependencies, numDependencies,
-                                        copyParams, ctx);
-}
+#define GS_MAKES_NODE_COPIES GS_HERE
+#define GS_MAKE_NODE_COPIES(symbol, ctx, async, ...)                                               \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    GS_IF(may_copy(copy, ctx), symbol, __VA_ARGS__)
 
-GS_HOOK CUresult CUDAAPI cuGraphMemcpyNodeSetParams(CUgraphNode hNode,
-                                                    const CUDA_MEMCPY3D *nodeParams)
-{
-    if (!may_copy(nodeParams, NULL))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuGraphMemcpyNodeSetParams(hNode, nodeParams);
-}
+#define GS_MAKES_NODE_FILLS GS_HERE
+#define GS_MAKE_NODE_FILLS(symbol, in, async, ...)                                                 \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    {                                                                                              \
+        if (fill)                                                                                  \
+            ctx = filling_context(fill->dst, ctx);                                                 \
+        if (!may_set(fill, ctx))                                                                   \
+            return CUDA_ERROR_INVALID_VALUE;                                                       \
+        return GS_REAL(symbol, __VA_ARGS__);                                                       \
+    }
 
-GS_HOOK CUresult CUDAAPI cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                                        const CUDA_MEMCPY3D *copyParams,
-                                                        CUcontext ctx)
-{
-    if (!may_copy(copyParams, ctx))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuGraphExecMemcpyNodeSetParams(hGraphExec, hNode, copyParams, ctx);
-}
+#define GS_MAKES_NODE_FILL_CHANGED GS_HERE
+#define GS_MAKE_NODE_FILL_CHANGED(symbol, ctx, async, ...)                                         \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    GS_IF(may_set(fill, NULL), symbol, __VA_ARGS__)
 
-GS_HOOK CUresult CUDAAPI cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph,
-                                              const CUgraphNode *dependencies,
-                                              size_t numDependencies,
-                                              const CUDA_MEMSET_NODE_PARAMS *memsetParams,
-                                              CUcontext ctx)
-{
-    if (memsetParams)
-        ctx = filling_context(memsetParams->dst, ctx);
-    if (!may_set(memsetParams, ctx))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuGraphAddMemsetNode(phGraphNode, hGraph, dependencies, numDependencies,
-                                        memsetParams, ctx);
-}
+/* It may be memory. */
+#define GS_MAKES_NODE_ADDED GS_HERE
+#define GS_MAKE_NODE_ADDED(symbol, ctx, async, ...)                                                \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    {                                                                                              \
+        CUgraphNodeParams copy;                                                                    \
+                                                                                                   \
+        params = in_a_context(params, &copy);                                                      \
+        if (!may_add(params))                                                                      \
+            return CUDA_ERROR_INVALID_VALUE;                                                       \
+        return GS_WITH_ROOM(-1, 0, GS_REAL(symbol, __VA_ARGS__));                                  \
+    }
 
-GS_HOOK CUresult CUDAAPI cuGraphMemsetNodeSetParams(CUgraphNode hNode,
-                                                    const CUDA_MEMSET_NODE_PARAMS *nodeParams)
-{
-    if (!may_set(nodeParams, NULL))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuGraphMemsetNodeSetParams(hNode, nodeParams);
-}
+#define GS_MAKES_NODE_CHANGED GS_HERE
+#define GS_MAKE_NODE_CHANGED(symbol, ctx, async, ...)                                              \
+    GS_MADE(symbol, __VA_ARGS__)                                                                   \
+    {                                                                                              \
+        CUgraphNodeParams copy;                                                                    \
+                                                                                                   \
+        params = in_a_context(params, &copy);                                                      \
+        if (!may_add(params))                                                                      \
+            return CUDA_ERROR_INVALID_VALUE;                                                       \
+        return GS_REAL(symbol, __VA_ARGS__);                                                       \
+    }
 
-GS_HOOK CUresult CUDAAPI cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                                        const CUDA_MEMSET_NODE_PARAMS *memsetParams,
-                                                        CUcontext ctx)
-{
-    if (memsetParams)
-        ctx = filling_context(memsetParams->dst, ctx);
-    if (!may_set(memsetParams, ctx))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuGraphExecMemsetNodeSetParams(hGraphExec, hNode, memsetParams, ctx);
-}
-
-GS_HOOK CUresult CUDAAPI cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph,
-                                        const CUgraphNode *dependencies, size_t numDependencies,
-                                        CUgraphNodeParams *nodeParams)
-{
-    CUgraphNodeParams copy;
-
-    nodeParams = in_a_context(nodeParams, &copy);
-    if (!may_add(nodeParams))
-        return CUDA_ERROR_INVALID_VALUE;
-    /* A node may be memory. */
-    return GS_WITH_ROOM(
-        -1, 0,
-        gs_real.cuGraphAddNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams));
-}
-
-GS_HOOK CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
-                                           const CUgraphNode *dependencies,
-                                           const CUgraphEdgeData *dependencyData,
-                                           size_t numDependencies, CUgraphNodeParams *nodeParams)
-{
-    CUgraphNodeParams copy;
-
-    nodeParams = in_a_context(nodeParams, &copy);
-    if (!may_add(nodeParams))
-        return CUDA_ERROR_INVALID_VALUE;
-    /* A node may be memory. */
-    return GS_WITH_ROOM(-1, 0,
-                        gs_real.cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, dependencyData,
-                                                  numDependencies, nodeParams));
-}
-
-GS_HOOK CUresult CUDAAPI cuGraphAddNode_v3(CUgraphNode *phGraphNode, CUgraph hGraph,
-                                           const CUgraphNode *dependencies,
-                                           const CUgraphEdgeData *dependencyData,
-                                           size_t numDependencies, CUgraphNodeParams *nodeParams)
-{
-    CUgraphNodeParams copy;
-
-    nodeParams = in_a_context(nodeParams, &copy);
-    if (!may_add(nodeParams))
-        return CUDA_ERROR_INVALID_VALUE;
-    /* A node may be memory. */
-    return GS_WITH_ROOM(-1, 0,
-                        gs_real.cuGraphAddNode_v3(phGraphNode, hGraph, dependencies, dependencyData,
-                                                  numDependencies, nodeParams));
-}
-
-GS_HOOK CUresult CUDAAPI cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
-{
-    CUgraphNodeParams copy;
-
-    nodeParams = in_a_context(nodeParams, &copy);
-    if (!may_add(nodeParams))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuGraphNodeSetParams(hNode, nodeParams);
-}
-
-GS_HOOK CUresult CUDAAPI cuGraphNodeSetParams_v2(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
-{
-    CUgraphNodeParams copy;
-
-    nodeParams = in_a_context(nodeParams, &copy);
-    if (!may_add(nodeParams))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuGraphNodeSetParams_v2(hNode, nodeParams);
-}
-
-GS_HOOK CUresult CUDAAPI cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                                  CUgraphNodeParams *nodeParams)
-{
-    CUgraphNodeParams copy;
-
-    nodeParams = in_a_context(nodeParams, &copy);
-    if (!may_add(nodeParams))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuGraphExecNodeSetParams(hGraphExec, hNode, nodeParams);
-}
+#include "made.h"
