@@ -1,5 +1,6 @@
 /*
- * The one table of the driver's entry points that are ours. A row says
+ * The one table of entry points that are ours: the driver's, and those of libraries that register
+ * memory with devices or tell how much there is. A row says
  *
  *     ROW(symbol, since, what, gate, how, parameters...)
  *
@@ -40,6 +41,7 @@ enum gs_does {
     GS_DOES_BOUND, /* asks, and is hooked only where the option pool.limit is set */
     GS_DOES_SETS,
     GS_DOES_FINDS, /* functions */
+    GS_DOES_REGISTERS, /* it with a device, or ends that */
     /* work */
     GS_DOES_FILLS,
     GS_DOES_FILLS_ROWS,
@@ -527,6 +529,42 @@ enum gs_does {
     ROW(cuMemSetMemPool,              13000, SETS,             GOES,  BY_HAND)                     \
     ROW(cuGetProcAddress,             11030, FINDS,            GOES,  BY_HAND)                     \
     ROW(cuGetProcAddress_v2,          12000, FINDS,            GOES,  BY_HAND)
+
+/* Calls of other libraries (registration/pinning.h): in place of the version which one it is. */
+#define GS_LIBRARY_ENTRIES(ROW)                                                                    \
+    ROW(ibv_reg_mr,                 VERBS,  REGISTERS, STOPS, BY_HAND)                             \
+    ROW(ibv_reg_mr_iova,            VERBS,  REGISTERS, STOPS, BY_HAND)                             \
+    ROW(ibv_reg_mr_iova2,           VERBS,  REGISTERS, STOPS, BY_HAND)                             \
+    ROW(ibv_reg_dmabuf_mr,          VERBS,  REGISTERS, STOPS, BY_HAND)                             \
+    ROW(ibv_reg_mr_ex,              VERBS,  REGISTERS, STOPS, BY_HAND)                             \
+    ROW(ibv_rereg_mr,               VERBS,  REGISTERS, STOPS, BY_HAND)                             \
+    ROW(ibv_dereg_mr,               VERBS,  REGISTERS, STOPS, BY_HAND)                             \
+    ROW(ibv_dealloc_pd,             VERBS,  REGISTERS, STOPS, BY_HAND)                             \
+    ROW(ibv_close_device,           VERBS,  REGISTERS, STOPS, BY_HAND)                             \
+    ROW(gdr_pin_buffer,             GDR,    REGISTERS, STOPS, BY_HAND)                             \
+    ROW(gdr_pin_buffer_v2,          GDR,    REGISTERS, STOPS, BY_HAND)                             \
+    ROW(gdr_unpin_buffer,           GDR,    REGISTERS, STOPS, BY_HAND)                             \
+    ROW(gdr_map,                    GDR,    REGISTERS, STOPS, BY_HAND)                             \
+    ROW(gdr_unmap,                  GDR,    REGISTERS, STOPS, BY_HAND)                             \
+    ROW(gdr_close,                  GDR,    REGISTERS, STOPS, BY_HAND)                             \
+    ROW(cuFileBufRegister,          CUFILE, REGISTERS, STOPS, BY_HAND)                             \
+    ROW(cuFileBufDeregister,        CUFILE, REGISTERS, STOPS, BY_HAND)                             \
+    ROW(cuFileDriverClose,          CUFILE, REGISTERS, STOPS, BY_HAND)                             \
+    ROW(cuFileDriverClose_v2,       CUFILE, REGISTERS, STOPS, BY_HAND)                             \
+    ROW(nvmlDeviceGetMemoryInfo,    NVML,   BOUND,     GOES,  BY_HAND)                             \
+    ROW(nvmlDeviceGetMemoryInfo_v2, NVML,   BOUND,     GOES,  BY_HAND)
 /* clang-format on */
+
+/* The number of each row, of 16 bits. */
+enum gs_row {
+#define GS_ENTRY(symbol, ...) GS_ROW_##symbol,
+    GS_ENTRIES(GS_ENTRY)
+    GS_DRIVER_ROWS,
+    GS_DRIVER_LAST = GS_DRIVER_ROWS - 1,
+    GS_LIBRARY_ENTRIES(GS_ENTRY)
+#undef GS_ENTRY
+    GS_ROWS
+};
+_Static_assert(GS_ROWS < 1 << 16, "it has 16 bits");
 
 #endif

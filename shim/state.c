@@ -86,7 +86,7 @@ static bool enter(bool may_load_driver)
     if (state == GS_STATE_DISABLED || state == GS_STATE_CHILD || in_start)
         return false;
     if (state != GS_STATE_READY) {
-        void *row[GS_ENTRY_COUNT];
+        void *row[GS_DRIVER_ROWS];
         int saved_errno = errno;
         if (gs_driver_find(may_load_driver, row)) {
             int expected = GS_STATE_UNBORN;

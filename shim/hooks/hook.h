@@ -28,13 +28,6 @@
 /* Exported, and without endbr64 at the start, where other libraries write jumps (patchable.h). */
 #define GS_HOOK __attribute__((visibility("default")))
 
-enum gs_entry_index {
-#define GS_ENTRY(symbol, ...) GS_ENTRY_##symbol,
-    GS_ENTRIES(GS_ENTRY)
-#undef GS_ENTRY
-    GS_ENTRY_COUNT
-};
-
 /* The driver's own functions, by name and by row. Written once, before gs_state_enter() first
  * returns true. */
 union gs_real {
@@ -43,7 +36,7 @@ union gs_real {
         GS_ENTRIES(GS_ENTRY)
 #undef GS_ENTRY
     };
-    void *row[GS_ENTRY_COUNT];
+    void *row[GS_DRIVER_ROWS];
 };
 GS_INSIDE extern union gs_real gs_real;
 

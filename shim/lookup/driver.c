@@ -5,17 +5,12 @@
  */
 #include "driver.h"
 #include "elf_symbols.h"
+#include "names.h"
 #include "shim/hooks/hook.h"
 
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdint.h>
-
-static const char *const names[GS_ENTRY_COUNT] = {
-#define GS_ENTRY(symbol, ...) #symbol,
-    GS_ENTRIES(GS_ENTRY)
-#undef GS_ENTRY
-};
 
 static CUresult not_loaded(void)
 {
@@ -30,7 +25,7 @@ static CUresult not_in_driver(void)
 /* The arguments of these two are the caller's to clean up on the ABIs there are, so that one
  * function stands in for any entry point. A program gets to not_loaded only if it calls the driver
  * without libcuda in the process: no cuInit was ever called, and the driver says this then. */
-union gs_real gs_real = {.row = {[0 ... GS_ENTRY_COUNT - 1] = (void *)not_loaded}};
+union gs_real gs_real = {.row = {[0 ... GS_DRIVER_ROWS - 1] = (void *)not_loaded}};
 
 /* libcuda, kept loaded once found. */
 static _Atomic(struct link_map *) driver_map;
@@ -39,7 +34,7 @@ static _Atomic(struct link_map *) driver_map;
  * are handed out. Where the driver has one function under two names the first row has it: their
  * prototypes are the same. */
 #define SLOTS 1024
-_Static_assert(GS_ENTRY_COUNT <= SLOTS / 2, "the address map is too full: double SLOTS");
+_Static_assert(GS_DRIVER_ROWS <= SLOTS / 2, "the address map is too full: double SLOTS");
 static uint16_t slots[SLOTS];
 
 static unsigned slot_of(const void *address)
@@ -63,8 +58,8 @@ bool gs_driver_find(bool may_load, void **row)
     struct link_map *map = NULL;
     if (!handle || next_dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0)
         return false;
-    for (int i = 0; i < GS_ENTRY_COUNT; i++)
-        row[i] = gs_elf_symbol(map->l_addr, map->l_ld, names[i]);
+    for (int i = 0; i < GS_DRIVER_ROWS; i++)
+        row[i] = gs_elf_symbol(map->l_addr, map->l_ld, gs_row_names[i]);
     atomic_store_explicit(&driver_map, map, memory_order_release);
     return true;
 }
@@ -77,7 +72,7 @@ void *gs_driver_symbol(const char *name)
 
 void gs_driver_adopt(void *const *row)
 {
-    for (int i = 0; i < GS_ENTRY_COUNT; i++) {
+    for (int i = 0; i < GS_DRIVER_ROWS; i++) {
         gs_real.row[i] = row[i] ? row[i] : (void *)not_in_driver;
         if (!row[i])
             continue;

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 
 /* Finds libcuda.so.1, loading it if that is allowed, and keeps it loaded for the life of the
- * process: the addresses stay good. row: GS_ENTRY_COUNT places, NULL where the driver lacks the
+ * process: the addresses stay good. row: GS_DRIVER_ROWS places, NULL where the driver lacks the
  * symbol. False if there is no libcuda; row is untouched then. */
 bool gs_driver_find(bool may_load, void **row);
 

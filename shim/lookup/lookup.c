@@ -10,6 +10,7 @@
 #include "shim/hooks/bound.h"
 #include "shim/hooks/hook.h"
 #include "shim/hooks/newer.h"
+#include "shim/registration/pinning.h"
 
 #include <dlfcn.h>
 #include <stdatomic.h>
@@ -17,23 +18,23 @@
 #include <stdio.h>
 #include <string.h>
 
-static void *const hooks[GS_ENTRY_COUNT] = {
-#define GS_ENTRY(symbol, ...) (void *)&symbol,
-    GS_ENTRIES(GS_ENTRY)
+static void *const hooks[GS_ROWS] = {
+#define GS_ENTRY(symbol, ...) [GS_ROW_##symbol] = (void *)&symbol,
+    GS_ENTRIES(GS_ENTRY) GS_LIBRARY_ENTRIES(GS_ENTRY)
 #undef GS_ENTRY
 };
 
 /* Rows whose hooks are for a bounded program alone. */
-static const bool bound[GS_ENTRY_COUNT] = {
-#define GS_ENTRY(symbol, since, what, ...) GS_DOES_##what == GS_DOES_BOUND,
-    GS_ENTRIES(GS_ENTRY)
+static const bool bound[GS_ROWS] = {
+#define GS_ENTRY(symbol, since, what, ...) [GS_ROW_##symbol] = GS_DOES_##what == GS_DOES_BOUND,
+    GS_ENTRIES(GS_ENTRY) GS_LIBRARY_ENTRIES(GS_ENTRY)
 #undef GS_ENTRY
 };
 
-/* Whether the hook of a row is handed out; gs_bounded is known when hooks are. */
+/* Whether look-ups are given the hook of a row. */
 static bool is_wanted(int row)
 {
-    return !bound[row] || gs_bounded;
+    return !bound[row] || gs_bound_applies();
 }
 
 /* The hook for an address of the driver's, or the address. Only when hooks are handed out. */
@@ -109,8 +110,23 @@ static bool answer_next(const struct gs_lookup *lookup, bool hooked, void **ret_
     return walk.caller_first;
 }
 
+/* Of another library than the driver: nothing of ours starts for that. */
+static bool answer_library(const struct gs_lookup *lookup, void **ret_answer)
+{
+    if (lookup->handle == RTLD_NEXT)
+        return false;
+    *ret_answer = ask_real(lookup, lookup->handle);
+    if (*ret_answer == hooks[lookup->row]) /* it stands before what the program would find */
+        *ret_answer = ask_real(lookup, RTLD_NEXT);
+    if (*ret_answer && is_wanted(lookup->row) && *ret_answer == gs_pin_find(lookup->row))
+        *ret_answer = hooks[lookup->row];
+    return true;
+}
+
 bool gs_lookup_answer(const struct gs_lookup *lookup, void **ret_answer)
 {
+    if (lookup->row >= GS_DRIVER_ROWS)
+        return answer_library(lookup, ret_answer);
     /* Before the real function is asked, so that dlerror says what that one found. */
     bool hooked = gs_state_enter_lookup();
     if (lookup->handle == RTLD_NEXT)

@@ -19,10 +19,6 @@ struct gs_lookup {
  * the real function does. */
 bool gs_lookup_answer(const struct gs_lookup *lookup, void **ret_answer);
 
-/* The same for the calls of libraries that register memory (pinning.h); `row` is not used. False:
- * the real function is to answer. */
-bool gs_pin_answer(const struct gs_lookup *lookup, void **ret_answer);
-
 /* The same for a name that no list knows. False also where it is none of the driver's. */
 bool gs_lookup_newer(const struct gs_lookup *lookup, void **ret_answer);
 

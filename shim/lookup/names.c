@@ -4,32 +4,24 @@
 #include "names.h"
 #include "elf_symbols.h"
 #include "known_names.h"
-#include "shim/entry_points.h"
 
 #include <stdint.h>
 
-enum {
-#define GS_ENTRY(symbol, ...) ROW_##symbol,
-    GS_ENTRIES(GS_ENTRY)
-#undef GS_ENTRY
-    ROWS
-};
-
-static const char *const names[ROWS] = {
-#define GS_ENTRY(symbol, ...) #symbol,
-    GS_ENTRIES(GS_ENTRY)
+const char *const gs_row_names[GS_ROWS] = {
+#define GS_ENTRY(symbol, ...) [GS_ROW_##symbol] = #symbol,
+    GS_ENTRIES(GS_ENTRY) GS_LIBRARY_ENTRIES(GS_ENTRY)
 #undef GS_ENTRY
 };
 
 /* Those that need no row, in one text, each with a space behind it. */
 static const char known[] = GS_KNOWN_NAMES;
 
-/* Names by hash, open addressing: row + 1, or where a known name begins in that text, ROWS + 1
+/* Names by hash, open addressing: row + 1, or where a known name begins in that text, GS_ROWS + 1
  * further on; 0 for an empty slot. Filled by whoever comes first; threads that come together write the
  * same values. */
 #define SLOTS 2048 /* as many as name_hash tells apart */
-_Static_assert(ROWS + sizeof known / 20 <= SLOTS / 2, "the name table is too full: double SLOTS");
-_Static_assert(ROWS + sizeof known <= UINT16_MAX, "a place in the text and a row are a slot");
+_Static_assert(GS_ROWS + sizeof known / 20 <= SLOTS / 2, "the name table is too full: double SLOTS");
+_Static_assert(GS_ROWS + sizeof known <= UINT16_MAX, "a place in the text and a row are a slot");
 static _Atomic uint16_t slots[SLOTS];
 static atomic_bool slots_filled;
 
@@ -71,11 +63,11 @@ static void slots_fill(void)
 
     for (unsigned slot = 0; slot < SLOTS; slot++)
         filled[slot] = 0;
-    for (unsigned row = 0; row < ROWS; row++)
-        put(filled, names[row], row + 1);
+    for (unsigned row = 0; row < GS_ROWS; row++)
+        put(filled, gs_row_names[row], row + 1);
     for (size_t at = 0; known[at]; at++)
         if (at == 0 || known[at - 1] == ' ')
-            put(filled, known + at, ROWS + 1 + at);
+            put(filled, known + at, GS_ROWS + 1 + at);
     for (unsigned slot = 0; slot < SLOTS; slot++)
         atomic_store_explicit(&slots[slot], filled[slot], memory_order_relaxed);
     atomic_store_explicit(&slots_filled, true, memory_order_release);
@@ -91,8 +83,8 @@ int gs_name_row(const char *name)
         int value = atomic_load_explicit(&slots[slot], memory_order_relaxed);
         if (!value)
             return GS_NAME_UNKNOWN;
-        if (same(name, value <= ROWS ? names[value - 1] : known + value - ROWS - 1))
-            return value <= ROWS ? value - 1 : GS_NAME_KNOWN;
+        if (same(name, value <= GS_ROWS ? gs_row_names[value - 1] : known + value - GS_ROWS - 1))
+            return value <= GS_ROWS ? value - 1 : GS_NAME_KNOWN;
     }
 }
 

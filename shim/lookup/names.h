@@ -8,11 +8,21 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "shim/entry_points.h"
 #include "shim/process.h"
 
-static inline bool gs_name_may_be_ours(const char *name)
+static inline bool gs_name_may_be_drivers(const char *name)
 {
     return name && name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
+}
+
+/* The same, or of another library of the table: cuFile is as above. */
+static inline bool gs_name_may_be_ours(const char *name)
+{
+    return gs_name_may_be_drivers(name) ||
+           (name && ((name[0] == 'i' && name[1] == 'b' && name[2] == 'v' && name[3] == '_') ||
+                     (name[0] == 'g' && name[1] == 'd' && name[2] == 'r' && name[3] == '_') ||
+                     (name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l')));
 }
 
 /* A function of the objects after us, found once. */
@@ -26,7 +36,8 @@ GS_INSIDE extern _Atomic(void *) gs_next_dlsym_found, gs_next_dlvsym_found; /* N
 gs_dlsym_fn *gs_next_dlsym(void);
 gs_dlvsym_fn *gs_next_dlvsym(void);
 
-/* The row (enum gs_entry_index) of an exact name; or below 0 whether it is known to need none
+extern const char *const gs_row_names[GS_ROWS];
+/* The row of an exact name; or below 0 whether it is known to need none
  * (known_names.h). */
 #define GS_NAME_KNOWN   (-1)
 #define GS_NAME_UNKNOWN (-2)

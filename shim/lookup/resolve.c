@@ -15,15 +15,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Of the libraries that register memory: ibv_, gdr_, and cuFile as above; and nvml. */
-static inline bool may_be_pinning(const char *name)
-{
-    return name && ((name[0] == 'i' && name[1] == 'b' && name[2] == 'v' && name[3] == '_') ||
-                    (name[0] == 'g' && name[1] == 'd' && name[2] == 'r' && name[3] == '_') ||
-                    (name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l') ||
-                    (name[0] == 'c' && name[1] == 'u' && name[2] == 'F' && name[3] == 'i'));
-}
-
 /* Jump to the real function; where the process has none, the answer is that there is no symbol. */
 static inline struct gs_resolution pass_on(void *real)
 {
@@ -37,9 +28,7 @@ may_answer(void *real, void *handle, const char *name, const char *version, cons
     int row = gs_name_row(name);
     struct gs_lookup lookup = {handle, name, version, caller, row};
     void *answer;
-    if (row < 0 && real && may_be_pinning(name) && gs_pin_answer(&lookup, &answer))
-        return (struct gs_resolution){answer, 1};
-    if (row == GS_NAME_UNKNOWN && real && gs_name_may_be_ours(name) &&
+    if (row == GS_NAME_UNKNOWN && real && gs_name_may_be_drivers(name) &&
         gs_lookup_newer(&lookup, &answer))
         return (struct gs_resolution){answer, 1};
     if (row < 0 || !real || !gs_lookup_answer(&lookup, &answer))
@@ -50,7 +39,7 @@ may_answer(void *real, void *handle, const char *name, const char *version, cons
 struct gs_resolution gs_resolve_dlsym(void *handle, const char *name, const void *caller)
 {
     void *real = atomic_load_explicit(&gs_next_dlsym_found, memory_order_relaxed);
-    if (__builtin_expect(real && !gs_name_may_be_ours(name) && !may_be_pinning(name), 1))
+    if (__builtin_expect(real && !gs_name_may_be_ours(name), 1))
         return pass_on(real);
     return may_answer((void *)gs_next_dlsym(), handle, name, NULL, caller);
 }
@@ -59,7 +48,7 @@ struct gs_resolution gs_resolve_dlvsym(void *handle, const char *name, const cha
                                        const void *caller)
 {
     void *real = atomic_load_explicit(&gs_next_dlvsym_found, memory_order_relaxed);
-    if (__builtin_expect(real && !gs_name_may_be_ours(name) && !may_be_pinning(name), 1))
+    if (__builtin_expect(real && !gs_name_may_be_ours(name), 1))
         return pass_on(real);
     return may_answer((void *)gs_next_dlvsym(), handle, name, version, caller);
 }

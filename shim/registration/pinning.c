@@ -1,4 +1,4 @@
-/* Finding the libraries that register memory, and answering look-ups of their calls (pinning.h). */
+/* Finding the libraries that register memory (pinning.h). */
 #include "pinning.h"
 
 #include <dlfcn.h>
@@ -12,31 +12,26 @@
 #include <uthash.h>
 
 #include "shim/lookup/elf_symbols.h"
-#include "shim/hooks/bound.h"
 #include "shim/hooks/hook.h"
-#include "shim/lookup/lookup.h"
 #include "shim/lookup/names.h"
 #include "shim/start.h"
 #include "shim/state.h"
 
-static const char *const sonames[GS_PIN_LIBRARIES] = {
-    [GS_PIN_VERBS] = "libibverbs.so.1",
-    [GS_PIN_GDR] = "libgdrapi.so.2",
-    [GS_PIN_CUFILE] = "libcufile.so.0",
-    [GS_PIN_NVML] = "libnvidia-ml.so.1",
+enum { VERBS, GDR, CUFILE, NVML };
+static const char *const sonames[] = {
+    [VERBS] = "libibverbs.so.1",
+    [GDR] = "libgdrapi.so.2",
+    [CUFILE] = "libcufile.so.0",
+    [NVML] = "libnvidia-ml.so.1",
 };
 
-static const struct {
-    enum gs_pin_library library;
-    const char *name;
-    void *hook;
-} rows[GS_PIN_ROWS] = {
-#define PIN(library, symbol) {GS_PIN_##library, #symbol, (void *)&symbol},
-    GS_PIN_ENTRIES(PIN)
-#undef PIN
+/* Of the rows after the driver's: the library, and its function. */
+static const unsigned char library_of[GS_ROWS - GS_DRIVER_ROWS] = {
+#define GS_ENTRY(symbol, library, ...) library,
+    GS_LIBRARY_ENTRIES(GS_ENTRY)
+#undef GS_ENTRY
 };
-
-static _Atomic(void *) reals[GS_PIN_ROWS];
+static _Atomic(void *) reals[GS_ROWS - GS_DRIVER_ROWS];
 
 __thread unsigned gs_pin_inside __attribute__((tls_model("initial-exec")));
 
@@ -55,7 +50,7 @@ bool gs_pin_active(void)
 }
 
 /* Takes the functions of a library that is loaded. Threads that come together find the same. */
-static void find_library(enum gs_pin_library library)
+static void find_library(unsigned library)
 {
     void *(*next_dlopen)(const char *, int) = gs_elf_next("dlopen");
     int (*next_dlinfo)(void *, int, void *) = gs_elf_next("dlinfo");
@@ -67,60 +62,26 @@ static void find_library(enum gs_pin_library library)
     handle = next_dlopen(sonames[library], RTLD_LAZY | RTLD_NOLOAD);
     if (!handle || next_dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0)
         return;
-    for (unsigned i = 0; i < GS_PIN_ROWS; i++)
-        if (rows[i].library == library)
-            atomic_store_explicit(&reals[i], gs_elf_symbol(map->l_addr, map->l_ld, rows[i].name),
-                                  memory_order_release);
+    for (unsigned i = 0; i < GS_ROWS - GS_DRIVER_ROWS; i++)
+        if (library_of[i] == library)
+            atomic_store_explicit(
+                &reals[i], gs_elf_symbol(map->l_addr, map->l_ld, gs_row_names[GS_DRIVER_ROWS + i]),
+                memory_order_release);
 }
 
-void *gs_pin_find(enum gs_pin_row row)
+void *gs_pin_find(int row)
 {
-    void *real = atomic_load_explicit(&reals[row], memory_order_acquire);
+    const int i = row - GS_DRIVER_ROWS;
+    void *real = atomic_load_explicit(&reals[i], memory_order_acquire);
 
     if (__builtin_expect(!real, 0)) {
         int saved = errno;
 
-        find_library(rows[row].library);
+        find_library(library_of[i]);
         errno = saved;
-        real = atomic_load_explicit(&reals[row], memory_order_acquire);
+        real = atomic_load_explicit(&reals[i], memory_order_acquire);
     }
     return real;
-}
-
-static int row_of(const char *name)
-{
-    for (int i = 0; i < GS_PIN_ROWS; i++)
-        if (strcmp(rows[i].name, name) == 0)
-            return i;
-    return -1;
-}
-
-static void *ask(const struct gs_lookup *lookup, void *handle)
-{
-    return lookup->version ? gs_next_dlvsym()(handle, lookup->name, lookup->version)
-                           : gs_next_dlsym()(handle, lookup->name);
-}
-
-/* Whether look-ups of it are given the hook. */
-static bool is_wanted(int row)
-{
-    return rows[row].library != GS_PIN_NVML || gs_bound_applies();
-}
-
-bool gs_pin_answer(const struct gs_lookup *lookup, void **ret_answer)
-{
-    int row = row_of(lookup->name);
-    void *found;
-
-    if (row < 0 || lookup->handle == RTLD_NEXT)
-        return false;
-    found = ask(lookup, lookup->handle);
-    if (found == rows[row].hook) /* our export stands before what the program would find */
-        found = ask(lookup, RTLD_NEXT);
-    if (found && is_wanted(row) && found == gs_pin_find((enum gs_pin_row)row))
-        found = rows[row].hook;
-    *ret_answer = found;
-    return true;
 }
 
 /* ---- What dma-bufs stand for --------------------------------------------------------------------- */

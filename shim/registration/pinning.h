@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #include "core/api/pin.h"
+#include "shim/entry_points.h"
 #include "shim/process.h"
 
 /* ---- libibverbs -------------------------------------------------------------------------------- */
@@ -103,44 +104,11 @@ struct gs_nvml_memory_v2 { /* nvmlMemory_v2_t */
 int nvmlDeviceGetMemoryInfo(void *device, struct gs_nvml_memory *memory);
 int nvmlDeviceGetMemoryInfo_v2(void *device, struct gs_nvml_memory_v2 *memory);
 
-/* ---- The table --------------------------------------------------------------------------------- */
-
-/* PIN(library, symbol) */
-#define GS_PIN_ENTRIES(PIN)                                                                        \
-    PIN(VERBS, ibv_reg_mr)                                                                         \
-    PIN(VERBS, ibv_reg_mr_iova)                                                                    \
-    PIN(VERBS, ibv_reg_mr_iova2)                                                                   \
-    PIN(VERBS, ibv_reg_dmabuf_mr)                                                                  \
-    PIN(VERBS, ibv_reg_mr_ex)                                                                      \
-    PIN(VERBS, ibv_rereg_mr)                                                                       \
-    PIN(VERBS, ibv_dereg_mr)                                                                       \
-    PIN(VERBS, ibv_dealloc_pd)                                                                     \
-    PIN(VERBS, ibv_close_device)                                                                   \
-    PIN(GDR, gdr_pin_buffer)                                                                       \
-    PIN(GDR, gdr_pin_buffer_v2)                                                                    \
-    PIN(GDR, gdr_unpin_buffer)                                                                     \
-    PIN(GDR, gdr_map)                                                                              \
-    PIN(GDR, gdr_unmap)                                                                            \
-    PIN(GDR, gdr_close)                                                                            \
-    PIN(CUFILE, cuFileBufRegister)                                                                 \
-    PIN(CUFILE, cuFileBufDeregister)                                                               \
-    PIN(CUFILE, cuFileDriverClose)                                                                 \
-    PIN(CUFILE, cuFileDriverClose_v2)                                                              \
-    PIN(NVML, nvmlDeviceGetMemoryInfo)                                                             \
-    PIN(NVML, nvmlDeviceGetMemoryInfo_v2)
-
-enum gs_pin_library { GS_PIN_VERBS, GS_PIN_GDR, GS_PIN_CUFILE, GS_PIN_NVML, GS_PIN_LIBRARIES };
-
-enum gs_pin_row {
-#define PIN(library, symbol) GS_PIN_##symbol,
-    GS_PIN_ENTRIES(PIN)
-#undef PIN
-    GS_PIN_ROWS
-};
+/* ---- Their rows of the table (shim/entry_points.h) ---------------------------------------------- */
 
 /* The library's own function, or NULL where it is not loaded or has none. Preserves errno. */
-void *gs_pin_find(enum gs_pin_row row);
-#define GS_PIN_REAL(symbol) ((__typeof__(&symbol))gs_pin_find(GS_PIN_##symbol))
+void *gs_pin_find(int row);
+#define GS_PIN_REAL(symbol) ((__typeof__(&symbol))gs_pin_find(GS_ROW_##symbol))
 
 /* The calls that a library makes of its own exports, and those that a backend makes, pass on. */
 extern __thread unsigned gs_pin_inside __attribute__((tls_model("initial-exec")));

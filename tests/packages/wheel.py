@@ -135,7 +135,7 @@ def check_programs(folder, python):
     os.symlink(at[0], f'{folder}/named/gpushim-broker')
     for words in (('check_broker.py', f'{folder}/named/gpushim-broker', version),
                   ('check_library.py', at[1], resolve, f'{source}/shim/entry_points.h',
-                   f'{source}/shim/registration/pinning.h', f'{source}/shim/gpushim.h', version)):
+                   f'{source}/shim/gpushim.h', version)):
         ran = call(sys.executable, f'{source}/tests/preload/{words[0]}', *words[1:])
         check(ran.returncode == 0, f'{words[0]}: {ran.stdout}{ran.stderr}')
     return at

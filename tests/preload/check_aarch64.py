@@ -21,7 +21,7 @@ for name in ['dlsym_aarch64.S', 'elf_symbols.c', 'late.c', 'leave.c', 'names.c',
                     '-fno-stack-protector', '-Wall', '-Wextra', '-Werror', '-Wno-unused-parameter', '-fvisibility=hidden',
                     '-DGS_VERSION="0"', '-I', f'{source}/../..', *arguments, '-c',
                     f'{source}/{name}', '-o', objects[-1]], check=True)
-# gs_lookup_answer, gs_lookup_newer, gs_pin_answer, gs_shim_too_late, gs_shim_leaves and gs_state, which is hidden and so has to be there, are all that
+# gs_lookup_answer, gs_lookup_newer, gs_shim_too_late, gs_shim_leaves and gs_state, which is hidden and so has to be there, are all that
 # these take from the rest of the library, and environ and getauxval, which no sanitizer
 # intercepts, all that they take from libc.
 objects.append(f'{output}-state.o')
@@ -32,7 +32,7 @@ subprocess.run([compiler, '-shared', '-nostdlib', '-o', library, *objects, '-Wl,
                 '-Wl,--unresolved-symbols=ignore-all', '-Wl,--fatal-warnings'], check=True)
 undefined = subprocess.run(['aarch64-linux-gnu-nm', '-u', library], check=True,
                            capture_output=True, text=True).stdout.split()
-foreign = [n for n in undefined if n not in ('w', 'U', '_r_debug', 'gs_lookup_answer', 'gs_lookup_newer', 'gs_pin_answer',
+foreign = [n for n in undefined if n not in ('w', 'U', '_r_debug', 'gs_lookup_answer', 'gs_lookup_newer',
                                             'gs_shim_too_late', 'gs_shim_leaves', 'getauxval', 'environ')]
 if foreign:
     sys.exit(f'dlsym\'s way calls out of the library: {foreign}')

@@ -1,12 +1,12 @@
 """Checks on libgpushim.so as a file: what it exports, needs and can be loaded by.
 
-usage: check_library.py LIBGPUSHIM LIBGPUSHIM_RESOLVE ENTRY_POINTS_H PINNING_H GPUSHIM_H VERSION
+usage: check_library.py LIBGPUSHIM LIBGPUSHIM_RESOLVE ENTRY_POINTS_H GPUSHIM_H VERSION
 """
 import re
 import subprocess
 import sys
 
-library, resolve, table, pinning, public, version_text = sys.argv[1:]
+library, resolve, table, public, version_text = sys.argv[1:]
 faults = []
 
 
@@ -14,7 +14,7 @@ def lines(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
-# Exports: the two tables, gpushim.h, the look-ups, two ends of a process, and nothing else.
+# Exports: the table, gpushim.h, the look-ups, two ends of a process, and nothing else.
 exports, needs = set(), []
 for line in lines('nm', '-D', library):
     fields = line.split()
@@ -29,15 +29,11 @@ with open(table) as text:
     rows = re.findall(r'^ +ROW\((\w+),', text.read(), re.M)
 if len(rows) < 40 or len(rows) != len(set(rows)):
     faults.append(f'{table}: {len(rows)} rows, {len(set(rows))} different')
-with open(pinning) as text:
-    pins = re.findall(r'^ +PIN\(\w+, (\w+)\)', text.read(), re.M)
-if len(pins) < 15 or len(pins) != len(set(pins)):
-    faults.append(f'{pinning}: {len(pins)} rows, {len(set(pins))} different')
 with open(public) as text:
     functions = re.findall(r'^GPUSHIM_API [\w ]+[ *](gpushim_\w+)\(', text.read(), re.M)
 if len(functions) < 5:
     faults.append(f'{public}: {functions}')
-expected = set(rows) | set(pins) | set(functions) | {'dlsym', 'dlvsym', 'dlopen', '_exit', '_Exit'}
+expected = set(rows) | set(functions) | {'dlsym', 'dlvsym', 'dlopen', '_exit', '_Exit'}
 for name in sorted(expected - exports):
     faults.append(f'{name} is in the table and not exported')
 for name in sorted(exports - expected):
@@ -91,7 +87,7 @@ if 'getauxval' not in archive:
 defined = set(re.findall(r' [TtDdBbRr] (\w+)', archive))
 for name in sorted(set(re.findall(r' [Uw] (\w+)', archive)) - defined):
     if name not in ('_DYNAMIC', '_GLOBAL_OFFSET_TABLE_', '_r_debug', 'getauxval',
-                    'environ', 'gs_lookup_answer', 'gs_lookup_newer', 'gs_pin_answer',
+                    'environ', 'gs_lookup_answer', 'gs_lookup_newer',
                     'gs_shim_too_late', 'gs_shim_leaves', 'gs_state'):
         faults.append(f'{resolve} refers to {name}: dlsym runs before that is ready')
 

@@ -157,8 +157,10 @@ def base(symbol):
 
 
 with open(os.path.join(shim, 'entry_points.h')) as text:
-    table = re.findall(r'\bROW\((\w+),[\s\\]+(\d+), +(\w+), +(\w+), +(\w+)\b', text.read())
+    text = text.read()
+table = re.findall(r'\bROW\((\w+),[\s\\]+(\d+), +(\w+), +(\w+), +(\w+)\b', text)
 rows = {name: int(version) for name, version, *_ in table}
+libraries = re.findall(r'\bROW\((\w+),[\s\\]+([A-Z]\w+), +(\w+), +(\w+), +(\w+)\b', text)
 with open(os.path.join(shim, 'lookup', 'known_names.h')) as text:
     text = text.read()
 known_cuda = int(re.search(r'GS_KNOWN_CUDA (\d+)', text)[1])
@@ -222,6 +224,11 @@ for name, version in rows.items():
         faults.append(f'{name}: the table says {version}, the vendor '
                       f'{sorted(since.get((base(name), suffix), ()))}')
 
+if len(libraries) < 15:
+    faults.append(f'{len(libraries)} rows of other libraries: they were not read')
+for name, library, *columns in libraries:
+    if columns != (['BOUND', 'GOES', 'BY_HAND'] if library == 'NVML' else ['REGISTERS', 'STOPS', 'BY_HAND']):
+        faults.append(f'{name} of {library}: {columns}')
 for name, _, what, stops, _ in table:
     if stops != ('GOES' if GOES_ON.search(base(name)) and what in ASKING else 'STOPS'):
         faults.append(f'{name} {what} and {stops} at the gate of a process that sleeps')
