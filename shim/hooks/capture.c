@@ -39,24 +39,18 @@ CUresult gs_capture_ended(CUstream stream, CUresult result)
     return result;
 }
 
-#define GS_MAKES_CAPTURES GS_HERE
-#define GS_MAKE_CAPTURES(symbol, order, async, ...)                                                \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    {                                                                                              \
-        const CUstream in = order;                                                                 \
-        bool noted;                                                                                \
+#define GS_MAKES_CAPTURES GS_ALWAYS
+#define GS_MAKE_CAPTURES(symbol, order, async, real)                                               \
+    const CUstream in = order;                                                                     \
+    bool noted;                                                                                    \
                                                                                                    \
-        if (!gs_capture_may_begin(in, &noted))                                                     \
-            return CUDA_ERROR_OUT_OF_MEMORY;                                                       \
-        return gs_capture_begun(in, noted, GS_REAL(symbol, __VA_ARGS__));                          \
-    }
+    if (!gs_capture_may_begin(in, &noted))                                                         \
+        return CUDA_ERROR_OUT_OF_MEMORY;                                                           \
+    return gs_capture_begun(in, noted, real);
 
-#define GS_MAKES_CAPTURED GS_HERE
-#define GS_MAKE_CAPTURED(symbol, order, async, ...)                                                \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    {                                                                                              \
-        gs_state_enter();                                                                          \
-        return gs_capture_ended(order, GS_REAL(symbol, __VA_ARGS__));                              \
-    }
+#define GS_MAKES_CAPTURED GS_ALWAYS
+#define GS_MAKE_CAPTURED(symbol, order, async, real)                                               \
+    gs_state_enter();                                                                              \
+    return gs_capture_ended(order, real);
 
 #include "made.h"

@@ -168,36 +168,24 @@ static CUresult destroy_stream(CUstream stream, CUresult(CUDAAPI *real)(CUstream
 
 /* ---- Made from rows ------------------------------------------------------------------------- */
 
-#define GS_MAKES_ENDS_CONTEXT GS_HERE
-#define GS_MAKE_ENDS_CONTEXT(symbol, order, async, ...)                                            \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    {                                                                                              \
-        gs_state_enter();                                                                          \
-        return destroy(context, gs_real.symbol);                                                   \
-    }
+#define GS_MAKES_ENDS_CONTEXT GS_ALWAYS
+#define GS_MAKE_ENDS_CONTEXT(symbol, order, async, real)                                           \
+    gs_state_enter();                                                                              \
+    return destroy(context, gs_real.symbol);
 
-#define GS_MAKES_RESETS_PRIMARY GS_HERE
-#define GS_MAKE_RESETS_PRIMARY(symbol, order, async, ...)                                          \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    {                                                                                              \
-        gs_state_enter();                                                                          \
-        return end_primary(device, gs_real.symbol, true);                                          \
-    }
+#define GS_MAKES_RESETS_PRIMARY GS_ALWAYS
+#define GS_MAKE_RESETS_PRIMARY(symbol, order, async, real)                                         \
+    gs_state_enter();                                                                              \
+    return end_primary(device, gs_real.symbol, true);
 
-#define GS_MAKES_RELEASES_PRIMARY GS_HERE
-#define GS_MAKE_RELEASES_PRIMARY(symbol, order, async, ...)                                        \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    {                                                                                              \
-        gs_state_enter();                                                                          \
-        return end_primary(device, gs_real.symbol, false);                                         \
-    }
+#define GS_MAKES_RELEASES_PRIMARY GS_ALWAYS
+#define GS_MAKE_RELEASES_PRIMARY(symbol, order, async, real)                                       \
+    gs_state_enter();                                                                              \
+    return end_primary(device, gs_real.symbol, false);
 
-#define GS_MAKES_ENDS_STREAM GS_HERE
-#define GS_MAKE_ENDS_STREAM(symbol, order, async, ...)                                             \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    {                                                                                              \
-        gs_state_enter();                                                                          \
-        return destroy_stream(stream, gs_real.symbol);                                             \
-    }
+#define GS_MAKES_ENDS_STREAM GS_ALWAYS
+#define GS_MAKE_ENDS_STREAM(symbol, order, async, real)                                            \
+    gs_state_enter();                                                                              \
+    return destroy_stream(stream, gs_real.symbol);
 
 #include "made.h"

@@ -82,34 +82,22 @@ static void also_touches(const void *host, CUstream order)
         gs_submits_at(order, 0, (CUdeviceptr)host);
 }
 
-#define GS_MAKES_COPIES GS_HERE
-#define GS_MAKE_COPIES(symbol, order, async, ...)                                                  \
-    GS_MADE_UNLESS(gs_foreign_both(dst, src), symbol, __VA_ARGS__)                                 \
-    {                                                                                              \
-        enum gs_way way = gs_way_copy(dst, src, bytes, order, async);                              \
-        return way == GS_WAY_CLEAR ? GS_REAL(symbol, __VA_ARGS__)                                  \
-                                   : around(way, dst, src, bytes, order, async);                   \
-    }
+#define GS_MAKES_COPIES GS_UNLESS(gs_foreign_both(dst, src))
+#define GS_MAKE_COPIES(symbol, order, async, real)                                                 \
+    enum gs_way way = gs_way_copy(dst, src, bytes, order, async);                                  \
+    return way == GS_WAY_CLEAR ? real : around(way, dst, src, bytes, order, async);
 
-#define GS_MAKES_COPIES_IN GS_HERE
-#define GS_MAKE_COPIES_IN(symbol, order, async, ...)                                               \
-    GS_MADE_UNLESS(gs_foreign_both(dst, (CUdeviceptr)src), symbol, __VA_ARGS__)                    \
-    {                                                                                              \
-        enum gs_way way = gs_way_copy(dst, 0, bytes, order, async);                                \
-        also_touches(src, order);                                                                  \
-        return way == GS_WAY_CLEAR ? GS_REAL(symbol, __VA_ARGS__)                                  \
-                                   : around_in(way, dst, src, bytes, order);                       \
-    }
+#define GS_MAKES_COPIES_IN GS_UNLESS(gs_foreign_both(dst, (CUdeviceptr)src))
+#define GS_MAKE_COPIES_IN(symbol, order, async, real)                                              \
+    enum gs_way way = gs_way_copy(dst, 0, bytes, order, async);                                    \
+    also_touches(src, order);                                                                      \
+    return way == GS_WAY_CLEAR ? real : around_in(way, dst, src, bytes, order);
 
-#define GS_MAKES_COPIES_OUT GS_HERE
-#define GS_MAKE_COPIES_OUT(symbol, order, async, ...)                                              \
-    GS_MADE_UNLESS(gs_foreign_both((CUdeviceptr)dst, src), symbol, __VA_ARGS__)                    \
-    {                                                                                              \
-        enum gs_way way = gs_way_copy(0, src, bytes, order, async);                                \
-        also_touches(dst, order);                                                                  \
-        return way == GS_WAY_CLEAR ? GS_REAL(symbol, __VA_ARGS__)                                  \
-                                   : around_out(way, dst, src, bytes, order);                      \
-    }
+#define GS_MAKES_COPIES_OUT GS_UNLESS(gs_foreign_both((CUdeviceptr)dst, src))
+#define GS_MAKE_COPIES_OUT(symbol, order, async, real)                                             \
+    enum gs_way way = gs_way_copy(0, src, bytes, order, async);                                    \
+    also_touches(dst, order);                                                                      \
+    return way == GS_WAY_CLEAR ? real : around_out(way, dst, src, bytes, order);
 
 /* ---- Between contexts that are named -------------------------------------------------------- */
 
@@ -130,16 +118,16 @@ __attribute__((noinline)) static bool may_copy_named(CUdeviceptr dst, CUcontext 
     return true;
 }
 
-#define GS_MAKES_COPIES_PEER GS_HERE
-#define GS_MAKE_COPIES_PEER(symbol, order, async, ...)                                             \
-    GS_MADE_UNLESS(gs_foreign_both(dst, src), symbol, __VA_ARGS__)                                 \
-    GS_IF(may_copy_named(dst, &dst_context, src, &src_context, bytes, order), symbol, __VA_ARGS__)
+#define GS_MAKES_COPIES_PEER GS_UNLESS(gs_foreign_both(dst, src))
+#define GS_MAKE_COPIES_PEER(symbol, order, async, real)                                            \
+    return may_copy_named(dst, &dst_context, src, &src_context, bytes, order) ? real               \
+           : CUDA_ERROR_INVALID_VALUE;
 
 /* ---- Between an array of this device and memory --------------------------------------------- */
 
-#define GS_MAKES_COPIES_ARRAY GS_HERE
-#define GS_MAKE_COPIES_ARRAY(symbol, order, async, ...)                                            \
-    GS_MADE_UNLESS(gs_foreign(device), symbol, __VA_ARGS__)                                        \
-    GS_IF(gs_way_copy(device, 0, bytes, order, true) != GS_WAY_REFUSED, symbol, __VA_ARGS__)
+#define GS_MAKES_COPIES_ARRAY GS_UNLESS(gs_foreign(device))
+#define GS_MAKE_COPIES_ARRAY(symbol, order, async, real)                                           \
+    return gs_way_copy(device, 0, bytes, order, true) != GS_WAY_REFUSED ? real                     \
+           : CUDA_ERROR_INVALID_VALUE;
 
 #include "made.h"

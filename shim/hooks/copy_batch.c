@@ -97,44 +97,33 @@ static bool within_boxes(const CUDA_MEMCPY3D_BATCH_OP *boxes, size_t count, CUst
 
 /* ---- The hooks ---- */
 
-#define GS_MAKES_COPIES_LIST GS_HERE
-#define GS_MAKE_COPIES_LIST(symbol, order, async, ...)                                             \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    GS_IF(within_batch(dst, src, sizes, count, order, failed), symbol, __VA_ARGS__)
+#define GS_MAKES_COPIES_LIST GS_ALWAYS
+#define GS_MAKE_COPIES_LIST(symbol, order, async, real)                                            \
+    return within_batch(dst, src, sizes, count, order, failed) ? real : CUDA_ERROR_INVALID_VALUE;
 
-#define GS_MAKES_COPIES_LIST_V2 GS_HERE
-#define GS_MAKE_COPIES_LIST_V2(symbol, order, async, ...)                                          \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    GS_IF(within_batch(dst, src, sizes, count, order, NULL), symbol, __VA_ARGS__)
+#define GS_MAKES_COPIES_LIST_V2 GS_ALWAYS
+#define GS_MAKE_COPIES_LIST_V2(symbol, order, async, real)                                         \
+    return within_batch(dst, src, sizes, count, order, NULL) ? real : CUDA_ERROR_INVALID_VALUE;
 
-#define GS_MAKES_COPIES_BOXES GS_HERE
-#define GS_MAKE_COPIES_BOXES(symbol, order, async, ...)                                            \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    GS_IF(within_boxes(boxes, count, order, failed), symbol, __VA_ARGS__)
+#define GS_MAKES_COPIES_BOXES GS_ALWAYS
+#define GS_MAKE_COPIES_BOXES(symbol, order, async, real)                                           \
+    return within_boxes(boxes, count, order, failed) ? real : CUDA_ERROR_INVALID_VALUE;
 
-#define GS_MAKES_COPIES_BOXES_V2 GS_HERE
-#define GS_MAKE_COPIES_BOXES_V2(symbol, order, async, ...)                                         \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    GS_IF(within_boxes(boxes, count, order, NULL), symbol, __VA_ARGS__)
+#define GS_MAKES_COPIES_BOXES_V2 GS_ALWAYS
+#define GS_MAKE_COPIES_BOXES_V2(symbol, order, async, real)                                        \
+    return within_boxes(boxes, count, order, NULL) ? real : CUDA_ERROR_INVALID_VALUE;
 
-#define GS_MAKES_COPIES_WITH GS_HERE
-#define GS_MAKE_COPIES_WITH(symbol, order, async, ...)                                             \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    GS_IF(within(dst, src, bytes, order), symbol, __VA_ARGS__)
+#define GS_MAKES_COPIES_WITH GS_ALWAYS
+#define GS_MAKE_COPIES_WITH(symbol, order, async, real)                                            \
+    return within(dst, src, bytes, order) ? real : CUDA_ERROR_INVALID_VALUE;
 
-#define GS_MAKES_COPIES_BOX GS_HERE
-#define GS_MAKE_COPIES_BOX(symbol, order, async, ...)                                              \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    GS_IF(within_box(box, order), symbol, __VA_ARGS__)
+#define GS_MAKES_COPIES_BOX GS_ALWAYS
+#define GS_MAKE_COPIES_BOX(symbol, order, async, real)                                             \
+    return within_box(box, order) ? real : CUDA_ERROR_INVALID_VALUE;
 
-#define GS_MAKES_COPIES_FABRIC GS_HERE
-#define GS_MAKE_COPIES_FABRIC(symbol, order, async, ...)                                           \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    {                                                                                              \
-        gs_submits(order);                                                                         \
-        if (!gs_way_fabric(list, count))                                                           \
-            return CUDA_ERROR_INVALID_VALUE;                                                       \
-        return GS_REAL(symbol, __VA_ARGS__);                                                       \
-    }
+#define GS_MAKES_COPIES_FABRIC GS_ALWAYS
+#define GS_MAKE_COPIES_FABRIC(symbol, order, async, real)                                          \
+    gs_submits(order);                                                                             \
+    return gs_way_fabric(list, count) ? real : CUDA_ERROR_INVALID_VALUE;
 
 #include "made.h"

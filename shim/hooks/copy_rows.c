@@ -136,34 +136,23 @@ static CUresult around_2d(enum gs_way way, const CUDA_MEMCPY2D *copy, CUstream s
 
 /* ---- The hooks ------------------------------------------------------------------------------ */
 
-#define GS_MAKES_COPIES_2D GS_HERE
-#define GS_MAKE_COPIES_2D(symbol, order, async, ...)                                               \
-    GS_MADE_UNLESS(FOREIGN_2D(copy), symbol, __VA_ARGS__)                                          \
-    {                                                                                              \
-        enum gs_way way = way_2d(copy, order, async);                                              \
-        return way == GS_WAY_CLEAR ? GS_REAL(symbol, __VA_ARGS__)                                  \
-                                   : around_2d(way, copy, order, async);                           \
-    }
+#define GS_MAKES_COPIES_2D GS_UNLESS(FOREIGN_2D(copy))
+#define GS_MAKE_COPIES_2D(symbol, order, async, real)                                              \
+    enum gs_way way = way_2d(copy, order, async);                                                  \
+    return way == GS_WAY_CLEAR ? real : around_2d(way, copy, order, async);
 
-#define GS_MAKES_COPIES_3D GS_HERE
-#define GS_MAKE_COPIES_3D(symbol, order, async, ...)                                               \
-    GS_MADE_UNLESS(FOREIGN_3D(copy), symbol, __VA_ARGS__)                                          \
-    {                                                                                              \
-        enum gs_way way = way_3d(copy, order, async);                                              \
-        return way == GS_WAY_CLEAR ? GS_REAL(symbol, __VA_ARGS__)                                  \
-                                   : around_3d(way, copy, order, async);                           \
-    }
+#define GS_MAKES_COPIES_3D GS_UNLESS(FOREIGN_3D(copy))
+#define GS_MAKE_COPIES_3D(symbol, order, async, real)                                              \
+    enum gs_way way = way_3d(copy, order, async);                                                  \
+    return way == GS_WAY_CLEAR ? real : around_3d(way, copy, order, async);
 
-#define GS_MAKES_COPIES_3D_PEER GS_HERE
-#define GS_MAKE_COPIES_3D_PEER(symbol, order, async, ...)                                          \
-    GS_MADE_UNLESS(FOREIGN_3D(copy), symbol, __VA_ARGS__)                                          \
-    {                                                                                              \
-        CUDA_MEMCPY3D_PEER owned;                                                                  \
+#define GS_MAKES_COPIES_3D_PEER GS_UNLESS(FOREIGN_3D(copy))
+#define GS_MAKE_COPIES_3D_PEER(symbol, order, async, real)                                         \
+    CUDA_MEMCPY3D_PEER owned;                                                                      \
                                                                                                    \
-        if (copy && !within_3d_peer(copy, order, &owned))                                          \
-            return CUDA_ERROR_INVALID_VALUE;                                                       \
-        copy = copy ? &owned : NULL;                                                               \
-        return GS_REAL(symbol, __VA_ARGS__);                                                       \
-    }
+    if (copy && !within_3d_peer(copy, order, &owned))                                              \
+        return CUDA_ERROR_INVALID_VALUE;                                                           \
+    copy = copy ? &owned : NULL;                                                                   \
+    return real;
 
 #include "made.h"

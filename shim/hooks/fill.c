@@ -6,14 +6,13 @@
 #include "shim/start.h"
 #include "way.h"
 
-#define GS_MAKES_FILLS GS_HERE
-#define GS_MAKE_FILLS(symbol, order, async, ...)                                                   \
-    GS_MADE_UNLESS(gs_foreign(dst), symbol, __VA_ARGS__)                                           \
-    GS_IF(gs_way_fill(dst, count, sizeof value, order), symbol, __VA_ARGS__)
+#define GS_MAKES_FILLS GS_UNLESS(gs_foreign(dst))
+#define GS_MAKE_FILLS(symbol, order, async, real)                                                  \
+    return gs_way_fill(dst, count, sizeof value, order) ? real : CUDA_ERROR_INVALID_VALUE;
 
-#define GS_MAKES_FILLS_ROWS GS_HERE
-#define GS_MAKE_FILLS_ROWS(symbol, order, async, ...)                                              \
-    GS_MADE_UNLESS(gs_foreign(dst), symbol, __VA_ARGS__)                                           \
-    GS_IF(gs_way_fill_rows(dst, pitch, width, height, sizeof value, order), symbol, __VA_ARGS__)
+#define GS_MAKES_FILLS_ROWS GS_UNLESS(gs_foreign(dst))
+#define GS_MAKE_FILLS_ROWS(symbol, order, async, real)                                             \
+    return gs_way_fill_rows(dst, pitch, width, height, sizeof value, order) ? real                 \
+           : CUDA_ERROR_INVALID_VALUE;
 
 #include "made.h"

@@ -138,50 +138,33 @@ static bool may_add(const CUgraphNodeParams *params)
                     fill->ctx);
 }
 
-#define GS_MAKES_NODE_COPIES GS_HERE
-#define GS_MAKE_NODE_COPIES(symbol, ctx, async, ...)                                               \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    GS_IF(may_copy(copy, ctx), symbol, __VA_ARGS__)
+#define GS_MAKES_NODE_COPIES GS_ALWAYS
+#define GS_MAKE_NODE_COPIES(symbol, ctx, async, real)                                              \
+    return may_copy(copy, ctx) ? real : CUDA_ERROR_INVALID_VALUE;
 
-#define GS_MAKES_NODE_FILLS GS_HERE
-#define GS_MAKE_NODE_FILLS(symbol, in, async, ...)                                                 \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    {                                                                                              \
-        if (fill)                                                                                  \
-            ctx = filling_context(fill->dst, ctx);                                                 \
-        if (!may_set(fill, ctx))                                                                   \
-            return CUDA_ERROR_INVALID_VALUE;                                                       \
-        return GS_REAL(symbol, __VA_ARGS__);                                                       \
-    }
+#define GS_MAKES_NODE_FILLS GS_ALWAYS
+#define GS_MAKE_NODE_FILLS(symbol, in, async, real)                                                \
+    if (fill)                                                                                      \
+        ctx = filling_context(fill->dst, ctx);                                                     \
+    return may_set(fill, ctx) ? real : CUDA_ERROR_INVALID_VALUE;
 
-#define GS_MAKES_NODE_FILL_CHANGED GS_HERE
-#define GS_MAKE_NODE_FILL_CHANGED(symbol, ctx, async, ...)                                         \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    GS_IF(may_set(fill, NULL), symbol, __VA_ARGS__)
+#define GS_MAKES_NODE_FILL_CHANGED GS_ALWAYS
+#define GS_MAKE_NODE_FILL_CHANGED(symbol, ctx, async, real)                                        \
+    return may_set(fill, NULL) ? real : CUDA_ERROR_INVALID_VALUE;
 
 /* It may be memory. */
-#define GS_MAKES_NODE_ADDED GS_HERE
-#define GS_MAKE_NODE_ADDED(symbol, ctx, async, ...)                                                \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    {                                                                                              \
-        CUgraphNodeParams copy;                                                                    \
+#define GS_MAKES_NODE_ADDED GS_ALWAYS
+#define GS_MAKE_NODE_ADDED(symbol, ctx, async, real)                                               \
+    CUgraphNodeParams copy;                                                                        \
                                                                                                    \
-        params = in_a_context(params, &copy);                                                      \
-        if (!may_add(params))                                                                      \
-            return CUDA_ERROR_INVALID_VALUE;                                                       \
-        return GS_WITH_ROOM(-1, 0, GS_REAL(symbol, __VA_ARGS__));                                  \
-    }
+    params = in_a_context(params, &copy);                                                          \
+    return may_add(params) ? GS_WITH_ROOM(-1, 0, real) : CUDA_ERROR_INVALID_VALUE;
 
-#define GS_MAKES_NODE_CHANGED GS_HERE
-#define GS_MAKE_NODE_CHANGED(symbol, ctx, async, ...)                                              \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    {                                                                                              \
-        CUgraphNodeParams copy;                                                                    \
+#define GS_MAKES_NODE_CHANGED GS_ALWAYS
+#define GS_MAKE_NODE_CHANGED(symbol, ctx, async, real)                                             \
+    CUgraphNodeParams copy;                                                                        \
                                                                                                    \
-        params = in_a_context(params, &copy);                                                      \
-        if (!may_add(params))                                                                      \
-            return CUDA_ERROR_INVALID_VALUE;                                                       \
-        return GS_REAL(symbol, __VA_ARGS__);                                                       \
-    }
+    params = in_a_context(params, &copy);                                                          \
+    return may_add(params) ? real : CUDA_ERROR_INVALID_VALUE;
 
 #include "made.h"

@@ -207,62 +207,41 @@ static CUresult graph_launched(CUresult result)
 
 /* ---- Made from rows ------------------------------------------------------------------------- */
 
-#define GS_MAKES_ROOM GS_HERE
-#define GS_MAKE_ROOM(symbol, order, async, ...)                                                    \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    {                                                                                              \
-        gs_state_enter();                                                                          \
-        return GS_WITH_ROOM(-1, 0, GS_REAL(symbol, __VA_ARGS__));                                  \
-    }
+#define GS_MAKES_ROOM GS_ALWAYS
+#define GS_MAKE_ROOM(symbol, order, async, real)                                                   \
+    gs_state_enter();                                                                              \
+    return GS_WITH_ROOM(-1, 0, real);
 
 /* The values of the settings are outputs too: a second call would take them for inputs. */
-#define GS_MAKES_LOADS GS_HERE
-#define GS_MAKE_LOADS(symbol, order, async, ...)                                                   \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    {                                                                                              \
-        gs_state_enter();                                                                          \
-        return GS_WITH_ROOM_IF(settings == 0, -1, 0, GS_REAL(symbol, __VA_ARGS__));                \
-    }
+#define GS_MAKES_LOADS GS_ALWAYS
+#define GS_MAKE_LOADS(symbol, order, async, real)                                                  \
+    gs_state_enter();                                                                              \
+    return GS_WITH_ROOM_IF(settings == 0, -1, 0, real);
 
-#define GS_MAKES_MAKES_CONTEXT GS_HERE
-#define GS_MAKE_MAKES_CONTEXT(symbol, order, async, ...)                                           \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    {                                                                                              \
-        gs_state_enter();                                                                          \
-        return context_made(GS_WITH_ROOM(device, 0, GS_REAL(symbol, __VA_ARGS__)), made);          \
-    }
+#define GS_MAKES_MAKES_CONTEXT GS_ALWAYS
+#define GS_MAKE_MAKES_CONTEXT(symbol, order, async, real)                                          \
+    gs_state_enter();                                                                              \
+    return context_made(GS_WITH_ROOM(device, 0, real), made);
 
-#define GS_MAKES_LAUNCHES GS_HERE
-#define GS_MAKE_LAUNCHES(symbol, order, async, ...)                                                \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    {                                                                                              \
-        gs_submits(order);                                                                         \
-        return GS_WITH_ROOM(-1, 0, GS_REAL(symbol, __VA_ARGS__));                                  \
-    }
+#define GS_MAKES_LAUNCHES GS_ALWAYS
+#define GS_MAKE_LAUNCHES(symbol, order, async, real)                                               \
+    gs_submits(order);                                                                             \
+    return GS_WITH_ROOM(-1, 0, real);
 
-#define GS_MAKES_MAKES_GRAPH GS_HERE
-#define GS_MAKE_MAKES_GRAPH(symbol, order, async, ...)                                             \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    {                                                                                              \
-        gs_graph_room();                                                                           \
-        return graph_made(GS_WITH_ROOM(-1, 0, GS_REAL(symbol, __VA_ARGS__)));                      \
-    }
+#define GS_MAKES_MAKES_GRAPH GS_ALWAYS
+#define GS_MAKE_MAKES_GRAPH(symbol, order, async, real)                                            \
+    gs_graph_room();                                                                               \
+    return graph_made(GS_WITH_ROOM(-1, 0, real));
 
-#define GS_MAKES_UPLOADS_GRAPH GS_HERE
-#define GS_MAKE_UPLOADS_GRAPH(symbol, order, async, ...)                                           \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    {                                                                                              \
-        gs_graph_room();                                                                           \
-        return GS_WITH_ROOM(-1, 0, GS_REAL(symbol, __VA_ARGS__));                                  \
-    }
+#define GS_MAKES_UPLOADS_GRAPH GS_ALWAYS
+#define GS_MAKE_UPLOADS_GRAPH(symbol, order, async, real)                                          \
+    gs_graph_room();                                                                               \
+    return GS_WITH_ROOM(-1, 0, real);
 
-#define GS_MAKES_LAUNCHES_GRAPH GS_HERE
-#define GS_MAKE_LAUNCHES_GRAPH(symbol, order, async, ...)                                          \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    {                                                                                              \
-        gs_submits(order);                                                                         \
-        gs_graph_room();                                                                           \
-        return graph_launched(GS_WITH_ROOM(-1, 0, GS_REAL(symbol, __VA_ARGS__)));                  \
-    }
+#define GS_MAKES_LAUNCHES_GRAPH GS_ALWAYS
+#define GS_MAKE_LAUNCHES_GRAPH(symbol, order, async, real)                                         \
+    gs_submits(order);                                                                             \
+    gs_graph_room();                                                                               \
+    return graph_launched(GS_WITH_ROOM(-1, 0, real));
 
 #include "made.h"

@@ -7,21 +7,15 @@
 #include "shim/start.h"
 #include "submit.h"
 
-#define GS_MAKES_SUBMITS GS_HERE
-#define GS_MAKE_SUBMITS(symbol, order, async, ...)                                                 \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    {                                                                                              \
-        gs_submits(order);                                                                         \
-        return GS_REAL(symbol, __VA_ARGS__);                                                       \
-    }
+#define GS_MAKES_SUBMITS GS_ALWAYS
+#define GS_MAKE_SUBMITS(symbol, order, async, real)                                                \
+    gs_submits(order);                                                                             \
+    return real;
 
-#define GS_MAKES_STALLS GS_HERE
-#define GS_MAKE_STALLS(symbol, order, async, ...)                                                  \
-    GS_MADE(symbol, __VA_ARGS__)                                                                   \
-    {                                                                                              \
-        gs_stalls(order);                                                                          \
-        return GS_REAL(symbol, __VA_ARGS__);                                                       \
-    }
+#define GS_MAKES_STALLS GS_ALWAYS
+#define GS_MAKE_STALLS(symbol, order, async, real)                                                 \
+    gs_stalls(order);                                                                              \
+    return real;
 
 #include "made.h"
 
