@@ -172,7 +172,7 @@ struct gpushim_memory {
 /* Of a device by its number in CUDA; all 0 where this process has allocated nothing there. It is
  * what `gpushim stats` tells of this process. The figures are each of some moment of the call.
  * EINVAL; ENODEV: libgpushim does nothing in this process, or not yet. */
-GPUSHIM_API int gpushim_memory(int device, struct gpushim_memory *memory);
+GPUSHIM_API int gpushim_memory(int gpu, struct gpushim_memory *memory);
 
 /* ---- Names -------------------------------------------------------------------------------------- */
 
@@ -421,12 +421,12 @@ GPUSHIM_API int gpushim_registration_counts(struct gpushim_registration_counts *
                                                                      : GPUSHIM_NOT_LOADED;
 }
 
-GPUSHIM_API int gpushim_memory(int device, struct gpushim_memory *memory)
+GPUSHIM_API int gpushim_memory(int gpu, struct gpushim_memory *memory)
 {
     static void *kept;
     __typeof__(&gpushim_memory) call;
 
-    return gpushim_has_("gpushim_memory", &kept, &call) ? call(device, memory) : GPUSHIM_NOT_LOADED;
+    return gpushim_has_("gpushim_memory", &kept, &call) ? call(gpu, memory) : GPUSHIM_NOT_LOADED;
 }
 
 GPUSHIM_API int gpushim_publish(const char *name, const struct gpushim_publication *publication)

@@ -21,6 +21,9 @@ static void *counted(void *where, const char *name)
 #undef dlsym
 #include "tests/check.h"
 
+/* ISO C wants an argument for the dots. */
+#define IS(condition) CHECK(condition, "")
+
 static void check_results(int expected, int of_memory)
 {
     struct gpushim_memory memory = {sizeof memory};
@@ -29,19 +32,19 @@ static void check_results(int expected, int of_memory)
     uint64_t address = 7;
     void *handle = &address, *registration = &address;
 
-    CHECK(gpushim_pinner_add(NULL) == expected);
-    CHECK(gpushim_pin(NULL, 1, 2, 3, 4, &handle, &registration) == expected);
-    CHECK(gpushim_listen(NULL) == expected);
-    CHECK(gpushim_registration_counts(NULL) == expected);
-    CHECK(gpushim_registration_counts(&counts) == of_memory);
-    CHECK(gpushim_memory(0, &memory) == of_memory && memory.reserved == 0);
-    CHECK(gpushim_publish("", NULL) == expected);
-    CHECK(gpushim_lookup("", &named) == expected && named.bytes == 0);
-    CHECK(gpushim_unpublish("") == expected);
-    CHECK(gpushim_attach(NULL, &address) == expected);
-    CHECK(gpushim_detach(0, 0) != 0 && address == 7);
-    CHECK(handle == &address && registration == &address);
-    CHECK(gpushim_registrations(NULL, 0) == 0 && gpushim_externals(NULL, 0) == 0);
+    IS(gpushim_pinner_add(NULL) == expected);
+    IS(gpushim_pin(NULL, 1, 2, 3, 4, &handle, &registration) == expected);
+    IS(gpushim_listen(NULL) == expected);
+    IS(gpushim_registration_counts(NULL) == expected);
+    IS(gpushim_registration_counts(&counts) == of_memory);
+    IS(gpushim_memory(0, &memory) == of_memory && memory.reserved == 0);
+    IS(gpushim_publish("", NULL) == expected);
+    IS(gpushim_lookup("", &named) == expected && named.bytes == 0);
+    IS(gpushim_unpublish("") == expected);
+    IS(gpushim_attach(NULL, &address) == expected);
+    IS(gpushim_detach(0, 0) != 0 && address == 7);
+    IS(handle == &address && registration == &address);
+    IS(gpushim_registrations(NULL, 0) == 0 && gpushim_externals(NULL, 0) == 0);
     gpushim_flush(NULL, 1);
     gpushim_unpin(NULL);
 }
