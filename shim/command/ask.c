@@ -5,12 +5,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/base/printable.h"
 #include "core/share/directory.h"
 #include "shim/command/command.h"
 #include "shim/command/figures.h"
@@ -251,12 +253,104 @@ static const char *container_of(long pid)
     return name ? name + 1 : "";
 }
 
+/* The name of its host by its environment: of a pod that is the pod's. "": it may not be read. */
+static void host_of(long pid, char ret_name[64])
+{
+    char path[64], text[4096];
+    FILE *file;
+    size_t got;
+
+    ret_name[0] = 0;
+    snprintf(path, sizeof path, "/proc/%ld/environ", pid);
+    file = fopen(path, "re");
+    if (!file)
+        return;
+    got = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[got] = 0;
+    for (const char *at = text; at < text + got; at += strlen(at) + 1)
+        if (strncmp(at, "HOSTNAME=", 9) == 0)
+            snprintf(ret_name, 64, "%.63s", at + 9);
+}
+
+/* A container's number is 64 hexadecimal digits, which nobody reads: its host's name, where it was given one, or its
+ * engine's and the first of them. */
+static void place_of(long pid, const char *container, char ret[80])
+{
+    const char *number = container;
+    char host[64];
+    int engine;
+
+    while (*number && strspn(number, "0123456789abcdef") < 64)
+        number++;
+    engine = (int)(number - container);
+    host_of(pid, host);
+    if (!*number)
+        snprintf(ret, 80, "%.79s", container);
+    else if (host[0] && strncmp(number, host, strlen(host)) != 0)
+        snprintf(ret, 80, "%s", host);
+    else if (engine > 0 && engine < 40 && number[-1] == '-')
+        snprintf(ret, 80, "%.*s %.12s", engine - 1, container, number);
+    else
+        snprintf(ret, 80, "%.12s", number);
+}
+
+static void user_of(long pid, char ret[32])
+{
+    static uid_t last = (uid_t)-1;
+    static char name[32];
+    struct statx owner;
+    char path[32];
+
+    snprintf(path, sizeof path, "/proc/%ld", pid);
+    ret[0] = 0;
+    if (statx(AT_FDCWD, path, 0, STATX_UID, &owner) != 0)
+        return;
+    if (owner.stx_uid != last) {
+        const struct passwd *entry = getpwuid(owner.stx_uid);
+
+        last = owner.stx_uid;
+        if (entry)
+            snprintf(name, sizeof name, "%.31s", entry->pw_name);
+        else
+            snprintf(name, sizeof name, "%u", (unsigned)last);
+    }
+    memcpy(ret, name, sizeof name);
+}
+
+/* With a blank between words. */
+static void command_of(long pid, const char *name, char ret[256])
+{
+    char path[64], text[1024];
+    size_t got = 0, begin = 0;
+    FILE *file;
+
+    snprintf(path, sizeof path, "/proc/%ld/cmdline", pid);
+    file = pid ? fopen(path, "re") : NULL;
+    if (file) {
+        got = fread(text, 1, sizeof text - 1, file);
+        fclose(file);
+    }
+    text[got] = 0;
+    for (size_t i = 0; i < got && text[i]; i++)
+        if (text[i] == '/')
+            begin = i + 1;
+    for (size_t i = begin; i + 1 < got; i++)
+        if (!text[i])
+            text[i] = ' ';
+    gs_printable(text[begin] ? text + begin : name, strlen(text[begin] ? text + begin : name), ret, 256);
+}
+
 void who_fill(struct who *who, long pid, uint64_t told, const char *name)
 {
-    who->pid = pid;
-    who->told = told;
+    *who = (struct who){.pid = pid, .told = told};
     snprintf(who->name, sizeof who->name, "%.15s", name);
-    snprintf(who->container, sizeof who->container, "%.255s", pid ? container_of(pid) : "");
+    command_of(pid, who->name, who->command);
+    if (!pid)
+        return;
+    snprintf(who->container, sizeof who->container, "%.255s", container_of(pid));
+    place_of(pid, who->container, who->place);
+    user_of(pid, who->user);
 }
 
 void ask_silence(char *ret_reason, size_t size, int error, const union gs_wire_message *answer)
@@ -283,7 +377,7 @@ bool ask_is_socket(const char *name)
 const char *who_text(const struct who *who, char ret[WHO_TEXT])
 {
     if (who->pid)
-        snprintf(ret, WHO_TEXT, "pid %ld%s%s", who->pid, who->container[0] ? " in " : "", who->container);
+        snprintf(ret, WHO_TEXT, "pid %ld%s%s", who->pid, who->place[0] ? " in " : "", who->place);
     else
         snprintf(ret, WHO_TEXT, "pid %llu of another PID namespace", (unsigned long long)who->told);
     return ret;
@@ -298,6 +392,9 @@ void who_write(struct json *json, const struct who *who)
     json_number(json, "own_pid", who->told);
     json_text(json, "name", who->name);
     json_text(json, "container", who->container[0] ? who->container : NULL);
+    json_text(json, "place", who->place[0] ? who->place : NULL);
+    json_text(json, "user", who->user[0] ? who->user : NULL);
+    json_text(json, "command", who->command);
 }
 
 /* ---- Everybody's folders ---- */

@@ -27,6 +27,9 @@ struct who {
     uint64_t told; /* what it calls itself */
     char name[16];
     char container[256]; /* the control group it runs in, if that is another; else "" */
+    char place[80];      /* the same for people: a pod by its name, a container by the first figures of its number */
+    char user[32];       /* by name, or number; "": it is not seen */
+    char command[256];   /* its line, printable, without the folder of the program; or its name */
 };
 
 /* Whether a name in the folder is a socket of the library's, and whether a broker's. */
@@ -66,7 +69,7 @@ void who_fill(struct who *who, long pid, uint64_t told, const char *name);
  * that. For command_say, as its name. */
 #define WHO_TEXT 320
 const char *who_text(const struct who *who, char ret[WHO_TEXT]);
-/* Members of an object: pid, own_pid, name, container. */
+/* Members of an object: pid, own_pid, name, container, place, user, command. */
 void who_write(struct json *json, const struct who *who);
 
 /*

@@ -13,6 +13,7 @@
 #include "shim/command/command.h"
 #include "shim/command/health.h"
 #include "shim/command/json.h"
+#include "shim/command/show.h"
 
 struct cluster {
     const struct gs_share_options *options;
@@ -33,24 +34,24 @@ static const char *state_text(uint32_t state)
 /* What one message says of all, and of the machine that was asked for. */
 static void print_broker(const struct gs_wire_told_afar *told, long pid)
 {
-    char agent[32] = "no agent";
+    char agent[32] = "no agent", size[SHOWN];
 
     if (told->has_agent)
         snprintf(agent, sizeof agent, "agent pid %u", told->agent_pid);
-    command_say("broker pid %ld: %s; %llu blocks may be opened afar; %llu of other machines, %llu KiB, are open "
+    command_say("broker pid %ld: %s; %llu blocks may be opened afar; %llu of other machines, %s, are open "
            "here; %u machines have something of it",
            pid, agent, (unsigned long long)told->shared, (unsigned long long)told->opened,
-           (unsigned long long)(told->opened_bytes + 1023) / 1024, told->machines);
+           show_size(told->opened_bytes, size), told->machines);
 }
 
 static void print_machine(const struct gs_wire_told_afar *told, const char *id)
 {
-    command_say("  machine %s (%s), %s: %llu leases, %llu KiB, the oldest for %llu s; of freed blocks "
-           "%llu, %llu KiB",
+    char all[SHOWN], age[SHOWN], freed[SHOWN];
+
+    command_say("  machine %s (%s), %s: %llu leases, %s, the oldest for %s; of freed blocks %llu, %s",
            told->name[0] ? told->name : "without a name", id, state_text(told->state),
-           (unsigned long long)told->leases, (unsigned long long)(told->bytes + 1023) / 1024,
-           (unsigned long long)(told->age_ns / GS_NS_PER_S), (unsigned long long)told->limbo,
-           (unsigned long long)(told->limbo_bytes + 1023) / 1024);
+           (unsigned long long)told->leases, show_size(told->bytes, all), show_age(told->age_ns, age),
+           (unsigned long long)told->limbo, show_size(told->limbo_bytes, freed));
 }
 
 static void write_broker(struct json *json, const struct gs_wire_told_afar *told, long pid)

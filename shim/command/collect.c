@@ -7,20 +7,17 @@
 
 #include "shim/command/command.h"
 #include "shim/command/order.h"
-
-static unsigned long long in_mib(uint64_t bytes)
-{
-    return (unsigned long long)(bytes + (1 << 20) - 1) >> 20;
-}
+#include "shim/command/show.h"
 
 static void print_it(const struct who *who, const struct gs_wire_collected *collected)
 {
-    command_say("pid %ld (%s): %llu closed, %llu MiB, go back to their processes; %llu freed, %llu MiB, "
-           "are held no more; %llu freed, %llu MiB, are still held",
-           who->pid, who->name, (unsigned long long)collected->given,
-           in_mib(collected->given_bytes), (unsigned long long)collected->ended,
-           in_mib(collected->ended_bytes), (unsigned long long)collected->limbo,
-           in_mib(collected->limbo_bytes));
+    char given[SHOWN], ended[SHOWN], limbo[SHOWN];
+
+    command_say("pid %ld (%s): %llu closed, %s, go back to their processes; %llu freed, %s, are held no more; "
+                "%llu freed, %s, are still held",
+                who->pid, who->name, (unsigned long long)collected->given, show_size(collected->given_bytes, given),
+                (unsigned long long)collected->ended, show_size(collected->ended_bytes, ended),
+                (unsigned long long)collected->limbo, show_size(collected->limbo_bytes, limbo));
 }
 
 static void print(struct order *order, const struct who *who,

@@ -43,6 +43,9 @@ struct doctor_cuda {
 struct link_map *doctor_load(const char *name, const char **ret_reason);
 void *doctor_symbol(const struct link_map *library, const char *name);
 
+/* NVML, started; all NULL where there is none. */
+void doctor_find_nvml(struct doctor_nvml *ret);
+
 /* The rows of every GPU; the driver is initialised. */
 void doctor_gpus(struct doctor *doctor, const struct doctor_cuda *cuda);
 

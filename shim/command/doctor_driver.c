@@ -73,18 +73,19 @@ static const char *fill(struct doctor_cuda *cuda, const struct link_map *library
     return missing;
 }
 
-static void fill_nvml(struct doctor_nvml *nvml)
+void doctor_find_nvml(struct doctor_nvml *ret)
 {
     const char *ignored;
     const struct link_map *library = doctor_load("libnvidia-ml.so.1", &ignored);
 
+    *ret = (struct doctor_nvml){.init = NULL};
     if (!library)
         return;
-#define FIND(field, symbol, type) nvml->field = (type)doctor_symbol(library, #symbol);
+#define FIND(field, symbol, type) ret->field = (type)doctor_symbol(library, #symbol);
     DOCTOR_NVML(FIND)
 #undef FIND
-    if (!nvml->init || !nvml->by_uuid || nvml->init() != 0)
-        memset(nvml, 0, sizeof *nvml);
+    if (!ret->init || !ret->by_uuid || ret->init() != 0)
+        *ret = (struct doctor_nvml){.init = NULL};
 }
 
 /* ---- The kernel's half ---------------------------------------------------------------------- */
@@ -296,7 +297,7 @@ static void ask_driver(struct doctor *doctor)
         return;
     }
     say_events(doctor, &cuda);
-    fill_nvml(&cuda.nvml);
+    doctor_find_nvml(&cuda.nvml);
     doctor_gpus(doctor, &cuda);
 }
 

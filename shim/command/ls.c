@@ -4,6 +4,7 @@
  * at its socket, and a broker at its own; what both have is one row.
  */
 #include <errno.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "shim/command/command.h"
 #include "shim/command/json.h"
 #include "shim/command/ls.h"
+#include "shim/command/show.h"
 
 struct row {
     struct gs_found found;
@@ -146,36 +148,35 @@ static int by_name(const void *left, const void *right)
     return a->found.age_ns < b->found.age_ns ? -1 : a->found.age_ns > b->found.age_ns;
 }
 
-static void print_age(uint64_t ns, char ret_text[32])
-{
-    unsigned long long seconds = ns / GS_NS_PER_S;
+static const struct sheet_column columns[] = {{"NAME", false, 0},   {"USER", false, 2}, {"SIZE", true, 0}, {"BROKER", false, 3},
+                                              {"AGE", true, 1}, {"PUBLISHED BY", false, 0}, {"LABEL", false, 0}};
 
-    if (seconds < 600)
-        snprintf(ret_text, 32, "%llu s", seconds);
-    else if (seconds < 36000)
-        snprintf(ret_text, 32, "%llu min", seconds / 60);
-    else
-        snprintf(ret_text, 32, "%llu h", seconds / 3600);
-}
-
-static void print_row(const struct row *row)
+static void put_row(struct sheet *sheet, const struct row *row)
 {
     const struct gs_found *found = &row->found;
-    char by[320], age[32];
+    const struct who *who = &row->who;
+    const struct passwd *user = getpwuid(found->uid);
+    char text[SHOWN];
 
+    sheet_put(sheet, "%s", found->naming.name);
+    if (user)
+        sheet_put(sheet, "%s", user->pw_name);
+    else
+        sheet_put(sheet, "%u", (unsigned)found->uid);
     if (!row->may_open) {
-        command_say("%-24s %-8u (of another user, who does not share with this one)", found->naming.name,
-               found->uid);
+        for (int i = 0; i < 4; i++)
+            sheet_put(sheet, "-");
+        sheet_put(sheet, "(of another user, who does not share with this one)");
         return;
     }
-    if (row->who.pid)
-        snprintf(by, sizeof by, "pid %ld (%s)%s%s", row->who.pid, row->who.name,
-                 row->who.container[0] ? " in " : "", row->who.container);
+    sheet_put(sheet, "%s", show_size(found->size, text));
+    sheet_put(sheet, "%s", found->kept ? "kept" : "-");
+    sheet_put(sheet, "%s", show_age(found->age_ns, text));
+    if (who->pid)
+        sheet_put(sheet, "pid %ld (%s)%s%s", who->pid, who->name, who->place[0] ? " in " : "", who->place);
     else
-        snprintf(by, sizeof by, "(%s)", row->who.name);
-    print_age(found->age_ns, age);
-    command_say("%-24s %-8u %10.1f MiB  %-7s %-8s %-24s %s", found->naming.name, found->uid,
-           (double)found->size / (1 << 20), found->kept ? "kept" : "-", age, by, found->naming.label);
+        sheet_put(sheet, "(%s)", who->name);
+    sheet_put(sheet, "%s", found->naming.label);
 }
 
 /* What of a note is text: all of it, without a zero. */
@@ -219,20 +220,21 @@ static void write_row(struct json *json, const struct row *row)
 
 static bool tell(const struct listing *listing, bool as_json)
 {
+    struct sheet sheet = {.columns = columns, .count = sizeof columns / sizeof *columns};
     struct json json = {.file = stdout};
+    bool well;
 
     if (listing->count > 0)
         qsort(listing->rows, listing->count, sizeof *listing->rows, by_name);
     if (as_json)
         json_open(&json, NULL, '[');
-    else if (listing->count > 0)
-        command_say("%-24s %-8s %14s  %-7s %-8s %-24s %s", "NAME", "USER", "SIZE", "BROKER", "AGE",
-               "PUBLISHED BY", "LABEL");
     for (size_t i = 0; i < listing->count; i++)
-        as_json ? write_row(&json, &listing->rows[i]) : print_row(&listing->rows[i]);
+        as_json ? write_row(&json, &listing->rows[i]) : put_row(&sheet, &listing->rows[i]);
     if (as_json)
         json_close(&json, ']');
-    return !as_json || json_end(&json);
+    well = as_json ? json_end(&json) : sheet_say(&sheet);
+    sheet_free(&sheet);
+    return well;
 }
 
 void ls_names(void (*each)(void *arg, const char *name, const char *process), void *arg)

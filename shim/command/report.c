@@ -11,25 +11,21 @@
 
 #include "shim/command/command.h"
 #include "shim/command/output.h"
+#include "shim/command/show.h"
 
 #define FRAMES 8 /* of a call stack in text */
 
 /* ---- As text -------------------------------------------------------------------------------- */
 
 struct words {
-    char text[32];
+    char text[SHOWN];
 };
 
 static struct words bytes_text(uint64_t bytes)
 {
-    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
-    double number = (double)bytes;
     struct words words;
-    unsigned unit = 0;
 
-    while (number >= 1024 && unit < 4)
-        number /= 1024, unit++;
-    snprintf(words.text, sizeof words.text, unit ? "%.1f %s" : "%.0f %s", number, units[unit]);
+    show_size(bytes, words.text);
     return words;
 }
 

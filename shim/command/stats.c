@@ -8,16 +8,17 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/base/text.h"
+#include "core/base/printable.h"
 #include "shim/command/command.h"
 #include "shim/command/figures.h"
 #include "shim/command/health.h"
 #include "shim/command/json.h"
+#include "shim/command/stats.h"
 
+#define COMMAND_SHOWN 100 /* columns of a command line */
 #define EVERY_S 2 /* top, where nobody says how often */
 
-/* What it did a second since then; one that has ended does nothing. */
-static void add_rates(struct table *table, const struct table *before)
+void stats_rates(struct table *table, const struct table *before)
 {
     for (size_t i = 0; i < table->count; i++)
         for (size_t k = 0; k < before->count; k++) {
@@ -38,79 +39,110 @@ static void add_rates(struct table *table, const struct table *before)
 
 /* ---- Telling -------------------------------------------------------------------------------- */
 
-static unsigned long long in_mib(uint64_t bytes)
-{
-    return (unsigned long long)(bytes + (1 << 20) - 1) >> 20;
-}
+static const struct sheet_column columns[] = {
+    {"PID", true, 0},      {"USER", false, 4}, {"GPU", true, 0},   {"RESERVED", true, 0}, {"LIVE", true, 0},
+    {"CACHED", true, 0},   {"RETIRED", true, 6}, {"LIMBO", true, 0}, {"OPENED", true, 5}, {"CALLS", true, 7},    {"SLOW", true, 8},
+    {"WAITS", true, 9},    {"COMMAND", false, 0}};
 
-static void add_rate(struct gs_text *line, double rate, uint64_t total)
+static void put_rate(struct sheet *sheet, double rate, uint64_t total)
 {
     if (rate >= 0)
-        gs_text_add(line, " %9.0f/s", rate);
+        sheet_put(sheet, "%.0f/s", rate);
     else
-        gs_text_add(line, " %11llu", (unsigned long long)total);
+        sheet_put(sheet, "%llu", (unsigned long long)total);
 }
 
-static void print_row(const struct row *row)
+static void put_figures(struct sheet *sheet, const struct row *row)
 {
     const struct gs_figures *figures = &row->figures;
-    char pid[24], text[1024];
-    struct gs_text line = {.bytes = text, .size = sizeof text};
+    const uint64_t sizes[] = {figures->reserved, figures->live, figures->cached + figures->ordered, figures->retired,
+                              figures->limbo};
+    char size[SHOWN];
 
-    snprintf(pid, sizeof pid, row->who.pid ? "%ld" : "(%ld)",
-             row->who.pid ? row->who.pid : (long)row->who.told);
-    gs_text_add(&line, "%8s %-15s ", pid, row->who.name);
-    if (row->has_figures) {
-        gs_text_add(&line, "%3u %8llu %8llu %8llu %8llu %7llu", row->device, in_mib(figures->reserved),
-               in_mib(figures->live), in_mib(figures->cached + figures->ordered),
-               in_mib(figures->retired), in_mib(figures->limbo));
-        add_rate(&line, row->rate, figures->hits + figures->misses);
-        add_rate(&line, row->slow_rate, figures->slow);
-        gs_text_add(&line, " %7llu %s", (unsigned long long)figures->waits, row->who.container);
-    } else {
-        gs_text_add(&line, "    %s%s%s", row->silent, row->who.container[0] ? ", in " : "", row->who.container);
-    }
-    if (row->ended)
-        gs_text_add(&line, "(ended %llu s ago)", (unsigned long long)(row->ago_ns / GS_NS_PER_S));
-    command_say("%s%s", text, row->stopped ? " (stopped)" : "");
+    sheet_put(sheet, "%u", row->device);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        sheet_put(sheet, "%s", sizes[i] ? show_size(sizes[i], size) : "0");
+    if (row->is_first && row->answers) /* it is of no one GPU */
+        sheet_put(sheet, "%s", row->report.opened.bytes ? show_size(row->report.opened.bytes, size) : "0");
+    else
+        sheet_put(sheet, "-");
+    put_rate(sheet, row->rate, figures->hits + figures->misses);
+    put_rate(sheet, row->slow_rate, figures->slow);
+    sheet_put(sheet, "%llu", (unsigned long long)figures->waits);
 }
 
-static void print_holders(const struct row *row)
+/* What is not known is no 0. */
+static void put_row(struct sheet *sheet, const struct row *row)
 {
+    const struct who *who = &row->who;
+    char ended[SHOWN + 16] = "", age[SHOWN], command[COMMAND_SHOWN + 8], name[11 * sizeof who->name];
+    bool is_named;
+
+    if (!row->has_figures) {
+        sheet_line(sheet, who->pid ? "%ld %s%s%s: %s%s" : "(%ld) %s%s%s: %s%s", who->pid ? who->pid : (long)who->told,
+                   who->name, who->place[0] ? " in " : "", who->place, row->silent, row->stopped ? " (stopped)" : "");
+        return;
+    }
+    if (row->ended)
+        snprintf(ended, sizeof ended, " (ended %s ago)", show_age(row->ago_ns, age));
+    sheet_put(sheet, who->pid ? "%ld" : "(%ld)", who->pid ? who->pid : (long)who->told);
+    sheet_put(sheet, "%s", who->user[0] ? who->user : "?");
+    put_figures(sheet, row);
+    show_cut(who->command, COMMAND_SHOWN, command, sizeof command);
+    gs_printable(who->name, strlen(who->name), name, sizeof name);
+    is_named = strncmp(command, name, strlen(name)) != 0; /* otherwise than its program */
+    sheet_put(sheet, "%s%s%s%s%s%s%s%s%s%s", command, is_named ? " [" : "", is_named ? name : "", is_named ? "]" : "",
+              who->place[0] ? " in " : "", who->place, ended, row->stopped ? " (stopped)" : "",
+              row->silent[0] ? ": " : "", row->silent);
+}
+
+static void put_holders(struct sheet *sheet, const struct row *row)
+{
+    char who[WHO_TEXT], size[SHOWN];
+
     for (unsigned i = 0; i < row->holder_count && i < LIMBO_HOLDERS; i++) {
         const struct limbo_holder *holder = &row->holders[i];
-        char who[WHO_TEXT];
 
-        command_say("%8s limbo: %llu MiB for %s (%s)%s", "", in_mib(holder->bytes),
-                    who_text(&holder->who, who), holder->who.name,
-                    holder->stopped ? ", which is stopped" : "");
+        sheet_line(sheet, "%8s limbo: %s for %s (%s)%s", "", show_size(holder->bytes, size),
+                   who_text(&holder->who, who), holder->who.name, holder->stopped ? ", which is stopped" : "");
     }
     if (row->holder_count > LIMBO_HOLDERS)
-        command_say("%8s limbo: and for %u more (gpushim who)", "", row->holder_count - LIMBO_HOLDERS);
+        sheet_line(sheet, "%8s limbo: and for %u more (gpushim who)", "", row->holder_count - LIMBO_HOLDERS);
 }
 
 /* What is left of others nobody but he tells (gpushim who). */
-static void print_ended(const struct row *row)
+static void put_ended(struct sheet *sheet, const struct row *row)
 {
+    char size[SHOWN];
+
     if (row->answers && row->report.opened.ended_bytes)
-        command_say("%8s opened: %llu MiB of processes that have ended (gpushim who)", "",
-                    in_mib(row->report.opened.ended_bytes));
+        sheet_line(sheet, "%8s opened: %s of processes that have ended (gpushim who)", "",
+                   show_size(row->report.opened.ended_bytes, size));
 }
 
-static void print_table(const struct table *table)
+void stats_sheet(const struct table *table, struct sheet *ret)
 {
-    command_say("%8s %-15s %3s %8s %8s %8s %8s %7s %11s %11s %7s %s", "pid", "command", "GPU",
-           "reserved", "live", "cached", "retired", "limbo", "allocations", "over 1 ms", "waits",
-           "container");
+    *ret = (struct sheet){.columns = columns, .count = sizeof columns / sizeof *columns};
     for (size_t i = 0; i < table->count; i++) {
-        print_row(&table->rows[i]);
+        put_row(ret, &table->rows[i]);
         if (!table->rows[i].is_first)
             continue;
-        print_holders(&table->rows[i]);
-        print_ended(&table->rows[i]);
+        put_holders(ret, &table->rows[i]);
+        put_ended(ret, &table->rows[i]);
     }
+}
+
+static bool print_table(const struct table *table)
+{
+    struct sheet sheet;
+    bool well;
+
+    stats_sheet(table, &sheet);
+    well = sheet_say(&sheet);
+    sheet_free(&sheet);
     if (!table->count)
         command_say("no process with the library that this user may see");
+    return well;
 }
 
 static void write_holders(struct json *json, const struct row *row)
@@ -195,13 +227,13 @@ static int watch(long only, unsigned every_ms, bool as_json, bool is_page,
 
     for (;;) {
         well = figures_find(&table, only, FIGURES_ENDED);
-        add_rates(&table, &before);
+        stats_rates(&table, &before);
         if (is_page)
             printf("\033[H\033[J");
         if (well && as_json)
             well = write_table(&table, cluster);
         else if (well)
-            print_table(&table);
+            well = print_table(&table);
         if (well && cluster && !as_json)
             cluster_tell(cluster, NULL);
         well = fflush(stdout) == 0 && well;
@@ -245,7 +277,9 @@ static int begin(const struct call *call, unsigned every_ms, bool is_page)
         return COMMAND_USAGE;
     if (in_cluster && !command_share_options(&options))
         return COMMAND_WRONG;
-    return watch(only, every_ms, as_json, is_page && !as_json, in_cluster ? &options : NULL);
+    if (is_page && !in_cluster)
+        return top_run(only, every_ms);
+    return watch(only, every_ms, as_json, is_page, in_cluster ? &options : NULL);
 }
 
 int command_stats(const struct call *call)
@@ -255,7 +289,8 @@ int command_stats(const struct call *call)
 
 int command_top(const struct call *call)
 {
-    bool is_terminal = isatty(STDOUT_FILENO);
+    const char *terminal = getenv("TERM");
+    const bool is_page = isatty(STDOUT_FILENO) && terminal && *terminal && strcmp(terminal, "dumb") != 0;
 
-    return begin(call, is_terminal ? EVERY_S * 1000 : 0, is_terminal);
+    return begin(call, isatty(STDOUT_FILENO) ? EVERY_S * 1000 : 0, is_page);
 }

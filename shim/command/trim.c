@@ -10,6 +10,7 @@
 
 #include "shim/command/command.h"
 #include "shim/command/order.h"
+#include "shim/command/show.h"
 
 #define GIVES_NS (10 * GS_NS_PER_S) /* for one that is at it */
 
@@ -47,6 +48,8 @@ static int64_t ask_back(int fd, const unsigned char uuid[16], uint32_t request,
 static void print(struct order *order, const struct who *who, unsigned device, int64_t given,
                   const char *silent)
 {
+    char size[SHOWN];
+
     order->failed |= silent[0] != 0;
     if (order->json) {
         json_open(order->json, NULL, '{');
@@ -58,8 +61,7 @@ static void print(struct order *order, const struct who *who, unsigned device, i
     } else if (silent[0]) {
         command_say("pid %ld (%s): %s", who->pid, who->name, silent);
     } else {
-        command_say("pid %ld (%s): gave %llu MiB of GPU %u back", who->pid, who->name,
-               (unsigned long long)given >> 20, device);
+        command_say("pid %ld (%s): gave %s of GPU %u back", who->pid, who->name, show_size((uint64_t)given, size), device);
     }
 }
 

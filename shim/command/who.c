@@ -16,9 +16,11 @@
 #include "shim/command/command.h"
 #include "shim/command/health.h"
 #include "shim/command/json.h"
+#include "shim/command/show.h"
 #include "shim/command/who.h"
 
-#define REPORTS_MAX 65536
+#define REPORTS_MAX   65536
+#define COMMAND_SHOWN 100 /* columns of a command line */
 
 /* One process that holds or has left something. */
 struct holder {
@@ -121,68 +123,55 @@ static void ask_all(struct sharer *sharer, int fd)
 
 /* ---- Telling -------------------------------------------------------------------------------- */
 
-static unsigned long long in_kib(uint64_t bytes)
-{
-    return (unsigned long long)(bytes + 1023) / 1024;
-}
-
-static unsigned long long in_seconds(uint64_t ns)
-{
-    return (unsigned long long)(ns / GS_NS_PER_S);
-}
-
 static void print_holder(const struct holder *holder)
 {
     const struct gs_wire_report *report = &holder->report;
-    char who[WHO_TEXT];
+    char who[WHO_TEXT], all[SHOWN], age[SHOWN], freed[SHOWN], since[SHOWN];
 
     who_text(&holder->who, who);
     if (report->left)
-        command_say("  from %s (%s) for %llu s: %llu blocks left here", who, holder->who.name,
-                    in_seconds(report->client_age_ns), (unsigned long long)report->left);
+        command_say("  from %s (%s) for %s: %llu blocks left here", who, holder->who.name,
+                    show_age(report->client_age_ns, age), (unsigned long long)report->left);
     if (report->references)
-        command_say(
-            "  held by %s (%s)%s%s: %llu blocks, %llu KiB, the longest for %llu s; of freed ones %llu, "
-            "%llu KiB",
-            who, holder->who.name, holder->stopped ? ", which is stopped" : "",
-            report->client_hung_up ? ", which has hung up and not ended" : "",
-            (unsigned long long)report->references, in_kib(report->reference_bytes),
-            in_seconds(report->reference_age_ns), (unsigned long long)report->limbo_references,
-            in_kib(report->limbo_reference_bytes));
+        command_say("  held by %s (%s)%s%s: %llu blocks, %s, the longest for %s; of freed ones %llu, %s", who,
+                    holder->who.name, holder->stopped ? ", which is stopped" : "",
+                    report->client_hung_up ? ", which has hung up and not ended" : "",
+                    (unsigned long long)report->references, show_size(report->reference_bytes, all),
+                    show_age(report->reference_age_ns, age), (unsigned long long)report->limbo_references,
+                    show_size(report->limbo_reference_bytes, freed));
     if (report->limbo_references)
-        command_say(
-            "    the oldest of these, block %llu of %llu KiB: held for %llu s, freed %llu s ago",
-            (unsigned long long)report->limbo_block_id, in_kib(report->limbo_block_size),
-            in_seconds(report->limbo_block_held_ns), in_seconds(report->limbo_block_freed_ns));
+        command_say("    the oldest of these, block %llu of %s: held for %s, freed %s ago",
+                    (unsigned long long)report->limbo_block_id, show_size(report->limbo_block_size, all),
+                    show_age(report->limbo_block_held_ns, age), show_age(report->limbo_block_freed_ns, since));
 }
 
 static void print_owner(const struct owner *owner)
 {
-    char who[48] = "a process that is not known here";
+    char who[48] = "a process that is not known here", size[SHOWN], around[SHOWN];
 
     if (owner->pid || owner->told)
         snprintf(who, sizeof who, "pid %llu%s", (unsigned long long)(owner->pid ? (uint64_t)owner->pid : owner->told),
                  owner->pid ? "" : " of its PID namespace");
-    command_say("  has open of %s%s: %llu blocks, %llu KiB; mapped with what lies around these, %llu KiB", who,
-                owner->ended ? ", which has ended" : "", (unsigned long long)owner->blocks, in_kib(owner->bytes),
-                in_kib(owner->mapped));
+    command_say("  has open of %s%s: %llu blocks, %s; mapped with what lies around these, %s", who,
+                owner->ended ? ", which has ended" : "", (unsigned long long)owner->blocks, show_size(owner->bytes, size),
+                show_size(owner->mapped, around));
 }
 
 static void print_sharer(const struct sharer *sharer, const char *socket)
 {
     const struct gs_wire_report *report = &sharer->report;
-
     const char *kind = sharer->is_broker ? "broker" : "process";
-    char who[WHO_TEXT];
+    char who[WHO_TEXT], all[SHOWN], kept[SHOWN], age[SHOWN], command[COMMAND_SHOWN + 8];
 
     who_text(&sharer->who, who);
     if (report->head.type == GS_WIRE_REPORT)
-        command_say(
-            "%s %s (%s): %llu blocks shared, %llu KiB; freed and kept %llu, %llu KiB, the oldest for "
-            "%llu s",
-            kind, who, sharer->who.name, (unsigned long long)report->exports, in_kib(report->bytes),
-            (unsigned long long)report->limbo, in_kib(report->limbo_bytes),
-            in_seconds(report->limbo_age_ns));
+        command_say("%s %s (%s): %llu blocks shared, %s; freed and kept %llu, %s, the oldest for %s", kind, who,
+                    sharer->who.name, (unsigned long long)report->exports, show_size(report->bytes, all),
+                    (unsigned long long)report->limbo, show_size(report->limbo_bytes, kept),
+                    show_age(report->limbo_age_ns, age));
+    show_cut(sharer->who.command, COMMAND_SHOWN, command, sizeof command);
+    if (sharer->who.user[0] && !sharer->is_broker)
+        command_say("  %s, of %s", command, sharer->who.user);
     for (const struct holder *holder = sharer->holders; holder; holder = holder->next)
         print_holder(holder);
     for (const struct owner *owner = sharer->owners; owner; owner = owner->next)

@@ -12,6 +12,7 @@
 #include "shim/command/ask.h"
 #include "shim/command/command.h"
 #include "shim/command/json.h"
+#include "shim/command/show.h"
 #include "shim/command/who.h"
 
 #define HOLDERS_MAX 65536
@@ -129,26 +130,20 @@ static bool ask_for_block(const struct search *search, int fd, struct block *blo
 
 /* ---- Telling -------------------------------------------------------------------------------- */
 
-static unsigned long long in_seconds(uint64_t ns)
-{
-    return (unsigned long long)(ns / GS_NS_PER_S);
-}
-
 static void print_block(const struct block *block)
 {
-    char who[WHO_TEXT], freed[64] = "";
+    char who[WHO_TEXT], size[SHOWN], age[SHOWN], freed[64] = "";
 
     if (block->found.is_freed)
-        snprintf(freed, sizeof freed, "; freed %llu s ago and kept", in_seconds(block->found.freed_ns));
-    command_say("block %llu of %llu KiB, shared by %s %s (%s)%s%s", (unsigned long long)block->found.block_id,
-                (unsigned long long)(block->found.size + 1023) / 1024,
-                block->found.is_broker ? "broker" : "process", who_text(&block->who, who), block->who.name, freed,
-                block->count ? "" : "; nobody has it open");
+        snprintf(freed, sizeof freed, "; freed %s ago and kept", show_age(block->found.freed_ns, age));
+    command_say("block %llu of %s, shared by %s %s (%s)%s%s", (unsigned long long)block->found.block_id,
+                show_size(block->found.size, size), block->found.is_broker ? "broker" : "process",
+                who_text(&block->who, who), block->who.name, freed, block->count ? "" : "; nobody has it open");
     for (size_t i = 0; i < block->count; i++) {
         const struct holding *holder = &block->holders[i];
 
-        command_say("  open in %s (%s)%s for %llu s", who_text(&holder->who, who), holder->who.name,
-                    holder->stopped ? ", which is stopped," : "", in_seconds(holder->held_ns));
+        command_say("  open in %s (%s)%s for %s", who_text(&holder->who, who), holder->who.name,
+                    holder->stopped ? ", which is stopped," : "", show_age(holder->held_ns, age));
     }
 }
 

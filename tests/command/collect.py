@@ -67,7 +67,7 @@ def prove_it_goes_back(folder):
     await_that(is_over, 'until it is closed')
     check(all(row['given_bytes'] == row['given_blocks'] == 0 and (row['ended_bytes'] > 0) == (row['ended_blocks'] > 0)
               for row in ended), f'whose ends it tells: {ended}')
-    little = re.compile(rf'^pid {opener.pid} \(.*\): 1 closed, 1 MiB, go back', re.M)
+    little = re.compile(rf'^pid {opener.pid} \(.*\): 1 closed, 64\.0 KiB, go back', re.M)
     collected(folder, opener.pid)
     exporter.do(f'alloc {MIB // 16}')
     opener.do(f'open {exporter.do("share 3")}')

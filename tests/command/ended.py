@@ -83,7 +83,7 @@ def prove_a_stopped_broker(folder, broker):
 def prove_text(folder, pids):
     text = gpushim(folder, 'stats').stdout
     for pid in pids:
-        check(len(re.findall(rf'^ *{pid} python\S* +0 +\d+ +96 .*\(ended \d+ s ago\)$', text, re.M)) == 1,
+        check(len(re.findall(rf'^ *{pid} +\? +0 +[\d.]+ MiB +96\.0 MiB .* python\S* \(ended \d+ s ago\)$', text, re.M)) == 1,
               f'the text has process {pid} once: {text}')
     told = [int(pid) for pid in re.findall(r'^ *(\d+) .*\(ended', text, re.M)]
     check(told == list(reversed(pids)), f'the last one to end comes first: {told}, of {pids}')

@@ -51,7 +51,7 @@ def prove_figures(folder):
     check(row.get('live_bytes') == 32 * MIB, f'live follows a free: {row}')
     check(row.get('live_peak_bytes') == 128 * MIB, f'and the peak does not: {row}')
     text = gpushim(folder, 'stats', str(holder.pid)).stdout
-    check(re.search(rf'^ *{holder.pid} .* 0 +\d+ +32 ', text, re.M), f'the text has it too: {text}')
+    check(re.search(rf'^ *{holder.pid} +\S+ +0 +[\d.]+ MiB +32\.0 MiB .* python3 -c ', text, re.M), f'the text has it too: {text}')
     page = gpushim(folder, 'top').stdout
     check(str(holder.pid) in page and '\033' not in page, f'top is one page here: {page!r}')
     return holder
@@ -89,7 +89,7 @@ def prove_others(folder, holder):
     check([(each['pid'], each['stopped'], each['bytes']) for each in row['limbo_holders']] ==
           [(quiet.pid, True, 32 * MIB)], f'stats tell for whom it is kept: {row}')
     text = gpushim(folder, 'stats').stdout
-    check(f'limbo: 32 MiB for pid {quiet.pid} (' in text and 'which is stopped' in text, text)
+    check(f'limbo: 32.0 MiB for pid {quiet.pid} (' in text and 'which is stopped' in text, text)
     quiet.end()
     apart.end()
 
@@ -257,7 +257,7 @@ def prove_trimming(folder, holder):
     await_that(lambda: of(folder, holder.pid).get('cached_bytes', 0) >= 256 * MIB,
                'what is freed is kept')
     text = gpushim(folder, 'trim', str(holder.pid)).stdout
-    given = re.fullmatch(rf'pid {holder.pid} \(.*\): gave (\d+) MiB of GPU 0 back\n', text)
+    given = re.fullmatch(rf'pid {holder.pid} \(.*\): gave (\d+)\.\d MiB of GPU 0 back\n', text)
     check(given and int(given[1]) >= 256, f'it is given back when asked for: {text!r}')
     row = of(folder, holder.pid)
     check(row.get('reserved_bytes', MIB << 20) < 256 * MIB and row.get('live_bytes') == 32 * MIB,

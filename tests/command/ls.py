@@ -6,6 +6,7 @@ gpushim.h's calls say to programs that call them with what is no name.
 import errno
 import json
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -92,7 +93,8 @@ def prove_rows(folder):
     check({name: row[name] for name in ('uid', 'may_open', 'bytes', 'offset', 'label', 'note', 'note_bytes', 'kept')} ==
           {'uid': os.geteuid(), 'may_open': True, 'bytes': 8 * MIB, 'offset': 4096, 'label': 'bf16, ä',
            'note': 'shape 3x4', 'note_bytes': 9, 'kept': False}, f'all of it is told: {row}')
-    check(row['publisher'] == {'pid': publisher.pid, 'own_pid': publisher.pid, 'name': 'python3', 'container': None} and
+    check(row['publisher'].items() >= {'pid': publisher.pid, 'own_pid': publisher.pid, 'name': 'python3', 'container': None,
+                                       'place': None, 'user': pwd.getpwuid(os.geteuid()).pw_name}.items() and
           0 <= row['age_seconds'] < 600 and len(row['gpu']) == 32, f'and who it was: {row}')
     check((only(folder, 'a')['note'], only(folder, 'a')['note_bytes']) == (None, 3), 'bytes are no text')
     check([row['name'] for row in ls(folder)] == ['a', 'weights/llama:7b'], 'in order')

@@ -54,9 +54,9 @@ def prove_ended_owners(folder):
     after, of_ended = figures(folder, opener)
     check(after == mapped and 11 * MIB <= of_ended <= mapped - 3 * MIB, f'it is in the figures: {after}, {of_ended}')
     text = gpushim(folder, 'who').stdout
-    check(f'has open of pid {leaving.pid}, which has ended: 2 blocks, {11 << 10} KiB; mapped' in text and
-          f'has open of pid {lasting.pid}: 1 blocks, {3 << 10} KiB; mapped' in text, text)
-    check(f'opened: {of_ended >> 20} MiB of processes that have ended' in gpushim(folder, 'stats').stdout, 'in text')
+    check(f'has open of pid {leaving.pid}, which has ended: 2 blocks, 11.0 MiB; mapped' in text and
+          f'has open of pid {lasting.pid}: 1 blocks, 3.0 MiB; mapped' in text, text)
+    check(f'opened: {of_ended / (1 << 20):.1f} MiB of processes that have ended' in gpushim(folder, 'stats').stdout, 'in text')
     text = gpushim(folder, 'who', str(leaving.pid)).stdout
     check(f'pid {opener.pid} ' in text and f'pid {lasting.pid} (' not in text, f'by the number of the ended: {text}')
     for _ in range(2):

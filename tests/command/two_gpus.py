@@ -90,7 +90,7 @@ def prove_rates(folder):
                                 stdout=subprocess.PIPE, text=True)
     rates, open_files = {0: [], 1: []}, []
     while len(rates[0]) < 6:
-        row = re.fullmatch(rf' *{one.pid} \S+ +([01])(?: +\d+){{5}} +(-?\d+)(/s)? .*\n', watching.stdout.readline())
+        row = re.fullmatch(rf' *{one.pid} \S+ +([01])(?: +[\d.]+(?: [KMGT]iB| bytes)?){{5}} +(?:-|[\d.]+(?: [KMGT]iB)?) +(-?\d+)(/s)? .*\n', watching.stdout.readline())
         if row and row[3]:
             rates[int(row[1])].append(int(row[2]))
             open_files.append(len(os.listdir(f'/proc/{watching.pid}/fd')))

@@ -58,7 +58,7 @@ def one_block(folder):
     for where in (at, at + 3 * MIB - 1):
         check(blocks(folder, hex(where))[0]['block'] == by_handle[0]['block'], f'by an address: {hex(where)}')
     text = gpushim(folder, 'who', hex(at)).stdout
-    check(f'of 3072 KiB, shared by process pid {exporter.pid}' in text and f'open in pid {first.pid}' in text, text)
+    check(f'of 3.0 MiB, shared by process pid {exporter.pid}' in text and f'open in pid {first.pid}' in text, text)
     refused(folder, hex(at + 3 * MIB), 1, 'shares memory at', 'not of those that have it open')
     # It is freed and still held, by one that stands still.
     second.stop()

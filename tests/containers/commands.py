@@ -119,7 +119,7 @@ def prove_figures(one):
           f'stats: {row}')
     for command in 'gpushim top', f'gpushim stats {one.pid}':
         text = one.run(command).stdout
-        check(re.search(rf'^ *{one.pid} holder +0 +\d+ +96 ', text, re.M), f'{command}: {text}')
+        check(re.search(rf'^ *{one.pid} +\S+ +0 +[\d.]+ MiB +96\.0 MiB .* holder', text, re.M), f'{command}: {text}')
     said = one.run('gpushim export --prometheus').stdout
     live = rf'^gpushim_memory_bytes{{.*pid="{one.pid}",command="holder",.*state="live"}} {96 * MIB}$'
     check(re.search(live, said, re.M), f'export: {said}')
@@ -191,7 +191,7 @@ def prove_the_other_sees(one, other):
     row = only(other.rows('gpushim stats'), own_pid=one.pid, live_bytes=96 * MIB)
     check((row.get('pid'), row.get('name')) == (None, 'holder'), f'stats, from the other: {row}')
     text = other.run('gpushim top').stdout
-    check(re.search(rf'^ *\({one.pid}\) holder +0 +\d+ +96 ', text, re.M), f'top, from the other: {text}')
+    check(re.search(rf'^ *\({one.pid}\) +\? +0 +[\d.]+ MiB +96\.0 MiB .* holder', text, re.M), f'top, from the other: {text}')
     one.keep_unused()
     given = only(other.rows('gpushim trim all'), own_pid=one.pid, pid=None).get('given_bytes', 0)
     check(given >= 64 * MIB, f'trim all, from the other: {given}')

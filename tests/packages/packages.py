@@ -219,8 +219,8 @@ def check_steps(session, place, where):
             ('gpushim doctor',
              rf'^ok +driver .*^ok +library .*^ok +processes +{processes} use CUDA with this library'),
             (f'gpushim doctor {giver.pid}', r'^ok +libraries +it has the library, '),
-            ('gpushim top', rf'^ *{giver.pid} holder +0 +\d+ +96 '),
-            ('gpushim stats', rf'^ *{giver.pid} holder +0 +\d+ +96 '),
+            ('gpushim top', rf'^ *{giver.pid} +\S+ +0 +[\d.]+ MiB +96\.0 MiB .* holder'),
+            ('gpushim stats', rf'^ *{giver.pid} +\S+ +0 +[\d.]+ MiB +96\.0 MiB .* holder'),
             ('gpushim who', rf'^process pid {giver.pid} \(holder\): 1 blocks shared.*^ +held by pid {taker.pid} ')):
         ran = session.run(command)
         check(ran.returncode == 0 and re.search(expected, ran.stdout, re.M | re.S), f'{where}: {ran}')

@@ -1,0 +1,267 @@
+/* Sizes, ages and tables for people (show.h). */
+#include "shim/command/show.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "core/base/printable.h"
+#include "shim/command/command.h"
+
+#define LINE_MOST 4096
+#define COLUMNS_MOST 16
+#define LAST_LEAST   18 /* columns that others go for */
+
+const char *show_size(uint64_t bytes, char ret[SHOWN])
+{
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    double number = (double)bytes;
+    unsigned unit = 0;
+
+    while (number >= 999.95 && (number /= 1024, ++unit) < 6) /* 1000.0 MiB would take one column more */
+        continue;
+    snprintf(ret, SHOWN, unit ? "%.1f %s" : "%.0f %s", number, units[unit]);
+    return ret;
+}
+
+const char *show_age(uint64_t ns, char ret[SHOWN])
+{
+    static const struct {
+        unsigned most, seconds;
+        const char *unit;
+    } steps[] = {{120, 1, "s"}, {120 * 60, 60, "min"}, {48 * 3600, 3600, "h"}, {-1U, 86400, "d"}};
+    const uint64_t seconds = ns / 1000000000;
+    unsigned i = 0;
+
+    while (i < 3 && seconds >= steps[i].most)
+        i++;
+    snprintf(ret, SHOWN, "%llu %s", (unsigned long long)(seconds / steps[i].seconds), steps[i].unit);
+    return ret;
+}
+
+/* ---- Width -------------------------------------------------------------------------------------- */
+
+struct range {
+    uint32_t from, to;
+};
+
+static bool is_in(uint32_t code, const struct range *ranges, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (code >= ranges[i].from && code <= ranges[i].to)
+            return true;
+    return false;
+}
+
+/* As terminals have it, whatever the locale of who asks: Unicode's East Asian wide characters, and marks. */
+static size_t width_of(uint32_t code)
+{
+    static const struct range wide[] = {
+        {0x1100, 0x115f},   {0x2e80, 0x303e},   {0x3041, 0xa4cf},   {0xa960, 0xa97c},   {0xac00, 0xd7a3},
+        {0xf900, 0xfaff},   {0xfe30, 0xfe6f},   {0xff00, 0xff60},   {0xffe0, 0xffe6},   {0x1f300, 0x1f64f},
+        {0x1f680, 0x1f6ff}, {0x1f900, 0x1f9ff}, {0x20000, 0x3fffd}};
+    static const struct range marks[] = {{0x300, 0x36f},   {0x483, 0x489},   {0x591, 0x5bd},   {0x610, 0x61a},
+                                         {0x64b, 0x65f},   {0xe31, 0xe31},   {0xe34, 0xe3a},   {0x1ab0, 0x1aff},
+                                         {0x1dc0, 0x1dff}, {0x20d0, 0x20ff}, {0xfe00, 0xfe0f}, {0xfe20, 0xfe2f}};
+
+    if (code < 0x300)
+        return 1;
+    return is_in(code, marks, sizeof marks / sizeof *marks) ? 0 : 1 + is_in(code, wide, sizeof wide / sizeof *wide);
+}
+
+/* The bytes of what takes so many columns at most. */
+static size_t fits(const char *text, size_t columns, size_t *ret_columns)
+{
+    const size_t length = strlen(text);
+    size_t at = 0, size;
+    uint32_t code;
+
+    *ret_columns = 0;
+    while (at < length && (size = gs_character(text + at, length - at, &code)) > 0) {
+        const size_t width = width_of(code);
+
+        if (*ret_columns + width > columns)
+            break;
+        *ret_columns += width;
+        at += size;
+    }
+    return at;
+}
+
+size_t show_width(const char *text)
+{
+    size_t columns;
+
+    fits(text, SIZE_MAX, &columns);
+    return columns;
+}
+
+size_t show_cut(const char *text, size_t columns, char *ret, size_t size)
+{
+    const char *dots = columns >= 3 ? "..." : "";
+    size_t bytes, width;
+
+    bytes = fits(text, columns, &width);
+    if (!text[bytes])
+        dots = "";
+    else
+        bytes = fits(text, columns - strlen(dots), &width);
+    snprintf(ret, size, "%.*s%s", (int)bytes, text, dots);
+    return width + strlen(dots);
+}
+
+void show_terminal(unsigned otherwise, unsigned *ret_columns, unsigned *ret_lines)
+{
+    struct winsize size = {0};
+    const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;
+
+    *ret_columns = known && size.ws_col ? size.ws_col : otherwise;
+    *ret_lines = known && size.ws_row ? size.ws_row : 24;
+}
+
+/* ---- Tables ------------------------------------------------------------------------------------- */
+
+static void add(struct sheet *sheet, char *cell)
+{
+    const size_t room = sheet->room ? 2 * sheet->room : 64;
+    char **cells = sheet->used < sheet->room ? sheet->cells : reallocarray(sheet->cells, room, sizeof *cells);
+
+    if (!cells) {
+        sheet->failed = true;
+        free(cell);
+        return;
+    }
+    sheet->room = sheet->used < sheet->room ? sheet->room : room;
+    sheet->cells = cells;
+    cells[sheet->used++] = cell;
+}
+
+static void put(struct sheet *sheet, const char *format, va_list arguments)
+{
+    char text[LINE_MOST], shown[LINE_MOST], *cell;
+
+    vsnprintf(text, sizeof text, format, arguments);
+    gs_printable(text, strlen(text), shown, sizeof shown);
+    cell = strdup(shown);
+    sheet->failed |= !cell;
+    if (cell)
+        add(sheet, cell);
+}
+
+void sheet_put(struct sheet *sheet, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    put(sheet, format, arguments);
+    va_end(arguments);
+}
+
+void sheet_line(struct sheet *sheet, const char *format, ...)
+{
+    va_list arguments;
+
+    add(sheet, NULL);
+    va_start(arguments, format);
+    put(sheet, format, arguments);
+    va_end(arguments);
+}
+
+/* The widths, and 0 of those that have gone; without that of the last one, which gets what is left. */
+static void measure(const struct sheet *sheet, unsigned width, size_t ret[COLUMNS_MOST])
+{
+    const unsigned last = sheet->count - 1;
+    size_t all = 0;
+
+    for (unsigned i = 0; i < sheet->count; i++)
+        ret[i] = show_width(sheet->columns[i].head);
+    for (size_t at = 0; at < sheet->used; at += sheet->cells[at] ? sheet->count : 2)
+        for (unsigned i = 0; sheet->cells[at] && i < last; i++)
+            ret[i] = show_width(sheet->cells[at + i]) > ret[i] ? show_width(sheet->cells[at + i]) : ret[i];
+    for (unsigned i = 0; i < last; i++)
+        all += ret[i] + 1;
+    while (width && all + LAST_LEAST > width) {
+        unsigned first = last;
+
+        for (unsigned i = 0; i < last; i++)
+            if (ret[i] && sheet->columns[i].goes && (first == last || sheet->columns[i].goes > sheet->columns[first].goes))
+                first = i;
+        if (first == last)
+            break;
+        all -= ret[first] + 1;
+        ret[first] = 0;
+    }
+    ret[last] = width == 0 ? SIZE_MAX : all < width ? width - all : 0;
+}
+
+static void print_row(const struct sheet *sheet, const size_t *widths, char *const *cells, char ret[2 * LINE_MOST])
+{
+    size_t length = 0;
+
+    for (unsigned i = 0; i < sheet->count; i++) {
+        const char *text = cells ? cells[i] : sheet->columns[i].head;
+        const bool is_last = i == sheet->count - 1;
+        const size_t blanks = widths[i] && !is_last ? widths[i] - show_width(text) : 0;
+        const bool right = sheet->columns[i].right;
+
+        if (!widths[i])
+            continue;
+        if (is_last) {
+            show_cut(text, widths[i], ret + length, 2 * LINE_MOST - length);
+            length += strlen(ret + length);
+        } else if (length + blanks + strlen(text) + 2 < LINE_MOST) {
+            length += (size_t)sprintf(ret + length, "%*s%s%*s ", right ? (int)blanks : 0, "", text,
+                                      right ? 0 : (int)blanks, "");
+        }
+    }
+    while (length && ret[length - 1] == ' ')
+        length--;
+    ret[length] = 0;
+}
+
+void sheet_print(const struct sheet *sheet, unsigned width, void (*line)(void *arg, const char *text), void *arg)
+{
+    size_t widths[COLUMNS_MOST], at = 0;
+    char text[2 * LINE_MOST];
+
+    if (!sheet->used)
+        return;
+    measure(sheet, width, widths);
+    print_row(sheet, widths, NULL, text);
+    line(arg, text);
+    while (at < sheet->used) {
+        char *const *cells = sheet->cells + at;
+
+        if (*cells)
+            print_row(sheet, widths, cells, text);
+        line(arg, *cells ? text : cells[1]);
+        at += *cells ? sheet->count : 2;
+    }
+}
+
+static void say(void *arg, const char *text)
+{
+    *(bool *)arg &= command_say("%s", text) == COMMAND_WELL;
+}
+
+bool sheet_say(const struct sheet *sheet)
+{
+    unsigned columns, lines;
+    bool well = true;
+
+    show_terminal(0, &columns, &lines);
+    if (sheet->failed)
+        return command_complain("there is no memory left"), false;
+    sheet_print(sheet, columns, say, &well);
+    return well;
+}
+
+void sheet_free(struct sheet *sheet)
+{
+    for (size_t i = 0; i < sheet->used; i++)
+        free(sheet->cells[i]);
+    free(sheet->cells);
+}

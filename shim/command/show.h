@@ -1,0 +1,49 @@
+/* How commands show things to people: sizes and ages each in one way, and tables that fit where they are read. */
+#ifndef GS_SHIM_COMMAND_SHOW_H
+#define GS_SHIM_COMMAND_SHOW_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define SHOWN 24
+
+/* "640 bytes", "1.5 GiB": of nine columns at most up to 999.9 TiB. */
+const char *show_size(uint64_t bytes, char ret[SHOWN]);
+/* "59 s", "12 min", "47 h", "5 d". */
+const char *show_age(uint64_t ns, char ret[SHOWN]);
+
+/* The columns that printable text takes on a terminal. */
+size_t show_width(const char *text);
+/* What of the text fits, with "..." where some does not; the columns it takes. */
+size_t show_cut(const char *text, size_t columns, char *ret, size_t size);
+
+/* Of the terminal that standard output is, or of `otherwise` where it is none. */
+void show_terminal(unsigned otherwise, unsigned *ret_columns, unsigned *ret_lines);
+
+struct sheet_column {
+    const char *head;
+    bool right;
+    unsigned goes; /* where there is no room those with the most go first; 0: it stays */
+};
+
+/* Rows of cells; the last column is what is cut where there is no room. */
+struct sheet {
+    const struct sheet_column *columns;
+    unsigned count;
+    char **cells; /* NULL: the row ends there, and what it has first is a line of its own */
+    size_t used, room;
+    bool failed; /* there was no memory for it */
+};
+
+/* The next cell, row by row; it is made printable. */
+void sheet_put(struct sheet *sheet, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* A line between rows. */
+void sheet_line(struct sheet *sheet, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The head, unless there is nothing, and the rows, each without its newline; `width` 0: as wide as they are. */
+void sheet_print(const struct sheet *sheet, unsigned width, void (*line)(void *arg, const char *text), void *arg);
+/* On standard output, as wide as that is. False: it cannot be written. */
+bool sheet_say(const struct sheet *sheet);
+void sheet_free(struct sheet *sheet);
+
+#endif

@@ -1,0 +1,412 @@
+/*
+ * The page of gpushim top: a bar for each GPU and the rows of gpushim stats, those that have most on top, as much of it
+ * as fits. A few sequences that every terminal knows do; no library knows more of what is needed here.
+ */
+#include <errno.h>
+#include <langinfo.h>
+#include <locale.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <termios.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/base/printable.h"
+#include "shim/command/command.h"
+#include "shim/command/doctor_cuda.h"
+#include "shim/command/stats.h"
+
+#define GPUS_MOST  64
+#define LINE_BYTES 8192
+#define BAR_LEAST  10
+#define BAR_MOST   100
+
+/* One that any row is of. */
+struct gpu {
+    unsigned char uuid[16];
+    unsigned device;  /* by its number in the first of these processes; */
+    bool is_numbered; /* and in all others */
+    uint64_t own, others; /* what this user's processes with the library have, and other users' */
+    bool is_known;
+    struct doctor_nvml_memory memory;
+};
+
+struct page {
+    unsigned columns, lines, printed;
+    bool utf8, colour;
+    unsigned left; /* lines that do not fit */
+};
+
+static struct {
+    struct termios before;
+    bool is_raw; /* keys come at once */
+    char order;  /* m, c, p or r */
+    struct doctor_nvml nvml;
+} top = {.order = 'm'};
+
+static volatile sig_atomic_t ended, resumed;
+
+/* ---- The terminal ------------------------------------------------------------------------------- */
+
+static void on_end(int number)
+{
+    ended = number;
+}
+
+static void on_resume(int number)
+{
+    resumed = number;
+}
+
+static void look_up(int number)
+{
+    (void)number; /* its size has changed: poll ends */
+}
+
+static void take_terminal(void)
+{
+    struct termios raw;
+
+    if (isatty(STDIN_FILENO) && (top.is_raw || tcgetattr(STDIN_FILENO, &top.before) == 0)) {
+        raw = top.before;
+        raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+        raw.c_cc[VMIN] = 0;
+        raw.c_cc[VTIME] = 0;
+        top.is_raw = tcsetattr(STDIN_FILENO, TCSANOW, &raw) == 0;
+    }
+    printf("\033[?1049h\033[?25l"); /* a screen of its own, no cursor */
+}
+
+static void give_terminal_back(void)
+{
+    if (top.is_raw)
+        tcsetattr(STDIN_FILENO, TCSANOW, &top.before);
+    printf("\033[?25h\033[?1049l");
+    fflush(stdout);
+}
+
+static void hear_signals(void)
+{
+    static const struct {
+        int number;
+        void (*handler)(int);
+    } heard[] = {{SIGINT, on_end}, {SIGTERM, on_end}, {SIGHUP, on_end}, {SIGCONT, on_resume}, {SIGWINCH, look_up}};
+
+    for (size_t i = 0; i < sizeof heard / sizeof *heard; i++)
+        sigaction(heard[i].number, &(struct sigaction){.sa_handler = heard[i].handler}, NULL);
+}
+
+/* ---- GPUs --------------------------------------------------------------------------------------- */
+
+static struct gpu *gpu_of(const struct row *row, struct gpu *gpus, unsigned *count)
+{
+    for (unsigned i = 0; i < *count; i++)
+        if (memcmp(gpus[i].uuid, row->figures.uuid, sizeof gpus[i].uuid) == 0)
+            return &gpus[i];
+    if (*count == GPUS_MOST)
+        return NULL;
+    gpus[*count] = (struct gpu){.device = row->device, .is_numbered = true};
+    memcpy(gpus[*count].uuid, row->figures.uuid, sizeof gpus->uuid);
+    return &gpus[(*count)++];
+}
+
+/* Those of others answer root alone. */
+static bool is_own(const struct who *who)
+{
+    static char own[sizeof who->user];
+    struct who self;
+
+    if (!own[0]) {
+        who_fill(&self, getpid(), 0, "");
+        memcpy(own, self.user, sizeof own);
+    }
+    return geteuid() != 0 || strcmp(who->user, own) == 0;
+}
+
+static void ask_nvml(struct gpu *gpu)
+{
+    static const char *const kinds[] = {"GPU", "MIG"};
+    void *handle;
+
+    for (size_t i = 0; i < 2 && !gpu->is_known && top.nvml.by_uuid && top.nvml.memory; i++) {
+        char uuid[48];
+        int length = snprintf(uuid, sizeof uuid, "%s", kinds[i]);
+
+        for (unsigned n = 0; n < 16; n++)
+            length += sprintf(uuid + length, n == 0 || n == 4 || n == 6 || n == 8 || n == 10 ? "-%02x" : "%02x",
+                              gpu->uuid[n]);
+        gpu->is_known = top.nvml.by_uuid(uuid, &handle) == 0 && top.nvml.memory(handle, &gpu->memory) == 0 &&
+                        gpu->memory.total > 0;
+    }
+}
+
+static int by_device(const void *left, const void *right)
+{
+    const struct gpu *a = left, *b = right;
+
+    return a->device != b->device ? (a->device > b->device) - (a->device < b->device)
+                                  : memcmp(a->uuid, b->uuid, sizeof a->uuid);
+}
+
+static unsigned find_gpus(const struct table *table, struct gpu *gpus)
+{
+    unsigned count = 0;
+
+    for (size_t i = 0; i < table->count; i++) {
+        const struct row *row = &table->rows[i];
+        struct gpu *gpu = row->has_figures && !row->ended ? gpu_of(row, gpus, &count) : NULL;
+
+        if (!gpu)
+            continue;
+        gpu->is_numbered &= gpu->device == row->device;
+        *(is_own(&row->who) ? &gpu->own : &gpu->others) += row->figures.reserved;
+    }
+    for (unsigned i = 0; i < count; i++)
+        ask_nvml(&gpus[i]);
+    qsort(gpus, count, sizeof *gpus, by_device);
+    return count;
+}
+
+/* ---- The page ----------------------------------------------------------------------------------- */
+
+/* In a locale without UTF-8 a ? stands for each character that it may not have. */
+static void put_text(const struct page *page, const char *text)
+{
+    for (; *text; text++)
+        if (page->utf8 || (unsigned char)*text < 0x80)
+            putchar(*text);
+        else if (((unsigned char)*text & 0xc0) != 0x80)
+            putchar('?');
+}
+
+/* A new line, if there is one left; the last is for how many there are not. */
+static bool next_line(struct page *page)
+{
+    if (page->printed + 1 >= page->lines) {
+        page->left++;
+        return false;
+    }
+    if (page->printed++)
+        printf("\n");
+    return true;
+}
+
+static void put_line(struct page *page, const char *text, const char *style)
+{
+    char shown[LINE_BYTES];
+
+    if (!next_line(page))
+        return;
+    show_cut(text, page->columns, shown, sizeof shown);
+    printf("%s", page->colour ? style : "");
+    put_text(page, shown);
+    printf("%s\033[K", page->colour && style[0] ? "\033[0m" : "");
+}
+
+struct part {
+    uint64_t bytes;
+    const char *wide, *plain, *colour;
+};
+
+static void put_bar(const struct page *page, const struct gpu *gpu, size_t width)
+{
+    const uint64_t used = gpu->memory.used > gpu->own ? gpu->memory.used : gpu->own;
+    const struct part parts[] = {{gpu->own, "█", "#", "\033[32m"},
+                                 {used, "▒", "=", "\033[33m"},
+                                 {gpu->memory.total, "·", ".", ""}};
+    size_t at = 0;
+
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const double share = (double)parts[i].bytes / (double)gpu->memory.total;
+        const size_t end = share >= 1 ? width : (size_t)(share * (double)width + 0.5);
+
+        printf("%s", page->colour ? parts[i].colour : "");
+        for (; at < end; at++)
+            fputs(page->utf8 ? parts[i].wide : parts[i].plain, stdout);
+        printf("%s", page->colour && parts[i].colour[0] ? "\033[0m" : "");
+    }
+}
+
+static void put_gpu(struct page *page, const struct gpu *gpu)
+{
+    const uint64_t used = gpu->memory.used, others = used > gpu->own ? used - gpu->own : 0;
+    char name[32], text[160], shown[LINE_BYTES], a[SHOWN], b[SHOWN], c[SHOWN], d[SHOWN];
+    size_t bar = 0, taken;
+
+    if (gpu->is_numbered)
+        snprintf(name, sizeof name, "GPU %u", gpu->device);
+    else
+        snprintf(name, sizeof name, "GPU-%02x%02x%02x%02x", gpu->uuid[0], gpu->uuid[1], gpu->uuid[2], gpu->uuid[3]);
+    if (gpu->is_known)
+        snprintf(text, sizeof text, "] %s of %s: yours %s, others' %s", show_size(used, a), show_size(gpu->memory.total, b),
+                 show_size(gpu->own, c), show_size(others, d));
+    else
+        snprintf(text, sizeof text, ": its size is not known (no NVML); yours %s, others' %s with the library",
+                 show_size(gpu->own, a), show_size(gpu->others, b));
+    if (!next_line(page))
+        return;
+    printf("%s", name);
+    taken = strlen(name);
+    if (gpu->is_known) {
+        printf(" [");
+        taken += 2;
+        bar = page->columns > taken + strlen(text) + BAR_LEAST ? page->columns - taken - strlen(text) : BAR_LEAST;
+        bar = bar < BAR_MOST ? bar : BAR_MOST;
+        put_bar(page, gpu, bar);
+    }
+    show_cut(text, page->columns > taken + bar ? page->columns - taken - bar : 0, shown, sizeof shown);
+    printf("%s\033[K", shown);
+}
+
+static void put_row(void *arg, const char *text)
+{
+    struct page *page = arg;
+
+    put_line(page, text, strncmp(text, "        ", 8) == 0 ? "\033[33m" : "");
+}
+
+static void put_head(void *arg, const char *text)
+{
+    char padded[LINE_BYTES];
+    struct page *page = arg;
+
+    snprintf(padded, sizeof padded, "%-*s", (int)page->columns, text);
+    put_line(page, padded, "\033[7m");
+}
+
+struct rows {
+    struct page *page;
+    bool has_head;
+};
+
+static void put_next(void *arg, const char *text)
+{
+    struct rows *rows = arg;
+
+    (rows->has_head ? put_row : put_head)(rows->page, text);
+    rows->has_head = true;
+}
+
+static void draw(const struct table *table)
+{
+    static struct gpu gpus[GPUS_MOST];
+    const unsigned gpu_count = find_gpus(table, gpus);
+    const char *no_colour = getenv("NO_COLOR");
+    struct page page = {.utf8 = strcmp(nl_langinfo(CODESET), "UTF-8") == 0, .colour = !no_colour || !*no_colour};
+    struct rows rows = {.page = &page};
+    struct sheet sheet;
+    char text[160], now[16] = "";
+    const time_t seconds = time(NULL);
+    struct tm local;
+
+    show_terminal(80, &page.columns, &page.lines);
+    if (localtime_r(&seconds, &local))
+        strftime(now, sizeof now, "%H:%M:%S", &local);
+    printf("\033[H");
+    snprintf(text, sizeof text, "gpushim top, %s; by %s; keys: m memory, c command, p pid, r rate, q ends", now,
+             top.order == 'm' ? "memory" : top.order == 'c' ? "command" : top.order == 'p' ? "pid" : "rate");
+    put_line(&page, text, "\033[1m");
+    for (unsigned i = 0; i < gpu_count; i++)
+        put_gpu(&page, &gpus[i]);
+    stats_sheet(table, &sheet);
+    sheet_print(&sheet, page.columns, put_next, &rows);
+    sheet_free(&sheet);
+    if (!table->count)
+        put_line(&page, "no process with the library that this user may see", "");
+    if (page.left)
+        printf("\n%u more line%s\033[K", page.left, page.left == 1 ? "" : "s");
+    printf("\033[J");
+}
+
+/* ---- Orders ------------------------------------------------------------------------------------- */
+
+static int in_order(const void *left, const void *right)
+{
+    const struct row *a = left, *b = right;
+    int order = 0;
+
+    if (a->ended != b->ended)
+        return a->ended ? 1 : -1;
+    if (a->has_figures != b->has_figures)
+        return a->has_figures ? -1 : 1;
+    if (top.order == 'c')
+        order = strcmp(a->who.command, b->who.command);
+    else if (top.order == 'r')
+        order = (a->rate < b->rate) - (a->rate > b->rate);
+    else if (top.order == 'm')
+        order = (a->figures.reserved < b->figures.reserved) - (a->figures.reserved > b->figures.reserved);
+    if (order)
+        return order;
+    if (a->who.pid != b->who.pid)
+        return a->who.pid < b->who.pid ? -1 : 1;
+    return (a->device > b->device) - (a->device < b->device);
+}
+
+static void show(struct table *table)
+{
+    if (table->count)
+        qsort(table->rows, table->count, sizeof *table->rows, in_order);
+    draw(table);
+}
+
+/* Until it is time to ask again. False: it is to end. */
+static bool wait_for_keys(struct table *table, unsigned every_ms)
+{
+    const uint64_t end = gs_now_ns() + every_ms * UINT64_C(1000000);
+    struct pollfd keys = {.fd = top.is_raw ? STDIN_FILENO : -1, .events = POLLIN};
+
+    for (uint64_t now; !ended && (now = gs_now_ns()) < end;) {
+        const int got = poll(&keys, 1, (int)((end - now) / 1000000) + 1);
+        char key = 0;
+
+        if (got > 0 && read(STDIN_FILENO, &key, 1) != 1)
+            return false; /* the terminal is gone */
+        if (key == 'q')
+            return false;
+        if (key == ' ')
+            return true;
+        if (key && strchr("mcpr", key))
+            top.order = key;
+        if (resumed)
+            take_terminal();
+        resumed = 0;
+        if (key || got < 0) {
+            show(table);
+            if (fflush(stdout) != 0)
+                return false;
+        }
+    }
+    return !ended;
+}
+
+int top_run(long only, unsigned every_ms)
+{
+    struct table before = {0}, table = {0};
+    bool well, goes_on = true;
+
+    setlocale(LC_CTYPE, "");
+    doctor_find_nvml(&top.nvml);
+    hear_signals();
+    take_terminal();
+    do {
+        well = figures_find(&table, only, FIGURES_ENDED);
+        stats_rates(&table, &before);
+        if (well)
+            show(&table);
+        well = fflush(stdout) == 0 && well;
+        goes_on = well && (!only || table.count) && wait_for_keys(&table, every_ms);
+        free(before.rows);
+        before = table;
+        table = (struct table){0};
+    } while (goes_on);
+    give_terminal_back();
+    if (well && only && !before.count) {
+        command_complain("process %ld has not the library, or belongs to another user", only);
+        well = false;
+    }
+    free(before.rows);
+    return well ? COMMAND_WELL : COMMAND_WRONG;
+}
