@@ -94,16 +94,18 @@ const struct gs_map *gs_core_map(const struct gs_core *core)
     return &core->map;
 }
 
-/* With whose end a capture there ends; the program may have another context current. */
-static CUcontext capturing_context(struct gs_core *core, CUstream stream)
+static bool is_default(CUstream stream)
+{
+    return !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+}
+
+/* The stream's; the program may have another one current. */
+static CUcontext context_of(struct gs_core *core, CUstream stream)
 {
     CUcontext current = NULL, its;
 
     core->driver.ctx_get_current(&current);
-    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD ||
-        core->driver.stream_get_ctx(stream, &its) != CUDA_SUCCESS || its == current)
-        return current;
-    return gs_context_owner(core, its);
+    return is_default(stream) || core->driver.stream_get_ctx(stream, &its) != CUDA_SUCCESS ? current : its;
 }
 
 gs_status gs_core_capture_begin(struct gs_core *core, CUstream stream)
@@ -112,13 +114,15 @@ gs_status gs_core_capture_begin(struct gs_core *core, CUstream stream)
 
     gs_single_drain(&core->single, "a capture begins");
     gs_context_before_capture(core);
-    context = capturing_context(core, stream);
-    return gs_fences_capture_begin(&core->fences, gs_stream_key(stream), context);
+    context = context_of(core, stream);
+    return gs_fences_capture_begin(&core->fences, gs_stream_key(stream), context,
+                                   context ? gs_context_owner(core, context) : NULL);
 }
 
 void gs_core_capture_end(struct gs_core *core, CUstream stream)
 {
-    gs_fences_capture_end(&core->fences, gs_stream_key(stream));
+    gs_fences_capture_end(&core->fences, gs_stream_key(stream),
+                          is_default(stream) ? context_of(core, stream) : NULL);
     gs_core_sync_memops_due(core);
 }
 

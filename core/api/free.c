@@ -134,12 +134,22 @@ static inline bool waits_locked(const struct gs_core *core, const struct gs_bloc
            (block->multi_stream || !gs_single_is(&core->single));
 }
 
+/* Whether the current context has ended: the driver frees nothing then, whosever it is. */
+static inline bool is_in_ended(struct gs_core *core)
+{
+    return __builtin_expect(__atomic_load_n(&core->gone.ever, __ATOMIC_RELAXED), 0) &&
+           gs_core_in_context(core) == (gs_status)CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
 gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
 {
     struct gs_block *block;
     struct gs_arena *arena;
-    gs_status status = lock_live(core, address, &block);
+    gs_status status;
 
+    if (is_in_ended(core))
+        return (gs_status)CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    status = lock_live(core, address, &block);
     if (status != GS_OK)
         return status;
     arena = block->chunk->arena;

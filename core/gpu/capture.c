@@ -44,7 +44,8 @@ static void await_waits(struct gs_fences *fences)
         nanosleep(&pause, NULL);
 }
 
-gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key, CUcontext context)
+gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key, CUcontext context,
+                                  CUcontext owner)
 {
     gs_status status = GS_OK;
 
@@ -61,7 +62,7 @@ gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key,
         }
     }
     if (status == GS_OK) {
-        fences->capture[fences->captures] = (struct gs_capture){stream_key, context};
+        fences->capture[fences->captures] = (struct gs_capture){stream_key, context, owner};
         set_count(fences, fences->captures + 1);
         wait_for_lines_locked(fences);
     }
@@ -78,11 +79,12 @@ static void capture_remove_locked(struct gs_fences *fences, unsigned i)
     set_count(fences, fences->captures - 1);
 }
 
-void gs_fences_capture_end(struct gs_fences *fences, uint64_t stream_key)
+void gs_fences_capture_end(struct gs_fences *fences, uint64_t stream_key, CUcontext context)
 {
     gs_lock_take(&fences->lock);
     for (unsigned i = 0; i < fences->captures; i++)
-        if (fences->capture[i].stream == stream_key) {
+        if (fences->capture[i].stream == stream_key &&
+            (!context || fences->capture[i].context == context)) {
             capture_remove_locked(fences, i);
             break;
         }
@@ -93,7 +95,7 @@ void gs_fences_capture_context_gone(struct gs_fences *fences, CUcontext context)
 {
     gs_lock_take(&fences->lock);
     for (unsigned i = fences->captures; i > 0; i--)
-        if (fences->capture[i - 1].context == context)
+        if (fences->capture[i - 1].context == context || fences->capture[i - 1].owner == context)
             capture_remove_locked(fences, i - 1);
     gs_lock_release(&fences->lock);
 }

@@ -409,8 +409,11 @@ static gs_status event_query(struct gs_fence_line *line, const struct gs_fence_e
     CUstreamCaptureMode mode;
     gs_status status;
 
-    if (__builtin_expect(!captures(line), 1))
-        return (gs_status)line->fences->driver->event_query(event->event);
+    if (__builtin_expect(!captures(line), 1)) {
+        status = (gs_status)line->fences->driver->event_query(event->event);
+        if (__builtin_expect(status != (gs_status)CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 1))
+            return status;
+    } /* or one that outlives its context, as a green one's does (measured on an H100) */
     if (!gs_fences_relax(line->fences, &mode))
         return GS_CAPTURING;
     status = (gs_status)line->fences->driver->event_query(event->event);

@@ -27,8 +27,8 @@
 #include "core/base/status.h"
 
 struct gs_capture {
-    uint64_t stream;   /* its key (gs_stream_key) */
-    CUcontext context; /* its stream's */
+    uint64_t stream;          /* its key (gs_stream_key) */
+    CUcontext context, owner; /* its stream's; of a green one the primary one too, else the same */
 };
 
 struct gs_fences {
@@ -112,9 +112,11 @@ bool gs_stream_of_key(uint64_t key, CUstream *ret);
  * for who waits for a context in between (gs_fences_wait_begins).
  * begin fails with GS_NO_HOST_MEMORY: the capture must not begin then.
  */
-gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key, CUcontext context);
-void gs_fences_capture_end(struct gs_fences *fences, uint64_t stream_key);
-/* The context was destroyed: so were its captures. */
+gs_status gs_fences_capture_begin(struct gs_fences *fences, uint64_t stream_key, CUcontext context,
+                                  CUcontext owner);
+/* `context`: the stream's, where its key is the same in each, a default stream's; else NULL. */
+void gs_fences_capture_end(struct gs_fences *fences, uint64_t stream_key, CUcontext context);
+/* The context was destroyed, a green one too: so were its captures. */
 void gs_fences_capture_context_gone(struct gs_fences *fences, CUcontext context);
 bool gs_fences_capturing(struct gs_fences *fences);
 /* Around calls for which the driver breaks a capture of another mode or thread, but where this

@@ -57,6 +57,7 @@ struct gs_programs {
 struct gs_gone {
     struct gs_arena_counts counts[GS_DEVICES_MAX];
     unsigned dead; /* those that have memory still; atomic for readers */
+    bool ever;     /* atomic: some context has ended, of ours or not, a green one too */
 };
 
 struct gs_core {

@@ -219,12 +219,20 @@ static void end_externals(struct gs_core *core, CUcontext gone)
         gs_share_end_externals(core->share, gone, contexts, gs_contexts_alive(core, contexts));
 }
 
+void gs_core_green_gone(struct gs_core *core, CUcontext handle)
+{
+    __atomic_store_n(&core->gone.ever, true, __ATOMIC_RELAXED);
+    if (handle)
+        gs_fences_capture_context_gone(&core->fences, handle);
+}
+
 void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_context *context)
 {
     struct gs_arena *arena;
     CUdevice ordinal;
     bool last;
 
+    __atomic_store_n(&core->gone.ever, true, __ATOMIC_RELAXED);
     gs_fences_capture_context_gone(&core->fences, handle);
     end_externals(core, handle);
     gs_share_context_gone(core->share, handle);

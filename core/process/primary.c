@@ -15,14 +15,14 @@ bool gs_core_primary_active(struct gs_core *core, CUdevice device)
     return core->driver.primary_ctx_get_state(device, &flags, &active) == CUDA_SUCCESS && active;
 }
 
-CUdevice gs_core_green_device(struct gs_core *core, CUgreenCtx green)
+CUdevice gs_core_green_device(struct gs_core *core, CUgreenCtx green, CUcontext *ret_handle)
 {
     const struct gs_driver *driver = &core->driver;
-    CUcontext handle, popped;
+    CUcontext popped;
     CUdevice device;
 
-    if (!driver->ctx_from_green || driver->ctx_from_green(&handle, green) != CUDA_SUCCESS ||
-        driver->ctx_push_current(handle) != CUDA_SUCCESS)
+    if (!driver->ctx_from_green || driver->ctx_from_green(ret_handle, green) != CUDA_SUCCESS ||
+        driver->ctx_push_current(*ret_handle) != CUDA_SUCCESS)
         return -1;
     if (driver->ctx_get_device(&device) != CUDA_SUCCESS)
         device = -1;

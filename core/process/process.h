@@ -143,8 +143,10 @@ void gs_core_primary_turn_end(struct gs_core *core, CUdevice device);
 /* The primary context of a device; NULL: it is not active. */
 CUcontext gs_core_primary(struct gs_core *core, CUdevice device);
 bool gs_core_primary_active(struct gs_core *core, CUdevice device);
-/* The device whose primary context a green one is part of; -1 where it is none. */
-CUdevice gs_core_green_device(struct gs_core *core, CUgreenCtx green);
+/* The device whose primary context a green one is part of, and its handle; -1 where it is none. */
+CUdevice gs_core_green_device(struct gs_core *core, CUgreenCtx green, CUcontext *ret_handle);
+/* The driver has destroyed it, its streams and their captures. */
+void gs_core_green_gone(struct gs_core *core, CUcontext handle);
 
 /* A stream is being destroyed: what was free for it alone is free for the context's next
  * epoch, since a new stream may get the same handle. */

@@ -112,15 +112,19 @@ static CUresult end_primary(CUdevice dev, CUresult(CUDAAPI *real)(CUdevice), boo
 /* A green context retains the primary one. */
 GS_HOOK CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx hCtx)
 {
+    CUcontext green = NULL;
     struct primary primary;
     CUresult result;
 
     if (!gs_state_enter())
         return gs_real.cuGreenCtxDestroy(hCtx);
     GS_KEEP_CALLER;
-    primary = primary_going(gs_core_green_device(gs_core, hCtx));
+    primary = primary_going(gs_core_green_device(gs_core, hCtx, &green));
     result = gs_real.cuGreenCtxDestroy(hCtx);
+    if (result == CUDA_SUCCESS)
+        gs_core_green_gone(gs_core, green);
     primary_went(&primary, result, false);
+    gs_core_sync_memops_due(gs_core);
     return result;
 }
 

@@ -441,6 +441,7 @@ static void check_ended(CUdeviceptr async, CUdeviceptr plain)
     CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemGetAddressRange(&base, &size, plain));
     CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemAlloc(&base, 4096));
     CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemAllocAsync(&base, 4096, NULL));
+    CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemFree(plain)); /* and stays, where its own context does */
     if (!software_driver())
         return; /* the rest was not measured */
     CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemFreeAsync(plain, NULL));
@@ -693,4 +694,56 @@ Test(contexts, the_end_of_a_green_context_may_end_the_primary_one)
     OK(cuMemAlloc(&ptr, 4 * MIB));
     OK(fill_now(ptr, 1, MIB));
     OK(cuMemFree(ptr));
+}
+
+static void *end_context(void *handle)
+{
+    OK(cuCtxDestroy((CUcontext)handle));
+    return NULL;
+}
+
+/* Another thread ends it: it stays current here. */
+Test(contexts, memory_of_another_is_not_freed_in_one_that_has_ended)
+{
+    CUdeviceptr plain = 0;
+    pthread_t thread;
+
+    OK(cuMemAlloc(&plain, 4096));
+    cr_assert_eq(pthread_create(&thread, NULL, end_context, context_create(device)), 0);
+    pthread_join(thread, NULL);
+    CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemFree(plain));
+    OK(cuCtxSetCurrent(context));
+    OK(fill_now(plain, 7, 16));
+    OK(cuMemFree(plain));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemFree(plain));
+}
+
+/* Natively the capture is nobody's then: who asks for it is told that its context has ended (measured on an H100). */
+Test(contexts, a_green_one_ends_with_its_captures)
+{
+    unsigned int on = 1, flags = 0;
+    CUgreenCtx green = NULL;
+    CUdeviceptr ptr = 0;
+    CUgraph graph = NULL;
+    size_t room, total;
+    CUstream stream;
+
+    OK(cuCtxSetCurrent(green_create(&green)));
+    stream = new_stream();
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemAlloc(&ptr, 4096));
+    OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, ptr)); /* is made true when no capture is open */
+    OK(green_destroy(green));
+    OK(cuCtxGetFlags(&flags));
+    cr_assert_eq(!!(flags & CU_CTX_SYNC_MEMOPS), under_shim());
+    OK(cuMemFree(ptr));
+    cr_assert_neq(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+    OK(cuMemGetInfo(&room, &total));
+    for (int i = 0; i < 3; i++) {
+        OK(cuMemAlloc(&ptr, room / 3 * 2));
+        OK(fill_now(ptr, i, 4096));
+        OK(cuMemFree(ptr));
+        OK(cuCtxSynchronize());
+    }
 }

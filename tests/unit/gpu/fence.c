@@ -68,6 +68,28 @@ Test(fence, a_capture_forbids_recording_and_stays_valid)
     fixture_end(&f);
 }
 
+/* As the driver is beside one whose green context has ended (measured on an H100). */
+Test(fence, an_event_is_asked_for_beside_a_capture_that_is_not_known)
+{
+    struct fixture f;
+    struct gs_fence_pool pool;
+    struct gs_fence fence = {0};
+    CUstream stream;
+    CUgraph graph;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    gs_fence_pool_init(fixture_fences(&f), &pool, f.context, NULL);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    cr_assert_eq(gs_fence_record(&pool, &fence), GS_OK);
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    cr_assert_eq(gs_fence_query(&pool, &fence), GS_OK);
+    cr_assert_neq(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS, "the driver forbids the first question");
+    MUST(cuStreamDestroy(stream));
+    gs_fence_pool_destroy(&pool);
+    fixture_end(&f);
+}
+
 /* Too little for an epoch of its own, and some of it in the order of a stream. */
 Test(fence, what_was_freed_before_a_capture_comes_back_while_it_is_open)
 {
@@ -108,24 +130,37 @@ Test(fence, captures_are_counted_by_stream)
 
     gs_fences_init(&fences, &none);
     for (uint64_t i = 0; i < 100; i++)
-        cr_assert_eq(gs_fences_capture_begin(&fences, 8 * i + 8, context), GS_OK);
-    gs_fences_capture_end(&fences, 4); /* captures nothing */
+        cr_assert_eq(gs_fences_capture_begin(&fences, 8 * i + 8, context, context), GS_OK);
+    gs_fences_capture_end(&fences, 4, NULL); /* captures nothing */
     for (uint64_t i = 0; i < 99; i++)
-        gs_fences_capture_end(&fences, 8 * i + 8);
-    gs_fences_capture_end(&fences, 8); /* over already */
+        gs_fences_capture_end(&fences, 8 * i + 8, NULL);
+    gs_fences_capture_end(&fences, 8, NULL); /* over already */
     cr_assert(gs_fences_capturing(&fences));
     gs_fences_capture_context_gone(&fences, context);
     cr_assert_not(gs_fences_capturing(&fences));
     for (unsigned first = 0; first < 3; first++) /* in whatever order they end */
         for (unsigned step = 1; step < 3; step++) {
             for (uint64_t i = 0; i < 3; i++)
-                cr_assert_eq(gs_fences_capture_begin(&fences, 8 * i + 8, context), GS_OK);
+                cr_assert_eq(gs_fences_capture_begin(&fences, 8 * i + 8, context, context), GS_OK);
             for (unsigned i = 0; i < 3; i++) {
                 cr_assert(gs_fences_capturing(&fences));
-                gs_fences_capture_end(&fences, 8 * ((first + i * step) % 3) + 8);
+                gs_fences_capture_end(&fences, 8 * ((first + i * step) % 3) + 8, NULL);
             }
             cr_assert_not(gs_fences_capturing(&fences));
         }
+    /* A default stream has one key in all contexts; a green context's captures are its primary one's, too. */
+    cr_assert_eq(gs_fences_capture_begin(&fences, 2, context, context), GS_OK);
+    cr_assert_eq(gs_fences_capture_begin(&fences, 2, (CUcontext)16, context), GS_OK);
+    gs_fences_capture_end(&fences, 2, (CUcontext)16);
+    gs_fences_capture_context_gone(&fences, (CUcontext)16);
+    cr_assert(gs_fences_capturing(&fences));
+    gs_fences_capture_end(&fences, 2, context);
+    cr_assert_not(gs_fences_capturing(&fences));
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(gs_fences_capture_begin(&fences, 8, (CUcontext)16, context), GS_OK);
+        gs_fences_capture_context_gone(&fences, i ? context : (CUcontext)16);
+        cr_assert_not(gs_fences_capturing(&fences));
+    }
     gs_fences_destroy(&fences);
 }
 
@@ -161,10 +196,10 @@ Test(fence, a_capture_begins_when_nobody_records, .timeout = 60)
     cr_assert_eq(pthread_create(&thread, NULL, make_mark, &marking), 0);
     while (softcuda_calls(fixture_recording_call()) == before)
         sched_yield();
-    MUST(gs_fences_capture_begin(fixture_fences(&f), 8, f.context));
+    MUST(gs_fences_capture_begin(fixture_fences(&f), 8, f.context, f.context));
     cr_assert_eq(__atomic_load_n(&marking.pool.line->taken.state, __ATOMIC_SEQ_CST), 0);
     pthread_join(thread, NULL);
-    gs_fences_capture_end(fixture_fences(&f), 8);
+    gs_fences_capture_end(fixture_fences(&f), 8, NULL);
     MUST(gs_fence_wait(&marking.fence, UINT64_MAX));
     gs_fence_pool_destroy(&marking.pool);
     fixture_end(&f);
@@ -354,9 +389,9 @@ Test(fence, a_wait_beside_a_capture_leaves_the_threads_mode_alone)
     for (int i = 0; i < 2; i++) {
         CUstreamCaptureMode before = exchange(modes[i]);
 
-        MUST(gs_fences_capture_begin(fences, 8, f.context));
+        MUST(gs_fences_capture_begin(fences, 8, f.context, f.context));
         MUST(gs_fences_synchronize(fences));
-        gs_fences_capture_end(fences, 8);
+        gs_fences_capture_end(fences, 8, NULL);
         cr_assert_eq(exchange(before), modes[i]);
     }
     fixture_end(&f);
@@ -381,7 +416,7 @@ static bool began_before; /* the capture, while the driver was waiting */
 static void *begins_capture(void *fences)
 {
     __atomic_store_n(&slow.waiter, gettid(), __ATOMIC_SEQ_CST);
-    MUST(gs_fences_capture_begin(fences, 8, (CUcontext)8));
+    MUST(gs_fences_capture_begin(fences, 8, (CUcontext)8, (CUcontext)8));
     began_before = !__atomic_load_n(&slow.over, __ATOMIC_SEQ_CST);
     __atomic_store_n(&slow.waiter, -1, __ATOMIC_SEQ_CST);
     return NULL;
@@ -409,7 +444,7 @@ Test(fence, a_capture_begins_when_nobody_waits_for_all_work, .timeout = 60)
     for (int i = 0; i < 2; i++)
         pthread_join(thread[i], NULL);
     cr_assert_not(began_before);
-    gs_fences_capture_end(&fences, 8);
+    gs_fences_capture_end(&fences, 8, NULL);
     gs_fences_destroy(&fences);
 }
 

@@ -485,10 +485,10 @@ Test(single, without_context_events_nothing_is_recorded_in_a_stream_that_is_gone
     softcuda_without("ctx_record_event");
     lone_start(&f);
     block = lone_reused_behind(&f, 20 * MS);
-    MUST(gs_fences_capture_begin(fixture_fences(&f.base), 8, f.base.context));
+    MUST(gs_fences_capture_begin(fixture_fences(&f.base), 8, f.base.context, f.base.context));
     gs_core_stream_gone(f.base.core, f.a);
     MUST(cuStreamDestroy(f.a));
-    gs_fences_capture_end(fixture_fences(&f.base), 8);
+    gs_fences_capture_end(fixture_fences(&f.base), 8, NULL);
     before = softcuda_calls("cuEventRecord");
     lone_fill(&f, f.b, block, 2, 0);
     cr_assert_eq(softcuda_calls("cuEventRecord"), before);

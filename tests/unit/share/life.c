@@ -551,11 +551,11 @@ Test(share_life, while_a_capture_is_open_nothing_is_given_back)
 
     other_export(&other, 0, 512, 5, ipc_handle);
     cr_assert_eq(gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &address), GS_OK);
-    gs_fences_capture_begin(&side.fences, 1, SIDE_CONTEXT);
+    gs_fences_capture_begin(&side.fences, 1, SIDE_CONTEXT, SIDE_CONTEXT);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert(all_rest(other.pid));
     cr_assert_str_eq(other_ask(&other, "withdraw"), "held");
-    gs_fences_capture_end(&side.fences, 1);
+    gs_fences_capture_end(&side.fences, 1, NULL);
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
 }
 
