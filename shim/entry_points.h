@@ -34,7 +34,11 @@
 enum gs_does {
     /* memory of the library's */
     GS_DOES_ALLOCATES,
+    GS_DOES_ALLOCATES_ASYNC,
+    GS_DOES_ALLOCATES_FROM, /* a pool */
     GS_DOES_FREES,
+    GS_DOES_FREES_ASYNC,
+    GS_DOES_OPENS,
     GS_DOES_MAPS,
     GS_DOES_SHARES, /* with other processes, devices and APIs */
     GS_DOES_ASKS,
@@ -80,6 +84,7 @@ enum gs_does {
     GS_DOES_CAPTURED, /* ends a capture */
     GS_DOES_ENDS_STREAM,
     GS_DOES_ENDS_CONTEXT,
+    GS_DOES_LEAVES_CONTEXT,
     GS_DOES_RESETS_PRIMARY,
     GS_DOES_RELEASES_PRIMARY,
 };
@@ -113,49 +118,57 @@ enum gs_does {
 #define GS_VALUE_64 CUstream, stream, CUdeviceptr, address, cuuint64_t, value, unsigned, flags
 
 #define GS_ENTRIES(ROW)                                                                            \
-    ROW(cuMemAlloc_v2,                         3020, ALLOCATES, STOPS, BY_HAND)                    \
-    ROW(cuMemAllocPitch_v2,                    3020, ALLOCATES, STOPS, BY_HAND)                    \
-    ROW(cuMemFree_v2,                          3020, FREES,     STOPS, BY_HAND)                    \
-    ROW(cuMemAllocAsync,                      11020, ALLOCATES, STOPS, BY_HAND)                    \
-    ROW(cuMemAllocAsync_ptsz,                 11020, ALLOCATES, STOPS, BY_HAND)                    \
-    ROW(cuMemAllocFromPoolAsync,              11020, ALLOCATES, STOPS, BY_HAND)                    \
-    ROW(cuMemAllocFromPoolAsync_ptsz,         11020, ALLOCATES, STOPS, BY_HAND)                    \
-    ROW(cuMemFreeAsync,                       11020, FREES,     STOPS, BY_HAND)                    \
-    ROW(cuMemFreeAsync_ptsz,                  11020, FREES,     STOPS, BY_HAND)                    \
-    ROW(cuMemGetInfo_v2,                       3020, ASKS,      GOES,  BY_HAND)                    \
-    ROW(cuMemGetInfo,                          2000, BOUND,     GOES,  BY_HAND)                    \
-    ROW(cuDeviceTotalMem,                      2000, BOUND,     GOES,  BY_HAND)                    \
-    ROW(cuDeviceTotalMem_v2,                   3020, BOUND,     GOES,  BY_HAND)                    \
-    ROW(cuMemGetAddressRange_v2,               3020, ASKS,      GOES,  BY_HAND)                    \
-    ROW(cuPointerGetAttribute,                 4000, ASKS,      GOES,  BY_HAND)                    \
-    ROW(cuPointerGetAttributes,                7000, ASKS,      GOES,  BY_HAND)                    \
-    ROW(cuMemRetainAllocationHandle,          11000, SHARES,    STOPS, BY_HAND)                    \
-    ROW(cuPointerSetAttribute,                 6000, SETS,      GOES,  BY_HAND)                    \
-    ROW(cuMemPoolTrimTo,                      11020, FREES,     STOPS, BY_HAND)                    \
-    ROW(cuMemPoolGetAttribute,                11020, ASKS,      GOES,  BY_HAND)                    \
-    ROW(cuMemPoolSetAttribute,                11020, SETS,      GOES,  BY_HAND)                    \
-    ROW(cuMemPoolSetAccess,                   11020, MAPS,      STOPS, BY_HAND)                    \
-    ROW(cuMemPoolDestroy,                     11020, FREES,     STOPS, BY_HAND)                    \
-    ROW(cuMemPoolExportPointer,               11020, SHARES,    STOPS, BY_HAND)                    \
-    ROW(cuMemMap,                             10020, MAPS,      STOPS, BY_HAND)                    \
-    ROW(cuMemRelease,                         10020, MAPS,      STOPS, BY_HAND)                    \
-    ROW(cuMemAddressReserve,                  10020, MAPS,      STOPS, BY_HAND)                    \
-    ROW(cuMemExportToShareableHandle,         10020, SHARES,    STOPS, BY_HAND)                    \
-    ROW(cuMemImportFromShareableHandle,       10020, SHARES,    STOPS, BY_HAND)                    \
-    ROW(cuMemGetAllocationPropertiesFromHandle, 10020, ASKS,      GOES,  BY_HAND)                  \
-    ROW(cuMemUnmap,                           10020, MAPS,      STOPS, BY_HAND)                    \
-    ROW(cuMemAddressFree,                     10020, MAPS,      STOPS, BY_HAND)                    \
-    ROW(cuMemSetAccess,                       10020, MAPS,      STOPS, BY_HAND)                    \
-    ROW(cuMemGetAccess,                       10020, ASKS,      GOES,  BY_HAND)                    \
-    ROW(cuMemGetHandleForAddressRange,        11070, SHARES,    STOPS, BY_HAND)                    \
-    ROW(cuMulticastBindAddr,                  12010, SHARES,    STOPS, BY_HAND)                    \
-    ROW(cuMulticastBindAddr_v2,               13010, SHARES,    STOPS, BY_HAND)                    \
-    ROW(cuLogicalEndpointBindAddr,            13030, SHARES,    STOPS, BY_HAND)                    \
-    ROW(cuEGLStreamProducerPresentFrame,       7000, SHARES,    STOPS, BY_HAND)                    \
-    ROW(cuIpcGetMemHandle,                     4010, SHARES,    STOPS, BY_HAND)                    \
-    ROW(cuIpcOpenMemHandle,                    4010, SHARES,    STOPS, BY_HAND)                    \
-    ROW(cuIpcOpenMemHandle_v2,                11000, SHARES,    STOPS, BY_HAND)                    \
-    ROW(cuIpcCloseMemHandle,                   4010, SHARES,    STOPS, BY_HAND)                    \
+    ROW(cuMemAlloc_v2,                         3020, ALLOCATES,       STOPS, BY_HAND)              \
+    ROW(cuMemAllocPitch_v2,                    3020, ALLOCATES,       STOPS, BY_HAND)              \
+    ROW(cuMemFree_v2,                          3020, FREES,           STOPS, BY_HAND)              \
+    ROW(cuMemAllocAsync,                      11020, ALLOCATES_ASYNC, STOPS, STREAM,               \
+        CUdeviceptr *, ret, size_t, bytes, GS_STREAM)                                              \
+    ROW(cuMemAllocAsync_ptsz,                 11020, ALLOCATES_ASYNC, STOPS, PTSZ,                 \
+        CUdeviceptr *, ret, size_t, bytes, GS_STREAM)                                              \
+    ROW(cuMemAllocFromPoolAsync,              11020, ALLOCATES_FROM,  STOPS, STREAM,               \
+        CUdeviceptr *, ret, size_t, bytes, CUmemoryPool, pool, GS_STREAM)                          \
+    ROW(cuMemAllocFromPoolAsync_ptsz,         11020, ALLOCATES_FROM,  STOPS, PTSZ,                 \
+        CUdeviceptr *, ret, size_t, bytes, CUmemoryPool, pool, GS_STREAM)                          \
+    ROW(cuMemFreeAsync,                       11020, FREES_ASYNC,     STOPS, STREAM,               \
+        CUdeviceptr, ptr, GS_STREAM)                                                               \
+    ROW(cuMemFreeAsync_ptsz,                  11020, FREES_ASYNC,     STOPS, PTSZ,                 \
+        CUdeviceptr, ptr, GS_STREAM)                                                               \
+    ROW(cuMemGetInfo_v2,                       3020, ASKS,            GOES,  BY_HAND)              \
+    ROW(cuMemGetInfo,                          2000, BOUND,           GOES,  BY_HAND)              \
+    ROW(cuDeviceTotalMem,                      2000, BOUND,           GOES,  BY_HAND)              \
+    ROW(cuDeviceTotalMem_v2,                   3020, BOUND,           GOES,  BY_HAND)              \
+    ROW(cuMemGetAddressRange_v2,               3020, ASKS,            GOES,  BY_HAND)              \
+    ROW(cuPointerGetAttribute,                 4000, ASKS,            GOES,  BY_HAND)              \
+    ROW(cuPointerGetAttributes,                7000, ASKS,            GOES,  BY_HAND)              \
+    ROW(cuMemRetainAllocationHandle,          11000, SHARES,          STOPS, BY_HAND)              \
+    ROW(cuPointerSetAttribute,                 6000, SETS,            GOES,  BY_HAND)              \
+    ROW(cuMemPoolTrimTo,                      11020, FREES,           STOPS, BY_HAND)              \
+    ROW(cuMemPoolGetAttribute,                11020, ASKS,            GOES,  BY_HAND)              \
+    ROW(cuMemPoolSetAttribute,                11020, SETS,            GOES,  BY_HAND)              \
+    ROW(cuMemPoolSetAccess,                   11020, MAPS,            STOPS, BY_HAND)              \
+    ROW(cuMemPoolDestroy,                     11020, FREES,           STOPS, BY_HAND)              \
+    ROW(cuMemPoolExportPointer,               11020, SHARES,          STOPS, BY_HAND)              \
+    ROW(cuMemMap,                             10020, MAPS,            STOPS, BY_HAND)              \
+    ROW(cuMemRelease,                         10020, MAPS,            STOPS, BY_HAND)              \
+    ROW(cuMemAddressReserve,                  10020, MAPS,            STOPS, BY_HAND)              \
+    ROW(cuMemExportToShareableHandle,         10020, SHARES,          STOPS, BY_HAND)              \
+    ROW(cuMemImportFromShareableHandle,       10020, SHARES,          STOPS, BY_HAND)              \
+    ROW(cuMemGetAllocationPropertiesFromHandle, 10020, ASKS,            GOES,  BY_HAND)            \
+    ROW(cuMemUnmap,                           10020, MAPS,            STOPS, BY_HAND)              \
+    ROW(cuMemAddressFree,                     10020, MAPS,            STOPS, BY_HAND)              \
+    ROW(cuMemSetAccess,                       10020, MAPS,            STOPS, BY_HAND)              \
+    ROW(cuMemGetAccess,                       10020, ASKS,            GOES,  BY_HAND)              \
+    ROW(cuMemGetHandleForAddressRange,        11070, SHARES,          STOPS, BY_HAND)              \
+    ROW(cuMulticastBindAddr,                  12010, SHARES,          STOPS, BY_HAND)              \
+    ROW(cuMulticastBindAddr_v2,               13010, SHARES,          STOPS, BY_HAND)              \
+    ROW(cuLogicalEndpointBindAddr,            13030, SHARES,          STOPS, BY_HAND)              \
+    ROW(cuEGLStreamProducerPresentFrame,       7000, SHARES,          STOPS, BY_HAND)              \
+    ROW(cuIpcGetMemHandle,                     4010, SHARES,          STOPS, BY_HAND)              \
+    ROW(cuIpcOpenMemHandle,                    4010, OPENS,           STOPS, PLAIN,                \
+        CUdeviceptr *, ret, CUipcMemHandle, handle, unsigned, flags)                               \
+    ROW(cuIpcOpenMemHandle_v2,                11000, OPENS,           STOPS, PLAIN,                \
+        CUdeviceptr *, ret, CUipcMemHandle, handle, unsigned, flags)                               \
+    ROW(cuIpcCloseMemHandle,                   4010, SHARES,          STOPS, BY_HAND)              \
     ROW(cuMemcpy,                   4000, COPIES,       STOPS, LEGACY, GS_COPY)                    \
     ROW(cuMemcpy_ptds,              7000, COPIES,       STOPS, THREAD, GS_COPY)                    \
     ROW(cuMemcpyDtoD_v2,            3020, COPIES,       STOPS, LEGACY, GS_COPY)                    \
@@ -518,7 +531,7 @@ enum gs_does {
     ROW(cuStreamDestroy_v2,            4000, ENDS_STREAM,      STOPS, PLAIN,   GS_STREAM)          \
     ROW(cuCtxDestroy,                  2000, ENDS_CONTEXT,     STOPS, PLAIN,   CUcontext, context) \
     ROW(cuCtxDestroy_v2,               4000, ENDS_CONTEXT,     STOPS, PLAIN,   CUcontext, context) \
-    ROW(cuCtxDetach,                   2000, ENDS_CONTEXT,     STOPS, BY_HAND)                     \
+    ROW(cuCtxDetach,                   2000, LEAVES_CONTEXT,   STOPS, PLAIN,   CUcontext, context) \
     ROW(cuDevicePrimaryCtxReset,       7000, RESETS_PRIMARY,   STOPS, PLAIN,   CUdevice, device)   \
     ROW(cuDevicePrimaryCtxReset_v2,   11000, RESETS_PRIMARY,   STOPS, PLAIN,   CUdevice, device)   \
     ROW(cuDevicePrimaryCtxRelease,     7000, RELEASES_PRIMARY, STOPS, PLAIN,   CUdevice, device)   \

@@ -53,92 +53,23 @@ static gs_status allocate(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
     return GS_OK;
 }
 
-/* `order` is the stream that `stream` means to `real`. */
-GS_DOES CUresult allocate_ordered(__typeof__(&cuMemAllocAsync) const *real, CUdeviceptr *dptr,
-                                  size_t bytesize, CUstream stream, CUstream order)
-{
-    gs_status status = allocate(dptr, bytesize, NULL, order);
+#define GS_MAKES_ALLOCATES_ASYNC GS_TRACED(0)
+#define GS_MAKE_ALLOCATES_ASYNC(symbol, order, async, real)                                        \
+    gs_status status = allocate(ret, bytes, NULL, order);                                          \
+                                                                                                   \
+    return status == GS_OK ? CUDA_SUCCESS : GS_WITH_ROOM_AFTER(status, bytes, real);
+#define GS_RECORD_ALLOCATES_ASYNC(order)                                                           \
+    gs_record_alloc(&recorded, GS_TRACE_ALLOC_ASYNC, result, ret, bytes, order);
 
-    if (status == GS_OK)
-        return CUDA_SUCCESS;
-    return GS_WITH_ROOM_AFTER(status, bytesize, (*real)(dptr, bytesize, stream));
-}
-
-GS_RECORDS CUresult recorded_allocate(__typeof__(&cuMemAllocAsync) const *real, CUdeviceptr *dptr,
-                                      size_t bytesize, CUstream stream, CUstream order,
-                                      void *caller)
-{
-    struct gs_recorded recorded;
-    CUresult result;
-
-    gs_record_begin(&recorded, caller, 0);
-    result = allocate_ordered(real, dptr, bytesize, stream, order);
-    gs_record_alloc(&recorded, GS_TRACE_ALLOC_ASYNC, result, dptr, bytesize, order);
-    return result;
-}
-
-GS_HOOK CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
-{
-    if (gs_tracing())
-        return recorded_allocate(&gs_real.cuMemAllocAsync, dptr, bytesize, hStream, hStream,
-                                 GS_CALLER);
-    return allocate_ordered(&gs_real.cuMemAllocAsync, dptr, bytesize, hStream, hStream);
-}
-
-GS_HOOK CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
-{
-    CUstream order = gs_per_thread(hStream);
-
-    if (gs_tracing())
-        return recorded_allocate(&gs_real.cuMemAllocAsync_ptsz, dptr, bytesize, hStream, order,
-                                 GS_CALLER);
-    return allocate_ordered(&gs_real.cuMemAllocAsync_ptsz, dptr, bytesize, hStream, order);
-}
-
-GS_DOES CUresult allocate_from(__typeof__(&cuMemAllocFromPoolAsync) const *real, CUdeviceptr *dptr,
-                               size_t bytesize, CUmemoryPool pool, CUstream stream, CUstream order)
-{
-    gs_status status = pool ? allocate(dptr, bytesize, pool, order) : GS_NOT_OURS;
-
-    if (status == GS_OK)
-        return CUDA_SUCCESS;
-    gs_state_enter();
-    return GS_WITH_ROOM_AFTER(status, bytesize, (*real)(dptr, bytesize, pool, stream));
-}
-
-GS_RECORDS CUresult recorded_from(__typeof__(&cuMemAllocFromPoolAsync) const *real,
-                                  CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
-                                  CUstream stream, CUstream order, void *caller)
-{
-    struct gs_recorded recorded;
-    CUresult result;
-
-    gs_record_begin(&recorded, caller, 0);
-    result = allocate_from(real, dptr, bytesize, pool, stream, order);
-    gs_record_alloc(&recorded, GS_TRACE_ALLOC_ASYNC, result, dptr, bytesize, order);
-    return result;
-}
-
-GS_HOOK CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize,
-                                                 CUmemoryPool pool, CUstream hStream)
-{
-    if (gs_tracing())
-        return recorded_from(&gs_real.cuMemAllocFromPoolAsync, dptr, bytesize, pool, hStream,
-                             hStream, GS_CALLER);
-    return allocate_from(&gs_real.cuMemAllocFromPoolAsync, dptr, bytesize, pool, hStream, hStream);
-}
-
-GS_HOOK CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize,
-                                                      CUmemoryPool pool, CUstream hStream)
-{
-    CUstream order = gs_per_thread(hStream);
-
-    if (gs_tracing())
-        return recorded_from(&gs_real.cuMemAllocFromPoolAsync_ptsz, dptr, bytesize, pool, hStream,
-                             order, GS_CALLER);
-    return allocate_from(&gs_real.cuMemAllocFromPoolAsync_ptsz, dptr, bytesize, pool, hStream,
-                         order);
-}
+#define GS_MAKES_ALLOCATES_FROM GS_TRACED(0)
+#define GS_MAKE_ALLOCATES_FROM(symbol, order, async, real)                                         \
+    gs_status status = pool ? allocate(ret, bytes, pool, order) : GS_NOT_OURS;                     \
+                                                                                                   \
+    if (status == GS_OK)                                                                           \
+        return CUDA_SUCCESS;                                                                       \
+    gs_state_enter();                                                                              \
+    return GS_WITH_ROOM_AFTER(status, bytes, real);
+#define GS_RECORD_ALLOCATES_FROM(order) GS_RECORD_ALLOCATES_ASYNC(order)
 
 /* Whether the driver is to be asked, and no more is to be done: the way of memory that is not ours,
  * from which the hooks leave by a jump. */
@@ -173,57 +104,26 @@ __attribute__((noinline)) static CUresult release(__typeof__(&cuMemFreeAsync) co
     return (*real)(dptr, stream);
 }
 
-GS_RECORDS CUresult recorded_release(__typeof__(&cuMemFreeAsync) const *real, CUdeviceptr dptr,
-                                     CUstream stream, CUstream order, void *caller)
-{
-    struct gs_recorded recorded;
-    CUresult result;
+#define GS_MAKES_FREES_ASYNC GS_TRACED(ptr)
+#define GS_MAKE_FREES_ASYNC(symbol, order, async, real)                                            \
+    return is_the_drivers(ptr) ? real : release(&gs_real.symbol, ptr, stream, order);
+#define GS_RECORD_FREES_ASYNC(order)                                                               \
+    gs_record_free(&recorded, GS_TRACE_FREE_ASYNC, result, ptr, order);
 
-    gs_record_begin(&recorded, caller, dptr);
-    result = release(real, dptr, stream, order);
-    gs_record_free(&recorded, GS_TRACE_FREE_ASYNC, result, dptr, order);
-    return result;
-}
-
-GS_HOOK CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
-{
-    if (gs_tracing())
-        return recorded_release(&gs_real.cuMemFreeAsync, dptr, hStream, hStream, GS_CALLER);
-    if (is_the_drivers(dptr))
-        return gs_real.cuMemFreeAsync(dptr, hStream);
-    return release(&gs_real.cuMemFreeAsync, dptr, hStream, hStream);
-}
-
-GS_HOOK CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
-{
-    if (gs_tracing())
-        return recorded_release(&gs_real.cuMemFreeAsync_ptsz, dptr, hStream, gs_per_thread(hStream),
-                                GS_CALLER);
-    if (is_the_drivers(dptr))
-        return gs_real.cuMemFreeAsync_ptsz(dptr, hStream);
-    return release(&gs_real.cuMemFreeAsync_ptsz, dptr, hStream, gs_per_thread(hStream));
-}
+#include "made.h"
 
 GS_HOOK CUresult CUDAAPI cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
 {
-    bool ours = gs_state_enter();
-    CUresult result = gs_real.cuDeviceSetMemPool(dev, pool);
-
-    if (ours && result == CUDA_SUCCESS)
-        gs_core_mempool_set(gs_core, dev, pool);
-    return result;
+    return GS_NOTED(gs_real.cuDeviceSetMemPool(dev, pool), gs_core_mempool_set(gs_core, dev, pool));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type,
                                          CUmemoryPool pool)
 {
-    bool ours = gs_state_enter();
-    CUresult result = gs_real.cuMemSetMemPool(location, type, pool);
-
-    if (ours && result == CUDA_SUCCESS && location->type == CU_MEM_LOCATION_TYPE_DEVICE &&
-        type == CU_MEM_ALLOCATION_TYPE_PINNED)
-        gs_core_mempool_set(gs_core, location->id, pool);
-    return result;
+    return GS_NOTED(gs_real.cuMemSetMemPool(location, type, pool),
+                    if (location->type == CU_MEM_LOCATION_TYPE_DEVICE &&
+                        type == CU_MEM_ALLOCATION_TYPE_PINNED)
+                        gs_core_mempool_set(gs_core, location->id, pool));
 }
 
 /* Its handle may be a new one's at once. */

@@ -18,8 +18,9 @@ static void end(CUcontext handle, struct gs_context *context)
     gs_core_sync_memops_due(gs_core); /* its captures have ended with it */
 }
 
-/* Ends a context by a call of the driver that names it. */
-static CUresult destroy(CUcontext ctx, CUresult(CUDAAPI *real)(CUcontext))
+/* Ends a context by a call of the driver that names it; one that gives up a use (`may_stay`) ends it
+ * with the last. */
+static CUresult destroy(CUcontext ctx, CUresult(CUDAAPI *real)(CUcontext), bool may_stay)
 {
     struct gs_context *context;
     CUresult result;
@@ -30,26 +31,7 @@ static CUresult destroy(CUcontext ctx, CUresult(CUDAAPI *real)(CUcontext))
     gs_core_context_going(gs_core);
     context = gs_core_context_detach(gs_core, ctx);
     result = real(ctx);
-    if (result == CUDA_SUCCESS)
-        end(ctx, context);
-    else
-        gs_core_context_stays(gs_core, ctx, context);
-    return result;
-}
-
-/* Gives up one use; only the last one ends the context. */
-GS_HOOK CUresult CUDAAPI cuCtxDetach(CUcontext ctx)
-{
-    struct gs_context *context;
-    CUresult result;
-
-    if (!gs_state_enter())
-        return gs_real.cuCtxDetach(ctx);
-    GS_KEEP_CALLER;
-    gs_core_context_going(gs_core);
-    context = gs_core_context_detach(gs_core, ctx);
-    result = gs_real.cuCtxDetach(ctx);
-    if (result == CUDA_SUCCESS && !gs_core_context_exists(gs_core, ctx))
+    if (result == CUDA_SUCCESS && !(may_stay && gs_core_context_exists(gs_core, ctx)))
         end(ctx, context);
     else
         gs_core_context_stays(gs_core, ctx, context);
@@ -130,26 +112,14 @@ GS_HOOK CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx hCtx)
 
 GS_HOOK CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)
 {
-    bool ours = gs_state_enter();
-    CUresult result = gs_real.cuCtxEnablePeerAccess(peerContext, Flags);
-
-    if (!ours || result != CUDA_SUCCESS)
-        return result;
-    GS_KEEP_CALLER;
-    gs_core_peer_enabled(gs_core, peerContext);
-    return result;
+    return GS_NOTED(gs_real.cuCtxEnablePeerAccess(peerContext, Flags),
+                    gs_core_peer_enabled(gs_core, peerContext));
 }
 
 GS_HOOK CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peerContext)
 {
-    bool ours = gs_state_enter();
-    CUresult result = gs_real.cuCtxDisablePeerAccess(peerContext);
-
-    if (!ours || result != CUDA_SUCCESS)
-        return result;
-    GS_KEEP_CALLER;
-    gs_core_peer_disabled(gs_core, peerContext);
-    return result;
+    return GS_NOTED(gs_real.cuCtxDisablePeerAccess(peerContext),
+                    gs_core_peer_disabled(gs_core, peerContext));
 }
 
 /* A new stream may get the handle of a destroyed one, so what is free for the stream alone is
@@ -175,7 +145,12 @@ static CUresult destroy_stream(CUstream stream, CUresult(CUDAAPI *real)(CUstream
 #define GS_MAKES_ENDS_CONTEXT GS_ALWAYS
 #define GS_MAKE_ENDS_CONTEXT(symbol, order, async, real)                                           \
     gs_state_enter();                                                                              \
-    return destroy(context, gs_real.symbol);
+    return destroy(context, gs_real.symbol, false);
+
+#define GS_MAKES_LEAVES_CONTEXT GS_ALWAYS
+#define GS_MAKE_LEAVES_CONTEXT(symbol, order, async, real)                                         \
+    gs_state_enter();                                                                              \
+    return destroy(context, gs_real.symbol, true);
 
 #define GS_MAKES_RESETS_PRIMARY GS_ALWAYS
 #define GS_MAKE_RESETS_PRIMARY(symbol, order, async, real)                                         \

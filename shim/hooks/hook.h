@@ -53,4 +53,17 @@ static inline void gs_errno_restore(int *saved)
     GS_KEEP_ERRNO;                                                                                 \
     GS_UNCANCELLED
 
+/* The result of the driver's call, of which core is told where it went well. */
+#define GS_NOTED(call, told)                                                                       \
+    ({                                                                                             \
+        const bool gs_tells = gs_state_enter();                                                    \
+        const CUresult gs_result_of = (call);                                                      \
+                                                                                                   \
+        if (gs_tells && gs_result_of == CUDA_SUCCESS) {                                            \
+            GS_KEEP_CALLER;                                                                        \
+            told;                                                                                  \
+        }                                                                                          \
+        gs_result_of;                                                                              \
+    })
+
 #endif

@@ -86,47 +86,24 @@ static bool open_token(CUdeviceptr *pdptr, const CUipcMemHandle *handle, unsigne
     return true;
 }
 
-static CUresult open_handle(__typeof__(&cuIpcOpenMemHandle) const *real, CUdeviceptr *pdptr,
-                            const CUipcMemHandle *handle, unsigned int flags)
-{
-    CUresult result;
+#define GS_MAKES_OPENS GS_TRACED(0)
+#define GS_MAKE_OPENS(symbol, order, async, real)                                                  \
+    CUresult outcome;                                                                              \
+                                                                                                   \
+    return open_token(ret, &handle, flags, &outcome) ? outcome : real;
+#define GS_RECORD_OPENS(order) record_opened(&recorded, result, ret);
 
-    if (open_token(pdptr, handle, flags, &result))
-        return result;
-    return (*real)(pdptr, *handle, flags);
-}
-
-GS_RECORDS CUresult recorded_open(__typeof__(&cuIpcOpenMemHandle) const *real, CUdeviceptr *pdptr,
-                                  const CUipcMemHandle *handle, unsigned int flags, void *caller)
+static void record_opened(struct gs_recorded *recorded, CUresult result, const CUdeviceptr *address)
 {
-    struct gs_recorded recorded;
     CUdeviceptr base = 0;
     size_t size = 0;
-    CUresult result;
 
-    gs_record_begin(&recorded, caller, 0);
-    result = open_handle(real, pdptr, handle, flags);
-    if (result == CUDA_SUCCESS && !gs_record_block(*pdptr, &base, &size))
-        base = *pdptr;
-    gs_record_shared(&recorded, GS_TRACE_OPENED, result, base, size);
-    return result;
+    if (result == CUDA_SUCCESS && !gs_record_block(*address, &base, &size))
+        base = *address;
+    gs_record_shared(recorded, GS_TRACE_OPENED, result, base, size);
 }
 
-GS_HOOK CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *pdptr, CUipcMemHandle handle,
-                                            unsigned int Flags)
-{
-    if (gs_tracing())
-        return recorded_open(&gs_real.cuIpcOpenMemHandle, pdptr, &handle, Flags, GS_CALLER);
-    return open_handle(&gs_real.cuIpcOpenMemHandle, pdptr, &handle, Flags);
-}
-
-GS_HOOK CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle,
-                                               unsigned int Flags)
-{
-    if (gs_tracing())
-        return recorded_open(&gs_real.cuIpcOpenMemHandle_v2, pdptr, &handle, Flags, GS_CALLER);
-    return open_handle(&gs_real.cuIpcOpenMemHandle_v2, pdptr, &handle, Flags);
-}
+#include "made.h"
 
 static CUresult close_memory(CUdeviceptr dptr)
 {

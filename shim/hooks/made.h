@@ -12,13 +12,17 @@
  * the row go by their names.
  *
  * With GS_UNLESS(foreign) instead, the hook leaves by a jump where the memory is foreign; what it does
- * else is apart, so that it keeps no registers for that.
+ * else is apart, so that it keeps no registers for that. With GS_TRACED(address) the call is recorded
+ * (record.h): GS_RECORD_ and what it does is what is noted after it, of `recorded` and `result`; the
+ * address is what it is given of memory, or 0.
  */
 #include "hook.h"
+#include "record.h"
 #include "submit.h"
 
 #define GS_ALWAYS , GS_MADE
 #define GS_UNLESS(foreign) foreign, GS_MADE_APART
+#define GS_TRACED(address) address, GS_MADE_TRACED
 
 #define GS_HEAD(name, ...) CUresult name(GS_EACH(GS_DECLARED, __VA_ARGS__))
 #define GS_CALL(name, ...) name(GS_EACH(GS_NAMED, __VA_ARGS__))
@@ -39,6 +43,28 @@
         if (foreign)                                                                               \
             return GS_CALL(gs_real.symbol, __VA_ARGS__);                                           \
         return GS_CALL(ours_##symbol, __VA_ARGS__);                                                \
+    }
+
+#define GS_MADE_TRACED(address, what, symbol, order, async, ...)                                   \
+    GS_DOES GS_HEAD(does_##symbol, __VA_ARGS__)                                                    \
+    {                                                                                              \
+        GS_MAKE_##what(symbol, order, async, GS_CALL(gs_real.symbol, __VA_ARGS__))                 \
+    }                                                                                              \
+    GS_RECORDS GS_HEAD(recorded_##symbol, __VA_ARGS__, void *, caller)                             \
+    {                                                                                              \
+        struct gs_recorded recorded;                                                               \
+        CUresult result;                                                                           \
+                                                                                                   \
+        gs_record_begin(&recorded, caller, address);                                               \
+        result = GS_CALL(does_##symbol, __VA_ARGS__);                                              \
+        GS_RECORD_##what(order)                                                                    \
+        return result;                                                                             \
+    }                                                                                              \
+    GS_HOOK GS_HEAD(CUDAAPI symbol, __VA_ARGS__)                                                   \
+    {                                                                                              \
+        if (gs_tracing())                                                                          \
+            return recorded_##symbol(GS_EACH(GS_NAMED, __VA_ARGS__), GS_CALLER);                   \
+        return GS_CALL(does_##symbol, __VA_ARGS__);                                                \
     }
 
 /* DO(type, name), ... of up to eleven pairs. */

@@ -67,30 +67,19 @@ GS_HOOK CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
 GS_HOOK CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle,
                                                      void *addr)
 {
-    CUresult result;
-
     /* Success would make UCX and NCCL export the chunk with the offset of a block. */
     if (gs_state_enter() && gs_ours((CUdeviceptr)addr))
         return CUDA_ERROR_INVALID_VALUE;
-    result = gs_real.cuMemRetainAllocationHandle(handle, addr);
-    if (result == CUDA_SUCCESS && own()) {
-        GS_KEEP_CALLER;
-        gs_own_retained(own(), *handle);
-    }
-    return result;
+    return GS_NOTED(gs_real.cuMemRetainAllocationHandle(handle, addr),
+                    if (own()) gs_own_retained(own(), *handle));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
                                                         void *osHandle,
                                                         CUmemAllocationHandleType shHandleType)
 {
-    CUresult result = gs_real.cuMemImportFromShareableHandle(handle, osHandle, shHandleType);
-
-    if (result == CUDA_SUCCESS && own()) {
-        GS_KEEP_CALLER;
-        gs_core_own_made(gs_core, *handle, 0, NULL, false);
-    }
-    return result;
+    return GS_NOTED(gs_real.cuMemImportFromShareableHandle(handle, osHandle, shHandleType),
+                    if (own()) gs_core_own_made(gs_core, *handle, 0, NULL, false));
 }
 
 /* Whether the handle has descriptors that the program did not ask for. */
@@ -126,11 +115,6 @@ cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
 GS_HOOK CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment,
                                              CUdeviceptr addr, unsigned long long flags)
 {
-    CUresult result = gs_real.cuMemAddressReserve(ptr, size, alignment, addr, flags);
-
-    if (result == CUDA_SUCCESS && own()) {
-        GS_KEEP_CALLER;
-        gs_own_reserved(own(), *ptr, size);
-    }
-    return result;
+    return GS_NOTED(gs_real.cuMemAddressReserve(ptr, size, alignment, addr, flags),
+                    if (own()) gs_own_reserved(own(), *ptr, size));
 }

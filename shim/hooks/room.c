@@ -62,13 +62,8 @@ GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 GS_HOOK CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev,
                                           unsigned int flags)
 {
-    bool ours = gs_state_enter();
-    CUresult result =
-        GS_WITH_ROOM(dev, 0, gs_real.cuGreenCtxCreate(phCtx, desc, dev, flags));
-
-    if (ours && result == CUDA_SUCCESS)
-        gs_single_drain(gs_single, "a green context");
-    return result;
+    return GS_NOTED(GS_WITH_ROOM(dev, 0, gs_real.cuGreenCtxCreate(phCtx, desc, dev, flags)),
+                    gs_single_drain(gs_single, "a green context"));
 }
 
 #define ATTRIBUTES_MOST 64

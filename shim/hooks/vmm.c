@@ -28,16 +28,10 @@ static bool touches_ours(CUdeviceptr ptr, size_t size)
 GS_HOOK CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
                                   CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
-    CUresult result;
-
     if (touches_ours(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
-    result = gs_real.cuMemMap(ptr, size, offset, handle, flags);
-    if (result == CUDA_SUCCESS && own()) {
-        GS_KEEP_CALLER;
-        gs_own_mapped(own(), ptr, size, offset, handle);
-    }
-    return result;
+    return GS_NOTED(gs_real.cuMemMap(ptr, size, offset, handle, flags),
+                    if (own()) gs_own_mapped(own(), ptr, size, offset, handle));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size)
@@ -79,16 +73,10 @@ GS_HOOK CUresult CUDAAPI cuMemAddressFree(CUdeviceptr ptr, size_t size)
 GS_HOOK CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc,
                                         size_t count)
 {
-    CUresult result;
-
     if (touches_ours(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
-    result = gs_real.cuMemSetAccess(ptr, size, desc, count);
-    if (result == CUDA_SUCCESS && own()) {
-        GS_KEEP_CALLER;
-        gs_own_access_set(own(), ptr, size, desc, count);
-    }
-    return result;
+    return GS_NOTED(gs_real.cuMemSetAccess(ptr, size, desc, count),
+                    if (own()) gs_own_access_set(own(), ptr, size, desc, count));
 }
 
 /* For memory of cuMemAlloc the driver answers that there is no access (measured on an H200). */
