@@ -49,4 +49,10 @@ static inline struct gs_access_range gs_range_of(const struct gs_side *side,
             (copy)->which##XInBytes, (copy)->which##Y, its_z                                       \
     }
 
+/* What a side of a box covers. */
+#define GS_RANGE_OF_BOX(copy, which)                                                               \
+    gs_range_of(&(const struct gs_side)GS_SIDE(copy, which, (copy)->which##Height,                 \
+                                               (copy)->which##Z),                                  \
+                &(const struct gs_extent){(copy)->WidthInBytes, (copy)->Height, (copy)->Depth})
+
 #endif

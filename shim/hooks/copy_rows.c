@@ -34,30 +34,20 @@ static enum gs_way way_3d(const CUDA_MEMCPY3D *copy, CUstream order, bool async)
     if (!gs_state_enter() || !copy)
         return GS_WAY_CLEAR;
 
-    const struct gs_side dst = GS_SIDE(copy, dst, copy->dstHeight, copy->dstZ);
-    const struct gs_side src = GS_SIDE(copy, src, copy->srcHeight, copy->srcZ);
-    const struct gs_extent extent = {copy->WidthInBytes, copy->Height, copy->Depth};
-
-    return gs_way_ranges(gs_range_of(&dst, &extent), gs_range_of(&src, &extent), order, async);
+    return gs_way_ranges(GS_RANGE_OF_BOX(copy, dst), GS_RANGE_OF_BOX(copy, src), order, async);
 }
 
 /* *ret_owned is the copy between the contexts that own what is ours (shim/hooks/copy.c). */
 static bool within_3d_peer(const CUDA_MEMCPY3D_PEER *copy, CUstream order,
                            CUDA_MEMCPY3D_PEER *ret_owned)
 {
-    *ret_owned = *copy;
-    if (!gs_state_enter())
-        return true;
-
-    const struct gs_side dst = GS_SIDE(copy, dst, copy->dstHeight, copy->dstZ);
-    const struct gs_side src = GS_SIDE(copy, src, copy->srcHeight, copy->srcZ);
-    const struct gs_extent extent = {copy->WidthInBytes, copy->Height, copy->Depth};
-    struct gs_access_range to = gs_range_of(&dst, &extent), from = gs_range_of(&src, &extent);
+    const struct gs_access_range to = GS_RANGE_OF_BOX(copy, dst), from = GS_RANGE_OF_BOX(copy, src);
 
     if (!gs_way_within(to.address, 0, to.size, order) ||
         !gs_way_within(from.address, 0, from.size, order))
         return false;
     GS_KEEP_ERRNO;
+    *ret_owned = *copy;
     if (gs_way_is_ours(to))
         ret_owned->dstContext = gs_core_copy_context(gs_core, to.address);
     if (gs_way_is_ours(from))
@@ -65,23 +55,21 @@ static bool within_3d_peer(const CUDA_MEMCPY3D_PEER *copy, CUstream order,
     return true;
 }
 
+/* The same side of a copy of another kind. */
+#define SAME(copy, which)                                                                          \
+    .which##XInBytes = (copy)->which##XInBytes, .which##Y = (copy)->which##Y,                      \
+    .which##MemoryType = (copy)->which##MemoryType, .which##Device = (copy)->which##Device,        \
+    .which##Pitch = (copy)->which##Pitch
+
 /* Devices that cannot reach each other: between two contexts, or in the owner's. */
 static CUresult around_3d(enum gs_way way, const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
 {
     CUDA_MEMCPY3D_PEER peer = {
-        .srcXInBytes = copy->srcXInBytes,
-        .srcY = copy->srcY,
+        SAME(copy, src),
+        SAME(copy, dst),
         .srcZ = copy->srcZ,
-        .srcMemoryType = copy->srcMemoryType,
-        .srcDevice = copy->srcDevice,
-        .srcPitch = copy->srcPitch,
         .srcHeight = copy->srcHeight,
-        .dstXInBytes = copy->dstXInBytes,
-        .dstY = copy->dstY,
         .dstZ = copy->dstZ,
-        .dstMemoryType = copy->dstMemoryType,
-        .dstDevice = copy->dstDevice,
-        .dstPitch = copy->dstPitch,
         .dstHeight = copy->dstHeight,
         .WidthInBytes = copy->WidthInBytes,
         .Height = copy->Height,
@@ -110,21 +98,13 @@ static CUresult around_3d(enum gs_way way, const CUDA_MEMCPY3D *copy, CUstream s
 static CUresult around_2d(enum gs_way way, const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
 {
     const CUDA_MEMCPY3D box = {
-        .srcXInBytes = copy->srcXInBytes,
-        .srcY = copy->srcY,
-        .srcMemoryType = copy->srcMemoryType,
+        SAME(copy, src),
+        SAME(copy, dst),
         .srcHost = copy->srcHost,
-        .srcDevice = copy->srcDevice,
         .srcArray = copy->srcArray,
-        .srcPitch = copy->srcPitch,
         .srcHeight = copy->srcY + copy->Height,
-        .dstXInBytes = copy->dstXInBytes,
-        .dstY = copy->dstY,
-        .dstMemoryType = copy->dstMemoryType,
         .dstHost = copy->dstHost,
-        .dstDevice = copy->dstDevice,
         .dstArray = copy->dstArray,
-        .dstPitch = copy->dstPitch,
         .dstHeight = copy->dstY + copy->Height,
         .WidthInBytes = copy->WidthInBytes,
         .Height = copy->Height,
@@ -150,9 +130,11 @@ static CUresult around_2d(enum gs_way way, const CUDA_MEMCPY2D *copy, CUstream s
 #define GS_MAKE_COPIES_3D_PEER(symbol, order, async, real)                                         \
     CUDA_MEMCPY3D_PEER owned;                                                                      \
                                                                                                    \
-    if (copy && !within_3d_peer(copy, order, &owned))                                              \
-        return CUDA_ERROR_INVALID_VALUE;                                                           \
-    copy = copy ? &owned : NULL;                                                                   \
+    if (gs_state_enter() && copy) {                                                                \
+        if (!within_3d_peer(copy, order, &owned))                                                  \
+            return CUDA_ERROR_INVALID_VALUE;                                                       \
+        copy = &owned;                                                                             \
+    }                                                                                              \
     return real;
 
 #include "made.h"

@@ -16,10 +16,7 @@ static bool may_copy(const CUDA_MEMCPY3D *copy, CUcontext ctx)
     if (!gs_state_enter() || !copy)
         return true;
 
-    const struct gs_side dst = GS_SIDE(copy, dst, copy->dstHeight, copy->dstZ);
-    const struct gs_side src = GS_SIDE(copy, src, copy->srcHeight, copy->srcZ);
-    const struct gs_extent extent = {copy->WidthInBytes, copy->Height, copy->Depth};
-    struct gs_access_range to = gs_range_of(&dst, &extent), from = gs_range_of(&src, &extent);
+    const struct gs_access_range to = GS_RANGE_OF_BOX(copy, dst), from = GS_RANGE_OF_BOX(copy, src);
 
     if (!gs_way_is_ours(to) && !gs_way_is_ours(from))
         return true;

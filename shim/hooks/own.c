@@ -96,7 +96,8 @@ GS_HOOK CUresult CUDAAPI cuMemExportToShareableHandle(void *shareableHandle,
                                                       CUmemAllocationHandleType handleType,
                                                       unsigned long long flags)
 {
-    if (handleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && is_added(handle))
+    if (gs_state_enter() && handleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
+        is_added(handle))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags);
 }
@@ -105,11 +106,8 @@ GS_HOOK CUresult CUDAAPI
 cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
                                        CUmemGenericAllocationHandle handle)
 {
-    CUresult result = gs_real.cuMemGetAllocationPropertiesFromHandle(prop, handle);
-
-    if (result == CUDA_SUCCESS && is_added(handle))
-        prop->requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
-    return result;
+    return GS_NOTED(gs_real.cuMemGetAllocationPropertiesFromHandle(prop, handle),
+                    if (is_added(handle)) prop->requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE);
 }
 
 GS_HOOK CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment,

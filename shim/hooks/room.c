@@ -179,7 +179,7 @@ GS_HOOK CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgrap
                                                 size_t numDependencies,
                                                 CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
 {
-    if (nodeParams)
+    if (gs_state_enter() && nodeParams)
         gs_graph_node(nodeParams->bytesize);
     return GS_WITH_ROOM(-1, 0,
                         gs_real.cuGraphAddMemAllocNode(phGraphNode, hGraph, dependencies,
