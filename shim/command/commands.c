@@ -65,12 +65,16 @@ const struct command commands[] = {
      {TAKES_PID},
      "Looks for what stands in the way of the library: the driver and its GPUs, the folder of the sockets, the broker, "
      "limits, LD_PRELOAD, and processes that use CUDA without the library. With PID, in that process. Each line is ok, "
-     "warn or FAIL, with the way out after ->. Ends with 1 if one is FAIL.",
-     {{"cluster", 0, NULL, TAKES_TEXT,
+     "warn or FAIL, with the way out after ->; the last sums up. Ends with 1 if one is FAIL.",
+     {{"all", 'a', NULL, TAKES_TEXT, "all lines, whole; else as much as a screen of 30 lines has, what is wrong first"},
+      {"quiet", 'q', NULL, TAKES_TEXT, "only what is FAIL"},
+      {"cluster", 0, NULL, TAKES_TEXT,
        "also memory between machines: the agent and its lease of the directory, the members of that, the channel and "
        "the domain of IMEX"},
       LIST_JSON},
-     {{"gpushim doctor", "before the first program"}, {"gpushim doctor 4711", "why that one has not the library"}}},
+     {{"gpushim doctor", "before the first program"},
+      {"gpushim doctor 4711", "why that one has not the library"},
+      {"gpushim doctor --quiet && ./serve", "in a script"}}},
     {"export", RUNS(command_export), "the same figures for Prometheus, as a page or a file", "", 0, 0, {TAKES_TEXT},
      "What every process with the library has of each GPU's memory, in the text format of Prometheus: once on standard "
      "output, once into a file, or served.",

@@ -1,4 +1,5 @@
 /* gpushim doctor: the subjects, and how rows are put out (doctor.h). */
+#include "core/base/printable.h"
 #include "shim/command/doctor.h"
 #include "shim/command/library.h"
 
@@ -12,6 +13,10 @@
 
 #include "shim/command/doctor_row.h"
 #include "shim/command/json.h"
+#include "shim/command/show.h"
+
+#define COLUMNS 100 /* of what is said without --all, */
+#define LINES   30  /* and how much that is */
 
 static void (*const subjects[])(struct doctor *) = {
     doctor_driver, doctor_mps,    doctor_folder,  doctor_broker,  doctor_sockets,
@@ -20,25 +25,143 @@ static void (*const subjects[])(struct doctor *) = {
 
 void doctor_put(struct doctor *doctor, const struct doctor_row *row)
 {
-    static const char *const states[] = {"ok", "warn", "FAIL"};
+    struct doctor_row *rows;
 
     doctor->failed |= row->state == DOCTOR_FAIL;
     if (doctor->to_parent >= 0) {
         while (write(doctor->to_parent, row, sizeof *row) < 0 && errno == EINTR)
             ;
-    } else if (doctor->json) {
-        json_open(doctor->json, NULL, '{');
-        json_text(doctor->json, "subject", row->subject);
-        json_text(doctor->json, "state", states[row->state]);
-        json_text(doctor->json, "found", row->found);
-        json_text(doctor->json, "remedy", row->remedy[0] ? row->remedy : NULL);
-        json_close(doctor->json, '}');
-    } else {
-        command_say("%-4s  %-17s %s", states[row->state], row->subject, row->found);
-        if (row->remedy[0])
-            command_say("%27s%s", "-> ", row->remedy);
-        fflush(stdout);
+        return;
     }
+    rows = reallocarray(doctor->rows, doctor->count + 1, sizeof *rows);
+    if (!rows) {
+        command_complain("there is no memory left");
+        doctor->failed = true;
+        return;
+    }
+    doctor->rows = rows;
+    rows[doctor->count++] = *row;
+}
+
+/* ---- How rows are put out ----------------------------------------------------------------------- */
+
+static const char *const states[] = {"ok", "warn", "FAIL"};
+
+static void write_row(struct json *json, const struct doctor_row *row)
+{
+    json_open(json, NULL, '{');
+    json_text(json, "subject", row->subject);
+    json_text(json, "state", states[row->state]);
+    json_text(json, "found", row->found);
+    json_text(json, "remedy", row->remedy[0] ? row->remedy : NULL);
+    json_close(json, '}');
+}
+
+static bool say_all(const struct doctor_row *row)
+{
+    return command_say("%-4s  %-17s %s", states[row->state], row->subject, row->found) == COMMAND_WELL &&
+           (!row->remedy[0] || command_say("%27s%s", "-> ", row->remedy) == COMMAND_WELL);
+}
+
+/* The lines that the text takes behind `first`, below whose end the others begin; they are said if `says`. */
+static unsigned wrap(const char *first, const char *found, bool says)
+{
+    const size_t indent = strlen(first);
+    char text[4 * DOCTOR_TEXT];
+    const char *at = text;
+    unsigned lines = 0;
+
+    gs_printable(found, strlen(found), text, sizeof text);
+    do {
+        const size_t most = show_fits(at, COLUMNS - indent);
+        size_t length = most;
+
+        while (at[most] && length > 0 && at[length] != ' ')
+            length--;
+        length = length ? length : most;
+        if (says)
+            command_say("%*s%.*s", lines ? (int)indent : -(int)indent, lines ? "" : first, (int)length, at);
+        lines++;
+        at += length;
+        at += *at == ' ';
+    } while (*at);
+    return lines;
+}
+
+/* One that is ok has a line, which may be cut. */
+static unsigned put_row(const struct doctor_row *row, bool says)
+{
+    char first[64], line[2 * DOCTOR_TEXT], shown[2 * DOCTOR_TEXT];
+
+    snprintf(first, sizeof first, "%-4s  %-17s ", states[row->state], row->subject);
+    if (row->state == DOCTOR_OK) {
+        gs_printable(row->found, strlen(row->found), line, sizeof line);
+        show_cut(line, COLUMNS - strlen(first), shown, sizeof shown);
+        return says ? command_say("%s%s", first, shown), 1 : 1;
+    }
+    return wrap(first, row->found, says) + (row->remedy[0] ? wrap("                        -> ", row->remedy, says) : 0);
+}
+
+/* What is told first where not all has room: what fails, what warns, what is ok; of warnings of processes, which may
+ * be many, two come before that. */
+static int rank_of(const struct doctor_row *row, unsigned *processes)
+{
+    if (row->state != DOCTOR_WARN)
+        return row->state == DOCTOR_FAIL ? 0 : 2;
+    return strncmp(row->subject, "process ", 8) == 0 && (*processes)++ >= 2 ? 3 : 1;
+}
+
+static bool say_screen(const struct doctor *doctor)
+{
+    unsigned left = LINES - 2, many[DOCTOR_FAIL + 1] = {0}, untold = 0, processes;
+    bool *told = calloc(doctor->count + 1, sizeof *told);
+
+    for (int rank = 0; told && rank <= 3; rank++)
+        for (size_t i = processes = 0; i < doctor->count; i++) {
+            const struct doctor_row *row = &doctor->rows[i];
+            const unsigned lines = put_row(row, false);
+
+            if (rank_of(row, &processes) != rank)
+                continue;
+            many[row->state]++;
+            told[i] = lines <= left;
+            left -= told[i] ? lines : 0;
+            untold += !told[i];
+        }
+    for (size_t i = 0; told && i < doctor->count; i++)
+        if (told[i])
+            put_row(&doctor->rows[i], true);
+    if (untold)
+        command_say("and %u more (gpushim doctor --all)", untold);
+    free(told);
+    return command_say("%u FAIL, %u warn, %u ok: %s", many[DOCTOR_FAIL], many[DOCTOR_WARN], many[DOCTOR_OK],
+                       many[DOCTOR_FAIL]   ? "the library does nothing here, or cannot share, until that is mended"
+                       : many[DOCTOR_WARN] ? "the library works here, but for what is said above"
+                                           : "nothing stands in its way") == COMMAND_WELL;
+}
+
+static bool say_rows(const struct doctor *doctor, bool all, bool quiet)
+{
+    bool well = true;
+
+    if (!all && !quiet)
+        return say_screen(doctor);
+    for (size_t i = 0; well && i < doctor->count; i++)
+        if (all || doctor->rows[i].state == DOCTOR_FAIL)
+            well = say_all(&doctor->rows[i]);
+    return well;
+}
+
+static bool write_rows(const struct doctor *doctor, bool quiet)
+{
+    struct json json = {.file = stdout};
+
+    json_open(&json, NULL, '[');
+    for (size_t i = 0; i < doctor->count; i++)
+        if (!quiet || doctor->rows[i].state == DOCTOR_FAIL)
+            write_row(&json, &doctor->rows[i]);
+    json_close(&json, ']');
+    return json_end(&json);
 }
 
 void doctor_say(struct doctor *doctor, enum doctor_state state, const char *subject,
@@ -70,10 +193,10 @@ void doctor_beside(const char *const *names, char ret_path[PATH_MAX])
 
 int command_doctor(const struct call *call)
 {
-    struct json json = {.file = stdout};
+    const bool quiet = call_has(call, "quiet");
     struct doctor doctor = {.to_parent = -1};
     long pid = 0;
-    const bool as_json = call_has(call, "json");
+    bool well;
 
     if (call->argc && (pid = call_pid(call, call->argv[0])) <= 0)
         return COMMAND_USAGE;
@@ -82,18 +205,13 @@ int command_doctor(const struct call *call)
             &doctor.options)) /* then the library has none either (shim/start.c) */
         memcpy(doctor.options.dir, "too long", sizeof "too long");
     library_find(doctor.library);
-    doctor.json = as_json ? &json : NULL;
-    if (as_json)
-        json_open(&json, NULL, '[');
     if (pid)
         doctor_process(&doctor, (pid_t)pid);
     for (size_t i = 0; !pid && i < sizeof subjects / sizeof *subjects; i++)
         subjects[i](&doctor);
     if (call_has(call, "cluster"))
         doctor_cluster(&doctor);
-    if (as_json)
-        json_close(&json, ']');
-    if (as_json ? !json_end(&json) : ferror(stdout))
-        return COMMAND_WRONG;
-    return doctor.failed ? COMMAND_WRONG : COMMAND_WELL;
+    well = call_has(call, "json") ? write_rows(&doctor, quiet) : say_rows(&doctor, call_has(call, "all"), quiet);
+    free(doctor.rows);
+    return well && !doctor.failed ? COMMAND_WELL : COMMAND_WRONG;
 }

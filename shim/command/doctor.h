@@ -19,13 +19,14 @@
  */
 enum doctor_state { DOCTOR_OK, DOCTOR_WARN, DOCTOR_FAIL };
 
-struct json;
+struct doctor_row;
 
 struct doctor {
     const struct gs_config *config;
     struct gs_share_options options;
-    struct json *json; /* NULL: text */
-    int to_parent;     /* rows go through this pipe; -1: out */
+    int to_parent; /* rows go through this pipe; -1: they are kept */
+    struct doctor_row *rows;
+    size_t count;
     bool failed;
     char library[PATH_MAX]; /* that is beside this program; "": none is */
 };

@@ -154,7 +154,8 @@ void doctor_library(struct doctor *doctor)
 {
     static const char remedy[] =
         "install the command and the library from the same package or build";
-    char version[LIBRARY_VERSION];
+    char version[LIBRARY_VERSION], speaks[32] = "an unknown protocol";
+    unsigned protocol;
     struct doctor_elf elf;
 
     if (!doctor->library[0]) {
@@ -165,12 +166,16 @@ void doctor_library(struct doctor *doctor)
     }
     doctor_look_at_elf(doctor->library, &elf);
     library_version_of(doctor->library, version);
+    protocol = library_protocol_of(doctor->library);
+    if (protocol)
+        snprintf(speaks, sizeof speaks, "protocol %u", protocol);
     if (elf.wrong)
         doctor_say(doctor, DOCTOR_FAIL, "library", remedy, "%s %s", doctor->library, elf.wrong);
-    else if (strcmp(version, GS_VERSION) != 0)
+    else if (protocol != GS_WIRE_VERSION)
         doctor_say(doctor, DOCTOR_FAIL, "library", remedy,
-                   "%s is of version %s, and this program of %s", doctor->library,
-                   version[0] ? version : "unknown", GS_VERSION);
+                   "%s, version %s, speaks %s, and this program %d", doctor->library,
+                   version[0] ? version : "unknown", speaks, GS_WIRE_VERSION);
     else
-        doctor_say(doctor, DOCTOR_OK, "library", "", "%s, version %s", doctor->library, version);
+        doctor_say(doctor, DOCTOR_OK, "library", "", "%s, version %s, protocol %u", doctor->library,
+                   version[0] ? version : "unknown", protocol);
 }

@@ -99,6 +99,13 @@ size_t show_width(const char *text)
     return columns;
 }
 
+size_t show_fits(const char *text, size_t columns)
+{
+    size_t taken;
+
+    return fits(text, columns, &taken);
+}
+
 size_t show_cut(const char *text, size_t columns, char *ret, size_t size)
 {
     const char *dots = columns >= 3 ? "..." : "";

@@ -15,6 +15,8 @@ const char *show_age(uint64_t ns, char ret[SHOWN]);
 
 /* The columns that printable text takes on a terminal. */
 size_t show_width(const char *text);
+/* The bytes of it that take so many at most. */
+size_t show_fits(const char *text, size_t columns);
 /* What of the text fits, with "..." where some does not; the columns it takes. */
 size_t show_cut(const char *text, size_t columns, char *ret, size_t size);
 

@@ -59,7 +59,8 @@ class Asked:
             return subprocess.run([gpushim, 'doctor', *arguments, *more], env=environment, text=True,
                                   timeout=300, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                   check=False, **options)
-        text, self.ran = run(), run('--json')
+        text, self.ran = run('--all'), run('--json')
+        self.check_screen(run())
         try:
             listed = json.loads(self.ran.stdout)
         except ValueError as error:
@@ -76,6 +77,18 @@ class Asked:
         if self.ran.returncode != (1 if failed else 0):
             faults.append(f'{what}: it ends with {self.ran.returncode}, and has {self.rows}')
         self.compare(read_text(what, text.stdout))
+
+    def check_screen(self, ran):
+        """Without --all it is a screen with the sum last, and what fails is there."""
+        lines = ran.stdout.splitlines()
+        fails = sum(line.startswith('FAIL ') for line in lines)
+        if len(lines) > 30 or any(len(line) > 100 for line in lines):
+            faults.append(f'{self.what}: {len(lines)} lines, {max(map(len, lines))} columns: {ran.stdout}')
+        total = re.match(r'(\d+) FAIL, \d+ warn, \d+ ok: ', lines[-1]) if lines else None
+        if not total or ran.returncode != (int(total[1]) > 0):
+            faults.append(f'{self.what}: no sum at the end: {ran}')
+        elif int(total[1]) != fails and (int(total[1]) < fails or any(line.startswith('ok ') for line in lines)):
+            faults.append(f'{self.what}: what fails is not told first: {ran}')
 
     def compare(self, rows):
         """Both ways say the same; what others do on the machine meanwhile is apart."""
@@ -421,6 +434,9 @@ def preloads():
     Asked('the library', settings={'LD_PRELOAD': library}).has(
         'ok', 'LD_PRELOAD', 'has the library, ' + re.escape(library))
     gone = os.path.join(scratch, 'gone/libgpushim.so')
+    many = Asked('more than a screen', settings={'LD_PRELOAD': ':'.join(f'{gone}{i}/libgpushim.so' for i in range(12))})
+    if sum(row[0] == 'FAIL' for row in many.rows) < 12:
+        faults.append(f'twelve that are not there: {many.rows}')
     Asked('a path that is not there', settings={'LD_PRELOAD': gone}).has(
         'FAIL', 'LD_PRELOAD', re.escape(gone) + ' is not there', re.escape(library))
     Asked('another library that is not there', settings={'LD_PRELOAD': '/nonexistent/liba.so'}).has(
@@ -556,6 +572,14 @@ def usage():
                              timeout=WAIT_S, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         if ran.returncode != status or out not in ran.stdout or err not in ran.stderr:
             faults.append(f'{arguments}: {ran}')
+    quiet = subprocess.run([gpushim, 'doctor', '-q', '4194304'], env=ENVIRONMENT, text=True, check=False, timeout=WAIT_S,
+                           capture_output=True)
+    if quiet.returncode != 1 or not re.fullmatch(r'FAIL  process .*\n +-> .*\n', quiet.stdout):
+        faults.append(f'quiet says what fails alone: {quiet}')
+    good = subprocess.run([gpushim, 'doctor', '--quiet'], env=ENVIRONMENT | {'LD_LIBRARY_PATH': driver, 'GPUSHIM_SHARE_DIR': folder},
+                          text=True, check=False, timeout=WAIT_S, capture_output=True)
+    if good.stdout or good.returncode:
+        faults.append(f'quiet says nothing where nothing fails: {good}')
     with open('/dev/full', 'w', encoding='utf-8') as full:
         for more in ([], ['--json']):
             ran = subprocess.run([gpushim, 'doctor', str(os.getpid()), *more], env=ENVIRONMENT, stdout=full,
@@ -573,7 +597,9 @@ def moved():
     gpushim = shutil.copy(here, away)
     Asked('no library').has('FAIL', 'library', 'no libgpushim.so', 'same package')
     changed_copy(os.path.join(scratch, 'bin/libgpushim.so'), b'libgpushim 0', b'libgpushim 9')
-    Asked('another library').has('FAIL', 'library', r'of version 9\.\S+, and this program of 0', 'same package')
+    Asked('another library that speaks the same').has('ok', 'library', r', version 9\.\S+, protocol \d+')
+    changed_copy(os.path.join(scratch, 'bin/libgpushim.so'), b'speaks protocol 1', b'speaks protocol 9')
+    Asked('another library').has('FAIL', 'library', r'speaks protocol 9\d*, and this program \d+', 'same package')
     gpushim = here
 
 

@@ -210,7 +210,7 @@ def prove_paths(place):
         os.mkdir(folder, 0o700)
         told = shown(name)[:8]  # what is quoted ends somewhere
         text = os.fsdecode(folder)
-        run(place, 'doctor', env={'GPUSHIM_SHARE_DIR': text})
+        run(place, 'doctor', '--all', env={'GPUSHIM_SHARE_DIR': text})
         for arguments in (('run', text), ('run', '--print', '-o', f'share.dir={text}'), ('report', text),
                           ('export', '--prometheus', '--textfile', f'{text}/no/x'), ('export', '--prometheus', '--listen', text),
                           (text,), ('who', text), ('set', '1', f'{text}=1'), ('set', '1', f'pool.decay={text}'), ('trim', text),
@@ -232,9 +232,9 @@ def prove_paths(place):
             with subprocess.Popen([folder, '-c', code, name], executable=python, stdin=subprocess.PIPE,
                                   stdout=subprocess.PIPE, env={**env, **({'LD_PRELOAD': os.fsdecode(preload)} if preload else {})}) as one:
                 one.stdout.readline()
-                tell(place, name, 'doctor', str(one.pid))
+                tell(place, name, 'doctor', '--all', str(one.pid))
                 if not preload:
-                    tell(place, name, 'doctor')
+                    tell(place, name, 'doctor', '--all')
                 one.stdin.close()
 
 
@@ -270,7 +270,7 @@ def prove_containers(folder):
         name = name.replace(b'\n', b'').replace(b'/', b'')
         with open(made, 'wb') as file:
             file.write(b'0::/machine/' + name + b'\n')
-        for arguments in ('stats', 'who', f'doctor {one.pid}', 'export --prometheus'):
+        for arguments in ('stats', 'who', f'doctor --all {one.pid}', 'export --prometheus'):
             done = subprocess.run(['unshare', '-m', 'sh', '-c', f'mount --bind "$0" /proc/{one.pid}/cgroup && exec "$1" {arguments}',
                                    made, GPUSHIM], env=clean(folder), capture_output=True, timeout=PATIENT_S, check=False)
             if b'mount' in done.stderr or b'unshare' in done.stderr:

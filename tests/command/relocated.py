@@ -41,7 +41,7 @@ def prove(place, library, program, others=()):
     await_that(lambda: any(name.startswith('broker.') for name in os.listdir(folder)), f'{program} is started')
     found = [os.readlink(f'/proc/{pid}/exe') for pid in brokers(place)]
     check(found == [program], f'{found}, not {program}')
-    said = subprocess.run([command, 'doctor'], env={**clean(folder), 'GPUSHIM_SHARE_STRATEGY': 'broker',
+    said = subprocess.run([command, 'doctor', '--all'], env={**clean(folder), 'GPUSHIM_SHARE_STRATEGY': 'broker',
                                                     'LD_LIBRARY_PATH': os.path.dirname(LIBCUDA)},
                           capture_output=True, text=True, timeout=PATIENT_S, check=False).stdout
     check(program in [os.path.normpath(line.rpartition(' ')[2]) for line in said.splitlines()], f'doctor: {said}')
