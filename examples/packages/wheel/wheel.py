@@ -47,22 +47,6 @@ gpushim = gpushim.__main__:main
 '''
 
 
-def fields_of(header, struct):
-    """[(name, its letter for Python's struct, how many)], after the size of the struct itself."""
-    letters = {'uint64_t': 'Q', 'unsigned char': 'B'}
-    body = re.search(rf'^struct {struct} {{\n(.*?)^}};', header, re.M | re.S)[1]
-    defined = dict(re.findall(r'^#define (\w+) (\d+)$', header, re.M))
-    first, *lines = re.sub(r'/\*.*?\*/', '', body, flags=re.S).split(';')[:-1]
-    fields = []
-    for line in lines:
-        kind, names = re.fullmatch(r'\s*(uint64_t|unsigned char) (.*)', line, re.S).groups()
-        for name, count in re.findall(r'(\w+)(?:\[(\w+)\])?\s*(?:,|$)', names):
-            fields.append((name, letters[kind], int(defined.get(count, count or 1))))
-    if first.strip() != 'size_t size' or len(fields) < 5:
-        sys.exit(f'{struct}: {first.strip()}, {fields}')
-    return tuple(fields)
-
-
 def program(path):
     """Its bytes, if it starts where the tag says it does."""
     oldest = tuple(int(number) for number in re.search(r'manylinux_(\d+)_(\d+)_', tag).groups())
@@ -75,16 +59,14 @@ def program(path):
 
 
 def built():
-    header = (SOURCE / 'shim' / 'gpushim.h').read_text()
-    return (f'"""Of the build: made by wheel.py from meson.build and gpushim.h."""\nVERSION = {VERSION!r}\n'
-            f'MEMORY = {fields_of(header, "gpushim_memory")!r}\n'
-            f'REGISTRATIONS = {fields_of(header, "gpushim_registration_counts")!r}\n')
+    return f'"""Of the build: made by wheel.py from meson.build."""\nVERSION = {VERSION!r}\n'
 
 
 def files():
     """(path in the wheel, its bytes, whether it is run)."""
     for path in sorted((HERE / 'gpushim').glob('*.py')):
         yield f'gpushim/{path.name}', path.read_bytes(), False
+    yield 'gpushim/py.typed', b'', False
     yield 'gpushim/_built.py', built().encode(), False
     yield 'gpushim/bin/gpushim', program(INSTALLED / 'bin' / 'gpushim'), True
     yield 'gpushim/bin/gpushim-broker', (HERE / 'gpushim-broker').read_bytes(), True

@@ -3,64 +3,47 @@
     python -m gpushim run -- PROGRAM ...      starts a program with the library
     python -m gpushim kernelspec              installs a Jupyter kernel that has it
     gpushim.stats()                           what this process holds of the GPUs' memory
+    gpushim.publish('weights', tensor)        under a name, for other processes;
+    torch.from_dlpack(gpushim.open('weights').array())
 
 The library is in a process from its start or not at all: importing this package brings it into none.
 """
 import ctypes
-import errno
 import os
-import struct
+from typing import Any, Dict
 
-from gpushim import _built
+from gpushim import _built, _structs, memory
+from gpushim.memory import Array, Memory, Named, NotLoaded, attach, lookup, publish, unpublish
+from gpushim.memory import open_memory as open  # pylint: disable=redefined-builtin
 
-__all__ = ['NotLoaded', 'command', 'library', 'loaded', 'stats', 'version']
+__all__ = ['Array', 'Memory', 'Named', 'NotLoaded', 'attach', 'command', 'library', 'loaded', 'lookup', 'memory', 'open',
+           'publish', 'stats', 'unpublish', 'version']
 __version__ = _built.VERSION
 
 _DEVICES = 64  # the most that the library serves
-_ROOM = 8192  # bytes for a struct: a newer library may have more in it than this package knows
 
 
-class NotLoaded(RuntimeError):
-    """The library is not in this process, or does nothing there."""
-
-
-def version():
+def version() -> str:
     """The version of this package, and so of the library and the command in it."""
     return _built.VERSION
 
 
-def command():
+def command() -> str:
     """The path of the command gpushim."""
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), 'bin', 'gpushim')
 
 
-def library():
+def library() -> str:
     """The path of the library, for LD_PRELOAD."""
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), 'bin', 'libgpushim.so')
 
 
-def _ask(function, names, *arguments):
-    """One of gpushim.h's structs as a dict; None where the library does nothing (yet)."""
-    room = (ctypes.c_size_t * (_ROOM // 8))(_ROOM)  # what the struct begins with: its size
-    error = function(*arguments, ctypes.byref(room))
-    if error == errno.ENODEV:
-        return None
-    if error:
-        raise OSError(error, os.strerror(error))
-    values = list(struct.unpack_from('@N' + ''.join(f'{count}{kind}' for _, kind, count in names), bytes(room)))[1:]
-    found = {}
-    for name, kind, count in names:
-        value, values = values[:count], values[count:]
-        found[name] = bytes(value).hex() if kind == 'B' else value if count > 1 else value[0]
-    return found
-
-
-def loaded():
+def loaded() -> bool:
     """Whether the library is in this process."""
     return hasattr(ctypes.CDLL(None), 'gpushim_memory')
 
 
-def stats():
+def stats() -> Dict[str, Any]:
     """What this process holds of the GPUs' memory, and what its allocations came from.
 
     {'devices': {NUMBER: {'reserved': BYTES, 'live': BYTES, ...}}, 'registrations': {'hits': ..., ...}}
@@ -73,15 +56,11 @@ def stats():
     if not loaded():
         raise NotLoaded("libgpushim is not in this process, and can only be from its start: start it with 'python -m "
                         f"gpushim run -- PROGRAM', or with LD_PRELOAD={library()}")
-    process = ctypes.CDLL(None)
     devices = {}
     for number in range(_DEVICES):
-        memory = _ask(process.gpushim_memory, _built.MEMORY, number)
-        if memory is None:
-            raise NotLoaded('libgpushim is in this process and does nothing there: it begins with the first use of CUDA '
-                            "(torch.cuda.init(), cuInit), unless it is switched off ('gpushim config' says so) or could "
-                            'not start, which it said on standard error')
-        if memory['reserved_peak']:
-            devices[number] = memory
-    return {'devices': devices,
-            'registrations': _ask(process.gpushim_registration_counts, _built.REGISTRATIONS)}
+        struct = _structs.Memory.sized()
+        if memory.call('gpushim_memory', number, ctypes.byref(struct)) == 0 and struct.reserved_peak:
+            devices[number] = _structs.as_dict(struct)
+    counts = _structs.RegistrationCounts.sized()
+    memory.call('gpushim_registration_counts', ctypes.byref(counts))
+    return {'devices': devices, 'registrations': _structs.as_dict(counts)}
