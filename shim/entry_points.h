@@ -34,17 +34,21 @@
 enum gs_does {
     /* memory of the library's */
     GS_DOES_ALLOCATES,
+    GS_DOES_ALLOCATES_ROWS,
     GS_DOES_ALLOCATES_ASYNC,
     GS_DOES_ALLOCATES_FROM, /* a pool */
     GS_DOES_FREES,
     GS_DOES_FREES_ASYNC,
+    GS_DOES_EXPORTS, /* by CUDA IPC */
     GS_DOES_OPENS,
     GS_DOES_MAPS,
+    GS_DOES_BINDS,
     GS_DOES_SHARES, /* with other processes, devices and APIs */
     GS_DOES_ASKS,
     GS_DOES_BOUND, /* asks, and is hooked only where the option pool.limit is set */
     GS_DOES_SETS,
     GS_DOES_FINDS, /* functions */
+    GS_DOES_LEADS, /* the driver's look-up: what it finds is led to the hooks */
     GS_DOES_REGISTERS, /* it with a device, or ends that */
     /* work */
     GS_DOES_FILLS,
@@ -118,9 +122,12 @@ enum gs_does {
 #define GS_VALUE_64 CUstream, stream, CUdeviceptr, address, cuuint64_t, value, unsigned, flags
 
 #define GS_ENTRIES(ROW)                                                                            \
-    ROW(cuMemAlloc_v2,                         3020, ALLOCATES,       STOPS, BY_HAND)              \
-    ROW(cuMemAllocPitch_v2,                    3020, ALLOCATES,       STOPS, BY_HAND)              \
-    ROW(cuMemFree_v2,                          3020, FREES,           STOPS, BY_HAND)              \
+    ROW(cuMemAlloc_v2,                         3020, ALLOCATES,       STOPS, PLAIN,                \
+        CUdeviceptr *, ret, size_t, bytes)                                                         \
+    ROW(cuMemAllocPitch_v2,                    3020, ALLOCATES_ROWS,  STOPS, PLAIN,                \
+        CUdeviceptr *, ret, size_t *, pitch, size_t, width, size_t, height, unsigned, element)     \
+    ROW(cuMemFree_v2,                          3020, FREES,           STOPS, PLAIN,                \
+        CUdeviceptr, ptr)                                                                          \
     ROW(cuMemAllocAsync,                      11020, ALLOCATES_ASYNC, STOPS, STREAM,               \
         CUdeviceptr *, ret, size_t, bytes, GS_STREAM)                                              \
     ROW(cuMemAllocAsync_ptsz,                 11020, ALLOCATES_ASYNC, STOPS, PTSZ,                 \
@@ -159,11 +166,18 @@ enum gs_does {
     ROW(cuMemSetAccess,                       10020, MAPS,            STOPS, BY_HAND)              \
     ROW(cuMemGetAccess,                       10020, ASKS,            GOES,  BY_HAND)              \
     ROW(cuMemGetHandleForAddressRange,        11070, SHARES,          STOPS, BY_HAND)              \
-    ROW(cuMulticastBindAddr,                  12010, SHARES,          STOPS, BY_HAND)              \
-    ROW(cuMulticastBindAddr_v2,               13010, SHARES,          STOPS, BY_HAND)              \
-    ROW(cuLogicalEndpointBindAddr,            13030, SHARES,          STOPS, BY_HAND)              \
+    ROW(cuMulticastBindAddr,                  12010, BINDS,           STOPS, PLAIN,                \
+        CUmemGenericAllocationHandle, object, size_t, offset, CUdeviceptr, address, size_t, bytes, \
+        unsigned long long, flags)                                                                 \
+    ROW(cuMulticastBindAddr_v2,               13010, BINDS,           STOPS, PLAIN,                \
+        CUmemGenericAllocationHandle, object, CUdevice, device, size_t, offset,                    \
+        CUdeviceptr, address, size_t, bytes, unsigned long long, flags)                            \
+    ROW(cuLogicalEndpointBindAddr,            13030, BINDS,           STOPS, PLAIN,                \
+        CUlogicalEndpointId, object, CUdevice, device, cuuint64_t, offset, void *, address,        \
+        cuuint64_t, bytes, unsigned long long, flags)                                              \
     ROW(cuEGLStreamProducerPresentFrame,       7000, SHARES,          STOPS, BY_HAND)              \
-    ROW(cuIpcGetMemHandle,                     4010, SHARES,          STOPS, BY_HAND)              \
+    ROW(cuIpcGetMemHandle,                     4010, EXPORTS,         STOPS, PLAIN,                \
+        CUipcMemHandle *, ret, CUdeviceptr, ptr)                                                   \
     ROW(cuIpcOpenMemHandle,                    4010, OPENS,           STOPS, PLAIN,                \
         CUdeviceptr *, ret, CUipcMemHandle, handle, unsigned, flags)                               \
     ROW(cuIpcOpenMemHandle_v2,                11000, OPENS,           STOPS, PLAIN,                \
@@ -540,8 +554,11 @@ enum gs_does {
     ROW(cuGreenCtxDestroy,            12040, ENDS_CONTEXT,     STOPS, BY_HAND)                     \
     ROW(cuDeviceSetMemPool,           11020, SETS,             GOES,  BY_HAND)                     \
     ROW(cuMemSetMemPool,              13000, SETS,             GOES,  BY_HAND)                     \
-    ROW(cuGetProcAddress,             11030, FINDS,            GOES,  BY_HAND)                     \
-    ROW(cuGetProcAddress_v2,          12000, FINDS,            GOES,  BY_HAND)
+    ROW(cuGetProcAddress,             11030, LEADS,            GOES,  PLAIN,                       \
+        const char *, name, void **, ret, int, version, cuuint64_t, flags)                         \
+    ROW(cuGetProcAddress_v2,          12000, LEADS,            GOES,  PLAIN,                       \
+        const char *, name, void **, ret, int, version, cuuint64_t, flags,                         \
+        CUdriverProcAddressQueryResult *, status)
 
 /* Calls of other libraries (registration/pinning.h): in place of the version which one it is. */
 #define GS_LIBRARY_ENTRIES(ROW)                                                                    \

@@ -16,7 +16,6 @@
 #include "core/process/record.h"
 #include "shim/broker_place.h"
 #include "shim/lookup/elf_symbols.h"
-#include "shim/lookup/late.h"
 #include "shim/lookup/leave.h"
 #include "log.h"
 #include "oom_report.h"
@@ -70,7 +69,7 @@ static const char *fill_driver(struct gs_driver *driver)
     const char *missing = NULL;
 
 #define GS_OP_FILL(field, symbol, required)                                                        \
-    driver->field = (__typeof__(driver->field))gs_driver_symbol(#symbol);                   \
+    driver->field = (__typeof__(driver->field))gs_driver_symbol(#symbol);                          \
     if (required && !driver->field)                                                                \
         missing = #symbol;
     GS_DRIVER_OPS(GS_OP_FILL)

@@ -2,7 +2,6 @@
  * Where a stream's capture into a graph begins and ends. While any is open no event may be
  * recorded, so core counts them: from before the driver begins one until it is seen to be over.
  */
-#include "capture.h"
 #include "shim/start.h"
 #include "submit.h"
 

@@ -20,17 +20,17 @@ static void end(CUcontext handle, struct gs_context *context)
 
 /* Ends a context by a call of the driver that names it; one that gives up a use (`may_stay`) ends it
  * with the last. */
-static CUresult destroy(CUcontext ctx, CUresult(CUDAAPI *real)(CUcontext), bool may_stay)
+static CUresult destroy(CUcontext ctx, CUresult(CUDAAPI **real)(CUcontext), bool may_stay)
 {
     struct gs_context *context;
     CUresult result;
 
     if (!gs_state_enter())
-        return real(ctx);
+        return (*real)(ctx);
     GS_KEEP_CALLER;
     gs_core_context_going(gs_core);
     context = gs_core_context_detach(gs_core, ctx);
-    result = real(ctx);
+    result = (*real)(ctx);
     if (result == CUDA_SUCCESS && !(may_stay && gs_core_context_exists(gs_core, ctx)))
         end(ctx, context);
     else
@@ -77,16 +77,16 @@ static void primary_went(const struct primary *primary, CUresult result, bool al
 }
 
 /* Resets or releases it. */
-static CUresult end_primary(CUdevice dev, CUresult(CUDAAPI *real)(CUdevice), bool always_ends)
+static CUresult end_primary(CUdevice dev, CUresult(CUDAAPI **real)(CUdevice), bool always_ends)
 {
     struct primary primary;
     CUresult result;
 
     if (!gs_state_enter())
-        return real(dev);
+        return (*real)(dev);
     GS_KEEP_CALLER;
     primary = primary_going(dev);
-    result = real(dev);
+    result = (*real)(dev);
     primary_went(&primary, result, always_ends);
     return result;
 }
@@ -125,16 +125,16 @@ GS_HOOK CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peerContext)
 /* A new stream may get the handle of a destroyed one, so what is free for the stream alone is
  * taken from it before; a capture ends with its stream. The default streams cannot be destroyed:
  * the driver refuses those. */
-static CUresult destroy_stream(CUstream stream, CUresult(CUDAAPI *real)(CUstream))
+static CUresult destroy_stream(CUstream stream, CUresult(CUDAAPI **real)(CUstream))
 {
     CUresult result;
 
     if (!gs_state_enter() || !stream || stream == CU_STREAM_LEGACY ||
         stream == CU_STREAM_PER_THREAD)
-        return real(stream);
+        return (*real)(stream);
     GS_KEEP_CALLER;
     gs_core_stream_gone(gs_core, stream);
-    result = real(stream);
+    result = (*real)(stream);
     if (result == CUDA_SUCCESS)
         gs_core_capture_end(gs_core, stream);
     return result;
@@ -144,27 +144,22 @@ static CUresult destroy_stream(CUstream stream, CUresult(CUDAAPI *real)(CUstream
 
 #define GS_MAKES_ENDS_CONTEXT GS_ALWAYS
 #define GS_MAKE_ENDS_CONTEXT(symbol, order, async, real)                                           \
-    gs_state_enter();                                                                              \
-    return destroy(context, gs_real.symbol, false);
+    return destroy(context, &gs_real.symbol, false);
 
 #define GS_MAKES_LEAVES_CONTEXT GS_ALWAYS
 #define GS_MAKE_LEAVES_CONTEXT(symbol, order, async, real)                                         \
-    gs_state_enter();                                                                              \
-    return destroy(context, gs_real.symbol, true);
+    return destroy(context, &gs_real.symbol, true);
 
 #define GS_MAKES_RESETS_PRIMARY GS_ALWAYS
 #define GS_MAKE_RESETS_PRIMARY(symbol, order, async, real)                                         \
-    gs_state_enter();                                                                              \
-    return end_primary(device, gs_real.symbol, true);
+    return end_primary(device, &gs_real.symbol, true);
 
 #define GS_MAKES_RELEASES_PRIMARY GS_ALWAYS
 #define GS_MAKE_RELEASES_PRIMARY(symbol, order, async, real)                                       \
-    gs_state_enter();                                                                              \
-    return end_primary(device, gs_real.symbol, false);
+    return end_primary(device, &gs_real.symbol, false);
 
 #define GS_MAKES_ENDS_STREAM GS_ALWAYS
 #define GS_MAKE_ENDS_STREAM(symbol, order, async, real)                                            \
-    gs_state_enter();                                                                              \
-    return destroy_stream(stream, gs_real.symbol);
+    return destroy_stream(stream, &gs_real.symbol);
 
 #include "made.h"

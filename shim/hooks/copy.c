@@ -31,11 +31,7 @@ __attribute__((noinline)) static CUresult around(enum gs_way way, CUdeviceptr ds
         return gs_real.cuMemcpyPeerAsync(dst, gs_core_copy_context(gs_core, dst), src,
                                          gs_core_copy_context(gs_core, src), bytes, stream);
     }
-    result = gs_core_owner_enter(gs_core, gs_ours(dst) ? dst : src, stream);
-    if (result == CUDA_SUCCESS) {
-        result = gs_real.cuMemcpy(dst, src, bytes);
-        gs_core_owner_leave(gs_core);
-    }
+    result = GS_WAY_IN_OWNER(gs_ours(dst) ? dst : src, stream, gs_real.cuMemcpy(dst, src, bytes));
     /* The other side may be device memory that the owner does not reach. */
     return result == CUDA_ERROR_INVALID_VALUE ? between_owners(dst, src, bytes) : result;
 }
@@ -43,33 +39,19 @@ __attribute__((noinline)) static CUresult around(enum gs_way way, CUdeviceptr ds
 __attribute__((noinline)) static CUresult around_in(enum gs_way way, CUdeviceptr dst,
                                                     const void *src, size_t bytes, CUstream stream)
 {
-    CUresult result;
-
     if (way != GS_WAY_APART)
         return CUDA_ERROR_INVALID_VALUE;
     GS_KEEP_ERRNO;
-    result = gs_core_owner_enter(gs_core, dst, stream);
-    if (result == CUDA_SUCCESS) {
-        result = gs_real.cuMemcpyHtoD_v2(dst, src, bytes);
-        gs_core_owner_leave(gs_core);
-    }
-    return result;
+    return GS_WAY_IN_OWNER(dst, stream, gs_real.cuMemcpyHtoD_v2(dst, src, bytes));
 }
 
 __attribute__((noinline)) static CUresult around_out(enum gs_way way, void *dst, CUdeviceptr src,
                                                      size_t bytes, CUstream stream)
 {
-    CUresult result;
-
     if (way != GS_WAY_APART)
         return CUDA_ERROR_INVALID_VALUE;
     GS_KEEP_ERRNO;
-    result = gs_core_owner_enter(gs_core, src, stream);
-    if (result == CUDA_SUCCESS) {
-        result = gs_real.cuMemcpyDtoH_v2(dst, src, bytes);
-        gs_core_owner_leave(gs_core);
-    }
-    return result;
+    return GS_WAY_IN_OWNER(src, stream, gs_real.cuMemcpyDtoH_v2(dst, src, bytes));
 }
 
 /* ---- The hooks ------------------------------------------------------------------------------ */

@@ -75,7 +75,6 @@ static CUresult around_3d(enum gs_way way, const CUDA_MEMCPY3D *copy, CUstream s
         .Height = copy->Height,
         .Depth = copy->Depth,
     };
-    CUresult result;
     bool from = gs_ours(copy->srcDevice);
     bool to = gs_ours(copy->dstDevice);
 
@@ -87,12 +86,8 @@ static CUresult around_3d(enum gs_way way, const CUDA_MEMCPY3D *copy, CUstream s
         peer.dstContext = gs_core_copy_context(gs_core, copy->dstDevice);
         return async ? gs_real.cuMemcpy3DPeerAsync(&peer, stream) : gs_real.cuMemcpy3DPeer(&peer);
     }
-    result = gs_core_owner_enter(gs_core, to ? copy->dstDevice : copy->srcDevice, stream);
-    if (result == CUDA_SUCCESS) {
-        result = gs_real.cuMemcpy3D_v2(copy);
-        gs_core_owner_leave(gs_core);
-    }
-    return result;
+    return GS_WAY_IN_OWNER(to ? copy->dstDevice : copy->srcDevice, stream,
+                           gs_real.cuMemcpy3D_v2(copy));
 }
 
 static CUresult around_2d(enum gs_way way, const CUDA_MEMCPY2D *copy, CUstream stream, bool async)

@@ -8,7 +8,7 @@
 
 #define GS_MAKES_FILLS GS_UNLESS(gs_foreign(dst))
 #define GS_MAKE_FILLS(symbol, order, async, real)                                                  \
-    return gs_way_fill(dst, count, sizeof value, order) ? real : CUDA_ERROR_INVALID_VALUE;
+    return gs_way_fill_rows(dst, 0, count, 1, sizeof value, order) ? real : CUDA_ERROR_INVALID_VALUE;
 
 #define GS_MAKES_FILLS_ROWS GS_UNLESS(gs_foreign(dst))
 #define GS_MAKE_FILLS_ROWS(symbol, order, async, real)                                             \

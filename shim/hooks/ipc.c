@@ -36,21 +36,9 @@ static CUresult get_handle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
     return gs_result(status);
 }
 
-GS_HOOK CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
-{
-    struct gs_recorded recorded;
-    CUdeviceptr base = dptr;
-    size_t size = 0;
-    CUresult result;
-
-    if (!gs_tracing())
-        return get_handle(pHandle, dptr);
-    gs_record_begin(&recorded, GS_CALLER, dptr);
-    result = get_handle(pHandle, dptr);
-    gs_record_block(dptr, &base, &size);
-    gs_record_shared(&recorded, GS_TRACE_EXPORTED, result, base, size);
-    return result;
-}
+#define GS_MAKES_EXPORTS GS_TRACED(ptr)
+#define GS_MAKE_EXPORTS(symbol, order, async, real) return get_handle(ret, ptr);
+#define GS_RECORD_EXPORTS(order) record(&recorded, GS_TRACE_EXPORTED, result, ptr);
 
 /* True: the handle is one of ours and *ret_result is the outcome. */
 static bool open_token(CUdeviceptr *pdptr, const CUipcMemHandle *handle, unsigned int flags,
@@ -91,16 +79,18 @@ static bool open_token(CUdeviceptr *pdptr, const CUipcMemHandle *handle, unsigne
     CUresult outcome;                                                                              \
                                                                                                    \
     return open_token(ret, &handle, flags, &outcome) ? outcome : real;
-#define GS_RECORD_OPENS(order) record_opened(&recorded, result, ret);
+#define GS_RECORD_OPENS(order)                                                                     \
+    record(&recorded, GS_TRACE_OPENED, result, result == CUDA_SUCCESS ? *ret : 0);
 
-static void record_opened(struct gs_recorded *recorded, CUresult result, const CUdeviceptr *address)
+/* Of the block that has the address, or, where it is none of ours, of that alone. */
+static void record(struct gs_recorded *recorded, enum gs_trace_op op, CUresult result,
+                   CUdeviceptr address)
 {
-    CUdeviceptr base = 0;
+    CUdeviceptr base = address;
     size_t size = 0;
 
-    if (result == CUDA_SUCCESS && !gs_record_block(*address, &base, &size))
-        base = *address;
-    gs_record_shared(recorded, GS_TRACE_OPENED, result, base, size);
+    gs_record_block(address, &base, &size);
+    gs_record_shared(recorded, op, result, base, size);
 }
 
 #include "made.h"

@@ -38,23 +38,8 @@ static void *lead(const char *symbol, void *found, int version, cuuint64_t flags
                           flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
 }
 
-GS_HOOK CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion,
-                                          cuuint64_t flags)
-{
-    gs_state_enter();
-    CUresult result = gs_real.cuGetProcAddress(symbol, pfn, cudaVersion, flags);
-    if (result == CUDA_SUCCESS && pfn)
-        *pfn = lead(symbol, *pfn, cudaVersion, flags);
-    return result;
-}
+#define GS_MAKES_LEADS GS_ALWAYS
+#define GS_MAKE_LEADS(symbol, order, async, real)                                                  \
+    return GS_NOTED(real, if (ret) *ret = lead(name, *ret, version, flags));
 
-GS_HOOK CUresult CUDAAPI cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion,
-                                             cuuint64_t flags,
-                                             CUdriverProcAddressQueryResult *symbolStatus)
-{
-    gs_state_enter();
-    CUresult result = gs_real.cuGetProcAddress_v2(symbol, pfn, cudaVersion, flags, symbolStatus);
-    if (result == CUDA_SUCCESS && pfn)
-        *pfn = lead(symbol, *pfn, cudaVersion, flags);
-    return result;
-}
+#include "made.h"

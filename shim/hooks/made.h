@@ -1,20 +1,19 @@
 /*
- * Hooks that are made from rows of the table (shim/entry_points.h). A file of this folder makes those
- * of the calls that do what it is about. Before it includes this it says so, and what such a hook does:
+ * Hooks that are made from rows of the table (shim/entry_points.h). A file of this folder makes those of
+ * the calls that do what it is about: before it includes this it has, for each kind,
  *
  *     #define GS_MAKES_SUBMITS GS_ALWAYS
  *     #define GS_MAKE_SUBMITS(symbol, order, async, real)
  *         gs_submits(order);
  *         return real;
  *
- * `order` is the stream that the work goes to (for what is done later: the context), `async` whether
- * the call is given a stream, `real` the driver's own call with the same arguments. The parameters of
- * the row go by their names.
+ * `order` is the stream that the work goes to (for what is done later: the context), `async` whether the
+ * call is given one, `real` the driver's own call with the same arguments. Parameters go by their names.
  *
- * With GS_UNLESS(foreign) instead, the hook leaves by a jump where the memory is foreign; what it does
- * else is apart, so that it keeps no registers for that. With GS_TRACED(address) the call is recorded
- * (record.h): GS_RECORD_ and what it does is what is noted after it, of `recorded` and `result`; the
- * address is what it is given of memory, or 0.
+ * With GS_UNLESS(foreign) the hook leaves by a jump where the memory is foreign; what it does else is
+ * apart, so that it keeps no registers for that. With GS_TRACED(address) the call is recorded (record.h):
+ * the address is what it is given of memory, or 0, and GS_RECORD_SUBMITS what is noted after it, of
+ * `recorded` and `result`.
  */
 #include "hook.h"
 #include "record.h"
@@ -88,18 +87,12 @@
 
 /* How a row says it. */
 #define GS_HOW_BY_HAND(MADE, foreign, what, symbol, how)
-#define GS_HOW_PLAIN(MADE, foreign, what, symbol, how, ...)                                        \
-    MADE(foreign, what, symbol, NULL, false, __VA_ARGS__)
-#define GS_HOW_LEGACY(MADE, foreign, what, symbol, how, ...)                                       \
-    MADE(foreign, what, symbol, NULL, false, __VA_ARGS__)
-#define GS_HOW_THREAD(MADE, foreign, what, symbol, how, ...)                                       \
-    MADE(foreign, what, symbol, CU_STREAM_PER_THREAD, false, __VA_ARGS__)
-#define GS_HOW_STREAM(MADE, foreign, what, symbol, how, ...)                                       \
-    MADE(foreign, what, symbol, stream, true, __VA_ARGS__)
-#define GS_HOW_PTSZ(MADE, foreign, what, symbol, how, ...)                                         \
-    MADE(foreign, what, symbol, gs_per_thread(stream), true, __VA_ARGS__)
-#define GS_HOW_CTX(MADE, foreign, what, symbol, how, ...)                                          \
-    MADE(foreign, what, symbol, ctx, true, __VA_ARGS__)
+#define GS_HOW_PLAIN(M, f, w, s, how, ...) M(f, w, s, NULL, false, __VA_ARGS__)
+#define GS_HOW_LEGACY(M, f, w, s, how, ...) M(f, w, s, NULL, false, __VA_ARGS__)
+#define GS_HOW_THREAD(M, f, w, s, how, ...) M(f, w, s, CU_STREAM_PER_THREAD, false, __VA_ARGS__)
+#define GS_HOW_STREAM(M, f, w, s, how, ...) M(f, w, s, stream, true, __VA_ARGS__)
+#define GS_HOW_PTSZ(M, f, w, s, how, ...) M(f, w, s, gs_per_thread(stream), true, __VA_ARGS__)
+#define GS_HOW_CTX(M, f, w, s, how, ...) M(f, w, s, ctx, true, __VA_ARGS__)
 
 /* Rows that this file does not make are nothing in it. */
 #define GS_ELSEWHERE(...)

@@ -40,22 +40,6 @@ GS_DOES CUresult allocate(CUdeviceptr *dptr, size_t bytesize)
     return CUDA_SUCCESS;
 }
 
-GS_RECORDS CUresult recorded_allocate(CUdeviceptr *dptr, size_t bytesize, void *caller)
-{
-    struct gs_recorded recorded;
-    CUresult result;
-
-    gs_record_begin(&recorded, caller, 0);
-    result = allocate(dptr, bytesize);
-    gs_record_alloc(&recorded, GS_TRACE_ALLOC, result, dptr, bytesize, NULL);
-    return result;
-}
-
-GS_HOOK CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
-{
-    return gs_tracing() ? recorded_allocate(dptr, bytesize, GS_CALLER) : allocate(dptr, bytesize);
-}
-
 GS_DOES CUresult allocate_pitch(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes,
                                 size_t Height, unsigned int ElementSizeBytes)
 {
@@ -81,22 +65,6 @@ GS_DOES CUresult allocate_pitch(CUdeviceptr *dptr, size_t *pPitch, size_t WidthI
     return CUDA_SUCCESS;
 }
 
-GS_HOOK CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes,
-                                            size_t Height, unsigned int ElementSizeBytes)
-{
-    struct gs_recorded recorded;
-    CUresult result;
-    size_t width;
-
-    if (!gs_tracing())
-        return allocate_pitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
-    gs_record_begin(&recorded, GS_CALLER, 0);
-    result = allocate_pitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
-    width = result == CUDA_SUCCESS ? *pPitch : WidthInBytes;
-    gs_record_alloc(&recorded, GS_TRACE_ALLOC, result, dptr, width * Height, NULL);
-    return result;
-}
-
 GS_DOES CUresult free_block(CUdeviceptr dptr)
 {
     gs_status status;
@@ -116,21 +84,23 @@ GS_DOES CUresult free_block(CUdeviceptr dptr)
     return gs_real.cuMemFree_v2(dptr);
 }
 
-GS_RECORDS CUresult recorded_free(CUdeviceptr dptr, void *caller)
-{
-    struct gs_recorded recorded;
-    CUresult result;
+#define GS_MAKES_ALLOCATES GS_TRACED(0)
+#define GS_MAKE_ALLOCATES(symbol, order, async, real) return allocate(ret, bytes);
+#define GS_RECORD_ALLOCATES(order)                                                                 \
+    gs_record_alloc(&recorded, GS_TRACE_ALLOC, result, ret, bytes, NULL);
 
-    gs_record_begin(&recorded, caller, dptr);
-    result = free_block(dptr);
-    gs_record_free(&recorded, GS_TRACE_FREE, result, dptr, NULL);
-    return result;
-}
+#define GS_MAKES_ALLOCATES_ROWS GS_TRACED(0)
+#define GS_MAKE_ALLOCATES_ROWS(symbol, order, async, real)                                         \
+    return allocate_pitch(ret, pitch, width, height, element);
+#define GS_RECORD_ALLOCATES_ROWS(order)                                                            \
+    gs_record_alloc(&recorded, GS_TRACE_ALLOC, result, ret,                                        \
+                    (result == CUDA_SUCCESS ? *pitch : width) * height, NULL);
 
-GS_HOOK CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
-{
-    return gs_tracing() ? recorded_free(dptr, GS_CALLER) : free_block(dptr);
-}
+#define GS_MAKES_FREES GS_TRACED(ptr)
+#define GS_MAKE_FREES(symbol, order, async, real) return free_block(ptr);
+#define GS_RECORD_FREES(order) gs_record_free(&recorded, GS_TRACE_FREE, result, ptr, NULL);
+
+#include "made.h"
 
 GS_HOOK CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
 {

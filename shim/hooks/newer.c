@@ -9,7 +9,6 @@
 #include "shim/log.h"
 #include "shim/lookup/known_names.h"
 #include "shim/start.h"
-#include "capture.h"
 #include "submit.h"
 
 #include <pthread.h>

@@ -85,31 +85,20 @@ static bool bound(void *device, unsigned long long *free, unsigned long long *to
     return true;
 }
 
-GS_HOOK int nvmlDeviceGetMemoryInfo(void *device, struct gs_nvml_memory *memory)
-{
-    __typeof__(&nvmlDeviceGetMemoryInfo) real = GS_PIN_REAL(nvmlDeviceGetMemoryInfo);
-    int error;
-
-    if (!real)
-        return NVML_NOT_FOUND;
-    error = real(device, memory);
-    if (!error && bound(device, &memory->free, &memory->total))
-        memory->used = memory->total - memory->free;
-    return error;
-}
-
-/* What the driver reserves for itself is none of what a bounded program has. */
-GS_HOOK int nvmlDeviceGetMemoryInfo_v2(void *device, struct gs_nvml_memory_v2 *memory)
-{
-    __typeof__(&nvmlDeviceGetMemoryInfo_v2) real = GS_PIN_REAL(nvmlDeviceGetMemoryInfo_v2);
-    int error;
-
-    if (!real)
-        return NVML_NOT_FOUND;
-    error = real(device, memory);
-    if (!error && bound(device, &memory->free, &memory->total)) {
-        memory->used = memory->total - memory->free;
-        memory->reserved = 0;
+#define MEMORY_INFO(symbol, type, told)                                                            \
+    GS_HOOK int symbol(void *device, struct type *memory)                                          \
+    {                                                                                              \
+        __typeof__(&symbol) real = GS_PIN_REAL(symbol);                                            \
+        int error = real ? real(device, memory) : NVML_NOT_FOUND;                                  \
+                                                                                                   \
+        if (!error && bound(device, &memory->free, &memory->total)) {                              \
+            told;                                                                                  \
+        }                                                                                          \
+        return error;                                                                              \
     }
-    return error;
-}
+
+MEMORY_INFO(nvmlDeviceGetMemoryInfo, gs_nvml_memory, memory->used = memory->total - memory->free)
+/* What the driver reserves for itself is none of what a bounded program has. */
+MEMORY_INFO(nvmlDeviceGetMemoryInfo_v2, gs_nvml_memory_v2,
+            memory->used = memory->total - memory->free;
+            memory->reserved = 0)

@@ -1,13 +1,6 @@
 /*
- * Hooks that are recorded (general.record). Such a hook is two: what it does, as a function of its
- * own, and under its exact name
- *
- *     GS_HOOK CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
- *     {
- *         return gs_tracing() ? recorded_free(dptr, GS_CALLER) : free_now(dptr);
- *     }
- *
- * so that a process that records nothing pays for one look.
+ * Hooks that are recorded (general.record): what they do is a function of its own (made.h), so that a
+ * process that records nothing pays for one look.
  */
 #ifndef GPUSHIM_SHIM_RECORD_H
 #define GPUSHIM_SHIM_RECORD_H

@@ -48,4 +48,13 @@ static inline void gs_submits_at(CUstream stream, CUdeviceptr dst, CUdeviceptr s
         gs_core_touches(gs_core, stream, dst, src);
 }
 
+/* ---- Around calls that begin and end a stream's capture (capture.c) ---- */
+
+/* Before the driver's call: *ret_noted tells whether it was counted. False: it must not begin. */
+bool gs_capture_may_begin(CUstream stream, bool *ret_noted);
+/* After it. */
+CUresult gs_capture_begun(CUstream stream, bool noted, CUresult result);
+/* After the driver ended a capture, or refused to; the state was entered before. */
+CUresult gs_capture_ended(CUstream stream, CUresult result);
+
 #endif

@@ -136,7 +136,7 @@ GS_HOOK CUresult CUDAAPI cuMemGetHandleForAddressRange(void *handle, CUdeviceptr
 
 /* Memory of the device's pool may be bound by its address, as the driver's own may: a range of one
  * block. What it is bound to may be known to other processes. */
-static bool may_bind(CUdeviceptr ptr, size_t size, const char *why)
+static bool may_bind(CUdeviceptr ptr, size_t size)
 {
     struct gs_block_info info;
 
@@ -146,38 +146,15 @@ static bool may_bind(CUdeviceptr ptr, size_t size, const char *why)
     if (gs_core_find(gs_core, ptr, &info) != GS_OK || !info.async ||
         size > info.size - (ptr - info.base))
         return false;
-    gs_single_drain(gs_single, why);
+    gs_single_drain(gs_single, "memory is bound to an object of the driver's");
     return true;
 }
 
-static const char to_multicast[] = "memory is bound to a multicast object";
+#define GS_MAKES_BINDS GS_ALWAYS
+#define GS_MAKE_BINDS(symbol, order, async, real)                                                  \
+    return may_bind((CUdeviceptr)address, (size_t)bytes) ? real : CUDA_ERROR_INVALID_VALUE;
 
-GS_HOOK CUresult CUDAAPI cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
-                                             CUdeviceptr memptr, size_t size,
-                                             unsigned long long flags)
-{
-    if (!may_bind(memptr, size, to_multicast))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMulticastBindAddr(mcHandle, mcOffset, memptr, size, flags);
-}
-
-GS_HOOK CUresult CUDAAPI cuMulticastBindAddr_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev,
-                                                size_t mcOffset, CUdeviceptr memptr, size_t size,
-                                                unsigned long long flags)
-{
-    if (!may_bind(memptr, size, to_multicast))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMulticastBindAddr_v2(mcHandle, dev, mcOffset, memptr, size, flags);
-}
-
-GS_HOOK CUresult CUDAAPI cuLogicalEndpointBindAddr(CUlogicalEndpointId leId, CUdevice dev,
-                                                   cuuint64_t offset, void *ptr, cuuint64_t size,
-                                                   unsigned long long flags)
-{
-    if (!may_bind((CUdeviceptr)ptr, (size_t)size, "memory is bound to a logical endpoint"))
-        return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuLogicalEndpointBindAddr(leId, dev, offset, ptr, size, flags);
-}
+#include "made.h"
 
 /* How large a plane is, the format of the frame says; that each begins in a live block is what is
  * looked at. The frame's consumer may be another API, or another process. */

@@ -66,6 +66,18 @@ static inline enum gs_way gs_way_ranges(struct gs_access_range dst, struct gs_ac
     return gs_way_found(dst, src, stream, async);
 }
 
+/* The result of a copy that is made in the context that owns the memory at an address. */
+#define GS_WAY_IN_OWNER(address, stream, copy)                                                     \
+    ({                                                                                             \
+        CUresult gs_made = gs_core_owner_enter(gs_core, address, stream);                          \
+                                                                                                   \
+        if (gs_made == CUDA_SUCCESS) {                                                             \
+            gs_made = (copy);                                                                      \
+            gs_core_owner_leave(gs_core);                                                          \
+        }                                                                                          \
+        gs_made;                                                                                   \
+    })
+
 /* A copy of `bytes`; 0 for a side in host memory. */
 static inline enum gs_way gs_way_copy(CUdeviceptr dst, CUdeviceptr src, size_t bytes,
                                       CUstream stream, bool async)
@@ -114,17 +126,7 @@ __attribute__((noinline, unused)) static bool gs_way_may_fill(struct gs_access_r
     return gs_core_may_fill(gs_core, range, stream) == GS_OK;
 }
 
-/* A fill of `count` elements. What overflows is the driver's to refuse. */
-static inline bool gs_way_fill(CUdeviceptr dst, size_t count, size_t element, CUstream stream)
-{
-    struct gs_access_range range = {dst, 0};
-
-    if (!gs_state_enter() || __builtin_mul_overflow(count, element, &range.size) ||
-        __builtin_expect(!gs_way_is_ours(range), 1))
-        return true;
-    return gs_way_may_fill(range, stream);
-}
-
+/* A fill of rows of `width` elements. What overflows is the driver's to refuse. */
 static inline bool gs_way_fill_rows(CUdeviceptr dst, size_t pitch, size_t width, size_t height,
                                     size_t element, CUstream stream)
 {

@@ -6,40 +6,13 @@
  */
     .text
 
-    .globl  dlsym
-    .type   dlsym, %function
+    .macro  look_up name, resolve, caller
+    .globl  \name
+    .type   \name, %function
     .p2align 4
-dlsym:
+\name:
     .cfi_startproc
     hint    #34                     /* bti c */
-    stp     x29, x30, [sp, #-32]!
-    .cfi_def_cfa_offset 32
-    .cfi_offset 29, -32
-    .cfi_offset 30, -24
-    mov     x29, sp
-    stp     x0, x1, [sp, #16]
-    mov     x2, x30                 /* where we were called from */
-    bl      gs_resolve_dlsym
-    mov     x16, x0
-    mov     x17, x1
-    ldp     x0, x1, [sp, #16]
-    ldp     x29, x30, [sp], #32
-    .cfi_restore 30
-    .cfi_restore 29
-    .cfi_def_cfa_offset 0
-    cbnz    x17, 1f
-    br      x16
-1:  mov     x0, x16
-    ret
-    .cfi_endproc
-    .size   dlsym, . - dlsym
-
-    .globl  dlvsym
-    .type   dlvsym, %function
-    .p2align 4
-dlvsym:
-    .cfi_startproc
-    hint    #34
     stp     x29, x30, [sp, #-48]!
     .cfi_def_cfa_offset 48
     .cfi_offset 29, -48
@@ -47,8 +20,8 @@ dlvsym:
     mov     x29, sp
     stp     x0, x1, [sp, #16]
     str     x2, [sp, #32]
-    mov     x3, x30
-    bl      gs_resolve_dlvsym
+    mov     \caller, x30            /* where we were called from */
+    bl      \resolve
     mov     x16, x0
     mov     x17, x1
     ldp     x0, x1, [sp, #16]
@@ -62,7 +35,11 @@ dlvsym:
 1:  mov     x0, x16
     ret
     .cfi_endproc
-    .size   dlvsym, . - dlvsym
+    .size   \name, . - \name
+    .endm
+
+    look_up dlsym, gs_resolve_dlsym, x2
+    look_up dlvsym, gs_resolve_dlvsym, x3
 
     .globl  dlopen
     .type   dlopen, %function

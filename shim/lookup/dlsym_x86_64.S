@@ -8,45 +8,20 @@
  */
     .text
 
-    .globl  dlsym
-    .type   dlsym, @function
+    .macro  look_up name, resolve, caller
+    .globl  \name
+    .type   \name, @function
     .p2align 4
-dlsym:
+\name:
     .cfi_startproc
     pushq   %rdi
     .cfi_adjust_cfa_offset 8
     pushq   %rsi
     .cfi_adjust_cfa_offset 8
-    subq    $8, %rsp                /* the stack is 16-byte aligned again */
+    pushq   %rdx                    /* and the stack is 16-byte aligned again */
     .cfi_adjust_cfa_offset 8
-    movq    24(%rsp), %rdx          /* where we were called from */
-    call    gs_resolve_dlsym
-    addq    $8, %rsp
-    .cfi_adjust_cfa_offset -8
-    popq    %rsi
-    .cfi_adjust_cfa_offset -8
-    popq    %rdi
-    .cfi_adjust_cfa_offset -8
-    testq   %rdx, %rdx
-    jnz     1f
-    jmp     *%rax
-1:  ret
-    .cfi_endproc
-    .size   dlsym, . - dlsym
-
-    .globl  dlvsym
-    .type   dlvsym, @function
-    .p2align 4
-dlvsym:
-    .cfi_startproc
-    pushq   %rdi
-    .cfi_adjust_cfa_offset 8
-    pushq   %rsi
-    .cfi_adjust_cfa_offset 8
-    pushq   %rdx                    /* and aligned again */
-    .cfi_adjust_cfa_offset 8
-    movq    24(%rsp), %rcx
-    call    gs_resolve_dlvsym
+    movq    24(%rsp), \caller        /* where we were called from */
+    call    \resolve
     movq    %rdx, %rcx
     popq    %rdx
     .cfi_adjust_cfa_offset -8
@@ -59,7 +34,11 @@ dlvsym:
     jmp     *%rax
 1:  ret
     .cfi_endproc
-    .size   dlvsym, . - dlvsym
+    .size   \name, . - \name
+    .endm
+
+    look_up dlsym, gs_resolve_dlsym, %rdx
+    look_up dlvsym, gs_resolve_dlvsym, %rcx
 
     .globl  dlopen
     .type   dlopen, @function

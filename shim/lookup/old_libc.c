@@ -96,63 +96,30 @@ int __wrap_pthread_sigmask(int how, const sigset_t *set, sigset_t *old)
     return result;
 }
 
-/* On the 64-bit ABIs there are, struct stat is the kernel's. */
-int __wrap_fstatat(int dir, const char *path, struct stat *status, int flags);
-int __wrap_fstatat(int dir, const char *path, struct stat *status, int flags)
-{
-    return (int)syscall(SYS_newfstatat, dir, path, status, flags);
-}
+#define STAND_IN(name, parameters, result)                                                         \
+    int __wrap_##name parameters;                                                                  \
+    int __wrap_##name parameters                                                                   \
+    {                                                                                              \
+        return result;                                                                             \
+    }
 
-int __wrap_stat(const char *path, struct stat *status);
-int __wrap_stat(const char *path, struct stat *status)
-{
-    return __wrap_fstatat(AT_FDCWD, path, status, 0);
-}
-
-int __wrap_lstat(const char *path, struct stat *status);
-int __wrap_lstat(const char *path, struct stat *status)
-{
-    return __wrap_fstatat(AT_FDCWD, path, status, AT_SYMLINK_NOFOLLOW);
-}
-
-int __wrap_fstat(int fd, struct stat *status);
-int __wrap_fstat(int fd, struct stat *status)
-{
-    return (int)syscall(SYS_fstat, fd, status);
-}
-
-/* With 64-bit file offsets the headers say ...64 where a 64-bit ABI has one function. */
-int __wrap_lstat64(const char *path, struct stat *status);
-int __wrap_lstat64(const char *path, struct stat *status)
-{
-    return __wrap_fstatat(AT_FDCWD, path, status, AT_SYMLINK_NOFOLLOW);
-}
-
-int __wrap_fstatat64(int dir, const char *path, struct stat *status, int flags);
-int __wrap_fstatat64(int dir, const char *path, struct stat *status, int flags)
-{
-    return __wrap_fstatat(dir, path, status, flags);
-}
-
-int __wrap_fstat64(int fd, struct stat *status);
-int __wrap_fstat64(int fd, struct stat *status)
-{
-    return __wrap_fstat(fd, status);
-}
+/* On the 64-bit ABIs there are, struct stat is the kernel's. With 64-bit file offsets the headers say
+ * ...64 where such an ABI has one function. */
+#define FSTATAT(name, parameters, dir, flags)                                                      \
+    STAND_IN(name, parameters, (int)syscall(SYS_newfstatat, dir, path, status, flags))
+FSTATAT(fstatat, (int dir, const char *path, struct stat *status, int flags), dir, flags)
+FSTATAT(fstatat64, (int dir, const char *path, struct stat *status, int flags), dir, flags)
+FSTATAT(stat, (const char *path, struct stat *status), AT_FDCWD, 0)
+FSTATAT(lstat, (const char *path, struct stat *status), AT_FDCWD, AT_SYMLINK_NOFOLLOW)
+FSTATAT(lstat64, (const char *path, struct stat *status), AT_FDCWD, AT_SYMLINK_NOFOLLOW)
+STAND_IN(fstat, (int fd, struct stat *status), (int)syscall(SYS_fstat, fd, status))
+STAND_IN(fstat64, (int fd, struct stat *status), (int)syscall(SYS_fstat, fd, status))
+STAND_IN(statx, (int dir, const char *path, int flags, unsigned mask, struct statx *status),
+         (int)syscall(SYS_statx, dir, path, flags, mask, status))
 
 /* Other libcs have no such names, and a strong reference would keep their programs from starting. */
 extern int old_fcntl(int, int, ...) __asm__("fcntl");
-int __wrap_fcntl64(int fd, int command, void *argument);
-int __wrap_fcntl64(int fd, int command, void *argument)
-{
-    return old_fcntl(fd, command, argument);
-}
-
-int __wrap_statx(int dir, const char *path, int flags, unsigned mask, struct statx *status);
-int __wrap_statx(int dir, const char *path, int flags, unsigned mask, struct statx *status)
-{
-    return (int)syscall(SYS_statx, dir, path, flags, mask, status);
-}
+STAND_IN(fcntl64, (int fd, int command, void *argument), old_fcntl(fd, command, argument))
 
 /* glibc 2.38's headers turn strtol and its kin into these, which read binary constants as well. */
 #define FORWARD_STRTO(name, type)                                                                  \

@@ -15,7 +15,7 @@ if not shutil.which(compiler):
     sys.exit(77)
 
 objects = []
-for name in ['dlsym_aarch64.S', 'elf_symbols.c', 'late.c', 'leave.c', 'names.c', 'resolve.c', 'run_aarch64.S']:
+for name in ['dlsym_aarch64.S', 'elf_symbols.c', 'leave.c', 'names.c', 'resolve.c', 'run_aarch64.S']:
     objects.append(f'{output}-{name}.o')
     subprocess.run([compiler, '-std=gnu11', '-D_GNU_SOURCE', '-O2', '-fPIC',
                     '-fno-stack-protector', '-Wall', '-Wextra', '-Werror', '-Wno-unused-parameter', '-fvisibility=hidden',

@@ -53,7 +53,7 @@ NO_MEMORY = {'cuDeviceCanAccessPeer', 'cuStreamIsCapturing', 'cuStreamIsCapturin
 WORK_TYPE = re.compile(r'\b(CUstream|CUlaunchConfig|CUDA_LAUNCH_PARAMS\w*)\b')
 WORK_NAME = re.compile(r'^cu(Memcpy|Memset|Launch)')
 # What goes on in a process that sleeps: what only asks, by its name, or says what is to be from now on.
-ASKING = {'ASKS', 'BOUND', 'SETS', 'FINDS'}
+ASKING = {'ASKS', 'BOUND', 'SETS', 'FINDS', 'LEADS'}
 GOES_ON = re.compile(r'TotalMem|Get(?!\w*(MemHandle|ForAddressRange)$)|Set(Attribute|MemPool)$')
 # What would have to stop: it is given memory that the library may have put away.
 STOPS_TYPE = re.compile(r'\bCU(memGenericAllocationHandle (?!mc|\*)|arrayMapInfo\b)')
@@ -100,7 +100,7 @@ def drivers_headers():
     found = []
     for path in sorted(glob.glob(os.path.join(where, '*.h'))):
         with open(path, errors='replace') as text:
-            if not path.endswith('Typedefs.h') and \
+            if not path.endswith('Typedefs.h') and                                                 \
                     re.search(r'\bCUresult\s+CUDAAPI\s+cu[A-Z]', text.read()):
                 found.append(os.path.basename(path))
     return where, found
