@@ -663,7 +663,7 @@ Test(share_pressure, who_shares_nothing_yet_can_be_asked_again_and_shares_then)
     cr_assert_str_eq(other_ask(&other, "ask 1000000"), "ok 6 0 0");
     asker = dial(side.share->name);
     close_since(had, asker);
-    cr_assert_str_eq(other_ask(&other, "ask 1000000"), "ok 6 0 0");
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "ask 1000000"), "ok 6 0 0"))); /* once it listens anew */
     cr_assert_eq(side_log_lines(), 0, "%s", side_logged());
     cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
     gs_export_handle(export, ipc_handle);
@@ -673,6 +673,19 @@ Test(share_pressure, who_shares_nothing_yet_can_be_asked_again_and_shares_then)
     cr_assert(side_gets_back(&side, export));
     cr_assert_eq(other_stop(&other), 0);
     side_chunk_free(&side, &chunk);
+}
+
+/* It is asked over what is made anew, and its thread does not look at what is closed without end. */
+Test(share_pressure, who_has_lost_the_end_that_wakes_it_is_asked_again_and_rests)
+{
+    other_start(&other, dir, NULL);
+    side_serve(&side, 6);
+    cr_assert_str_eq(other_ask(&other, "ask 1000000"), "ok 6 0 0");
+    close(side.share->place.spare_fd); /* the same pipe */
+    close(side.share->loop.wake);
+    cr_assert(all_rest(0));
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "ask 1000000"), "ok 6 0 0")));
+    cr_assert_eq(other_stop(&other), 0);
 }
 
 /* ---- What is said --------------------------------------------------------------------------- */
