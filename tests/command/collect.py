@@ -5,9 +5,12 @@
 import json
 import os
 import re
+import resource
+import struct
+import subprocess
 import tempfile
 
-from holder import (MIB, Holder, await_that, check, end_with_faults, gpushim)
+from holder import (GPUSHIM, MIB, Holder, await_that, check, clean, end_with_faults, gpushim)
 import wire
 
 # Nothing comes back by itself while a test runs.
@@ -105,6 +108,40 @@ def prove_wrong(folder, holder):
         check(run.returncode == 0 and not run.stdout, f'nobody is there: {run}')
 
 
+def prove_answers(folder):
+    """What each says is told of it: of who hangs up, who refuses a value, and many. No broker is told."""
+    holder, me = start(folder), str(os.getpid())
+    [path] = wire.sockets(folder)
+    with wire.Between(folder, path, {wire.COLLECT: None}):
+        run = gpushim(folder, 'collect', me)
+        check(run.returncode == 1 and re.search(rf'^pid {me} \(.*\): hangs up$', run.stdout, re.M) and
+              'go back' not in run.stdout, f'one that hangs up is said to: {run}')
+        run = gpushim(folder, 'collect', me, '--json')
+        [row] = json.loads(run.stdout)
+        check(run.returncode == 1 and row['silent'] and 'given_blocks' not in row, f'in JSON too: {run}')
+    for outcome, word in ((1, 'does not change pool.decay while it runs'), (2, 'does not take this value for pool.decay')):
+        with wire.Between(folder, path, {wire.SET: wire.message(wire.SET_TO, struct.pack('<QQII', 5, 6, outcome, 0))}):
+            run = gpushim(folder, 'set', me, 'pool.decay=3 s')
+            check(run.returncode == 1 and not run.stdout and word in run.stderr, f'a set that is refused: {run}')
+            run = gpushim(folder, 'set', me, 'pool.decay=3 s', '--json')
+            row = json.loads(run.stdout)
+            check(run.returncode == 1 and word in row['silent'] and row['before'] is None, f'in JSON too: {run}')
+    few = {'preexec_fn': lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))}
+    with wire.Between(folder, path, count=40):
+        run = subprocess.run([GPUSHIM, 'collect', 'all', '--json'], env=clean(folder), capture_output=True, text=True,
+                             check=False, **few)
+        pids = [row['own_pid'] for row in json.loads(run.stdout) if not row['silent']]
+        check(run.returncode == 0 and pids == [holder.pid] * 41, f'each of many is told with few descriptors: {run}')
+    with subprocess.Popen([GPUSHIM, 'broker'], env=clean(folder)) as broker:
+        await_that(lambda: any(name.startswith('broker') and not name.endswith('.new') for name in os.listdir(folder)),
+                   'a broker listens')
+        run = gpushim(folder, 'collect', 'all', '--json')
+        check(run.returncode == 0 and [row['pid'] for row in json.loads(run.stdout)] == [holder.pid],
+              f'a broker is not told: {run}')
+        broker.terminate()
+    holder.end()
+
+
 def prove_hostile(folder):
     for path in wire.sockets(folder):
         for text in (wire.message(wire.COLLECT, b'x'), wire.message(wire.COLLECTED, bytes(48))):
@@ -121,6 +158,9 @@ def main():
         prove_wrong(folder, opener)
         exporter.end()
         opener.end()
+    with tempfile.TemporaryDirectory(prefix='gpushim-collect-') as folder:
+        os.chmod(folder, 0o700)
+        prove_answers(folder)
     end_with_faults()
 
 

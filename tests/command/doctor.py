@@ -182,6 +182,7 @@ def good_case():
             faults.append(f'the good case: {row}')
     asked.has('ok', 'driver', r'^CUDA \d+\.\d+, from .*libcuda\.so\.1$')
     asked.has('ok', 'GPU 0', r'^Software GPU 0, GPU-\w{8}-\w{4}-\w{4}-\w{4}-\w{12}, 1\.0 GiB, \d\.\d GiB free')
+    asked.has('ok', 'GPU 1', r'^Software GPU 1, GPU-')
     asked.has('ok', 'GPU 1', r'^VMM, POSIX descriptors, GPUDirect RDMA; .*fabric handles$')
     asked.has('ok', 'context events', 'cuCtxRecordEvent')
     asked.has('ok', 'library', re.escape(library) + r', version \d')
@@ -229,6 +230,11 @@ def bad_drivers():
     asked = Asked('an old driver', settings={'LD_LIBRARY_PATH': old})
     asked.has('warn', 'driver', r'CUDA 10\.2, .* before 12\.5', '12.5')
     asked.has('FAIL', 'driver', r'has no cu\w+: the library steps aside', 'CUDA 11').lacks('GPU 0')
+    asked = Asked('the first driver with events', settings={'LD_LIBRARY_PATH': old, 'OLD_DRIVER_VERSION': '12050'})
+    asked.has('ok', 'driver', r'^CUDA 12\.5, from ').lacks('driver', 'warn')
+    # read_text and JSON's reader find what it says
+    Asked('a driver that talks', settings={'LD_LIBRARY_PATH': old, 'OLD_DRIVER_TALKS': '1'}).has(
+        'FAIL', 'driver', 'the library steps aside')
 
 
 def with_kernel_module(version):
@@ -278,6 +284,51 @@ def abilities():
     asked.has('FAIL', 'GPU 0', 'cuMemExportToShareableHandle', 'without the library')
 
 
+HOLDS_MEMORY = USES_CUDA.replace('1 << 20', '300 << 20')
+
+
+def used_memory():
+    machine = {'SOFTCUDA_MACHINE': os.path.join(scratch, 'machine')}
+    with Program(HOLDS_MEMORY, settings=machine):
+        asked = Asked('memory that is used', settings=machine)
+        asked.has('ok', 'GPU 0', r' 1\.0 GiB, 0\.7 GiB free$').has('ok', 'GPU 1', r' 1\.0 GiB, 1\.0 GiB free$')
+
+
+def with_a_card():
+    """In mounts of its own, where a network card is, and /dev/shm is not to be written to."""
+    if (libc.unshare(0x20000) != 0 or libc.mount(b'none', b'/', None, 0x44000, None) != 0
+            or libc.mount(b'none', b'/dev/shm', b'tmpfs', 1, None) != 0):
+        os._exit(99)
+    if not os.path.exists('/dev/infiniband'):
+        if libc.mount(b'none', b'/mnt', b'tmpfs', 0, None) != 0:
+            os._exit(99)
+        os.mkdir('/mnt/infiniband')
+        for name in ('null', 'zero', 'full', 'urandom', 'random'):
+            open('/mnt/' + name, 'wb').close()
+            if libc.mount(b'/dev/' + name.encode(), b'/mnt/' + name.encode(), None, 0x1000, None) != 0:
+                os._exit(99)
+        os.makedirs('/mnt/nvidia-caps-imex-channels/channel0')  # which cannot be opened to write
+        os.mkdir('/mnt/shm')
+        if (libc.mount(b'/dev/shm', b'/mnt/shm', None, 0x1000, None) != 0
+                or libc.mount(b'/mnt', b'/dev', None, 0x5000, None) != 0):
+            os._exit(99)
+
+
+def with_cards():
+    if subprocess.run(['true'], preexec_fn=with_a_card, check=False).returncode:
+        return # not root, or a container may not mount
+    path = os.path.dirname(nvml) + ':' + driver
+    asked = Asked('a card, and half of the memory in BAR1', preexec_fn=with_a_card,
+                  settings={'LD_LIBRARY_PATH': path, 'NVML_BAR1': str(512 << 20)})
+    asked.has('warn', 'GPU 0', '^BAR1 of 0.5 GiB, .* registered', 'Resizable BAR')
+    asked.has('ok', 'folders', '^/dev/shm cannot be written to: Read-only file system$')
+    if not os.path.exists('/dev/infiniband'):
+        Asked('a channel of others', '--cluster', preexec_fn=with_a_card).has(
+            'FAIL', 'IMEX channel', '^none of 1 in ', 'read and write')
+    Asked('a card, and all memory in BAR1', preexec_fn=with_a_card,
+          settings={'LD_LIBRARY_PATH': path, 'NVML_BAR1': str(1 << 30)}).has('ok', 'GPU 0', '^BAR1 of 1.0 GiB')
+
+
 def management():
     """By NVML: BAR1, MIG, free memory."""
     path = os.path.dirname(nvml) + ':' + driver
@@ -288,6 +339,8 @@ def management():
         asked = Asked(f'MIG, {mig}', settings={'LD_LIBRARY_PATH': path, 'NVML_MIG': mig})
         asked.has('warn', 'GPU 0', 'MIG is on', 'nvidia-smi -mig 0').lacks('GPU 0', 'FAIL')
     asked.has('ok', 'GPU 1', ', MIG-')
+    asked = Asked('MIG to come', settings={'LD_LIBRARY_PATH': path, 'NVML_MIG': 'to come'})
+    asked.has('ok', 'GPU 0', '^MIG is off$').lacks('GPU 0', 'warn')
     control = os.path.join(scratch, 'mps')
     os.mkdir(control)
     Asked('no MPS', settings={'CUDA_MPS_PIPE_DIRECTORY': control}).has('ok', 'MPS', 'no MPS daemon')
@@ -302,6 +355,11 @@ def management():
 def folders():
     asked = Asked('the folder')
     asked.has('ok', 'folder', re.escape(f'{folder}: user {os.geteuid()}\'s, mode 0700, on '))
+    said = next((re.search(r' (\d+) MiB and (\d+) inodes free', row[2]) for row in asked.rows
+                 if ' MiB and ' in row[2]), None)
+    there = os.statvfs(folder)
+    if not said or not there.f_bavail * there.f_frsize >> 21 <= int(said[1]) <= there.f_bavail * there.f_frsize >> 19:
+        faults.append(f'the folder: {said}, of {there}')
     asked.has('ok', 'folder', '0 sockets in it').has(
         'ok', 'folder', f'^a process here puts its socket up in {re.escape(folder)}$')
     absent = os.path.join(scratch, 'absent')
@@ -337,6 +395,18 @@ def folders():
     asked.has('warn', 'folder', 'switched off', 'share.enable')
     asked = Asked('the usual places', settings={'GPUSHIM_SHARE_DIR': None})
     asked.has('ok', 'folder', rf'looked for at /run/user/{os.geteuid()}/gpushim .*/tmp/gpushim-.*/dev/shm/')
+
+
+def health():
+    """The agent's word is root's, or this user's."""
+    path = os.path.join(folder, 'agent.health')
+    with open(path, 'w', encoding='utf-8') as file:
+        file.write('gpushim-agent 1\nmember ok found-by-this-test\n')
+    Asked('an agent', '--cluster').has('ok', 'member', '^found-by-this-test$').lacks('agent')
+    if os.geteuid() == 0:
+        os.chown(path, NOBODY, NOBODY)
+        Asked("a stranger's word", '--cluster').has('warn', 'agent', 'no gpushim-agent runs here').lacks('member')
+    os.unlink(path)
 
 
 def listen(name):
@@ -378,6 +448,10 @@ def sockets():
 def brokers():
     broker_settings = {'GPUSHIM_SHARE_STRATEGY': 'broker', 'GPUSHIM_SHARE_BROKER': '/nonexistent/broker'}
     Asked('no broker', settings=broker_settings).has('FAIL', 'broker', 'share.broker', 'GPUSHIM_SHARE_BROKER')
+    broker_settings['GPUSHIM_SHARE_BROKER'] = os.path.join(scratch, 'not-to-be-run')
+    with open(broker_settings['GPUSHIM_SHARE_BROKER'], 'wb'):
+        pass
+    Asked('a broker that may not be run', settings=broker_settings).has('FAIL', 'broker', 'share.broker')
     broker_settings['GPUSHIM_SHARE_BROKER'] = broker
     Asked('a broker to be started', settings=broker_settings).has(
         'ok', 'broker', 'its program is ' + re.escape(broker)).has('ok', 'broker', 'none runs yet')
@@ -396,9 +470,9 @@ def brokers():
 
 # ---- Limits and the kernel ----------------------------------------------------------------------
 
-def deny_sockets():
-    """A filter of system calls that refuses socket(2), and lets the rest pass."""
-    number = {'x86_64': 41, 'aarch64': 198}[os.uname().machine]
+def deny_sockets(pairs=False):
+    """A filter of system calls that refuses socket(2), or socketpair(2), and lets the rest pass."""
+    number = {'x86_64': (41, 53), 'aarch64': (198, 199)}[os.uname().machine][pairs]
     code = b''.join(struct.pack('=HBBI', *line) for line in (
         (0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050000 | 13), (0x06, 0, 0, 0x7fff0000)))
     buffer = ctypes.create_string_buffer(code)
@@ -408,7 +482,7 @@ def deny_sockets():
 
 
 def limits():
-    for soft, state in ((32, 'FAIL'), (256, 'warn'), (1024, 'ok')):
+    for soft, state in ((63, 'FAIL'), (64, 'warn'), (1023, 'warn'), (1024, 'ok')):
         asked = Asked(f'{soft} descriptors', preexec_fn=lambda soft=soft: resource.setrlimit(
             resource.RLIMIT_NOFILE, (soft, soft)))
         asked.has(state, 'descriptors', f'a process here may have {soft} open',
@@ -416,6 +490,11 @@ def limits():
     asked = Asked('a filter of system calls', preexec_fn=deny_sockets)
     asked.has('FAIL', 'seccomp', 'no socket of kind .*: Permission denied', 'seccomp')
     asked.has('FAIL', 'folder', 'no socket can be put up')
+    Asked('a filter of pairs', preexec_fn=lambda: deny_sockets(True)).has(
+        'FAIL', 'seccomp', 'no socket of kind .*: Permission denied', 'seccomp')
+    Asked('locked memory', preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_MEMLOCK, (3 << 20, 3 << 20))).has(
+        'ok' if os.geteuid() == 0 or not os.path.exists('/dev/infiniband') else 'warn', 'memlock',
+        '^3072 KiB of memory may be locked')
 
 
 # ---- LD_PRELOAD and processes -------------------------------------------------------------------
@@ -456,6 +535,13 @@ def preloads():
         'FAIL', 'LD_PRELOAD', 'two copies', 'alone')
     Asked('one twice', settings={'LD_PRELOAD': f'{library}:{library}'}).has(
         'ok', 'LD_PRELOAD', 'has the library').lacks('LD_PRELOAD', 'FAIL')
+    linked = os.path.join(scratch, 'other/libgpushim-linked.so')
+    os.symlink(library, linked)
+    Asked('one by two names', settings={'LD_PRELOAD': f'{library}:{linked}'}).has(
+        'ok', 'LD_PRELOAD', 'has the library').lacks('LD_PRELOAD', 'FAIL')
+    Asked('three behind colons', settings={'LD_PRELOAD': f'{library}:/nonexistent/liba.so:/nonexistent/libb.so'}).has(
+        'warn', 'LD_PRELOAD', '^/nonexistent/liba.so is not there').has(
+        'warn', 'LD_PRELOAD', '^/nonexistent/libb.so is not there')
     Asked('by name', settings={'LD_PRELOAD': 'libgpushim.so'}).has(
         'warn', 'LD_PRELOAD', 'only the dynamic linker knows', 'whole path')
 
@@ -475,7 +561,8 @@ def processes():
         asked.has('warn', f'process {without.pid}', 'python.* uses CUDA without the library',
                   'LD_PRELOAD=' + re.escape(library))
         asked.has('warn', f'process {has_other.pid}', r'another build, .* protocol 9\d, here \d+$', 'same protocol')
-        asked.has('warn', f'process {has_old.pid}', 'was replaced since', 'start it again')
+        asked.has('warn', f'process {has_old.pid}', r'has \S+/libgpushim\.so\.1, which was replaced since',
+                  'start it again')
         asked.has('FAIL', f'process {has_two.pid}', 'two copies', 'one of them')
         for program in (with_it, has_same, has_build, none):
             asked.lacks(f'process {program.pid}')
@@ -488,7 +575,8 @@ def one_process(without, with_it, none, has_other, has_two):
         return Asked(what, str(program.pid)).has('ok', 'process', f'^{program.pid} .*python').lacks('driver')
     ask('a process without it', without).has(
         'FAIL', 'libraries', 'without the library, and uses CUDA', re.escape(library))
-    ask('a process without CUDA', none).has('warn', 'libraries', 'it has no libcuda')
+    asked = ask('a process without CUDA', none).has('warn', 'libraries', 'it has no libcuda')
+    asked.has('ok', 'socket', 'it has none')
     ask('another version in a process', has_other).has('warn', 'libraries', 'another build', 'again')
     ask('a process with two', has_two).has('FAIL', 'libraries', 'two copies').has(
         'FAIL', 'LD_PRELOAD', 'two copies')
@@ -535,6 +623,13 @@ def odd_processes():
         asked.has('FAIL', 'LD_PRELOAD', '/nonexistent/libgpushim.so is not there')
         asked.has('warn', 'GPUSHIM_ENABLE', "it is 'off'", 'unset')
         asked.has('warn', 'descriptors', 'it may have 200 open', 'ulimit')
+    with Program(NO_CUDA, settings={'GPUSHIM_ENABLE': 'OFF', 'LD_PRELOAD': './libgpushim.so'},
+                 cwd=os.path.join(scratch, 'copy')) as program:
+        asked = Asked('off in capitals', str(program.pid))
+        asked.has('warn', 'GPUSHIM_ENABLE', "it is 'OFF'", 'unset')
+        asked.has('ok', 'LD_PRELOAD', 'has the library, ./libgpushim.so').lacks('LD_PRELOAD', 'FAIL')
+    with Program(NO_CUDA, settings={'LD_PRELOAD_OLD': '/nonexistent/liba.so'}) as program:
+        Asked('a variable that begins so', str(program.pid)).lacks('LD_PRELOAD')
     if static_program:
         with Program(command=[static_program], preload=library) as program:
             asked = Asked('a static program', str(program.pid))
@@ -606,7 +701,8 @@ def moved():
 with tempfile.TemporaryDirectory(prefix='gpushim-doctor-') as scratch:
     folder = os.path.join(scratch, 'run')
     os.mkdir(folder, 0o700)
-    for case in (good_case, reach, no_driver, bad_drivers, kernel_modules, abilities, management, folders, sockets, brokers,
+    for case in (good_case, reach, no_driver, bad_drivers, kernel_modules, abilities, used_memory,
+                 management, with_cards, folders, health, sockets, brokers,
                  limits, preloads, processes, odd_processes, usage, moved):
         case()
 for fault in faults:

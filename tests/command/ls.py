@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -154,6 +155,28 @@ def prove_hostile(folder):
         check([kind for kind, _ in answers] == [named] * 50, f'each of many is answered: {len(answers)}')
 
 
+def prove_merged(folder, publisher):
+    """One name of two users is two rows; what several have of one is one row, and kept if one of them says so."""
+    find, last = 32, 8  # bytes at the end: whose it is, and whether it is kept
+    [path] = wire.sockets(folder)
+    told = []
+
+    def of_two_users(answer):
+        told.append(answer)
+        return told[0][:-last] + struct.pack('<II', 4321, 0) if len(told) == 2 else answer
+    with wire.Between(folder, path, {find: of_two_users}):
+        rows = [(row['name'], row['uid']) for row in ls(folder)]
+        check(rows == [('a', os.geteuid()), ('a', 4321), ('weights/llama:7b', os.geteuid())], f'of two users: {rows}')
+
+    def kept_behind_the_first(answer):
+        told.append(answer)
+        return answer[:-4] + struct.pack('<I', len(told) > 3 and answer[16:20] == b'\1\0\0\0')
+    told.clear()
+    with wire.Between(folder, path, {find: kept_behind_the_first}, count=3):
+        rows = [(row['name'], row['kept']) for row in ls(folder)]
+        check(rows == [('a', True), ('weights/llama:7b', True)], f'what one keeps is kept: {rows}')
+
+
 def prove_wrong(folder, publisher):
     none = gpushim(folder, 'ls', 'nobody')
     check(none.returncode == 1 and 'nobody whom this user may ask has the name nobody' in none.stderr, f'{none}')
@@ -262,6 +285,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         publisher = prove_rows(folder)
         prove_hostile(folder)
+        prove_merged(folder, publisher)
         prove_wrong(folder, publisher)
         prove_refusals(publisher)
         prove_reader(folder, publisher)

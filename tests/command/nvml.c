@@ -1,6 +1,7 @@
 /*
  * A stand-in of libnvidia-ml.so.1: GPUs of the software driver under their uuids, with 1 GiB each of
- * which a quarter is used. NVML_BAR1 is the BAR1's size in bytes, NVML_MIG says that MIG is on.
+ * which a quarter is used. NVML_BAR1 is the BAR1's size in bytes, NVML_MIG says that MIG is on,
+ * or ("to come") will be.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -93,6 +94,7 @@ int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length)
 
 int nvmlDeviceGetMigMode(void *device, unsigned *now, unsigned *pending)
 {
-    *now = *pending = getenv("NVML_MIG") != NULL;
+    *pending = getenv("NVML_MIG") != NULL;
+    *now = *pending && strcmp(getenv("NVML_MIG"), "to come") != 0;
     return device == &ready ? 0 : 1;
 }

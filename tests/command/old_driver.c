@@ -1,4 +1,8 @@
-/* A libcuda.so.1 of CUDA 10.2, which has less than the library takes: for gpushim doctor. */
+/* A libcuda.so.1 of CUDA 10.2, or of $OLD_DRIVER_VERSION, which has less than the library takes, and says
+ * something where $OLD_DRIVER_TALKS: for gpushim doctor. */
+#include <stdio.h>
+#include <stdlib.h>
+
 __attribute__((visibility("default"))) int cuInit(unsigned flags);
 __attribute__((visibility("default"))) int cuDriverGetVersion(int *version);
 
@@ -9,6 +13,10 @@ int cuInit(unsigned flags)
 
 int cuDriverGetVersion(int *version)
 {
-    *version = 10020;
+    *version = getenv("OLD_DRIVER_VERSION") ? atoi(getenv("OLD_DRIVER_VERSION")) : 10020;
+    if (getenv("OLD_DRIVER_TALKS")) {
+        puts("hello from the driver");
+        fflush(stdout);
+    }
     return 0;
 }

@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -343,6 +344,18 @@ def usage(folder):
     check(not os.path.isfile('/dev/null'), '/dev/null was replaced')
 
 
+def no_room(folder):
+    """What could not be written whole is not left behind."""
+    path, place = f'{folder}/sample', f'{folder}/no-room'
+    os.mkdir(place)
+    for option in OPTIONS:
+        ran = subprocess.run([gpushim, 'report', path, option, f'{place}/out'], env=environment, text=True, check=False,
+                             capture_output=True, restore_signals=False,  # so SIGXFSZ stays ignored
+                             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (16, 16)))
+        check(ran.returncode == 1 and 'cannot be written: File too large' in ran.stderr and not os.listdir(place),
+              f'{option} without room: {ran}, left {os.listdir(place)}')
+
+
 # ---- What it may write over ----------------------------------------------------------------------
 
 OPTIONS = '--html', '--memory-viz'
@@ -454,7 +467,7 @@ def converts(folder):
 
 
 with tempfile.TemporaryDirectory(prefix='gpushim-report-') as scratch:
-    for prove in tells, nothing_recorded, threads, new_memory, odd_frees, ties, stacks, readable, expanding, overlaps, cut, refused, damage, usage, \
+    for prove in tells, nothing_recorded, threads, new_memory, odd_frees, ties, stacks, readable, expanding, overlaps, cut, refused, damage, usage, no_room, \
             keeps_what_is_there, is_as_private, converts:
         try:
             prove(scratch)

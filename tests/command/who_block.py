@@ -4,11 +4,13 @@
 """
 import json
 import os
+import resource
 import signal
 import struct
+import subprocess
 import tempfile
 
-from holder import GPUSHIM, MIB, Holder, await_that, check, end_with_faults, gpushim
+from holder import GPUSHIM, MIB, Holder, await_that, check, clean, end_with_faults, gpushim
 import wire
 
 LONG = {'GPUSHIM_SHARE_IDLE': '60 min', 'GPUSHIM_POOL_DECAY': '60 min', 'GPUSHIM_SHARE_GRACE': '60 min'}
@@ -121,6 +123,10 @@ def many(folder):
         opener.do(f'open {handle}')
     found = blocks(folder, handle)[0]['holders']
     check(sorted(row['pid'] for row in found) == sorted(opener.pid for opener in openers[1:]), f'all of them: {found}')
+    few = subprocess.run([GPUSHIM, 'who', handle, '--json'], env=clean(folder), capture_output=True, text=True, check=False,
+                         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (12, 12)))
+    check(few.returncode == 0 and sorted(row['pid'] for row in json.loads(few.stdout)[0]['holders']) ==
+          sorted(opener.pid for opener in openers[1:]), f'with few descriptors too: {few}')
     for each in (exporter, *openers):
         each.end()
 

@@ -2,6 +2,7 @@
 import os
 import socket
 import struct
+import threading
 
 from holder import PATIENT_S
 
@@ -44,3 +45,44 @@ def say(path, *messages):
 
 def is_refused(answers, reason):
     return len(answers) == 1 and answers[0][0] == REFUSE and struct.unpack_from('<I', answers[0][1])[0] == reason
+
+
+class Between:
+    """Sockets of this test's own in the folder, over which a process is asked, whose socket is at `path`: what is said is
+    passed on, but `instead` (by type) is answered in place of the process, or made of its answer where that is a
+    function; None: it is hung up on."""
+
+    def __init__(self, folder, path, instead=None, count=1):
+        self.path, self.instead = path, instead or {}
+        self.names = [os.path.join(folder, f'{at:032x}') for at in range(0xbe0000, 0xbe0000 + count)]
+
+    def __enter__(self):
+        self.listeners = []
+        for name in self.names:
+            self.listeners.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            self.listeners[-1].bind(name)
+            self.listeners[-1].listen()
+            threading.Thread(target=self.serve, args=(self.listeners[-1],), daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        for name, listener in zip(self.names, self.listeners):
+            listener.shutdown(socket.SHUT_RDWR)
+            os.unlink(name)
+
+    def serve(self, listener):
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return  # it is over
+            with connection, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as process:
+                process.connect(self.path)
+                while text := connection.recv(4096):
+                    answer = self.instead.get(struct.unpack_from('<IHH', text)[2], lambda answer: answer)
+                    if answer is None:
+                        break
+                    if callable(answer):
+                        process.send(text)
+                        answer = answer(process.recv(4096))
+                    connection.send(answer)
