@@ -407,6 +407,7 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct gs
     client->pid = caller->pid;
     client->user = user;
     client->is_seen = caller->pid > 0;
+    client->over.ended = error == -ESRCH; /* it had exited before it was taken in */
     gs_client_crowd(client);
     client->since_ns = gs_now_ns();
     client->due_ns = client->since_ns + share->options.timeout_ns;

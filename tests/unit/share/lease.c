@@ -550,6 +550,27 @@ Test(share_lease, a_descriptor_that_is_no_pidfd_keeps_nothing)
 {
     assert_stays_until_its_exit(silent_fd);
 }
+
+/* Until Linux 6.15 the kernel has no pidfd of one that was gone when he was taken in, and says that: what he had
+ * asked for before is nobody's. (He is seen here as this process, which goes on.) */
+Test(share_lease, of_a_process_that_was_gone_when_it_was_taken_in_is_over)
+{
+    extern int old_kernel_error;
+    const int errors[] = {ESRCH, EINVAL};
+
+    for (int i = 0; i < 2; i++) {
+        int fd;
+
+        cr_assert_eq(side_export(&side, &chunk, 1024, 512, &export), GS_OK);
+        gs_export_handle(export, ipc_handle);
+        __atomic_store_n(&old_kernel_error, errors[i], __ATOMIC_SEQ_CST);
+        fd = side_connect_by_hand(dir, ipc_handle);
+        cr_assert_eq(side_open_by_hand(fd, export), GS_WIRE_GRANT);
+        close(fd);
+        cr_assert(side_gets_back(&side, export));
+        __atomic_store_n(&old_kernel_error, ENOPROTOOPT, __ATOMIC_SEQ_CST);
+    }
+}
 #endif
 
 enum heard { HEARD, DEAF, SENSELESS };
