@@ -290,6 +290,39 @@ def has_stacks(folder):
           'the first frame is the library itself')
 
 
+def has_one_frame(folder):
+    path = f'{folder}/one-frame'
+    done = calls_of(run(command(path, VARIED, 50, options=['--record-stacks', '1']), err=REFUSED))
+    trace = read(path)
+    check_calls('with one frame', trace, done)
+    check({len(event.frames) for event in trace.of(*CALLS)} == {1}, 'each call has one frame')
+
+
+# Memory of the second GPU, freed with the first one current; and stream-ordered memory of the default stream by its
+# other name.
+DEVICES = BEGIN + """
+begin()
+second = ctypes.c_void_p()
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(second), 1) == 0
+assert cuda.cuCtxSetCurrent(second) == 0
+at = alloc(1 << 20)
+assert cuda.cuCtxSetCurrent(context) == 0
+free(at)
+at = alloc_async(1 << 20, 1)
+free_async(at, 1)
+assert cuda.cuCtxSynchronize() == 0
+tell()
+"""
+
+
+def tells_devices_and_streams(folder):
+    path = f'{folder}/devices'
+    calls_of(run(command(path, DEVICES), settings={'SOFTCUDA_DEVICES': '2'}))
+    found = [(event.op, event.device, event.stream) for event in read(path).of(*CALLS)]
+    check(found == [(recording.ALLOC, 1, 0), (recording.FREE, 1, 0), (recording.ALLOC_ASYNC, 0, 0),
+                    (recording.FREE_ASYNC, 0, 0)], f'device and stream of each: {found}')
+
+
 # ---- When things go wrong ------------------------------------------------------------------------
 
 def killed(folder):
@@ -389,7 +422,8 @@ def by_its_commands(folder):
 with tempfile.TemporaryDirectory() as place:
     place = os.path.realpath(place)
     chunks_are_right(is_what_was_done(place))
-    for proof in (shares, has_stacks, killed, leaves, disk_is_full, descriptors_are_closed, forks, what_is_there_stays,
+    for proof in (shares, has_stacks, has_one_frame, tells_devices_and_streams, killed, leaves, disk_is_full,
+                  descriptors_are_closed, forks, what_is_there_stays,
                   by_its_commands):
         proof(place)
 for fault in faults:

@@ -17,6 +17,7 @@ SOURCES = ("config", "core", "shim")
 TESTS = (
     (r"^shim/command/", ("=manual pages", "@command", "@oom")),
     (r"^shim/agent/", ("@agent",)),
+    (r"^shim/registration/callbacks", ("=callbacks", "=memory counts", "@rdma", "@stress")),
     (r"^shim/registration/|^core/regcache/", ("@rdma", "=core")),
     (r"^config/", ("=config", "=options are documented", "@preload", "@command")),
     (r"^shim/", ("@preload", "@conformance", "@stress", "@rdma", "@oom", "@command")),

@@ -106,6 +106,16 @@ def a_limit_beyond_the_device_changes_no_figure():
     plain.end()
 
 
+def what_is_beyond_32_bits_is_not_cut():
+    """Of 6 GiB, 5 are this process's: the old forms tell the most that fits, as without a limit."""
+    bounded, plain = Taker(GPUSHIM_POOL_LIMIT='5G', memory='6G'), Taker(memory='6G')
+    check(bounded.must('info') == [5 << 30, 5 << 30], f'{bounded.must("info")}')
+    for line in 'info32', 'total32':
+        check(bounded.must(line) == plain.must(line), f'{line}: {bounded.must(line)}, not {plain.must(line)}')
+    bounded.end()
+    plain.end()
+
+
 def where_it_is_off_nothing_more_is_hooked():
     names = 'cuDeviceTotalMem_v2', 'cuDeviceTotalMem', 'cuMemGetInfo'
     off, on = Taker(), Taker(GPUSHIM_POOL_LIMIT='64M')
@@ -129,9 +139,23 @@ def nvml_tells_of_no_more_either():
     for line in 'nvml', 'nvml_direct', 'nvml_v2':
         check(taker.must(line) == [64 * MIB, 40 * MIB, 24 * MIB], f'{line}: {taker.must(line)}')
     taker.end()
+    taker = Taker(GPUSHIM_POOL_LIMIT='64M', memory='1G')
+    check(taker.must('nvml_reserved') == [0], f'nothing is the driver\'s of it: {taker.must("nvml_reserved")}')
+    taker.end()
+    taker = Taker(memory='1G')
+    check(taker.must('nvml_reserved') == [16 * MIB], f'without a limit: {taker.must("nvml_reserved")}')
+    taker.end()
     taker = Taker(GPUSHIM_POOL_LIMIT='900M', memory='1G')
     check(taker.must('nvml') == [900 * MIB, 768 * MIB, 132 * MIB],
           f'what the device has left, if that is less: {taker.must("nvml")}')
+    taker.end()
+
+
+def each_device_has_its_bound():
+    taker = Taker(GPUSHIM_POOL_LIMIT='64M', memory='1G', SOFTCUDA_DEVICES='2')
+    taker.must(f'alloc {24 * MIB}')
+    check([taker.must(f'nvml {device}')[1] for device in (0, 1)] == [40 * MIB, 64 * MIB],
+          f'what the first has is not the second\'s: {[taker.must(f"nvml {device}") for device in (0, 1)]}')
     taker.end()
 
 

@@ -138,6 +138,8 @@ def each_is_appended():
     for _ in range(2):
         taker = Taker(memory='64M', GPUSHIM_POOL_OOM_REPORT=file)
         taker.refused(f'alloc {65 * MIB}')
+        files = [os.readlink(f'/proc/{taker.pid}/fd/{fd}') for fd in os.listdir(f'/proc/{taker.pid}/fd')]
+        check(file not in files, f'it stays open: {files}')
         taker.end()
     check(len(reports(file)) == 2, f'two reports: {reports(file)}')
 

@@ -11,8 +11,9 @@
  *   total | total32                          result and total: of a direct call, of one that was
  *                                            looked up, and of one by cuGetProcAddress
  *   where SYMBOL                             the file whose function a look-up of it gives
- *   nvml | nvml_v2 | nvml_direct             result, total, free, used: of functions that were looked
- *                                            up, and of a direct call
+ *   nvml [N] | nvml_v2 | nvml_direct         result, total, free, used, of the N-th device or the first: of
+ *                                            functions that were looked up, and of a direct call
+ *   nvml_reserved                            result, and what nvml_v2 has as the driver's own
  *   nvml_where SYMBOL                        as where, of NVML
  *
  * With an argument it does not begin with CUDA: only NVML may be asked. It is linked with the driver, and with NVML,
@@ -214,14 +215,14 @@ int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory);
 typedef int memory_fn(void *device, struct memory *memory);
 typedef int memory_v2_fn(void *device, struct memory_v2 *memory);
 
-/* The first device's, also before anything of CUDA is called. */
-static void *nvml_device(void)
+/* A device's, the first one's also before anything of CUDA is called. */
+static void *nvml_device(CUdevice number)
 {
     static char text[64] = "GPU-00000000-0000-0000-0000-000000000000";
     void *device = NULL;
     CUuuid uuid;
 
-    if (has_context && cuDeviceGetUuid(&uuid, 0) == CUDA_SUCCESS)
+    if (has_context && cuDeviceGetUuid(&uuid, number) == CUDA_SUCCESS)
         for (int i = 0, at = 4; i < 16; i++)
             at += sprintf(text + at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
                           (unsigned char)uuid.bytes[i]);
@@ -230,23 +231,26 @@ static void *nvml_device(void)
     return device;
 }
 
-static void say_nvml(bool direct)
+static void say_nvml(bool direct, CUdevice number)
 {
     memory_fn *get = (memory_fn *)look_up(NVML, "nvmlDeviceGetMemoryInfo");
-    void *device = nvml_device();
+    void *device = nvml_device(number);
     struct memory memory = {0};
     int result = direct ? nvmlDeviceGetMemoryInfo(device, &memory) : get(device, &memory);
 
     printf("%d %llu %llu %llu\n", result, memory.total, memory.free, memory.used);
 }
 
-static void say_nvml_v2(void)
+static void say_nvml_v2(bool reserved)
 {
     memory_v2_fn *get = (memory_v2_fn *)look_up(NVML, "nvmlDeviceGetMemoryInfo_v2");
     struct memory_v2 memory = {.version = sizeof memory | 2u << 24};
-    int result = get(nvml_device(), &memory);
+    int result = get(nvml_device(0), &memory);
 
-    printf("%d %llu %llu %llu\n", result, memory.total, memory.free, memory.used);
+    if (reserved)
+        printf("%d %llu\n", result, memory.reserved);
+    else
+        printf("%d %llu %llu %llu\n", result, memory.total, memory.free, memory.used);
 }
 
 static void act(char *line)
@@ -274,9 +278,9 @@ static void act(char *line)
     else if (!strcmp(how, "nvml_where"))
         say_where(look_up(NVML, word));
     else if (!strcmp(how, "nvml") || !strcmp(how, "nvml_direct"))
-        say_nvml(!strcmp(how, "nvml_direct"));
-    else if (!strcmp(how, "nvml_v2"))
-        say_nvml_v2();
+        say_nvml(!strcmp(how, "nvml_direct"), (CUdevice)number);
+    else if (!strcmp(how, "nvml_v2") || !strcmp(how, "nvml_reserved"))
+        say_nvml_v2(!strcmp(how, "nvml_reserved"));
     else if (sscanf(line, "refuse %u %llu", &times, &number) == 2)
         printf("%u\n", be_refused(times, number));
     else

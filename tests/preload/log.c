@@ -218,7 +218,14 @@ static void refused(void)
     unlink(fifo);
     CHECK(symlink(path, link) == 0 && mkfifo(fifo, 0600) == 0, "%s", strerror(errno));
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const char *why = gs_log_configure(GS_LOG_DEBUG, cases[i].path);
+        int next = dup(1), after;
+        const char *why;
+
+        close(next);
+        why = gs_log_configure(GS_LOG_DEBUG, cases[i].path);
+        after = dup(1);
+        close(after);
+        CHECK(after == next, "%s: it is left open", cases[i].path);
         CHECK(why && strcmp(why, cases[i].why) == 0, "%s: %s", cases[i].path, why ? why : "taken");
     }
     gs_log(GS_LOG_INFO, "still there");
