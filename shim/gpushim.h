@@ -26,6 +26,10 @@
 
 #ifdef __cplusplus
 extern "C" {
+#ifdef __GNUC__
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow" /* a function has the name of the struct that it fills in */
+#endif
 #endif
 
 /* Of no function in the library. */
@@ -482,6 +486,9 @@ GPUSHIM_API size_t gpushim_externals(struct gpushim_attached *attached, size_t r
 #endif
 
 #ifdef __cplusplus
+#ifdef __GNUC__
+#pragma GCC diagnostic pop
+#endif
 }
 #endif
 

@@ -26,12 +26,15 @@ static void *counted(void *where, const char *name)
 
 static void check_results(int expected, int of_memory)
 {
-    struct gpushim_memory memory = {sizeof memory};
-    struct gpushim_registration_counts counts = {sizeof counts};
-    struct gpushim_named named = {sizeof named};
+    static struct gpushim_memory memory; /* all zero, which C and C++ write otherwise */
+    static struct gpushim_registration_counts counts;
+    static struct gpushim_named named;
     uint64_t address = 7;
     void *handle = &address, *registration = &address;
 
+    memory.size = sizeof memory;
+    counts.size = sizeof counts;
+    named.size = sizeof named;
     IS(gpushim_pinner_add(NULL) == expected);
     IS(gpushim_pin(NULL, 1, 2, 3, 4, &handle, &registration) == expected);
     IS(gpushim_listen(NULL) == expected);
