@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds packages for this machine's distribution, or a wheel for Python on any with glibc 2.28 or newer:
+# Builds packages for this machine's distribution, or a wheel for Python on any with glibc 2.28 or newer (and its
+# sources as Python has them, without the library):
 #
 #   sh examples/packages/build.sh [deb|rpm|wheel] [FOLDER]
 #
@@ -116,8 +117,27 @@ build_wheel()
         tail -n 60 "$work/log"
         die 'the build failed, see above'
     }
-    python3 "$copy/examples/packages/wheel/wheel.py" "$work/installed" "$copy" \
-        "py3-none-manylinux_2_28_$(uname -m)" "$result"
+    package=$copy/examples/packages/wheel
+    printf '"""Of the build: made by build.sh from meson.build."""\nVERSION = '"'%s'"'\n' "$version" >"$package/gpushim/_built.py"
+    cp "$copy/LICENSE" "$package"
+    # hatchling makes the files; where it is not installed, one that pip fetches for this alone.
+    python=python3
+    python3 -c 'import importlib.metadata as m; assert tuple(map(int, m.version("hatchling").split(".")[:2])) >= (1, 27)' \
+        2>/dev/null || {
+        { python3 -m venv "$work/python" && "$work/python/bin/pip" install -q hatchling; } >"$work/log" 2>&1 </dev/null ||
+            missing 'hatchling, of 1.27 or newer (package python3-hatchling)'
+        python=$work/python/bin/python
+    }
+    chmod a+x "$package/gpushim-broker"
+    (cd "$package" && GPUSHIM_INSTALLED=$work/installed GPUSHIM_TAG=py3-none-manylinux_2_28_$(uname -m) \
+        "$python" -m hatchling build -d "$work/made" -t sdist -t wheel) >"$work/log" 2>&1 </dev/null || {
+        tail -n 60 "$work/log"
+        die 'hatchling failed, see above'
+    }
+    cp "$work"/made/* "$result"
+    for made in "$work"/made/*.tar.gz "$work"/made/*.whl; do
+        echo "$result/${made##*/}"
+    done
 }
 
 umask 022

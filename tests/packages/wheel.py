@@ -16,6 +16,7 @@ import select
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 
@@ -108,6 +109,10 @@ def build_wheel(folder):
         (skipped if ran.returncode == 77 else faults).append(f'build.sh: {ran.stdout}{ran.stderr}')
         end()
     path = ran.stdout.splitlines()[-1]
+    with tarfile.open(f'{folder}/gpushim-{version}.tar.gz') as sources:
+        names = {name.partition('/')[2] for name in sources.getnames()}
+    check({'pyproject.toml', 'hatch_build.py', 'LICENSE', 'gpushim/py.typed', 'gpushim/_built.py'} <= names and
+          not any('bin/' in name for name in names), f'its sources: {names}')
     check(os.path.basename(path) == f'gpushim-{version}-py3-none-manylinux_2_28_{os.uname().machine}.whl', path)
     return path
 
@@ -117,6 +122,7 @@ def check_record(path):
     with zipfile.ZipFile(path) as wheel:
         rows = list(csv.reader(wheel.read(f'{info}/RECORD').decode().splitlines()))
         check(sorted(name for name, _, _ in rows) == sorted(wheel.namelist()), f'RECORD lists {rows}')
+        check('gpushim/py.typed' in wheel.namelist(), f'it is typed: {wheel.namelist()}')
         for name, digest, size in rows:
             content = wheel.read(name)
             made = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b'=').decode()

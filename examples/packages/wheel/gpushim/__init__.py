@@ -10,6 +10,7 @@ The library is in a process from its start or not at all: importing this package
 """
 import ctypes
 import os
+import shutil
 from typing import Any, Dict
 
 from gpushim import _built, _structs, memory
@@ -29,12 +30,13 @@ def version() -> str:
 
 
 def command() -> str:
-    """The path of the command gpushim."""
-    return os.path.join(os.path.dirname(os.path.abspath(__file__)), 'bin', 'gpushim')
+    """The path of the command gpushim: of this package, or where it has none, as that of Python alone, the one of PATH."""
+    own = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'bin', 'gpushim')
+    return own if os.path.exists(own) else shutil.which('gpushim') or own
 
 
 def library() -> str:
-    """The path of the library, for LD_PRELOAD."""
+    """The path of the library of this package, for LD_PRELOAD."""
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), 'bin', 'libgpushim.so')
 
 
