@@ -23,8 +23,10 @@ static gs_status attach_here(struct gs_core *core, const struct gs_external_memo
         return status;
     *ret_context = context->handle;
     if (memory->kind == GS_EXTERNAL_EXPORTED)
-        gs_peers_admit_import(core, *ret_address);
-    return GS_OK;
+        status = gs_peers_admit_import(core, *ret_address);
+    if (status != GS_OK)
+        gs_share_attach_undo(core->share, *ret_address);
+    return status;
 }
 
 gs_status gs_core_attach(struct gs_core *core, const struct gs_external_memory *memory,

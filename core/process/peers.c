@@ -123,22 +123,30 @@ static gs_status drain_import(struct gs_core *core, CUdeviceptr address)
     return refused;
 }
 
-/* The chunk, which is locked, gets access for those that are to have it, and loses `taken`. */
-static void set_access_locked(struct gs_core *core, struct gs_chunk *chunk, uint64_t taken)
+/* The chunk, which is locked, gets access for those that are to have it, and loses `taken`. What the driver
+ * refuses to give. */
+static gs_status set_access_locked(struct gs_core *core, struct gs_chunk *chunk, uint64_t taken)
 {
     uint64_t devices = wanted(core, chunk);
+    gs_status refused = GS_OK;
 
     for (CUdevice device = 0; device < GS_DEVICES_MAX; device++) {
         bool access = devices >> device & 1;
+        gs_status status;
 
         if (!access && !(taken >> device & 1))
             continue;
-        if (gs_chunk_set_access(core, chunk, device, access) != GS_OK)
-            gs_log_line(&core->options.log, GS_LOG_WARNING,
-                        "device %d could not be %s memory of device %d: the driver refused",
-                        device, access ? "given access to" : "kept from",
-                        chunk->arena->device->ordinal);
+        status = gs_chunk_set_access(core, chunk, device, access);
+        if (status == GS_OK)
+            continue;
+        gs_log_line(&core->options.log, GS_LOG_WARNING,
+                    "device %d could not be %s memory of device %d: the driver refused",
+                    device, access ? "given access to" : "kept from",
+                    chunk->arena->device->ordinal);
+        if (access)
+            refused = status;
     }
+    return refused;
 }
 
 /* What is enabled from here on finds the chunk in the map. */
@@ -160,36 +168,42 @@ gs_status gs_peers_admit_import(struct gs_core *core, CUdeviceptr address)
 }
 
 /* What is mapped at an address, a chunk or an import. */
-static void settle(struct gs_core *core, CUdeviceptr address, uint64_t taken)
+static gs_status settle(struct gs_core *core, CUdeviceptr address, uint64_t taken)
 {
     struct gs_chunk *chunk;
     gs_status status = gs_context_lock_chunk(core, address, &chunk);
 
     if (status == GS_NOT_LIVE)
-        drain_import(core, address);
+        return drain_import(core, address);
     if (status != GS_OK)
-        return;
-    set_access_locked(core, chunk, taken);
+        return GS_OK;
+    status = set_access_locked(core, chunk, taken);
     unlock(chunk);
+    return status;
 }
 
 struct settling {
     struct gs_core *core;
     uint64_t taken;
+    gs_status refused;
 };
 
 static void drain_one(uint64_t address, void *arg)
 {
-    const struct settling *settling = arg;
+    struct settling *settling = arg;
+    gs_status status = settle(settling->core, address, settling->taken);
 
-    settle(settling->core, address, settling->taken);
+    if (status != GS_OK)
+        settling->refused = status;
 }
 
-static void drain_all(struct gs_core *core, uint64_t taken)
+/* GS_OK, or what the driver refused to give. */
+static gs_status drain_all(struct gs_core *core, uint64_t taken)
 {
-    struct settling settling = {core, taken};
+    struct settling settling = {core, taken, GS_OK};
 
     gs_map_each(&core->map, drain_one, &settling);
+    return settling.refused;
 }
 
 /* ---- Peers ------------------------------------------------------------------------------- */
@@ -233,23 +247,6 @@ static bool current(struct gs_core *core, CUcontext *ret_context, CUdevice *ret_
     return true;
 }
 
-void gs_core_peer_enabled(struct gs_core *core, CUcontext peer)
-{
-    struct gs_peer_pair pair = {.to = gs_context_owner(core, peer)};
-    bool added;
-
-    if (!current(core, &pair.from, &pair.device))
-        return;
-    gs_lock_take(&core->peers.lock);
-    added = add_pair_locked(&core->peers, &pair);
-    gs_lock_release(&core->peers.lock);
-    if (added)
-        drain_all(core, 0);
-    else
-        gs_log_line(&core->options.log, GS_LOG_WARNING,
-                    "no host memory to note peer access: the peer will not reach our memory");
-}
-
 /* Takes away the pairs that `match` says; returns the devices that may have lost access. */
 static uint64_t remove_pairs(struct gs_core *core, CUcontext from, CUcontext to, bool either)
 {
@@ -271,6 +268,25 @@ static uint64_t remove_pairs(struct gs_core *core, CUcontext from, CUcontext to,
     peers->count = kept;
     gs_lock_release(&peers->lock);
     return devices;
+}
+
+gs_status gs_core_peer_enabled(struct gs_core *core, CUcontext peer)
+{
+    struct gs_peer_pair pair = {.to = gs_context_owner(core, peer)};
+    gs_status status;
+    bool added;
+
+    if (!current(core, &pair.from, &pair.device))
+        return GS_OK;
+    gs_lock_take(&core->peers.lock);
+    added = add_pair_locked(&core->peers, &pair);
+    gs_lock_release(&core->peers.lock);
+    if (!added)
+        return GS_NO_HOST_MEMORY;
+    status = drain_all(core, 0);
+    if (status != GS_OK)
+        drain_all(core, remove_pairs(core, pair.from, pair.to, false));
+    return status;
 }
 
 /* Waits for what the current context was given to do so far: for the GPU, or for a second, since what
@@ -312,20 +328,36 @@ void gs_core_peers_gone(struct gs_core *core, CUcontext context)
         remove_pairs(core, context, context, true);
 }
 
-void gs_core_mempool_access(struct gs_core *core, CUdevice device, CUdevice peer, bool access)
+/* Whether it had. */
+static bool set_pool_access(struct gs_peers *peers, CUdevice device, uint64_t bit, bool access)
 {
-    struct gs_peers *peers = &core->peers;
-    uint64_t bit;
+    bool had;
 
-    if (device < 0 || device >= GS_DEVICES_MAX || peer < 0 || peer >= GS_DEVICES_MAX)
-        return;
-    bit = UINT64_C(1) << peer;
     gs_lock_take(&peers->lock);
+    had = peers->pool_access[device] & bit;
     if (access)
         peers->pool_access[device] |= bit;
     else
         peers->pool_access[device] &= ~bit;
     __atomic_store_n(&peers->used, true, __ATOMIC_RELEASE);
     gs_lock_release(&peers->lock);
-    drain_all(core, access ? 0 : bit);
+    return had;
+}
+
+gs_status gs_core_mempool_access(struct gs_core *core, CUdevice device, CUdevice peer, bool access)
+{
+    gs_status status;
+    uint64_t bit;
+
+    if (device < 0 || device >= GS_DEVICES_MAX || peer < 0 || peer >= GS_DEVICES_MAX)
+        return GS_OK;
+    bit = UINT64_C(1) << peer;
+    if (set_pool_access(&core->peers, device, bit, access) && access)
+        return GS_OK;
+    status = drain_all(core, access ? 0 : bit);
+    if (status == GS_OK || !access)
+        return GS_OK;
+    set_pool_access(&core->peers, device, bit, false);
+    drain_all(core, bit);
+    return status;
 }

@@ -51,14 +51,16 @@ uint64_t gs_peers_of_import(struct gs_core *core, CUdeviceptr address, CUcontext
 gs_status gs_chunk_set_access(struct gs_core *core, struct gs_chunk *chunk, CUdevice device,
                               bool access);
 
-/* The driver has enabled, or disabled, the current context's access to memory of `peer`. Disabling
+/* The driver has enabled, or disabled, the current context's access to memory of `peer`. An error of the
+ * driver's, or GS_NO_HOST_MEMORY: some memory could not be opened to it, and nothing is changed. Disabling
  * waits for the current context's work, for a second at most. */
-void gs_core_peer_enabled(struct gs_core *core, CUcontext peer);
+gs_status gs_core_peer_enabled(struct gs_core *core, CUcontext peer);
 void gs_core_peer_disabled(struct gs_core *core, CUcontext peer);
 /* The context is gone, and what was enabled for it or to it. */
 void gs_core_peers_gone(struct gs_core *core, CUcontext context);
 
-/* The device's default pool gave `peer` access to its memory, or took it away. */
-void gs_core_mempool_access(struct gs_core *core, CUdevice device, CUdevice peer, bool access);
+/* The device's default pool gave `peer` access to its memory, or took it away. An error as above: the one that
+ * it gave is to be taken away. */
+gs_status gs_core_mempool_access(struct gs_core *core, CUdevice device, CUdevice peer, bool access);
 
 #endif

@@ -455,6 +455,22 @@ static struct gs_external *started_locked(struct gs_share *share, CUdeviceptr ad
     return external;
 }
 
+void gs_share_attach_undo(struct gs_share *share, CUdeviceptr address)
+{
+    struct gs_external *external;
+
+    gs_lock_take(&share->opener.lock);
+    external = started_locked(share, address);
+    if (external) {
+        gs_external_over_locked(share, external);
+        external->state = LEAVING; /* nobody is told */
+        external->opened.size = 0;
+    }
+    gs_lock_release(&share->opener.lock);
+    if (external)
+        forget(share, external);
+}
+
 gs_status gs_share_detach(struct gs_share *share, CUdeviceptr address, const CUcontext *contexts,
                           unsigned count)
 {

@@ -406,6 +406,8 @@ struct gs_external_memory {
 gs_status gs_share_attach(struct gs_share *share, const struct gs_external_memory *memory,
                           CUcontext context, CUdevice device, const unsigned char uuid[16],
                           uint64_t owner, CUdeviceptr *ret_address);
+/* What was attached at the address just now, and nobody knows of, is not. */
+void gs_share_attach_undo(struct gs_share *share, CUdeviceptr address);
 /* Begins its end, which waits for GPU work that was submitted in these contexts by now; or that has begun.
  * GS_NOT_OURS: there is none. GS_NO_HOST_MEMORY: nothing was begun. */
 gs_status gs_share_detach(struct gs_share *share, CUdeviceptr address, const CUcontext *contexts,

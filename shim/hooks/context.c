@@ -4,6 +4,7 @@
  * given to a new one at once.
  */
 #include "hook.h"
+#include "shim/result.h"
 #include "shim/start.h"
 
 #include "core/api/memops.h"
@@ -112,8 +113,14 @@ GS_HOOK CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx hCtx)
 
 GS_HOOK CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)
 {
-    return GS_NOTED(gs_real.cuCtxEnablePeerAccess(peerContext, Flags),
-                    gs_core_peer_enabled(gs_core, peerContext));
+    gs_status status = GS_OK;
+    CUresult result = GS_NOTED(gs_real.cuCtxEnablePeerAccess(peerContext, Flags),
+                               status = gs_core_peer_enabled(gs_core, peerContext));
+
+    if (status == GS_OK)
+        return result;
+    gs_real.cuCtxDisablePeerAccess(peerContext); /* all of it or nothing, as natively */
+    return gs_result(status);
 }
 
 GS_HOOK CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peerContext)

@@ -3,6 +3,7 @@
  * ours follows (core/api/mempool.h). A program's own pools are passed on.
  */
 #include "hook.h"
+#include "shim/result.h"
 #include "shim/start.h"
 
 #include "core/api/mempool.h"
@@ -83,10 +84,18 @@ GS_HOOK CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccess
 
     if (device < 0)
         return result;
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
+        CUmemAccessDesc none = {map[i].location, CU_MEM_ACCESS_FLAGS_PROT_NONE};
+        gs_status status = GS_OK;
+
         if (map[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && map[i].location.id != device)
-            gs_core_mempool_access(gs_core, device, map[i].location.id,
-                                   map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE);
+            status = gs_core_mempool_access(gs_core, device, map[i].location.id,
+                                            map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE);
+        if (status == GS_OK)
+            continue;
+        gs_real.cuMemPoolSetAccess(pool, &none, 1);
+        result = gs_result(status);
+    }
     return result;
 }
 

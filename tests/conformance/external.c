@@ -3,6 +3,7 @@
  * (gpushim_attach), and under the shim that itself, with another process that opens it.
  */
 #include "peer.h"
+#include "two.h"
 
 #include <criterion/criterion.h>
 #include <dlfcn.h>
@@ -226,6 +227,36 @@ Test(external, what_cuda_exported_is_attached_and_shared)
     close(fd);
 }
 
+/* The driver has no memory for its page tables. */
+Test(external, what_a_peer_may_not_touch_is_not_attached)
+{
+    int (*fail)(const char *, unsigned, CUresult) =
+        (int (*)(const char *, unsigned, CUresult))dlsym(RTLD_DEFAULT, "softcuda_fail");
+    CUmemGenericAllocationHandle handle;
+    struct gpushim_external external;
+    uint64_t address = 77;
+
+    find_functions();
+    two_devices(2 * MIB);
+    if (!fail)
+        cr_skip_test("a real driver refuses when it must, not when it is told to");
+    OK(cuCtxSetCurrent(second));
+    OK(cuCtxEnablePeerAccess(context, 0));
+    OK(cuCtxSetCurrent(context));
+    external = external_of(exported_new(&handle), false);
+    fail("cuMemSetAccess", 2, CUDA_ERROR_OUT_OF_MEMORY); /* the first one is its own device's */
+    cr_assert_neq(attach(&external, &address), 0);
+    cr_assert_eq(address, 77);
+    cr_assert_eq(attach(&external, &address), 0, "something is left of it");
+    OK(fill_now(address, 3, WORDS));
+    cr_assert_eq(detach(address, LONG), 0);
+    cr_assert_eq(__atomic_load_n(&deleted, __ATOMIC_SEQ_CST), 1, "once, by the one that was attached");
+    OK(cuMemRelease(handle));
+    close(external.fd);
+    OK(cuMemFree(near));
+    OK(cuMemFree(far));
+}
+
 Test(external, a_memfd_is_attached_and_shared)
 {
     int fd;
@@ -370,15 +401,15 @@ Test(external, it_ends_with_its_context)
 {
     struct gpushim_external external;
     uint64_t address;
-    CUcontext second;
+    CUcontext other;
     int fd;
 
     find_functions();
     fd = memfd_new();
-    second = context_create(device);
+    other = context_create(device);
     external = external_of(fd, true);
     cr_assert_eq(attach(&external, &address), 0);
-    OK(cuCtxDestroy(second));
+    OK(cuCtxDestroy(other));
     OK(cuCtxSetCurrent(context));
     cr_assert(detach(address, LONG) != EBUSY);
     cr_assert_eq(__atomic_load_n(&deleted, __ATOMIC_SEQ_CST), 1);

@@ -6,6 +6,7 @@
 #include "two.h"
 
 #include <criterion/criterion.h>
+#include <dlfcn.h>
 
 TestSuite(reach, .init = conform_start, .timeout = 60);
 
@@ -529,6 +530,34 @@ Test(reach, peer_access_lets_kernels_and_fills_in_and_keeps_them_out_again)
     OK(cuMemFree(far));
     OK(cuMemFree(later));
     OK(cuMemFree(small));
+}
+
+/* Where the driver has no memory for a peer's page tables: as natively, all of it or nothing. */
+Test(reach, peer_access_that_cannot_be_given_is_an_error)
+{
+    int (*fail)(const char *, unsigned, CUresult) =
+        (int (*)(const char *, unsigned, CUresult))dlsym(RTLD_DEFAULT, "softcuda_fail");
+    CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0},
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemoryPool pool;
+
+    two_devices(2 * MIB);
+    need_reach();
+    if (!fail || !under_shim())
+        cr_skip_test("a driver gives its own memory access in ways of its own");
+    OK(cuDeviceGetDefaultMemPool(&pool, 1));
+    fail("cuMemSetAccess", 1, CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(CUDA_ERROR_OUT_OF_MEMORY, cuMemPoolSetAccess(pool, &access, 1));
+    OK(cuMemPoolGetAccess(&access.flags, pool, &access.location));
+    cr_assert_eq(access.flags, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    fail("cuMemSetAccess", 1, CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(CUDA_ERROR_OUT_OF_MEMORY, cuCtxEnablePeerAccess(second, 0));
+    CHECK(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, cuCtxDisablePeerAccess(second));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8(far, 1, 16));
+    OK(cuCtxEnablePeerAccess(second, 0));
+    OK(fill_now(far, 8, 16));
+    OK(cuMemFree(near));
+    OK(cuMemFree(far));
 }
 
 /* Enabled before there is any memory, and again after the context was reset. */
