@@ -101,13 +101,6 @@ static bool preload(const char *library)
     return set;
 }
 
-bool run_preload(void)
-{
-    struct library library;
-
-    return find_library(&library) && preload(library.path);
-}
-
 /* ---- The program ---------------------------------------------------------------------------- */
 
 /* 0, or the exit status, and said why. */

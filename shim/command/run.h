@@ -48,9 +48,6 @@ int run_file_find(const char *name, char ret_path[PATH_MAX]);
  */
 void run_check(const char *path, const struct run_machine *library);
 
-/* LD_PRELOAD as gpushim run sets it, the library first. False, and said: it cannot be. */
-bool run_preload(void);
-
 struct gs_config;
 struct gs_option;
 

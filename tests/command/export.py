@@ -4,6 +4,7 @@ examples/monitoring name is there.
 
     export.py GPUSHIM SHIM LIBCUDA FOLDER_OF_EXAMPLES
 """
+import contextlib
 import ctypes
 import json
 import os
@@ -272,6 +273,16 @@ def state_of(pid):
         return 'Z'
 
 
+def sockets(pid):
+    """Those that the process has open."""
+    found = set()
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir(f'/proc/{pid}/fd'):
+            with contextlib.suppress(FileNotFoundError):
+                found.add(os.readlink(f'/proc/{pid}/fd/{name}'))
+    return {each for each in found if each.startswith('socket:')}
+
+
 def ask_and_stop(server):
     """A connection that waits for figures, and the process that asks for them, stopped."""
     while True:
@@ -280,6 +291,7 @@ def ask_and_stop(server):
         await_that(lambda: seen.extend(server.collectors()) or seen or select.select([connection], [], [], 0)[0],
                    'it asks, or has answered before it was seen to')
         for collector in server.collectors():
+            await_that(lambda pid=collector: not sockets(pid) & sockets(server.process.pid), 'it keeps nobody\'s connection')
             os.kill(collector, signal.SIGSTOP)
             await_that(lambda pid=collector: state_of(pid) in 'TZ', 'who asks stops')
             if state_of(collector) == 'T':
