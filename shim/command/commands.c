@@ -96,9 +96,13 @@ const struct command commands[] = {
      {{"html", 0, "PAGE", TAKES_FILE,
        "writes one page for a browser, which needs nothing else: memory over time, a map of it at any moment, and who "
        "holds it"},
+      {"against", 0, "EARLIER", TAKES_FILE,
+       "says instead what FILE differs in from this one: peaks, what was never freed, and who held more or less"},
       {"memory-viz", 0, "OUT", TAKES_FILE, "writes a snapshot for pytorch.org/memory_viz"},
       JSON},
-     {{"gpushim report train.trace", "as text"}, {"gpushim report train.trace --html train.html", "as a page"}}},
+     {{"gpushim report train.trace", "as text"},
+      {"gpushim report train.trace --html train.html", "as a page"},
+      {"gpushim report new.trace --against old.trace", "what has become more, or less"}}},
     {"trim", RUNS(command_trim), "has processes give back what they keep and do not use", "PID|all", 1, 1,
      {TAKES_PID_OR_ALL},
      "Has that process, or all of this user's (for root: of everybody), give back to the driver what they keep of GPU "

@@ -187,6 +187,23 @@ static int write_files(const struct call *call, const struct report *report)
     return status;
 }
 
+static int compare(const struct call *call, const struct report *report)
+{
+    struct json json = {.file = stdout};
+    const bool as_json = call_has(call, "json");
+    struct report before;
+    bool well;
+
+    if (!report_make(call_value(call, "against"), &before))
+        return COMMAND_WRONG;
+    if (report_missing(&before))
+        command_complain("'%s': %s", call_value(call, "against"), report_missing(&before));
+    well = report_against(report, &before, as_json ? &json : NULL);
+    well = (as_json ? json_end(&json) : fflush(stdout) == 0 && !ferror(stdout)) && well;
+    report_free(&before);
+    return well ? COMMAND_WELL : COMMAND_WRONG;
+}
+
 int command_report(const struct call *call)
 {
     const char *path = call->argv[0];
@@ -199,7 +216,9 @@ int command_report(const struct call *call)
     if (report_missing(&report))
         command_complain("'%s': %s", path, report_missing(&report));
     status = writes ? write_files(call, &report) : COMMAND_WELL;
-    if (call_has(call, "json") && status == COMMAND_WELL)
+    if (call_has(call, "against") && status == COMMAND_WELL)
+        status = compare(call, &report);
+    else if (call_has(call, "json") && status == COMMAND_WELL)
         status = write_json(&report);
     else if (!writes)
         status = print_report(&report);

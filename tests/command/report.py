@@ -44,8 +44,8 @@ def expect(arguments, status, out='', err=''):
     return ran.stdout
 
 
-def rows_of(path, err=''):
-    out = expect([path, '--json'], 0, '.*', err)
+def rows_of(path, *more, err=''):
+    out = expect([path, '--json', *more], 0, '.*', err)
     try:
         return json.loads(out)
     except ValueError:
@@ -106,6 +106,30 @@ def tells(folder):
                       rf'.*failed +1 allocations, 0 frees\n.*GPU 0, Some GPU, 80.0 GiB\npeaks .*reserved 32.0 MiB'
                       rf'.*held at the peak.*never freed: {len(truth.live)} blocks.*slowest calls:\n +7 ms  cuMemAlloc'
                       r' of 3.0 MiB, the driver.s.*')
+
+
+def differs(folder):
+    """Two recordings: their peaks and who held them, whatever else was there."""
+    def recorded(name, sizes, freed=0, device=0):
+        calls = [t.call(1000 * (i + 1), t.ALLOC, BASE + 8 * MIB * i, size, device=device) for i, size in enumerate(sizes)]
+        calls += [t.call(100000 + i, t.FREE, BASE + 8 * MIB * i, device=device) for i in range(freed)]
+        return t.write(f'{folder}/{name}', t.header(), t.block(t.EVENTS, b''.join(calls)), t.block(t.END))
+    now = recorded('now', [MIB, MIB, MIB, 2 * MIB, 3 * MIB], freed=2)
+    before = recorded('before', [MIB, 4 * MIB, 3 * MIB])
+    elsewhere = recorded('elsewhere', [MIB], device=3)
+    rows = rows_of(now, '--against', before)
+    compare('against', rows, allocations=5, allocations_before=3)
+    device, = rows['devices']
+    compare('against, the GPU', device, device=0, live_peak_bytes=8 * MIB, live_peak_bytes_before=8 * MIB,
+            never_freed_bytes=6 * MIB, never_freed_bytes_before=8 * MIB)
+    changes = [(one['bytes'] // MIB, one['bytes_before'] // MIB) for one in device['holders_at_peak']]
+    check(changes[0] == (0, 4) and sorted(changes[1:]) == [(2, 0), (3, 1)], f'the largest change first: {changes}')
+    expect([now, '--against', before], 0, r'trainer, pid 4711, against trainer, .*calls +5 allocations, 3 before; .*'
+           r'GPU 0\nlive peak +8.0 MiB, 8.0 MiB before: the same\n.*never freed 6.0 MiB, 8.0 MiB before: -2.0 MiB\n.*'
+           r'  -4.0 MiB +0 bytes, 4.0 MiB before  .*  \+2.0 MiB   .*')
+    check(rows_of(now, '--against', now)['devices'][0]['holders_at_peak'] == [], 'none from itself')
+    check([one['device'] for one in rows_of(now, '--against', elsewhere)['devices']] == [0, 3], 'GPUs of either')
+    expect([now, '--against', f'{folder}/none'], 1, '', '.*none.*')
 
 
 def nothing_recorded(folder):
@@ -224,7 +248,7 @@ def stacks(folder):
     broken = b'\nx\n7f-\nffff-0 r-xp 0 0 0 /x\n0-100 r-xp 0 0:0 1   ' + folder.encode() + b'/stacks\n\xff\xfe'
     trace = t.write(f'{folder}/broken', t.header(stacks=True), t.block(t.MODULES, broken),
                     t.block(t.EVENTS, b''.join(events)))
-    held = rows_of(trace, ".*: the file has no end: .*\n")['devices'][0]['holders_at_peak']
+    held = rows_of(trace, err=".*: the file has no end: .*\n")['devices'][0]['holders_at_peak']
     check(held[1]['stack'] == ['stacks+0x10', 'stacks+0x20', 'stacks+0x30'], f'broken modules: {held}')
 
 
@@ -268,9 +292,9 @@ def cut(folder):
         whole_blocks = (size - first) // (t.BLOCK.size + 100 * t.CALL.size)
         events = 507 if size == len(content) - 1 else whole_blocks * 100
         said = f"gpushim: '{re.escape(path)}': the file (ends within a block|has no end): .*\n"
-        compare(f'cut at {size}', rows_of(path, said), ended=False, events=events)
+        compare(f'cut at {size}', rows_of(path, err=said), ended=False, events=events)
     path = t.write(f'{folder}/zeros', content[:first + 4824], bytes(5000))
-    compare('zeros', rows_of(path, '.*ends within a block: the process was killed, or the disk was full.*'),
+    compare('zeros', rows_of(path, err='.*ends within a block: the process was killed, or the disk was full.*'),
             cut=True, events=100)
 
 
@@ -467,7 +491,7 @@ def converts(folder):
 
 
 with tempfile.TemporaryDirectory(prefix='gpushim-report-') as scratch:
-    for prove in tells, nothing_recorded, threads, new_memory, odd_frees, ties, stacks, readable, expanding, overlaps, cut, refused, damage, usage, no_room, \
+    for prove in tells, differs, nothing_recorded, threads, new_memory, odd_frees, ties, stacks, readable, expanding, overlaps, cut, refused, damage, usage, no_room, \
             keeps_what_is_there, is_as_private, converts:
         try:
             prove(scratch)

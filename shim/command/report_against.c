@@ -1,0 +1,211 @@
+/* gpushim report FILE --against EARLIER: what two recordings of a program differ in (report.h). */
+#include "shim/command/report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shim/command/command.h"
+#include "shim/command/show.h"
+
+#define FRAMES   8    /* of a call stack, by which holders of both are the same */
+#define KEY_SIZE 1024
+#define MOST     2000 /* holders of each, the largest */
+
+/* Who held memory at the peak of live in either. */
+struct change {
+    char key[KEY_SIZE]; /* frames, innermost first, a line each */
+    uint64_t now, before;
+};
+
+static uint64_t size_of(const struct change *change)
+{
+    return change->now > change->before ? change->now - change->before : change->before - change->now;
+}
+
+/* By functions: where they lie in their files another build has otherwise. */
+static void make_key(const struct report *report, const struct report_holder *holder, char ret_key[KEY_SIZE])
+{
+    char text[TRACE_FRAME_SIZE];
+    size_t length = 0;
+
+    for (unsigned n = 0; n < FRAMES && report_holder_text(report, holder, n, text); n++) {
+        char *place = strstr(text, " (");
+
+        if (place && place > text)
+            *place = 0;
+        if (length + strlen(text) + 2 < KEY_SIZE)
+            length += (size_t)sprintf(ret_key + length, "%s%s", n ? "\n" : "", text);
+    }
+    ret_key[length] = 0;
+}
+
+static size_t add_changes(const struct report *report, unsigned device, bool is_now, struct change *changes)
+{
+    const struct trace_memory *memory = &report->memory;
+    const size_t peak = memory->devices[device].live_peak_at;
+    size_t count = 0;
+    struct trace_holder *holders = peak == TRACE_NEVER ? NULL : trace_holders(memory, device, peak, &count);
+
+    count = !holders ? 0 : count < MOST ? count : MOST;
+    for (size_t i = 0; i < count; i++) {
+        const struct report_holder holder = {
+            .example = &report->trace.events[memory->blocks[holders[i].example].from]};
+
+        make_key(report, &holder, changes[i].key);
+        changes[i].now = is_now ? holders[i].bytes : 0;
+        changes[i].before = is_now ? 0 : holders[i].bytes;
+    }
+    free(holders);
+    return count;
+}
+
+static int by_key(const void *left, const void *right)
+{
+    return strcmp(((const struct change *)left)->key, ((const struct change *)right)->key);
+}
+
+static int by_size(const void *left, const void *right)
+{
+    const uint64_t a = size_of(left), b = size_of(right);
+
+    return a != b ? (a < b) - (a > b) : by_key(left, right);
+}
+
+/* Those that differ, the largest change first; NULL: there is no memory. */
+static struct change *find_changes(const struct report *report, const struct report *before, unsigned device,
+                                   size_t *ret_count)
+{
+    struct change *changes = calloc(2 * MOST, sizeof *changes);
+    size_t count = changes ? add_changes(report, device, true, changes) : 0, kept = 0;
+
+    if (!changes)
+        return NULL;
+    count += add_changes(before, device, false, changes + count);
+    qsort(changes, count, sizeof *changes, by_key);
+    for (size_t i = 0; i < count; i++)
+        if (kept && strcmp(changes[kept - 1].key, changes[i].key) == 0)
+            changes[kept - 1].now += changes[i].now, changes[kept - 1].before += changes[i].before;
+        else
+            changes[kept++] = changes[i];
+    count = 0;
+    for (size_t i = 0; i < kept; i++)
+        if (changes[i].now != changes[i].before)
+            changes[count++] = changes[i];
+    qsort(changes, count, sizeof *changes, by_size);
+    *ret_count = count;
+    return changes;
+}
+
+/* ---- Telling ------------------------------------------------------------------------------------ */
+
+static void say_number(const char *what, uint64_t now, uint64_t before)
+{
+    const uint64_t size = now > before ? now - before : before - now;
+    char a[SHOWN], b[SHOWN], c[SHOWN];
+
+    command_say("%-11s %s, %s before: %s%s", what, show_size(now, a), show_size(before, b),
+                now == before ? "the same" : now > before ? "+" : "-", now == before ? "" : show_size(size, c));
+}
+
+static void say_change(const struct change *change)
+{
+    char key[KEY_SIZE], now[SHOWN], before[SHOWN], by[SHOWN], *rest = key, *frame;
+
+    memcpy(key, change->key, sizeof key);
+    frame = strsep(&rest, "\n");
+    show_size(size_of(change), by);
+    command_say("  %c%-10s %s, %s before  %s", change->now > change->before ? '+' : '-', by, show_size(change->now, now),
+                show_size(change->before, before), frame);
+    while ((frame = strsep(&rest, "\n")))
+        command_say("  %11s %s", "", frame);
+}
+
+static void write_change(struct json *json, const struct change *change)
+{
+    char key[KEY_SIZE], *rest = key, *frame;
+
+    memcpy(key, change->key, sizeof key);
+    json_open(json, NULL, '{');
+    json_number(json, "bytes", change->now);
+    json_number(json, "bytes_before", change->before);
+    json_open(json, "frames", '[');
+    while ((frame = strsep(&rest, "\n")))
+        json_text(json, NULL, frame);
+    json_close(json, ']');
+    json_close(json, '}');
+}
+
+static bool tell_device(const struct report *report, const struct report *before, unsigned device, struct json *json)
+{
+    const struct trace_device_sums *now = &report->memory.devices[device], *then = &before->memory.devices[device];
+    size_t count;
+    struct change *changes = find_changes(report, before, device, &count);
+
+    if (!changes)
+        return command_complain("there is no memory left"), false;
+    if (json) {
+        json_open(json, NULL, '{');
+        json_number(json, "device", device);
+        json_number(json, "live_peak_bytes", now->live_peak);
+        json_number(json, "live_peak_bytes_before", then->live_peak);
+        json_number(json, "reserved_peak_bytes", now->reserved_peak);
+        json_number(json, "reserved_peak_bytes_before", then->reserved_peak);
+        json_number(json, "never_freed_bytes", now->live_end);
+        json_number(json, "never_freed_bytes_before", then->live_end);
+        json_open(json, "holders_at_peak", '[');
+        for (size_t i = 0; i < count; i++)
+            write_change(json, &changes[i]);
+        json_close(json, ']');
+        json_close(json, '}');
+    } else {
+        putchar('\n');
+        command_say("GPU %u", device);
+        say_number("live peak", now->live_peak, then->live_peak);
+        say_number("reserved", now->reserved_peak, then->reserved_peak);
+        say_number("never freed", now->live_end, then->live_end);
+        if (count)
+            command_say("held at the peaks of live, the largest change first:");
+        for (size_t i = 0; i < count && i < REPORT_TOP; i++)
+            say_change(&changes[i]);
+        if (count > REPORT_TOP)
+            command_say("  and %zu more (--json)", count - REPORT_TOP);
+    }
+    free(changes);
+    return true;
+}
+
+static bool has(const struct report *report, unsigned device)
+{
+    for (size_t i = 0; i < report->device_count; i++)
+        if (report->devices[i].device == device)
+            return true;
+    return false;
+}
+
+bool report_against(const struct report *report, const struct report *before, struct json *json)
+{
+    const struct trace_sums *now = &report->memory.sums, *then = &before->memory.sums;
+    bool well = true;
+
+    if (json) {
+        json_open(json, NULL, '{');
+        json_number(json, "allocations", now->allocations);
+        json_number(json, "allocations_before", then->allocations);
+        json_open(json, "devices", '[');
+    } else {
+        command_say("%s, pid %d, against %s, pid %d", report->trace.header.program, report->trace.header.pid,
+                    before->trace.header.program, before->trace.header.pid);
+        command_say("calls       %llu allocations, %llu before; %llu frees, %llu before",
+                    (unsigned long long)now->allocations, (unsigned long long)then->allocations,
+                    (unsigned long long)now->frees, (unsigned long long)then->frees);
+    }
+    for (unsigned device = 0; well && device < 256; device++)
+        if (has(report, device) || has(before, device))
+            well = tell_device(report, before, device, json);
+    if (json) {
+        json_close(json, ']');
+        json_close(json, '}');
+    }
+    return well;
+}
