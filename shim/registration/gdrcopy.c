@@ -169,18 +169,5 @@ static bool of_session(const struct gs_regcache_info *info, void *g)
     return info->key.backend == &gdrcopy && info->key.domain == (uintptr_t)g;
 }
 
-GS_HOOK int gdr_close(struct gdr *g)
-{
-    __typeof__(&gdr_close) real = GS_PIN_REAL(gdr_close);
-    bool active = gs_pin_active();
-    int error;
-
-    if (!real)
-        return ENOSYS;
-    if (active)
-        gs_regcache_flush(gs_core_regcache(gs_core), of_session, g);
-    error = real(g);
-    if (active && !error) /* it unpins what the program had left */
-        gs_regcache_abandon(gs_core_regcache(gs_core), of_session, g);
-    return error;
-}
+/* It unpins what the program had left. */
+GS_PIN_ENDS(gdr_close, struct gdr, of_session)

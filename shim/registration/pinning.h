@@ -116,6 +116,25 @@ extern __thread unsigned gs_pin_inside __attribute__((tls_model("initial-exec"))
 /* Whether a call is to be looked at: the shim works in this process, and it is the program's. */
 bool gs_pin_active(void);
 
+/* The hook of a call that ends what `of` finds for its argument. The library may refuse it while there
+ * is any: what only the cache knows of must not be why. Where it does not refuse, all of it is gone. */
+#define GS_PIN_ENDS(symbol, type, of)                                                              \
+    GS_HOOK int symbol(type *ended)                                                                \
+    {                                                                                              \
+        __typeof__(&symbol) real = GS_PIN_REAL(symbol);                                            \
+        const bool active = gs_pin_active();                                                       \
+        int error;                                                                                 \
+                                                                                                   \
+        if (!real)                                                                                 \
+            return ENOSYS;                                                                         \
+        if (active)                                                                                \
+            gs_regcache_flush(gs_core_regcache(gs_core), of, ended);                               \
+        error = real(ended);                                                                       \
+        if (active && !error)                                                                      \
+            gs_regcache_abandon(gs_core_regcache(gs_core), of, ended);                             \
+        return error;                                                                              \
+    }
+
 /* Called before something is registered; the first time it asks how large BAR1 is. No lock. */
 void gs_pin_bound_by_bar1(void);
 

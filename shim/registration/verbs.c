@@ -401,36 +401,6 @@ static bool of_context(const struct gs_regcache_info *info, void *context)
            ((const struct ibv_pd *)info->key.domain)->context == context;
 }
 
-/* The kernel refuses while regions live; those that only the cache knows of must not be why. Where
- * it does not refuse, its device has gone, and whatever was registered. */
-GS_HOOK int ibv_dealloc_pd(struct ibv_pd *pd)
-{
-    __typeof__(&ibv_dealloc_pd) real = GS_PIN_REAL(ibv_dealloc_pd);
-    bool active = gs_pin_active();
-    int error;
-
-    if (!real)
-        return ENOSYS;
-    if (active)
-        gs_regcache_flush(gs_core_regcache(gs_core), of_domain, pd);
-    error = real(pd);
-    if (active && !error)
-        gs_regcache_abandon(gs_core_regcache(gs_core), of_domain, pd);
-    return error;
-}
-
-GS_HOOK int ibv_close_device(struct ibv_context *context)
-{
-    __typeof__(&ibv_close_device) real = GS_PIN_REAL(ibv_close_device);
-    bool active = gs_pin_active();
-    int error;
-
-    if (!real)
-        return ENOSYS;
-    if (active)
-        gs_regcache_flush(gs_core_regcache(gs_core), of_context, context);
-    error = real(context);
-    if (active && !error) /* whatever was registered through it is no more */
-        gs_regcache_abandon(gs_core_regcache(gs_core), of_context, context);
-    return error;
-}
+/* The kernel refuses while regions live. Where it does not, its device has gone. */
+GS_PIN_ENDS(ibv_dealloc_pd, struct ibv_pd, of_domain)
+GS_PIN_ENDS(ibv_close_device, struct ibv_context, of_context)
