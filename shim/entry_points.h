@@ -4,8 +4,8 @@
  *
  *     ROW(symbol, since, what, gate, how, parameters...)
  *
- *   symbol  the exact exported symbol of libcuda
- *   since   the CUDA version that brought it
+ *   symbol  the exact exported symbol
+ *   since   the CUDA version that brought it; of a call of another library, which one that is
  *   what    the call does (enum gs_does)
  *   gate    STOPS where the process sleeps, its memory off the GPU, or GOES on
  *   how     the hook comes about, and what the call means by its stream:
@@ -15,8 +15,8 @@
  *             CTX      made; it is done later, in the context `ctx`
  *             PLAIN    made; no stream, or none that matters
  *
- * What is made is made in the file of shim/hooks that has GS_MAKE_ and what the call does, by the
- * names of the parameters: dst and src are addresses, bytes and count sizes, stream the stream.
+ * What is made is made in the file of shim/hooks that has GS_MAKE_ and what the call does (hooks/made.h),
+ * by the names of the parameters: dst and src are addresses, bytes and count sizes, stream the stream.
  *
  * So a call that does what another does is a row; any other takes a hook of that name as well.
  * Without one the library does not link, with a wrong prototype it does not compile. All else comes
@@ -560,7 +560,7 @@ enum gs_does {
         const char *, name, void **, ret, int, version, cuuint64_t, flags,                         \
         CUdriverProcAddressQueryResult *, status)
 
-/* Calls of other libraries (registration/pinning.h): in place of the version which one it is. */
+/* Of other libraries; their prototypes are in registration/pinning.h. */
 #define GS_LIBRARY_ENTRIES(ROW)                                                                    \
     ROW(ibv_reg_mr,                 VERBS,  REGISTERS, STOPS, BY_HAND)                             \
     ROW(ibv_reg_mr_iova,            VERBS,  REGISTERS, STOPS, BY_HAND)                             \
