@@ -132,6 +132,72 @@ def differs(folder):
     expect([now, '--against', f'{folder}/none'], 1, '', '.*none.*')
 
 
+# Times in every unit and at its beginning, stacks of as many frames as are shown and of one more, a free that fails and an
+# open alone, figures that differ, blocks that were never freed and others at the peak.
+IN_FULL = """\
+program     trainer, pid 4711, recorded from 2026-09-21T14:13:20Z on for 2.400 s
+events      6 of 2 threads; the program waited 0 ns for the file
+calls       2 allocations, 1 frees, 2.001 s in them
+failed      0 allocations, 1 frees
+shared      0 blocks exported, 1 of others opened
+
+GPU 0, Some GPU, 80.0 GiB
+peaks       live 9.0 MiB (after 2.000 s), reserved 0 bytes, cached 3.0 MiB, retired 2.0 MiB, limbo 1.0 MiB
+held at the peak of live:
+       5.0 MiB in      1  0x10
+                          0x11
+                          0x12
+                          0x13
+                          0x14
+                          0x15
+                          0x16
+                          0x17
+       4.0 MiB in      1  0x20
+                          0x21
+                          0x22
+                          0x23
+                          0x24
+                          0x25
+                          0x26
+                          0x27
+                          and 1 more (--json)
+never freed: 1 blocks, 5.0 MiB
+       5.0 MiB in      1  0x10
+                          0x11
+                          0x12
+                          0x13
+                          0x14
+                          0x15
+                          0x16
+                          0x17
+
+slowest calls:
+   2.000 s  cuMemAlloc of 4.0 MiB, the driver's, GPU 0, thread 11, after 5 us
+      1 ms  cuMemFree, GPU 0, thread 12, after 2.200 s
+      1 us  cuMemAlloc of 5.0 MiB, new memory, GPU 0, thread 11, after 1 us
+    999 ns  cuMemFree, GPU 0, thread 12, after 2.100 s
+"""
+
+
+def text_in_full(folder):
+    one = [t.call(1000, t.ALLOC, BASE, 5 * MIB, took=1000, frames=range(0x10, 0x18), outcome=t.NEW),
+           t.call(5000, t.ALLOC, BASE + 8 * MIB, 4 * MIB, took=2_000_000_000, frames=range(0x20, 0x29), outcome=t.DRIVER)]
+    two = [t.call(2_100_000_000, t.FREE, BASE + 8 * MIB, took=999),
+           t.call(2_200_000_000, t.FREE, BASE + 9 * MIB, result=1, took=1_000_000), t.call(2_300_000_000, t.OPENED, 1, MIB),
+           t.figures(2_400_000_000, 5 * MIB, 3 * MIB, 2 * MIB, MIB)]
+    path = t.write(f'{folder}/full', t.header(stacks=True), t.devices((0, 80 << 30, b'Some GPU')),
+                   t.block(t.EVENTS, b''.join(one), 11), t.block(t.EVENTS, b''.join(two), 12), t.block(t.END))
+    expect([path], 0, re.escape(IN_FULL))
+    # Of 14 sizes at the peak ten are shown, and of 12 at the end.
+    events = ([t.call(1000 * i, t.ALLOC, BASE + i * MIB, 4096 * (i + 1), took=10) for i in range(14)] +
+              [t.call(100000 + 1000 * i, t.FREE, BASE + i * MIB, took=10) for i in range(2)])
+    path = t.write(f'{folder}/many', t.header(), t.block(t.EVENTS, b''.join(events)), t.block(t.END))
+    expect([path], 0, r'.*\nevents +16 of 1 thread; .*\n  and 4 more\nnever freed: 12 blocks, 408.0 KiB\n.*\n  and 2 more\n.*')
+    # A file that is not written is a failure, whatever else is.
+    for more in (['--json'], ['--memory-viz', f'{folder}/beside']):
+        expect([path, '--html', f'{folder}/none/x', *more], 1, '', '.*cannot be written.*')
+
+
 def nothing_recorded(folder):
     path = t.write(f'{folder}/nothing', t.header(), t.block(t.END))
     compare('nothing', rows_of(path), events=0, allocations=0, devices=[], slowest=[], duration_ns=0)
@@ -250,6 +316,24 @@ def stacks(folder):
                     t.block(t.EVENTS, b''.join(events)))
     held = rows_of(trace, err=".*: the file has no end: .*\n")['devices'][0]['holders_at_peak']
     check(held[1]['stack'] == ['stacks+0x10', 'stacks+0x20', 'stacks+0x30'], f'broken modules: {held}')
+
+
+def modules(folder):
+    """Parts of two files, of which one lies behind its beginning; one file of many parts with few descriptors; and
+    addresses whose places are put aside at one."""
+    first = t.write(f'{folder}/first', elf_file.library([('_ZSt9terminatev', 0x1000, 16), ('plain', 0x1010, 16)]))
+    second = t.write(f'{folder}/second', elf_file.library([('other', 0, 16), ('further', 0x30, 16)]))
+    lines = f'10000-11000 r-xp 1000 0:0 1 {first}\n20000-21000 r-xp 0 0:0 1 {second}\n'
+    check((0x10008 ^ 0x10) % 4096 == (0x20038 ^ 0x20) % 4096, 'these two meet')
+    names = names_of(folder, lines, [0x10008, 0x20038, 0x10018, 0x20008])
+    check(names == ['std::terminate() (first+0x1008)', 'further (second+0x38)', 'plain (first+0x1018)', 'other (second+0x8)'], f'names in parts of two files: {names}')
+    parts = [f'{at:x}-{at + 4096:x} r-xp 1000 0:0 1 {first}\n' for at in range(0x100000, 0x100000 + 10 * 4096, 4096)]
+    frames = [0x100008 + 4096 * i for i in range(10)]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (12, limits[1]))
+    names = names_of(folder, ''.join(parts), frames)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    check(names == ['std::terminate() (first+0x1008)'] * 10, f'names in one file of many parts: {names}')
 
 
 def names_of(folder, lines, frames):
@@ -477,6 +561,93 @@ def to_memory_viz(path, out, truth):
     check(sum(entry['action'] == 'oom' for entry in snapshot['device_traces'][0]) == 1, 'memory_viz: oom')
 
 
+HIGH = 1 << 63
+
+
+def two_gpus(path):
+    """Numbers at the bounds of what a pickle's instructions take; two chunks of the second GPU, and one that went."""
+    took = {'took': 10}
+    return t.write(path, t.header(), t.block(t.EVENTS, b''.join([
+        t.call(1000, t.CHUNK_MADE, HIGH, 4 << 31, device=1, **took),
+        t.call(2000, t.ALLOC, HIGH, 1 << 31, device=1, stream=(1 << 32) - 1, **took),
+        t.call(3000, t.ALLOC, HIGH + (1 << 31), 1 << 31, device=1, **took),
+        t.call(3100, t.ALLOC, HIGH + (1 << 32), 1 << 32, device=1, **took),
+        t.call(3500, t.ALLOC, BASE, MIB, **took), t.call(4000, t.FREE, HIGH, device=1, **took),
+        t.call(5000, t.ALLOC, 0, 7, device=1, outcome=t.REFUSED, result=t.OUT_OF_MEMORY, **took),
+        t.call(6000, t.CHUNK_MADE, 1 << 32, 2 * MIB, device=1, **took),
+        t.call(7000, t.CHUNK_GONE, 1 << 32, 2 * MIB, device=1, **took),
+        t.call(8000, t.CHUNK_MADE, 1 << 33, 2 * MIB, device=1, **took),
+        t.call(9000, t.ALLOC, 1 << 33, MIB, device=1, **took)])), t.block(t.END))
+
+
+def viz_of_two_gpus(folder):
+    expect([two_gpus(f'{folder}/two'), '--memory-viz', f'{folder}/two.pickle'], 0)
+    with open(f'{folder}/two.pickle', 'rb') as file:
+        snapshot = pickle.load(file)
+    segments = [(one['device'], one['address'], one['total_size'], one['allocated_size'], one['active_size'],
+                 [(block['address'], block['size'], block['state']) for block in one['blocks']]) for one in snapshot['segments']]
+    live, free = 'active_allocated', 'inactive'
+    check(segments == [(0, BASE, MIB, MIB, MIB, [(BASE, MIB, live)]),
+                       (1, HIGH, 4 << 31, 3 << 31, 3 << 31, [(HIGH, 1 << 31, free), (HIGH + (1 << 31), 1 << 31, live),
+                                                             (HIGH + (1 << 32), 1 << 32, live)]),
+                       (1, 1 << 33, 2 * MIB, MIB, MIB, [(1 << 33, MIB, live), ((1 << 33) + MIB, MIB, free)])],
+          f'segments of two GPUs: {segments}')
+    began = t.BEGAN // 1000
+    told = [[(one['action'], one['addr'], one['size'], one['stream'], one['time_us'] - began) for one in each]
+            for each in snapshot['device_traces']]
+    check(told == [[('segment_alloc', BASE, MIB, 0, 3), ('alloc', BASE, MIB, 0, 3)],
+                   [('segment_alloc', HIGH, 4 << 31, 0, 1), ('alloc', HIGH, 1 << 31, (1 << 32) - 1, 2),
+                    ('alloc', HIGH + (1 << 31), 1 << 31, 0, 3), ('alloc', HIGH + (1 << 32), 1 << 32, 0, 3),
+                    ('free_requested', HIGH, 1 << 31, 0, 4), ('free_completed', HIGH, 1 << 31, 0, 4), ('oom', 0, 7, 0, 5),
+                    ('segment_alloc', 1 << 32, 2 * MIB, 0, 6), ('segment_free', 1 << 32, 2 * MIB, 0, 7),
+                    ('segment_alloc', 1 << 33, 2 * MIB, 0, 8), ('alloc', 1 << 33, MIB, 0, 9)]], f'of two GPUs: {told}')
+
+
+def data_of(page):
+    with open(page, encoding='utf-8') as file:
+        text = file.read()
+    return json.JSONDecoder().raw_decode(text, text.index('{"report":'))[0]
+
+
+def page_of_two_gpus(folder):
+    """What the page's script draws."""
+    expect([two_gpus(f'{folder}/two'), '--html', f'{folder}/two.html'], 0)
+    data = data_of(f'{folder}/two.html')
+    # A call that makes something does so at its end, one that gives back at its beginning.
+    check(data['moments'] == [1010, 2010, 3010, 3110, 3510, 4000, 6010, 7000, 8010, 9010], f'moments: {data["moments"]}')
+    blocks = sorted((row[0], row[1], row[2], row[3], row[4], row[5], row[7]) for row in data['blocks'])
+    check(blocks == [(0, BASE, MIB, 4, -1, 0, -1), (1, 1 << 33, MIB, 9, -1, 0, -1),
+                     (1, HIGH, 1 << 31, 1, 5, (1 << 32) - 1, -1), (1, HIGH + (1 << 31), 1 << 31, 2, -1, 0, -1),
+                     (1, HIGH + (1 << 32), 1 << 32, 3, -1, 0, -1)], f'blocks: {blocks}')
+    check(sorted(data['chunks']) == [[1, 1 << 32, 2 * MIB, 6, 7], [1, 1 << 33, 2 * MIB, 8, -1], [1, HIGH, 4 << 31, 0, -1]],
+          f'chunks: {data["chunks"]}')
+    check(data['left_out'] == 0, f'left out: {data["left_out"]}')
+    events = [t.call(1000 * i, t.ALLOC, BASE + i * MIB, 512, frames=[(0x10, 0x20), (0x30,)][i % 3 == 0]) for i in range(6)]
+    events += [t.figures(10000 + i, i, 2 * i, 3 * i, 4 * i, device=i % 2) for i in range(5)]
+    path = t.write(f'{folder}/six', t.header(stacks=True), t.block(t.EVENTS, b''.join(events)), t.block(t.END))
+    expect([path, '--html', f'{folder}/six.html'], 0)
+    data = data_of(f'{folder}/six.html')
+    drawn = [data['stacks'][row[7]] for row in data['blocks']]
+    check(sorted(data['stacks']) == [['0x10', '0x20'], ['0x30']] and
+          drawn == [['0x30'] if i % 3 == 0 else ['0x10', '0x20'] for i in range(6)], f'stacks: {data["stacks"]}, {drawn}')
+    check([row[1:] for row in data['figures']] == [[i % 2, i, 2 * i, 3 * i, 4 * i] for i in range(5)],
+          f'figures: {data["figures"]}')
+
+
+def page_of_many(folder):
+    """More blocks than are drawn: the small ones are left out, all of them, and told; more figures: the most of two."""
+    small, large, figures = 300001, 100, 100001
+    events = [t.call(10 * i, t.ALLOC, BASE + i * MIB, 512 if i < small else MIB, took=1) for i in range(small + large)]
+    begin = 10 * len(events)
+    events += [t.figures(begin + i, 0, limbo=i % 2) for i in range(figures)]
+    path = t.write(f'{folder}/most', t.header(), t.block(t.EVENTS, b''.join(events)), t.block(t.END))
+    expect([path, '--html', f'{folder}/most.html'], 0)
+    data = data_of(f'{folder}/most.html')
+    check((len(data['blocks']), data['left_out']) == (large, small), f'{len(data["blocks"])} blocks, {data["left_out"]} left out')
+    check([row[5] for row in data['figures']] == [1] * (figures // 2) + [0], f'{len(data["figures"])} figures')
+    os.unlink(path)
+
+
 def converts(folder):
     path = f'{folder}/sample'
     truth = sample(path)
@@ -492,6 +663,9 @@ def converts(folder):
 
 with tempfile.TemporaryDirectory(prefix='gpushim-report-') as scratch:
     for prove in tells, differs, nothing_recorded, threads, new_memory, odd_frees, ties, stacks, readable, expanding, overlaps, cut, refused, damage, usage, no_room, \
+
+
+    for prove in tells, text_in_full, viz_of_two_gpus, page_of_two_gpus, page_of_many, modules, nothing_recorded, threads, new_memory, odd_frees, ties, stacks, readable, expanding, overlaps, cut, refused, damage, usage, no_room, \
             keeps_what_is_there, is_as_private, converts:
         try:
             prove(scratch)
