@@ -127,6 +127,72 @@ def check_wrong(folder):
         check('no broker runs here' in run.stderr, f'there is none: {run}')
 
 
+class Broker:
+    """By hand, at the name that brokers have here: three machines have something of it, and of `silent` it says nothing."""
+    ASK, TOLD = 54, 55
+    MACHINES = [(b'm' * 16, b'one', 2, 3, 30, 1, 10), (b'n' * 16, b'two', 3, 5, 50, 2, 20), (b'o' * 16, b'three', 1, 7, 70, 0, 0)]
+
+    def __init__(self, folder, name, silent=None):
+        self.silent, self.path = silent, os.path.join(folder, name)
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(self.path)
+        self.listener.listen()
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            with connection:
+                while said := connection.recv(4096):
+                    _, _, kind, _, request = struct.unpack_from('<IHHII', said)
+                    if kind != self.ASK:
+                        continue
+                    index, = struct.unpack_from('<I', said, 16)
+                    if index == self.silent:
+                        break
+                    machine, name, state, *sums = self.MACHINES[index]
+                    body = struct.pack('<II3QII16s32s5Q', 0, 0, 4, 2, 200, 3, state, machine, name, *sums, 5_250_000_000)
+                    connection.send(struct.pack('<IHHII', 0x67707368, wire.VERSION, self.TOLD, 16 + len(body), request) + body)
+
+    def end(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        os.unlink(self.path)
+
+
+def check_told(folder, name):
+    broker = Broker(folder, name)
+    run = gpushim(folder, 'cluster', '--json')
+    (row,) = json.loads(run.stdout)
+    check(run.returncode == 0 and (row['has_agent'], row['agent_pid'], row['shared_blocks'], row['opened_blocks'], row['opened_bytes']) ==
+          (False, 0, 4, 2, 200), f'a broker in numbers: {run}')
+    found = [tuple(machine[word] for word in ('name', 'state', 'leases', 'bytes', 'freed_leases', 'freed_bytes', 'age_seconds'))
+             for machine in row['machines']]
+    check(found == [('one', 'there', 3, 30, 1, 10, 5.25), ('two', 'lost', 5, 50, 2, 20, 5.25), ('three', 'comes back', 7, 70, 0, 0, 5.25)],
+          f'each machine in numbers: {found}')
+    text = gpushim(folder, 'cluster').stdout
+    check('no agent; 4 blocks may be opened afar; 2 of other machines, 200 bytes, are open here; 3 machines' in text and
+          text.count('  machine ') == 3 and 'two (' in text and ': 5 leases, 50 bytes, ' in text and 'freed blocks 2, 20 bytes' in text,
+          f'and in words: {text}')
+    with open(os.path.join(folder, 'agent.health'), 'w', encoding='utf-8') as file:
+        file.write('gpushim-agent 1\nmember ok found-by-this-test\n')
+    check('member: found-by-this-test' in gpushim(folder, 'cluster').stdout, 'and what the agent says')
+    broker.end()
+    for silent in (0, 1):
+        broker = Broker(folder, name, silent)
+        for form in ((), ('--json',)):
+            run = gpushim(folder, 'cluster', *form)
+            check(run.returncode == 1 and f'the broker, process {os.getpid()}: ' in run.stderr and
+                  (not form or isinstance(json.loads(run.stdout), list)), f'one that says no more, {form}: {run}')
+        broker.end()
+    broker = Broker(folder, name, 0)
+    run = gpushim(folder, 'cluster', 'forget', 'two')
+    check('found-by-this-test' not in run.stdout, f'who forgets is told no more: {run}')
+    broker.end()
+
+
 def check_without_channel(folder):
     """One line, and all as before."""
     log = os.path.join(folder, 'log')
@@ -150,6 +216,8 @@ def main():
         far, near, broker, agent, handle = check_share(far_folder, near_folder, domain)
         check_forget(far_folder, agent)
         check_wrong(far_folder)
+        with tempfile.TemporaryDirectory(prefix='gpushim-told-') as told:
+            check_told(told, [name for name in os.listdir(far_folder) if name.startswith('broker.')][0])
         check_without_channel(plain)
         for process in (far.process, near.process, broker):
             process.send_signal(signal.SIGKILL)
