@@ -81,6 +81,8 @@ def prove_it_fits(folder, holders, columns, lines):
           f'{columns}x{lines}: {len(got)} lines, {max(map(len, got))} columns: {got}')
     shown = pids_of(got)
     check(shown == holders[:len(shown)] and len(shown) >= min(len(holders), lines - 6), f'the largest first: {got}')
+    check(got[2].rstrip().endswith(' COMMAND') and 'python3' in got[3] and (columns < 100 or ' WAITS ' in got[2]),
+          f'columns go before the command does: {got[2:4]}')
     check(got[1].startswith('GPU 0 [') and f'of 1.0 GiB: yours' in got[1], f'a bar: {got[1]}')
     bar = got[1].partition('[')[2].partition(']')[0]
     check(len(bar) >= 10 and set(bar) <= set('█▒·') and bar[0] == '█', f'its parts: {bar}')
