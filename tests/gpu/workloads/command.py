@@ -103,7 +103,7 @@ def check(name, holds, detail=''):
 
 def main():
     doctor = said('doctor')
-    check('doctor', doctor.returncode == 0 and 'FAIL' not in doctor.stdout)
+    check('doctor', doctor.returncode == 0 and '\n0 FAIL, ' in doctor.stdout)
     check('doctor-gpu', 'no GPU' not in doctor.stdout)
     said('version')
     environment = dict(os.environ, PYTORCH_NO_CUDA_MEMORY_CACHING='0')
