@@ -7,6 +7,7 @@
  * From then on it is served like what was left here; with its last reference it goes. Only processes of
  * the broker's own user are served so: he could take such memory from any of them.
  */
+#include "core/base/list.h"
 #include "core/share/afar.h"
 #include "core/share/instance.h"
 
@@ -141,13 +142,11 @@ bool gs_borrow_open(struct gs_share *share, struct gs_client *client, const stru
 /* Out of the list; NULL: there is none. */
 static struct gs_opening *opening_take(struct gs_share *share, uint32_t request)
 {
-    struct gs_opening **link = &share->store.afar.openings, *opening;
+    struct gs_opening *opening;
 
-    while (*link && (*link)->request != request)
-        link = &(*link)->next;
-    opening = *link;
+    LL_SEARCH_SCALAR(share->store.afar.openings, opening, request, request);
     if (opening)
-        *link = opening->next;
+        LL_DELETE(share->store.afar.openings, opening);
     return opening;
 }
 

@@ -11,21 +11,15 @@
  * exporter knows who keeps what and hands the chunk's bytes out again under the mapping; it calls
  * the mapping back when the memory is to go. It says `strict` where it wants nothing kept.
  */
+#include "core/base/list.h"
 #include "core/share/opener.h"
+
 
 #define BUSY_NS GS_NS_PER_MS /* an exporter that a thread works with is looked at again after */
 
 static void leave_list(struct gs_share *share, struct gs_import *import)
 {
-    if (import->cached_older)
-        import->cached_older->cached_newer = import->cached_newer;
-    else
-        share->opener.cached_oldest = import->cached_newer;
-    if (import->cached_newer)
-        import->cached_newer->cached_older = import->cached_older;
-    else
-        share->opener.cached_newest = import->cached_older;
-    import->cached_older = import->cached_newer = NULL;
+    DL_DELETE2(share->opener.cached_oldest, import, cached_older, cached_newer);
     import->cached = false;
     share->opener.cached_count -= !import->unwanted;
 }
@@ -74,13 +68,7 @@ bool gs_cached_start_locked(struct gs_share *share, struct gs_import *import,
         return false;
     import->cached = true;
     import->cached_ns = gs_now_ns();
-    import->cached_newer = NULL;
-    import->cached_older = share->opener.cached_newest;
-    if (import->cached_older)
-        import->cached_older->cached_newer = import;
-    else
-        share->opener.cached_oldest = import;
-    share->opener.cached_newest = import;
+    DL_APPEND2(share->opener.cached_oldest, import, cached_older, cached_newer);
     share->opener.cached_count++;
     return true;
 }
@@ -125,8 +113,7 @@ static void unmap_locked(struct gs_share *share, struct gs_import *import)
     gs_lock_release(&share->opener.lock);
     gs_import_unmap(share, import);
     gs_lock_take(&share->opener.lock);
-    import->next = remote->unmapped;
-    remote->unmapped = import;
+    LL_PREPEND(remote->unmapped, import);
     gs_remote_flush_locked(share, remote);
     gs_remote_release_locked(share, remote);
 }

@@ -9,6 +9,7 @@
  * recorded, so that is done later; a later fence only covers more. A block has at most one fence
  * under way for each context, however often it is opened and closed.
  */
+#include "core/base/list.h"
 #include "core/share/opener.h"
 
 #include <stdlib.h>
@@ -153,11 +154,7 @@ void gs_closing_start_locked(struct gs_share *share, struct gs_opened *opened)
 
 void gs_closing_stop_locked(struct gs_share *share, struct gs_opened *opened)
 {
-    struct gs_opened **link = &share->opener.closing;
-
-    while (*link != opened)
-        link = &(*link)->next;
-    *link = opened->next;
+    LL_DELETE(share->opener.closing, opened);
     opened->ready = false;
     for (unsigned i = 0; i < opened->use_count; i++)
         opened->uses[i].next = GS_FENCE_NONE;
@@ -234,8 +231,7 @@ static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
     remote->opened_bytes -= opened->size;
     free(opened->uses);
     opened->uses = NULL;
-    opened->next = remote->unsent;
-    remote->unsent = opened;
+    LL_PREPEND(remote->unsent, opened);
     gs_remote_flush_locked(share, remote);
     gs_remote_release_locked(share, remote);
 }
@@ -278,20 +274,15 @@ void gs_share_look_again(struct gs_share *share)
 /* The blocks whose fences have passed, out of `closing`. */
 static struct gs_opened *take_passed_locked(struct gs_share *share)
 {
-    struct gs_opened **link = &share->opener.closing, *passed = NULL;
+    struct gs_opened *opened, *next, *passed = NULL;
 
-    while (*link) {
-        struct gs_opened *opened = *link;
-
+    LL_FOREACH_SAFE(share->opener.closing, opened, next) {
         opened->ready = false;
-        if (!all_passed(share, opened) || is_held(share, opened)) {
-            link = &opened->next;
+        if (!all_passed(share, opened) || is_held(share, opened))
             continue;
-        }
-        *link = opened->next;
+        LL_DELETE(share->opener.closing, opened);
         opened->leaving = true;
-        opened->next = passed;
-        passed = opened;
+        LL_PREPEND(passed, opened);
     }
     return passed;
 }

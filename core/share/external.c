@@ -11,6 +11,7 @@
  * Memory at an address of the program's is not mapped, nor in the map: its calls go to the driver. It is
  * known here for its end alone.
  */
+#include "core/base/list.h"
 #include "core/share/exporter.h"
 #include "core/share/memory.h"
 #include "core/share/opener.h"
@@ -183,12 +184,8 @@ static gs_status begin(struct gs_share *share, struct gs_external *external,
 
 static void end(struct gs_share *share, struct gs_external *external)
 {
-    struct gs_external **link = &share->opener.externals;
-
     gs_lock_take(&share->opener.lock);
-    while (*link != external)
-        link = &(*link)->next;
-    *link = external->next;
+    LL_DELETE(share->opener.externals, external);
     gs_lock_release(&share->opener.lock);
     free(external->opened.uses);
     free(external);

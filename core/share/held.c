@@ -109,10 +109,10 @@ void gs_held_work(struct gs_share *share, uint64_t now)
 /* Called with the lock held. Else there is nothing to be told, nor to wait for. */
 static bool has_any_locked(const struct gs_share *share, const unsigned char *uuid)
 {
-    const struct gs_export *export = share->limbo.newest;
+    const struct gs_export *export = share->limbo.oldest;
 
     while (export && (!export->limbo_held || !gs_is_of_device(uuid, export->source.uuid)))
-        export = export->limbo_older;
+        export = export->limbo_newer;
     return export || gs_mapping_any_asked_locked(share, uuid);
 }
 

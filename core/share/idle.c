@@ -9,20 +9,14 @@
  * the exporter calls it back when its program frees the block. No fence is recorded at the close:
  * the one that is recorded when the block starts its way back is later and so covers more.
  */
+#include "core/base/list.h"
 #include "core/share/opener.h"
 
 #include <string.h>
 
 void gs_idle_stop_locked(struct gs_share *share, struct gs_opened *opened)
 {
-    if (opened->older)
-        opened->older->next = opened->next;
-    else
-        share->opener.idle_oldest = opened->next;
-    if (opened->next)
-        opened->next->older = opened->older;
-    else
-        share->opener.idle_newest = opened->older;
+    DL_DELETE2(share->opener.idle_oldest, opened, older, next);
     opened->next = opened->older = NULL;
     opened->idle = false;
     share->opener.idle_count--;
@@ -51,13 +45,7 @@ void gs_idle_start_locked(struct gs_share *share, struct gs_opened *opened)
         end_locked(share, share->opener.idle_oldest);
     opened->idle = true;
     opened->idle_ns = gs_now_ns();
-    opened->next = NULL;
-    opened->older = share->opener.idle_newest;
-    if (opened->older)
-        opened->older->next = opened;
-    else
-        share->opener.idle_oldest = opened;
-    share->opener.idle_newest = opened;
+    DL_APPEND2(share->opener.idle_oldest, opened, older, next);
     share->opener.idle_count++;
     if (share->opener.idle_armed)
         return;

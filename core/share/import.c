@@ -2,6 +2,7 @@
  * Opener: chunks of other processes mapped here. All blocks opened in one chunk share its mapping,
  * since a chunk can only be mapped whole (measured: an offset is NOT_SUPPORTED).
  */
+#include "core/base/list.h"
 #include "core/share/memory.h"
 #include "core/share/opener.h"
 
@@ -365,20 +366,15 @@ gs_status gs_import_enter_locked(struct gs_share *share, struct gs_remote *remot
     status = gs_map_insert(share->map, &import->span);
     if (status != GS_OK)
         return status;
-    import->next = remote->imports;
-    remote->imports = import;
+    LL_PREPEND(remote->imports, import);
     remote->mapped_bytes += import->span.size;
     return GS_OK;
 }
 
 void gs_import_leave_locked(struct gs_share *share, struct gs_import *import)
 {
-    struct gs_import **link = &import->remote->imports;
-
     gs_map_remove(share->map, &import->span);
-    while (*link != import)
-        link = &(*link)->next;
-    *link = import->next;
+    LL_DELETE(import->remote->imports, import);
     import->remote->mapped_bytes -= import->span.size;
 }
 

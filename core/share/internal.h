@@ -170,7 +170,7 @@ struct gs_store {
 
 /* What is freed, and held by others or pinned (limbo.c). */
 struct gs_limbo {
-    struct gs_export *oldest, *newest;
+    struct gs_export *oldest;
     uint64_t count, bytes; /* of those that are held */
     uint64_t due_ns;       /* when to look whether that is too much; GS_NEVER */
     bool said;             /* it is, and was said */
@@ -183,9 +183,9 @@ struct gs_exporter {
     struct gs_work_queue {
         struct gs_export *first, *last; /* `last` counts only where there is a first */
     } work[GS_WORKS];
-    struct gs_export *grace_oldest, *grace_newest;
+    struct gs_export *grace_oldest;
     uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */
-    struct gs_export *ended_oldest, *ended_newest; /* leases and graces over, to be told of */
+    struct gs_export *ended_oldest; /* leases and graces over, to be told of */
     unsigned telling;                             /* threads that are at telling of one */
     struct gs_chunk_fd *chunk_fds; /* the share thread adds and uses; others remove */
     uint64_t chunk_fd_uses;
@@ -257,10 +257,9 @@ struct gs_opener {
     struct gs_remote *remotes;
     struct gs_opened *opened;
     struct gs_opened *closing; /* list of opened blocks whose last count is gone */
-    struct gs_opened *idle_oldest, *idle_newest; /* closed, and kept for the next open */
+    struct gs_opened *idle_oldest; /* closed, and kept for the next open */
     unsigned idle_count;
-    struct gs_import *cached_oldest,
-        *cached_newest;    /* mapped without a reference, for the next open */
+    struct gs_import *cached_oldest; /* mapped without a reference, for the next open */
     unsigned cached_count; /* those that are to stay */
     bool cached_unwanted; /* some of them are to go */
     bool idle_armed; /* the thread comes by itself when the oldest one's time is over */

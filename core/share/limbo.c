@@ -4,6 +4,7 @@
  * too old for the options' bounds, and again only after they were half that. What only the share
  * thread is at is waited for as they are, but nothing to speak of.
  */
+#include "core/base/list.h"
 #include "core/share/exporter.h"
 
 /* What was only kept for the next open is given back within milliseconds of its free: that is
@@ -53,18 +54,12 @@ static void look_by_locked(struct gs_share *share, uint64_t due)
  * those that were opened in their grace. */
 static void enter_locked(struct gs_share *share, struct gs_export *export)
 {
-    export->limbo_newer = NULL;
-    export->limbo_older = share->limbo.newest;
-    *(export->limbo_older ? &export->limbo_older->limbo_newer : &share->limbo.oldest) = export;
-    share->limbo.newest = export;
+    DL_APPEND2(share->limbo.oldest, export, limbo_older, limbo_newer);
 }
 
 static void leave_locked(struct gs_share *share, struct gs_export *export)
 {
-    *(export->limbo_older ? &export->limbo_older->limbo_newer : &share->limbo.oldest) =
-        export->limbo_newer;
-    *(export->limbo_newer ? &export->limbo_newer->limbo_older : &share->limbo.newest) =
-        export->limbo_older;
+    DL_DELETE2(share->limbo.oldest, export, limbo_older, limbo_newer);
     gs_cond_wake_all(&share->asked.given_back);
 }
 

@@ -9,6 +9,7 @@
  * the chunk goes there. An allocation that finds the GPU full waits for that; nothing else does.
  * Under share.isolate nothing is kept.
  */
+#include "core/base/list.h"
 #include "core/share/exporter.h"
 
 #include <stdlib.h>
@@ -60,14 +61,12 @@ static bool count_locked(struct gs_share *share, const struct gs_share_source *s
 
 static void uncount_locked(struct gs_share *share, uint64_t chunk_id)
 {
-    struct gs_mapped_chunk *chunk = chunk_locked(share, chunk_id), **link = &share->exporter.unmaps;
+    struct gs_mapped_chunk *chunk = chunk_locked(share, chunk_id);
 
     if (--chunk->mappings > 0)
         return;
     if (chunk->gone) {
-        while (*link != chunk)
-            link = &(*link)->next;
-        *link = chunk->next;
+        LL_DELETE(share->exporter.unmaps, chunk);
         gs_cond_wake_all(&share->asked.given_back);
     }
     HASH_DEL(share->exporter.mapped_chunks, chunk);
@@ -239,16 +238,12 @@ static bool is_due_locked(const struct gs_share *share, const unsigned char *uui
 /* Whoever has been asked and does not answer is not waited for again. */
 static void give_up_locked(struct gs_share *share, const unsigned char *uuid)
 {
-    struct gs_mapped_chunk **link = &share->exporter.unmaps;
+    struct gs_mapped_chunk *chunk, *next;
 
-    while (*link) {
-        struct gs_mapped_chunk *chunk = *link;
-
-        if (!chunk->asked || !gs_is_of_device(uuid, chunk->uuid)) {
-            link = &chunk->next;
+    LL_FOREACH_SAFE(share->exporter.unmaps, chunk, next) {
+        if (!chunk->asked || !gs_is_of_device(uuid, chunk->uuid))
             continue;
-        }
-        *link = chunk->next;
+        LL_DELETE(share->exporter.unmaps, chunk);
         chunk->gone = false;
     }
 }

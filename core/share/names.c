@@ -14,6 +14,7 @@
  * A broker is told in its own order and trusts nobody: a name is of the user at the connection's
  * other end, of a block that this very connection left here, and one user's are bounded.
  */
+#include "core/base/list.h"
 #include "core/share/exporter.h"
 
 #include <stdlib.h>
@@ -116,12 +117,8 @@ static struct gs_name *new_locked(struct gs_share *share, uint32_t uid, const ch
 /* Its export has it no more. */
 static void detach_locked(struct gs_name *name)
 {
-    struct gs_name **link = name->export ? &name->export->names : NULL;
-
-    while (link && *link != name)
-        link = &(*link)->next;
-    if (link)
-        *link = name->next;
+    if (name->export)
+        LL_DELETE(name->export->names, name);
     name->export = NULL;
 }
 

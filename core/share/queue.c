@@ -1,5 +1,6 @@
 /* Exporter: the lists that an export is in, but for that of limbo.c. All of it with the lock
  * held. */
+#include "core/base/list.h"
 #include "core/share/exporter.h"
 
 void gs_export_pin_locked(struct gs_share *share, struct gs_export *export)
@@ -27,28 +28,22 @@ void gs_export_ask_locked(struct gs_share *share, struct gs_export *export, enum
 /* The list is by the time of the free: threads that free at once come a little out of order. */
 void gs_grace_start_locked(struct gs_share *share, struct gs_export *export)
 {
-    struct gs_export *older = share->exporter.grace_newest;
+    struct gs_export *oldest = share->exporter.grace_oldest;
+    struct gs_export *older = oldest ? oldest->grace.older : NULL; /* that is, the newest */
 
     if (export->grace.is_in)
         return;
     while (older && older->freed_ns > export->freed_ns)
-        older = older->grace.older;
+        older = older == oldest ? NULL : older->grace.older;
     export->grace.is_in = true;
-    export->grace.older = older;
-    export->grace.newer = older ? older->grace.newer : share->exporter.grace_oldest;
-    *(older ? &older->grace.newer : &share->exporter.grace_oldest) = export;
-    *(export->grace.newer ? &export->grace.newer->grace.older : &share->exporter.grace_newest) =
-        export;
+    DL_APPEND_ELEM2(share->exporter.grace_oldest, older, export, grace.older, grace.newer);
 }
 
 void gs_grace_stop_locked(struct gs_share *share, struct gs_export *export)
 {
     if (!export->grace.is_in)
         return;
-    *(export->grace.older ? &export->grace.older->grace.newer : &share->exporter.grace_oldest) =
-        export->grace.newer;
-    *(export->grace.newer ? &export->grace.newer->grace.older : &share->exporter.grace_newest) =
-        export->grace.older;
+    DL_DELETE2(share->exporter.grace_oldest, export, grace.older, grace.newer);
     export->grace.is_in = false;
 }
 
@@ -57,11 +52,7 @@ void gs_export_ended_locked(struct gs_share *share, struct gs_export *export)
     if (export->ended.is_in)
         return;
     export->ended.is_in = true;
-    export->ended.newer = NULL;
-    export->ended.older = share->exporter.ended_newest;
-    *(export->ended.older ? &export->ended.older->ended.newer : &share->exporter.ended_oldest) =
-        export;
-    share->exporter.ended_newest = export;
+    DL_APPEND2(share->exporter.ended_oldest, export, ended.older, ended.newer);
 }
 
 void gs_export_told_locked(struct gs_share *share, struct gs_export *export)
@@ -69,8 +60,5 @@ void gs_export_told_locked(struct gs_share *share, struct gs_export *export)
     if (!export->ended.is_in)
         return;
     export->ended.is_in = false;
-    *(export->ended.older ? &export->ended.older->ended.newer : &share->exporter.ended_oldest) =
-        export->ended.newer;
-    *(export->ended.newer ? &export->ended.newer->ended.older : &share->exporter.ended_newest) =
-        export->ended.older;
+    DL_DELETE2(share->exporter.ended_oldest, export, ended.older, ended.newer);
 }
