@@ -27,6 +27,7 @@ class Tensor:
 gpushim.publish('weights', Tensor(held[0].value + 4096, '<f4', (3, 5)), label='v1')
 gpushim.publish('bytes', held[0].value, note=b'\\x00')
 cuda.cuMemsetD8_v2(held[0], 7, ctypes.c_size_t(%d))
+cuda.cuMemsetD8_v2(ctypes.c_uint64(held[0].value + 4096), 9, ctypes.c_size_t(60))
 ''' % MIB
 OPENS = '''
 import gc, gpushim
@@ -88,7 +89,7 @@ def prove_opening(folder, publisher, opener):
     do(publisher, PUBLISHES)
     do(opener, OPENS + "memory = gpushim.open('weights'); array = memory.array()")
     is_true(opener, "(array.shape, array.dtype, array.nbytes) == ((3, 5), 'float32', 60)", 'its type and shape')
-    is_true(opener, 'copied(array.address, 60) == b"\\x07" * 60', 'and what is in it')
+    is_true(opener, 'copied(array.address, 60) == b"\\x09" * 60', 'and what is in it')
     is_true(opener, "array.__cuda_array_interface__ == {'shape': (3, 5), 'typestr': '<f4', 'data': (array.address, False), "
                     "'strides': None, 'stream': None, 'version': 3}", 'by the array interface')
     is_true(opener, 'array.__dlpack_device__() == (2, 0)', 'memory of a GPU')
@@ -130,7 +131,7 @@ def prove_lease(folder, publisher, opener):
     await_that(lambda: [row['pid'] for row in held(folder, publisher)] == [opener.pid], 'it has it open')
     do(opener, TAKES + 'del memory, array; gc.collect()')
     publisher.do('free 0')
-    is_true(opener, "copied(tensor.data, 60) == b'\\x07' * 60", 'a framework that took it keeps it')
+    is_true(opener, "copied(tensor.data, 60) == b'\\x09' * 60", 'a framework that took it keeps it')
     check([row['freed_blocks'] for row in held(folder, publisher)] == [1], f'though it is freed: {held(folder, publisher)}')
     do(opener, 'ctypes.CFUNCTYPE(None, ctypes.c_void_p)(managed.deleter)(address); del managed, tensor; gc.collect()')
     await_that(lambda: not any(row['blocks'] for row in held(folder, publisher)), 'it is given back when that is done')
