@@ -5,8 +5,6 @@
  * devices cannot reach each other, go between the owning contexts, or, from and to the host,
  * through the owner's: the driver orders those with the work of both devices.
  */
-#include "hook.h"
-#include "shim/start.h"
 #include "way.h"
 
 /* ---- Where the way is not clear: the result of the copy ----------------------------------- */

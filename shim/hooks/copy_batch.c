@@ -4,8 +4,6 @@
  * Several are told of as other work is, not one by one.
  */
 #include "box.h"
-#include "hook.h"
-#include "shim/start.h"
 #include "way.h"
 
 /* By itself, so that memory that is not ours pays for no more than the look. */

@@ -3,8 +3,6 @@
  * first byte to the last; sides in arrays and in host memory are not looked at.
  */
 #include "box.h"
-#include "hook.h"
-#include "shim/start.h"
 #include "way.h"
 
 /* The first byte of a side, whatever kind of memory it is said to be. */

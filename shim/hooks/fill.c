@@ -2,8 +2,6 @@
  * Fills. As copies, but memory of another device can be filled only where peer access is enabled,
  * which the driver holds to for memory of cuMemAlloc as well (measured on an H200).
  */
-#include "hook.h"
-#include "shim/start.h"
 #include "way.h"
 
 #define GS_MAKES_FILLS GS_UNLESS(gs_foreign(dst))

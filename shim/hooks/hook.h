@@ -1,14 +1,7 @@
 /*
- * What every hook is written with. A hook has the exact name and prototype of the entry point that
- * it takes the place of, and looks like
- *
- *     GS_HOOK CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
- *     {
- *         if (!gs_state_enter())
- *             return gs_real.cuMemAlloc_v2(dptr, bytesize);
- *         GS_KEEP_ERRNO;
- *         ...
- *     }
+ * What every hook is written with. A hook has the exact name and prototype of the entry point that it
+ * takes the place of. It asks gs_state_enter first; where that says no it returns what gs_real.NAME says,
+ * and else keeps errno (GS_KEEP_ERRNO).
  *
  * gs_real.X is always callable: before libcuda is found it answers CUDA_ERROR_NOT_INITIALIZED, and
  * where the program's driver has no X, CUDA_ERROR_NOT_SUPPORTED.

@@ -3,8 +3,6 @@
  * left behind, values written and waited for in a stream, decompression; and
  * what touches no memory, but may stop a stream.
  */
-#include "hook.h"
-#include "shim/start.h"
 #include "submit.h"
 
 #define GS_MAKES_SUBMITS GS_ALWAYS

@@ -74,6 +74,9 @@ def tells_what_it_is(folder):
     begins_with('with a broker', run(CALL, True, GPUSHIM_SHARE_STRATEGY='broker', **log),
                 begins + DRIVER + r'shares in \S.*, broker; options set: .*')
     without = CALL.split('ok =')[0] + 'cuda.cuInit(0)\ncuda.cuMemFree_v2(ctypes.c_uint64(4096))'
+    for form, rest in ('cuCtxCreate_v2', '0, 0'), ('cuCtxCreate_v3', 'None, 0, 0, 0'), ('cuCtxCreate_v4', 'None, 0, 0'):
+        made = CALL.split('ok =')[0] + f'cuda.cuInit(0)\ncuda.{form}(ctypes.byref(ctypes.c_void_p()), {rest})'
+        begins_with(f'a start by {form}', run(made, True, **log), begins + DRIVER + '.*')
     expect('without a context', run(without, True, **log), begins + 'no context was made; shares .*')
     begins_with('from several threads', run(CALL.split('ok =')[0] + '''cuda.cuInit(0)
 import threading
