@@ -95,3 +95,17 @@ Test(agent_peers, lines_about_one_are_bounded_and_what_is_left_out_is_counted)
     say_line(&agent, &one, GS_LOG_WARNING, "and again");
     cr_assert_str_eq(last, "and again");
 }
+
+/* The directory's keys and values are written by others. */
+Test(agent_peers, digits_are_as_many_as_there_are_bytes_and_nothing_else)
+{
+    unsigned char bytes[3] = {9, 9, 9};
+    char key[DIRECTORY_KEY];
+
+    cr_assert(agent_unhex("0aff", bytes, 2));
+    cr_assert(bytes[0] == 10 && bytes[1] == 255 && bytes[2] == 9);
+    for (const char **text = (const char *[]){"", "0af", "0aff0", "0aff00", "0aFF", "0afg", " 0af", "0x0a", NULL}; *text; text++)
+        cr_assert(!agent_unhex(*text, bytes, 2), "'%s'", *text);
+    agent_key("a/", (const unsigned char[16]){0, 1, 254, [15] = 16}, key);
+    cr_assert_str_eq(key, "a/0001fe00000000000000000000000010");
+}

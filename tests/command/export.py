@@ -340,7 +340,8 @@ def prove_start(folder, server):
 
 def prove_usage(folder):
     for arguments in ([], ['--listen', ':0'], ['--prometheus', 'x'],
-                      ['--prometheus', '--listen', ':0', '--textfile', 'x'], ['--prometheus', '--textfile']):
+                      ['--prometheus', '--listen', ':0', '--textfile', 'x'], ['--prometheus', '--textfile'],
+                      ['--prometheus', '--textfile', '']):
         run = gpushim(folder, 'export', *arguments)
         check(run.returncode == 2 and '(gpushim help export)' in run.stderr and not run.stdout, f'{arguments} is refused: {run}')
     for where in ('', 'x', '127.0.0.1', '127.0.0.1:', '127.0.0.1:65536', '127.0.0.1:-1', '::1:1', '[::1:1', ':1x',
