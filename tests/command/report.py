@@ -639,7 +639,7 @@ def page_of_many(folder):
     small, large, figures = 300001, 100, 100001
     events = [t.call(10 * i, t.ALLOC, BASE + i * MIB, 512 if i < small else MIB, took=1) for i in range(small + large)]
     begin = 10 * len(events)
-    events += [t.figures(begin + i, 0, limbo=i % 2) for i in range(figures)]
+    events += [t.figures(begin + i, 0, limbo=i // 2 % 2 ^ i % 2, device=1) for i in range(figures)] # 0, 1, 1, 0, 0, 1, ...
     path = t.write(f'{folder}/most', t.header(), t.block(t.EVENTS, b''.join(events)), t.block(t.END))
     expect([path, '--html', f'{folder}/most.html'], 0)
     data = data_of(f'{folder}/most.html')
