@@ -6,64 +6,8 @@
 
 #define WIRE_MAGIC 0x67707368u
 
-static const uint32_t sizes[GS_WIRE_TYPES] = {
-    [GS_WIRE_HELLO] = sizeof(struct gs_wire_hello),
-    [GS_WIRE_OPEN] = sizeof(struct gs_wire_open),
-    [GS_WIRE_GRANT] = sizeof(struct gs_wire_grant),
-    [GS_WIRE_REFUSE] = sizeof(struct gs_wire_refuse),
-    [GS_WIRE_CLOSE] = sizeof(struct gs_wire_close),
-    [GS_WIRE_RECALL] = sizeof(struct gs_wire_recall),
-    [GS_WIRE_SHARE] = sizeof(struct gs_wire_share),
-    [GS_WIRE_UNSHARE] = sizeof(struct gs_wire_unshare),
-    [GS_WIRE_QUERY] = sizeof(struct gs_wire_query),
-    [GS_WIRE_REPORT] = sizeof(struct gs_wire_report),
-    [GS_WIRE_CACHE] = sizeof(struct gs_wire_cache),
-    [GS_WIRE_UNMAP] = sizeof(struct gs_wire_unmap),
-    [GS_WIRE_UNMAPPED] = sizeof(struct gs_wire_unmapped),
-    [GS_WIRE_FLUSH] = sizeof(struct gs_wire_flush),
-    [GS_WIRE_FLUSHED] = sizeof(struct gs_wire_flushed),
-    [GS_WIRE_PUBLISH] = sizeof(struct gs_wire_publish),
-    [GS_WIRE_BYE] = sizeof(struct gs_wire_bye),
-    [GS_WIRE_TAKE_UP] = sizeof(struct gs_wire_take_up),
-    [GS_WIRE_PURGE] = sizeof(struct gs_wire_purge),
-    [GS_WIRE_PURGED] = sizeof(struct gs_wire_purged),
-    [GS_WIRE_SET] = sizeof(struct gs_wire_set),
-    [GS_WIRE_SET_TO] = sizeof(struct gs_wire_set_to),
-    [GS_WIRE_COLLECT] = sizeof(struct gs_wire_collect),
-    [GS_WIRE_COLLECTED] = sizeof(struct gs_wire_collected),
-    [GS_WIRE_FAREWELL] = sizeof(struct gs_wire_farewell),
-    [GS_WIRE_FORKED] = sizeof(struct gs_wire_forked),
-    [GS_WIRE_FIND] = sizeof(struct gs_wire_find),
-    [GS_WIRE_FOUND] = sizeof(struct gs_wire_found),
-    [GS_WIRE_FETCH] = sizeof(struct gs_wire_fetch),
-    [GS_WIRE_PIECES] = sizeof(struct gs_wire_pieces),
-    [GS_WIRE_NAME] = sizeof(struct gs_wire_name),
-    [GS_WIRE_LOOK_UP] = sizeof(struct gs_wire_look_up),
-    [GS_WIRE_NAMED] = sizeof(struct gs_wire_named),
-    [GS_WIRE_UNNAME] = sizeof(struct gs_wire_unname),
-    [GS_WIRE_UNNAMED] = sizeof(struct gs_wire_unnamed),
-    [GS_WIRE_KEPT] = sizeof(struct gs_wire_kept),
-    [GS_WIRE_AGENT] = sizeof(struct gs_wire_agent),
-    [GS_WIRE_SHARED_AFAR] = sizeof(struct gs_wire_shared_afar),
-    [GS_WIRE_UNSHARED_AFAR] = sizeof(struct gs_wire_block_afar),
-    [GS_WIRE_OPEN_AFAR] = sizeof(struct gs_wire_open_afar),
-    [GS_WIRE_OPENED_AFAR] = sizeof(struct gs_wire_opened_afar),
-    [GS_WIRE_TAKE_AFAR] = sizeof(struct gs_wire_take_afar),
-    [GS_WIRE_ENDED_AFAR] = sizeof(struct gs_wire_ended_afar),
-    [GS_WIRE_RECALL_AFAR] = sizeof(struct gs_wire_block_afar),
-    [GS_WIRE_HOLDER_AFAR] = sizeof(struct gs_wire_holder_afar),
-    [GS_WIRE_HOLDS_AFAR] = sizeof(struct gs_wire_holds_afar),
-    [GS_WIRE_MACHINE_AFAR] = sizeof(struct gs_wire_machine_afar),
-    [GS_WIRE_KEPT_AFAR] = sizeof(struct gs_wire_kept_afar),
-    [GS_WIRE_FORGET_AFAR] = sizeof(struct gs_wire_forget_afar),
-    [GS_WIRE_FORGOTTEN_AFAR] = sizeof(struct gs_wire_forgotten_afar),
-    [GS_WIRE_HOLD_AFAR] = sizeof(struct gs_wire_hold_afar),
-    [GS_WIRE_HELD_AFAR] = sizeof(struct gs_wire_hold_afar),
-    [GS_WIRE_GRANT_AFAR] = sizeof(struct gs_wire_grant_afar),
-    [GS_WIRE_ASK_AFAR] = sizeof(struct gs_wire_ask_afar),
-    [GS_WIRE_TOLD_AFAR] = sizeof(struct gs_wire_told_afar),
-    [GS_WIRE_SHARE_AFAR] = sizeof(struct gs_wire_share_afar),
-};
+#define SIZE(name, number, shape) [name] = sizeof(struct gs_wire_##shape),
+static const uint32_t sizes[GS_WIRE_TYPES] = {GS_WIRE_MESSAGES(SIZE)};
 
 void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint32_t request)
 {
@@ -75,6 +19,14 @@ void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint3
         .size = sizes[type],
         .request = request,
     };
+}
+
+const char *gs_wire_name(unsigned type)
+{
+#define NAME(name, number, shape) [name] = #name,
+    static const char *const names[GS_WIRE_TYPES] = {GS_WIRE_MESSAGES(NAME)};
+
+    return type < GS_WIRE_TYPES && names[type] ? &names[type][sizeof "GS_WIRE_" - 1] : "something";
 }
 
 const char *gs_wire_reason_text(uint32_t reason)

@@ -72,66 +72,69 @@
  * 256 descriptors has others too. */
 #define GS_PIECES_MAX 32
 
-enum gs_wire_type {
-    GS_WIRE_HELLO = 1,
-    GS_WIRE_OPEN = 2,
-    GS_WIRE_GRANT = 3,
-    GS_WIRE_REFUSE = 4,
-    GS_WIRE_CLOSE = 5,
-    GS_WIRE_RECALL = 6,
-    GS_WIRE_SHARE = 7,
-    GS_WIRE_UNSHARE = 8,
-    GS_WIRE_QUERY = 9,
-    GS_WIRE_REPORT = 10,
-    GS_WIRE_CACHE = 11,
-    GS_WIRE_UNMAP = 12,
-    GS_WIRE_UNMAPPED = 13,
-    GS_WIRE_FLUSH = 14,
-    GS_WIRE_FLUSHED = 15,
-    GS_WIRE_PUBLISH = 16,
-    GS_WIRE_TAKE_UP = 17,
-    GS_WIRE_BYE = 18,
-    GS_WIRE_PURGE = 19,
-    GS_WIRE_PURGED = 20,
-    GS_WIRE_SET = 21,
-    GS_WIRE_SET_TO = 22,
-    GS_WIRE_COLLECT = 23,
-    GS_WIRE_COLLECTED = 24,
-    GS_WIRE_FAREWELL = 25,
-    GS_WIRE_FORKED = 26,
-    GS_WIRE_FIND = 27,
-    GS_WIRE_FOUND = 28,
-    GS_WIRE_FETCH = 29,
-    GS_WIRE_PIECES = 30,
-    GS_WIRE_NAME = 31,
-    GS_WIRE_LOOK_UP = 32,
-    GS_WIRE_NAMED = 33,
-    GS_WIRE_UNNAME = 34,
-    GS_WIRE_UNNAMED = 35,
-    GS_WIRE_KEPT = 36,
-    /* Of other machines' memory (core/share/wire_afar.h). */
-    GS_WIRE_AGENT = 37,
-    GS_WIRE_SHARED_AFAR = 38,
-    GS_WIRE_UNSHARED_AFAR = 39,
-    GS_WIRE_OPEN_AFAR = 40,
-    GS_WIRE_OPENED_AFAR = 41,
-    GS_WIRE_TAKE_AFAR = 42,
-    GS_WIRE_ENDED_AFAR = 43,
-    GS_WIRE_RECALL_AFAR = 44,
-    GS_WIRE_HOLDER_AFAR = 45,
-    GS_WIRE_HOLDS_AFAR = 46,
-    GS_WIRE_MACHINE_AFAR = 47,
-    GS_WIRE_KEPT_AFAR = 48,
-    GS_WIRE_FORGET_AFAR = 49,
-    GS_WIRE_FORGOTTEN_AFAR = 50,
-    GS_WIRE_HOLD_AFAR = 51,
-    GS_WIRE_HELD_AFAR = 52,
-    GS_WIRE_GRANT_AFAR = 53,
-    GS_WIRE_ASK_AFAR = 54,
-    GS_WIRE_TOLD_AFAR = 55,
-    GS_WIRE_SHARE_AFAR = 56,
-    GS_WIRE_TYPES
-};
+/* All messages: a number, for ever that one's, and the struct gs_wire_… that it is. Those from AGENT on are of
+ * other machines' memory (core/share/wire_afar.h). */
+#define GS_WIRE_MESSAGES(M)                                 \
+    M(GS_WIRE_HELLO, 1, hello)                              \
+    M(GS_WIRE_OPEN, 2, open)                                \
+    M(GS_WIRE_GRANT, 3, grant)                              \
+    M(GS_WIRE_REFUSE, 4, refuse)                            \
+    M(GS_WIRE_CLOSE, 5, close)                              \
+    M(GS_WIRE_RECALL, 6, recall)                            \
+    M(GS_WIRE_SHARE, 7, share)                              \
+    M(GS_WIRE_UNSHARE, 8, unshare)                          \
+    M(GS_WIRE_QUERY, 9, query)                              \
+    M(GS_WIRE_REPORT, 10, report)                           \
+    M(GS_WIRE_CACHE, 11, cache)                             \
+    M(GS_WIRE_UNMAP, 12, unmap)                             \
+    M(GS_WIRE_UNMAPPED, 13, unmapped)                       \
+    M(GS_WIRE_FLUSH, 14, flush)                             \
+    M(GS_WIRE_FLUSHED, 15, flushed)                         \
+    M(GS_WIRE_PUBLISH, 16, publish)                         \
+    M(GS_WIRE_TAKE_UP, 17, take_up)                         \
+    M(GS_WIRE_BYE, 18, bye)                                 \
+    M(GS_WIRE_PURGE, 19, purge)                             \
+    M(GS_WIRE_PURGED, 20, purged)                           \
+    M(GS_WIRE_SET, 21, set)                                 \
+    M(GS_WIRE_SET_TO, 22, set_to)                           \
+    M(GS_WIRE_COLLECT, 23, collect)                         \
+    M(GS_WIRE_COLLECTED, 24, collected)                     \
+    M(GS_WIRE_FAREWELL, 25, farewell)                       \
+    M(GS_WIRE_FORKED, 26, forked)                           \
+    M(GS_WIRE_FIND, 27, find)                               \
+    M(GS_WIRE_FOUND, 28, found)                             \
+    M(GS_WIRE_FETCH, 29, fetch)                             \
+    M(GS_WIRE_PIECES, 30, pieces)                           \
+    M(GS_WIRE_NAME, 31, name)                               \
+    M(GS_WIRE_LOOK_UP, 32, look_up)                         \
+    M(GS_WIRE_NAMED, 33, named)                             \
+    M(GS_WIRE_UNNAME, 34, unname)                           \
+    M(GS_WIRE_UNNAMED, 35, unnamed)                         \
+    M(GS_WIRE_KEPT, 36, kept)                               \
+    M(GS_WIRE_AGENT, 37, agent)                             \
+    M(GS_WIRE_SHARED_AFAR, 38, shared_afar)                 \
+    M(GS_WIRE_UNSHARED_AFAR, 39, block_afar)                \
+    M(GS_WIRE_OPEN_AFAR, 40, open_afar)                     \
+    M(GS_WIRE_OPENED_AFAR, 41, opened_afar)                 \
+    M(GS_WIRE_TAKE_AFAR, 42, take_afar)                     \
+    M(GS_WIRE_ENDED_AFAR, 43, ended_afar)                   \
+    M(GS_WIRE_RECALL_AFAR, 44, block_afar)                  \
+    M(GS_WIRE_HOLDER_AFAR, 45, holder_afar)                 \
+    M(GS_WIRE_HOLDS_AFAR, 46, holds_afar)                   \
+    M(GS_WIRE_MACHINE_AFAR, 47, machine_afar)               \
+    M(GS_WIRE_KEPT_AFAR, 48, kept_afar)                     \
+    M(GS_WIRE_FORGET_AFAR, 49, forget_afar)                 \
+    M(GS_WIRE_FORGOTTEN_AFAR, 50, forgotten_afar)           \
+    M(GS_WIRE_HOLD_AFAR, 51, hold_afar)                     \
+    M(GS_WIRE_HELD_AFAR, 52, hold_afar)                     \
+    M(GS_WIRE_GRANT_AFAR, 53, grant_afar)                   \
+    M(GS_WIRE_ASK_AFAR, 54, ask_afar)                       \
+    M(GS_WIRE_TOLD_AFAR, 55, told_afar)                     \
+    M(GS_WIRE_SHARE_AFAR, 56, share_afar)
+
+#define GS_WIRE_NUMBER(name, number, shape) name = number,
+enum gs_wire_type { GS_WIRE_MESSAGES(GS_WIRE_NUMBER) GS_WIRE_TYPES };
+#undef GS_WIRE_NUMBER
 
 enum gs_wire_reason {
     GS_REFUSED_HANDLE = 1,  /* unknown, stale or changed */
@@ -521,6 +524,8 @@ void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint3
 
 #define GS_WIRE_VERSION_TEXT "another version of this library (protocol %u, here %u)"
 
+/* The message's name, "HELLO"; "something" of a number that is none. */
+const char *gs_wire_name(unsigned type);
 /* In words, for the log: also of a number that is no reason. */
 const char *gs_wire_reason_text(uint32_t reason);
 

@@ -56,7 +56,7 @@ def plea(wanted):
     driver = ctypes.CDLL(LIBCUDA)
     uuid = (ctypes.c_ubyte * 16)()
     check(driver.cuInit(0) == 0 and driver.cuDeviceGetUuid(uuid, 0) == 0, 'it has a UUID')
-    number = lambda name: int(re.search(rf'{name}\s*=?\s*(\d+)', WIRE)[1])
+    number = lambda name: int(re.search(rf'{name}[\s=,]*(\d+)', WIRE)[1])
     return struct.pack('=IHHII', 0x67707368, number('GS_WIRE_VERSION'), number('GS_WIRE_PURGE'), 40,
                        1) + bytes(uuid) + struct.pack('=Q', wanted)
 

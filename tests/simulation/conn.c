@@ -167,36 +167,6 @@ void gs_conn_wait_any(const int *sockets, unsigned count, uint64_t ns)
 
 /* ---- Messages ------------------------------------------------------------------------------- */
 
-static const char *name_of(unsigned type)
-{
-    static const char *const names[GS_WIRE_TYPES] = {
-        [GS_WIRE_HELLO] = "HELLO",       [GS_WIRE_OPEN] = "OPEN",
-        [GS_WIRE_GRANT] = "GRANT",       [GS_WIRE_REFUSE] = "REFUSE",
-        [GS_WIRE_CLOSE] = "CLOSE",       [GS_WIRE_RECALL] = "RECALL",
-        [GS_WIRE_SHARE] = "SHARE",       [GS_WIRE_UNSHARE] = "UNSHARE",
-        [GS_WIRE_QUERY] = "QUERY",       [GS_WIRE_REPORT] = "REPORT",
-        [GS_WIRE_CACHE] = "KEEP",        [GS_WIRE_UNMAP] = "UNMAP",
-        [GS_WIRE_UNMAPPED] = "UNMAPPED", [GS_WIRE_FLUSH] = "FLUSH",
-        [GS_WIRE_FLUSHED] = "FLUSHED",   [GS_WIRE_PUBLISH] = "LEAVE",
-        [GS_WIRE_TAKE_UP] = "TAKE_UP",   [GS_WIRE_BYE] = "BYE",
-        [GS_WIRE_PURGE] = "PURGE",       [GS_WIRE_PURGED] = "PURGED",
-        [GS_WIRE_FAREWELL] = "FAREWELL", [GS_WIRE_FORKED] = "FORKED",
-        [GS_WIRE_FETCH] = "FETCH",       [GS_WIRE_PIECES] = "PIECES",
-        [GS_WIRE_NAME] = "NAME",         [GS_WIRE_LOOK_UP] = "LOOK_UP",
-        [GS_WIRE_NAMED] = "NAMED",       [GS_WIRE_UNNAME] = "UNNAME",
-        [GS_WIRE_UNNAMED] = "UNNAMED",   [GS_WIRE_KEPT] = "KEPT",
-        [GS_WIRE_AGENT] = "AGENT",       [GS_WIRE_SHARED_AFAR] = "SHARED_AFAR",
-        [GS_WIRE_UNSHARED_AFAR] = "UNSHARED_AFAR", [GS_WIRE_OPEN_AFAR] = "OPEN_AFAR",
-        [GS_WIRE_OPENED_AFAR] = "OPENED_AFAR", [GS_WIRE_TAKE_AFAR] = "TAKE_AFAR",
-        [GS_WIRE_ENDED_AFAR] = "ENDED_AFAR", [GS_WIRE_RECALL_AFAR] = "RECALL_AFAR",
-        [GS_WIRE_HOLDER_AFAR] = "HOLDER_AFAR", [GS_WIRE_HOLDS_AFAR] = "HOLDS_AFAR",
-        [GS_WIRE_MACHINE_AFAR] = "MACHINE_AFAR", [GS_WIRE_KEPT_AFAR] = "KEPT_AFAR",
-        [GS_WIRE_HOLD_AFAR] = "HOLD_AFAR", [GS_WIRE_HELD_AFAR] = "HELD_AFAR",
-        [GS_WIRE_GRANT_AFAR] = "GRANT_AFAR", [GS_WIRE_SHARE_AFAR] = "SHARE_AFAR"};
-
-    return type < GS_WIRE_TYPES && names[type] ? names[type] : "something";
-}
-
 static void trace(const struct file *socket, const char *how, const union gs_wire_message *message)
 {
     uint64_t about = 0;
@@ -207,7 +177,7 @@ static void trace(const struct file *socket, const char *how, const union gs_wir
              message->head.size >= sizeof message->close)
         about = message->close.block_id;
     sim_trace("    %u %s %s %llu (request %u), with %d", process_here()->index, how,
-              name_of(message->head.type), (unsigned long long)about, message->head.request,
+              gs_wire_name(message->head.type), (unsigned long long)about, message->head.request,
               (int)socket->life->pid);
 }
 
