@@ -662,11 +662,9 @@ def converts(folder):
 
 
 with tempfile.TemporaryDirectory(prefix='gpushim-report-') as scratch:
-    for prove in tells, differs, nothing_recorded, threads, new_memory, odd_frees, ties, stacks, readable, expanding, overlaps, cut, refused, damage, usage, no_room, \
-
-
-    for prove in tells, text_in_full, viz_of_two_gpus, page_of_two_gpus, page_of_many, modules, nothing_recorded, threads, new_memory, odd_frees, ties, stacks, readable, expanding, overlaps, cut, refused, damage, usage, no_room, \
-            keeps_what_is_there, is_as_private, converts:
+    for prove in (tells, text_in_full, viz_of_two_gpus, page_of_two_gpus, page_of_many, modules, differs, nothing_recorded, threads,
+                  new_memory, odd_frees, ties, stacks, readable, expanding, overlaps, cut, refused, damage, usage, no_room,
+                  keeps_what_is_there, is_as_private, converts):
         try:
             prove(scratch)
         except (KeyError, IndexError, ValueError) as error:
