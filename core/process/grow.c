@@ -141,13 +141,22 @@ static gs_status make_locked(struct gs_core *core, struct gs_arena *arena, uint6
                                                 : gs_peers_admit_locked(core, growth->piece);
 }
 
+/* More than the device has beside the arenas' pieces, or than they may have. */
+static bool is_beyond(const struct gs_core *core, const struct gs_device *device, size_t bytes)
+{
+    size_t used = gs_limit_used(core, device->ordinal);
+
+    return gs_limit_is_beyond(core, device, bytes) || used > device->total ||
+           bytes > device->total - used;
+}
+
 /* All that are missing; what was made stays where one cannot be. The same. */
 static gs_status make_all_locked(struct gs_core *core, struct gs_arena *arena, uint64_t life,
                                  struct gs_growth *growth)
 {
     gs_status status = GS_OK;
 
-    if (gs_limit_is_beyond(core, arena->device, growth->least))
+    if (is_beyond(core, arena->device, growth->least))
         return (gs_status)CUDA_ERROR_OUT_OF_MEMORY;
     while (status == GS_OK && growth->least > 0) {
         status = make_locked(core, arena, life, growth, false);
