@@ -46,14 +46,14 @@ static gs_status reserve_locked(struct gs_core *core, struct gs_arena *arena, ui
 {
     struct gs_region *region = gs_arena_region_locked(arena, small);
     const size_t most = gs_page_round(2 * arena->device->total);
-    gs_status status = GS_NOT_OFFERED;
+    gs_status status;
     CUdeviceptr base;
     size_t size;
 
     gs_latch_release(&arena->lock);
-    for (size = most; size >= most / LEAST_PART; size = gs_page_round(size / 2)) {
+    for (size = most;; size = gs_page_round(size / 2)) {
         status = core->driver.mem_address_reserve(&base, size, GS_PAGE_SIZE, 0, 0);
-        if (status == GS_OK)
+        if (status == GS_OK || size <= GS_PAGE_SIZE || size / 2 < most / LEAST_PART)
             break;
     }
     gs_latch_take(&arena->lock);
