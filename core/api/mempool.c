@@ -26,31 +26,30 @@ CUdevice gs_core_mempool_device(struct gs_core *core, CUmemoryPool pool)
 struct survey {
     struct gs_core *core;
     CUdevice device;
-    bool cached; /* pieces that nothing is live in count */
+    bool cached; /* chunks that nothing is live in count */
     uint64_t reserved, in_use;
 };
 
-/* Called for each piece and import. Memory of cuMemAlloc alone is no pool's. */
-static void survey_piece(uint64_t address, void *arg)
+/* Called for each chunk and import. Memory of cuMemAlloc alone is no pool's. */
+static void survey_chunk(uint64_t address, void *arg)
 {
     struct survey *survey = arg;
     bool live = false, async = false;
-    struct gs_piece *piece;
+    struct gs_chunk *chunk;
 
-    if (gs_context_lock_piece(survey->core, address, &piece) != GS_OK)
+    if (gs_context_lock_chunk(survey->core, address, &chunk) != GS_OK)
         return;
-    if (piece->arena->device->ordinal == survey->device) {
-        for (const struct gs_block *block = gs_piece_find_locked(piece, piece->span.base);
-             block && block->base < gs_piece_end(piece); block = block->above) {
+    if (chunk->arena->device->ordinal == survey->device) {
+        for (const struct gs_block *block = chunk->lowest; block; block = block->above) {
             live = live || block->state == GS_BLOCK_LIVE;
             async = async || (block->state == GS_BLOCK_LIVE && block->async);
         }
         if (async || (survey->cached && !live))
-            survey->reserved += piece->span.size;
+            survey->reserved += chunk->span.size;
         if (async)
-            survey->in_use += piece->span.size;
+            survey->in_use += chunk->span.size;
     }
-    gs_latch_release(&piece->arena->lock);
+    gs_latch_release(&chunk->arena->lock);
 }
 
 void gs_core_mempool_figures(struct gs_core *core, CUdevice device,
@@ -63,7 +62,7 @@ void gs_core_mempool_figures(struct gs_core *core, CUdevice device,
     gs_async_read(core, device, &ret_figures->used, &ret_figures->used_high);
     survey.cached = __atomic_load_n(&count->ever, __ATOMIC_RELAXED);
     if (survey.cached)
-        gs_map_each(&core->map, survey_piece, &survey);
+        gs_map_each(&core->map, survey_chunk, &survey);
     ret_figures->reserved = survey.reserved;
     ret_figures->in_use = survey.in_use;
     high = gs_page_round(ret_figures->used_high);
@@ -91,14 +90,14 @@ static void trim_arenas(struct gs_core *core, CUdevice device, uint64_t keep)
     struct gs_arena *arena;
 
     for (unsigned at = 0; (arena = gs_next_pool(core, &core->device[device], &at));) {
-        struct gs_piece *released;
+        struct gs_chunk *released;
 
         gs_latch_take(&arena->lock);
         gs_arena_flush_streams_locked(arena, 0);
         gs_arena_collect_locked(arena);
         released = gs_arena_detach_ready_locked(arena, keep);
         gs_latch_release(&arena->lock);
-        gs_pieces_unmap(core, released);
+        gs_chunks_unmap(core, released);
     }
 }
 
