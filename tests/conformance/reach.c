@@ -537,7 +537,7 @@ Test(reach, peer_access_that_cannot_be_given_is_an_error)
 {
     int (*fail)(const char *, unsigned, CUresult) =
         (int (*)(const char *, unsigned, CUresult))dlsym(RTLD_DEFAULT, "softcuda_fail");
-    CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0},
+    CUmemAccessDesc access = {.location.type = CU_MEM_LOCATION_TYPE_DEVICE,
                               .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemoryPool pool;
 

@@ -37,15 +37,16 @@ static void look_at(const struct report *report)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    char path[64], name[] = "report";
-    char *arguments[] = {name, path, NULL};
+    char path[64];
+    char *arguments[] = {path, NULL};
+    const struct call call = {.argc = 1, .argv = arguments};
     struct report report;
     int fd, status;
     bool made;
 
     fd = fuzz_file(data, size, path);
     fuzz_silence(true);
-    status = command_report(2, arguments);
+    status = command_report(&call);
     made = report_make(path, &report);
     fuzz_silence(false);
     CHECK(status == COMMAND_WELL || status == COMMAND_WRONG);
