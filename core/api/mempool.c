@@ -3,11 +3,13 @@
 
 #include <time.h>
 
+#include "core/base/clock.h"
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
 #include "core/process/stats.h"
 
 #define TRIM_LOOKS 20
+#define TURN 64 /* blocks that are looked at under a latch at once: under a microsecond */
 
 CUdevice gs_core_mempool_device(struct gs_core *core, CUmemoryPool pool)
 {
@@ -26,30 +28,64 @@ CUdevice gs_core_mempool_device(struct gs_core *core, CUmemoryPool pool)
 struct survey {
     struct gs_core *core;
     CUdevice device;
-    bool cached; /* chunks that nothing is live in count */
+    unsigned turn; /* blocks that were looked at since others had theirs */
     uint64_t reserved, in_use;
 };
 
-/* Called for each chunk and import. Memory of cuMemAlloc alone is no pool's. */
+struct look { /* at one chunk */
+    uint64_t chunk; /* its id; 0: not begun */
+    uint64_t at;    /* goes on at this address */
+    bool live, async; /* some of its blocks are */
+};
+
+/* Looks at blocks until the turn is over; false: that is known which was looked for. */
+static bool look_locked(struct survey *survey, const struct gs_chunk *chunk, struct look *look)
+{
+    const struct gs_block *block = gs_chunk_find_locked(chunk, look->at);
+
+    for (; block && !look->async && survey->turn < TURN; block = block->above, survey->turn++) {
+        look->live = look->live || block->state == GS_BLOCK_LIVE;
+        look->async = block->state == GS_BLOCK_LIVE && block->async;
+    }
+    if (block)
+        look->at = block->base;
+    return block && !look->async;
+}
+
+static void count_locked(struct survey *survey, const struct gs_chunk *chunk,
+                         const struct look *look)
+{
+    if (look->async || !look->live)
+        survey->reserved += chunk->span.size;
+    if (look->async)
+        survey->in_use += chunk->span.size;
+}
+
+/* Called for each chunk and import. Memory of cuMemAlloc alone is no pool's; chunks that nothing is live in
+ * count. A chunk may have thousands of blocks, and who allocates waits for the latch. So it is let go after
+ * some of them; what changes meanwhile is seen or not, and a chunk that goes does not count. */
 static void survey_chunk(uint64_t address, void *arg)
 {
     struct survey *survey = arg;
-    bool live = false, async = false;
+    struct look look = {0};
     struct gs_chunk *chunk;
+    bool more = true;
 
-    if (gs_context_lock_chunk(survey->core, address, &chunk) != GS_OK)
-        return;
-    if (chunk->arena->device->ordinal == survey->device) {
-        for (const struct gs_block *block = chunk->lowest; block; block = block->above) {
-            live = live || block->state == GS_BLOCK_LIVE;
-            async = async || (block->state == GS_BLOCK_LIVE && block->async);
+    while (more && gs_context_lock_chunk(survey->core, address, &chunk) == GS_OK) {
+        if (!look.chunk)
+            look = (struct look){.chunk = chunk->id, .at = chunk->span.base};
+        more = chunk->id == look.chunk && chunk->arena->device->ordinal == survey->device;
+        if (more) {
+            more = look_locked(survey, chunk, &look);
+            if (!more)
+                count_locked(survey, chunk, &look);
         }
-        if (async || (survey->cached && !live))
-            survey->reserved += chunk->span.size;
-        if (async)
-            survey->in_use += chunk->span.size;
+        gs_latch_release(&chunk->arena->lock);
+        if (survey->turn == TURN) {
+            gs_yield();
+            survey->turn = 0;
+        }
     }
-    gs_latch_release(&chunk->arena->lock);
 }
 
 void gs_core_mempool_figures(struct gs_core *core, CUdevice device,
@@ -60,8 +96,7 @@ void gs_core_mempool_figures(struct gs_core *core, CUdevice device,
     uint64_t high;
 
     gs_async_read(core, device, &ret_figures->used, &ret_figures->used_high);
-    survey.cached = __atomic_load_n(&count->ever, __ATOMIC_RELAXED);
-    if (survey.cached)
+    if (__atomic_load_n(&count->ever, __ATOMIC_RELAXED))
         gs_map_each(&core->map, survey_chunk, &survey);
     ret_figures->reserved = survey.reserved;
     ret_figures->in_use = survey.in_use;

@@ -131,6 +131,107 @@ Test(full, the_most_that_was_reserved_is_no_less_than_the_most_that_was_used)
     fixture_end(&f);
 }
 
+/* How often the figures take an arena's latch, and what happens before they do so for the third time. */
+static unsigned takes;
+static void (*meanwhile)(void);
+
+gs_status __real_gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
+                                       struct gs_chunk **ret_chunk);
+gs_status __wrap_gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
+                                       struct gs_chunk **ret_chunk);
+
+gs_status __wrap_gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
+                                       struct gs_chunk **ret_chunk)
+{
+    void (*now)(void) = meanwhile;
+
+    if (++takes >= 3 && now) {
+        meanwhile = NULL;
+        now();
+    }
+    return __real_gs_context_lock_chunk(core, address, ret_chunk);
+}
+
+enum { UNITS = 2 * MIB / 512 };
+static CUdeviceptr unit[UNITS];
+
+/* A chunk full of the smallest blocks, of which the last is the pool's. */
+static CUstream fill_a_chunk(void)
+{
+    CUstream stream;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < UNITS - 1; i++)
+        MUST(gs_core_alloc(f.core, 512, &unit[i]));
+    MUST(gs_core_alloc_async(f.core, 512, NULL, stream, &unit[UNITS - 1]));
+    for (int i = 1; i < UNITS; i++)
+        cr_assert_eq(unit[i], unit[0] + 512 * i);
+    return stream;
+}
+
+static void free_all_but_the_last(void)
+{
+    for (int i = 0; i < UNITS - 1; i++)
+        MUST(gs_core_free(f.core, unit[i]));
+    fixture_drain(&f);
+    fixture_release(&f, true);
+}
+
+static void free_all(void)
+{
+    free_all_but_the_last();
+    MUST(gs_core_free(f.core, unit[UNITS - 1]));
+    fixture_drain(&f);
+    fixture_release(&f, true);
+    cr_assert_eq(fixture_arena(&f).reserved, 0);
+}
+
+/* Who allocates waits for the latch. */
+Test(full, figures_keep_an_arena_from_others_for_few_blocks_at_once)
+{
+    CUstream stream = fill_a_chunk();
+    struct gs_mempool_figures now;
+
+    takes = 0;
+    now = figures();
+    cr_assert_eq(now.reserved, 2 * MIB);
+    cr_assert_eq(now.in_use, 2 * MIB);
+    cr_assert_eq(now.used, 512);
+    cr_assert_geq(takes, UNITS / 64, "for %u blocks at once", UNITS / takes);
+    free_all();
+    MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
+}
+
+Test(full, figures_go_on_in_a_chunk_whose_blocks_were_merged_meanwhile)
+{
+    CUstream stream = fill_a_chunk();
+    struct gs_mempool_figures now;
+
+    takes = 0;
+    meanwhile = free_all_but_the_last;
+    now = figures();
+    cr_assert_null(meanwhile);
+    cr_assert_eq(now.in_use, 2 * MIB);
+    MUST(gs_core_free(f.core, unit[UNITS - 1]));
+    MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
+}
+
+Test(full, figures_are_without_a_chunk_that_has_gone_meanwhile)
+{
+    CUstream stream = fill_a_chunk();
+
+    takes = 0;
+    meanwhile = free_all;
+    cr_assert_eq(figures().reserved, 0);
+    cr_assert_null(meanwhile);
+    MUST(cuStreamDestroy(stream));
+    fixture_end(&f);
+}
+
 /* ---- In the order of streams --------------------------------------------------------------- */
 
 /* Each is free for its own stream alone, and neither stream has got there. */
