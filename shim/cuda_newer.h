@@ -69,6 +69,9 @@ CUresult CUDAAPI cuMemSetMemPool(CUmemLocation *, CUmemAllocationType, CUmemoryP
 #if CUDA_VERSION < 13010
 CUresult CUDAAPI cuMulticastBindAddr_v2(CUmemGenericAllocationHandle, CUdevice, size_t, CUdeviceptr,
                                         size_t, unsigned long long);
+CUresult CUDAAPI cuMulticastBindMem_v2(CUmemGenericAllocationHandle, CUdevice, size_t,
+                                       CUmemGenericAllocationHandle, size_t, size_t,
+                                       unsigned long long);
 CUresult CUDAAPI cuLaunchHostFunc_v2(CUstream, CUhostFn, void *, unsigned int);
 CUresult CUDAAPI cuLaunchHostFunc_v2_ptsz(CUstream, CUhostFn, void *, unsigned int);
 typedef struct CUstreamCigCaptureParams_st CUstreamCigCaptureParams;

@@ -315,6 +315,15 @@ enum gs_does {
     ROW(cuGraphExecNodeSetParams,       12020, NODE_CHANGED,      STOPS, PLAIN,                    \
         CUgraphExec, exec, CUgraphNode, node, CUgraphNodeParams *, params)                         \
     ROW(cuMemCreate,                          10020, ROOM,           STOPS, BY_HAND)               \
+    ROW(cuMulticastCreate,                    12010, ROOM,           STOPS, PLAIN,                 \
+        CUmemGenericAllocationHandle *, made, const CUmulticastObjectProp *, shape)                \
+    ROW(cuMulticastBindMem,                   12010, ROOM,           STOPS, PLAIN,                 \
+        CUmemGenericAllocationHandle, object, size_t, offset, CUmemGenericAllocationHandle,        \
+        memory, size_t, from, size_t, bytes, unsigned long long, flags)                            \
+    ROW(cuMulticastBindMem_v2,                13010, ROOM,           STOPS, PLAIN,                 \
+        CUmemGenericAllocationHandle, object, CUdevice, on, size_t, offset,                        \
+        CUmemGenericAllocationHandle, memory, size_t, from, size_t, bytes, unsigned long long,     \
+        flags)                                                                                     \
     ROW(cuArrayCreate_v2,                      3020, ROOM,           STOPS, PLAIN,                 \
         CUarray *, made, const CUDA_ARRAY_DESCRIPTOR *, shape)                                     \
     ROW(cuArray3DCreate_v2,                    3020, ROOM,           STOPS, PLAIN,                 \

@@ -115,9 +115,9 @@
     "cuMipmappedArrayGetMemoryRequirements cuMipmappedArrayGetSparseProperties " \
     "cuModuleEnumerateFunctions cuModuleGetFunctionCount cuModuleGetGlobal " \
     "cuModuleGetLoadingMode cuModuleGetSurfRef cuModuleGetTexRef cuModuleUnload " \
-    "cuMulticastAddDevice cuMulticastBindMem cuMulticastBindMem_v2 cuMulticastCreate " \
-    "cuMulticastGetGranularity cuMulticastUnbind cuParamSetSize cuParamSetTexRef cuParamSetf " \
-    "cuParamSeti cuParamSetv cuProfilerInitialize cuProfilerStart cuProfilerStop " \
+    "cuMulticastAddDevice cuMulticastGetGranularity cuMulticastUnbind cuParamSetSize " \
+    "cuParamSetTexRef cuParamSetf cuParamSeti cuParamSetv cuProfilerInitialize cuProfilerStart " \
+    "cuProfilerStop " \
     "cuSignalExternalSemaphoresAsync cuSignalExternalSemaphoresAsync_ptsz cuStreamAttachMemAsync " \
     "cuStreamAttachMemAsync_ptsz cuStreamCopyAttributes cuStreamCopyAttributes_ptsz " \
     "cuStreamGetAttribute cuStreamGetAttribute_ptsz cuStreamGetCaptureInfo " \

@@ -372,6 +372,34 @@ static CUresult retain(void)
     return cuDevicePrimaryCtxRetain(&context, device);
 }
 
+/* The software driver has no multicast objects: that is what it says when it is asked again. */
+static CUresult without_multicast(CUresult result)
+{
+    return result == CUDA_ERROR_NOT_SUPPORTED ? CUDA_SUCCESS : result;
+}
+
+static CUresult make_group(void)
+{
+    const CUmulticastObjectProp shape = {.numDevices = 1, .size = 2 * MIB};
+
+    return without_multicast(cuMulticastCreate(&(CUmemGenericAllocationHandle){0}, &shape));
+}
+
+static CUresult bind_memory(void)
+{
+    return without_multicast(cuMulticastBindMem(1, 0, 1, 0, 2 * MIB, 0));
+}
+
+static CUresult bind_memory_v2(void)
+{
+    CUresult (*bind_it)(CUmemGenericAllocationHandle, CUdevice, size_t,
+                        CUmemGenericAllocationHandle, size_t, size_t, unsigned long long) =
+        (__typeof__(bind_it))driver_lookup("cuMulticastBindMem", 13010, 0);
+
+    cr_assert(bind_it, "no cuMulticastBindMem of 13.1");
+    return without_multicast(bind_it(1, device, 0, 1, 0, 2 * MIB, 0));
+}
+
 static const struct {
     const char *name;
     CUresult (*call)(void);
@@ -380,7 +408,9 @@ static const struct {
              {"cuLaunchKernel", launch},      {"cuLaunchKernelEx", launch_ex},
              {"cuGraphInstantiateWithFlags", instantiate}, {"cuGraphLaunch", launch_graph},
              {"cuStreamCreate", make_stream}, {"cuDevicePrimaryCtxRetain", retain},
-             {"cuFuncLoad", load_function},   {"cuCtxSetLimit", set_limit}};
+             {"cuFuncLoad", load_function},   {"cuCtxSetLimit", set_limit},
+             {"cuMulticastCreate", make_group}, {"cuMulticastBindMem", bind_memory},
+             {"cuMulticastBindMem_v2", bind_memory_v2}};
 
 typedef int fail_fn(const char *, unsigned, CUresult);
 

@@ -361,8 +361,12 @@ CUresult sd_multicast_granularity(size_t *granularity, const CUmulticastObjectPr
     return CUDA_SUCCESS;
 }
 
-/* No undocumented table is here. */
 /* There are no multicast objects, and no streams of EGL. */
+CUresult sd_multicast_none(void)
+{
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 CUresult sd_multicast_bind(CUmemGenericAllocationHandle group)
 {
     return CUDA_ERROR_INVALID_VALUE;

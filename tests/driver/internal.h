@@ -229,6 +229,7 @@ CUresult sd_device_get_p2p_attribute(int *value, CUdevice_P2PAttribute attribute
                                      CUdevice dst);
 CUresult sd_device_get_pci_bus_id(char *id, int len, CUdevice dev);
 
+CUresult sd_multicast_none(void);
 CUresult sd_multicast_bind(CUmemGenericAllocationHandle group);
 CUresult sd_egl_present(const gs_egl_connection *connection);
 CUresult sd_multicast_granularity(size_t *granularity, const CUmulticastObjectProp *prop,

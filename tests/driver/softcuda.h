@@ -47,9 +47,9 @@
  *   - memory costs descriptors: one each 2 MiB piece, large block, pool chunk or handle, above the
  *     soft limit of the descriptor table where the hard one leaves room;
  *   - what a killed process recorded on an event of several processes is never done;
- *   - nothing reads a texture, a library (cuLibrary*) has variables alone, and of multicast and
- *     checkpoints there are only questions; other names are not found. A green context is given
- *     all of its device. Nodes that are added to a graph by hand copy, fill, or are memory.
+ *   - nothing reads a texture, a library (cuLibrary*) has variables alone, multicast is not
+ *     supported, and of checkpoints there are only questions; other names are not found. A green
+ *     context is given all of its device. Nodes that are added to a graph by hand copy, fill, or are memory.
  */
 #ifndef SOFTCUDA_H
 #define SOFTCUDA_H
