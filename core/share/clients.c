@@ -457,11 +457,11 @@ static bool turn_away_without_fd(struct gs_share *share)
 
     if (share->place.spare_fd < 0)
         return false;
-    gs_fd_drop(share->place.spare_fd);
+    gs_spare_give(share);
     fd = gs_conn_accept(share->place.listener);
     if (fd >= 0)
         turn_away(share, fd, GS_REFUSED_FDS);
-    share->place.spare_fd = gs_fd_copy(share->loop.wake);
+    gs_spare_take(share);
     return fd >= 0;
 }
 
@@ -533,14 +533,12 @@ uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
 
     look_for_lost(share, now);
     if (share->place.spare_given) {
-        if (share->place.spare_fd < 0) /* else another socket was put up since */
-            share->place.spare_fd = gs_fd_copy(share->loop.wake);
+        gs_spare_take(share);
         share->place.spare_given = share->place.spare_fd < 0;
     }
     if (share->clients.listener_pause && share->clients.listener_pause <= now) {
         share->clients.listener_pause = 0;
-        if (share->place.spare_fd < 0)
-            share->place.spare_fd = gs_fd_copy(share->loop.wake);
+        gs_spare_take(share);
         listen_for(share, GS_WATCH_READ);
     }
     if (share->clients.listener_pause && share->clients.listener_pause < due)

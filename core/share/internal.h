@@ -348,6 +348,10 @@ void gs_loop_close(struct gs_share *share);
 /* Whether whom one waits for can run while one looks for what he says. */
 bool gs_loop_may_spin(void);
 
+/* spare.c: sees that there is a spare descriptor, as far as one is to be had; gives it up. */
+void gs_spare_take(struct gs_share *share);
+void gs_spare_give(struct gs_share *share);
+
 /* loop.c: the body of the thread. */
 void *gs_loop_run(void *share);
 

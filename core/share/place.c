@@ -36,8 +36,7 @@ static gs_status put_up(struct gs_share *share)
         gs_say_not_exported(share, reason);
         return GS_NOT_OFFERED;
     }
-    if (share->place.spare_fd < 0) /* an attempt before this one may have failed below */
-        share->place.spare_fd = gs_fd_copy(share->loop.wake);
+    gs_spare_take(share);
     error = gs_socket_adopt(share, directory, listener);
     if (error) {
         snprintf(reason, sizeof reason, "its socket cannot be watched: %s", strerror(-error));

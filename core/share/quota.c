@@ -286,8 +286,7 @@ static int receive_fd(struct gs_share *share, struct gs_client *client,
     }
     if (error != -EMFILE || !share->options.is_broker || share->place.spare_fd < 0)
         return error;
-    gs_fd_drop(share->place.spare_fd);
-    share->place.spare_fd = -1;
+    gs_spare_give(share);
     share->place.spare_given = true;
     return gs_wire_receive(client->fd, ret_message, ret_fd);
 }

@@ -78,16 +78,12 @@ bool gs_loop_may_spin(void)
 
 void gs_loop_close(struct gs_share *share)
 {
-    struct gs_fd spare = share->loop.wake_kept; /* the same pipe, */
-
-    spare.fd = share->place.spare_fd; /* by another number */
-    if (share->place.spare_fd >= 0)
-        gs_fd_close(&spare);
+    gs_spare_give(share);
     gs_fd_close(&share->place.listener_is);
     gs_fd_close(&share->place.directory_is);
     gs_fd_close(&share->place.notify);
     share->place.listener_is = share->place.directory_is = share->place.notify = (struct gs_fd){0};
-    share->place.listener = share->place.directory = share->place.spare_fd = -1;
+    share->place.listener = share->place.directory = -1;
     if (share->loop.epoll >= 0 && gs_epoll_is_there(share))
         close(share->loop.epoll);
     gs_fd_close(&share->loop.wake_kept);

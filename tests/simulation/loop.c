@@ -84,18 +84,14 @@ bool gs_loop_may_spin(void)
 
 void gs_loop_close(struct gs_share *share)
 {
-    struct gs_fd spare = share->loop.wake_kept;
-
-    spare.fd = share->place.spare_fd;
-    if (share->place.spare_fd >= 0)
-        gs_fd_close(&spare);
+    gs_spare_give(share);
     gs_fd_close(&share->place.listener_is);
     gs_fd_close(&share->place.directory_is);
     share->place.listener_is = share->place.directory_is = (struct gs_fd){0};
-    share->place.listener = share->place.directory = share->place.spare_fd = -1;
+    share->place.listener = share->place.directory = -1;
     gs_fd_close(&share->loop.wake_kept);
-    share->loop.wake_kept = (struct gs_fd){0};
-    share->loop.wake = -1;
+    share->loop.wake_kept = share->loop.woken_kept = (struct gs_fd){0};
+    share->loop.wake = share->loop.woken = -1;
     watches_free(process_here());
 }
 
@@ -112,8 +108,8 @@ static gs_status thread_start(struct gs_share *share)
     }
     gs_lock_take(&share->opener.lock);
     process->watches = sim_alloc(FDS_MAX * sizeof *process->watches);
-    share->loop.wake = wake;
-    share->loop.wake_kept = gs_fd_keep(wake);
+    share->loop.wake = share->loop.woken = wake; /* nothing is written into it */
+    share->loop.wake_kept = share->loop.woken_kept = gs_fd_keep(wake);
     gs_lock_release(&share->opener.lock);
     gs_background_start(&share->loop.background, share->loop.run, share);
     return GS_OK;

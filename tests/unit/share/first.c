@@ -603,7 +603,8 @@ Test(share_first, the_spare_descriptor_is_made_again_where_there_is_none)
     static struct gs_share bare;
     int fds = side_open_fds(), kept;
 
-    bare.loop.wake = eventfd(0, EFD_CLOEXEC);
+    bare.loop.woken = eventfd(0, EFD_CLOEXEC);
+    bare.loop.woken_kept = gs_fd_keep(bare.loop.woken);
     bare.place.spare_fd = -1;
     bare.place.spare_given = true;
     bare.clients.lost_look_ns = GS_NEVER;
@@ -615,6 +616,6 @@ Test(share_first, the_spare_descriptor_is_made_again_where_there_is_none)
     gs_clients_tick(&bare, gs_now_ns());
     cr_assert_eq(bare.place.spare_fd, kept);
     close(kept);
-    close(bare.loop.wake);
+    close(bare.loop.woken);
     cr_assert_eq(side_open_fds(), fds);
 }

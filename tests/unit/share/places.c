@@ -331,3 +331,65 @@ Test(share_places, a_program_that_closes_what_the_thread_sleeps_on_keeps_no_open
     side_stop(&side);
     side_chunk_free(&side, &chunk);
 }
+
+/* Which alone wakes the thread for what this process does itself. It sleeps on else, nothing that was closed
+ * is given back, and the end of sharing waits for it. */
+Test(share_places, a_program_that_closes_the_end_that_wakes_the_thread_is_noticed)
+{
+    struct gs_export *export;
+    struct gs_share_options options;
+    struct side_chunk chunk;
+    struct side side = {0};
+
+    side_options(&options, dir);
+    side_start(&side, &options);
+    chunk = side_chunk_new(&side, 2 * MIB);
+    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
+    cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->loop.fds_made, __ATOMIC_SEQ_CST)));
+    close(side.share->loop.wake);
+    cr_assert(SIDE_WAIT(strstr(side_logged(), "sharing has ended")));
+    side_stop(&side);
+    side_chunk_free(&side, &chunk);
+}
+
+/* A pipe that nobody reads any more ends by a signal who writes into it. */
+Test(share_places, a_program_that_closes_the_end_that_is_read_is_not_ended_by_the_next_wake)
+{
+    struct gs_export *export;
+    struct gs_share_options options;
+    struct side_chunk chunk;
+    struct side side = {0};
+
+    side_options(&options, dir);
+    side_start(&side, &options);
+    chunk = side_chunk_new(&side, 2 * MIB);
+    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
+    close(side.share->loop.woken);
+    gs_thread_wake(side.share);
+    cr_assert(SIDE_WAIT(strstr(side_logged(), "sharing has ended")));
+    gs_thread_wake(side.share);
+    side_stop(&side);
+    side_chunk_free(&side, &chunk);
+}
+
+/* The number of the spare one is another file's by then. */
+Test(share_places, a_file_that_got_the_number_of_the_spare_descriptor_stays_open)
+{
+    struct gs_share_options options;
+    struct side side = {0};
+    int spare, own[2];
+
+    side_options(&options, dir);
+    side_start(&side, &options);
+    cr_assert_eq(gs_share_serve(side.share), GS_OK);
+    spare = side.share->place.spare_fd;
+    cr_assert_eq(pipe(own), 0);
+    cr_assert_eq(dup2(own[0], spare), spare);
+    gs_spare_give(side.share);
+    cr_assert_neq(fcntl(spare, F_GETFD), -1);
+    side_stop(&side);
+    cr_assert_neq(fcntl(spare, F_GETFD), -1);
+    close(spare);
+    close(own[0]);
+    close(own[1]);
+}

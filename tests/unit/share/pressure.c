@@ -681,7 +681,6 @@ Test(share_pressure, who_has_lost_the_end_that_wakes_it_is_asked_again_and_rests
     other_start(&other, dir, NULL);
     side_serve(&side, 6);
     cr_assert_str_eq(other_ask(&other, "ask 1000000"), "ok 6 0 0");
-    close(side.share->place.spare_fd); /* the same pipe */
     close(side.share->loop.wake);
     cr_assert(all_rest(0));
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "ask 1000000"), "ok 6 0 0")));
