@@ -263,6 +263,7 @@ static void look_locked(struct gs_share *share, struct gs_remote *remote)
     }
     if (gs_conn_hung_up(remote->conn.fd)) {
         gs_remote_lost(share, remote);
+        share->opener.astray = true;
         share->opener.astray_ns = 0;
         gs_idle_lost_locked(share, remote);
         gs_remote_flush_locked(share, remote);
@@ -346,12 +347,12 @@ static uint64_t astray_tick_locked(struct gs_share *share, uint64_t now)
     return share->opener.astray ? share->opener.astray_ns : GS_NEVER;
 }
 
-static uint64_t noticed_tick_locked(struct gs_share *share, uint64_t now)
+static void noticed_tick_locked(struct gs_share *share, uint64_t now)
 {
     struct gs_remote *remote, *next;
 
     if (share->opener.look_ns > now)
-        return share->opener.look_ns;
+        return;
     share->opener.look_ns = GS_NEVER;
     HASH_ITER(hh, share->opener.remotes, remote, next)
     {
@@ -362,14 +363,15 @@ static uint64_t noticed_tick_locked(struct gs_share *share, uint64_t now)
         else if (share->opener.look_ns > now + LOOK_NS)
             share->opener.look_ns = now + LOOK_NS;
     }
-    return share->opener.look_ns;
 }
 
 uint64_t gs_remotes_tick_locked(struct gs_share *share, uint64_t now)
 {
-    uint64_t astray = astray_tick_locked(share, now), noticed = noticed_tick_locked(share, now);
+    uint64_t astray;
 
-    return astray < noticed ? astray : noticed;
+    noticed_tick_locked(share, now); /* first: a connection that it finds lost is astray */
+    astray = astray_tick_locked(share, now);
+    return astray < share->opener.look_ns ? astray : share->opener.look_ns;
 }
 
 static bool tell_fork(struct gs_remote *remote)
