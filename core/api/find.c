@@ -94,18 +94,15 @@ const struct gs_map *gs_core_map(const struct gs_core *core)
     return &core->map;
 }
 
-static bool is_default(CUstream stream)
-{
-    return !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
-}
-
 /* The stream's; the program may have another one current. */
 static CUcontext context_of(struct gs_core *core, CUstream stream)
 {
     CUcontext current = NULL, its;
 
     core->driver.ctx_get_current(&current);
-    return is_default(stream) || core->driver.stream_get_ctx(stream, &its) != CUDA_SUCCESS ? current : its;
+    if (gs_stream_is_default(stream) || core->driver.stream_get_ctx(stream, &its) != CUDA_SUCCESS)
+        return current;
+    return its;
 }
 
 gs_status gs_core_capture_begin(struct gs_core *core, CUstream stream)
@@ -122,7 +119,7 @@ gs_status gs_core_capture_begin(struct gs_core *core, CUstream stream)
 void gs_core_capture_end(struct gs_core *core, CUstream stream)
 {
     gs_fences_capture_end(&core->fences, gs_stream_key(stream),
-                          is_default(stream) ? context_of(core, stream) : NULL);
+                          gs_stream_is_default(stream) ? context_of(core, stream) : NULL);
     gs_core_sync_memops_due(core);
 }
 

@@ -45,7 +45,7 @@ static bool device_of(struct gs_core *core, CUstream stream, CUdevice *ret_devic
 {
     CUcontext handle;
 
-    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
+    if (gs_stream_is_default(stream))
         return core->driver.ctx_get_device(ret_device) == CUDA_SUCCESS;
     return core->driver.stream_get_ctx(stream, &handle) == CUDA_SUCCESS &&
            device_of_context(core, handle, ret_device);
@@ -55,9 +55,8 @@ static bool device_of(struct gs_core *core, CUstream stream, CUdevice *ret_devic
 static CUcontext context_of(struct gs_core *core, CUstream stream)
 {
     CUcontext handle = NULL;
-    CUresult result = !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD
-                          ? core->driver.ctx_get_current(&handle)
-                          : core->driver.stream_get_ctx(stream, &handle);
+    CUresult result = gs_stream_is_default(stream) ? core->driver.ctx_get_current(&handle)
+                                                   : core->driver.stream_get_ctx(stream, &handle);
 
     return result == CUDA_SUCCESS && handle ? gs_context_owner(core, handle) : NULL;
 }
@@ -137,9 +136,7 @@ static CUdevice far_device(struct gs_core *core, CUstream stream)
 /* That no context is current comes before anything about the memory: then the driver says so. */
 static gs_status refused(struct gs_core *core, CUstream stream)
 {
-    bool of_current = !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
-
-    return of_current && gs_core_in_context(core) != GS_OK ? GS_OK : GS_NOT_LIVE;
+    return gs_stream_is_default(stream) && gs_core_in_context(core) != GS_OK ? GS_OK : GS_NOT_LIVE;
 }
 
 gs_status gs_core_may_fill(struct gs_core *core, struct gs_access_range range, CUstream stream)

@@ -89,6 +89,11 @@ extern _Thread_local uint64_t gs_thread_key;
 /* What tells the streams of a context apart: the handle; for per-thread default streams the thread
  * as well. */
 uint64_t gs_stream_key(CUstream stream);
+/* One that each context has. */
+static inline bool gs_stream_is_default(CUstream stream)
+{
+    return !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+}
 /* Of a green context's default stream, beside those of its primary one. */
 static inline uint64_t gs_stream_key_green(CUcontext green)
 {

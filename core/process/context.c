@@ -343,7 +343,7 @@ gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
     CUcontext handle = NULL;
     gs_status status;
 
-    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) {
+    if (gs_stream_is_default(stream)) {
         status = gs_context_current(core, ret_context);
         return status == GS_OK ? default_key(core, stream, ret_key) : status;
     }

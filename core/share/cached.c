@@ -14,7 +14,6 @@
 #include "core/base/list.h"
 #include "core/share/opener.h"
 
-
 #define BUSY_NS GS_NS_PER_MS /* an exporter that a thread works with is looked at again after */
 
 static void leave_list(struct gs_share *share, struct gs_import *import)

@@ -228,7 +228,6 @@ static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
     if (!opened->replaced)
         HASH_DEL(share->opener.opened, opened);
     remote->opened_count--;
-    remote->opened_bytes -= opened->size;
     free(opened->uses);
     opened->uses = NULL;
     LL_PREPEND(remote->unsent, opened);

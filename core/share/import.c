@@ -367,7 +367,6 @@ gs_status gs_import_enter_locked(struct gs_share *share, struct gs_remote *remot
     if (status != GS_OK)
         return status;
     LL_PREPEND(remote->imports, import);
-    remote->mapped_bytes += import->span.size;
     return GS_OK;
 }
 
@@ -375,7 +374,6 @@ void gs_import_leave_locked(struct gs_share *share, struct gs_import *import)
 {
     gs_map_remove(share->map, &import->span);
     LL_DELETE(import->remote->imports, import);
-    import->remote->mapped_bytes -= import->span.size;
 }
 
 /* The index of the first block that ends above `address`. */

@@ -164,7 +164,6 @@ static gs_status enter_locked(struct gs_share *share, struct gs_remote *remote,
             if (granted->import->cached)
                 gs_cached_stop_locked(share, granted->import);
             remote->opened_count++;
-            remote->opened_bytes += opened->size;
             return GS_OK;
         }
         gs_import_remove_locked(granted->import, opened);

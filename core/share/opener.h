@@ -50,7 +50,6 @@ struct gs_remote {
     uint64_t flush;      /* a FLUSH to be answered, 0: none; under the lock, busy or not */
     uint64_t flushed_ns; /* the last answer */
     unsigned opened_count;
-    uint64_t opened_bytes, mapped_bytes; /* of these blocks; of the imports */
     pid_t owner_pid; /* his, not a broker's; 0 or less: of another PID namespace, or never seen; */
     bool owner_ended; /* and whether he has, as of when it was busy last: both under the lock */
     struct gs_import *imports;

@@ -10,14 +10,25 @@ void gs_owner_note_locked(struct gs_remote *remote)
     remote->owner_ended = remote->conn.by_broker || (remote->conn.fd < 0 && !remote->astray);
 }
 
+static uint64_t mapped(const struct gs_remote *remote)
+{
+    uint64_t bytes = 0;
+
+    for (const struct gs_import *import = remote->imports; import; import = import->next)
+        bytes += import->span.size;
+    return bytes;
+}
+
 static void describe(const struct gs_remote *remote, struct gs_wire_opened *ret)
 {
     ret->owner_ended = remote->owner_ended;
     ret->owner_pid = remote->owner_pid > 0 ? (uint64_t)remote->owner_pid : 0;
     ret->owner_blocks = remote->opened_count;
-    ret->owner_mapped = remote->mapped_bytes;
-    ret->owner_bytes = remote->opened_bytes; /* handles of one strip have the same bytes */
-    if (ret->owner_bytes > ret->owner_mapped)
+    ret->owner_mapped = mapped(remote);
+    for (const struct gs_import *import = remote->imports; import; import = import->next)
+        for (unsigned i = 0; i < import->count; i++)
+            ret->owner_bytes += import->sorted[i]->size;
+    if (ret->owner_bytes > ret->owner_mapped) /* handles of one strip have the same bytes */
         ret->owner_bytes = ret->owner_mapped;
 }
 
@@ -32,8 +43,8 @@ void gs_owners_tell(struct gs_share *share, uint32_t index, struct gs_wire_opene
             continue;
         if (!remote->busy)
             gs_owner_note_locked(remote);
-        ret->bytes += remote->mapped_bytes;
-        ret->ended_bytes += remote->owner_ended ? remote->mapped_bytes : 0;
+        ret->bytes += mapped(remote);
+        ret->ended_bytes += remote->owner_ended ? mapped(remote) : 0;
         if (ret->owners++ == index)
             describe(remote, ret);
     }

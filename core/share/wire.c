@@ -21,14 +21,6 @@ void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint3
     };
 }
 
-const char *gs_wire_name(unsigned type)
-{
-#define NAME(name, number, shape) [name] = #name,
-    static const char *const names[GS_WIRE_TYPES] = {GS_WIRE_MESSAGES(NAME)};
-
-    return type < GS_WIRE_TYPES && names[type] ? &names[type][sizeof "GS_WIRE_" - 1] : "something";
-}
-
 const char *gs_wire_reason_text(uint32_t reason)
 {
     static const char *const texts[] = {

@@ -524,8 +524,6 @@ void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint3
 
 #define GS_WIRE_VERSION_TEXT "another version of this library (protocol %u, here %u)"
 
-/* The message's name, "HELLO"; "something" of a number that is none. */
-const char *gs_wire_name(unsigned type);
 /* In words, for the log: also of a number that is no reason. */
 const char *gs_wire_reason_text(uint32_t reason);
 

@@ -167,6 +167,14 @@ void gs_conn_wait_any(const int *sockets, unsigned count, uint64_t ns)
 
 /* ---- Messages ------------------------------------------------------------------------------- */
 
+static const char *name_of(unsigned type)
+{
+#define NAME(name, number, shape) [name] = #name,
+    static const char *const names[GS_WIRE_TYPES] = {GS_WIRE_MESSAGES(NAME)};
+
+    return type < GS_WIRE_TYPES && names[type] ? &names[type][sizeof "GS_WIRE_" - 1] : "something";
+}
+
 static void trace(const struct file *socket, const char *how, const union gs_wire_message *message)
 {
     uint64_t about = 0;
@@ -177,7 +185,7 @@ static void trace(const struct file *socket, const char *how, const union gs_wir
              message->head.size >= sizeof message->close)
         about = message->close.block_id;
     sim_trace("    %u %s %s %llu (request %u), with %d", process_here()->index, how,
-              gs_wire_name(message->head.type), (unsigned long long)about, message->head.request,
+              name_of(message->head.type), (unsigned long long)about, message->head.request,
               (int)socket->life->pid);
 }
 

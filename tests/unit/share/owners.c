@@ -23,10 +23,10 @@ static struct gs_wire_opened told(uint32_t index)
 
 Test(share_owners, what_is_open_is_told_until_it_is_closed_whoever_has_ended)
 {
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE], second[GS_IPC_HANDLE_SIZE];
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE], second[GS_IPC_HANDLE_SIZE], beside[GS_IPC_HANDLE_SIZE];
     struct gs_wire_opened opened;
     struct other third = {0};
-    CUdeviceptr address, of_third;
+    CUdeviceptr address, of_third, beside_address;
     struct gs_export *export;
     pid_t pid;
 
@@ -48,6 +48,12 @@ Test(share_owners, what_is_open_is_told_until_it_is_closed_whoever_has_ended)
     cr_assert_eq(opened.owner_bytes, 4096);
     cr_assert_eq(opened.owner_mapped, 2 * MIB);
     cr_assert_eq(told(1).owner_pid, (uint64_t)third.pid);
+    other_export(&other, 4096, 512, 3, beside);
+    beside_address = scene_open(beside);
+    opened = told(0);
+    cr_assert_eq(opened.owner_blocks, 2);
+    cr_assert_eq(opened.owner_bytes, 4096 + 512);
+    cr_assert_eq(opened.owner_mapped, 2 * MIB, "one mapping has both");
     opened = told(2);
     cr_assert_eq(opened.owners, 2);
     cr_assert_eq(opened.owner_pid + opened.owner_blocks, 0, "there is no third");
@@ -56,10 +62,12 @@ Test(share_owners, what_is_open_is_told_until_it_is_closed_whoever_has_ended)
     cr_assert(SIDE_WAIT(told(0).owner_ended == 1));
     opened = told(0);
     cr_assert_eq(opened.owner_pid, (uint64_t)pid);
-    cr_assert_eq(opened.owner_blocks, 1);
+    cr_assert_eq(opened.owner_blocks, 2);
     cr_assert_eq(opened.bytes, 4 * MIB);
     cr_assert_eq(opened.ended_bytes, 2 * MIB);
     cr_assert_eq(told(1).owner_ended, 0);
+    cr_assert_eq(gs_share_close(side.share, beside_address), GS_OK);
+    cr_assert(SIDE_WAIT(told(0).owner_bytes == 4096));
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     cr_assert(SIDE_WAIT(told(0).owners == 1));
     opened = told(0);
