@@ -6,9 +6,9 @@
 
 #include "core/gpu/device.h"
 #include "shim/command/doctor_cuda.h"
+#include "shim/command/show.h"
 
 #define GIB         ((double)(1 << 30))
-#define UUID_SIZE   48
 #define REASON_SIZE 256
 
 /* What the last probe said; it has nowhere else to put it. */
@@ -27,25 +27,19 @@ static int attribute(const struct doctor_cuda *cuda, CUdevice device, CUdevice_a
 }
 
 static void write_uuid(const struct doctor_cuda *cuda, CUdevice device, const char *kind,
-                       char ret_text[UUID_SIZE])
+                       char ret_text[SHOWN_UUID])
 {
     CUuuid uuid;
-    int length = snprintf(ret_text, UUID_SIZE, "%s", kind);
 
-    if (!cuda->core.device_get_uuid || cuda->core.device_get_uuid(&uuid, device) != CUDA_SUCCESS) {
-        ret_text[0] = 0;
-        return;
-    }
-    for (int i = 0; i < 16; i++)
-        length += snprintf(ret_text + length, UUID_SIZE - (size_t)length, "%s%02x",
-                           i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
-                           (unsigned char)uuid.bytes[i]);
+    ret_text[0] = 0;
+    if (cuda->core.device_get_uuid && cuda->core.device_get_uuid(&uuid, device) == CUDA_SUCCESS)
+        show_uuid(kind, (const unsigned char *)uuid.bytes, ret_text);
 }
 
 /* NVML's handle of it. *ret_mig: it is a part of a GPU, by MIG. */
 static void *find_in_nvml(const struct doctor_cuda *cuda, CUdevice device, bool *ret_mig)
 {
-    char uuid[UUID_SIZE];
+    char uuid[SHOWN_UUID];
     void *handle = NULL;
 
     *ret_mig = false;
@@ -86,7 +80,7 @@ static bool free_memory(const struct doctor_cuda *cuda, CUdevice device, void *i
 static void say_name(struct doctor *doctor, const struct doctor_cuda *cuda, CUdevice device,
                      const char *subject, void *in_nvml, bool is_mig)
 {
-    char name[128] = "", uuid[UUID_SIZE], left[48] = "free memory is not to be seen";
+    char name[128] = "", uuid[SHOWN_UUID], left[48] = "free memory is not to be seen";
     unsigned long long bytes;
     size_t total = 0;
 

@@ -14,6 +14,7 @@
 #include "core/base/printable.h"
 #include "shim/command/command.h"
 #include "shim/command/figures.h"
+#include "shim/command/show.h"
 
 #define OF_FIGURES(member) offsetof(struct gs_figures, member)
 #define OF_REPORT(member)  offsetof(struct gs_wire_report, member)
@@ -128,15 +129,6 @@ static bool is_ambiguous(const struct table *table, const struct row *row)
     return false;
 }
 
-/* As nvidia-smi writes it. */
-static void put_uuid(FILE *file, const unsigned char uuid[16])
-{
-    fputs("gpu=\"GPU-", file);
-    for (unsigned i = 0; i < 16; i++)
-        fprintf(file, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", uuid[i]);
-    fputs("\",", file);
-}
-
 static void put_who(FILE *file, const struct table *table, const struct row *row)
 {
     fprintf(file, "pid=\"%" PRIu64 "\",", row->who.pid ? (uint64_t)row->who.pid : row->who.told);
@@ -161,14 +153,15 @@ static void put_number(FILE *file, const void *from, const struct line *line)
 
 static void put_of_gpus(FILE *file, const struct table *table, const struct line *line)
 {
+    char uuid[SHOWN_UUID];
+
     if (line->help)
         put_metric(file, line->metric, line->type, line->help);
     for (const struct row *row = table->rows; row < table->rows + table->count; row++) {
         if (!row->has_figures)
             continue;
         fprintf(file, "%s{", line->metric);
-        put_uuid(file, row->figures.uuid);
-        fprintf(file, "device=\"%u\",", row->device);
+        fprintf(file, "gpu=\"%s\",device=\"%u\",", show_uuid("GPU", row->figures.uuid, uuid), row->device);
         put_who(file, table, row);
         fprintf(file, "%s%s} ", line->label ? "," : "", line->label ? line->label : "");
         put_number(file, &row->figures, line);

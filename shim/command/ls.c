@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/base/text.h"
 #include "core/share/directory.h"
 #include "shim/command/ask.h"
 #include "shim/command/command.h"
@@ -189,15 +190,10 @@ static const char *note_text(const struct gs_naming *naming, char ret_text[GS_NO
 
 static void write_row(struct json *json, const struct row *row)
 {
-    static const char digits[] = "0123456789abcdef";
     const struct gs_found *found = &row->found;
     char uuid[33], note[GS_NOTE_SIZE + 1];
 
-    for (int i = 0; i < 16; i++) {
-        uuid[2 * i] = digits[found->uuid[i] >> 4];
-        uuid[2 * i + 1] = digits[found->uuid[i] & 15];
-    }
-    uuid[32] = 0;
+    gs_text_hex(found->uuid, sizeof found->uuid, uuid);
     json_open(json, NULL, '{');
     json_text(json, "name", found->naming.name);
     json_number(json, "uid", found->uid);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/text.h"
 #include "shim/command/command.h"
 
 static bool fill_holders(const struct report *report, unsigned device, size_t event,
@@ -153,8 +154,7 @@ static void write_device(struct json *json, const struct report *report,
 {
     char uuid[33];
 
-    for (unsigned i = 0; i < sizeof row->told->uuid; i++)
-        sprintf(uuid + 2 * i, "%02x", row->told->uuid[i]);
+    gs_text_hex(row->told->uuid, sizeof row->told->uuid, uuid);
     json_open(json, NULL, '{');
     json_number(json, "device", row->device);
     json_text(json, "name", row->told->name);

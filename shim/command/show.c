@@ -42,6 +42,15 @@ const char *show_age(uint64_t ns, char ret[SHOWN])
     return ret;
 }
 
+const char *show_uuid(const char *kind, const unsigned char uuid[16], char ret[SHOWN_UUID])
+{
+    int length = snprintf(ret, SHOWN_UUID, "%.12s", kind);
+
+    for (unsigned i = 0; i < 16; i++)
+        length += sprintf(ret + length, i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", uuid[i]);
+    return ret;
+}
+
 /* ---- Width -------------------------------------------------------------------------------------- */
 
 struct range {

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "core/base/printable.h"
+#include "core/base/text.h"
 #include "shim/command/command.h"
 #include "shim/command/figures.h"
 #include "shim/command/health.h"
@@ -172,8 +173,7 @@ static void write_row(struct json *json, const struct row *row)
     json_bool(json, "stopped", row->stopped);
     json_text(json, "silent", row->silent[0] ? row->silent : NULL);
     if (row->has_figures) {
-        for (unsigned i = 0; i < sizeof figures->uuid; i++)
-            sprintf(uuid + 2 * i, "%02x", figures->uuid[i]);
+        gs_text_hex(figures->uuid, sizeof figures->uuid, uuid);
         json_number(json, "device", row->device);
         json_text(json, "uuid", uuid);
         json_number(json, "reserved_bytes", figures->reserved);

@@ -132,14 +132,10 @@ static void ask_nvml(struct gpu *gpu)
     void *handle;
 
     for (size_t i = 0; i < 2 && !gpu->is_known && top.nvml.by_uuid && top.nvml.memory; i++) {
-        char uuid[48];
-        int length = snprintf(uuid, sizeof uuid, "%s", kinds[i]);
+        char uuid[SHOWN_UUID];
 
-        for (unsigned n = 0; n < 16; n++)
-            length += sprintf(uuid + length, n == 0 || n == 4 || n == 6 || n == 8 || n == 10 ? "-%02x" : "%02x",
-                              gpu->uuid[n]);
-        gpu->is_known = top.nvml.by_uuid(uuid, &handle) == 0 && top.nvml.memory(handle, &gpu->memory) == 0 &&
-                        gpu->memory.total > 0;
+        gpu->is_known = top.nvml.by_uuid(show_uuid(kinds[i], gpu->uuid, uuid), &handle) == 0 &&
+                        top.nvml.memory(handle, &gpu->memory) == 0 && gpu->memory.total > 0;
     }
 }
 
@@ -233,13 +229,13 @@ static void put_bar(const struct page *page, const struct gpu *gpu, size_t width
 static void put_gpu(struct page *page, const struct gpu *gpu)
 {
     const uint64_t used = gpu->memory.used, others = used > gpu->own ? used - gpu->own : 0;
-    char name[32], text[160], shown[LINE_BYTES], a[SHOWN], b[SHOWN], c[SHOWN], d[SHOWN];
+    char name[32], uuid[SHOWN_UUID], text[160], shown[LINE_BYTES], a[SHOWN], b[SHOWN], c[SHOWN], d[SHOWN];
     size_t bar = 0, taken;
 
     if (gpu->is_numbered)
         snprintf(name, sizeof name, "GPU %u", gpu->device);
     else
-        snprintf(name, sizeof name, "GPU-%02x%02x%02x%02x", gpu->uuid[0], gpu->uuid[1], gpu->uuid[2], gpu->uuid[3]);
+        snprintf(name, sizeof name, "%.12s", show_uuid("GPU", gpu->uuid, uuid));
     if (gpu->is_known)
         snprintf(text, sizeof text, "] %s of %s: yours %s, others' %s", show_size(used, a), show_size(gpu->memory.total, b),
                  show_size(gpu->own, c), show_size(others, d));
