@@ -81,12 +81,15 @@ int ask_send(int fd, uint32_t index, uint32_t device)
 
 int ask_hear(int fd, uint64_t deadline_ns, union gs_wire_message *ret_answer, int *ret_pidfd)
 {
-    int error;
+    int error, pidfd = -1;
 
-    *ret_pidfd = -1;
     if (!ask_await(fd, deadline_ns))
         return -ETIMEDOUT;
-    error = gs_wire_receive(fd, ret_answer, ret_pidfd);
+    error = gs_wire_receive(fd, ret_answer, &pidfd);
+    if (ret_pidfd)
+        *ret_pidfd = pidfd;
+    else
+        gs_fd_drop(pidfd);
     if (!error && ret_answer->head.type != GS_WIRE_REPORT &&
         ret_answer->head.type != GS_WIRE_REFUSE)
         return -EPROTO;
@@ -97,7 +100,6 @@ int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answ
 {
     int error = ask_send(fd, index, device);
 
-    *ret_pidfd = -1;
     return error ? error : ask_hear(fd, ask_deadline(ANSWER_NS), ret_answer, ret_pidfd);
 }
 
@@ -150,19 +152,14 @@ int ask_of_ended(int fd, uint64_t deadline_ns, uint32_t number, uint32_t device,
                  union gs_wire_message *ret_answer)
 {
     union gs_wire_message query;
-    int pidfd, error;
+    int error;
 
     gs_wire_start(&query, GS_WIRE_QUERY, number);
     query.query.index = number;
     query.query.device = device;
     query.query.farewell = 1;
     error = send_to(fd, &query);
-    if (error)
-        return error;
-    error = ask_hear(fd, deadline_ns, ret_answer, &pidfd);
-    if (pidfd >= 0)
-        close(pidfd);
-    return error;
+    return error ? error : ask_hear(fd, deadline_ns, ret_answer, NULL);
 }
 
 void ask_order_silence(char *ret_reason, size_t size, int error,
@@ -501,8 +498,7 @@ static bool nobody_shared(const struct gs_share_options *options)
         int directory = gs_directory_open_place(options, n, false, reason);
 
         nobody = directory >= 0 || errno == ENOENT || access(path, F_OK) != 0;
-        if (directory >= 0)
-            close(directory);
+        gs_fd_drop(directory);
     }
     return nobody;
 }

@@ -75,7 +75,8 @@ void who_write(struct json *json, const struct who *who);
 /*
  * Asks for the figures of a device and of the client with this index (UINT32_MAX: of none). 0 with
  * an answer: a REPORT or a REFUSE. -ETIMEDOUT: there is none; else as gs_wire_receive. What the
- * REPORT is about comes with its pidfd, the caller's, where who answers has one, else -1.
+ * REPORT is about comes with its pidfd, the caller's, where who answers has one, else -1 (without an answer it
+ * stays as it was); NULL: it is not wanted.
  */
 int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answer, int *ret_pidfd);
 /* The same in two, for many at once that have a deadline together; 0 of ask_send: there is something to

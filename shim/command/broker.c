@@ -90,8 +90,7 @@ static bool read_of(pid_t pid, const char *task, const char *what, char *ret_tex
     snprintf(path, sizeof path, "/proc/%d/task/%s/%s", (int)pid, task, what);
     fd = open(path, O_RDONLY | O_CLOEXEC);
     got = fd < 0 ? -1 : read(fd, ret_text, size - 1);
-    if (fd >= 0)
-        close(fd);
+    gs_fd_drop(fd);
     ret_text[got < 0 ? 0 : got] = 0;
     return got >= 0;
 }

@@ -125,8 +125,7 @@ static void say_places(struct doctor *doctor)
         int error = directory < 0 ? errno : 0;
         bool absent = error == ENOENT || access(path, F_OK) != 0;
 
-        if (directory >= 0)
-            close(directory);
+        gs_fd_drop(directory);
         length +=
             (size_t)snprintf(all + length, sizeof all - length, "%s%s (%s)", n ? ", " : "", path,
                              !error   ? "there"
@@ -210,15 +209,13 @@ void doctor_folder(struct doctor *doctor)
 static bool ask_at(struct doctor *doctor, int directory, const char *name, bool *ret_well,
                    char ret_why[WHY_SIZE], union gs_wire_message *ret_answer, pid_t *ret_pid)
 {
-    int pidfd = -1, error, fd = ask_connect(directory, &doctor->options, name);
+    int error, fd = ask_connect(directory, &doctor->options, name);
 
     if (fd < 0)
         return false;
     *ret_pid = (pid_t)ask_pid_of_listener(fd);
-    error = ask(fd, UINT32_MAX, 0, ret_answer, &pidfd);
+    error = ask(fd, UINT32_MAX, 0, ret_answer, NULL);
     close(fd);
-    if (pidfd >= 0)
-        close(pidfd);
     *ret_well = !error && ret_answer->head.type == GS_WIRE_REPORT;
     if (!*ret_well)
         ask_silence(ret_why, WHY_SIZE, error, ret_answer);

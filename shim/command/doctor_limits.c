@@ -113,8 +113,7 @@ static bool forbids_sockets(int *ret_error)
         *ret_error = errno;
         close(ends[0]);
         close(ends[1]);
-        if (fd >= 0)
-            close(fd);
+        gs_fd_drop(fd);
         return fd < 0;
     }
     *ret_error = errno;
@@ -149,8 +148,7 @@ static void say_peer_pidfd(struct doctor *doctor, const char *release)
     pidfd = gs_conn_pidfd(ends[0], &error);
     close(ends[0]);
     close(ends[1]);
-    if (pidfd >= 0)
-        close(pidfd);
+    gs_fd_drop(pidfd);
     if (pidfd >= 0)
         doctor_say(doctor, DOCTOR_OK, "kernel", "", "Linux %s, with SO_PEERPIDFD", release);
     else

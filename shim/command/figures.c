@@ -55,7 +55,6 @@ static int ask_more(int fd, uint32_t index, uint32_t device, uint64_t deadline, 
 {
     int error = gs_now_ns() < deadline ? ask_send(fd, index, device) : -ETIMEDOUT;
 
-    *ret_pidfd = -1;
     if (!error)
         error = ask_hear(fd, deadline, ret_answer, ret_pidfd);
     return !error && ret_answer->head.type != GS_WIRE_REPORT ? -ENOMSG : error;
@@ -71,14 +70,15 @@ static void note_silence(struct row *row, int error)
 static void find_holders(struct row *process, int fd, uint64_t deadline)
 {
     union gs_wire_message answer;
-    int pidfd, error = 0;
+    int error = 0;
 
     for (uint32_t i = 0; !error && process->report.limbo && i < process->report.clients; i++) {
+        int pidfd = -1;
+
         error = ask_more(fd, i, 0, deadline, &answer, &pidfd);
         if (!error && answer.report.limbo_references)
             add_holder(process, &answer.report, pidfd);
-        if (pidfd >= 0)
-            close(pidfd);
+        gs_fd_drop(pidfd);
     }
     note_silence(process, error);
 }
@@ -89,7 +89,7 @@ static void add_figures(struct table *table, const struct row *process, int fd, 
     union gs_wire_message answer = {.report = process->report};
     unsigned had = 0;
     struct row *row = NULL;
-    int pidfd, error = 0;
+    int error = 0;
 
     for (unsigned device = 0;
          !error && answer.report.has_figures && device < DEVICES_MOST; device++) {
@@ -105,9 +105,7 @@ static void add_figures(struct table *table, const struct row *process, int fd, 
             row->seen_ns = gs_now_ns();
             row->is_first = had++ == 0;
         }
-        error = ask_more(fd, UINT32_MAX, device + 1, deadline, &answer, &pidfd);
-        if (pidfd >= 0)
-            close(pidfd);
+        error = ask_more(fd, UINT32_MAX, device + 1, deadline, &answer, NULL);
     }
     if (row)
         note_silence(row, error);
@@ -152,12 +150,9 @@ static void hear(struct asked *asked, uint64_t deadline)
 {
     struct row *row = &asked->row;
     union gs_wire_message answer = {.head = {0}};
-    int pidfd = -1;
 
     if (!asked->error)
-        asked->error = ask_hear(asked->fd, deadline, &answer, &pidfd);
-    if (pidfd >= 0)
-        close(pidfd);
+        asked->error = ask_hear(asked->fd, deadline, &answer, NULL);
     row->answers = !asked->error && answer.head.type == GS_WIRE_REPORT;
     if (!row->answers) {
         ask_silence(row->silent, sizeof row->silent, asked->error, &answer);

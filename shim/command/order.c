@@ -13,15 +13,13 @@ static void tell_one(struct order *order, int fd)
     union gs_wire_message answer;
     char silent[128] = "";
     struct who who;
-    int error, pidfd;
+    int error;
 
     who_fill(&who, ask_pid_of_listener(fd), 0, "");
     if (order->only && who.pid != order->only)
         return;
     order->found = true;
-    error = ask(fd, UINT32_MAX, 0, &answer, &pidfd);
-    if (pidfd >= 0)
-        close(pidfd);
+    error = ask(fd, UINT32_MAX, 0, &answer, NULL);
     if (error || answer.head.type != GS_WIRE_REPORT) {
         ask_order_silence(silent, sizeof silent, error, &answer);
     } else {

@@ -76,10 +76,8 @@ static void trim(struct order *order, const struct who *who, int fd, const char 
     for (unsigned device = 0; !silent[0] && !reason[0] && device < DEVICES_MOST; device++) {
         const struct gs_figures *figures = &answer.report.figures;
         int64_t given = 0;
-        int pidfd, error = ask(fd, UINT32_MAX, device, &answer, &pidfd);
+        int error = ask(fd, UINT32_MAX, device, &answer, NULL);
 
-        if (pidfd >= 0)
-            close(pidfd);
         if (error || answer.head.type != GS_WIRE_REPORT) {
             ask_order_silence(reason, sizeof reason, error, &answer);
         } else {

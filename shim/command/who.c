@@ -94,10 +94,9 @@ static void ask_all(struct sharer *sharer, int fd)
 {
     union gs_wire_message answer;
     uint32_t clients = 1, owners = 0;
-    int pidfd = -1;
 
     for (uint32_t i = 0; i < REPORTS_MAX && (i <= clients || i < owners); i++) {
-        int error = ask(fd, i, 0, &answer, &pidfd);
+        int pidfd = -1, error = ask(fd, i, 0, &answer, &pidfd);
 
         if (!error && answer.head.type == GS_WIRE_REPORT) {
             if (i == 0) {
@@ -114,8 +113,7 @@ static void ask_all(struct sharer *sharer, int fd)
             ask_silence(sharer->silent, sizeof sharer->silent, error, &answer);
             error = -ENOMSG;
         }
-        if (pidfd >= 0)
-            close(pidfd);
+        gs_fd_drop(pidfd);
         if (error)
             break;
     }

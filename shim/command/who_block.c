@@ -116,8 +116,7 @@ static bool ask_for_block(const struct search *search, int fd, struct block *blo
             who_fill(&block->who, block->who.pid, answer.found.pid, answer.found.name);
         }
         more = more && answer.found.next > find.index && add_holder(block, &answer.found, pidfd);
-        if (pidfd >= 0)
-            close(pidfd);
+        gs_fd_drop(pidfd);
         if (!more)
             break;
         find.index = answer.found.next;
