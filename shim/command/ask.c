@@ -171,22 +171,13 @@ void ask_order_silence(char *ret_reason, size_t size, int error,
         ask_silence(ret_reason, size, error, answer);
 }
 
-/* Of the process; false: there is none. */
-static bool owner_of(long pid, struct statx *ret_owner)
-{
-    char path[32];
-
-    snprintf(path, sizeof path, "/proc/%ld", pid);
-    return statx(AT_FDCWD, path, 0, STATX_UID | STATX_GID, ret_owner) == 0;
-}
-
 void ask_complain_of_absent(long pid)
 {
-    struct statx owner;
+    struct user owner;
 
-    if (!owner_of(pid, &owner))
+    if (!user_of_process(pid, &owner))
         command_complain("process %ld: there is none, as far as can be seen from here", pid);
-    else if (geteuid() != 0 && owner.stx_uid != geteuid())
+    else if (geteuid() != 0 && owner.uid != geteuid())
         command_complain("process %ld belongs to another user: ask as that one, or as root", pid);
     else if (!figures_has_library(pid))
         command_complain("process %ld has not the library: gpushim run starts programs with it",
@@ -210,7 +201,8 @@ long ask_pid_of_listener(int fd)
     return gs_conn_who(fd).pid;
 }
 
-long ask_pid_of_pidfd(int pidfd)
+/* Of a process that there is a pidfd of. */
+static long pid_of(int pidfd)
 {
     char path[64], line[128];
     long pid = 0;
@@ -292,27 +284,21 @@ static void place_of(long pid, const char *container, char ret[80])
         snprintf(ret, 80, "%.12s", number);
 }
 
-static void user_of(long pid, char ret[32])
+const char *user_text(uid_t uid, char ret[32])
 {
     static uid_t last = (uid_t)-1;
     static char name[32];
-    struct statx owner;
-    char path[32];
 
-    snprintf(path, sizeof path, "/proc/%ld", pid);
-    ret[0] = 0;
-    if (statx(AT_FDCWD, path, 0, STATX_UID, &owner) != 0)
-        return;
-    if (owner.stx_uid != last) {
-        const struct passwd *entry = getpwuid(owner.stx_uid);
+    if (uid != last) {
+        const struct passwd *entry = getpwuid(uid);
 
-        last = owner.stx_uid;
+        last = uid;
         if (entry)
             snprintf(name, sizeof name, "%.31s", entry->pw_name);
         else
             snprintf(name, sizeof name, "%u", (unsigned)last);
     }
-    memcpy(ret, name, sizeof name);
+    return memcpy(ret, name, sizeof name);
 }
 
 /* With a blank between words. */
@@ -340,14 +326,36 @@ static void command_of(long pid, const char *name, char ret[256])
 
 void who_fill(struct who *who, long pid, uint64_t told, const char *name)
 {
+    char path[64];
+    struct user user;
+
     *who = (struct who){.pid = pid, .told = told};
     snprintf(who->name, sizeof who->name, "%.15s", name);
+    snprintf(path, sizeof path, "/proc/%ld/comm", pid);
+    if (pid && !name[0])
+        command_read(path, who->name, sizeof who->name);
     command_of(pid, who->name, who->command);
     if (!pid)
         return;
+    who->stopped = gs_alive_is_stopped((pid_t)pid);
     snprintf(who->container, sizeof who->container, "%.255s", container_of(pid));
     place_of(pid, who->container, who->place);
-    user_of(pid, who->user);
+    if (user_of_process(pid, &user))
+        user_text(user.uid, who->user);
+}
+
+bool who_counts_alike(const struct who *who)
+{
+    return who->pid && (uint64_t)who->pid == who->told;
+}
+
+void who_fill_told(struct who *who, const struct who *teller, int pidfd, bool saw, uint64_t told, const char *name)
+{
+    long pid = pid_of(pidfd);
+
+    if (!pid && saw && who_counts_alike(teller))
+        pid = (long)told;
+    who_fill(who, pid, told, name);
 }
 
 void ask_silence(char *ret_reason, size_t size, int error, const union gs_wire_message *answer)

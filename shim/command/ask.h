@@ -25,6 +25,7 @@ struct ask_time {
 struct who {
     long pid;      /* as this process sees it; 0: it does not */
     uint64_t told; /* what it calls itself */
+    bool stopped;  /* by a signal or a debugger */
     char name[16];
     char container[256]; /* the control group it runs in, if that is another; else "" */
     char place[80];      /* the same for people: a pod by its name, a container by the first figures of its number */
@@ -61,10 +62,15 @@ bool ask_each_listed(const struct gs_share_options *options,
                      struct json *json, unsigned *ret_folders, char ret_reason[GS_REASON_SIZE]);
 /* The pid of who listens there as this process sees it; 0: it does not. */
 long ask_pid_of_listener(int fd);
-/* The same of a process that there is a pidfd of. */
-long ask_pid_of_pidfd(int pidfd);
-/* `pid` as this process sees it, or 0; `told` and `name` as it says of itself. */
+/* `pid` as this process sees it, or 0; `told` and `name` as it says of itself; its name "": as the kernel has it. */
 void who_fill(struct who *who, long pid, uint64_t told, const char *name);
+/* One that `teller`, which was asked, tells of: by its pidfd; without one (an old kernel, a process that has ended) by
+ * the number that it has for the teller, if that `saw` it and its numbers are those here. */
+void who_fill_told(struct who *who, const struct who *teller, int pidfd, bool saw, uint64_t told, const char *name);
+/* Whether the numbers that it has for processes are those that this process has. */
+bool who_counts_alike(const struct who *who);
+/* A user by name, or number. */
+const char *user_text(uid_t uid, char ret[32]);
 /* The kernel's number as this process sees it, and its container; or the number it gives itself, marked as
  * that. For command_say, as its name. */
 #define WHO_TEXT 320

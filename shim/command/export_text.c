@@ -225,7 +225,7 @@ static bool is_up(const struct row *row)
 
 static bool is_stopped(const struct row *row)
 {
-    return row->stopped;
+    return row->who.stopped;
 }
 
 static bool is_askable(const struct row *row)

@@ -33,14 +33,8 @@ static void add_holder(struct row *process, const struct gs_wire_report *report,
 {
     struct limbo_holder holder = {.bytes = report->limbo_reference_bytes};
     unsigned at = process->holder_count++;
-    char name[sizeof report->client_name];
-    long pid = ask_pid_of_pidfd(pidfd);
 
-    if (!pid && report->client_seen && process->who.pid == (long)report->pid)
-        pid = (long)report->client_pid;
-    memcpy(name, report->client_name, sizeof name);
-    who_fill(&holder.who, pid, report->client_pid, name);
-    holder.stopped = pid && gs_alive_is_stopped((pid_t)pid);
+    who_fill_told(&holder.who, &process->who, pidfd, report->client_seen, report->client_pid, report->client_name);
     at = at < LIMBO_HOLDERS ? at : LIMBO_HOLDERS;
     for (; at > 0 && process->holders[at - 1].bytes < holder.bytes; at--)
         if (at < LIMBO_HOLDERS)
@@ -121,14 +115,6 @@ static void add_answering(struct table *table, struct row *process, int fd, uint
     add_figures(table, process, fd, deadline);
 }
 
-static void name_of(long pid, char ret_name[16])
-{
-    char path[64];
-
-    snprintf(path, sizeof path, "/proc/%ld/comm", pid);
-    command_read(path, ret_name, 16);
-}
-
 /* One that was asked and is to be heard. */
 struct asked {
     struct row row;
@@ -176,7 +162,6 @@ static uint32_t add_ended(struct table *table, const struct row *broker, int fd,
     for (unsigned device = 0; device <= GS_FAREWELL_DEVICES; device++) {
         const struct gs_wire_report *report = &answer.report;
         struct row *added;
-        bool pids;
 
         if (ask_of_ended(fd, deadline, found ? found : number, device, &answer) ||
             answer.head.type != GS_WIRE_REPORT || report->farewell < number)
@@ -188,9 +173,8 @@ static uint32_t add_ended(struct table *table, const struct row *broker, int fd,
             break;
         if (!report->figures.reserved_peak && !(report->figures.hits + report->figures.misses))
             continue;
-        pids = report->client_seen && broker->who.pid && (uint64_t)broker->who.pid == report->pid;
         who_fill(&row.who, 0, report->client_pid, report->client_name);
-        row.who.pid = pids ? (long)report->client_pid : 0;
+        row.who.pid = report->client_seen && who_counts_alike(&broker->who) ? (long)report->client_pid : 0;
         row.ago_ns = report->client_age_ns;
         row.device = device;
         row.figures = report->figures;
@@ -243,24 +227,18 @@ static void add_listener(void *arg, int directory, const char *name)
 {
     struct search *search = arg;
     struct asked *asked = &search->asked[search->count];
-    char command[16] = "";
     struct row *row = &asked->row;
-    long pid;
 
     asked->fd = ask_connect(directory, search->options, name);
     if (asked->fd < 0)
         return;
-    pid = ask_pid_of_listener(asked->fd);
     asked->uid = geteuid();
     *row = nobody;
-    if (pid)
-        name_of(pid, command);
-    who_fill(&row->who, pid, 0, command);
+    who_fill(&row->who, ask_pid_of_listener(asked->fd), 0, "");
     row->has_socket = true;
     row->is_broker = ask_is_broker(name);
     memcpy(row->socket, name, strnlen(name, sizeof row->socket - 1));
-    row->stopped = pid && gs_alive_is_stopped((pid_t)pid);
-    asked->error = row->stopped ? -ETIMEDOUT : ask_send(asked->fd, UINT32_MAX, 0);
+    asked->error = row->who.stopped ? -ETIMEDOUT : ask_send(asked->fd, UINT32_MAX, 0);
     if (++search->count == TOGETHER)
         ask_aside(hear_all, search);
 }
@@ -296,14 +274,11 @@ static void add_quiet(struct table *table, const struct gs_share_options *option
 
     while (processes && (entry = readdir(processes))) {
         long pid = strtol(entry->d_name, NULL, 10);
-        char name[16];
         struct row *row;
 
         if (pid <= 0 || is_known(table, pid) || !figures_has_library(pid) || !(row = add(table, &nobody)))
             continue;
-        name_of(pid, name);
-        who_fill(&row->who, pid, (uint64_t)pid, name);
-        row->stopped = gs_alive_is_stopped((pid_t)pid);
+        who_fill(&row->who, pid, (uint64_t)pid, "");
         quiet_say(pid, options, row->silent);
     }
     if (processes)

@@ -14,14 +14,12 @@
 /* Who holds what a process has freed. */
 struct limbo_holder {
     struct who who;
-    bool stopped;
     uint64_t bytes;
 };
 
 /* What one process has of one GPU; or nothing but that it is there. */
 struct row {
     struct who who;
-    bool stopped;
     bool ended;       /* these are its last figures, which a broker keeps; */
     uint64_t ago_ns;  /* since then */
     bool has_figures;

@@ -4,7 +4,6 @@
  * at its socket, and a broker at its own; what both have is one row.
  */
 #include <errno.h>
-#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -156,14 +155,10 @@ static void put_row(struct sheet *sheet, const struct row *row)
 {
     const struct gs_found *found = &row->found;
     const struct who *who = &row->who;
-    const struct passwd *user = getpwuid(found->uid);
-    char text[SHOWN];
+    char text[SHOWN], user[32];
 
     sheet_put(sheet, "%s", found->naming.name);
-    if (user)
-        sheet_put(sheet, "%s", user->pw_name);
-    else
-        sheet_put(sheet, "%u", (unsigned)found->uid);
+    sheet_put(sheet, "%s", user_text(found->uid, user));
     if (!row->may_open) {
         for (int i = 0; i < 4; i++)
             sheet_put(sheet, "-");

@@ -81,7 +81,7 @@ static void put_row(struct sheet *sheet, const struct row *row)
 
     if (!row->has_figures) {
         sheet_line(sheet, who->pid ? "%ld %s%s%s: %s%s" : "(%ld) %s%s%s: %s%s", who->pid ? who->pid : (long)who->told,
-                   who->name, who->place[0] ? " in " : "", who->place, row->silent, row->stopped ? " (stopped)" : "");
+                   who->name, who->place[0] ? " in " : "", who->place, row->silent, who->stopped ? " (stopped)" : "");
         return;
     }
     if (row->ended)
@@ -93,7 +93,7 @@ static void put_row(struct sheet *sheet, const struct row *row)
     gs_printable(who->name, strlen(who->name), name, sizeof name);
     is_named = strncmp(command, name, strlen(name)) != 0; /* otherwise than its program */
     sheet_put(sheet, "%s%s%s%s%s%s%s%s%s%s", command, is_named ? " [" : "", is_named ? name : "", is_named ? "]" : "",
-              who->place[0] ? " in " : "", who->place, ended, row->stopped ? " (stopped)" : "",
+              who->place[0] ? " in " : "", who->place, ended, row->who.stopped ? " (stopped)" : "",
               row->silent[0] ? ": " : "", row->silent);
 }
 
@@ -105,7 +105,7 @@ static void put_holders(struct sheet *sheet, const struct row *row)
         const struct limbo_holder *holder = &row->holders[i];
 
         sheet_line(sheet, "%8s limbo: %s for %s (%s)%s", "", show_size(holder->bytes, size),
-                   who_text(&holder->who, who), holder->who.name, holder->stopped ? ", which is stopped" : "");
+                   who_text(&holder->who, who), holder->who.name, holder->who.stopped ? ", which is stopped" : "");
     }
     if (row->holder_count > LIMBO_HOLDERS)
         sheet_line(sheet, "%8s limbo: and for %u more (gpushim who)", "", row->holder_count - LIMBO_HOLDERS);
@@ -152,7 +152,7 @@ static void write_holders(struct json *json, const struct row *row)
     for (unsigned i = 0; i < row->holder_count && i < LIMBO_HOLDERS; i++) {
         json_open(json, NULL, '{');
         who_write(json, &row->holders[i].who);
-        json_bool(json, "stopped", row->holders[i].stopped);
+        json_bool(json, "stopped", row->holders[i].who.stopped);
         json_number(json, "bytes", row->holders[i].bytes);
         json_close(json, '}');
     }
@@ -167,10 +167,10 @@ static void write_row(struct json *json, const struct row *row)
 
     json_open(json, NULL, '{');
     who_write(json, &row->who);
-    json_text(json, "state", row->ended ? "ended" : row->stopped ? "stopped" : "running");
+    json_text(json, "state", row->ended ? "ended" : row->who.stopped ? "stopped" : "running");
     if (row->ended)
         json_number(json, "ended_seconds", row->ago_ns / GS_NS_PER_S);
-    json_bool(json, "stopped", row->stopped);
+    json_bool(json, "stopped", row->who.stopped);
     json_text(json, "silent", row->silent[0] ? row->silent : NULL);
     if (row->has_figures) {
         gs_text_hex(figures->uuid, sizeof figures->uuid, uuid);

@@ -10,7 +10,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/share/alive.h"
 #include "core/share/directory.h"
 #include "shim/command/ask.h"
 #include "shim/command/command.h"
@@ -25,7 +24,6 @@
 /* One process that holds or has left something. */
 struct holder {
     struct who who;
-    bool stopped;
     struct gs_wire_report report;
     struct holder *next;
 };
@@ -50,22 +48,16 @@ struct sharer {
 
 /* ---- Asking --------------------------------------------------------------------------------- */
 
-/* Without a pidfd (an old kernel, a process that has ended) the number counts that who answers
- * sees, if his is the one that is seen here. */
 static bool add_holder(struct sharer *sharer, const struct gs_wire_report *report, int pidfd)
 {
     struct holder *holder;
-    long pid = ask_pid_of_pidfd(pidfd);
 
     if (!report->left && !report->references)
         return true;
-    if (!pid && report->client_seen && sharer->who.pid == (long)report->pid)
-        pid = (long)report->client_pid;
     holder = calloc(1, sizeof *holder);
     if (!holder)
         return false;
-    who_fill(&holder->who, pid, report->client_pid, report->client_name);
-    holder->stopped = pid && gs_alive_is_stopped((pid_t)pid);
+    who_fill_told(&holder->who, &sharer->who, pidfd, report->client_seen, report->client_pid, report->client_name);
     holder->report = *report;
     *sharer->last = holder;
     sharer->last = &holder->next;
@@ -80,7 +72,7 @@ static bool add_owner(struct sharer *sharer, const struct gs_wire_report *report
     if (!owner)
         return false;
     *owner = (struct owner){.ended = report->opened.owner_ended,
-                            .pid = sharer->who.pid == (long)report->pid ? (long)report->opened.owner_pid : 0,
+                            .pid = who_counts_alike(&sharer->who) ? (long)report->opened.owner_pid : 0,
                             .told = report->opened.owner_pid,
                             .blocks = report->opened.owner_blocks,
                             .bytes = report->opened.owner_bytes,
@@ -132,7 +124,7 @@ static void print_holder(const struct holder *holder)
                     show_age(report->client_age_ns, age), (unsigned long long)report->left);
     if (report->references)
         command_say("  held by %s (%s)%s%s: %llu blocks, %s, the longest for %s; of freed ones %llu, %s", who,
-                    holder->who.name, holder->stopped ? ", which is stopped" : "",
+                    holder->who.name, holder->who.stopped ? ", which is stopped" : "",
                     report->client_hung_up ? ", which has hung up and not ended" : "",
                     (unsigned long long)report->references, show_size(report->reference_bytes, all),
                     show_age(report->reference_age_ns, age), (unsigned long long)report->limbo_references,
@@ -195,7 +187,7 @@ static void write_holder(struct json *json, const struct holder *holder)
 
     json_open(json, NULL, '{');
     who_write(json, &holder->who);
-    json_bool(json, "stopped", holder->stopped);
+    json_bool(json, "stopped", holder->who.stopped);
     json_bool(json, "hung_up", report->client_hung_up != 0);
     json_number(json, "blocks_left", report->left);
     json_number(json, "blocks", report->references);

@@ -65,7 +65,6 @@ bool who_is_block(const char *text, struct gs_wire_find *ret_find)
 
 struct holding {
     struct who who;
-    bool stopped;
     uint64_t held_ns;
 };
 
@@ -86,16 +85,12 @@ struct search {
 static bool add_holder(struct block *block, struct gs_wire_found *found, int pidfd)
 {
     struct holding *more = realloc(block->holders, (block->count + 1) * sizeof *more);
-    long pid = ask_pid_of_pidfd(pidfd);
 
     if (!more)
         return false;
     block->holders = more;
     more += block->count++;
-    if (!pid && found->client_seen && block->who.pid == (long)found->pid)
-        pid = (long)found->client_pid;
-    who_fill(&more->who, pid, found->client_pid, found->client_name);
-    more->stopped = pid && gs_alive_is_stopped((pid_t)pid);
+    who_fill_told(&more->who, &block->who, pidfd, found->client_seen, found->client_pid, found->client_name);
     more->held_ns = found->held_ns;
     return true;
 }
@@ -142,7 +137,7 @@ static void print_block(const struct block *block)
         const struct holding *holder = &block->holders[i];
 
         command_say("  open in %s (%s)%s for %s", who_text(&holder->who, who), holder->who.name,
-                    holder->stopped ? ", which is stopped," : "", show_age(holder->held_ns, age));
+                    holder->who.stopped ? ", which is stopped," : "", show_age(holder->held_ns, age));
     }
 }
 
@@ -159,7 +154,7 @@ static void write_block(struct json *json, const struct block *block)
     for (size_t i = 0; i < block->count; i++) {
         json_open(json, NULL, '{');
         who_write(json, &block->holders[i].who);
-        json_bool(json, "stopped", block->holders[i].stopped);
+        json_bool(json, "stopped", block->holders[i].who.stopped);
         json_number(json, "seconds", block->holders[i].held_ns / GS_NS_PER_S);
         json_close(json, '}');
     }
