@@ -10,6 +10,7 @@
 
 #include "core/share/directory.h"
 #include "shim/command/command.h"
+#include "shim/command/show.h"
 
 #define TOGETHER     SOCKETS_OF_USER /* are asked at once, of those there are */
 #define DETAILS_NS   ANSWER_NS       /* for what else those of one user are asked, all together */
@@ -83,6 +84,7 @@ static void add_figures(struct table *table, const struct row *process, int fd, 
     union gs_wire_message answer = {.report = process->report};
     unsigned had = 0;
     struct row *row = NULL;
+    char opened[SHOWN];
     int error = 0;
 
     for (unsigned device = 0;
@@ -105,8 +107,12 @@ static void add_figures(struct table *table, const struct row *process, int fd, 
         note_silence(row, error);
     if (had || !(row = add(table, process)))
         return;
-    if (!row->is_broker)
-        snprintf(row->silent, sizeof row->silent, "has had no GPU memory");
+    if (row->is_broker)
+        return;
+    snprintf(row->silent, sizeof row->silent, "has had no GPU memory");
+    if (process->report.opened.bytes)
+        snprintf(row->silent, sizeof row->silent, "has had no GPU memory of its own, and has %s of others open",
+                 show_size(process->report.opened.bytes, opened));
 }
 
 static void add_answering(struct table *table, struct row *process, int fd, uint64_t deadline)

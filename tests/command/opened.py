@@ -4,6 +4,7 @@ ended, which ends nothing of it.
     opened.py GPUSHIM SHIM LIBCUDA
 """
 import json
+import re
 import tempfile
 
 from holder import GPUSHIM, MIB, Holder, await_that, check, end_with_faults, gpushim
@@ -48,7 +49,10 @@ def prove_ended_owners(folder):
                'it has of two who run what it has not closed')
     mapped, of_ended = figures(folder, opener)
     check(mapped >= 14 * MIB and of_ended == 0, f'of them all: {mapped}, {of_ended}')
-    check('has ended' not in gpushim(folder, 'who').stdout + gpushim(folder, 'stats').stdout, 'nobody has ended')
+    text = gpushim(folder, 'stats').stdout
+    check('has ended' not in gpushim(folder, 'who').stdout + text, 'nobody has ended')
+    check(re.search(rf'^{opener.pid} .*no GPU memory of its own, and has {mapped / MIB:.1f} MiB of others open$', text, re.M),
+          f'that is all it has: {text}')
     leaving.end()
     await_that(lambda: (leaving.pid, True, 2, 11 * MIB) in opened(folder, opener), 'one has ended, and leaves it that')
     after, of_ended = figures(folder, opener)
