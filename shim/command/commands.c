@@ -11,7 +11,7 @@
 #define LIST_JSON {"json", 0, NULL, TAKES_TEXT, "the same as a list of objects, for programs"}
 #define JSON      {"json", 0, NULL, TAKES_TEXT, "the same as one object, for programs"}
 #define CLUSTER   {"cluster", 0, NULL, TAKES_TEXT, "also what 'gpushim cluster' tells"}
-#define WATCH     "SECONDS", TAKES_TEXT
+#define WATCH     "TIME", TAKES_TEXT
 
 /* Of run and record. */
 #define RUN_OPTIONS                                                                                \
@@ -41,14 +41,15 @@ const struct command commands[] = {
      {{"gpushim record --record-stacks 8 python3 train.py", "with eight callers of each call"}}},
     {"top", RUNS(command_top), "what every process has of the GPUs' memory, refreshed", "[PID]", 0, 1, {TAKES_PID},
      "As 'gpushim stats', on a page that is refreshed every 2 seconds; once, where standard output is no terminal.",
-     {{"watch", 0, WATCH, "how often"}, CLUSTER},
+     {{"watch", 0, WATCH, "how often, as 1s or 0.5s"}, CLUSTER},
      {{"gpushim top", "everybody whom this user may ask"}}},
     {"stats", RUNS(command_stats), "the same once, or for programs", "[PID]", 0, 1, {TAKES_PID},
-     "What every process with the library has of each GPU's memory, in MiB: had from the driver (reserved), the "
+     "What every process with the library has of each GPU's memory: had from the driver (reserved), the "
      "program's (live), free for it (cached), freed and waiting for the GPU (retired), freed and still used by other "
-     "processes (limbo); and what it did since it began, or a second.\n\n"
+     "processes (limbo); what it has open of others' (opened); how often it allocated (calls) and took a millisecond "
+     "or more (slow), since it began or, with --watch, a second; and how often it waited for the GPU (waits).\n\n"
      "A broker keeps the last figures of 64 processes that have ended, for an hour: they stand behind the others.",
-     {{"watch", 0, WATCH, "again and again, so often"}, CLUSTER, LIST_JSON},
+     {{"watch", 0, WATCH, "again and again, so often: 1s, 0.5s"}, CLUSTER, LIST_JSON},
      {{"gpushim stats 4711 --json", "one process, for a program"}}},
     {"who", RUNS(command_who), "who shares GPU memory, and who holds it", "[PID | HANDLE | ADDRESS]", 0, 1, {TAKES_PID},
      "Lists the processes that share GPU memory, who holds what of theirs and since when, what is freed and still "

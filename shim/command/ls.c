@@ -260,7 +260,9 @@ int command_ls(const struct call *call)
     if (!folders && reason[0])
         command_complain("%s", reason);
     else if (listing.only && listing.count == 0)
-        command_complain("nobody whom this user may ask has the name %s", listing.only);
+        command_complain("nobody whom this user may ask has the name %s: 'gpushim ls' has those there are; its program may "
+                         "have ended, or have another folder (GPUSHIM_SHARE_DIR)",
+                         listing.only);
     return told && (folders || !reason[0]) && !listing.silent && (!listing.only || listing.count > 0) ? COMMAND_WELL
                                                                                        : COMMAND_WRONG;
 }

@@ -148,7 +148,7 @@ def prove_elsewhere(folder):
         for one in (small, plain):
             one.do(f'alloc {MIB}')
         for one, word in ((holder, f'GPUSHIM_SHARE_DIR={other}'), (opener, f'GPUSHIM_SHARE_DIR={other}'),
-                          (plain, 'with GPUSHIM_SHARE_DIR='), (alone, 'pool.neighbours is off'),
+                          (plain, "with GPUSHIM_SHARE_DIR='', for none is set there"), (alone, 'pool.neighbours is off'),
                           (small, 'holds too little')):
             row = of(folder, one.pid)
             check(word in (row.get('silent') or ''), f'{word}: {row}')

@@ -179,7 +179,8 @@ def prove_merged(folder, publisher):
 
 def prove_wrong(folder, publisher):
     none = gpushim(folder, 'ls', 'nobody')
-    check(none.returncode == 1 and 'nobody whom this user may ask has the name nobody' in none.stderr, f'{none}')
+    check(none.returncode == 1 and 'nobody whom this user may ask has the name nobody' in none.stderr and
+          "'gpushim ls' has those there are" in none.stderr, f'{none}')
     check(gpushim(folder, 'ls', 'nobody', '--json').returncode == 1, 'as JSON, too')
     for arguments in (('a', 'b'), ('--nonsense',), ('-x',)):
         run = gpushim(folder, 'ls', *arguments)
