@@ -17,6 +17,7 @@
 #include "shim/command/ls.h"
 #include "shim/command/run.h"
 #include "shim/command/set.h"
+#include "shim/command/show.h"
 
 #define WIDTH 80 /* of help */
 
@@ -270,26 +271,15 @@ long call_pid(const struct call *call, const char *text)
 
 /* ---- Help --------------------------------------------------------------------------------------- */
 
-/* From the column `at`, where the line is now, on, with lines that begin at `indent`. */
-static void wrap(const char *text, size_t at, size_t indent)
+/* From the column `indent`, where the line is now, on. */
+static void wrap(const char *text, size_t indent)
 {
-    bool begins = true;
+    for (bool begins = true; *text; begins = false) {
+        const size_t length = show_line(text, WIDTH - indent);
 
-    while (*text) {
-        size_t word = strcspn(text, " \n");
-
-        if (!begins && at + 1 + word > WIDTH) {
-            printf("\n%*s", (int)indent, "");
-            at = indent, begins = true;
-        }
-        at += (size_t)printf("%s%.*s", begins ? "" : " ", (int)word, text);
-        begins = false;
-        text += word;
-        for (; *text == '\n'; text++)
-            putchar('\n'), at = 0, begins = true;
-        text += *text == ' ';
+        printf("%*s%.*s\n", begins ? 0 : (int)indent, "", (int)length, text);
+        text += length + (text[length] != 0);
     }
-    putchar('\n');
 }
 
 static void print_option(const char *name, const char *help)
@@ -298,7 +288,7 @@ static void print_option(const char *name, const char *help)
     const int at = printf("  %s", name);
 
     printf("%s%*s", at < (int)indent ? "" : "\n", at < (int)indent ? (int)indent - at : (int)indent, "");
-    wrap(help, indent, indent);
+    wrap(help, indent);
 }
 
 static void print_options(const struct command *command)
@@ -332,7 +322,7 @@ static void print_options(const struct command *command)
 int command_tell(const struct command *command)
 {
     printf("usage: gpushim %s [OPTION]...%s%s\n", command->name, command->arguments[0] ? " " : "", command->arguments);
-    wrap(command->text, 0, 0);
+    wrap(command->text, 0);
     print_options(command);
     if (command->run == command_set) {
         printf("\nWhat can change:\n");

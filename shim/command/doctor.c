@@ -73,12 +73,8 @@ static unsigned wrap(const char *first, const char *found, bool says)
 
     gs_printable(found, strlen(found), text, sizeof text);
     do {
-        const size_t most = show_fits(at, COLUMNS - indent);
-        size_t length = most;
+        const size_t length = show_line(at, COLUMNS - indent);
 
-        while (at[most] && length > 0 && at[length] != ' ')
-            length--;
-        length = length ? length : most;
         if (says)
             command_say("%*s%.*s", lines ? (int)indent : -(int)indent, lines ? "" : first, (int)length, at);
         lines++;

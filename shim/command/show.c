@@ -108,11 +108,16 @@ size_t show_width(const char *text)
     return columns;
 }
 
-size_t show_fits(const char *text, size_t columns)
+size_t show_line(const char *text, size_t columns)
 {
-    size_t taken;
+    size_t taken, length = strcspn(text, "\n");
+    const size_t most = fits(text, columns, &taken);
 
-    return fits(text, columns, &taken);
+    if (length <= most)
+        return length;
+    for (length = most; length > 0 && text[length] != ' ';)
+        length--;
+    return length ? length : most;
 }
 
 size_t show_cut(const char *text, size_t columns, char *ret, size_t size)

@@ -19,8 +19,9 @@ const char *show_uuid(const char *kind, const unsigned char uuid[16], char ret[S
 
 /* The columns that printable text takes on a terminal. */
 size_t show_width(const char *text);
-/* The bytes of it that take so many at most. */
-size_t show_fits(const char *text, size_t columns);
+/* The bytes of its first line, where lines have so many at most and end at a blank if they can; a blank, or a newline,
+ * comes behind them. */
+size_t show_line(const char *text, size_t columns);
 /* What of the text fits, with "..." where some does not; the columns it takes. */
 size_t show_cut(const char *text, size_t columns, char *ret, size_t size);
 
