@@ -165,21 +165,25 @@ static void complain_of(const struct call *call, const struct reading *reading, 
                nearest.name[0] ? "; did you mean --" : "", nearest.name, nearest.name[0] ? "?" : "");
 }
 
+/* That getopt_long means: by its place, or its letter. */
+static const struct command_option *row_of(const struct command *command, const struct reading *reading, int got)
+{
+    for (size_t n = 0; got < OPTION_0 && !is_last(command, n); n++)
+        if (command->options[n].letter == got)
+            return &command->options[n];
+    return got < OPTION_0 ? NULL : reading->rows[got - OPTION_0];
+}
+
 /* One that getopt_long gave. False: the call is over, with *ret_status. */
 static bool take(struct call *call, const struct reading *reading, int got, const char *word, int *ret_status)
 {
-    const struct command_option *row = got >= OPTION_0 ? reading->rows[got - OPTION_0] : NULL;
+    const struct command_option *row = row_of(call->command, reading, got == ':' ? optopt : got);
 
     *ret_status = COMMAND_USAGE;
     if (got == OPTION_HELP)
         return *ret_status = command_tell(call->command), false;
-    for (size_t n = 0; got < OPTION_0 && !is_last(call->command, n); n++)
-        if (call->command->options[n].letter == (got == ':' ? optopt : got))
-            row = &call->command->options[n];
-    if (got == ':') {
-        row = row ? row : reading->rows[optopt - OPTION_0];
+    if (got == ':')
         return call_wrong(call, "%s: %s is missing after it", word, row->argument), false;
-    }
     if (!row)
         return complain_of(call, reading, word), false;
     call->given[call->count++] = (struct given){
@@ -440,8 +444,32 @@ static void offer_what_it_takes(enum command_takes takes, const char *word, cons
         offer(word, before, commands[i].name, commands[i].line);
 }
 
+/* In --NAME=VALUE and -LVALUE, the value. False: the word is none of these. */
+static bool offer_value(const struct command *command, const struct reading *reading, const char *word)
+{
+    const char *equals = strchr(word, '=');
+    const struct command_option *row = NULL;
+    char before[256];
+
+    for (unsigned i = 0; word[1] == '-' && equals && i < reading->count; i++)
+        if (strncmp(word + 2, reading->options[i].name, (size_t)(equals - word - 2)) == 0 &&
+            !reading->options[i].name[equals - word - 2])
+            row = reading->rows[i];
+    if (word[1] != '-' && word[1] && word[2]) {
+        row = row_of(command, reading, word[1]);
+        equals = word + 1;
+    }
+    if (!row || !row->argument)
+        return false;
+    snprintf(before, sizeof before, "%.*s", (int)(equals + 1 - word), word);
+    offer_what_it_takes(row->takes, word, before);
+    return true;
+}
+
 static void offer_options(const struct command *command, const struct reading *reading, const char *word)
 {
+    if (offer_value(command, reading, word))
+        return;
     for (unsigned i = 0; i < reading->count; i++) {
         const struct command_option *row = reading->rows[i];
 
@@ -456,68 +484,28 @@ static void offer_options(const struct command *command, const struct reading *r
     }
 }
 
-/* The row of --NAME, --NAME=..., -L or -L...; *ret_value is what stands behind it in the word, or NULL. */
-static const struct command_option *row_of(const struct command *command, const char *word, const char **ret_value)
-{
-    *ret_value = NULL;
-    for (size_t n = 0; word[0] == '-' && !is_last(command, n); n++) {
-        const struct command_option *row = &command->options[n];
-        const size_t length = strlen(row->name);
-
-        if (word[1] == '-' && strncmp(word + 2, row->name, length) == 0 && (!word[2 + length] || word[2 + length] == '=')) {
-            *ret_value = word[2 + length] ? word + 3 + length : NULL;
-            return row;
-        }
-        if (row->letter && word[1] == row->letter) {
-            *ret_value = word[2] ? word + 2 : NULL;
-            return row;
-        }
-    }
-    return NULL;
-}
-
 static void complete(const struct command *command, const struct reading *reading, int argc, char **argv)
 {
-    const char *word = argv[argc - 1], *value = NULL;
-    const struct command_option *row = NULL;
-    char before[256] = "";
-    unsigned others = 0;
-    bool options = true; /* may still come */
+    const char *word = argv[argc - 1];
+    const struct command_option *row = NULL; /* whose value the word is */
+    int got, others;
+    bool options; /* may still come */
 
-    for (int i = 2; i < argc; i++) {
-        const bool is_program = others < 2 && command->takes[others] == TAKES_PROGRAM;
-
-        if (i == argc - 1 && row)
-            break;
-        if (row) { /* its value */
-            row = NULL;
-            continue;
-        }
-        if (options && argv[i][0] == '-' && (strcmp(argv[i], "--") != 0 || i == argc - 1)) {
-            row = row_of(command, argv[i], &value);
-            row = row && row->argument && (!value || i == argc - 1) ? row : NULL;
-            if (i < argc - 1)
-                continue;
-            if (row && value) {
-                snprintf(before, sizeof before, "%.*s", (int)(value - word), word);
-                return offer_what_it_takes(row->takes, word, before);
-            }
-            return offer_options(command, reading, word);
-        }
-        if (options && strcmp(argv[i], "--") == 0) {
-            options = false;
-            continue;
-        }
-        if (is_program) {
-            printf(":program %d\n", i);
-            return;
-        }
-        if (i < argc - 1)
-            others++;
-    }
+    optind = 0;
+    opterr = 0;
+    while ((got = getopt_long(argc - 2, argv + 1, reading->letters, reading->options, NULL)) != -1)
+        row = got == ':' ? row_of(command, reading, optopt) : NULL;
+    others = argc - 2 - optind;
+    options = strcmp(argv[optind], "--") != 0;
     if (row)
         offer_what_it_takes(row->takes, word, "");
-    else if (others < 2 && others < command->most)
+    else if (command->takes[0] == TAKES_PROGRAM && others > 0)
+        printf(":program %d\n", optind + 1);
+    else if (options && word[0] == '-')
+        offer_options(command, reading, word);
+    else if (command->takes[0] == TAKES_PROGRAM)
+        printf(":program %d\n", argc - 1);
+    else if (others < 2 && (unsigned)others < command->most)
         offer_what_it_takes(command->takes[others], word, "");
 }
 

@@ -80,6 +80,9 @@ def check_bash():
     expect('bash, a command to help with', in_bash('gpushim', 'help', 'sta'), ['stats'])
     expect('bash, only what can be set', in_bash('gpushim', 'set', '1', 'pool.f'), [])
     expect('bash, a file', in_bash('gpushim', 'config', '--check', 'some'), ['some.conf'])
+    expect('bash, a file behind a shortened option', in_bash('gpushim', 'config', '--ch', 'some'), ['some.conf'])
+    expect('bash, a value behind a letter', in_bash('gpushim', 'run', '-opool.dec'), ['-opool.decay='])
+    expect('bash, no option behind --', in_bash('gpushim', 'config', '--', '--js'), [])
     expect('bash, no such command', in_bash('gpushim', 'nonsense', '--js'), [])
     if 'gpushim' not in in_bash('gpushim', 'run', '--', 'gpush'):
         faults.append('bash: a program behind -- is not completed')
