@@ -175,14 +175,6 @@ static bool tell_device(const struct report *report, const struct report *before
     return true;
 }
 
-static bool has(const struct report *report, unsigned device)
-{
-    for (size_t i = 0; i < report->device_count; i++)
-        if (report->devices[i].device == device)
-            return true;
-    return false;
-}
-
 bool report_against(const struct report *report, const struct report *before, struct json *json)
 {
     const struct trace_sums *now = &report->memory.sums, *then = &before->memory.sums;
@@ -201,7 +193,7 @@ bool report_against(const struct report *report, const struct report *before, st
                     (unsigned long long)now->frees, (unsigned long long)then->frees);
     }
     for (unsigned device = 0; well && device < 256; device++)
-        if (has(report, device) || has(before, device))
+        if (report->trace.has_device[device] || before->trace.has_device[device])
             well = tell_device(report, before, device, json);
     if (json) {
         json_close(json, ']');
