@@ -248,7 +248,7 @@ void sheet_print(const struct sheet *sheet, unsigned width, void (*line)(void *a
     size_t widths[COLUMNS_MOST], at = 0;
     char text[2 * LINE_MOST];
 
-    if (!sheet->used)
+    if (!sheet->used || sheet->failed) /* then cells are missing */
         return;
     measure(sheet, width, widths);
     print_row(sheet, widths, NULL, text);

@@ -36,7 +36,7 @@ struct gpu {
 
 struct page {
     unsigned columns, lines, printed;
-    bool utf8, colour;
+    bool utf8, colour, has_head;
     unsigned left; /* lines that do not fit */
 };
 
@@ -257,33 +257,19 @@ static void put_gpu(struct page *page, const struct gpu *gpu)
     printf("%s\033[K", shown);
 }
 
-static void put_row(void *arg, const char *text)
-{
-    struct page *page = arg;
-
-    put_line(page, text, strncmp(text, "        ", 8) == 0 ? "\033[33m" : "");
-}
-
-static void put_head(void *arg, const char *text)
-{
-    char padded[LINE_BYTES];
-    struct page *page = arg;
-
-    snprintf(padded, sizeof padded, "%-*s", (int)page->columns, text);
-    put_line(page, padded, "\033[7m");
-}
-
-struct rows {
-    struct page *page;
-    bool has_head;
-};
-
+/* The head, and then the rows. */
 static void put_next(void *arg, const char *text)
 {
-    struct rows *rows = arg;
+    struct page *page = arg;
+    char padded[LINE_BYTES];
 
-    (rows->has_head ? put_row : put_head)(rows->page, text);
-    rows->has_head = true;
+    if (page->has_head) {
+        put_line(page, text, strncmp(text, "        ", 8) == 0 ? "\033[33m" : "");
+        return;
+    }
+    page->has_head = true;
+    snprintf(padded, sizeof padded, "%-*s", (int)page->columns, text);
+    put_line(page, padded, "\033[7m");
 }
 
 static void draw(const struct table *table)
@@ -292,7 +278,6 @@ static void draw(const struct table *table)
     const unsigned gpu_count = find_gpus(table, gpus);
     const char *no_colour = getenv("NO_COLOR");
     struct page page = {.utf8 = strcmp(nl_langinfo(CODESET), "UTF-8") == 0, .colour = !no_colour || !*no_colour};
-    struct rows rows = {.page = &page};
     struct sheet sheet;
     char text[160], now[16] = "";
     const time_t seconds = time(NULL);
@@ -308,7 +293,7 @@ static void draw(const struct table *table)
     for (unsigned i = 0; i < gpu_count; i++)
         put_gpu(&page, &gpus[i]);
     stats_sheet(table, &sheet);
-    sheet_print(&sheet, page.columns, put_next, &rows);
+    sheet_print(&sheet, page.columns, put_next, &page);
     sheet_free(&sheet);
     if (!table->count)
         put_line(&page, "no process with the library that this user may see", "");
@@ -381,23 +366,23 @@ static bool wait_for_keys(struct table *table, unsigned every_ms)
 int top_run(long only, unsigned every_ms)
 {
     struct table before = {0}, table = {0};
-    bool well, goes_on = true;
+    bool well, goes_on;
 
     setlocale(LC_CTYPE, "");
     doctor_find_nvml(&top.nvml);
+    if (!figures_find(&table, only, FIGURES_ENDED))
+        return COMMAND_WRONG;
     hear_signals();
     take_terminal();
     do {
-        well = figures_find(&table, only, FIGURES_ENDED);
         stats_rates(&table, &before);
-        if (well)
-            show(&table);
-        well = fflush(stdout) == 0 && well;
+        show(&table);
+        well = fflush(stdout) == 0;
         goes_on = well && (!only || table.count) && wait_for_keys(&table, every_ms);
         free(before.rows);
         before = table;
         table = (struct table){0};
-    } while (goes_on);
+    } while (goes_on && (well = figures_find(&table, only, FIGURES_ENDED)));
     give_terminal_back();
     if (well && only && !before.count) {
         command_complain("process %ld has not the library, or belongs to another user", only);

@@ -134,6 +134,16 @@ def prove_plain(folder):
     page.end()
 
 
+def prove_refusal(folder):
+    """Why there is no page is said where it stays."""
+    page = Page(folder, 80, 24, GPUSHIM_SHARE_DIR='/' + 200 * 'x')
+    while page.read():
+        pass
+    _, status = os.waitpid(page.pid, 0)
+    os.close(page.terminal)
+    check(os.waitstatus_to_exitcode(status) == 1 and 'too long' in page.got and '\033' not in page.got, f'{page.got!r}')
+
+
 def prove_one(folder, pid):
     page = Page(folder, 80, 24, str(pid))
     check(pids_of(page.frame()) == [pid], 'one process alone')
@@ -160,6 +170,7 @@ def main():
         prove_keys(folder, order)
         prove_plain(folder)
         prove_one(folder, order[3])
+        prove_refusal(folder)
         for holder in (*holders, opener):
             holder.end()
     end_with_faults()
