@@ -532,15 +532,3 @@ unsigned ask_each(const struct gs_share_options *options,
 
     return ask_each_within(options, &time, visit, arg, ret_reason);
 }
-
-bool ask_each_listed(const struct gs_share_options *options,
-                     void (*visit)(void *arg, int directory, const char *name), void *arg,
-                     struct json *json, unsigned *ret_folders, char ret_reason[GS_REASON_SIZE])
-{
-    if (json)
-        json_open(json, NULL, '[');
-    *ret_folders = ask_each(options, visit, arg, ret_reason);
-    if (json)
-        json_close(json, ']');
-    return !json || json_end(json);
-}

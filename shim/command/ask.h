@@ -55,11 +55,6 @@ int ask_connect(int directory, const struct gs_share_options *options, const cha
 uint64_t ask_deadline(uint64_t ns);
 /* Whether something came before the deadline. */
 bool ask_await(int fd, uint64_t deadline_ns);
-/* The same where each visit writes an object to `json`, which becomes a list of them and ends; NULL: text is
- * written. False, and said: it could not be written. */
-bool ask_each_listed(const struct gs_share_options *options,
-                     void (*visit)(void *arg, int directory, const char *name), void *arg,
-                     struct json *json, unsigned *ret_folders, char ret_reason[GS_REASON_SIZE]);
 /* The pid of who listens there as this process sees it; 0: it does not. */
 long ask_pid_of_listener(int fd);
 /* `pid` as this process sees it, or 0; `told` and `name` as it says of itself; its name "": as the kernel has it. */

@@ -335,7 +335,7 @@ int command_tell(const struct command *command)
     printf("\nExamples:\n");
     for (size_t i = 0; i < EXAMPLES_MOST && command->examples[i].line; i++)
         printf("  %s\n      %s\n", command->examples[i].line, command->examples[i].why);
-    return ferror(stdout) ? COMMAND_WRONG : COMMAND_WELL;
+    return COMMAND_WELL;
 }
 
 int command_help(const struct call *call)
@@ -349,7 +349,7 @@ int command_help(const struct call *call)
         printf("  %-9s %s\n", commands[i].name, commands[i].line);
     printf("\n'gpushim help COMMAND' says what one does, and gpushim(1) all of it.\n"
            "Exit status: 0 it is well, 1 something is wrong, 2 it was called wrongly.\n");
-    return ferror(stdout) ? COMMAND_WRONG : COMMAND_WELL;
+    return COMMAND_WELL;
 }
 
 /* ---- What shells complete ----------------------------------------------------------------------- */

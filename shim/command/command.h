@@ -3,9 +3,9 @@
  * table.
  *
  * A command gets its line as its row of the table has it read (commands.h, call.h), and returns the program's exit
- * status.
- * What it finds goes to standard output, as text for people or with --json for programs: the same
- * rows behind both. What is wrong goes to standard error: the cause, then the way out.
+ * status. What it finds goes to standard output, as text for people or with --json for programs: the same rows behind
+ * both; whether that could be written main looks at the end. What is wrong goes to standard error: the cause, then the
+ * way out.
  */
 #ifndef GS_SHIM_COMMAND_H
 #define GS_SHIM_COMMAND_H

@@ -150,15 +150,14 @@ static void print_files(const struct finding *finding)
         command_say("#   %s: %s", origins->files[i].path, origins->files[i].read ? "read" : origins->files[i].why_not);
 }
 
-static bool print_text(const struct finding *finding)
+static void print_text(const struct finding *finding)
 {
     puts("# The options of libgpushim as this user's programs have them in this environment.");
     print_files(finding);
     print_options(finding);
-    return fflush(stdout) == 0 && !ferror(stdout);
 }
 
-static bool print_check(const struct finding *finding, size_t options)
+static void print_check(const struct finding *finding, size_t options)
 {
     size_t mistakes = finding->complaint_count;
     char count[24] = "no";
@@ -167,7 +166,6 @@ static bool print_check(const struct finding *finding, size_t options)
         snprintf(count, sizeof count, "%zu", mistakes);
     command_say("%s: %zu option%s, %s mistake%s", finding->arguments->check, options,
                 options == 1 ? "" : "s", count, mistakes > 1 ? "s" : "");
-    return fflush(stdout) == 0 && !ferror(stdout);
 }
 
 /* ---- As JSON -------------------------------------------------------------------------------- */
@@ -214,7 +212,7 @@ static void write_options(struct json *json, const struct finding *finding)
     json_close(json, ']');
 }
 
-static bool print_json(const struct finding *finding)
+static void print_json(const struct finding *finding)
 {
     const struct gs_config_origins *origins = &finding->origins;
     struct json json = {.file = stdout};
@@ -237,12 +235,12 @@ static bool print_json(const struct finding *finding)
         json_text(&json, NULL, finding->complaints[i]);
     json_close(&json, ']');
     json_close(&json, '}');
-    return json_end(&json);
+    json_end(&json);
 }
 
 /* ---- The command ---------------------------------------------------------------------------- */
 
-static bool check(struct finding *finding)
+static void check(struct finding *finding)
 {
     size_t options = 0;
 
@@ -251,31 +249,30 @@ static bool check(struct finding *finding)
     for (size_t i = 0; i < GS_CONFIG_OPTIONS_MAX; i++)
         options += finding->origins.options[i].kind == GS_CONFIG_FILE &&
                    !finding->origins.options[i].refused;
-    return finding->arguments->json ? print_json(finding) : print_check(finding, options);
+    finding->arguments->json ? print_json(finding) : print_check(finding, options);
 }
 
-static bool list(struct finding *finding)
+static void list(struct finding *finding)
 {
     const struct gs_config_sources sources = {.environment = environ,
                                               .system_files = gs_config_system_files};
 
     gs_config_explain(&finding->config, &sources, &finding->origins, complain, finding);
     complain_of_misspelt(finding);
-    return finding->arguments->json ? print_json(finding) : print_text(finding);
+    finding->arguments->json ? print_json(finding) : print_text(finding);
 }
 
 int command_config_list(const struct call *call)
 {
     static struct finding finding;
     const struct arguments arguments = {call_has(call, "origin"), call_has(call, "json"), call_value(call, "check")};
-    bool told;
 
     if (arguments.check && arguments.origin)
         return call_wrong(call, "--origin is of no use with --check: all comes from that file");
     finding.arguments = &arguments;
-    told = arguments.check ? check(&finding) : list(&finding);
+    arguments.check ? check(&finding) : list(&finding);
     for (size_t i = 0; finding.complaints && i < finding.complaint_count; i++)
         free(finding.complaints[i]);
     free(finding.complaints);
-    return told && !finding.complaint_count ? COMMAND_WELL : COMMAND_WRONG;
+    return !finding.complaint_count ? COMMAND_WELL : COMMAND_WRONG;
 }

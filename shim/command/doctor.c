@@ -57,10 +57,11 @@ static void write_row(struct json *json, const struct doctor_row *row)
     json_close(json, '}');
 }
 
-static bool say_all(const struct doctor_row *row)
+static void say_all(const struct doctor_row *row)
 {
-    return command_say("%-4s  %-17s %s", states[row->state], row->subject, row->found) == COMMAND_WELL &&
-           (!row->remedy[0] || command_say("%27s%s", "-> ", row->remedy) == COMMAND_WELL);
+    command_say("%-4s  %-17s %s", states[row->state], row->subject, row->found);
+    if (row->remedy[0])
+        command_say("%27s%s", "-> ", row->remedy);
 }
 
 /* The lines that the text takes behind `first`, below whose end the others begin; they are said if `says`. */
@@ -93,7 +94,9 @@ static unsigned put_row(const struct doctor_row *row, bool says)
     if (row->state == DOCTOR_OK) {
         gs_printable(row->found, strlen(row->found), line, sizeof line);
         show_cut(line, COLUMNS - strlen(first), shown, sizeof shown);
-        return says ? command_say("%s%s", first, shown), 1 : 1;
+        if (says)
+            command_say("%s%s", first, shown);
+        return 1;
     }
     return wrap(first, row->found, says) + (row->remedy[0] ? wrap("                        -> ", row->remedy, says) : 0);
 }
@@ -107,7 +110,7 @@ static int rank_of(const struct doctor_row *row, unsigned *processes)
     return strncmp(row->subject, "process ", 8) == 0 && (*processes)++ >= 2 ? 3 : 1;
 }
 
-static bool say_screen(const struct doctor *doctor)
+static void say_screen(const struct doctor *doctor)
 {
     unsigned left = LINES - 2, many[DOCTOR_FAIL + 1] = {0}, untold = 0, processes;
     bool *told = calloc(doctor->count + 1, sizeof *told);
@@ -130,25 +133,22 @@ static bool say_screen(const struct doctor *doctor)
     if (untold)
         command_say("and %u more (gpushim doctor --all)", untold);
     free(told);
-    return command_say("%u FAIL, %u warn, %u ok: %s", many[DOCTOR_FAIL], many[DOCTOR_WARN], many[DOCTOR_OK],
-                       many[DOCTOR_FAIL]   ? "the library does nothing here, or cannot share, until that is mended"
-                       : many[DOCTOR_WARN] ? "the library works here, but for what is said above"
-                                           : "nothing stands in its way") == COMMAND_WELL;
+    command_say("%u FAIL, %u warn, %u ok: %s", many[DOCTOR_FAIL], many[DOCTOR_WARN], many[DOCTOR_OK],
+                many[DOCTOR_FAIL]   ? "the library does nothing here, or cannot share, until that is mended"
+                : many[DOCTOR_WARN] ? "the library works here, but for what is said above"
+                                    : "nothing stands in its way");
 }
 
-static bool say_rows(const struct doctor *doctor, bool all, bool quiet)
+static void say_rows(const struct doctor *doctor, bool all, bool quiet)
 {
-    bool well = true;
-
     if (!all && !quiet)
-        return say_screen(doctor);
-    for (size_t i = 0; well && i < doctor->count; i++)
+        say_screen(doctor);
+    for (size_t i = 0; (all || quiet) && i < doctor->count; i++)
         if (all || doctor->rows[i].state == DOCTOR_FAIL)
-            well = say_all(&doctor->rows[i]);
-    return well;
+            say_all(&doctor->rows[i]);
 }
 
-static bool write_rows(const struct doctor *doctor, bool quiet)
+static void write_rows(const struct doctor *doctor, bool quiet)
 {
     struct json json = {.file = stdout};
 
@@ -157,7 +157,7 @@ static bool write_rows(const struct doctor *doctor, bool quiet)
         if (!quiet || doctor->rows[i].state == DOCTOR_FAIL)
             write_row(&json, &doctor->rows[i]);
     json_close(&json, ']');
-    return json_end(&json);
+    json_end(&json);
 }
 
 void doctor_say(struct doctor *doctor, enum doctor_state state, const char *subject,
@@ -192,7 +192,6 @@ int command_doctor(const struct call *call)
     const bool quiet = call_has(call, "quiet");
     struct doctor doctor = {.to_parent = -1};
     long pid = 0;
-    bool well;
 
     if (call->argc && (pid = call_pid(call, call->argv[0])) <= 0)
         return COMMAND_USAGE;
@@ -207,7 +206,7 @@ int command_doctor(const struct call *call)
         subjects[i](&doctor);
     if (call_has(call, "cluster"))
         doctor_cluster(&doctor);
-    well = call_has(call, "json") ? write_rows(&doctor, quiet) : say_rows(&doctor, call_has(call, "all"), quiet);
+    call_has(call, "json") ? write_rows(&doctor, quiet) : say_rows(&doctor, call_has(call, "all"), quiet);
     free(doctor.rows);
-    return well && !doctor.failed ? COMMAND_WELL : COMMAND_WRONG;
+    return !doctor.failed ? COMMAND_WELL : COMMAND_WRONG;
 }

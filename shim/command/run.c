@@ -188,16 +188,6 @@ static bool take_option(const struct given *given)
     return strcmp(option, "print") == 0 || record_to(given->value);
 }
 
-static int print(void)
-{
-    const char *all = getenv("LD_PRELOAD");
-
-    if (command_say("LD_PRELOAD=%s", all) != COMMAND_WELL)
-        return COMMAND_WRONG;
-    run_option_print();
-    return fflush(stdout) == 0 && !ferror(stdout) ? COMMAND_WELL : COMMAND_WRONG;
-}
-
 /* Where nobody says: beside what runs, by its name and process. */
 static bool record_by_default(const char *program)
 {
@@ -238,8 +228,11 @@ static int run(const struct call *call, bool records)
         return COMMAND_WRONG;
     if (call->argc)
         run_check(path, &library.machine);
-    if (call_has(call, "print"))
-        return print();
+    if (call_has(call, "print")) {
+        command_say("LD_PRELOAD=%s", getenv("LD_PRELOAD"));
+        run_option_print();
+        return COMMAND_WELL;
+    }
     if (records)
         say_what_comes_next();
     return start(path, call->argc, call->argv);

@@ -323,10 +323,10 @@ int command_who(const struct call *call)
     folders = ask_each(&options, list_one, &listing, reason);
     if (in_cluster)
         cluster_tell(&options, listing.json);
-    if (as_json)
+    if (as_json) {
         json_close(&json, ']');
-    if (as_json && !json_end(&json))
-        return COMMAND_WRONG;
+        json_end(&json);
+    }
     if (!folders && reason[0])
         command_complain("%s", reason);
     else if (listing.only && !listing.found)

@@ -196,8 +196,13 @@ int who_block(const struct gs_wire_find *find, const char *text, bool as_json)
     }
     if (!command_share_options(&options))
         return COMMAND_WRONG;
-    if (!ask_each_listed(&options, look_at, &search, as_json ? &json : NULL, &folders, reason))
-        return COMMAND_WRONG;
+    if (as_json)
+        json_open(&json, NULL, '[');
+    folders = ask_each(&options, look_at, &search, reason);
+    if (as_json) {
+        json_close(&json, ']');
+        json_end(&json);
+    }
     if (!folders && reason[0])
         command_complain("%s", reason);
     else if (!search.found && find->by_address)
