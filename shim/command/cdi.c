@@ -6,8 +6,8 @@
  * Inside all lies where the program finds its library (library.c):
  *
  *   /opt/gpushim/lib/libgpushim.so     LD_PRELOAD
- *   /opt/gpushim/bin/gpushim           as entry point (`gpushim run`) where the image has an
- * LD_PRELOAD /opt/gpushim/bin/gpushim-broker    the same program; GPUSHIM_SHARE_BROKER
+ *   /opt/gpushim/bin/gpushim           as entry point (`gpushim run`) where the image has an LD_PRELOAD
+ *   /opt/gpushim/bin/gpushim-broker    the same program; GPUSHIM_SHARE_BROKER
  *   /opt/gpushim/share                 the host's folder for sockets; GPUSHIM_SHARE_DIR
  */
 #include <ctype.h>

@@ -245,7 +245,7 @@ static int watch(long only, unsigned every_ms, bool as_json, bool is_page,
         poll(NULL, 0, (int)every_ms);
     }
     if (well && only && !table.count) {
-        command_complain("process %ld has not the library, or belongs to another user", only);
+        ask_complain_of_absent(only);
         well = false;
     }
     free(table.rows);

@@ -385,7 +385,7 @@ int top_run(long only, unsigned every_ms)
     } while (goes_on && (well = figures_find(&table, only, FIGURES_ENDED)));
     give_terminal_back();
     if (well && only && !before.count) {
-        command_complain("process %ld has not the library, or belongs to another user", only);
+        ask_complain_of_absent(only);
         well = false;
     }
     free(before.rows);

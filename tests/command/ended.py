@@ -108,7 +108,7 @@ def prove_others(folder):
     found = {row['pid'] for row in ended(folder)}
     check(not found & {killed.pid, alone.pid}, f'nothing is left by {killed.pid} and {alone.pid}: {found}')
     run = gpushim(folder, 'stats', str(killed.pid))
-    check(run.returncode == 1 and 'has not the library' in run.stderr, f'asked for, it is said: {run}')
+    check(run.returncode == 1 and f'process {killed.pid}: there is none' in run.stderr, f'asked for, it is said: {run}')
 
 
 def broker_path(folder):
