@@ -155,7 +155,7 @@ struct gpushim_memory {
     size_t size; /* of this struct, set by the caller: what a library does not have stays as it is */
     /* Bytes now: had from the driver, of which are the program's, free for it, freed and waiting
      * for the GPU, free for one stream each, and freed but in use by other processes or devices. */
-    uint64_t reserved, live, cached, retiring, ordered, limbo;
+    uint64_t reserved, live, cached, retired, ordered, limbo;
     uint64_t reserved_peak, live_peak;
     /* Since the start of the process. */
     uint64_t hits, misses; /* allocations from memory that was there, and that had to look further */

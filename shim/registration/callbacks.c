@@ -258,7 +258,7 @@ GS_HOOK int gpushim_memory(int device, struct gpushim_memory *memory)
         .reserved = stats.reserved,
         .live = stats.live,
         .cached = stats.cached,
-        .retiring = stats.retired,
+        .retired = stats.retired,
         .ordered = stats.ordered,
         .limbo = stats.limbo,
         .reserved_peak = stats.counts.reserved_peak,

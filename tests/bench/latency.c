@@ -394,7 +394,7 @@ static uint64_t print_library(const struct run *run)
         json_count("reserved", run->most.reserved);
         json_count("live", run->most.live);
         json_count("cached", run->most.cached);
-        json_count("retiring", run->most.retiring);
+        json_count("retired", run->most.retired);
         json_count("ordered", run->most.ordered);
         json_close();
     }

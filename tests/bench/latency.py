@@ -42,7 +42,7 @@ FIGURES = ('mean', *PERCENTILES, 'max')
 PATIENCE = 4  # times the first run's time, for those that make as many calls
 SLOW_NS = 20000
 START_S = 1.0  # of a process, about
-HELD = ('live', 'cached', 'retiring', 'ordered')  # of what is reserved (gpushim.h)
+HELD = ('live', 'cached', 'retired', 'ordered')  # of what is reserved (gpushim.h)
 SHOWN = 8  # slow calls of a mix, in the text
 
 

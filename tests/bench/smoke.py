@@ -447,7 +447,7 @@ def latency_why():
     most = line['library']['most']
     check(line['library']['live_peak'] / 2 < most['live'] <= line['library']['live_peak'] and
           most['reserved'] <= line['library']['reserved_peak'], f'what the library held is seen: {most}')
-    held = most['live'] + most['cached'] + most['retiring'] + most['ordered']
+    held = most['live'] + most['cached'] + most['retired'] + most['ordered']
     check(0.9 < held / most['reserved'] < 1.1, f'and what of it was what: {most}')
 
 

@@ -33,7 +33,7 @@ class Memory(ctypes.Structure):
     """struct gpushim_memory of shim/gpushim.h."""
 
     _fields_ = [("size", ctypes.c_size_t)] + [(name, ctypes.c_uint64) for name in (
-        "reserved", "live", "cached", "retiring", "ordered", "limbo", "reserved_peak", "live_peak",
+        "reserved", "live", "cached", "retired", "ordered", "limbo", "reserved_peak", "live_peak",
         "hits", "misses", "chunks_made", "chunks_given_back", "in_background", "at_once", "events",
         "waits", "waits_given_up", "wait_ns", "map_ns")] + [
         ("took", ctypes.c_uint64 * TOOK), ("slow", ctypes.c_uint64), ("uuid", ctypes.c_ubyte * 16)]
