@@ -170,6 +170,22 @@ memory = gpushim.attach(file, 8192, kind='memfd', label='a file', deleter=ended.
 array = memory.array('uint8', (4096,), 4096)
 '''
 
+ATTACH_AT_ONCE = '''
+External, met = gpushim.memory._structs.External, threading.Barrier(2)
+sized, memories, ends = External.sized, [], [threading.Event(), threading.Event()]
+External.sized = lambda **fields: met.wait() * 0 or sized(**fields)
+def attach(ended):
+    file = os.memfd_create('weights', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(file, 8192)
+    memories.append(gpushim.attach(file, 8192, kind='memfd', deleter=ended.set))
+threads = [threading.Thread(target=attach, args=(ended,)) for ended in ends]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+External.sized = sized
+'''
+
 
 def prove_attaching(opener):
     do(opener, ATTACHES)
@@ -180,6 +196,10 @@ def prove_attaching(opener):
     is_true(opener, 'not ended.is_set()', 'while it is attached')
     do(opener, 'del array; memory.close(); del memory; gc.collect(); ended.wait(60)')
     is_true(opener, 'ended.is_set()', 'its deleter is called at its end')
+    do(opener, ATTACH_AT_ONCE)
+    is_true(opener, 'len(gpushim.memory._deleters) == 2', 'two threads attach at once')
+    do(opener, 'for each in memories: each.close()')
+    is_true(opener, 'all(ended.wait(60) for ended in ends)', 'and each deleter is called')
     raises(opener, "gpushim.attach(file, 100, kind='memfd')", 'OSError')
     is_true(opener, "gpushim.stats()['devices'][0]['live'] >= 0 and gpushim.stats()['devices'][0]['uuid']", 'stats')
 

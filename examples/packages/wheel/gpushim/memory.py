@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import itertools
 import json
 import math
 import os
@@ -208,6 +209,7 @@ def open_memory(what: Union[str, Named, bytes], *, device: Optional[int] = None,
     return Memory(base + named.offset, size, device, lambda: _cuda.close_handle(device, base), array=named.array)
 
 
+_numbers = itertools.count()  # no two threads get one
 _deleters: Dict[int, _structs.External] = {}  # those of what is attached, until they were called
 
 
@@ -216,7 +218,7 @@ def attach(source: int, nbytes: int, *, kind: str, device: int = 0, offset: int 
     """Memory that somebody else made becomes memory of the library's: `source` is a descriptor ('exported' by CUDA, or a
     'memfd') or an 'address'. `deleter`, without arguments, is called once when nothing uses it any more; close() begins
     that, and does not wait."""
-    number = max(_deleters, default=0) + 1
+    number = next(_numbers)
 
     def ended(_):
         _deleters.pop(number, None)
