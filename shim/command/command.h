@@ -55,6 +55,8 @@ int command_tell(const struct command *command);
 
 /* What there is of a file, without its last newline; "" where it cannot be read. */
 void command_read(const char *path, char *ret_text, size_t size);
+/* Whether both paths are one file that is there. */
+bool command_is_same_file(const char *one, const char *other);
 
 /* The configuration of the user who runs this, read once; complaints go to standard error. Never
  * NULL. */

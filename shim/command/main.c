@@ -8,11 +8,13 @@
 #include "shim/command/library.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define LINE_SIZE (4 * PATH_MAX)
@@ -63,6 +65,14 @@ void command_read(const char *path, char *ret_text, size_t size)
     ret_text[got] = 0;
     if (got > 0 && ret_text[got - 1] == '\n')
         ret_text[got - 1] = 0;
+}
+
+bool command_is_same_file(const char *one, const char *other)
+{
+    struct stat a, b;
+
+    return fstatat(AT_FDCWD, one, &a, 0) == 0 && fstatat(AT_FDCWD, other, &b, 0) == 0 && a.st_dev == b.st_dev &&
+           a.st_ino == b.st_ino;
 }
 
 static void complain_of_options(void *arg, const char *line)

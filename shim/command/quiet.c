@@ -1,15 +1,13 @@
 /* Why a process without a socket here has none (quiet.h). */
 #include "shim/command/quiet.h"
 
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "config/config.h"
+#include "shim/command/command.h"
 #include "shim/command/users.h"
 
 #define ENVIRONMENT_MOST (4u << 20) /* bytes */
@@ -44,21 +42,12 @@ static char **read_environment(long pid)
     return entries;
 }
 
-/* Whether both paths are one file. */
-static bool is_same_file(const char *here, const char *there)
-{
-    struct statx a, b;
-
-    return statx(AT_FDCWD, here, 0, STATX_INO, &a) == 0 && statx(AT_FDCWD, there, 0, STATX_INO, &b) == 0 &&
-           a.stx_ino == b.stx_ino && a.stx_dev_major == b.stx_dev_major && a.stx_dev_minor == b.stx_dev_minor;
-}
-
 static bool has_own_mounts(long pid)
 {
     char path[40];
 
     snprintf(path, sizeof path, "/proc/%ld/ns/mnt", pid);
-    return !is_same_file("/proc/self/ns/mnt", path);
+    return !command_is_same_file("/proc/self/ns/mnt", path);
 }
 
 static void say(long pid, bool apart, const struct gs_config *config, const char *here, char ret_why[QUIET_WHY])
@@ -67,7 +56,7 @@ static void say(long pid, bool apart, const struct gs_config *config, const char
     char path[PATH_MAX];
 
     snprintf(path, sizeof path, "/proc/%ld/root%s", pid, dir);
-    if (apart && (!dir[0] || !is_same_file(here, path)))
+    if (apart && (!dir[0] || !command_is_same_file(here, path)))
         snprintf(ret_why, QUIET_WHY, "is not known: it is in another container, with another folder than this: ask "
                                      "there");
     else if (!apart && strcmp(dir, here) != 0)

@@ -55,23 +55,13 @@ static bool find_library(struct library *ret)
 
 /* ---- LD_PRELOAD ----------------------------------------------------------------------------- */
 
-static bool is_same_file(const char *a, const char *b)
-{
-    struct stat x, y;
-
-    if (strcmp(a, b) == 0)
-        return true;
-    return fstatat(AT_FDCWD, a, &x, 0) == 0 && fstatat(AT_FDCWD, b, &y, 0) == 0 &&
-           x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 /* Whether an entry of LD_PRELOAD stays behind the library: not itself, nor another copy of it, as
  * two in one process would both serve the program's calls. */
 static bool stays(const char *entry, const char *library)
 {
     const char *slash = strrchr(entry, '/');
 
-    if (!*entry || is_same_file(entry, library))
+    if (!*entry || command_is_same_file(entry, library))
         return false;
     if (strcmp(slash ? slash + 1 : entry, LIBRARY) != 0)
         return true;
