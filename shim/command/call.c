@@ -33,34 +33,16 @@ static bool is_last(const struct command *command, size_t n)
 
 /* ---- What is wrong ------------------------------------------------------------------------------ */
 
-static int say_wrong(const char *command, const char *format, va_list arguments)
-{
-    char text[4096];
-
-    vsnprintf(text, sizeof text, format, arguments);
-    command_complain("%s (%s%s)", text, command ? "gpushim help " : "gpushim help", command ? command : "");
-    return COMMAND_USAGE;
-}
-
 int call_wrong(const struct call *call, const char *format, ...)
 {
-    va_list arguments;
-    int status;
-
-    va_start(arguments, format);
-    status = say_wrong(call->command->name, format, arguments);
-    va_end(arguments);
-    return status;
-}
-
-static void say_unknown(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static void say_unknown(const char *format, ...)
-{
+    char text[4096];
     va_list arguments;
 
     va_start(arguments, format);
-    say_wrong(NULL, format, arguments);
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    command_complain("%s (gpushim help %s)", text, call->command->name);
+    return COMMAND_USAGE;
 }
 
 /* The nearest of names that are given one after the other. */
@@ -89,8 +71,8 @@ const struct command *command_find(const char *name)
             return &commands[i];
     for (size_t i = 0; i < command_count; i++)
         try_name(&nearest, commands[i].name);
-    say_unknown("there is no command '%s'%s%s%s", name, nearest.name[0] ? "; did you mean " : "", nearest.name,
-                nearest.name[0] ? "?" : "");
+    command_complain("there is no command '%s'%s%s%s (gpushim help)", name, nearest.name[0] ? "; did you mean " : "",
+                     nearest.name, nearest.name[0] ? "?" : "");
     return NULL;
 }
 
