@@ -168,6 +168,8 @@ static bool take(struct call *call, const struct reading *reading, int got, cons
         return call_wrong(call, "%s: %s is missing after it", word, row->argument), false;
     if (!row)
         return complain_of(call, reading, word), false;
+    if (!row->argument && !is_off(row) && call_has(call, row->name))
+        return true; /* letters of one word are without end */
     call->given[call->count++] = (struct given){
         row, is_off(row) ? reading->options[got - OPTION_0].name + 3 : row->argument ? optarg : ""};
     return true;
@@ -210,7 +212,8 @@ bool call_read(const struct command *command, int argc, char **argv, struct call
     char name[64];
     bool well;
 
-    *ret = (struct call){.command = command, .given = calloc((size_t)argc + 1, sizeof *ret->given)};
+    /* One for each word, and one for each letter of a word with several. */
+    *ret = (struct call){.command = command, .given = calloc((size_t)argc + OPTIONS_MOST, sizeof *ret->given)};
     *ret_status = COMMAND_WRONG;
     well = list_options(command, &reading) && ret->given && read_options(ret, &reading, argc, argv, ret_status);
     ret->names = reading.names;
