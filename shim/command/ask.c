@@ -79,20 +79,25 @@ int ask_send(int fd, uint32_t index, uint32_t device)
     return send_to(fd, &query);
 }
 
-int ask_hear(int fd, uint64_t deadline_ns, union gs_wire_message *ret_answer, int *ret_pidfd)
+/* An answer of this type, or a REFUSE. */
+static int hear(int fd, uint64_t deadline_ns, enum gs_wire_type type, union gs_wire_message *ret_answer, int *ret_pidfd)
 {
-    int error, pidfd = -1;
+    int error;
 
     if (!ask_await(fd, deadline_ns))
         return -ETIMEDOUT;
-    error = gs_wire_receive(fd, ret_answer, &pidfd);
+    error = gs_wire_receive(fd, ret_answer, ret_pidfd);
+    return !error && ret_answer->head.type != type && ret_answer->head.type != GS_WIRE_REFUSE ? -EPROTO : error;
+}
+
+int ask_hear(int fd, uint64_t deadline_ns, union gs_wire_message *ret_answer, int *ret_pidfd)
+{
+    int pidfd = -1, error = hear(fd, deadline_ns, GS_WIRE_REPORT, ret_answer, &pidfd);
+
     if (ret_pidfd)
         *ret_pidfd = pidfd;
     else
         gs_fd_drop(pidfd);
-    if (!error && ret_answer->head.type != GS_WIRE_REPORT &&
-        ret_answer->head.type != GS_WIRE_REFUSE)
-        return -EPROTO;
     return error;
 }
 
@@ -118,14 +123,8 @@ int ask_find(int fd, const struct gs_wire_find *find, union gs_wire_message *ret
     do {
         *ret_pidfd = -1;
         error = send_to(fd, &message);
-        if (error)
-            return error;
-        if (!ask_await(fd, deadline))
-            return -ETIMEDOUT;
-        error = gs_wire_receive(fd, ret_answer, ret_pidfd);
-        if (!error && ret_answer->head.type != GS_WIRE_FOUND &&
-            ret_answer->head.type != GS_WIRE_REFUSE)
-            return -EPROTO;
+        if (!error)
+            error = hear(fd, deadline, GS_WIRE_FOUND, ret_answer, ret_pidfd);
         if (error || ret_answer->head.type != GS_WIRE_FOUND || !ret_answer->found.is_early)
             return error;
         gs_rest_ns(EARLY_NS);
@@ -138,14 +137,7 @@ int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type
 {
     int error = send_to(fd, message);
 
-    if (error)
-        return error;
-    if (!ask_await(fd, ask_deadline(ANSWER_NS)))
-        return -ETIMEDOUT;
-    error = gs_wire_receive(fd, ret_answer, NULL);
-    if (!error && ret_answer->head.type != type && ret_answer->head.type != GS_WIRE_REFUSE)
-        return -EPROTO;
-    return error;
+    return error ? error : hear(fd, ask_deadline(ANSWER_NS), type, ret_answer, NULL);
 }
 
 int ask_of_ended(int fd, uint64_t deadline_ns, uint32_t number, uint32_t device,
