@@ -78,15 +78,16 @@ const struct command *command_find(const char *name)
 
 /* ---- Options ------------------------------------------------------------------------------------ */
 
+enum { OPTION_HELP = 'h', OPTION_0 = 256, OFF_MOST = GS_CONFIG_OPTIONS_MAX };
+
+/* getopt_long's, all with their place behind OPTION_0, but for --help. */
 struct reading {
-    struct option *options; /* getopt_long's, all with their place behind OPTION_0 */
-    const struct command_option **rows;
-    char (*names)[GS_OPTION_NAME_SIZE]; /* of --no-..., made */
+    struct option options[OPTIONS_MOST + OFF_MOST + 2];
+    const struct command_option *rows[OPTIONS_MOST + OFF_MOST + 2];
+    char names[OFF_MOST][GS_OPTION_NAME_SIZE]; /* of --no-..., made */
     unsigned count;
     char letters[2 * OPTIONS_MOST + 8];
 };
-
-enum { OPTION_HELP = 'h', OPTION_0 = 256 };
 
 static void add_option(struct reading *reading, const struct command_option *row, const char *name)
 {
@@ -95,40 +96,31 @@ static void add_option(struct reading *reading, const struct command_option *row
     reading->rows[reading->count++] = row;
 }
 
-/* Those of the row, and where it takes a program's line, nothing behind the first other word. */
-static bool list_options(const struct command *command, struct reading *ret)
+/* Those of the row, and where it takes a program's line, nothing behind the first other word. They stay until the next
+ * are listed. */
+static const struct reading *list_options(const struct command *command)
 {
-    const size_t most = OPTIONS_MOST + 2 + gs_option_count;
-    char *letter = stpcpy(ret->letters, command->most > 2 ? "+:h" : ":h"), off[GS_OPTION_NAME_SIZE];
+    static struct reading reading;
+    char *letter, off[GS_OPTION_NAME_SIZE];
 
-    ret->count = 0;
-    ret->options = calloc(most, sizeof *ret->options);
-    ret->rows = calloc(most, sizeof *ret->rows);
-    ret->names = calloc(most, sizeof *ret->names);
-    if (!ret->options || !ret->rows || !ret->names)
-        return command_complain("there is no memory left"), false;
-    add_option(ret, NULL, "help");
+    reading = (struct reading){.count = 0};
+    letter = stpcpy(reading.letters, command->most > 2 ? "+:h" : ":h");
+    add_option(&reading, NULL, "help");
     for (size_t n = 0; !is_last(command, n); n++) {
         const struct command_option *row = &command->options[n];
 
         if (!is_off(row))
-            add_option(ret, row, row->name);
+            add_option(&reading, row, row->name);
         for (size_t i = 0; is_off(row) && run_option_off_name(i, off); i++) {
             if (!off[0])
                 continue;
-            snprintf(ret->names[i], sizeof ret->names[i], "no-%.*s", GS_OPTION_NAME_SIZE - 4, off);
-            add_option(ret, row, ret->names[i]);
+            snprintf(reading.names[i], sizeof reading.names[i], "no-%.*s", GS_OPTION_NAME_SIZE - 4, off);
+            add_option(&reading, row, reading.names[i]);
         }
         if (row->letter)
             letter += sprintf(letter, "%c%s", row->letter, row->argument ? ":" : "");
     }
-    return true;
-}
-
-static void free_options(struct reading *reading)
-{
-    free(reading->options);
-    free(reading->rows);
+    return &reading;
 }
 
 static void complain_of(const struct call *call, const struct reading *reading, const char *word)
@@ -208,16 +200,15 @@ static const char *argument_name(const struct command *command, int n, char ret[
 
 bool call_read(const struct command *command, int argc, char **argv, struct call *ret, int *ret_status)
 {
-    struct reading reading;
     char name[64];
     bool well;
 
     /* One for each word, and one for each letter of a word with several. */
     *ret = (struct call){.command = command, .given = calloc((size_t)argc + OPTIONS_MOST, sizeof *ret->given)};
     *ret_status = COMMAND_WRONG;
-    well = list_options(command, &reading) && ret->given && read_options(ret, &reading, argc, argv, ret_status);
-    ret->names = reading.names;
-    free_options(&reading);
+    if (!ret->given)
+        return command_complain("there is no memory left"), false;
+    well = read_options(ret, list_options(command), argc, argv, ret_status);
     if (well && (unsigned)ret->argc > command->most)
         *ret_status = call_wrong(ret, "%s does not know '%s'", command->name, ret->argv[command->most]), well = false;
     if (well && (unsigned)ret->argc < command->least && !call_has(ret, "print"))
@@ -229,7 +220,6 @@ bool call_read(const struct command *command, int argc, char **argv, struct call
 void call_end(struct call *call)
 {
     free(call->given);
-    free(call->names);
 }
 
 const char *call_value(const struct call *call, const char *option)
@@ -497,7 +487,6 @@ static void complete(const struct command *command, const struct reading *readin
 int call_complete(int argc, char **argv)
 {
     const struct command *command = NULL;
-    struct reading reading;
 
     if (argc < 2)
         return COMMAND_USAGE;
@@ -510,10 +499,7 @@ int call_complete(int argc, char **argv)
     for (size_t i = 0; i < command_count; i++)
         if (strcmp(commands[i].name, argv[1]) == 0)
             command = &commands[i];
-    if (command && list_options(command, &reading)) {
-        complete(command, &reading, argc, argv);
-        free(reading.names);
-        free_options(&reading);
-    }
+    if (command)
+        complete(command, list_options(command), argc, argv);
     return COMMAND_WELL;
 }

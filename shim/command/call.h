@@ -13,7 +13,6 @@ struct call {
         const char *value; /* "": it takes none */
     } *given; /* in order */
     unsigned count;
-    void *names; /* that values lie in */
 };
 
 /* Reads argv, argv[0] being the name. Whether the command is to be run; else *ret_status is what to exit with, and
