@@ -76,6 +76,7 @@ enum gs_does {
     GS_DOES_SUBMITS, /* other work */
     GS_DOES_STALLS,  /* a stream, and touches no memory */
     GS_DOES_LAUNCHES,
+    GS_DOES_LAUNCHES_EX, /* in the stream of its configuration; `how` says what 0 is there */
     GS_DOES_LAUNCHES_GRAPH,
     /* memory that the driver takes: made again where a full device has got some back */
     GS_DOES_ROOM,
@@ -378,8 +379,10 @@ enum gs_does {
         GS_LAUNCH, void **, extra)                                                                 \
     ROW(cuLaunchKernel_ptsz,                   7000, LAUNCHES,       STOPS, PTSZ,                  \
         GS_LAUNCH, void **, extra)                                                                 \
-    ROW(cuLaunchKernelEx,                     11060, LAUNCHES,       STOPS, BY_HAND)               \
-    ROW(cuLaunchKernelEx_ptsz,                11060, LAUNCHES,       STOPS, BY_HAND)               \
+    ROW(cuLaunchKernelEx,                     11060, LAUNCHES_EX,    STOPS, LEGACY,                \
+        const CUlaunchConfig *, config, CUfunction, function, void **, params, void **, extra)     \
+    ROW(cuLaunchKernelEx_ptsz,                11060, LAUNCHES_EX,    STOPS, THREAD,                \
+        const CUlaunchConfig *, config, CUfunction, function, void **, params, void **, extra)     \
     ROW(cuLaunchCooperativeKernel,             9000, LAUNCHES,       STOPS, STREAM,  GS_LAUNCH)    \
     ROW(cuLaunchCooperativeKernel_ptsz,        9000, LAUNCHES,       STOPS, PTSZ,    GS_LAUNCH)    \
     ROW(cuGreenCtxStreamCreate,               12050, ROOM,           STOPS, PLAIN,                 \

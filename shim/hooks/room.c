@@ -138,40 +138,24 @@ launch_again(__typeof__(&cuLaunchKernelEx) const *real, const CUlaunchConfig *co
     return GS_AGAIN_WITH_ROOM(-1, 0, (*real)(config, f, kernelParams, extra));
 }
 
-static inline CUstream order_of(const CUlaunchConfig *config, bool per_thread)
-{
-    return per_thread ? gs_per_thread(config->hStream) : config->hStream;
-}
-
-/* Without a configuration the driver launches nothing. */
+/* `zero` is the stream that 0 means. Without a configuration the driver launches nothing. */
 __attribute__((always_inline)) static inline CUresult
 launch(__typeof__(&cuLaunchKernelEx) const *real, const CUlaunchConfig *config, CUfunction f,
-       void **kernelParams, void **extra, bool per_thread)
+       void **kernelParams, void **extra, CUstream zero)
 {
     CUresult result;
 
     if (gs_state_enter() && config) {
+        const CUstream order = config->hStream ? config->hStream : zero;
+
         if (is_special(config) && gs_single_matters())
-            return launch_special(real, config, f, kernelParams, extra,
-                                  order_of(config, per_thread));
-        gs_single_submits(gs_single, order_of(config, per_thread));
+            return launch_special(real, config, f, kernelParams, extra, order);
+        gs_single_submits(gs_single, order);
     }
     result = (*real)(config, f, kernelParams, extra);
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
         return launch_again(real, config, f, kernelParams, extra);
     return result;
-}
-
-GS_HOOK CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f,
-                                          void **kernelParams, void **extra)
-{
-    return launch(&gs_real.cuLaunchKernelEx, config, f, kernelParams, extra, false);
-}
-
-GS_HOOK CUresult CUDAAPI cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f,
-                                               void **kernelParams, void **extra)
-{
-    return launch(&gs_real.cuLaunchKernelEx_ptsz, config, f, kernelParams, extra, true);
 }
 
 GS_HOOK CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph,
@@ -222,6 +206,10 @@ static CUresult graph_launched(CUresult result)
 #define GS_MAKE_LAUNCHES(symbol, order, async, real)                                               \
     gs_submits(order);                                                                             \
     return GS_WITH_ROOM(-1, 0, real);
+
+#define GS_MAKES_LAUNCHES_EX GS_ALWAYS
+#define GS_MAKE_LAUNCHES_EX(symbol, order, async, real)                                            \
+    return launch(&gs_real.symbol, config, function, params, extra, order);
 
 #define GS_MAKES_MAKES_GRAPH GS_ALWAYS
 #define GS_MAKE_MAKES_GRAPH(symbol, order, async, real)                                            \
