@@ -1,7 +1,7 @@
 /*
  * Work that needs nothing of the hooks but to be told of: the forms of a launch that CUDA 4 and 9
- * left behind, values written and waited for in a stream, decompression; and
- * what touches no memory, but may stop a stream.
+ * left behind, values written and waited for in a stream, decompression; and what touches no memory,
+ * but may stop a stream.
  */
 #include "submit.h"
 
@@ -12,7 +12,7 @@
 
 #define GS_MAKES_STALLS GS_ALWAYS
 #define GS_MAKE_STALLS(symbol, order, async, real)                                                 \
-    gs_stalls(order);                                                                              \
+    gs_stalls();                                                                                   \
     return real;
 
 #include "made.h"

@@ -27,7 +27,7 @@ static inline void gs_submits(CUstream stream)
 }
 
 /* What touches no memory and may end late, or never, is about to be submitted. */
-static inline void gs_stalls(CUstream stream)
+static inline void gs_stalls(void)
 {
     if (gs_state_enter())
         gs_single_stalls(gs_single);
