@@ -12,7 +12,6 @@
  *             BY_HAND  written out in shim/hooks
  *             LEGACY, THREAD  made; the work goes to the legacy default stream, or to the thread's
  *             STREAM, PTSZ    made; it goes to `stream`, of which 0 is the one or the other
- *             CTX      made; it is done later, in the context `ctx`
  *             PLAIN    made; no stream, or none that matters
  *
  * What is made is made in the file of shim/hooks that has GS_MAKE_ and what the call does (hooks/made.h),
@@ -68,7 +67,8 @@ enum gs_does {
     GS_DOES_COPIES_WITH, /* attributes */
     GS_DOES_COPIES_BOX,
     GS_DOES_COPIES_FABRIC,
-    GS_DOES_NODE_COPIES, /* is a node of a graph, added or changed */
+    GS_DOES_NODE_COPIES,       /* is a node of a graph, added or changed, in the context `ctx` */
+    GS_DOES_NODE_COPY_CHANGED, /* in the current one */
     GS_DOES_NODE_FILLS,
     GS_DOES_NODE_FILL_CHANGED,
     GS_DOES_NODE_ADDED,
@@ -288,17 +288,17 @@ enum gs_does {
         CUDA_MEMCPY3D_BATCH_OP *, box, unsigned long long, flags, GS_STREAM)                       \
     ROW(cuMemcpy3DWithAttributesAsync_ptsz, 13020, COPIES_BOX,      STOPS, PTSZ,                   \
         CUDA_MEMCPY3D_BATCH_OP *, box, unsigned long long, flags, GS_STREAM)                       \
-    ROW(cuGraphAddMemcpyNode,           10000, NODE_COPIES,       STOPS, CTX,                      \
+    ROW(cuGraphAddMemcpyNode,           10000, NODE_COPIES,       STOPS, PLAIN,                    \
         GS_NEW_NODE, const CUDA_MEMCPY3D *, copy, CUcontext, ctx)                                  \
-    ROW(cuGraphMemcpyNodeSetParams,     10000, NODE_COPIES,       STOPS, PLAIN,                    \
+    ROW(cuGraphMemcpyNodeSetParams,     10000, NODE_COPY_CHANGED, STOPS, PLAIN,                    \
         CUgraphNode, node, const CUDA_MEMCPY3D *, copy)                                            \
-    ROW(cuGraphExecMemcpyNodeSetParams, 10020, NODE_COPIES,       STOPS, CTX,                      \
+    ROW(cuGraphExecMemcpyNodeSetParams, 10020, NODE_COPIES,       STOPS, PLAIN,                    \
         CUgraphExec, exec, CUgraphNode, node, const CUDA_MEMCPY3D *, copy, CUcontext, ctx)         \
-    ROW(cuGraphAddMemsetNode,           10000, NODE_FILLS,        STOPS, CTX,                      \
+    ROW(cuGraphAddMemsetNode,           10000, NODE_FILLS,        STOPS, PLAIN,                    \
         GS_NEW_NODE, const CUDA_MEMSET_NODE_PARAMS *, fill, CUcontext, ctx)                        \
     ROW(cuGraphMemsetNodeSetParams,     10000, NODE_FILL_CHANGED, STOPS, PLAIN,                    \
         CUgraphNode, node, const CUDA_MEMSET_NODE_PARAMS *, fill)                                  \
-    ROW(cuGraphExecMemsetNodeSetParams, 10020, NODE_FILLS,        STOPS, CTX,                      \
+    ROW(cuGraphExecMemsetNodeSetParams, 10020, NODE_FILLS,        STOPS, PLAIN,                    \
         CUgraphExec, exec, CUgraphNode, node, const CUDA_MEMSET_NODE_PARAMS *, fill,               \
         CUcontext, ctx)                                                                            \
     ROW(cuGraphAddNode,                 12020, NODE_ADDED,        STOPS, PLAIN,                    \

@@ -136,29 +136,33 @@ static bool may_add(const CUgraphNodeParams *params)
 }
 
 #define GS_MAKES_NODE_COPIES GS_ALWAYS
-#define GS_MAKE_NODE_COPIES(symbol, ctx, async, real)                                              \
+#define GS_MAKE_NODE_COPIES(symbol, order, async, real)                                            \
     return may_copy(copy, ctx) ? real : CUDA_ERROR_INVALID_VALUE;
 
+#define GS_MAKES_NODE_COPY_CHANGED GS_ALWAYS
+#define GS_MAKE_NODE_COPY_CHANGED(symbol, order, async, real)                                      \
+    return may_copy(copy, NULL) ? real : CUDA_ERROR_INVALID_VALUE;
+
 #define GS_MAKES_NODE_FILLS GS_ALWAYS
-#define GS_MAKE_NODE_FILLS(symbol, in, async, real)                                                \
+#define GS_MAKE_NODE_FILLS(symbol, order, async, real)                                             \
     if (fill)                                                                                      \
         ctx = filling_context(fill->dst, ctx);                                                     \
     return may_set(fill, ctx) ? real : CUDA_ERROR_INVALID_VALUE;
 
 #define GS_MAKES_NODE_FILL_CHANGED GS_ALWAYS
-#define GS_MAKE_NODE_FILL_CHANGED(symbol, ctx, async, real)                                        \
+#define GS_MAKE_NODE_FILL_CHANGED(symbol, order, async, real)                                      \
     return may_set(fill, NULL) ? real : CUDA_ERROR_INVALID_VALUE;
 
 /* It may be memory. */
 #define GS_MAKES_NODE_ADDED GS_ALWAYS
-#define GS_MAKE_NODE_ADDED(symbol, ctx, async, real)                                               \
+#define GS_MAKE_NODE_ADDED(symbol, order, async, real)                                             \
     CUgraphNodeParams copy;                                                                        \
                                                                                                    \
     params = in_a_context(params, &copy);                                                          \
     return may_add(params) ? GS_WITH_ROOM(-1, 0, real) : CUDA_ERROR_INVALID_VALUE;
 
 #define GS_MAKES_NODE_CHANGED GS_ALWAYS
-#define GS_MAKE_NODE_CHANGED(symbol, ctx, async, real)                                             \
+#define GS_MAKE_NODE_CHANGED(symbol, order, async, real)                                           \
     CUgraphNodeParams copy;                                                                        \
                                                                                                    \
     params = in_a_context(params, &copy);                                                          \

@@ -7,8 +7,8 @@
  *         gs_submits(order);
  *         return real;
  *
- * `order` is the stream that the work goes to (for what is done later: the context), `async` whether the
- * call is given one, `real` the driver's own call with the same arguments. Parameters go by their names.
+ * `order` is the stream that the work goes to, `async` whether the call is given one, `real` the driver's
+ * own call with the same arguments. Parameters go by their names.
  *
  * With GS_UNLESS(foreign) the hook leaves by a jump where the memory is foreign; what it does else is
  * apart, so that it keeps no registers for that. With GS_TRACED(address) the call is recorded (record.h):
@@ -92,7 +92,6 @@
 #define GS_HOW_THREAD(M, f, w, s, how, ...) M(f, w, s, CU_STREAM_PER_THREAD, false, __VA_ARGS__)
 #define GS_HOW_STREAM(M, f, w, s, how, ...) M(f, w, s, stream, true, __VA_ARGS__)
 #define GS_HOW_PTSZ(M, f, w, s, how, ...) M(f, w, s, gs_per_thread(stream), true, __VA_ARGS__)
-#define GS_HOW_CTX(M, f, w, s, how, ...) M(f, w, s, ctx, true, __VA_ARGS__)
 
 /* Rows that this file does not make are nothing in it. */
 #define GS_ELSEWHERE(...)

@@ -336,6 +336,65 @@ Test(nodes, memory_of_another_device_is_copied_by_them)
     OK(cuMemFree(far));
 }
 
+/* Memory of the other device, 2, that no copy has made reachable yet: of one more allocation. */
+static CUdeviceptr unreached(CUdeviceptr *held)
+{
+    OK(cuCtxSetCurrent(context));
+    OK(fill_now(near, 1, WORDS));
+    OK(cuCtxSetCurrent(second));
+    OK(cuMemAlloc(held, 32 * MIB));
+    OK(fill_now(*held, 2, WORDS));
+    return *held; /* and its context is current */
+}
+
+static void is_copied(CUgraphExec exec)
+{
+    OK(cuCtxSetCurrent(context));
+    launch(exec);
+    cr_assert_eq(words_other(near, 2, WORDS), 0);
+}
+
+static void copy_while_another_is_current(enum form form)
+{
+    CUdeviceptr held[3] = {0};
+    CUgraphNodeParams copy = a_copy(near, unreached(&held[0]), BYTES);
+    CUgraphNode node = NULL;
+    CUgraphExec exec = NULL;
+    CUgraph graph = NULL;
+
+    OK(cuGraphCreate(&graph, 0));
+    if (is_done("node_between_devices", add(form, &node, graph, NULL, &copy))) {
+        OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+        is_copied(exec);
+        copy = a_copy(near, unreached(&held[1]), BYTES);
+        if (is_done("node_changed_between_devices", change_exec(form, exec, node, &copy)))
+            is_copied(exec);
+        OK(cuGraphExecDestroy(exec));
+        copy = a_copy(near, unreached(&held[2]), BYTES);
+        OK(change(form, node, &copy));
+        OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+        is_copied(exec);
+        OK(cuGraphExecDestroy(exec));
+    }
+    OK(cuCtxSetCurrent(context));
+    OK(cuGraphDestroy(graph));
+    for (int i = 0; i < 3; i++)
+        if (held[i])
+            OK(cuMemFree(held[i]));
+}
+
+/* The device that copies is that of the node's context, whichever one is current when the node is said. */
+Test(nodes, copies_are_done_in_the_nodes_own_context)
+{
+    two_devices(2 * MIB);
+    need_reach();
+    for (enum form form = 0; form < FORMS; form++)
+        if (form_exists(form))
+            copy_while_another_is_current(form);
+    OK(cuMemFree(near));
+    OK(cuMemFree(far));
+}
+
 /* A fill of the other device's memory by a node, added without peer access. */
 static CUresult fill_far(enum form form, CUgraph *ret_graph, CUgraphExec *ret_exec)
 {
