@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 
 #include "shim/gpushim.h"
 
@@ -396,22 +397,30 @@ typedef CUresult green_create_fn(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsi
 typedef CUresult green_destroy_fn(CUgreenCtx);
 typedef CUresult from_green_fn(CUcontext *, CUgreenCtx);
 
-/* A green context of all processors; skips the test where the driver has none, or none of the kind. */
-static CUcontext green_create_with(unsigned flags, CUgreenCtx *ret_green)
+/* What makes a green context, and what one of all processors is; skips the test where the driver has none. */
+static green_create_fn *green_described(CUdevResourceDesc *ret_description)
 {
     get_resource_fn *get =
         (get_resource_fn *)driver_lookup("cuDeviceGetDevResource", 12040, 0);
     describe_fn *describe = (describe_fn *)driver_lookup("cuDevResourceGenerateDesc", 12040, 0);
     green_create_fn *create = (green_create_fn *)driver_lookup("cuGreenCtxCreate", 12040, 0);
-    from_green_fn *from = (from_green_fn *)driver_lookup("cuCtxFromGreenCtx", 12040, 0);
-    CUdevResourceDesc description = NULL;
     CUdevResource processors;
-    CUcontext created = NULL;
 
-    if (!get || !describe || !create || !from)
+    if (!get || !describe || !create)
         cr_skip_test("the driver has no green contexts");
     OK(get(device, &processors, CU_DEV_RESOURCE_TYPE_SM));
-    OK(describe(&description, &processors, 1));
+    OK(describe(ret_description, &processors, 1));
+    return create;
+}
+
+/* Skips the test where the driver has none of the kind. */
+static CUcontext green_create_with(unsigned flags, CUgreenCtx *ret_green)
+{
+    CUdevResourceDesc description = NULL;
+    green_create_fn *create = green_described(&description);
+    from_green_fn *from = (from_green_fn *)driver_lookup("cuCtxFromGreenCtx", 12040, 0);
+    CUcontext created = NULL;
+
     if (!flags && create(ret_green, description, device, flags) == CUDA_ERROR_INVALID_VALUE)
         cr_skip_test("all green contexts of the driver have a default stream");
     if (flags)
@@ -696,6 +705,50 @@ Test(contexts, the_end_of_a_green_context_may_end_the_primary_one)
     OK(cuMemAlloc(&ptr, 4 * MIB));
     OK(fill_now(ptr, 1, MIB));
     OK(cuMemFree(ptr));
+}
+
+struct beginning {
+    green_create_fn *create;
+    CUdevResourceDesc description;
+    CUgreenCtx green;
+    CUresult result;
+};
+
+/* As soon as the context has ended. */
+static void *begin_anew(void *arg)
+{
+    struct beginning *beginning = arg;
+    CUdevice current;
+
+    cuCtxSetCurrent(context);
+    while (cuCtxGetDevice(&current) == CUDA_SUCCESS)
+        sched_yield();
+    beginning->result = beginning->create(&beginning->green, beginning->description, device,
+                                          CU_GREEN_CTX_DEFAULT_STREAM);
+    return NULL;
+}
+
+/* What had been allocated is gone all the same. */
+Test(contexts, a_reset_takes_memory_though_another_thread_begins_anew)
+{
+    int (*delay)(const char *, unsigned) =
+        (int (*)(const char *, unsigned))dlsym(RTLD_DEFAULT, "softcuda_delay");
+    struct beginning beginning = {NULL};
+    CUdeviceptr ptr = 0;
+    pthread_t thread;
+
+    if (!delay)
+        cr_skip_test("how long a real driver takes is its own matter");
+    beginning.create = green_described(&beginning.description);
+    OK(cuMemAlloc(&ptr, 8 * MIB));
+    delay("cuDevicePrimaryCtxGetState", 100000); /* who asks whether it is active still, asks too late */
+    cr_assert_eq(pthread_create(&thread, NULL, begin_anew, &beginning), 0);
+    OK(cuDevicePrimaryCtxReset(device));
+    pthread_join(thread, NULL);
+    OK(beginning.result);
+    OK(cuCtxSetCurrent(context));
+    check_gone(ptr, "reset, and active again");
+    OK(green_destroy(beginning.green));
 }
 
 static void *end_context(void *handle)
