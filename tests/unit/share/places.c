@@ -303,19 +303,27 @@ Test(share_places, many_that_try_at_once_all_find_that_there_is_one)
     cr_assert_leq(side_dir_count(dir), 0);
 }
 
+/* A process that shares the beginning of a chunk. */
+static struct gs_export *share_some(struct side *side, struct side_chunk *chunk)
+{
+    struct gs_share_options options;
+    struct gs_export *export;
+
+    side_options(&options, dir);
+    side_start(side, &options);
+    *chunk = side_chunk_new(side, 2 * MIB);
+    cr_assert_eq(side_export(side, chunk, 0, 512, &export), GS_OK);
+    return export;
+}
+
 /* Which the share thread sleeps on. Who comes is not to wait until his patience is over. */
 Test(share_places, a_program_that_closes_what_the_thread_sleeps_on_keeps_no_opener_waiting)
 {
-    struct gs_export *export, *more;
-    struct gs_share_options options;
     struct side_chunk chunk;
     unsigned long other_address;
     struct side side = {0};
+    struct gs_export *export = share_some(&side, &chunk), *more;
 
-    side_options(&options, dir);
-    side_start(&side, &options);
-    chunk = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
     gs_export_handle(export, ipc_handle);
     other_start(&taker, dir, "timeout=1000000");
     cr_assert_eq(other_open(&taker, ipc_handle, &address), GS_OK);
@@ -336,15 +344,10 @@ Test(share_places, a_program_that_closes_what_the_thread_sleeps_on_keeps_no_open
  * is given back, and the end of sharing waits for it. */
 Test(share_places, a_program_that_closes_the_end_that_wakes_the_thread_is_noticed)
 {
-    struct gs_export *export;
-    struct gs_share_options options;
     struct side_chunk chunk;
     struct side side = {0};
 
-    side_options(&options, dir);
-    side_start(&side, &options);
-    chunk = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
+    share_some(&side, &chunk);
     cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->loop.fds_made, __ATOMIC_SEQ_CST)));
     close(side.share->loop.wake);
     cr_assert(SIDE_WAIT(strstr(side_logged(), "sharing has ended")));
@@ -355,15 +358,10 @@ Test(share_places, a_program_that_closes_the_end_that_wakes_the_thread_is_notice
 /* A pipe that nobody reads any more ends by a signal who writes into it. */
 Test(share_places, a_program_that_closes_the_end_that_is_read_is_not_ended_by_the_next_wake)
 {
-    struct gs_export *export;
-    struct gs_share_options options;
     struct side_chunk chunk;
     struct side side = {0};
 
-    side_options(&options, dir);
-    side_start(&side, &options);
-    chunk = side_chunk_new(&side, 2 * MIB);
-    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
+    share_some(&side, &chunk);
     close(side.share->loop.woken);
     gs_thread_wake(side.share);
     cr_assert(SIDE_WAIT(strstr(side_logged(), "sharing has ended")));
