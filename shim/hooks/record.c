@@ -17,10 +17,7 @@ static bool is_ready(void)
 void gs_record_begin(struct gs_recorded *recorded, void *caller, CUdeviceptr address)
 {
     GS_KEEP_ERRNO;
-    recorded->device = -1;
-    recorded->ours = is_ready() && address && gs_ours(address);
-    if (recorded->ours)
-        recorded->device = gs_record_device_at(gs_core, address);
+    recorded->device = is_ready() ? gs_record_device_at(gs_core, address) : -1;
     recorded->frames = gs_stack(recorded->frame, caller);
     recorded->outer = gs_trace_outcome;
     gs_trace_outcome = GS_TRACE_CACHED;

@@ -22,7 +22,6 @@ struct gs_recorded {
     CUdevice device; /* below 0: that of the context, or of the address afterwards */
     unsigned frames;
     unsigned char outer; /* the outcome, so far, of a call that a listener makes this one in */
-    bool ours;
     uint64_t frame[GS_TRACE_FRAMES_MAX];
 };
 
