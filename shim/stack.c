@@ -28,15 +28,13 @@ void gs_stack_want(unsigned frames)
 
 void gs_stack_load(void)
 {
-    void *(*next_dlopen)(const char *, int) = gs_elf_next("dlopen");
-    int (*next_dlinfo)(void *, int, void *) = gs_elf_next("dlinfo");
-    struct link_map *map = NULL;
-    void *handle, *found;
+    struct link_map *map;
+    void *found;
 
-    if (!gs_tracing() || !wanted || !next_dlopen || !next_dlinfo || atomic_load(&unwind))
+    if (!gs_tracing() || !wanted || atomic_load(&unwind))
         return;
-    handle = next_dlopen("libgcc_s.so.1", RTLD_NOW);
-    if (!handle || next_dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0)
+    map = gs_elf_open("libgcc_s.so.1", RTLD_NOW);
+    if (!map)
         return;
     address_of = (__typeof__(address_of))gs_elf_symbol(map->l_addr, map->l_ld, "_Unwind_GetIP");
     found = gs_elf_symbol(map->l_addr, map->l_ld, "_Unwind_Backtrace");

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 
 #include "shim/lookup/elf_symbols.h"
-#include "shim/lookup/names.h"
 #include "shim/registration/pinning.h"
 #include "shim/start.h"
 
@@ -22,13 +21,13 @@ typedef int uuid_fn(void *device, char *uuid, unsigned length);
 static uuid_fn *find_get_uuid(void)
 {
     static _Atomic(void *) found;
-    void *(*next_dlopen)(const char *, int) = gs_elf_next("dlopen");
-    void *get = atomic_load(&found), *nvml;
+    void *get = atomic_load(&found);
+    struct link_map *nvml;
 
-    if (get || !next_dlopen)
+    if (get)
         return (uuid_fn *)get;
-    nvml = next_dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    get = nvml ? gs_next_dlsym()(nvml, "nvmlDeviceGetUUID") : NULL;
+    nvml = gs_elf_open("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    get = nvml ? gs_elf_symbol(nvml->l_addr, nvml->l_ld, "nvmlDeviceGetUUID") : NULL;
     atomic_store(&found, get);
     return (uuid_fn *)get;
 }

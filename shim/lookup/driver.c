@@ -49,14 +49,8 @@ bool gs_driver_has(int row)
 
 bool gs_driver_find(bool may_load, void **row)
 {
-    /* Past interposers and sanitizers; libc is there from the start. */
-    void *(*next_dlopen)(const char *, int) = gs_elf_next("dlopen");
-    int (*next_dlinfo)(void *, int, void *) = gs_elf_next("dlinfo");
-    if (!next_dlopen || !next_dlinfo)
-        return false;
-    void *handle = next_dlopen("libcuda.so.1", RTLD_LAZY | (may_load ? 0 : RTLD_NOLOAD));
-    struct link_map *map = NULL;
-    if (!handle || next_dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0)
+    struct link_map *map = gs_elf_open("libcuda.so.1", RTLD_LAZY | (may_load ? 0 : RTLD_NOLOAD));
+    if (!map)
         return false;
     for (int i = 0; i < GS_DRIVER_ROWS; i++)
         row[i] = gs_elf_symbol(map->l_addr, map->l_ld, gs_row_names[i]);

@@ -4,6 +4,7 @@
  */
 #include "elf_symbols.h"
 
+#include <dlfcn.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/auxv.h>
@@ -230,6 +231,16 @@ void *gs_elf_next(const char *name)
             return found;
     }
     return NULL;
+}
+
+struct link_map *gs_elf_open(const char *name, int flags)
+{
+    void *(*open)(const char *, int) = (void *(*)(const char *, int))gs_elf_next("dlopen");
+    int (*info)(void *, int, void *) = (int (*)(void *, int, void *))gs_elf_next("dlinfo");
+    void *handle = open && info ? open(name, flags) : NULL;
+    struct link_map *map = NULL;
+
+    return handle && info(handle, RTLD_DI_LINKMAP, &map) == 0 ? map : NULL;
 }
 
 int gs_elf_each(int (*visit)(struct dl_phdr_info *info, size_t size, void *data), void *data)

@@ -30,6 +30,10 @@ const char *gs_elf_path(void);
  * cannot be known. */
 bool gs_elf_came_late(void);
 
+/* An object by the dlopen that gs_elf_next finds, past interposers and sanitizers, with these flags of it;
+ * it stays loaded. NULL: there is none. */
+struct link_map *gs_elf_open(const char *name, int flags);
+
 /* libc's dl_iterate_phdr: what the last visit returned. */
 int gs_elf_each(int (*visit)(struct dl_phdr_info *info, size_t size, void *data), void *data);
 

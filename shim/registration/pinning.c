@@ -52,17 +52,9 @@ bool gs_pin_active(void)
 /* Takes the functions of a library that is loaded. Threads that come together find the same. */
 static void find_library(unsigned library)
 {
-    void *(*next_dlopen)(const char *, int) = gs_elf_next("dlopen");
-    int (*next_dlinfo)(void *, int, void *) = gs_elf_next("dlinfo");
-    struct link_map *map = NULL;
-    void *handle;
+    struct link_map *map = gs_elf_open(sonames[library], RTLD_LAZY | RTLD_NOLOAD);
 
-    if (!next_dlopen || !next_dlinfo)
-        return;
-    handle = next_dlopen(sonames[library], RTLD_LAZY | RTLD_NOLOAD);
-    if (!handle || next_dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0)
-        return;
-    for (unsigned i = 0; i < GS_ROWS - GS_DRIVER_ROWS; i++)
+    for (unsigned i = 0; map && i < GS_ROWS - GS_DRIVER_ROWS; i++)
         if (library_of[i] == library)
             atomic_store_explicit(
                 &reals[i], gs_elf_symbol(map->l_addr, map->l_ld, gs_row_names[GS_DRIVER_ROWS + i]),
