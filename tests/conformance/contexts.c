@@ -488,19 +488,24 @@ static void *destroy(void *ended)
     return (void *)(uintptr_t)cuCtxDestroy(ended);
 }
 
-Test(contexts, one_that_another_thread_destroyed_is_said_to_be)
+/* Another one that is current here, and that another thread ends: it stays current. */
+static void have_one_ended(void)
 {
-    CUdeviceptr async = 0;
-    CUcontext second;
     pthread_t thread;
     void *result;
 
-    OK(cuMemAllocAsync(&async, 4096, NULL));
-    OK(cuCtxSynchronize());
-    second = context_create(device);
-    cr_assert_eq(pthread_create(&thread, NULL, destroy, second), 0);
+    cr_assert_eq(pthread_create(&thread, NULL, destroy, context_create(device)), 0);
     pthread_join(thread, &result);
     OK((CUresult)(uintptr_t)result);
+}
+
+Test(contexts, one_that_another_thread_destroyed_is_said_to_be)
+{
+    CUdeviceptr async = 0;
+
+    OK(cuMemAllocAsync(&async, 4096, NULL));
+    OK(cuCtxSynchronize());
+    have_one_ended();
     CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemFreeAsync(async, NULL));
     OK(cuCtxSetCurrent(context));
     OK(cuMemFreeAsync(async, NULL));
@@ -711,7 +716,6 @@ struct beginning {
     green_create_fn *create;
     CUdevResourceDesc description;
     CUgreenCtx green;
-    CUresult result;
 };
 
 /* As soon as the context has ended. */
@@ -723,12 +727,10 @@ static void *begin_anew(void *arg)
     cuCtxSetCurrent(context);
     while (cuCtxGetDevice(&current) == CUDA_SUCCESS)
         sched_yield();
-    beginning->result = beginning->create(&beginning->green, beginning->description, device,
-                                          CU_GREEN_CTX_DEFAULT_STREAM);
-    return NULL;
+    return (void *)(uintptr_t)beginning->create(&beginning->green, beginning->description, device,
+                                                CU_GREEN_CTX_DEFAULT_STREAM);
 }
 
-/* What had been allocated is gone all the same. */
 Test(contexts, a_reset_takes_memory_though_another_thread_begins_anew)
 {
     int (*delay)(const char *, unsigned) =
@@ -736,6 +738,7 @@ Test(contexts, a_reset_takes_memory_though_another_thread_begins_anew)
     struct beginning beginning = {NULL};
     CUdeviceptr ptr = 0;
     pthread_t thread;
+    void *result;
 
     if (!delay)
         cr_skip_test("how long a real driver takes is its own matter");
@@ -744,28 +747,19 @@ Test(contexts, a_reset_takes_memory_though_another_thread_begins_anew)
     delay("cuDevicePrimaryCtxGetState", 100000); /* who asks whether it is active still, asks too late */
     cr_assert_eq(pthread_create(&thread, NULL, begin_anew, &beginning), 0);
     OK(cuDevicePrimaryCtxReset(device));
-    pthread_join(thread, NULL);
-    OK(beginning.result);
+    pthread_join(thread, &result);
+    OK((CUresult)(uintptr_t)result);
     OK(cuCtxSetCurrent(context));
     check_gone(ptr, "reset, and active again");
     OK(green_destroy(beginning.green));
 }
 
-static void *end_context(void *handle)
-{
-    OK(cuCtxDestroy((CUcontext)handle));
-    return NULL;
-}
-
-/* Another thread ends it: it stays current here. */
 Test(contexts, memory_of_another_is_not_freed_in_one_that_has_ended)
 {
     CUdeviceptr plain = 0;
-    pthread_t thread;
 
     OK(cuMemAlloc(&plain, 4096));
-    cr_assert_eq(pthread_create(&thread, NULL, end_context, context_create(device)), 0);
-    pthread_join(thread, NULL);
+    have_one_ended();
     CHECK(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemFree(plain));
     OK(cuCtxSetCurrent(context));
     OK(fill_now(plain, 7, 16));
