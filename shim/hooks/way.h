@@ -3,8 +3,8 @@
  * is not ours costs one look at the allocation map for each side. Work on what is ours is told of on
  * the way (submit.h).
  */
-#ifndef GPUSHIM_SHIM_REACH_H
-#define GPUSHIM_SHIM_REACH_H
+#ifndef GPUSHIM_SHIM_WAY_H
+#define GPUSHIM_SHIM_WAY_H
 
 #include "hook.h"
 #include "shim/start.h"
