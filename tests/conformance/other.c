@@ -296,8 +296,8 @@ Test(other, rows_of_arrays_are_copied_from_and_to_plain_memory)
         OK(cuCtxSynchronize());
         cr_assert_eq(words_other(to, 0, 128), 0);
         cr_assert_eq(words_other(to + 512, 15, 128), 0);
-        in = into(array, 0, from + 512, 1024);
-        out = out_of(to + 512, array, 0, 1024);
+        in = into(array, 0, from + 1, 1024);
+        out = out_of(to + 1, array, 0, 1024);
         probe("array_row_past_the_end_of_plain_memory", "%s %s", result_name(in),
               result_name(out));
         if (under_shim() || software_driver())

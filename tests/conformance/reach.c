@@ -267,6 +267,7 @@ Test(reach, a_copy_past_the_end_does_not_break_a_capture)
 Test(reach, memory_of_another_device_is_copied_without_peer_access)
 {
     const size_t size = 4 * MIB;
+    CUcontext current = NULL;
     CUstream stream;
     uint32_t word = 0;
 
@@ -294,6 +295,8 @@ Test(reach, memory_of_another_device_is_copied_without_peer_access)
     word = 0;
     OK(cuMemcpy((CUdeviceptr)(uintptr_t)&word, far, 4));
     cr_assert_eq(word, 5);
+    OK(cuCtxGetCurrent(&current));
+    cr_assert_eq(current, context, "it is made in the owner's, which stays current");
     OK(cuMemcpyAsync(far + 8, far, 4, stream));
     OK(cuStreamSynchronize(stream));
     CHECK(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoD(near, far, size + 1));
