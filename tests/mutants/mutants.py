@@ -206,7 +206,9 @@ def run_stage(folder, names, share, *options):
     if log.exists():
         for line in log.read_text(encoding="utf-8").splitlines():
             result = json.loads(line)
-            results[result["name"].rpartition(" / ")[2]] = result["result"], result["duration"]
+            # "project:suites / name", and from Meson 1.10 on "suites - project:name".
+            name = re.split(r" / | - libgpushim:", result["name"])[-1]
+            results[name] = result["result"], result["duration"]
     return results
 
 
@@ -221,18 +223,27 @@ class Drawn:
             for suite in test["suite"]:
                 self.suites.setdefault(suite.rpartition(":")[2], []).append(test["name"])
 
+    def all_of(self, stage):
+        names = [stage[1:]] if stage[0] == "=" else self.suites.get(stage[1:], [])
+        return [name for name in names if name in self.run.tests]  # what is not built here is not there
+
+    def look(self, stages):
+        """Which of their tests pass without a bug, in not too long a time: all at once."""
+        wanted = {name for stage in stages for name in self.all_of(stage)}
+        self.build(wanted)
+        results = run_stage(self.run.folder, sorted(wanted), 3) if wanted else {}
+        good = {name for name, (result, took) in results.items() if result == "OK" and took < DRAWN_LONGEST_S}
+        for stage in stages:
+            names = self.all_of(stage)
+            self.stages[stage] = [name for name in names if name in good]
+            print(f"mutants: {stage}: {len(self.stages[stage])} of {len(names)} tests pass without a bug "
+                  "and are short", flush=True)
+        self.known.write_text(json.dumps(self.stages), encoding="utf-8")
+
     def names(self, stage):
         """The stage's tests that pass without a bug, in not too long a time."""
         if stage not in self.stages:
-            names = [stage[1:]] if stage[0] == "=" else self.suites.get(stage[1:], [])
-            names = [name for name in names if name in self.run.tests] # what is not built here is not there
-            self.build(names)
-            results = run_stage(self.run.folder, names, 3) if names else {}
-            self.stages[stage] = [name for name, (result, took) in results.items()
-                                  if result == "OK" and took < DRAWN_LONGEST_S]
-            self.known.write_text(json.dumps(self.stages), encoding="utf-8")
-            print(f"mutants: {stage}: {len(self.stages[stage])} of {len(names)} tests pass without a bug "
-                  "and are short", flush=True)
+            self.look([stage])
         return self.stages[stage]
 
     def build(self, names):
@@ -262,9 +273,8 @@ def prepare_all(run, draws):
     error = build(run.folder, ["all"])
     if error:
         broken(f"the sources as they are do not build:\n{error}")
-    by_chance = Drawn(run)
-    for stage in sorted({stage for _, stages in TESTS for stage in stages}) if draws else []:
-        by_chance.names(stage)
+    if draws:
+        Drawn(run).look(sorted({stage for _, stages in TESTS for stage in stages}))
 
 
 class Run:

@@ -481,7 +481,7 @@ int side_connections(bool closes)
             type != SOCK_SEQPACKET || getpeername(fd, (struct sockaddr *)&to, &size) != 0 ||
             !to.sun_path[0]) /* who was accepted has no name */
             continue;
-        count++;
+        count += !strstr(to.sun_path, side_broker_name());
         if (closes)
             close(fd);
     }

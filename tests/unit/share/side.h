@@ -123,8 +123,8 @@ const char *side_logged(void);
 unsigned side_log_lines(void);
 
 int side_open_fds(void);
-/* The connections that this process has made; closed as by a program that closes what it does not
- * know, or counted alone. */
+/* The connections that this process has made to others than brokers; all are closed, as by a program that closes
+ * what it does not know, or counted alone. */
 int side_connections(bool closes);
 int side_threads(void);
 /* Looks until `condition` holds; false: it never does. */
