@@ -111,6 +111,13 @@ static bool is_running(const struct gs_remote *remote)
     return stack || (!remote->conn.stack && has_pidfd);
 }
 
+/* The same, or nothing shows it: then he is looked for once. */
+static bool may_run(const struct gs_remote *remote)
+{
+    return is_running(remote) ||
+           (remote->conn.pid <= 0 && !gs_fd_is_there(&remote->conn.kept_pidfd));
+}
+
 /* Whether he may think that more is held than is: he may not have heard what was given back over this
  * connection, or, where nothing was taken up over it, that. What was not read is told once, so who tried to
  * say something more has taken the telling: then the time decides. */
@@ -138,7 +145,7 @@ void gs_remote_lost(struct gs_share *share, struct gs_remote *remote)
         hear_last(remote);
     }
     if (remote->conn.fd < 0 || (remote->opened_count == 0 && !remote->conn.refused &&
-                                !(may_err(remote, was_read) && is_running(remote)))) {
+                                !(may_err(remote, was_read) && may_run(remote)))) {
         gs_remote_disconnect(share, remote);
         return;
     }
