@@ -19,7 +19,6 @@ void gs_record_begin(struct gs_recorded *recorded, void *caller, CUdeviceptr add
     GS_KEEP_ERRNO;
     recorded->device = is_ready() ? gs_record_device_at(gs_core, address) : -1;
     recorded->frames = gs_stack(recorded->frame, caller);
-    recorded->outer = gs_trace_outcome;
     gs_trace_outcome = GS_TRACE_CACHED;
     recorded->mark = gs_trace_begin();
 }
@@ -34,7 +33,6 @@ static void put(const struct gs_recorded *recorded, struct gs_record_call *call,
     if (is_ready() && call->device < 0)
         call->device = gs_record_device_of(gs_core, stream);
     gs_record_call(is_ready() ? gs_core : NULL, call);
-    gs_trace_outcome = recorded->outer;
 }
 
 void gs_record_alloc(struct gs_recorded *recorded, enum gs_trace_op op, CUresult result,

@@ -21,7 +21,6 @@ struct gs_recorded {
     struct gs_trace_mark mark;
     CUdevice device; /* below 0: that of the context, or of the address afterwards */
     unsigned frames;
-    unsigned char outer; /* the outcome, so far, of a call that a listener makes this one in */
     uint64_t frame[GS_TRACE_FRAMES_MAX];
 };
 

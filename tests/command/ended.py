@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -130,6 +131,27 @@ def prove_malformed(folder):
     check([row['pid'] for row in ended(folder)] == [row['pid'] for row in before], 'what was there stays')
 
 
+def prove_another_namespace(folder):
+    """A broker of another PID namespace has the number that the process itself told."""
+    apart = ['unshare', '--pid', '--fork', '--kill-child']
+    if not shutil.which('unshare') or subprocess.run([*apart, 'true'], stderr=subprocess.DEVNULL, check=False).returncode:
+        print('no PID namespace can be made here')
+        return
+    broker = subprocess.Popen([*apart, GPUSHIM, 'broker'], env=clean(folder))
+    await_that(lambda: any(name.startswith('broker') for name in os.listdir(folder)), 'the broker listens')
+    holder = Holder(folder, GPUSHIM_SHARE_STRATEGY='broker', GPUSHIM_SHARE_KEEP='100s')
+    holder.do(f'alloc {96 * MIB}')
+    holder.do('share 0')
+    await_that(lambda: re.search(r'[1-9]\d* blocks left here', gpushim(folder, 'who').stdout), 'it leaves what it shares')
+    end(holder, 'exit')
+    await_that(lambda: ended(folder), 'it is listed as ended')
+    row = [row for row in rows(folder, 'stats', str(holder.pid)) if row['state'] == 'ended']
+    check(len(row) == 1 and row[0]['own_pid'] == holder.pid and row[0]['pid'] != holder.pid,
+          f'it is found by its own number: {row}')
+    broker.kill()
+    broker.wait()
+
+
 def main():
     ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what is left ends with this test
     with tempfile.TemporaryDirectory(prefix='gpushim-ended-') as folder:
@@ -145,6 +167,9 @@ def main():
         broker.send_signal(signal.SIGTERM)
         check(broker.wait(timeout=PATIENT_S) == 0, 'the broker ends')
         check(not ended(folder), 'and with it what it kept')
+    with tempfile.TemporaryDirectory(prefix='gpushim-ended-') as folder:
+        os.chmod(folder, 0o700)
+        prove_another_namespace(folder)
     end_with_faults()
 
 

@@ -217,6 +217,27 @@ static void look_up(const char *known, int version)
     }
 }
 
+/* What a program is given for a name and a version is what it is given for the symbol: never the driver's own of
+ * what has a hook. */
+static void as_its_symbol(const char *symbol, int version)
+{
+    char name[128];
+    const char *end = strstr(symbol, "_pt");
+    size_t length = end ? (size_t)(end - symbol) : strlen(symbol);
+
+    if (length > 3 && memcmp(&symbol[length - 3], "_v", 2) == 0)
+        length -= 3;
+    snprintf(name, sizeof name, "%.*s", (int)length, symbol);
+    for (cuuint64_t flags = 0; flags <= CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM; flags++) {
+        void *found = proc(name, version, flags);
+        Dl_info info;
+
+        if (found && dladdr(found, &info) && info.dli_sname && info.dli_saddr == found &&
+            dlsym(driver, info.dli_sname) != found)
+            FAIL("for %s the driver's %s is given, which has a hook", name, info.dli_sname);
+    }
+}
+
 static void known(void)
 {
     static char names[] = GS_KNOWN_NAMES;
@@ -228,12 +249,13 @@ static void known(void)
         version = GS_KNOWN_CUDA;
     for (char *word = strtok_r(names, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
         look_up(word, version);
-#define GS_ENTRY(symbol, ...) look_up(#symbol, version);
+#define GS_ENTRY(symbol, ...) look_up(#symbol, version), as_its_symbol(#symbol, version);
     GS_ENTRIES(GS_ENTRY)
 #undef GS_ENTRY
     /* and what is known, for a CUDA that is not */
     proc("cuCtxGetDevice", NEWER, 0);
     proc("cuCtxSynchronize", NEWER, 0);
+    proc("cuStreamQuery", NEWER, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
 }
 
 static const struct {

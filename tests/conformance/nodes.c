@@ -575,21 +575,23 @@ Test(nodes, boxes_may_have_room_between_their_rows_and_slices)
 
     if (!boxes)
         cr_skip_test("the driver copies no batches of boxes");
-    OK(cuMemAlloc(&ptr, 64 * 10));
+    OK(cuMemAlloc(&ptr, 64 * 9 + 48));
     OK(cuMemAlloc(&other, MIB));
-    OK(fill_now(ptr, 0, 160));
+    OK(fill_now(ptr, 0, 156));
     OK(fill_now(other, 9, MIB / 4));
-    /* Two slices of three rows, of which a fourth is room: the last row ends where the block does. */
+    /* Two slices of three rows, of which a fourth is room, as a fourth of each row is: the last row ends where
+     * the block does. */
     box = a_box(ptr + 64 * 3, other, 64);
     box.dst.op.ptr.rowLength = 64;
     box.dst.op.ptr.layerHeight = 4;
-    box.extent = (CUextent3D){.width = 64, .height = 3, .depth = 2};
+    box.extent = (CUextent3D){.width = 48, .height = 3, .depth = 2};
     OK(boxes(1, &box, 0, stream));
     OK(cuStreamSynchronize(stream));
-    cr_assert_eq(words_other(ptr, 0, 48), 0);
-    cr_assert_eq(words_other(ptr + 64 * 3, 9, 48), 0);
-    cr_assert_eq(words_other(ptr + 64 * 6, 0, 16), 0);
-    cr_assert_eq(words_other(ptr + 64 * 7, 9, 48), 0);
+    for (int row = 0; row < 10; row++) {
+        cr_assert_eq(words_other(ptr + 64 * row, row < 3 || row == 6 ? 0 : 9, 12), 0, "row %d", row);
+        if (row < 9)
+            cr_assert_eq(words_other(ptr + 64 * row + 48, 0, 4), 0, "behind row %d", row);
+    }
     box.dst.op.ptr.ptr += 64;
     if (under_shim() || software_driver())
         CHECK(CUDA_ERROR_INVALID_VALUE, boxes(1, &box, 0, stream));

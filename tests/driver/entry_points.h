@@ -291,6 +291,7 @@ ROW(cuPointerSetAttribute, cuPointerSetAttribute, 6000, SD_PLAIN, (const void *v
 
 /* -- arrays -- */
 ROW(cuArrayCreate, cuArrayCreate_v2, 3020, SD_PLAIN, (CUarray *a, const CUDA_ARRAY_DESCRIPTOR *flat), sd_array_create(a, flat))
+ROW(cuArray3DCreate, cuArray3DCreate, 2000, SD_PLAIN, (CUarray *a, const CUDA_ARRAY3D_DESCRIPTOR_v1 *shape), sd_array_create_3d_v1(a, shape))
 ROW(cuArray3DCreate, cuArray3DCreate_v2, 3020, SD_PLAIN, (CUarray *a, const CUDA_ARRAY3D_DESCRIPTOR *shape), sd_array_create_3d(a, shape))
 ROW(cuArray3DGetDescriptor, cuArray3DGetDescriptor_v2, 3020, SD_PLAIN, (CUDA_ARRAY3D_DESCRIPTOR *shape, CUarray a), sd_array_get_descriptor(shape, a))
 ROW(cuArrayDestroy, cuArrayDestroy, 2000, SD_PLAIN, (CUarray a), sd_array_destroy(a))

@@ -358,6 +358,7 @@ struct sd_array {
 size_t sd_element_bytes(CUarray_format format, unsigned channels);
 CUresult sd_array_create(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *flat);
 CUresult sd_array_create_3d(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape);
+CUresult sd_array_create_3d_v1(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *shape);
 CUresult sd_array_get_descriptor(CUDA_ARRAY3D_DESCRIPTOR *shape, CUarray array);
 CUresult sd_array_destroy(CUarray array);
 CUresult sd_mipmapped_create(CUmipmappedArray *mipmapped, const CUDA_ARRAY3D_DESCRIPTOR *shape,

@@ -179,13 +179,14 @@ print(nvml.nvmlDeviceGetMemoryInfo(device, memory), *memory)
 
 
 def nvml_is_bounded_in_a_process_without_libcuda():
-    for limit, total in ('64M', 64), ('25%', 256), ('0', 1024):
-        environment = dict(os.environ, LD_PRELOAD=SHIM, GPUSHIM_POOL_LIMIT=limit, GPUSHIM_CONFIG='')
+    for limit, total, enable in ('64M', 64, 'on'), ('25%', 256, 'on'), ('0', 1024, 'on'), ('64M', 1024, 'off'):
+        environment = dict(os.environ, LD_PRELOAD=SHIM, GPUSHIM_POOL_LIMIT=limit, GPUSHIM_ENABLE=enable,
+                           GPUSHIM_CONFIG='')
         said = subprocess.run([sys.executable, '-c', MONITOR, os.path.abspath(NVML)], env=environment, text=True,
                               stdout=subprocess.PIPE, check=True).stdout
         left = min(total, 768)
         check(said.split() == [str(number) for number in (0, total * MIB, left * MIB, (total - left) * MIB)],
-              f'of {limit}: {said}')
+              f'of {limit}, {enable}: {said}')
 
 
 def nvml_is_left_alone_where_there_is_no_limit():

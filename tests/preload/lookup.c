@@ -202,6 +202,7 @@ static void versioned(void)
     for (int i = 0; i < 3; i++) {
         CHECK(is_hook(dlvsym(scopes[i], "cuMemAlloc_v2", "STUB_1")), "dlvsym in scope %d", i);
         CHECK(is_hook(dlsym(scopes[i], "cuMemAlloc_v2")), "dlsym in scope %d", i);
+        CHECK(is_hook(dlsym(scopes[i], "cuMemFree_v2")), "dlsym of another in scope %d", i);
         CHECK(is_driver(dlvsym(scopes[i], "cuInit", "STUB_1")), "cuInit in scope %d", i);
     }
     dlerror();

@@ -141,6 +141,24 @@ EXPORT CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle
     return CUDA_SUCCESS;
 }
 
+/* Nobody asks for these. Of one name the older version comes first in the library's table, of the other the
+ * newer one. */
+#ifdef OLD_VERSIONS
+__asm__(".symver old_alloc, cuMemAlloc_v2@STUB_0");
+__asm__(".symver old_free, cuMemFree_v2@STUB_0");
+EXPORT CUresult CUDAAPI old_alloc(CUdeviceptr *dptr, size_t bytesize);
+EXPORT CUresult CUDAAPI old_alloc(CUdeviceptr *dptr, size_t bytesize)
+{
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+EXPORT CUresult CUDAAPI old_free(CUdeviceptr dptr);
+EXPORT CUresult CUDAAPI old_free(CUdeviceptr dptr)
+{
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+#endif
+
 static CUresult find(const char *symbol, void **pfn, int version, cuuint64_t flags)
 {
     bool per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;

@@ -10,6 +10,7 @@
  *   named churn      a thread unmaps, maps anew and publishes: who finds it opens what was published, or nothing
  *   named broker B   with a broker (the program B) the name is its process's alone, and takes one over that is kept
  *   named ends       the process that published it is killed
+ *   named others     another user's, who does not name this one: whose it is
  *
  * The library is preloaded.
  */
@@ -18,13 +19,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "mapped.h"
 #include "opener.h"
 #include "shim/gpushim.h"
 
-#define NAMES 1024 /* of a process: gpushim.h says so */
+#define NAMES  1024 /* of a process: gpushim.h says so */
+#define NOBODY 65534
 
 static __typeof__(&gpushim_publish) publish_it;
 static __typeof__(&gpushim_lookup) look_it_up;
@@ -410,6 +415,47 @@ static void check_churn(const char *more)
     expect("the reader failed", party_end(&other) == 0);
 }
 
+/* In a child that has not begun with the driver yet. */
+static void look_as_nobody(void)
+{
+    struct gpushim_named named = {.size = sizeof named, .uid = 4711, .kept = 4711};
+
+    setenv("GPUSHIM_SHARE_UIDS", "0", 1);
+    start_driver();
+    find_functions();
+    expect("another user's is found", look_it_up("w", &named) == EACCES);
+    expect("it is not said whose it is", named.uid == 0);
+    expect("something else is said", named.kept == 4711 && named.bytes == 0);
+    expect("another user's is taken back", unpublish("w") == EACCES);
+}
+
+/* Root shares in a folder of its own, and names nobody. */
+static void check_others(void)
+{
+    char word = 0;
+    int pair[2], status = -1;
+    pid_t child;
+
+    if (geteuid() != 0)
+        skip("not root: there is no other user");
+    if (chmod(surroundings_folder, 0755) != 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0 ||
+        (child = fork_child()) < 0)
+        fail("chmod, socketpair, fork", errno);
+    if (child == 0) {
+        if (!become_user(NOBODY, NOBODY))
+            fail("another user", errno);
+        hear(pair[1], &word, 1);
+        look_as_nobody();
+        _exit(0);
+    }
+    start_driver();
+    find_functions();
+    must_publish("w", map_all(1));
+    say(pair[0], &word, 1);
+    expect("the other user failed", waitpid(child, &status, 0) == child && status == 0);
+    expect("its own user does not find it", look_up("w").kept == 0);
+}
+
 static const struct {
     const char *how;
     void (*check)(const char *more);
@@ -431,6 +477,11 @@ int main(int argc, char **argv)
         setenv("GPUSHIM_SHARE_OWN_VMM", "off", 1);
     if (!strcmp(how, "broker"))
         setenv("GPUSHIM_SHARE_STRATEGY", "broker", 1);
+    if (!strcmp(how, "others")) {
+        check_others();
+        printf("ok\n");
+        return 0;
+    }
     start_driver();
     find_functions();
     for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
