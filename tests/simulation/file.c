@@ -164,6 +164,7 @@ bool fd_close_unknown(struct process *process, unsigned which)
     for (fd = FIRST_FD; fd < FDS_MAX; fd++)
         if (may_be_closed(&process->fds[fd]) && which / 2 == --count)
             break;
+    rule_program_closes(process, process->fds[fd].file);
     drop(process, fd);
     if (which % 2) {
         int own = fd_new(process, file_new(FILE_OTHER));

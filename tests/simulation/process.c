@@ -253,6 +253,7 @@ static void exited(struct process *process)
 {
     process->state = PROCESS_NONE;
     process->life->exited = true;
+    process->life->exited_ns = world.now_ns;
     rule_exited(process);
     for (unsigned i = 0; i < PROCESSES_MAX; i++)
         for (unsigned k = 0; k < THREADS; k++)

@@ -28,14 +28,33 @@ struct use *use_of(struct block *block, struct image *image)
     return use;
 }
 
+static bool is_cut_off(const struct child *child, const struct image *maker)
+{
+    unsigned i = 0;
+
+    while (i < child->cuts && child->cut_off[i] != maker)
+        i++;
+    return i < child->cuts;
+}
+
+/* Whether a child keeps alive what its parent's GPU works at, and the block's maker can know of it: not of one
+ * that was forked before the connection, nor of one that the maker's program has cut off. */
+static bool is_kept_by(const struct block *block, const struct use *use, const struct child *child)
+{
+    return child->image == use->image && child->number > use->number && !is_cut_off(child, block->image);
+}
+
 /* When the last work of this use is done: its process's end ends it, too, and that of the children that
- * have the GPU's descriptors. Of one that was forked before the connection nobody can know. */
-static uint64_t busy_until(const struct use *use)
+ * have the GPU's descriptors. Where one is not known of, what it may do has share.settle from the exit on. */
+static uint64_t busy_until(const struct block *block, const struct use *use)
 {
     uint64_t gone = use->image->gpu_gone_ns > use->gone_ns ? use->image->gpu_gone_ns : use->gone_ns;
+    uint64_t settled = use->image->life->exited_ns + world.options.settle_ns;
 
+    if (use->unseen && use->image->life->exited && gone < settled)
+        gone = settled;
     for (const struct child *child = world.children; child; child = child->next)
-        if (child->image == use->image && child->number > use->number)
+        if (is_kept_by(block, use, child))
             gone = NEVER;
     return use->busy_ns < gone ? use->busy_ns : gone;
 }
@@ -44,8 +63,45 @@ void rule_child_ended(const struct child *child, uint64_t gone_ns)
 {
     for (struct block *block = world.blocks; block; block = block->next)
         for (struct use *use = block->uses; use; use = use->next)
-            if (use->image == child->image && use->number < child->number)
+            if (is_kept_by(block, use, child))
                 use->gone_ns = gone_ns;
+}
+
+/* A connection that the process has, other than that one, is the child's too. */
+static bool has_another(const struct child *child, const struct process *process, const struct file *socket)
+{
+    for (unsigned i = 0; i < FDS_MAX; i++) {
+        const struct file *file = child->files[i];
+
+        if (file && file->kind == FILE_SOCKET && file->peer && file->peer != socket &&
+            file->peer->holder == process)
+            return true;
+    }
+    return false;
+}
+
+static bool has_other_end(const struct child *child, const struct file *socket)
+{
+    for (unsigned i = 0; i < FDS_MAX; i++)
+        if (child->files[i] && child->files[i] == socket->peer)
+            return true;
+    return false;
+}
+
+/* Of the children that have its other end, and no other connection, the process can know nothing any more. */
+void rule_program_closes(const struct process *process, const struct file *socket)
+{
+    if (socket->kind != FILE_SOCKET || !socket->peer)
+        return;
+    for (struct child *child = world.children; child; child = child->next) {
+        if (child->cuts == PROCESSES_MAX || !has_other_end(child, socket) ||
+            has_another(child, process, socket))
+            continue;
+        for (struct block *block = world.blocks; block; block = block->next)
+            for (struct use *use = block->uses; use; use = use->next)
+                use->unseen |= block->image == process->image && is_kept_by(block, use, child);
+        child->cut_off[child->cuts++] = process->image;
+    }
 }
 
 /* All of a strip. */
@@ -158,12 +214,12 @@ void rule_handed_out(const struct block *block)
                      "has it open",
                      number_of(block->image), (unsigned long long)block->id,
                      number_of(use->image));
-        if (busy_until(use) > world.now_ns)
+        if (busy_until(block, use) > world.now_ns)
             sim_fail("no byte has two owners: process %u hands block %llu out again, and GPU work "
                      "of process %u, which %s, runs on it for %llu us more",
                      number_of(block->image), (unsigned long long)block->id, number_of(use->image),
                      use->image->over ? "was ended" : "has closed it",
-                     (unsigned long long)(busy_until(use) - world.now_ns) / 1000);
+                     (unsigned long long)(busy_until(block, use) - world.now_ns) / 1000);
     }
     if (!block->graceless && !block->maker->graceless && !block->granted && world.now_ns < block->freed_ns + world.options.grace_ns)
         sim_fail("no byte has two owners: process %u hands block %llu out again in its grace",

@@ -141,6 +141,7 @@ struct life {
     pid_t pid;
     unsigned space; /* its PID namespace: 0 sees all, others their own */
     bool exited, dying;
+    uint64_t exited_ns;
     bool stopped;
     uint64_t stack;
 };
@@ -163,6 +164,8 @@ struct child {
     struct image *image;
     uint64_t number; /* it has what was there before; 0: nobody can know */
     struct file *files[FDS_MAX];
+    const struct image *cut_off[PROCESSES_MAX]; /* programs that closed the connection that it has to them, */
+    unsigned cuts;                              /* and how many; what fails for want of a place it is not cut off from */
     struct child *next;
 };
 
@@ -341,6 +344,7 @@ struct use {
     unsigned opening; /* threads that are at it */
     uint64_t number;  /* of its last open: children of later numbers have its connection, */
     uint64_t gone_ns; /* and its GPU work ends with them */
+    bool unseen;      /* there was one that its maker cannot know of any more */
     uint64_t closed_ns;
     struct use *next;
 };
@@ -375,6 +379,8 @@ struct block {
 };
 
 struct use *use_of(struct block *block, struct image *image);
+/* The program of the process is about to close that socket of the library's. */
+void rule_program_closes(const struct process *process, const struct file *socket);
 /* A child has ended, and its GPU's descriptors are closed by then. */
 void rule_child_ended(const struct child *child, uint64_t gone_ns);
 /* The oracle is told what happens, and says where that breaks a rule. */
