@@ -27,6 +27,7 @@
  *     order.c    being told to set an option, or to collect
  *     names.c, look_up.c
  *                names of exports, here and of others
+ *     ask.h      asking the user's other processes
  *     afar.h     memory of other machines, and theirs that are opened here: its picture
  *     place.c    when this process's socket is put up, and again
  *     limbo.c    too much freed and held
@@ -80,6 +81,7 @@
  * chunk ahead. */
 enum gs_work { GS_WORK_RECALL, GS_WORK_CHUNK_FD, GS_WORKS };
 
+struct gs_peer;
 struct gs_client;
 struct gs_export;
 struct gs_remote;
@@ -232,7 +234,7 @@ struct gs_pressure {
     unsigned char uuid[16];
     uint64_t wanted, given;
     unsigned pleas; /* the share thread's own: clients that wait for an answer */
-    struct gs_other *silent; /* whom this process has asked, and who has not answered yet */
+    struct gs_peer *silent; /* whom this process has asked, and who has not answered yet */
 };
 
 /* What threads of this process ask the share thread (held.c, flush.c), and others for. */
@@ -396,22 +398,6 @@ bool gs_names_await_kept(struct gs_share *share, const char *name, uint64_t sinc
 bool gs_names_own(struct gs_share *share, const char *name, uint64_t *ret_since_ns,
                   struct gs_found *ret_found);
 bool gs_names_end(struct gs_share *share, uint32_t uid, const char *name, uint64_t since_ns);
-
-/* own.c */
-/* Visits the sockets of all other exporters that this process may ask, and brokers', in the folders of
- * this user and of those that the options name. False: not all were, there is no host memory. */
-bool gs_peers_each(const struct gs_share *share,
-                   void (*visit)(void *arg, int directory, const char *name), void *arg);
-/* A connection to who listens there and lives; -EAGAIN: he does not take it at once; -EACCES: this user
- * may not come to him, and ret_who->uid is whose he is; -ENOENT: there is none. */
-int gs_peer_connect(const struct gs_share *share, int directory, const char *name,
-                    struct gs_conn_who *ret_who);
-/* Visits the sockets of this user's other exporters, in all his folders. */
-void gs_own_each(const struct gs_share *share,
-                 void (*visit)(void *arg, int directory, const char *name), void *arg);
-/* A connection to the process of this user's that listens there and lives, with its pid (0: of another PID
- * namespace). -EMFILE: no descriptor is left; another negative errno: there is none. Does not wait. */
-int gs_own_connect(const struct gs_share *share, int directory, const char *name, pid_t *ret_pid);
 
 /* owners.c: whose memory is open here; of the one with the index, how much, and whether he has ended. */
 struct gs_wire_opened;

@@ -6,30 +6,16 @@
  * whose name it is; anybody else's is his own, as the kernel tells who he is. So another user's process
  * can neither hide this user's names nor add to them.
  */
-#include "core/share/discard.h"
-#include "core/share/internal.h"
+#include "core/share/ask.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#define STEP_NS (5 * GS_NS_PER_MS)
-
-/* One who is asked. */
-struct asked {
-    struct gs_fd kept; /* the program may close it */
-    int socket;        /* -1: he has answered, or hung up */
-    uid_t uid;
-    bool is_broker;
-};
+#define REQUEST 1
 
 struct inquiry {
-    struct gs_share *share;
-    const union gs_wire_message *question;
-    uint64_t deadline_ns;
-    unsigned count, waiting;
-    struct asked asked[GS_CONN_ANY];
+    union gs_wire_message question;
     /* What came of it. */
-    unsigned silent, ended;
+    unsigned ended;
     bool refused; /* by a process of that user, who is not listed there */
     uid_t refused_uid;
     enum gs_named state;
@@ -37,18 +23,13 @@ struct inquiry {
     struct gs_found found;
 };
 
-static void end(struct inquiry *inquiry, struct asked *asked)
+/* There is one: others, who may have a newer, are not waited for as long as for the first. */
+static void found_by(struct gs_asking *asking)
 {
-    if (gs_fd_is_there(&asked->kept))
-        gs_hang_up(asked->socket);
-    asked->socket = -1;
-    inquiry->waiting--;
-}
+    uint64_t end = gs_now_ns() + GS_SHARE_TELL_NS;
 
-static void silent(struct inquiry *inquiry, struct asked *asked)
-{
-    inquiry->silent++;
-    end(inquiry, asked);
+    if (end < asking->deadline_ns)
+        asking->deadline_ns = end;
 }
 
 /* This user's own come first, then what may be opened, then the newest. */
@@ -65,16 +46,17 @@ static bool is_better(const struct inquiry *inquiry, const struct gs_wire_named 
 }
 
 /* Whether it is an answer at all. */
-static bool take_named(struct inquiry *inquiry, const struct asked *asked,
+static bool take_named(struct gs_asking *asking, const struct gs_peer *peer,
                        const struct gs_wire_named *named)
 {
+    struct inquiry *inquiry = asking->arg;
     const struct gs_found *found = &named->found;
-    uint32_t uid = asked->is_broker || gs_user_is_own(asked->uid) ? found->uid : asked->uid;
+    uint32_t uid = peer->is_broker || gs_user_is_own(peer->who.uid) ? found->uid : peer->who.uid;
 
     if (named->state == GS_NAMED_NONE)
         return true;
     if (named->state > GS_NAMED_OF_OTHERS || !gs_naming_is_good(&found->naming) ||
-        memcmp(found->naming.name, inquiry->question->look_up.name, GS_NAME_SIZE) != 0 ||
+        memcmp(found->naming.name, inquiry->question.look_up.name, GS_NAME_SIZE) != 0 ||
         (named->state == GS_NAMED_HERE && found->offset >= found->size))
         return false;
     if (!is_better(inquiry, named, uid))
@@ -85,145 +67,86 @@ static bool take_named(struct inquiry *inquiry, const struct asked *asked,
     inquiry->found.uid = uid;
     inquiry->found.address = 0;
     inquiry->found.process[sizeof inquiry->found.process - 1] = 0;
-    if (gs_now_ns() + GS_SHARE_TELL_NS < inquiry->deadline_ns)
-        inquiry->deadline_ns = gs_now_ns() + GS_SHARE_TELL_NS;
+    found_by(asking);
     return true;
 }
 
-static void refuse(struct inquiry *inquiry, uid_t uid)
+static void refuse(struct gs_asking *asking, uid_t uid)
 {
+    struct inquiry *inquiry = asking->arg;
+
     inquiry->refused = true;
     inquiry->refused_uid = uid;
 }
 
-static void take(struct inquiry *inquiry, struct asked *asked, const union gs_wire_message *message)
+static enum gs_peer_state say(struct gs_asking *asking, struct gs_peer *peer)
 {
-    bool is_answer = message->head.request == inquiry->question->head.request;
+    const struct inquiry *inquiry = asking->arg;
+    const struct gs_conn_who *who = &peer->who;
 
-    if (message->head.type == GS_WIRE_REFUSE && message->refuse.reason == GS_REFUSED_USER) {
-        refuse(inquiry, asked->uid);
-        end(inquiry, asked);
-    } else if (is_answer && message->head.type == GS_WIRE_UNNAMED) {
-        inquiry->ended += message->unnamed.count > 0;
-        end(inquiry, asked);
-    } else if (is_answer && message->head.type == GS_WIRE_NAMED &&
-               take_named(inquiry, asked, &message->named)) {
-        end(inquiry, asked);
-    } else {
-        silent(inquiry, asked);
-    }
+    if (!gs_process_is_listed(&asking->share->options, who->uid, who->gid) ||
+        (inquiry->question.head.type == GS_WIRE_UNNAME && !peer->is_broker &&
+         !gs_user_is_own(who->uid)))
+        return GS_HEARD; /* it is not asked */
+    if (gs_wire_goes_later(gs_wire_send(peer->socket.fd, &inquiry->question, -1)) ||
+        (who->pid > 0 && gs_alive_is_stopped(who->pid)))
+        return GS_SILENT; /* who is stopped is told, and not waited for */
+    return GS_AWAITED;
 }
 
-static void hear(struct inquiry *inquiry, struct asked *asked)
+static enum gs_peer_state hear(struct gs_asking *asking, struct gs_peer *peer, int error,
+                                const union gs_wire_message *message)
 {
-    union gs_wire_message message;
-    int error = gs_fd_is_there(&asked->kept) ? gs_wire_receive(asked->socket, &message, NULL)
-                                             : -EBADF;
+    struct inquiry *inquiry = asking->arg;
+    bool is_answer = !error && message->head.request == REQUEST;
 
-    if (error == -EAGAIN)
-        return;
     if (error == -ENOTCONN || error == -EPROTONOSUPPORT)
-        end(inquiry, asked); /* he ends, with what he has; or shares nothing with this version */
-    else if (error)
-        silent(inquiry, asked);
-    else
-        take(inquiry, asked, &message);
-}
-
-/* Until all have answered, or the time is over; natively there is nothing like it. */
-static void hear_all(struct inquiry *inquiry)
-{
-    int sockets[GS_CONN_ANY];
-
-    while (inquiry->waiting > 0 && gs_now_ns() < inquiry->deadline_ns) {
-        unsigned count = 0;
-
-        for (unsigned i = 0; i < inquiry->count; i++)
-            if (inquiry->asked[i].socket >= 0)
-                sockets[count++] = inquiry->asked[i].socket;
-        gs_conn_wait_any(sockets, count, STEP_NS);
-        for (unsigned i = 0; i < inquiry->count; i++)
-            if (inquiry->asked[i].socket >= 0)
-                hear(inquiry, &inquiry->asked[i]);
+        return GS_HEARD; /* it ends, with what it has; or shares nothing with this version */
+    if (!error && message->head.type == GS_WIRE_REFUSE &&
+        message->refuse.reason == GS_REFUSED_USER) {
+        refuse(asking, peer->who.uid);
+        return GS_HEARD;
     }
-    for (unsigned i = 0; i < inquiry->count; i++)
-        if (inquiry->asked[i].socket >= 0)
-            silent(inquiry, &inquiry->asked[i]);
-    inquiry->count = 0;
-}
-
-static void ask_one(void *arg, int directory, const char *name)
-{
-    struct inquiry *inquiry = arg;
-    struct gs_share *share = inquiry->share;
-    bool is_broker = strlen(name) != GS_SOCKET_NAME_SIZE - 1;
-    bool unnames = inquiry->question->head.type == GS_WIRE_UNNAME;
-    struct gs_conn_who who;
-    struct asked *asked;
-    int socket;
-
-    if (inquiry->count == GS_CONN_ANY)
-        hear_all(inquiry);
-    socket = gs_peer_connect(share, directory, name, &who);
-    inquiry->silent += socket == -EAGAIN;
-    if (socket == -EACCES && who.uid != (uid_t)-1)
-        refuse(inquiry, who.uid);
-    if (socket < 0)
-        return;
-    if (!gs_process_is_listed(&share->options, who.uid, who.gid) ||
-        (unnames && !is_broker && !gs_user_is_own(who.uid))) {
-        gs_hang_up(socket);
-        return;
+    if (is_answer && message->head.type == GS_WIRE_UNNAMED) {
+        inquiry->ended += message->unnamed.count > 0;
+        return GS_HEARD;
     }
-    asked = &inquiry->asked[inquiry->count++];
-    *asked = (struct asked){.kept = gs_fd_keep(socket),
-                            .socket = socket,
-                            .uid = who.uid,
-                            .is_broker = is_broker};
-    inquiry->waiting++;
-    if (gs_wire_goes_later(gs_wire_send(socket, inquiry->question, -1)) ||
-        (who.pid > 0 && gs_alive_is_stopped(who.pid)))
-        silent(inquiry, asked); /* who is stopped is told, and not waited for */
+    if (is_answer && message->head.type == GS_WIRE_NAMED &&
+        take_named(asking, peer, &message->named))
+        return GS_HEARD;
+    return GS_SILENT;
 }
 
-static void ask_all(struct inquiry *inquiry)
+/* Asks about a name, within share.timeout, and `limit_ns`; what came of it is in *ret_inquiry, and how many
+ * have not answered is returned. Natively there is nothing like it. */
+static unsigned inquire(struct gs_share *share, enum gs_wire_type type, const char *name,
+                        uint64_t since_ns, uint64_t limit_ns, struct inquiry *ret_inquiry)
 {
-    inquiry->silent += !gs_peers_each(inquiry->share, ask_one, inquiry);
-    hear_all(inquiry);
-}
+    struct gs_asking asking = {.share = share, .arg = ret_inquiry, .say = say, .hear = hear,
+                               .barred = refuse};
+    union gs_wire_message *question = &ret_inquiry->question;
 
-static struct inquiry *inquire(struct gs_share *share, const union gs_wire_message *question,
-                               uint64_t limit_ns)
-{
-    struct inquiry *inquiry = calloc(1, sizeof *inquiry);
-
-    if (!inquiry)
-        return NULL;
-    inquiry->share = share;
-    inquiry->question = question;
+    *ret_inquiry = (struct inquiry){.state = GS_NAMED_NONE};
+    gs_wire_start(question, type, REQUEST);
+    strncpy(type == GS_WIRE_LOOK_UP ? question->look_up.name : question->unname.name, name,
+            GS_NAME_SIZE - 1);
+    if (type == GS_WIRE_UNNAME)
+        question->unname.since_ns = since_ns;
     if (limit_ns > share->options.timeout_ns)
         limit_ns = share->options.timeout_ns;
-    inquiry->deadline_ns = gs_now_ns() + limit_ns;
-    return inquiry;
-}
-
-static struct inquiry *unname(struct gs_share *share, union gs_wire_message *question,
-                              const char *name, uint64_t since_ns)
-{
-    struct inquiry *inquiry;
-
-    gs_wire_start(question, GS_WIRE_UNNAME, 1);
-    strncpy(question->unname.name, name, GS_NAME_SIZE - 1);
-    question->unname.since_ns = since_ns;
-    inquiry = inquire(share, question, GS_SHARE_TELL_NS);
-    if (inquiry)
-        ask_all(inquiry);
-    return inquiry;
+    asking.deadline_ns = gs_now_ns() + limit_ns;
+    if (type == GS_WIRE_LOOK_UP &&
+        gs_names_own(share, name, &ret_inquiry->since_ns, &ret_inquiry->found)) {
+        ret_inquiry->state = GS_NAMED_HERE;
+        found_by(&asking);
+    }
+    gs_ask_all(&asking);
+    return asking.silent + asking.unasked;
 }
 
 void gs_share_named(struct gs_share *share, const char *name, uint64_t since_ns)
 {
-    union gs_wire_message question;
+    struct inquiry inquiry;
     int saved = errno;
 
     if (!gs_names_await_kept(share, name, since_ns))
@@ -231,50 +154,37 @@ void gs_share_named(struct gs_share *share, const char *name, uint64_t since_ns)
                     "no broker has the name %s: it ends with this process; see that gpushim-broker "
                     "runs (gpushim doctor)",
                     name);
-    free(unname(share, &question, name, since_ns - 1));
+    inquire(share, GS_WIRE_UNNAME, name, since_ns - 1, GS_SHARE_TELL_NS, &inquiry);
     errno = saved;
 }
 
 enum gs_look_up gs_share_look_up(struct gs_share *share, const char *name,
                                  struct gs_found *ret_found)
 {
-    union gs_wire_message question;
-    struct inquiry *inquiry;
     enum gs_look_up outcome = GS_LOOK_NONE;
+    struct inquiry inquiry;
     int saved = errno;
+    unsigned silent = inquire(share, GS_WIRE_LOOK_UP, name, 0, GS_NAME_ANSWER_NS, &inquiry);
 
-    gs_wire_start(&question, GS_WIRE_LOOK_UP, 1);
-    strncpy(question.look_up.name, name, GS_NAME_SIZE - 1);
-    inquiry = inquire(share, &question, GS_NAME_ANSWER_NS);
-    if (!inquiry) {
-        errno = saved;
-        return GS_LOOK_SILENT;
-    }
-    if (gs_names_own(share, name, &inquiry->since_ns, &inquiry->found)) {
-        inquiry->state = GS_NAMED_HERE;
-        inquiry->deadline_ns = gs_now_ns() + GS_SHARE_TELL_NS;
-    }
-    ask_all(inquiry);
-    if (inquiry->state == GS_NAMED_HERE) {
-        *ret_found = inquiry->found;
+    if (inquiry.state == GS_NAMED_HERE) {
+        *ret_found = inquiry.found;
         outcome = GS_LOOK_FOUND;
-    } else if (inquiry->state == GS_NAMED_OF_OTHERS || inquiry->refused) {
-        ret_found->uid = inquiry->state ? inquiry->found.uid : inquiry->refused_uid;
+    } else if (inquiry.state == GS_NAMED_OF_OTHERS || inquiry.refused) {
+        ret_found->uid = inquiry.state ? inquiry.found.uid : inquiry.refused_uid;
         gs_log_line(&share->log, GS_LOG_WARNING,
-                    inquiry->state ? "the name %s is user %u's, who does not share with this one; "
+                    inquiry.state ? "the name %s is user %u's, who does not share with this one; "
                                      "name this user there (share.uids)"
                                    : "no process of this user's has the name %s, and those of user "
                                      "%u do not say; name this user there (share.uids)",
                     name, (unsigned)ret_found->uid);
         outcome = GS_LOOK_OTHERS;
-    } else if (inquiry->silent > 0) {
+    } else if (silent > 0) {
         gs_log_line(&share->log, GS_LOG_INFO,
                     "the name %s was not found, and %u processes do not answer (stopped, or too "
                     "busy)",
-                    name, inquiry->silent);
+                    name, silent);
         outcome = GS_LOOK_SILENT;
     }
-    free(inquiry);
     errno = saved;
     return outcome;
 }
@@ -283,18 +193,15 @@ enum gs_look_up gs_share_unname(struct gs_share *share, const char *name, uint32
 {
     uint64_t now = gs_names_now(share);
     bool ended = gs_names_end(share, gs_user_own(), name, now);
-    union gs_wire_message question;
-    struct inquiry *inquiry;
-    struct gs_found found;
     enum gs_look_up outcome, others;
+    struct inquiry inquiry;
+    struct gs_found found;
     int saved = errno;
+    unsigned silent = inquire(share, GS_WIRE_UNNAME, name, now, GS_SHARE_TELL_NS, &inquiry);
 
-    inquiry = unname(share, &question, name, now);
-    ended |= inquiry && inquiry->ended > 0;
-    outcome = ended ? GS_LOOK_FOUND
-              : !inquiry || inquiry->silent > 0 ? GS_LOOK_SILENT
-                                                : GS_LOOK_NONE;
-    free(inquiry);
+    outcome = ended || inquiry.ended > 0 ? GS_LOOK_FOUND
+              : silent > 0               ? GS_LOOK_SILENT
+                                         : GS_LOOK_NONE;
     others = outcome == GS_LOOK_NONE ? gs_share_look_up(share, name, &found) : GS_LOOK_NONE;
     if (others == GS_LOOK_OTHERS || (others == GS_LOOK_FOUND && !gs_user_is_own(found.uid))) {
         *ret_uid = found.uid;

@@ -1,33 +1,16 @@
 /*
  * What the user's other processes have of a device, for who has run out of it: each is asked for
- * its figures (QUERY), device after device until that of the uuid, and many of them at once.
+ * its figures (QUERY), device after device until that of the uuid.
  */
-#include "core/share/alive.h"
-#include "core/share/conn.h"
-#include "core/share/discard.h"
-#include "core/share/internal.h"
+#include "core/share/ask.h"
 
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
-#define ROUND_MAX GS_CONN_ANY /* are asked at once: each costs a descriptor */
-#define STEP_NS    (5 * GS_NS_PER_MS)
-
-struct other {
-    struct gs_fd kept; /* the program may close it */
-    int socket;        /* -1: it has said what it has, or hung up */
-    uint32_t device;
-    pid_t pid;
-};
+#define DEVICES 256 /* are asked for at most */
 
 struct survey {
-    struct gs_share *share;
     const unsigned char *uuid;
     struct gs_share_others *found;
-    uint64_t deadline_ns;
-    unsigned count, waiting;
-    struct other others[ROUND_MAX];
 };
 
 static void enter(struct gs_share_others *found, const struct gs_share_other *other)
@@ -44,128 +27,53 @@ static void enter(struct gs_share_others *found, const struct gs_share_other *ot
         found->most[at] = *other;
 }
 
-static void end(struct survey *survey, struct other *other)
-{
-    if (gs_fd_is_there(&other->kept))
-        gs_hang_up(other->socket);
-    other->socket = -1;
-    survey->waiting--;
-}
-
-static void silent(struct survey *survey, struct other *other)
-{
-    survey->found->silent++;
-    end(survey, other);
-}
-
-static void query(struct survey *survey, struct other *other)
+/* Its step is the device that it is asked about. */
+static enum gs_peer_state query(struct gs_asking *asking, struct gs_peer *peer)
 {
     union gs_wire_message message;
 
-    gs_wire_start(&message, GS_WIRE_QUERY, other->device + 1);
+    (void)asking;
+    if (peer->step == 0 && peer->who.pid > 0 && gs_alive_is_stopped(peer->who.pid))
+        return GS_SILENT;
+    gs_wire_start(&message, GS_WIRE_QUERY, peer->step + 1);
     message.query.index = UINT32_MAX; /* no client of his is asked about */
-    message.query.device = other->device;
-    if (gs_wire_send(other->socket, &message, -1) != 0)
-        silent(survey, other);
+    message.query.device = peer->step;
+    return gs_wire_send(peer->socket.fd, &message, -1) == 0 ? GS_AWAITED : GS_SILENT;
 }
 
 /* What it says of one device; it is asked about the next where that is another one. */
-static void take(struct survey *survey, struct other *other, const struct gs_wire_report *report)
+static enum gs_peer_state hear(struct gs_asking *asking, struct gs_peer *peer, int error,
+                                const union gs_wire_message *message)
 {
+    const struct survey *survey = asking->arg;
+    const struct gs_wire_report *report = &message->report;
     const struct gs_figures *figures = &report->figures;
-    bool is_of_it = memcmp(figures->uuid, survey->uuid, sizeof figures->uuid) == 0;
-    struct gs_share_other told = {.pid = other->pid,
-                                  .reserved = figures->reserved,
-                                  .live = figures->live,
-                                  .cached = figures->cached};
+    struct gs_share_other told = {.pid = peer->who.pid > 0 ? peer->who.pid : 0};
 
-    if (report->has_figures && !is_of_it && other->device < 255) {
-        other->device++;
-        query(survey, other);
-        return;
-    }
-    if (report->has_figures && is_of_it && figures->reserved > 0 && !report->is_broker) {
-        memcpy(told.name, report->name, sizeof told.name);
-        told.name[sizeof told.name - 1] = 0;
+    if (error || message->head.type != GS_WIRE_REPORT || message->head.request != peer->step + 1)
+        return GS_SILENT;
+    if (!report->has_figures)
+        return GS_HEARD;
+    if (memcmp(figures->uuid, survey->uuid, sizeof figures->uuid) != 0)
+        return ++peer->step < DEVICES ? query(asking, peer) : GS_HEARD;
+    if (figures->reserved > 0 && !report->is_broker) {
+        told.reserved = figures->reserved;
+        told.live = figures->live;
+        told.cached = figures->cached;
+        memcpy(told.name, report->name, sizeof told.name - 1);
         enter(survey->found, &told);
     }
-    end(survey, other);
-}
-
-static void hear(struct survey *survey, struct other *other)
-{
-    union gs_wire_message message;
-    int error;
-
-    while (other->socket >= 0) {
-        error =
-            gs_fd_is_there(&other->kept) ? gs_wire_receive(other->socket, &message, NULL) : -EBADF;
-        if (error == -EAGAIN)
-            return;
-        if (error || message.head.type != GS_WIRE_REPORT ||
-            message.head.request != other->device + 1)
-            silent(survey, other);
-        else
-            take(survey, other, &message.report);
-    }
-}
-
-/* Until all of this round have said what they have, or the time is over. */
-static void end_round(struct survey *survey)
-{
-    int sockets[ROUND_MAX];
-
-    while (survey->waiting > 0 && gs_now_ns() < survey->deadline_ns) {
-        unsigned count = 0;
-
-        for (unsigned i = 0; i < survey->count; i++)
-            if (survey->others[i].socket >= 0)
-                sockets[count++] = survey->others[i].socket;
-        gs_conn_wait_any(sockets, count, STEP_NS);
-        for (unsigned i = 0; i < survey->count; i++)
-            hear(survey, &survey->others[i]);
-    }
-    for (unsigned i = 0; i < survey->count; i++)
-        if (survey->others[i].socket >= 0)
-            silent(survey, &survey->others[i]);
-    survey->count = 0;
-}
-
-static void ask_one(void *arg, int directory, const char *name)
-{
-    struct survey *survey = arg;
-    struct other *other;
-    pid_t pid;
-    int socket;
-
-    if (survey->count == ROUND_MAX)
-        end_round(survey);
-    socket = gs_own_connect(survey->share, directory, name, &pid);
-    survey->found->silent += socket == -EMFILE;
-    if (socket < 0)
-        return;
-    other = &survey->others[survey->count++];
-    *other = (struct other){.kept = gs_fd_keep(socket), .socket = socket, .pid = pid > 0 ? pid : 0};
-    survey->waiting++;
-    if (other->pid > 0 && gs_alive_is_stopped(other->pid))
-        silent(survey, other);
-    else
-        query(survey, other);
+    return GS_HEARD;
 }
 
 void gs_share_others(struct gs_share *share, const unsigned char uuid[16], uint64_t limit_ns,
                      struct gs_share_others *ret_others)
 {
-    struct survey *survey = calloc(1, sizeof *survey);
+    struct survey survey = {.uuid = uuid, .found = ret_others};
+    struct gs_asking asking = {.share = share, .arg = &survey, .own = true, .say = query,
+                               .hear = hear, .deadline_ns = gs_now_ns() + limit_ns};
 
     memset(ret_others, 0, sizeof *ret_others);
-    if (!survey)
-        return;
-    survey->share = share;
-    survey->uuid = uuid;
-    survey->found = ret_others;
-    survey->deadline_ns = gs_now_ns() + limit_ns;
-    gs_own_each(share, ask_one, survey);
-    end_round(survey);
-    free(survey);
+    gs_ask_all(&asking);
+    ret_others->silent = asking.silent + asking.unasked;
 }

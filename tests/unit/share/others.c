@@ -1,6 +1,6 @@
 /*
  * Asking more of the user's processes than are asked at once, and those who answer without an end, or
- * what they were not asked (core/share/others.c, core/share/pressure_ask.c). One process plays them all.
+ * what they were not asked (core/share/ask.c). One process plays them all.
  */
 #include <criterion/criterion.h>
 #include <poll.h>
