@@ -336,6 +336,42 @@ struct gpushim_attached {
 /* Fills in up to `room` of those that are attached and returns how many there are. */
 GPUSHIM_API size_t gpushim_externals(struct gpushim_attached *attached, size_t room);
 
+/* ---- Memory in a stream's order ------------------------------------------------------------------ */
+
+/*
+ * For allocators that take functions, in whose forms these are: PyTorch's CUDAPluggableAllocator has all of
+ * them from gpushim.torch. Memory of the device by its number in CUDA, whatever context is current; `stream`
+ * is a CUstream, NULL the default one. Natively, where libgpushim does nothing in this process, it is that of
+ * cuMemAllocAsync.
+ *
+ * gpushim_allocate returns NULL where there is none, for no bytes too. gpushim_free names the stream that the
+ * last work on it is in: it is free for that stream at once, for others when the GPU has got there. `size` is
+ * not looked at. gpushim_used tells of another stream that has work on it, before the free: that is then
+ * behind all streams.
+ *
+ * While the stream captures, what is allocated is memory as that of cuMemAlloc, at an address that a graph
+ * may keep. If gpushim_graphs_begin has told whose captures now begin on the device, what is freed of it is
+ * for these graphs' next captures, in the same stream, and goes back when gpushim_graphs_gone was called as
+ * often as begin. Of several that are open on a device at once nobody can say whose it is, and what is
+ * allocated meanwhile stays theirs until the process ends.
+ */
+GPUSHIM_API void *gpushim_allocate(size_t size, int gpu, void *stream);
+GPUSHIM_API void gpushim_free(void *address, size_t size, int gpu, void *stream);
+GPUSHIM_API void gpushim_used(void *address, void *stream);
+
+/* Any number that the caller gives to graphs that are never launched at once. */
+struct gpushim_graphs {
+    uint64_t id[2];
+};
+
+GPUSHIM_API void gpushim_graphs_begin(int gpu, struct gpushim_graphs graphs, const void *unused);
+GPUSHIM_API void gpushim_graphs_end(int gpu, struct gpushim_graphs graphs);
+GPUSHIM_API void gpushim_graphs_gone(int gpu, struct gpushim_graphs graphs);
+
+/* Called in place of returning NULL, with what to say; it may leave by an exception of C++. NULL: none. */
+typedef void gpushim_failure_fn(const char *function, const char *file, uint32_t line, const char *text);
+GPUSHIM_API int gpushim_on_failure(gpushim_failure_fn *failure);
+
 #ifndef GPUSHIM_LIBRARY
 /* ---- How they are found ------------------------------------------------------------------------- */
 
@@ -482,6 +518,67 @@ GPUSHIM_API size_t gpushim_externals(struct gpushim_attached *attached, size_t r
     __typeof__(&gpushim_externals) call;
 
     return gpushim_has_("gpushim_externals", &kept, &call) ? call(attached, room) : 0;
+}
+
+GPUSHIM_API void *gpushim_allocate(size_t size, int gpu, void *stream)
+{
+    static void *kept;
+    __typeof__(&gpushim_allocate) call;
+
+    return gpushim_has_("gpushim_allocate", &kept, &call) ? call(size, gpu, stream) : NULL;
+}
+
+GPUSHIM_API void gpushim_free(void *address, size_t size, int gpu, void *stream)
+{
+    static void *kept;
+    __typeof__(&gpushim_free) call;
+
+    if (gpushim_has_("gpushim_free", &kept, &call))
+        call(address, size, gpu, stream);
+}
+
+GPUSHIM_API void gpushim_used(void *address, void *stream)
+{
+    static void *kept;
+    __typeof__(&gpushim_used) call;
+
+    if (gpushim_has_("gpushim_used", &kept, &call))
+        call(address, stream);
+}
+
+GPUSHIM_API void gpushim_graphs_begin(int gpu, struct gpushim_graphs graphs, const void *unused)
+{
+    static void *kept;
+    __typeof__(&gpushim_graphs_begin) call;
+
+    if (gpushim_has_("gpushim_graphs_begin", &kept, &call))
+        call(gpu, graphs, unused);
+}
+
+GPUSHIM_API void gpushim_graphs_end(int gpu, struct gpushim_graphs graphs)
+{
+    static void *kept;
+    __typeof__(&gpushim_graphs_end) call;
+
+    if (gpushim_has_("gpushim_graphs_end", &kept, &call))
+        call(gpu, graphs);
+}
+
+GPUSHIM_API void gpushim_graphs_gone(int gpu, struct gpushim_graphs graphs)
+{
+    static void *kept;
+    __typeof__(&gpushim_graphs_gone) call;
+
+    if (gpushim_has_("gpushim_graphs_gone", &kept, &call))
+        call(gpu, graphs);
+}
+
+GPUSHIM_API int gpushim_on_failure(gpushim_failure_fn *failure)
+{
+    static void *kept;
+    __typeof__(&gpushim_on_failure) call;
+
+    return gpushim_has_("gpushim_on_failure", &kept, &call) ? call(failure) : GPUSHIM_NOT_LOADED;
 }
 #endif
 

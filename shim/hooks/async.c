@@ -20,17 +20,6 @@ GS_PATCHABLE(cuMemAllocFromPoolAsync_ptsz);
 GS_PATCHABLE(cuMemFreeAsync);
 GS_PATCHABLE(cuMemFreeAsync_ptsz);
 
-/* Whether the call would be recorded into a graph. A stream whose state cannot be told is left to
- * the driver as well. */
-static bool captures(CUstream stream)
-{
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-
-    return gs_core_capturing(gs_core) &&
-           (gs_core_stream_status(gs_core, stream, &status) != CUDA_SUCCESS ||
-            status != CU_STREAM_CAPTURE_STATUS_NONE);
-}
-
 /* GS_OK: *dptr is set. GS_NO_MEMORY: core has found the device full, and waited for what may be
  * waited for. `pool` NULL: the device's current one. */
 static gs_status allocate(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream stream)
@@ -41,7 +30,7 @@ static gs_status allocate(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
     if (!gs_state_enter() || !dptr || bytesize == 0)
         return GS_NOT_OURS;
     GS_KEEP_ERRNO;
-    if (captures(stream)) {
+    if (gs_captures(stream)) {
         gs_core_graph_node(gs_core, bytesize);
         return GS_NOT_OURS;
     }
@@ -92,7 +81,7 @@ __attribute__((noinline)) static CUresult release(__typeof__(&cuMemFreeAsync) co
         return (*real)(dptr, stream);
     }
     GS_KEEP_ERRNO;
-    if (captures(order))
+    if (gs_captures(order))
         return (*real)(dptr, stream);
     gs_tell_freeing(dptr);
     status = gs_core_free_async(gs_core, dptr, order);

@@ -48,6 +48,17 @@ static inline void gs_submits_at(CUstream stream, CUdeviceptr dst, CUdeviceptr s
         gs_core_touches(gs_core, stream, dst, src);
 }
 
+/* Whether what is submitted to the stream is recorded into a graph. A stream whose state cannot be told is
+ * left to the driver as well. The state was entered. */
+static inline bool gs_captures(CUstream stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+    return gs_core_capturing(gs_core) &&
+           (gs_core_stream_status(gs_core, stream, &status) != CUDA_SUCCESS ||
+            status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
 /* ---- Around calls that begin and end a stream's capture (capture.c) ---- */
 
 /* Before the driver's call: *ret_noted tells whether it was counted. False: it must not begin. */

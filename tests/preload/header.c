@@ -29,6 +29,7 @@ static void check_results(int expected, int of_memory)
     static struct gpushim_memory memory; /* all zero, which C and C++ write otherwise */
     static struct gpushim_registration_counts counts;
     static struct gpushim_named named;
+    static struct gpushim_graphs graphs;
     uint64_t address = 7;
     void *handle = &address, *registration = &address;
 
@@ -50,6 +51,13 @@ static void check_results(int expected, int of_memory)
     IS(gpushim_registrations(NULL, 0) == 0 && gpushim_externals(NULL, 0) == 0);
     gpushim_flush(NULL, 1);
     gpushim_unpin(NULL);
+    IS(!gpushim_allocate(4096, 0, NULL));
+    gpushim_free(NULL, 0, 0, NULL);
+    gpushim_used(NULL, NULL);
+    gpushim_graphs_begin(0, graphs, NULL);
+    gpushim_graphs_end(0, graphs);
+    gpushim_graphs_gone(0, graphs);
+    IS(gpushim_on_failure(NULL) == (expected == EINVAL ? 0 : expected));
 }
 
 int main(int argc, char **argv)
@@ -60,6 +68,6 @@ int main(int argc, char **argv)
     CHECK(looked_up == 1, "%d times", looked_up);
     for (int i = 0; i < 2; i++)
         check_results(loaded ? EINVAL : GPUSHIM_NOT_LOADED, loaded ? ENODEV : GPUSHIM_NOT_LOADED);
-    CHECK(looked_up == 15, "%d times", looked_up);
+    CHECK(looked_up == 22, "%d times", looked_up);
     return 0;
 }
