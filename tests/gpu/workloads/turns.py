@@ -12,6 +12,7 @@ A program is a file of the folder programs, without its ending. Each has one pro
     uncached      natively, without it: the price of having none
     other         as shim, under another build of the library (--other): what a change of it is worth
     again         as cached, in a second process: how uneven the machine is by itself
+    ordered       under the library, which PyTorch allocates from with streams (gpushim.torch)
     expandable    as cached, with expandable_segments (PyTorch alone): what its memory is made of is as here
 
 All processes load their framework at once. Then, program after program, each process takes its first
@@ -65,6 +66,7 @@ class Mode:
 MODES = {
     "torch": {"cached": Mode(), "shim": Mode(UNCACHED, "shim"), "shim_cached": Mode({}, "shim"),
               "other": Mode(UNCACHED, "other"), "uncached": Mode(UNCACHED), "again": Mode(),
+              "ordered": Mode({}, "shim", ("--ordered",)),
               "expandable": Mode({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})},
     "jax": {"cached": Mode(), "shim": Mode(PLATFORM, "shim"), "other": Mode(PLATFORM, "other"),
             "uncached": Mode(PLATFORM), "again": Mode()},

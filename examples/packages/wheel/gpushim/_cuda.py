@@ -63,6 +63,15 @@ def open_handle(device, handle):
     return address.value
 
 
+def handle_of(device, address):
+    """(where the allocation around the address begins, its handle)."""
+    base, size, handle = ctypes.c_uint64(), ctypes.c_size_t(), Handle()
+    with context_of(device):
+        call('cuMemGetAddressRange_v2', ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(address))
+        call('cuIpcGetMemHandle', ctypes.byref(handle), base)
+    return base.value, bytes(handle)
+
+
 def close_handle(device, address):
     try:
         with context_of(device):
