@@ -13,12 +13,6 @@ struct gs_export_key {
     uint64_t id;
 };
 
-/* Of an export in a list. */
-struct gs_export_place {
-    bool is_in;
-    struct gs_export *older, *newer;
-};
-
 struct gs_export {
     struct gs_export_key key;
     struct gs_share_source source;
@@ -40,11 +34,10 @@ struct gs_export {
     struct gs_export *next_work[GS_WORKS];
     uint64_t freed_ns; /* 0: the program has it */
     unsigned going; /* of a strip: calls that may end it */
-    struct gs_export_place grace; /* freed and never opened: by the time of the free */
-    struct gs_export_place ended; /* its end is to be told of */
-    bool limbo; /* freed, and held or pinned: in the list of such, */
-    bool limbo_held; /* and held by others: counted there */
-    struct gs_export *limbo_older, *limbo_newer;
+    bool in_grace;   /* until that is over, or it was opened */
+    enum gs_export_state state;
+    struct gs_export *older, *newer; /* in the list of its state */
+    bool limbo_held; /* freed, and held by others: counted in the limbo */
     struct gs_name *names; /* that it is published under */
     struct gs_far *far;    /* where it is, or may be, opened by another machine than it is of (afar.h) */
     UT_hash_handle hh;
@@ -69,17 +62,21 @@ bool gs_unname_came(struct gs_share *share, struct gs_client *client,
                     const struct gs_wire_unname *message);
 void gs_names_free(struct gs_share *share);
 
-/* queue.c: the lists that an export is in. All with the lock held. */
+/* queue.c: the state of an export, and what the share thread is to do. All with the lock held. */
+/* It was freed, held, pinned or let go of since, or its grace is over: enters the list where it belongs. */
+void gs_limbo_note_locked(struct gs_share *share, struct gs_export *export);
+/* Its end was told, or it goes: it is in no list. */
+void gs_export_told_locked(struct gs_share *share, struct gs_export *export);
+/* What was freed first, or came first, of those in a state; NULL: there is none. */
+static inline struct gs_export *gs_export_oldest(const struct gs_share *share,
+                                                 enum gs_export_state state)
+{
+    return share->exporter.states[state];
+}
 /* The share thread is at it, or will be: until then the block cannot be withdrawn. */
 void gs_export_pin_locked(struct gs_share *share, struct gs_export *export);
 /* Leaves the export pinned until the share thread has done it. */
 void gs_export_ask_locked(struct gs_share *share, struct gs_export *export, enum gs_work work);
-/* The graces that run, by the time of the free. */
-void gs_grace_start_locked(struct gs_share *share, struct gs_export *export);
-void gs_grace_stop_locked(struct gs_share *share, struct gs_export *export);
-/* Its last lease, or its grace, is over: that is to be told; and is not any more. */
-void gs_export_ended_locked(struct gs_share *share, struct gs_export *export);
-void gs_export_told_locked(struct gs_share *share, struct gs_export *export);
 
 /* chunk_fds.c: descriptors of chunks, kept for the next opener; the least recently used go
  * first. */
@@ -464,8 +461,8 @@ bool gs_client_is_replaced(const struct gs_client *client, const struct gs_clien
 bool gs_client_is_same(const struct gs_client *client, const struct gs_client *other);
 
 /* limbo.c */
-/* Called with the lock held: the block was freed, or held, pinned or given back since. */
-void gs_limbo_note_locked(struct gs_share *share, struct gs_export *export);
+/* Called with the lock held: others have come to hold the freed block, or hold it no more. */
+void gs_limbo_count_locked(struct gs_share *share, struct gs_export *export);
 /* Whether as much is held as may be (limbo_limit). */
 bool gs_limbo_is_full(struct gs_share *share);
 /* The share thread: whether the client may not come to hold the export, since its user holds more

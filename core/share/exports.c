@@ -210,7 +210,7 @@ static bool next_ended(struct gs_share *share, uint64_t *ret_address)
     struct gs_export *export;
 
     gs_lock_take(&share->lock);
-    export = share->exporter.ended_oldest;
+    export = gs_export_oldest(share, GS_EXPORT_ENDED);
     if (export) {
         *ret_address = export->source.address; /* the export may go as soon as the lock is let go */
         gs_export_told_locked(share, export);
@@ -248,7 +248,9 @@ void gs_share_tell(struct gs_share *share)
     unsigned rounds;
 
     gs_lock_take(&share->lock);
-    rounds = share->exporter.ended_oldest ? HASH_COUNT(share->exporter.exports) / WORK_MAX + 1 : 0;
+    rounds = gs_export_oldest(share, GS_EXPORT_ENDED)
+                 ? HASH_COUNT(share->exporter.exports) / WORK_MAX + 1
+                 : 0;
     gs_lock_release(&share->lock);
     while (rounds-- > 0 && gs_exports_tell(share))
         continue;
@@ -256,29 +258,20 @@ void gs_share_tell(struct gs_share *share)
 
 void gs_share_freed(struct gs_share *share, struct gs_export *export, uint64_t freed_ns)
 {
-    uint64_t end = freed_ns + share->options.grace_ns;
-    bool sooner = false;
-
     gs_lock_take(&share->lock);
     __atomic_store_n(&export->freed_ns, freed_ns, __ATOMIC_RELAXED); /* gs_report looks unlocked */
+    export->in_grace = share->options.grace_ns > 0;
     gs_export_recall_locked(share, export);
     gs_limbo_note_locked(share, export);
-    sooner = gs_names_end_locked(share, export);
-    if (!export->opened && share->options.grace_ns > 0)
-        gs_grace_start_locked(share, export);
-    if (export == share->exporter.grace_oldest && end < share->exporter.grace_due_ns) {
-        share->exporter.grace_due_ns = end;
-        sooner = true;
-    }
-    gs_lock_release(&share->lock);
-    if (sooner)
+    if (gs_names_end_locked(share, export))
         gs_thread_wake(share);
+    gs_lock_release(&share->lock);
 }
 
 static void grace_over_locked(struct gs_share *share, struct gs_export *export)
 {
-    gs_grace_stop_locked(share, export);
-    gs_export_ended_locked(share, export);
+    export->in_grace = false;
+    gs_limbo_note_locked(share, export);
 }
 
 uint64_t gs_exports_tick(struct gs_share *share, uint64_t now)
@@ -289,10 +282,9 @@ uint64_t gs_exports_tick(struct gs_share *share, uint64_t now)
     if (share->exporter.grace_due_ns <= now) {
         struct gs_export *oldest;
 
-        while ((oldest = share->exporter.grace_oldest) &&
-               (oldest->opened || oldest->freed_ns + share->options.grace_ns <= now)) {
+        while ((oldest = gs_export_oldest(share, GS_EXPORT_GRACE)) &&
+               oldest->freed_ns + share->options.grace_ns <= now)
             grace_over_locked(share, oldest);
-        }
         share->exporter.grace_due_ns =
             oldest ? oldest->freed_ns + share->options.grace_ns : GS_NEVER;
         if (share->exporter.grace_due_ns < now + GRACES_NS)
@@ -303,19 +295,30 @@ uint64_t gs_exports_tick(struct gs_share *share, uint64_t now)
     return due;
 }
 
-void gs_share_end_graces(struct gs_share *share, const unsigned char uuid[16])
+/* Of those in a state; how many were not over. */
+static unsigned end_graces_locked(struct gs_share *share, const unsigned char *uuid,
+                                  enum gs_export_state state)
 {
     struct gs_export *export, *newer;
     unsigned count = 0;
 
-    gs_lock_take(&share->lock);
-    for (export = share->exporter.grace_oldest; export; export = newer) {
-        newer = export->grace.newer;
-        if (!gs_is_of_device(uuid, export->source.uuid))
+    for (export = gs_export_oldest(share, state); export; export = newer) {
+        newer = export->newer;
+        if (!gs_is_of_device(uuid, export->source.uuid) || !export->in_grace)
             continue;
         count += !export->opened;
         grace_over_locked(share, export);
     }
+    return count;
+}
+
+void gs_share_end_graces(struct gs_share *share, const unsigned char uuid[16])
+{
+    unsigned count;
+
+    gs_lock_take(&share->lock);
+    count = end_graces_locked(share, uuid, GS_EXPORT_GRACE) +
+            end_graces_locked(share, uuid, GS_EXPORT_LIMBO); /* what the share thread is just at */
     gs_lock_release(&share->lock);
     if (count > 0)
         gs_log_line(&share->log, GS_LOG_INFO,
@@ -331,7 +334,7 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_export *export)
 
     gs_lock_take(&share->lock);
     held = export->references > 0 || export->pins > 0;
-    in_grace = export->grace.is_in && !export->opened;
+    in_grace = export->state == GS_EXPORT_GRACE;
     unopened = export->freed_ns && !export->opened;
     export->wanted |= held;
     if (held)
@@ -339,7 +342,6 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_export *export)
     else if (!in_grace) {
         gs_names_end_locked(share, export);
         gs_broker_take_back_locked(share, export);
-        gs_grace_stop_locked(share, export); /* it was opened in it */
         gs_export_told_locked(share, export);
         gs_afar_gone_locked(share, export);
         HASH_DEL(share->exporter.exports, export);
@@ -389,6 +391,7 @@ void gs_export_end_strip_locked(struct gs_share *share, struct gs_export *export
 {
     if (!export->freed_ns || export->references > 0 || export->pins > 0)
         return;
+    gs_export_told_locked(share, export);
     HASH_DEL(share->exporter.exports, export);
     export_free(export);
 }
@@ -402,7 +405,6 @@ static void note_unheld(struct gs_share *share, struct gs_export *export)
     }
     if (export->references > 0 || export->pins > 0)
         return;
-    gs_export_ended_locked(share, export);
     if (share->options.is_broker) {
         export->keep_until_ns = gs_now_ns() + share->options.keep_ns;
         gs_borrow_unheld(share, export);

@@ -135,14 +135,14 @@ struct wait {
 static uint64_t blocks_until_locked(const struct gs_share *share, const struct wait *wait,
                                     uint64_t now, bool *ret_any)
 {
-    const struct gs_export *oldest = share->limbo.oldest;
-    const struct gs_export *export = oldest ? oldest->limbo_older : NULL; /* that is, the newest */
+    const struct gs_export *oldest = gs_export_oldest(share, GS_EXPORT_LIMBO);
+    const struct gs_export *export = oldest ? oldest->older : NULL; /* that is, the newest */
     uint64_t end = wait->begun_ns + wait->limit_ns, until;
 
-    *ret_any = share->exporter.telling > 0 || share->exporter.ended_oldest;
+    *ret_any = share->exporter.telling > 0 || gs_export_oldest(share, GS_EXPORT_ENDED);
     if (*ret_any && end > now)
         return end;
-    for (; export; export = export == oldest ? NULL : export->limbo_older) {
+    for (; export; export = export == oldest ? NULL : export->older) {
         if (!gs_is_of_device(wait->uuid, export->source.uuid))
             continue;
         *ret_any = true;

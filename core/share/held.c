@@ -57,7 +57,7 @@ static void look_afar(struct gs_share *share, const unsigned char *uuid, uint64_
 
     *ret = (struct gs_share_holder){.name = "other machines"};
     gs_lock_take(&share->lock);
-    for (export = share->limbo.oldest; export; export = export->limbo_newer) {
+    for (export = gs_export_oldest(share, GS_EXPORT_LIMBO); export; export = export->newer) {
         if (!export->far || !export->far->held || !gs_is_of_device(uuid, export->source.uuid))
             continue;
         ret->bytes += export->source.size;
@@ -109,10 +109,10 @@ void gs_held_work(struct gs_share *share, uint64_t now)
 /* Called with the lock held. Else there is nothing to be told, nor to wait for. */
 static bool has_any_locked(const struct gs_share *share, const unsigned char *uuid)
 {
-    const struct gs_export *export = share->limbo.oldest;
+    const struct gs_export *export = gs_export_oldest(share, GS_EXPORT_LIMBO);
 
     while (export && (!export->limbo_held || !gs_is_of_device(uuid, export->source.uuid)))
-        export = export->limbo_newer;
+        export = export->newer;
     return export || gs_mapping_any_asked_locked(share, uuid);
 }
 

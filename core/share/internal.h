@@ -6,7 +6,7 @@
  *   thread.c   what the share thread does         wire.c     messages      ipc_handle.c IPC handles
  *   exporter.h                                    opener.h
  *     exports.c  blocks that are exported           opener.c   open, close, find
- *     queue.c    the lists that they are in         remote.c   connections to exporters
+ *     queue.c    their states                       remote.c   connections to exporters
  *     chunk_fds.c descriptors of chunks             connect.c  making and ending them
  *     clients.c  connections and leases             request.c  asking for a block
  *     client.c   what is said on one                import.c   chunks mapped here
@@ -80,6 +80,17 @@
 /* What the share thread does about an export: asks its holders for it, makes a descriptor of its
  * chunk ahead. */
 enum gs_work { GS_WORK_RECALL, GS_WORK_CHUNK_FD, GS_WORKS };
+
+/*
+ * What has become of a block that was freed:
+ *
+ *   IN_USE ── freed, and nobody has opened it ──► GRACE ── that is over ─────────────► ENDED ── told ──► IN_USE
+ *     └────── freed, and held or pinned ────────► LIMBO ── neither held nor pinned ──────┘
+ *
+ * From GRACE to LIMBO and back it may go as well. One that is told of may be withdrawn, which ends it.
+ */
+enum gs_export_state { GS_EXPORT_IN_USE, GS_EXPORT_GRACE, GS_EXPORT_LIMBO, GS_EXPORT_ENDED,
+                       GS_EXPORT_STATES };
 
 struct gs_peer;
 struct gs_client;
@@ -172,7 +183,6 @@ struct gs_store {
 
 /* What is freed, and held by others or pinned (limbo.c). */
 struct gs_limbo {
-    struct gs_export *oldest;
     uint64_t count, bytes; /* of those that are held */
     uint64_t due_ns;       /* when to look whether that is too much; GS_NEVER */
     bool said;             /* it is, and was said */
@@ -185,9 +195,8 @@ struct gs_exporter {
     struct gs_work_queue {
         struct gs_export *first, *last; /* `last` counts only where there is a first */
     } work[GS_WORKS];
-    struct gs_export *grace_oldest;
+    struct gs_export *states[GS_EXPORT_STATES]; /* lists; of those in use there is none */
     uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */
-    struct gs_export *ended_oldest; /* leases and graces over, to be told of */
     unsigned telling;                             /* threads that are at telling of one */
     struct gs_chunk_fd *chunk_fds; /* the share thread adds and uses; others remove */
     uint64_t chunk_fd_uses;

@@ -4,7 +4,6 @@
  * too old for the options' bounds, and again only after they were half that. What only the share
  * thread is at is waited for as they are, but nothing to speak of.
  */
-#include "core/base/list.h"
 #include "core/share/exporter.h"
 
 /* What was only kept for the next open is given back within milliseconds of its free: that is
@@ -19,10 +18,10 @@ static bool has_bound(const struct gs_share_options *options)
 /* Called with the lock held. The first of those that others hold. */
 static const struct gs_export *oldest_held_locked(const struct gs_share *share)
 {
-    const struct gs_export *export = share->limbo.oldest;
+    const struct gs_export *export = gs_export_oldest(share, GS_EXPORT_LIMBO);
 
     while (export && !export->limbo_held)
-        export = export->limbo_newer;
+        export = export->newer;
     return export;
 }
 
@@ -50,19 +49,6 @@ static void look_by_locked(struct gs_share *share, uint64_t due)
     gs_thread_wake(share);
 }
 
-/* At the end of the list: in the order in which they came, which is that of their frees but for
- * those that were opened in their grace. */
-static void enter_locked(struct gs_share *share, struct gs_export *export)
-{
-    DL_APPEND2(share->limbo.oldest, export, limbo_older, limbo_newer);
-}
-
-static void leave_locked(struct gs_share *share, struct gs_export *export)
-{
-    DL_DELETE2(share->limbo.oldest, export, limbo_older, limbo_newer);
-    gs_cond_wake_all(&share->asked.given_back);
-}
-
 /* A strip's bytes are kept by the first of its exports that is, until the last. */
 static void count_locked(struct gs_share *share, const struct gs_export *export)
 {
@@ -88,20 +74,12 @@ static void uncount_locked(struct gs_share *share, const struct gs_export *expor
     look_by_locked(share, gs_now_ns() + LOOK_NS);
 }
 
-void gs_limbo_note_locked(struct gs_share *share, struct gs_export *export)
+void gs_limbo_count_locked(struct gs_share *share, struct gs_export *export)
 {
-    bool held = export->freed_ns && export->references > 0;
-    bool limbo = held || (export->freed_ns && export->pins > 0);
+    bool held = export->references > 0;
 
-    if (limbo != export->limbo) {
-        export->limbo = limbo;
-        if (limbo)
-            enter_locked(share, export);
-        else
-            leave_locked(share, export);
-    }
-    if (limbo && export->pins == 0)
-        gs_cond_wake_all(&share->asked.given_back); /* it is held now, or held no more */
+    if (held && export->pins == 0)
+        gs_cond_wake_all(&share->asked.given_back); /* the share thread is not at it any more */
     if (held == export->limbo_held)
         return;
     export->limbo_held = held;
@@ -117,7 +95,7 @@ uint64_t gs_share_freed_held(struct gs_share *share, const unsigned char uuid[16
     uint64_t held = 0;
 
     gs_lock_take(&share->lock);
-    for (export = share->limbo.oldest; export; export = export->limbo_newer)
+    for (export = gs_export_oldest(share, GS_EXPORT_LIMBO); export; export = export->newer)
         if (export->limbo_held && gs_is_of_device(uuid, export->source.uuid))
             held += export->source.size;
     gs_lock_release(&share->lock);

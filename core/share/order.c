@@ -51,7 +51,7 @@ static void collect_exports(struct gs_share *share, struct gs_wire_collected *co
 
     gs_exports_tick(share, gs_now_ns());
     gs_lock_take(&share->lock);
-    for (export = share->exporter.ended_oldest; export; export = export->ended.newer) {
+    for (export = gs_export_oldest(share, GS_EXPORT_ENDED); export; export = export->newer) {
         collected->ended++;
         collected->ended_bytes += export->source.size;
     }

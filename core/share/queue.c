@@ -1,7 +1,58 @@
-/* Exporter: the lists that an export is in, but for that of limbo.c. All of it with the lock
- * held. */
+/* Exporter: the state of an export, and what the share thread is to do about it. All of it with the
+ * lock held. */
 #include "core/base/list.h"
 #include "core/share/exporter.h"
+
+void gs_export_told_locked(struct gs_share *share, struct gs_export *export)
+{
+    if (export->state != GS_EXPORT_IN_USE)
+        DL_DELETE2(share->exporter.states[export->state], export, older, newer);
+    if (export->state == GS_EXPORT_LIMBO)
+        gs_cond_wake_all(&share->asked.given_back);
+    export->state = GS_EXPORT_IN_USE;
+}
+
+/* By the time of the free: threads that free at once come a little out of order, and what was pinned in
+ * its grace comes back. */
+static void enter_grace(struct gs_share *share, struct gs_export *export)
+{
+    struct gs_export *oldest = gs_export_oldest(share, GS_EXPORT_GRACE);
+    struct gs_export *older = oldest ? oldest->older : NULL; /* that is, the newest */
+    uint64_t end = export->freed_ns + share->options.grace_ns;
+
+    while (older && older->freed_ns > export->freed_ns)
+        older = older == oldest ? NULL : older->older;
+    DL_APPEND_ELEM2(share->exporter.states[GS_EXPORT_GRACE], older, export, older, newer);
+    if (end < share->exporter.grace_due_ns) {
+        share->exporter.grace_due_ns = end;
+        gs_thread_wake(share);
+    }
+}
+
+static void enter(struct gs_share *share, struct gs_export *export, enum gs_export_state state)
+{
+    if (state == export->state)
+        return;
+    gs_export_told_locked(share, export);
+    export->state = state;
+    if (state == GS_EXPORT_GRACE)
+        enter_grace(share, export);
+    else if (state != GS_EXPORT_IN_USE)
+        DL_APPEND2(share->exporter.states[state], export, older, newer);
+}
+
+void gs_limbo_note_locked(struct gs_share *share, struct gs_export *export)
+{
+    if (!export->freed_ns)
+        return;
+    if (export->references > 0 || export->pins > 0)
+        enter(share, export, GS_EXPORT_LIMBO);
+    else if (export->in_grace && !export->opened)
+        enter(share, export, GS_EXPORT_GRACE);
+    else if (export->state != GS_EXPORT_IN_USE)
+        enter(share, export, GS_EXPORT_ENDED);
+    gs_limbo_count_locked(share, export);
+}
 
 void gs_export_pin_locked(struct gs_share *share, struct gs_export *export)
 {
@@ -23,42 +74,4 @@ void gs_export_ask_locked(struct gs_share *share, struct gs_export *export, enum
     queue->last = export;
     if (first)
         gs_thread_wake(share);
-}
-
-/* The list is by the time of the free: threads that free at once come a little out of order. */
-void gs_grace_start_locked(struct gs_share *share, struct gs_export *export)
-{
-    struct gs_export *oldest = share->exporter.grace_oldest;
-    struct gs_export *older = oldest ? oldest->grace.older : NULL; /* that is, the newest */
-
-    if (export->grace.is_in)
-        return;
-    while (older && older->freed_ns > export->freed_ns)
-        older = older == oldest ? NULL : older->grace.older;
-    export->grace.is_in = true;
-    DL_APPEND_ELEM2(share->exporter.grace_oldest, older, export, grace.older, grace.newer);
-}
-
-void gs_grace_stop_locked(struct gs_share *share, struct gs_export *export)
-{
-    if (!export->grace.is_in)
-        return;
-    DL_DELETE2(share->exporter.grace_oldest, export, grace.older, grace.newer);
-    export->grace.is_in = false;
-}
-
-void gs_export_ended_locked(struct gs_share *share, struct gs_export *export)
-{
-    if (export->ended.is_in)
-        return;
-    export->ended.is_in = true;
-    DL_APPEND2(share->exporter.ended_oldest, export, ended.older, ended.newer);
-}
-
-void gs_export_told_locked(struct gs_share *share, struct gs_export *export)
-{
-    if (!export->ended.is_in)
-        return;
-    export->ended.is_in = false;
-    DL_DELETE2(share->exporter.ended_oldest, export, ended.older, ended.newer);
 }

@@ -89,6 +89,7 @@ Test(share_lease, of_a_killed_process_ends_and_says_so)
 {
     unsigned before = side.leases_ended;
 
+    gs_share_freed(side.share, export, side_now());
     other_kill(&other);
     cr_assert(SIDE_WAIT(__atomic_load_n(&side.leases_ended, __ATOMIC_SEQ_CST) > before));
     cr_assert(side_withdraws(&side, export));

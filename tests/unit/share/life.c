@@ -112,6 +112,7 @@ Test(share_life, two_processes_see_the_same_bytes)
     cr_assert_eq(other_reads(address), 42);
     other_ask(&other, "write %lx 43", address);
     cr_assert_eq(bytes[0], 43);
+    gs_share_freed(side.share, export, side_now());
     cr_assert_not(gs_share_withdraw(side.share, export));
     other_closes(address);
     /* Before it is taken back, which is asking: who asked is not told any more. */

@@ -295,7 +295,7 @@ bool __wrap_gs_exports_tell(struct gs_share *share)
     bool ended;
 
     gs_lock_take(&share->lock);
-    ended = share->exporter.ended_oldest != NULL;
+    ended = gs_export_oldest(share, GS_EXPORT_ENDED) != NULL;
     gs_lock_release(&share->lock);
     while (ended && __atomic_load_n(&tells_late, __ATOMIC_SEQ_CST)) {
         __atomic_store_n(&is_late, true, __ATOMIC_SEQ_CST);

@@ -293,6 +293,7 @@ Test(share_looks, while_the_first_opener_is_looked_for_no_thread_is_started)
  * has the block open and is silent, and when it has gone and its lease has ended. */
 Test(share_looks, an_idle_thread_sleeps_for_as_long_as_it_may)
 {
+    struct gs_share_stats stats;
     uint64_t looked;
 
     client = side_connect_by_hand(dir, ipc_handle);
@@ -303,7 +304,7 @@ Test(share_looks, an_idle_thread_sleeps_for_as_long_as_it_may)
     SET(slept_ns, 25000 * US);
     side_leave(client);
     client = -1;
-    cr_assert(SIDE_WAIT(READ(side.leases_ended) > 0));
+    cr_assert(SIDE_WAIT((gs_share_stats(side.share, &stats), stats.references == 0)));
     cr_assert(sleeps(1000 * 1000), "%d ms", READ(asleep));
     cr_assert_eq(READ(looks), looked);
 }
