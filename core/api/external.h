@@ -18,7 +18,7 @@ gs_status gs_core_detach(struct gs_core *core, CUdeviceptr address);
 /* The owner of one that nothing uses any more, when it is unmapped; as gs_share_external_next. */
 uint64_t gs_core_external_next(struct gs_core *core, uint64_t until_ns);
 
-/* What uses it still, for the log. Waits for the share thread, GS_SHARE_TELL_NS at most. */
+/* What uses it still, for the log. */
 void gs_core_external_say(struct gs_core *core, CUdeviceptr address);
 
 /* share.settle. */

@@ -72,22 +72,16 @@ static void ask_driver(struct gs_core *core, CUcontext context, struct gs_shorta
         core->driver.ctx_pop_current(&popped);
 }
 
-/* Who has what was freed here, and what the others have: in the time that there is for both. */
+/* Who has what was freed here, and what the others have. */
 static void ask_processes(struct gs_core *core, const struct gs_device *device,
                           struct gs_shortage *shortage)
 {
-    uint64_t begun = gs_now_ns(), took;
-
     gs_share_held(core->share, device->uuid, &shortage->held);
-    took = gs_now_ns() - begun;
     shortage->unheard = __atomic_load_n(&core->neighbour.silent, __ATOMIC_RELAXED);
     shortage->unheard_pid = __atomic_load_n(&core->neighbour.silent_pid, __ATOMIC_RELAXED);
-    if (!core->options.neighbours)
-        shortage->asked = GS_OTHERS_NOT_WANTED;
-    else if (took >= GS_SHARE_TELL_NS)
-        shortage->asked = GS_OTHERS_NO_TIME;
-    else
-        gs_share_others(core->share, device->uuid, GS_SHARE_TELL_NS - took, &shortage->others);
+    shortage->asked = core->options.neighbours;
+    if (shortage->asked)
+        gs_share_others(core->share, device->uuid, GS_SHARE_TELL_NS, &shortage->others);
 }
 
 static size_t minus(size_t from, size_t what)

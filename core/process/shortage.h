@@ -19,13 +19,6 @@
 struct gs_core;
 struct gs_device;
 
-/* Why the user's other processes were not asked for their figures. */
-enum gs_shortage_others {
-    GS_OTHERS_ASKED,
-    GS_OTHERS_NOT_WANTED,  /* pool.neighbours is off */
-    GS_OTHERS_NO_TIME,     /* who has what was freed here took as long as there was */
-};
-
 #define GS_SHORTAGE_HELPS 4
 
 struct gs_shortage {
@@ -44,7 +37,7 @@ struct gs_shortage {
     bool has_info;
     size_t free, total;
     /* The user's other processes. */
-    enum gs_shortage_others asked;
+    bool asked; /* for their figures; false: pool.neighbours is off */
     struct gs_share_others others;
     unsigned unheard; /* who did not answer when asked for what they keep idle, */
     int unheard_pid;  /* and one of them; 0: not seen from here */
@@ -52,8 +45,8 @@ struct gs_shortage {
     const char *help[GS_SHORTAGE_HELPS]; /* what would; ends with NULL or at the last */
 };
 
-/* No lock is held. `context` is one of the device, or NULL. Waits for the share thread, and for
- * those of other processes, for GS_SHARE_TELL_NS at most in all. */
+/* No lock is held. `context` is one of the device, or NULL. Waits for the user's other processes,
+ * GS_SHARE_TELL_NS at most in all. */
 void gs_shortage_say(struct gs_core *core, const struct gs_device *device, CUcontext context,
                      size_t size);
 

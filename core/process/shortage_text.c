@@ -78,10 +78,8 @@ static void add_others(struct gs_text *text, const struct gs_shortage *shortage)
 {
     const struct gs_share_others *others = &shortage->others;
 
-    if (shortage->asked == GS_OTHERS_NOT_WANTED)
+    if (!shortage->asked)
         gs_text_add(text, "; this user's other processes were not asked (pool.neighbours is off)");
-    else if (shortage->asked == GS_OTHERS_NO_TIME)
-        gs_text_add(text, "; this user's other processes were not asked: there was no time left");
     if (others->answered) {
         gs_text_add(text, "; %u other processes of this user have %zu MiB, %zu of them cached:",
                     others->answered, MIB(others->reserved), MIB(others->cached));

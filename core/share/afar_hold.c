@@ -38,5 +38,5 @@ void gs_afar_hold_came(struct gs_share *share, const struct gs_wire_hold_afar *m
     }
     gs_lock_release(&share->lock);
     if (ends)
-        gs_export_drop(share, export, 1);
+        gs_export_drop(share, export);
 }

@@ -135,7 +135,7 @@ void gs_lease_end(struct gs_share *share, struct gs_lease *lease)
     if (!export)
         return;
     export->far->leases--;
-    gs_export_drop(share, export, 1);
+    gs_export_drop(share, export);
     tell_owner(share, export);
 }
 

@@ -80,11 +80,7 @@ static void client_free(struct gs_share *share, struct gs_client *client)
     struct gs_reference *reference, *next;
 
     HASH_ITER(hh, client->references, reference, next)
-    {
-        HASH_DEL(client->references, reference);
-        gs_export_drop(share, reference->export, reference->count);
-        free(reference);
-    }
+    gs_reference_drop(share, client, reference, reference->count);
     gs_mapping_client_gone(share, client);
     gs_flush_client_gone(share, client);
     gs_plea_gone(share, client);
@@ -94,7 +90,9 @@ static void client_free(struct gs_share *share, struct gs_client *client)
     gs_afar_client_gone(share, client);
     gs_client_close_socket(share, client);
     client_forget_exit(share, client);
+    gs_lock_take(&share->lock);
     HASH_DEL(share->clients.first, client);
+    gs_lock_release(&share->lock);
     gs_client_leave_place(share, client);
     gs_user_reap(share, client->user);
     gs_publisher_unref(share, client->publisher);
@@ -157,11 +155,8 @@ static bool leave_to_the_one_before(struct gs_share *share, const struct gs_clie
     HASH_ITER(hh, client->references, reference, after)
     {
         HASH_FIND(hh, before->references, &reference->block_id, sizeof reference->block_id, known);
-        if (known)
-            continue;
-        if (!gs_reference_add(before, reference->export))
+        if (!known && !gs_reference_add(share, before, reference->export))
             return false;
-        gs_export_take_up(share, reference->export);
     }
     before->said.forked |= client->said.forked;
     return true;
@@ -175,11 +170,8 @@ static void drop_unseen(struct gs_share *share, struct gs_client *client)
 
     HASH_ITER(hh, client->references, reference, next)
     {
-        if (gs_export_is_borrowed(reference->export))
-            continue;
-        HASH_DEL(client->references, reference);
-        gs_export_drop(share, reference->export, reference->count);
-        free(reference);
+        if (!gs_export_is_borrowed(reference->export))
+            gs_reference_drop(share, client, reference, reference->count);
     }
     if (client->published)
         end_published(share, client);
@@ -411,7 +403,9 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct gs
     gs_client_crowd(client);
     client->since_ns = gs_now_ns();
     client->due_ns = client->since_ns + share->options.timeout_ns;
+    gs_lock_take(&share->lock);
     HASH_ADD(hh, share->clients.first, id, sizeof client->id, client);
+    gs_lock_release(&share->lock);
     if (!client->hh.tbl) {
         gs_fd_drop(client->pidfd);
         free(client);

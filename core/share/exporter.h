@@ -1,6 +1,7 @@
 /*
  * Exporter: what its files, exports.c, clients.c and others (internal.h), have in common. Exports
- * are under the share's lock; clients belong to the share thread.
+ * are under the share's lock. Clients belong to the share thread, which also takes the lock where it
+ * changes what others look at: the table of clients, who each is, its references and mappings.
  */
 #ifndef GS_CORE_SHARE_EXPORTER_H
 #define GS_CORE_SHARE_EXPORTER_H
@@ -145,14 +146,17 @@ struct gs_export *gs_export_find(struct gs_share *share, const struct gs_export_
 /* The export that these bytes are the handle of, pinned, or NULL. */
 struct gs_export *gs_export_pin(struct gs_share *share,
                                 const unsigned char ipc_handle[GS_IPC_HANDLE_SIZE]);
-/* One reference more of what is pinned, before its opener hears of it and somebody looks whether it
- * is held. Where that cannot be told him, it is dropped again. */
+/* One reference more, of nobody's here; and one less. */
 void gs_export_reference(struct gs_share *share, struct gs_export *export);
+void gs_export_drop(struct gs_share *share, struct gs_export *export);
 /* Takes the pin away; `granted`: with a reference in its place. */
 void gs_export_unpin(struct gs_share *share, struct gs_export *export, bool granted);
-void gs_export_drop(struct gs_share *share, struct gs_export *export, uint64_t references);
-/* One reference more of what is held, by a connection that was asked for nothing yet. */
-void gs_export_take_up(struct gs_share *share, struct gs_export *export);
+/* One reference more of what is pinned, or held by another connection, before its opener hears of it. NULL:
+ * no host memory. And so many less; of the last one the reference is freed. */
+struct gs_reference *gs_reference_add(struct gs_share *share, struct gs_client *client,
+                                      struct gs_export *export);
+void gs_reference_drop(struct gs_share *share, struct gs_client *client,
+                       struct gs_reference *reference, uint64_t count);
 /* Tells of leases and graces that are over (lease_ended); true: there are more. */
 bool gs_exports_tell(struct gs_share *share);
 /* Announces graces that are over at `now`; when the next one is, or GS_NEVER. */
@@ -414,11 +418,9 @@ bool gs_mapping_add(struct gs_share *share, struct gs_client *client,
                     const struct gs_export *export);
 /* It does not any more, or has a reference instead; nothing where it did not. */
 void gs_mapping_remove(struct gs_share *share, struct gs_client *client, uint64_t chunk_id);
-/* Whether anybody has a chunk of the device mapped that was called back. Lock held. */
-bool gs_mapping_any_asked_locked(const struct gs_share *share, const unsigned char *uuid);
-/* Bytes that it has mapped and was asked for. */
-size_t gs_mapping_unanswered(struct gs_share *share, const struct gs_client *client,
-                             const unsigned char *uuid);
+/* Bytes of chunks that it has mapped and that were called back. Lock held. */
+size_t gs_mapping_unanswered_locked(const struct gs_share *share, const struct gs_client *client,
+                                    const unsigned char *uuid);
 void gs_mapping_client_gone(struct gs_share *share, struct gs_client *client);
 /* Asks for the mappings of chunks that have gone. */
 void gs_mapping_work(struct gs_share *share);
@@ -472,9 +474,6 @@ bool gs_limbo_refuses(struct gs_share *share, const struct gs_client *client,
 /* The share thread: says so when more is in limbo than the options' bounds; when to look again. */
 uint64_t gs_limbo_tick(struct gs_share *share, uint64_t now);
 
-/* held.c: the share thread tells who holds what is freed, where somebody asks. */
-void gs_held_work(struct gs_share *share, uint64_t now);
-
 /* report.c */
 /* A freed block that nobody holds can be opened within its grace only: from then on its memory may
  * be handed out at any moment. The lock is held. */
@@ -497,8 +496,6 @@ enum gs_wire_reason gs_reason_of_send(int error);
 /* Grants what is pinned, and lets go of that; as gs_client_serve. */
 bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs_export *export,
                      const struct gs_wire_open *open);
-/* One reference more of the export, or NULL without host memory. */
-struct gs_reference *gs_reference_add(struct gs_client *client, struct gs_export *export);
 
 /* client.c: what is said to a client, and watched of it. */
 /* Whether an error of a send says that he has hung up: what he said before that is read still. */

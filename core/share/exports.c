@@ -419,17 +419,6 @@ void gs_export_reference(struct gs_share *share, struct gs_export *export)
     gs_lock_release(&share->lock);
 }
 
-void gs_export_take_up(struct gs_share *share, struct gs_export *export)
-{
-    gs_lock_take(&share->lock);
-    export->references++;
-    gs_limbo_note_locked(share, export);
-    export->recalled = false;
-    if (export->freed_ns || export->wanted)
-        gs_export_recall_locked(share, export);
-    gs_lock_release(&share->lock);
-}
-
 void gs_export_unpin(struct gs_share *share, struct gs_export *export, bool granted)
 {
     gs_lock_take(&share->lock);
@@ -438,20 +427,81 @@ void gs_export_unpin(struct gs_share *share, struct gs_export *export, bool gran
     if (granted) {
         export->opened = true;
         __atomic_store_n(&share->exporter.ever_opened, true, __ATOMIC_RELAXED);
-        export->recalled = false; /* the newest holder was not asked */
     }
-    if (export->freed_ns || export->wanted)
-        gs_export_recall_locked(share, export);
     note_unheld(share, export);
     gs_lock_release(&share->lock);
 }
 
-void gs_export_drop(struct gs_share *share, struct gs_export *export, uint64_t references)
+static void drop_locked(struct gs_share *share, struct gs_export *export, uint64_t references)
 {
-    gs_lock_take(&share->lock);
     export->references -= references;
     gs_limbo_note_locked(share, export);
     note_unheld(share, export);
+}
+
+void gs_export_drop(struct gs_share *share, struct gs_export *export)
+{
+    gs_lock_take(&share->lock);
+    drop_locked(share, export, 1);
+    gs_lock_release(&share->lock);
+}
+
+/* ---- Who holds it ------------------------------------------------------------------------------ */
+
+/* What the client has of it; at first nothing. NULL: no host memory. */
+static struct gs_reference *reference_locked(struct gs_client *client, struct gs_export *export)
+{
+    uint64_t block_id = export->key.id;
+    struct gs_reference *reference;
+
+    HASH_FIND(hh, client->references, &block_id, sizeof block_id, reference);
+    if (reference)
+        return reference;
+    reference = calloc(1, sizeof *reference);
+    if (!reference)
+        return NULL;
+    reference->block_id = block_id;
+    reference->export = export;
+    reference->since_ns = gs_now_ns();
+    HASH_ADD(hh, client->references, block_id, sizeof reference->block_id, reference);
+    if (reference->hh.tbl)
+        return reference;
+    free(reference);
+    return NULL;
+}
+
+struct gs_reference *gs_reference_add(struct gs_share *share, struct gs_client *client,
+                                      struct gs_export *export)
+{
+    struct gs_reference *reference;
+
+    gs_lock_take(&share->lock);
+    reference = reference_locked(client, export);
+    if (reference) {
+        reference->count++;
+        export->references++;
+        gs_limbo_note_locked(share, export);
+        export->recalled = false; /* the newest holder was not asked */
+        if (export->freed_ns || export->wanted)
+            gs_export_recall_locked(share, export);
+    }
+    gs_lock_release(&share->lock);
+    return reference;
+}
+
+void gs_reference_drop(struct gs_share *share, struct gs_client *client,
+                       struct gs_reference *reference, uint64_t count)
+{
+    struct gs_export *export = reference->export;
+
+    gs_lock_take(&share->lock);
+    reference->count -= count;
+    if (reference->count == 0) {
+        client->recalls_due -= reference->recall == GS_RECALL_DUE;
+        HASH_DEL(client->references, reference);
+        free(reference);
+    }
+    drop_locked(share, export, count);
     gs_lock_release(&share->lock);
 }
 

@@ -44,8 +44,8 @@
  *   memory.c   memory behind a descriptor         start_broker.c
  *                                                            starting a broker
  *
- * Who may touch what: exports, and the starting of thread and socket, are under `lock`. Clients are
- * the share thread's alone. Remotes, imports and opened blocks are under `opener.lock`; what takes
+ * Who may touch what: exports, who holds them, and the starting of thread and socket, are under `lock`.
+ * All else of clients is the share thread's alone. Remotes, imports and opened blocks are under `opener.lock`; what takes
  * long (messages, driver calls) is done without it by the one thread that has marked the remote
  * busy, and nobody else changes that remote or its imports meanwhile.
  */
@@ -211,7 +211,7 @@ struct gs_exporter {
     bool clock_known;       /* atomic */
     bool ever_opened;   /* atomic: some handle of this process's was */
     bool unopened_said; /* atomic: or none was, and that was said */
-    uint64_t lists;     /* looked through so far (gs_share_stats) */
+    uint64_t lists;     /* looked through so far (gs_share_stats, gs_share_held) */
     bool used;          /* atomic: this process shares; before that it can only be asked for memory */
     bool refusal_said;  /* atomic: why something is not exported was logged as a warning */
     /* The share thread's own. */
@@ -246,14 +246,9 @@ struct gs_pressure {
     struct gs_peer *silent; /* whom this process has asked, and who has not answered yet */
 };
 
-/* What threads of this process ask the share thread (held.c, flush.c), and others for. */
+/* What threads of this process ask the share thread (flush.c), and others for. */
 struct gs_asked {
-    struct gs_cond given_back;       /* there is less of what others keep mapped, or in limbo */
-    uint64_t held_wanted, held_told; /* who asks for `held` counts one; answered */
-    unsigned char held_uuid[16];
-    bool held_any_device;
-    uint64_t held_chunk_id; /* 0: any chunk's */
-    struct gs_share_held held;
+    struct gs_cond given_back; /* there is less of what others keep mapped, or in limbo */
     uint64_t flush_wanted, flush_begun; /* who waits for what comes back counts one; seen to */
     uint64_t flush_ends_ns;             /* when the last client that has hung up has rested */
     unsigned flush_awaited;             /* clients that are to answer, or rest */

@@ -29,7 +29,7 @@ struct gs_mapped_chunk {
     UT_hash_handle hh;
 };
 
-static struct gs_mapped_chunk *chunk_locked(struct gs_share *share, uint64_t chunk_id)
+static struct gs_mapped_chunk *chunk_locked(const struct gs_share *share, uint64_t chunk_id)
 {
     struct gs_mapped_chunk *chunk;
 
@@ -90,18 +90,14 @@ static bool note(struct gs_share *share, struct gs_client *client, const struct 
     if (!mapping)
         return false;
     mapping->chunk_id = export->source.chunk_id;
-    HASH_ADD(hh, client->mappings, chunk_id, sizeof mapping->chunk_id, mapping);
-    if (!mapping->hh.tbl) {
-        free(mapping);
-        return false;
-    }
     gs_lock_take(&share->lock);
-    counted = count_locked(share, &export->source);
-    gs_lock_release(&share->lock);
-    if (!counted) {
+    HASH_ADD(hh, client->mappings, chunk_id, sizeof mapping->chunk_id, mapping);
+    counted = mapping->hh.tbl && count_locked(share, &export->source);
+    if (!counted && mapping->hh.tbl)
         HASH_DEL(client->mappings, mapping);
+    gs_lock_release(&share->lock);
+    if (!counted)
         free(mapping);
-    }
     return counted;
 }
 
@@ -122,10 +118,9 @@ static void drop(struct gs_share *share, struct gs_client *client, struct gs_map
 {
     gs_lock_take(&share->lock);
     uncount_locked(share, mapping->chunk_id);
-    gs_lock_release(&share->lock);
-    if (mapping->unmap == GS_UNMAP_DUE)
-        client->recalls_due--;
     HASH_DEL(client->mappings, mapping);
+    gs_lock_release(&share->lock);
+    client->recalls_due -= mapping->unmap == GS_UNMAP_DUE;
     free(mapping);
 }
 
@@ -137,29 +132,18 @@ void gs_mapping_remove(struct gs_share *share, struct gs_client *client, uint64_
         drop(share, client, mapping);
 }
 
-bool gs_mapping_any_asked_locked(const struct gs_share *share, const unsigned char *uuid)
-{
-    const struct gs_mapped_chunk *chunk = share->exporter.mapped_chunks;
-
-    while (chunk && (!chunk->asked || !gs_is_of_device(uuid, chunk->uuid)))
-        chunk = chunk->hh.next;
-    return chunk != NULL;
-}
-
-size_t gs_mapping_unanswered(struct gs_share *share, const struct gs_client *client,
-                             const unsigned char *uuid)
+size_t gs_mapping_unanswered_locked(const struct gs_share *share, const struct gs_client *client,
+                                    const unsigned char *uuid)
 {
     const struct gs_mapping *mapping;
     size_t bytes = 0;
 
-    gs_lock_take(&share->lock);
     for (mapping = client->mappings; mapping; mapping = mapping->hh.next) {
         const struct gs_mapped_chunk *chunk = chunk_locked(share, mapping->chunk_id);
 
-        if (mapping->unmap != GS_UNMAP_NONE && chunk && gs_is_of_device(uuid, chunk->uuid))
+        if (chunk->asked && gs_is_of_device(uuid, chunk->uuid))
             bytes += chunk->size;
     }
-    gs_lock_release(&share->lock);
     return bytes;
 }
 

@@ -21,11 +21,13 @@ static bool on_hello(struct gs_share *share, struct gs_client *client,
     client->greeted = true;
     memcpy(client->instance, hello->instance, sizeof client->instance);
     client->due_ns = gs_now_ns() + GS_IDLE_NS;
+    gs_lock_take(&share->lock);
     if (client->pid <= 0) /* of another PID namespace */
         client->pid = (pid_t)hello->pid;
+    memcpy(client->said.name, hello->name, sizeof client->said.name - 1);
+    gs_lock_release(&share->lock);
     memcpy(client->said.from, hello->from, sizeof client->said.from);
     client->said.stack = hello->stack;
-    memcpy(client->said.name, hello->name, sizeof client->said.name - 1);
     /* The pidfd that an opener sent is used where the kernel has none for us. It can harm its
      * sender alone: by it, only his own lease ends. */
     if (client->pidfd < 0 && *fd >= 0 && gs_alive_is_pidfd(*fd)) {
@@ -43,40 +45,6 @@ static void ask_anew(struct gs_reference *reference)
 {
     if (reference->recall == GS_RECALL_SENT)
         reference->recall = GS_RECALL_NONE;
-}
-
-struct gs_reference *gs_reference_add(struct gs_client *client, struct gs_export *export)
-{
-    struct gs_reference *reference;
-
-    uint64_t block_id = export->key.id;
-
-    HASH_FIND(hh, client->references, &block_id, sizeof block_id, reference);
-    if (!reference) {
-        reference = calloc(1, sizeof *reference);
-        if (!reference)
-            return NULL;
-        reference->block_id = block_id;
-        reference->export = export;
-        reference->since_ns = gs_now_ns();
-        HASH_ADD(hh, client->references, block_id, sizeof reference->block_id, reference);
-        if (!reference->hh.tbl) {
-            free(reference);
-            return NULL;
-        }
-    }
-    reference->count++;
-    return reference;
-}
-
-static void reference_remove(struct gs_client *client, struct gs_reference *reference)
-{
-    if (--reference->count > 0)
-        return;
-    if (reference->recall == GS_RECALL_DUE)
-        client->recalls_due--;
-    HASH_DEL(client->references, reference);
-    free(reference);
 }
 
 enum gs_wire_reason gs_reason_of_send(int error)
@@ -151,19 +119,16 @@ bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs
                            &fd, &fresh, &driver_error);
     exported = gs_now_ns();
     if (!reason) {
-        reference = gs_reference_add(client, export);
-        if (reference) {
-            gs_export_reference(share, export);
+        reference = gs_reference_add(share, client, export);
+        if (reference)
             error = send_grant(share, client, export, open->head.request, fd.fd);
-        } else {
+        else
             reason = GS_REFUSED_MEMORY;
-        }
     }
     if (fresh)
         gs_chunk_fd_keep(share, export, &fd);
     if (error) {
-        gs_export_drop(share, export, 1);
-        reference_remove(client, reference);
+        gs_reference_drop(share, client, reference, 1);
         reference = NULL;
         reason = gs_reason_of_send(error);
     }
@@ -239,8 +204,7 @@ static bool on_close(struct gs_share *share, struct gs_client *client, uint64_t 
                gs_client_fault(client, "it closed a block that it does not hold");
     if (keeps && !gs_mapping_add(share, client, reference->export))
         return gs_client_fault(client, "it keeps mapped what it may not");
-    gs_export_drop(share, reference->export, 1);
-    reference_remove(client, reference);
+    gs_reference_drop(share, client, reference, 1);
     client->due_ns = gs_now_ns() + GS_IDLE_NS;
     return true;
 }
@@ -259,10 +223,8 @@ static bool take_up_one(struct gs_share *share, struct gs_client *client, uint64
         HASH_FIND(hh, other->references, &block_id, sizeof block_id, reference);
         if (!reference)
             continue;
-        if (!gs_reference_add(client, reference->export))
-            return gs_client_fault(client, "no host memory is left for what it takes up");
-        gs_export_take_up(share, reference->export);
-        return true;
+        return gs_reference_add(share, client, reference->export) ||
+               gs_client_fault(client, "no host memory is left for what it takes up");
     }
     client->over.has_lost = true; /* it is another user's by now, say, and the lease that one's */
     return true;

@@ -187,7 +187,7 @@ struct gs_share_strip {
     uint32_t references; /* atomic: exports, and whoever makes one */
     uint32_t pieces;
     uint64_t id; /* never reused within this process, and no chunk's: GS_STRIP_IDS */
-    uint64_t counted, listed; /* the last count that had it: gs_export_bytes, gs_share_stats */
+    uint64_t counted, listed; /* the last count that had it: gs_export_bytes; gs_share_stats, gs_share_held */
     uint64_t limbo;           /* exports of it that others keep, under the share's lock */
     uint64_t sizes[];
 };
@@ -321,17 +321,16 @@ struct gs_share_holder {
 };
 
 #define GS_SHARE_HOLDERS 3
-#define GS_SHARE_TELL_NS UINT64_C(200000000)
+#define GS_SHARE_TELL_NS UINT64_C(200000000) /* for other processes to say what they have */
 
 struct gs_share_held {
     unsigned holders;
-    bool any_stopped;
+    bool any_stopped; /* of those who have most */
     size_t bytes, mapped; /* by all of them; what several hold counts for each */
     struct gs_share_holder most[GS_SHARE_HOLDERS]; /* those who have most */
 };
 
-/* Asks the share thread, where there is one; one thread at a time. All 0 where it does not say so in
- * GS_SHARE_TELL_NS. */
+/* Looks through all leases; waits for nobody. */
 void gs_share_held(struct gs_share *share, const unsigned char uuid[16],
                    struct gs_share_held *ret_held);
 /* The same of one chunk, whatever its device. */

@@ -51,7 +51,6 @@ uint64_t gs_thread_tick(struct gs_share *share, uint64_t now)
 
     gs_mapping_work(share);
     gs_flush_work(share, now);
-    gs_held_work(share, now);
     gs_pleas_work(share);
     due = gs_clients_tick(share, now);
     closing = gs_closing_tick(share, now);

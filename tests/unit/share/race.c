@@ -3,7 +3,7 @@
  * process, for three seconds. Each exporting thread stamps a block, publishes its handle, and as
  * soon as a withdrawal says that nobody holds it, stamps it anew. An opening thread that gets in
  * must see the stamp that was published with the handle for as long as it has the block open.
- * Others ask for memory meanwhile.
+ * Others ask for memory meanwhile, and who has what was freed.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static struct side exporter, opener;
 static struct side_chunk chunk;
 static struct stamps_slot slots[EXPORTERS];
 static uint64_t end;
-static unsigned opened, refused, withdrawn, given; /* atomic */
+static unsigned opened, refused, withdrawn, given, held; /* atomic */
 
 /* The last exporter's block is in a chunk of its own each time: it is withdrawn while the chunk's descriptor is made,
  * which takes a while, for who opens it. */
@@ -76,11 +76,16 @@ static void *run_asker(void *arg)
 {
     while (side_now() < end) {
         struct gs_share_answers answers;
+        struct gs_share_held now;
 
         gs_share_ask(opener.share, side_gpu, MIB, &answers);
         if (answers.given != 0 && answers.given != GIVEN)
             __atomic_add_fetch(&stamps_failures, 1, __ATOMIC_RELAXED);
         __atomic_add_fetch(&given, answers.given == GIVEN, __ATOMIC_RELAXED);
+        gs_share_held(exporter.share, side_gpu, &now);
+        if (now.holders > 1 || now.bytes > EXPORTERS * STAMPS_BLOCK)
+            stamps_fail("held", (unsigned)now.bytes, now.holders);
+        __atomic_add_fetch(&held, now.bytes > 0, __ATOMIC_RELAXED);
         usleep(2000); /* the others are what this is about */
     }
     return arg;
@@ -115,9 +120,9 @@ int main(void)
     side_stop(&exporter);
     side_chunk_free(&exporter, &chunk);
     side_dir_remove(dir);
-    printf("opened %u, refused %u, withdrawn %u, given %u times, alive %d, failures %u\n", opened,
-           refused, withdrawn, given, memdriver_alive(), stamps_failures);
-    if (!opened || !refused || !withdrawn || !given || memdriver_alive() != 0)
+    printf("opened %u, refused %u, withdrawn %u, given %u times, held %u, alive %d, failures %u\n", opened,
+           refused, withdrawn, given, held, memdriver_alive(), stamps_failures);
+    if (!opened || !refused || !withdrawn || !given || !held || memdriver_alive() != 0)
         stamps_failures++;
     return stamps_failures ? 1 : 0;
 }
