@@ -17,9 +17,6 @@
 #define LIMIT_SHARE 8    /* one descriptor in so many of the process's limit */
 #define KEPT_MAX    4096 /* and never more */
 
-#define TABLE_STEP  64
-#define TABLE_SPARE 8 /* for sockets, and for those that are not kept */
-
 struct gs_chunk_fd {
     uint64_t chunk_id;
     struct gs_fd fd; /* the program may have closed it, and another file may have its number */
@@ -85,18 +82,11 @@ static struct gs_fd find(struct gs_share *share, uint64_t chunk_id)
     return fd;
 }
 
-/* As the last one tells: the lowest free number is given out, and tables end at multiples of 64. */
-bool gs_chunk_fd_has_room(const struct gs_share *share)
-{
-    return share->loop.fds_made ||
-           share->exporter.last_chunk_fd % TABLE_STEP < TABLE_STEP - TABLE_SPARE;
-}
-
 void gs_chunk_fd_keep(struct gs_share *share, const struct gs_export *export,
                       const struct gs_fd *fd)
 {
     struct gs_chunk_fd *entry = NULL;
-    unsigned max = gs_chunk_fd_has_room(share) ? gs_chunk_fds_max() : 0;
+    unsigned max = gs_chunk_fds_max();
     bool kept = false;
 
     if (max > 0)
@@ -155,7 +145,6 @@ CUresult gs_chunk_fd(struct gs_share *share, const struct gs_export *export, str
     }
     if (result != CUDA_SUCCESS)
         return result;
-    share->exporter.last_chunk_fd = (unsigned)fd;
     *ret_fd = gs_fd_keep(fd); /* from here on: while it is sent the program may close it */
     if (ret_fd->any)
         return CUDA_SUCCESS;

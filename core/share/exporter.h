@@ -92,9 +92,6 @@ CUresult gs_chunk_fd(struct gs_share *share, const struct gs_export *export, str
 /* Takes `fd`: it is kept for the next opener, or closed. */
 void gs_chunk_fd_keep(struct gs_share *share, const struct gs_export *export,
                       const struct gs_fd *fd);
-/* False while the table of descriptors is being enlarged and nearly full: then none is kept, nor
- * made ahead, since who needs more than the table has waits until it is larger. */
-bool gs_chunk_fd_has_room(const struct gs_share *share);
 /* Whether a descriptor made ahead of the first open would be kept, and there is none. */
 bool gs_chunk_fd_wanted(struct gs_share *share, const struct gs_export *export);
 /* Closes those that are kept, where no descriptor is left for something else; false: there were none. */

@@ -77,8 +77,6 @@ static uint64_t make_next_fd(struct gs_share *share, uint64_t now)
         now - share->exporter.ahead_ns < CALM_NS &&
         share->exporter.ahead_ns >= share->exporter.served_ns)
         return share->exporter.ahead_ns + CALM_NS;
-    if (!share->options.broker && !gs_chunk_fd_has_room(share))
-        return GS_NEVER; /* the thread is woken when there is */
     for (int i = 0; i < WORK_MAX && !exported; i++) {
         export = next_work(share, GS_WORK_CHUNK_FD);
         if (!export)

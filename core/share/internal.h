@@ -73,10 +73,6 @@
 
 #define GS_NEVER     UINT64_MAX
 
-/* Who has looked for a message in vain sleeps at once for this long: whom he waits for may need the
- * very CPU, or it takes longer anyway. */
-#define GS_SPIN_REST_NS (20 * GS_NS_PER_MS)
-
 /* What the share thread does about an export: asks its holders for it, makes a descriptor of its
  * chunk ahead. */
 enum gs_work { GS_WORK_RECALL, GS_WORK_CHUNK_FD, GS_WORKS };
@@ -128,11 +124,9 @@ struct gs_loop {
     struct gs_fd wake_kept, woken_kept;
     bool stop; /* atomic */
     /* Its own. */
-    uint64_t expected_ns; /* until then the next message is looked for before the thread sleeps, */
-    uint64_t exported_until_ns; /* and the first one of an opener until then */
+    uint64_t expected_ns; /* until then the next message is looked for before the thread sleeps */
     uint64_t spun_ns, spin_ns; /* how long that went on lately, and when it was last counted */
-    uint64_t rested_ns; /* the next one of a row not before then: it was in vain */
-    bool fds_made;      /* the table of descriptors has its final size, or never will */
+    bool fds_made; /* atomic: the table of descriptors has its final size, or never will */
 };
 
 /* The connection to a broker (publish.c). */
@@ -216,7 +210,6 @@ struct gs_exporter {
     bool refusal_said;  /* atomic: why something is not exported was logged as a warning */
     /* The share thread's own. */
     uint64_t served_ns, ahead_ns; /* the last open, and descriptor made ahead */
-    unsigned last_chunk_fd;       /* the number of the descriptor that was made last */
 };
 
 /* The share thread's own: who is connected (clients.c, quota.c, report.c). */

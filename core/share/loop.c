@@ -13,13 +13,12 @@
 #define EVENTS_MAX 32
 
 /* Falling asleep and being woken takes 17 to 70 us (measured on an H200), as long as all else of an
- * open. So it looks for a moment where a message is expected: */
+ * open. So it looks for a moment where a message is expected (README.md has what that is): */
 #define SPIN_PART  16                  /* of the time, one part at most goes into looking, */
 #define SPINS_MOST (64 * GS_NS_PER_MS) /* after a time without as much at once */
 
-#define FDS_SPARE    64 /* beside those that are kept: sockets, what is under way */
-#define FDS_AFTER_MS 1  /* what the thread does for later opens is not done during the first, */
-#define FDS_BY_NS    (10 * GS_NS_PER_MS) /* as long as there are not too many of those */
+#define FDS_SPARE 64 /* beside those that are kept: sockets, what is under way */
+#define FDS_BY_NS (10 * GS_NS_PER_MS)
 
 static void wake_clear(struct gs_share *share)
 {
@@ -50,44 +49,54 @@ static uint64_t tick(struct gs_share *share)
 /*
  * The kernel doubles a process's table of descriptors when it is full, and in a process of several
  * threads that waits for every CPU: whoever needs the next descriptor sleeps for 5 to 15 ms
- * (measured). A thousand opens met that four times in the opener and four in the exporter. So the
- * table is made as large as what is kept can need once, by a thread that nobody waits for and that
- * ends then. A table that stays small costs time only.
+ * (measured). A thousand opens met that four times in the opener and four in the exporter (README.md has
+ * what that is). So with the first use the table is made as large as what is kept can need, by a thread
+ * that nobody waits for and that ends then. A table that stays small costs time only.
  */
-struct fd_table {
-    struct gs_share *share;
-    struct gs_background background;
-    uint64_t due_ns; /* when that thread starts; 0: nothing is shared yet; GS_NEVER: it has */
-    bool runs;       /* and is to be joined */
-    bool made;       /* atomic */
-};
-
-static void grow_fd_table(const struct gs_share *share)
-{
-    uint64_t most, limit = gs_fd_limit();
-    int lowest, highest;
-
-    lowest = gs_fd_copy(share->loop.wake);
-    if (lowest < 0)
-        return;
-    close(lowest);
-    most = (uint64_t)lowest + gs_chunk_fds_max() + FDS_SPARE;
-    if (most >= limit)
-        most = limit - 1;
-    highest = fcntl(share->loop.wake, F_DUPFD_CLOEXEC, (int)most);
-    if (highest >= 0)
-        close(highest);
-}
-
 static void *make_fd_table(void *arg)
 {
-    struct fd_table *table = arg;
+    struct gs_share *share = arg;
+    uint64_t most, limit = gs_fd_limit();
+    int lowest = gs_fd_copy(share->loop.wake), highest = -1;
 
     pthread_setname_np(pthread_self(), "gpushim-fds");
-    grow_fd_table(table->share);
-    __atomic_store_n(&table->made, true, __ATOMIC_RELEASE);
-    gs_thread_wake(table->share);
+    if (lowest >= 0) {
+        close(lowest);
+        most = (uint64_t)lowest + gs_chunk_fds_max() + FDS_SPARE;
+        highest = fcntl(share->loop.wake, F_DUPFD_CLOEXEC, (int)(most < limit ? most : limit - 1));
+    }
+    if (highest >= 0)
+        close(highest);
+    __atomic_store_n(&share->loop.fds_made, true, __ATOMIC_RELEASE);
     return NULL;
+}
+
+/* The thread that makes it, which the share thread starts and joins. */
+struct fd_table {
+    struct gs_background background;
+    uint64_t used_ns; /* since when it is wanted */
+    bool begun, runs;
+};
+
+/* A thread starts in 70 to 500 us (measured): not while an opener is expected, as long as there are not too
+ * many of those. */
+static void fd_table_tick(struct gs_share *share, struct fd_table *table)
+{
+    uint64_t now = table->begun ? 0 : gs_now_ns();
+
+    if (!table->used_ns && __atomic_load_n(&share->exporter.used, __ATOMIC_SEQ_CST))
+        table->used_ns = now;
+    if (table->used_ns && !table->begun &&
+        (now >= share->loop.expected_ns || now - table->used_ns >= FDS_BY_NS)) {
+        table->begun = true;
+        table->runs = gs_background_start(&table->background, make_fd_table, share) == 0;
+        if (!table->runs)
+            __atomic_store_n(&share->loop.fds_made, true, __ATOMIC_RELEASE);
+    }
+    if (table->runs && __atomic_load_n(&share->loop.fds_made, __ATOMIC_ACQUIRE)) {
+        gs_background_join(&table->background);
+        table->runs = false;
+    }
 }
 
 /* Whoever makes the thread look again and again, and nothing comes, gets a part of the time only. */
@@ -103,49 +112,19 @@ static bool may_spin(struct gs_share *share, uint64_t now)
 /* Looks for events without sleeping while a message is expected; how many there are. */
 static int spin(struct gs_share *share, struct epoll_event *events)
 {
-    uint64_t begun = gs_now_ns(), now = begun, until = share->loop.exported_until_ns;
-    bool row = begun < share->loop.expected_ns && begun >= share->loop.rested_ns;
+    uint64_t begun = gs_now_ns(), now = begun;
     int count = 0;
 
-    if (row && until < share->loop.expected_ns)
-        until = share->loop.expected_ns;
-    if (begun >= until || !may_spin(share, begun))
+    if (begun >= share->loop.expected_ns || !may_spin(share, begun))
         return 0;
-    while (count == 0 && now < until) {
+    while (count == 0 && now < share->loop.expected_ns) {
         count = epoll_wait(share->loop.epoll, events, EVENTS_MAX, 0);
         if (count == 0)
             gs_yield(); /* who is looked for may wait for this very CPU */
         now = gs_now_ns();
     }
     share->loop.spun_ns += now - begun;
-    if (count == 0 && row)
-        share->loop.rested_ns = now + GS_SPIN_REST_NS;
     return count;
-}
-
-/* A thread starts in 70 to 500 us (measured): not while an opener is at it. */
-static bool is_due(const struct fd_table *table, uint64_t now)
-{
-    if (!table->due_ns || now < table->due_ns)
-        return false;
-    return (now >= table->share->loop.expected_ns && now >= table->share->loop.exported_until_ns) ||
-           now - table->due_ns >= FDS_BY_NS || !gs_chunk_fd_has_room(table->share);
-}
-
-static void fd_table_tick(struct fd_table *table)
-{
-    if (!table->due_ns && __atomic_load_n(&table->share->exporter.used, __ATOMIC_SEQ_CST))
-        table->due_ns = gs_now_ns() + FDS_AFTER_MS * GS_NS_PER_MS;
-    if (is_due(table, gs_now_ns())) {
-        table->due_ns = GS_NEVER;
-        table->runs = gs_background_start(&table->background, make_fd_table, table) == 0;
-        table->share->loop.fds_made = !table->runs;
-    }
-    if (table->runs && __atomic_load_n(&table->made, __ATOMIC_ACQUIRE)) {
-        gs_background_join(&table->background);
-        table->runs = false;
-        table->share->loop.fds_made = true;
-    }
 }
 
 /*
@@ -166,17 +145,16 @@ static bool sleep_for(struct gs_share *share, uint64_t limit_ns)
            !((fds[0].revents | fds[1].revents) & (POLLHUP | POLLERR | POLLNVAL));
 }
 
-static int wait_for_events(struct gs_share *share, const struct fd_table *table,
+static int wait_for_events(struct gs_share *share, struct fd_table *table,
                            struct epoll_event *events)
 {
     uint64_t limit = tick(share);
     int count = 0;
 
-    if (table->due_ns && table->due_ns != GS_NEVER && limit > FDS_AFTER_MS * GS_NS_PER_MS)
-        limit = FDS_AFTER_MS * GS_NS_PER_MS;
     /* The program may have another file of its number. */
     if (gs_epoll_is_there(share) && share->spins && limit != 0)
         count = spin(share, events);
+    fd_table_tick(share, table);
     if (count || (sleep_for(share, limit) && gs_epoll_is_there(share)))
         return count ? count : epoll_wait(share->loop.epoll, events, EVENTS_MAX, 0);
     errno = EBADF;
@@ -206,7 +184,7 @@ void *gs_loop_run(void *arg)
 {
     struct gs_share *share = arg;
     struct epoll_event events[EVENTS_MAX];
-    struct fd_table table = {.share = share};
+    struct fd_table table = {.begun = false};
 
     gs_log_line(&share->log, GS_LOG_DEBUG,
                 "the share thread runs %llu us after its start, at %llu us",
@@ -214,7 +192,6 @@ void *gs_loop_run(void *arg)
                 (unsigned long long)gs_now_ns() / 1000);
     pthread_setname_np(pthread_self(), "gpushim-share");
     gs_remotes_watch(share);
-    fd_table_tick(&table);
     while (!__atomic_load_n(&share->loop.stop, __ATOMIC_ACQUIRE)) {
         int count = wait_for_events(share, &table, events);
 
@@ -227,7 +204,6 @@ void *gs_loop_run(void *arg)
         }
         for (int i = 0; i < count; i++)
             dispatch(share, &events[i]);
-        fd_table_tick(&table);
     }
     if (table.runs)
         gs_background_join(&table.background);

@@ -12,6 +12,9 @@
 #include <string.h>
 
 #define SPIN_NS    (500 * GS_NS_PER_MS / 1000) /* an answer takes 20 to 360 us (measured) */
+/* Who has looked in vain sleeps at once for this long: whom he waits for may need the very CPU, or it
+ * takes longer anyway. */
+#define REST_NS    (20 * GS_NS_PER_MS)
 #define YIELDED_NS (20 * GS_NS_PER_MS / 1000)  /* where a look takes longer, others had the CPU */
 
 #define EARLY_NS (5 * GS_NS_PER_MS) /* whether an exporter's end was seen is looked at after this */
@@ -160,7 +163,7 @@ static bool look_again(struct gs_share *share, uint64_t *looked, uint64_t *until
         return true;
     }
     if (*until)
-        __atomic_store_n(&share->opener.sleep_until_ns, now + GS_SPIN_REST_NS, __ATOMIC_RELAXED);
+        __atomic_store_n(&share->opener.sleep_until_ns, now + REST_NS, __ATOMIC_RELAXED);
     *until = 0;
     return false;
 }

@@ -58,14 +58,20 @@ void gs_thread_wake(struct gs_share *share)
     (void)ignored; /* it fails only when the thread has many wake-ups to come already */
 }
 
+static void expect_until(struct gs_share *share, uint64_t until)
+{
+    if (share->loop.expected_ns < until)
+        share->loop.expected_ns = until;
+}
+
 void gs_thread_expect(struct gs_share *share, uint64_t now)
 {
-    share->loop.expected_ns = now + SPIN_NS;
+    expect_until(share, now + SPIN_NS);
 }
 
 void gs_thread_exported(struct gs_share *share, uint64_t now)
 {
-    share->loop.exported_until_ns = now + GS_EXPORTED_NS;
+    expect_until(share, now + GS_EXPORTED_NS);
 }
 
 bool gs_loop_may_spin(void)

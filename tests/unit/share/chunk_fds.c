@@ -1,9 +1,7 @@
-/* Descriptors of chunks: made once, kept, bounded, and gone before the chunk is. It is linked so
- * that its fcntl is the one below. */
+/* Descriptors of chunks: made once, kept, bounded, and gone before the chunk is. */
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -11,27 +9,6 @@
 
 #include "core/share/exporter.h"
 #include "scene.h"
-
-/* The library's only thread that duplicates a descriptor to a high number enlarges their table; as
- * with the kernel's own, it may take any time. Atomic. */
-static bool table_waits;
-
-int __real_fcntl64(int fd, int command, ...);
-int __wrap_fcntl64(int fd, int command, ...);
-
-int __wrap_fcntl64(int fd, int command, ...)
-{
-    va_list arguments;
-    long argument;
-
-    va_start(arguments, command);
-    argument = va_arg(arguments, long);
-    va_end(arguments);
-    while (command == F_DUPFD_CLOEXEC && (int)argument > 0 &&
-           __atomic_load_n(&table_waits, __ATOMIC_SEQ_CST))
-        usleep(1000);
-    return __real_fcntl64(fd, command, argument);
-}
 
 /* How often this thread has taken a lock. */
 static _Thread_local unsigned locks;
@@ -65,7 +42,6 @@ static void setup(void)
 
 static void teardown(void)
 {
-    __atomic_store_n(&table_waits, false, __ATOMIC_SEQ_CST);
     scene_end();
 }
 
@@ -183,41 +159,6 @@ Test(share_chunk_fds, ahead_goes_in_order_and_stops_where_no_more_are_kept)
         side_chunk_free(&side, &chunks[i]);
     }
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
-}
-
-/* Nobody has to wait for the table: nothing ahead needs more than there is, and who opens what was
- * not made ahead gets it. */
-Test(share_chunk_fds, ahead_stop_before_a_table_that_is_being_enlarged)
-{
-    enum { MANY = 80 };
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct gs_export *exports[MANY];
-    struct side_chunk chunks[MANY];
-    unsigned long address;
-
-    __atomic_store_n(&table_waits, true, __ATOMIC_SEQ_CST);
-    export_ahead();
-    for (int i = 0; i < MANY; i++)
-        chunks[i] = side_chunk_new(&side, 2 * MIB);
-    for (int i = 0; i < MANY; i++)
-        cr_assert_eq(side_export(&side, &chunks[i], 0, 512, &exports[i]), GS_OK);
-    gs_export_handle(exports[MANY - 1], ipc_handle);
-    cr_assert(all_rest(0)); /* all are made by now, if they are at all */
-    for (int i = 0; i < 2; i++) {
-        cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
-        cr_assert_lt(memdriver_exports(), 64, "%u descriptors", memdriver_exports());
-        other_stop(&other);
-        other_start(&other, dir, NULL);
-    }
-    __atomic_store_n(&table_waits, false, __ATOMIC_SEQ_CST);
-    cr_assert(SIDE_WAIT(memdriver_exports() >= MANY));
-    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
-    cr_assert_eq(other_stop(&other), 0);
-    for (int i = 0; i < MANY; i++) {
-        cr_assert(side_gets_back(&side, exports[i]));
-        gs_share_chunk_gone(side.share, chunks[i].id);
-        side_chunk_free(&side, &chunks[i]);
-    }
 }
 
 #define CHUNKS 64

@@ -2,12 +2,11 @@
  * How often the share thread looks for the next message before it sleeps, counted. To it the time
  * is what the test makes it: it passes in its epoll_wait and ppoll alone, so that no other program of the
  * machine has a part in what is counted. The program is linked for that with its own of these and
- * gs_now_ns, and with its own pthread_create, which counts.
+ * gs_now_ns.
  */
 #include <criterion/criterion.h>
 #include <limits.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -18,7 +17,6 @@
 #include "core/share/internal.h"
 #include "core/share/wire.h"
 #include "scene.h"
-#include "wrapped_thread.h"
 
 #define US       UINT64_C(1000)
 #define LOOK_NS  (10 * US)
@@ -38,8 +36,6 @@ static uint64_t slept_ns;
 static uint64_t looks, now_ns, company_ns;
 static int asleep;
 
-static unsigned threads; /* atomic: that were made */
-
 static _Thread_local bool is_share_thread;
 
 #define READ(counter) __atomic_load_n(&(counter), __ATOMIC_SEQ_CST)
@@ -49,13 +45,6 @@ int __real_epoll_wait(int fd, struct epoll_event *events, int most, int limit);
 int __wrap_epoll_wait(int fd, struct epoll_event *events, int most, int limit);
 uint64_t __real_gs_now_ns(void);
 uint64_t __wrap_gs_now_ns(void);
-
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
-                          void *arg)
-{
-    __atomic_add_fetch(&threads, 1, __ATOMIC_SEQ_CST);
-    return __real_pthread_create(thread, attributes, run, arg);
-}
 
 uint64_t __wrap_gs_now_ns(void)
 {
@@ -185,28 +174,6 @@ Test(share_looks, whoever_comes_again_and_again_is_looked_for_in_a_part_of_the_t
                   (unsigned long long)(looked / US), (unsigned long long)(least / US));
 }
 
-/* For 150 us, and after that in vain not for 20 ms. */
-Test(share_looks, who_does_not_come_is_looked_for_now_and_then)
-{
-    uint64_t begun, accompanied, looked;
-
-    client = side_connect_by_hand(dir, ipc_handle);
-    SET(slept_ns, 500 * US); /* too late, and still a row */
-    begun = READ(now_ns);
-    accompanied = READ(company_ns);
-    looked = READ(looks);
-    for (int i = 0; i < 400; i++) {
-        open_again();
-        cr_assert(sleeps(1));
-    }
-    looked = READ(looks) - looked;
-    begun = READ(now_ns) - begun;
-    accompanied = READ(company_ns) - accompanied;
-    cr_assert_geq(accompanied, 200000 * US);
-    cr_assert_leq(looked, (begun / GS_SPIN_REST_NS + 2) * ROW_LOOKS);
-    cr_assert_geq(looked, (accompanied / GS_SPIN_REST_NS - 2) * ROW_LOOKS);
-}
-
 /* One that has come late once is no reason not to look for the next one. */
 Test(share_looks, what_comes_after_a_row_does_not_end_the_looking_in_the_next)
 {
@@ -262,31 +229,6 @@ Test(share_looks, a_handle_that_nobody_opened_does_not_end_the_looking_in_a_row)
     cr_assert(sleeps(1));
     cr_assert_gt(READ(looks), looked);
     side_chunk_free(&side, &given);
-}
-
-/* The table of descriptors is enlarged by a thread, and that takes as long to start as an open. */
-Test(share_looks, while_the_first_opener_is_looked_for_no_thread_is_started)
-{
-    uint64_t looked;
-    unsigned made;
-
-    options.export_ahead = true;
-    do { /* again, if the machine stood still before the thread's time had begun */
-        scene_stop();
-        SET(vain, 150); /* 1.5 ms: it is due since one */
-        looked = READ(looks);
-        made = READ(threads) + 1;
-        begin();
-        cr_assert(SIDE_WAIT(READ(looks) - looked > 150 || READ(threads) > made));
-    } while (READ(threads) > made);
-    SET(vain, 0);
-    client = side_connect_by_hand(dir, ipc_handle);
-    cr_assert(SIDE_WAIT(READ(looks) - looked > 151));
-    cr_assert_eq(READ(threads), made);
-    open_again();
-    SET(vain, ALL);
-    open_again();
-    cr_assert(SIDE_WAIT(READ(threads) > made));
 }
 
 /* It says each 20 minutes in the folder that its process lives: with nothing to do that is all. Also while one
