@@ -82,7 +82,8 @@
            "A file in which the process records what becomes of its GPU memory (gpushim report "   \
            "reads it), with %p in its name replaced by the process id; none records nothing.")     \
     OPTION(general, record_stacks, NUMBER("0", "64"), "0",                                         \
-           "How many return addresses are recorded of each call; 0 records none.")
+           "How many return addresses, and lines of Python, are recorded of each call; 0 "         \
+           "records none.")
 
 #define GS_CONFIG_POOL_OPTIONS(OPTION)                                                             \
     OPTION(pool, free, ENUM(pool_free), "deferred",                                                \

@@ -252,6 +252,14 @@ GPUSHIM_API int gpushim_lookup(const char *name, struct gpushim_named *named);
  */
 GPUSHIM_API int gpushim_unpublish(const char *name);
 
+/* ---- Labels -------------------------------------------------------------------------------------- */
+
+/*
+ * What the calling thread does from now on, for people: what it allocates has the label first in its stacks in a
+ * recording (gpushim record). Up to 63 bytes without control characters; NULL: nothing any more. EINVAL.
+ */
+GPUSHIM_API int gpushim_tag(const char *label);
+
 /* ---- External memory ---------------------------------------------------------------------------- */
 
 /*
@@ -339,21 +347,18 @@ GPUSHIM_API size_t gpushim_externals(struct gpushim_attached *attached, size_t r
 /* ---- Memory in a stream's order ------------------------------------------------------------------ */
 
 /*
- * For allocators that take functions, in whose forms these are: PyTorch's CUDAPluggableAllocator has all of
- * them from gpushim.torch. Memory of the device by its number in CUDA, whatever context is current; `stream`
- * is a CUstream, NULL the default one. Natively, where libgpushim does nothing in this process, it is that of
- * cuMemAllocAsync.
+ * For allocators that take functions, in whose forms these are (gpushim.torch in Python). Memory of the device
+ * by its number in CUDA, whatever context is current; `stream` is a CUstream, NULL the default one. Where
+ * libgpushim is switched off it is that of cuMemAllocAsync.
  *
- * gpushim_allocate returns NULL where there is none, for no bytes too. gpushim_free names the stream that the
- * last work on it is in: it is free for that stream at once, for others when the GPU has got there. `size` is
- * not looked at. gpushim_used tells of another stream that has work on it, before the free: that is then
- * behind all streams.
+ * gpushim_allocate returns NULL where there is none, for no bytes too. gpushim_free names the stream that has the
+ * last work on it: it is free for that at once, for others when the GPU has got there. gpushim_used tells of
+ * another stream that has work on it, before the free, which then is behind all streams.
  *
- * While the stream captures, what is allocated is memory as that of cuMemAlloc, at an address that a graph
- * may keep. If gpushim_graphs_begin has told whose captures now begin on the device, what is freed of it is
- * for these graphs' next captures, in the same stream, and goes back when gpushim_graphs_gone was called as
- * often as begin. Of several that are open on a device at once nobody can say whose it is, and what is
- * allocated meanwhile stays theirs until the process ends.
+ * While the stream captures, memory is as that of cuMemAlloc. If gpushim_graphs_begin has told whose captures
+ * begin on the device, what is freed of it is for these graphs' next captures, in the same stream, and goes back
+ * when gpushim_graphs_gone was called as often as begin. Of several that are open on a device at once nobody can
+ * say whose it is: what is allocated meanwhile stays theirs until the process ends.
  */
 GPUSHIM_API void *gpushim_allocate(size_t size, int gpu, void *stream);
 GPUSHIM_API void gpushim_free(void *address, size_t size, int gpu, void *stream);
@@ -390,18 +395,20 @@ static inline int gpushim_has_(const char *name, void **kept, void *ret_call)
     return found != (void *)&nowhere;
 }
 
+#define GPUSHIM_CALL_OF_(name)                                                                     \
+    static void *kept;                                                                             \
+    __typeof__(&name) call
+
 GPUSHIM_API const char *gpushim_version(void)
 {
-    static void *kept;
-    __typeof__(&gpushim_version) call;
+    GPUSHIM_CALL_OF_(gpushim_version);
 
     return gpushim_has_("gpushim_version", &kept, &call) ? call() : "";
 }
 
 GPUSHIM_API int gpushim_pinner_add(const struct gpushim_pinner *pinner)
 {
-    static void *kept;
-    __typeof__(&gpushim_pinner_add) call;
+    GPUSHIM_CALL_OF_(gpushim_pinner_add);
 
     return gpushim_has_("gpushim_pinner_add", &kept, &call) ? call(pinner) : GPUSHIM_NOT_LOADED;
 }
@@ -410,8 +417,7 @@ GPUSHIM_API int gpushim_pin(const struct gpushim_pinner *pinner, uintptr_t domai
                             uint64_t address, size_t size, void **ret_handle,
                             void **ret_registration)
 {
-    static void *kept;
-    __typeof__(&gpushim_pin) call;
+    GPUSHIM_CALL_OF_(gpushim_pin);
 
     return gpushim_has_("gpushim_pin", &kept, &call)
                ? call(pinner, domain, access, address, size, ret_handle, ret_registration)
@@ -420,8 +426,7 @@ GPUSHIM_API int gpushim_pin(const struct gpushim_pinner *pinner, uintptr_t domai
 
 GPUSHIM_API void gpushim_unpin(void *registration)
 {
-    static void *kept;
-    __typeof__(&gpushim_unpin) call;
+    GPUSHIM_CALL_OF_(gpushim_unpin);
 
     if (gpushim_has_("gpushim_unpin", &kept, &call))
         call(registration);
@@ -429,8 +434,7 @@ GPUSHIM_API void gpushim_unpin(void *registration)
 
 GPUSHIM_API void gpushim_flush(const struct gpushim_pinner *pinner, uintptr_t domain)
 {
-    static void *kept;
-    __typeof__(&gpushim_flush) call;
+    GPUSHIM_CALL_OF_(gpushim_flush);
 
     if (gpushim_has_("gpushim_flush", &kept, &call))
         call(pinner, domain);
@@ -438,24 +442,21 @@ GPUSHIM_API void gpushim_flush(const struct gpushim_pinner *pinner, uintptr_t do
 
 GPUSHIM_API int gpushim_listen(const struct gpushim_listener *listener)
 {
-    static void *kept;
-    __typeof__(&gpushim_listen) call;
+    GPUSHIM_CALL_OF_(gpushim_listen);
 
     return gpushim_has_("gpushim_listen", &kept, &call) ? call(listener) : GPUSHIM_NOT_LOADED;
 }
 
 GPUSHIM_API size_t gpushim_registrations(struct gpushim_registration *registration, size_t room)
 {
-    static void *kept;
-    __typeof__(&gpushim_registrations) call;
+    GPUSHIM_CALL_OF_(gpushim_registrations);
 
     return gpushim_has_("gpushim_registrations", &kept, &call) ? call(registration, room) : 0;
 }
 
 GPUSHIM_API int gpushim_registration_counts(struct gpushim_registration_counts *counts)
 {
-    static void *kept;
-    __typeof__(&gpushim_registration_counts) call;
+    GPUSHIM_CALL_OF_(gpushim_registration_counts);
 
     return gpushim_has_("gpushim_registration_counts", &kept, &call) ? call(counts)
                                                                      : GPUSHIM_NOT_LOADED;
@@ -463,16 +464,14 @@ GPUSHIM_API int gpushim_registration_counts(struct gpushim_registration_counts *
 
 GPUSHIM_API int gpushim_memory(int gpu, struct gpushim_memory *memory)
 {
-    static void *kept;
-    __typeof__(&gpushim_memory) call;
+    GPUSHIM_CALL_OF_(gpushim_memory);
 
     return gpushim_has_("gpushim_memory", &kept, &call) ? call(gpu, memory) : GPUSHIM_NOT_LOADED;
 }
 
 GPUSHIM_API int gpushim_publish(const char *name, const struct gpushim_publication *publication)
 {
-    static void *kept;
-    __typeof__(&gpushim_publish) call;
+    GPUSHIM_CALL_OF_(gpushim_publish);
 
     return gpushim_has_("gpushim_publish", &kept, &call) ? call(name, publication)
                                                          : GPUSHIM_NOT_LOADED;
@@ -480,24 +479,28 @@ GPUSHIM_API int gpushim_publish(const char *name, const struct gpushim_publicati
 
 GPUSHIM_API int gpushim_lookup(const char *name, struct gpushim_named *named)
 {
-    static void *kept;
-    __typeof__(&gpushim_lookup) call;
+    GPUSHIM_CALL_OF_(gpushim_lookup);
 
     return gpushim_has_("gpushim_lookup", &kept, &call) ? call(name, named) : GPUSHIM_NOT_LOADED;
 }
 
 GPUSHIM_API int gpushim_unpublish(const char *name)
 {
-    static void *kept;
-    __typeof__(&gpushim_unpublish) call;
+    GPUSHIM_CALL_OF_(gpushim_unpublish);
 
     return gpushim_has_("gpushim_unpublish", &kept, &call) ? call(name) : GPUSHIM_NOT_LOADED;
 }
 
+GPUSHIM_API int gpushim_tag(const char *label)
+{
+    GPUSHIM_CALL_OF_(gpushim_tag);
+
+    return gpushim_has_("gpushim_tag", &kept, &call) ? call(label) : GPUSHIM_NOT_LOADED;
+}
+
 GPUSHIM_API int gpushim_attach(const struct gpushim_external *external, uint64_t *ret_address)
 {
-    static void *kept;
-    __typeof__(&gpushim_attach) call;
+    GPUSHIM_CALL_OF_(gpushim_attach);
 
     return gpushim_has_("gpushim_attach", &kept, &call) ? call(external, ret_address)
                                                         : GPUSHIM_NOT_LOADED;
@@ -505,8 +508,7 @@ GPUSHIM_API int gpushim_attach(const struct gpushim_external *external, uint64_t
 
 GPUSHIM_API int gpushim_detach(uint64_t address, uint64_t timeout_ns)
 {
-    static void *kept;
-    __typeof__(&gpushim_detach) call;
+    GPUSHIM_CALL_OF_(gpushim_detach);
 
     return gpushim_has_("gpushim_detach", &kept, &call) ? call(address, timeout_ns)
                                                         : GPUSHIM_NOT_LOADED;
@@ -514,24 +516,21 @@ GPUSHIM_API int gpushim_detach(uint64_t address, uint64_t timeout_ns)
 
 GPUSHIM_API size_t gpushim_externals(struct gpushim_attached *attached, size_t room)
 {
-    static void *kept;
-    __typeof__(&gpushim_externals) call;
+    GPUSHIM_CALL_OF_(gpushim_externals);
 
     return gpushim_has_("gpushim_externals", &kept, &call) ? call(attached, room) : 0;
 }
 
 GPUSHIM_API void *gpushim_allocate(size_t size, int gpu, void *stream)
 {
-    static void *kept;
-    __typeof__(&gpushim_allocate) call;
+    GPUSHIM_CALL_OF_(gpushim_allocate);
 
     return gpushim_has_("gpushim_allocate", &kept, &call) ? call(size, gpu, stream) : NULL;
 }
 
 GPUSHIM_API void gpushim_free(void *address, size_t size, int gpu, void *stream)
 {
-    static void *kept;
-    __typeof__(&gpushim_free) call;
+    GPUSHIM_CALL_OF_(gpushim_free);
 
     if (gpushim_has_("gpushim_free", &kept, &call))
         call(address, size, gpu, stream);
@@ -539,8 +538,7 @@ GPUSHIM_API void gpushim_free(void *address, size_t size, int gpu, void *stream)
 
 GPUSHIM_API void gpushim_used(void *address, void *stream)
 {
-    static void *kept;
-    __typeof__(&gpushim_used) call;
+    GPUSHIM_CALL_OF_(gpushim_used);
 
     if (gpushim_has_("gpushim_used", &kept, &call))
         call(address, stream);
@@ -548,8 +546,7 @@ GPUSHIM_API void gpushim_used(void *address, void *stream)
 
 GPUSHIM_API void gpushim_graphs_begin(int gpu, struct gpushim_graphs graphs, const void *unused)
 {
-    static void *kept;
-    __typeof__(&gpushim_graphs_begin) call;
+    GPUSHIM_CALL_OF_(gpushim_graphs_begin);
 
     if (gpushim_has_("gpushim_graphs_begin", &kept, &call))
         call(gpu, graphs, unused);
@@ -557,8 +554,7 @@ GPUSHIM_API void gpushim_graphs_begin(int gpu, struct gpushim_graphs graphs, con
 
 GPUSHIM_API void gpushim_graphs_end(int gpu, struct gpushim_graphs graphs)
 {
-    static void *kept;
-    __typeof__(&gpushim_graphs_end) call;
+    GPUSHIM_CALL_OF_(gpushim_graphs_end);
 
     if (gpushim_has_("gpushim_graphs_end", &kept, &call))
         call(gpu, graphs);
@@ -566,8 +562,7 @@ GPUSHIM_API void gpushim_graphs_end(int gpu, struct gpushim_graphs graphs)
 
 GPUSHIM_API void gpushim_graphs_gone(int gpu, struct gpushim_graphs graphs)
 {
-    static void *kept;
-    __typeof__(&gpushim_graphs_gone) call;
+    GPUSHIM_CALL_OF_(gpushim_graphs_gone);
 
     if (gpushim_has_("gpushim_graphs_gone", &kept, &call))
         call(gpu, graphs);
@@ -575,8 +570,7 @@ GPUSHIM_API void gpushim_graphs_gone(int gpu, struct gpushim_graphs graphs)
 
 GPUSHIM_API int gpushim_on_failure(gpushim_failure_fn *failure)
 {
-    static void *kept;
-    __typeof__(&gpushim_on_failure) call;
+    GPUSHIM_CALL_OF_(gpushim_on_failure);
 
     return gpushim_has_("gpushim_on_failure", &kept, &call) ? call(failure) : GPUSHIM_NOT_LOADED;
 }

@@ -4,6 +4,7 @@
 
 #include "shim/gpushim.h"
 #include "shim/hooks/hook.h"
+#include "shim/stack.h"
 #include "shim/start.h"
 
 #include "core/api/own.h"
@@ -141,4 +142,14 @@ GS_HOOK int gpushim_unpublish(const char *name)
     if (!gs_state_enter())
         return ENODEV;
     return error_of_look_up(gs_share_unname(gs_core_share(gs_core), naming.name, &uid));
+}
+
+GS_HOOK int gpushim_tag(const char *label)
+{
+    struct gs_naming naming = {.name = "-"};
+
+    if (label && (!copy(naming.label, sizeof naming.label, label) || !gs_naming_is_good(&naming)))
+        return EINVAL;
+    gs_stack_tag(naming.label);
+    return 0;
 }

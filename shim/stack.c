@@ -5,9 +5,11 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include "core/base/trace.h"
 #include "process.h"
+#include "python.h"
 #include "shim/lookup/elf_symbols.h"
 
 #define OWN_MOST 32 /* frames of the library's, and of an interposer's in front */
@@ -18,6 +20,7 @@ typedef int visit_fn(struct _Unwind_Context *context, void *arg);
 enum { GO_ON = 0, STOP = 5 }; /* _URC_NO_REASON, _URC_NORMAL_STOP */
 
 static unsigned wanted;
+static _Thread_local char tag[64]; /* "": none */
 static _Atomic(int (*)(visit_fn *, void *)) unwind;
 static uintptr_t (*address_of)(struct _Unwind_Context *context); /* before `unwind` */
 
@@ -31,7 +34,10 @@ void gs_stack_load(void)
     struct link_map *map;
     void *found;
 
-    if (!gs_tracing() || !wanted || atomic_load(&unwind))
+    if (!gs_tracing() || !wanted)
+        return;
+    gs_python_load();
+    if (atomic_load(&unwind))
         return;
     map = gs_elf_open("libgcc_s.so.1", RTLD_NOW);
     if (!map)
@@ -45,7 +51,7 @@ void gs_stack_load(void)
 struct walk {
     uint64_t *frames;
     uintptr_t caller;
-    unsigned found, looked;
+    unsigned found, looked, most;
 };
 
 /* What is before the caller is this library. */
@@ -59,20 +65,39 @@ static int visit(struct _Unwind_Context *context, void *arg)
     if (address == 0)
         return STOP;
     walk->frames[walk->found++] = address;
-    return walk->found < wanted ? GO_ON : STOP;
+    return walk->found < walk->most ? GO_ON : STOP;
+}
+
+void gs_stack_tag(const char *label)
+{
+    snprintf(tag, sizeof tag, "%s", label);
+}
+
+/* What has a name: the label, and lines of a script. */
+static unsigned named(uint64_t *ret_frames)
+{
+    const unsigned room = GS_TRACE_FRAMES_MAX - 1; /* but for one address */
+    unsigned found = 0;
+
+    if (tag[0])
+        ret_frames[found++] = gs_trace_name(tag, "", 0);
+    if (wanted)
+        found += gs_python_frames(ret_frames + found, wanted < room - found ? wanted : room - found);
+    return found;
 }
 
 unsigned gs_stack(uint64_t *ret_frames, void *caller)
 {
+    const unsigned before = named(ret_frames), room = GS_TRACE_FRAMES_MAX - before;
+    struct walk walk = {ret_frames + before, (uintptr_t)caller, 0, 0, wanted < room ? wanted : room};
     int (*walk_stack)(visit_fn *, void *);
-    struct walk walk = {ret_frames, (uintptr_t)caller, 0, 0};
 
     if (!wanted)
-        return 0;
+        return before;
     walk_stack = atomic_load_explicit(&unwind, memory_order_acquire);
     if (walk_stack && wanted > 1)
         walk_stack(visit, &walk);
     if (walk.found == 0)
-        ret_frames[walk.found++] = (uintptr_t)caller;
-    return walk.found;
+        walk.frames[walk.found++] = (uintptr_t)caller;
+    return before + walk.found;
 }

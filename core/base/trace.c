@@ -216,6 +216,14 @@ void gs_trace_put(const struct gs_trace_mark *mark, struct gs_trace_event *event
     buffer->inside = false;
 }
 
+void gs_trace_put_now(const struct gs_trace_block *block)
+{
+    if (LOAD(trace.later))
+        open_now();
+    if (gs_tracing() && !gs_trace_file_put(block, false))
+        STORE(gs_trace_on, false);
+}
+
 void gs_trace_device(const struct gs_trace_device *device)
 {
     struct {
@@ -227,10 +235,7 @@ void gs_trace_device(const struct gs_trace_device *device)
                        .thread = (uint32_t)syscall(SYS_gettid)},
              .device = *device};
 
-    if (LOAD(trace.later))
-        open_now();
-    if (gs_tracing() && !gs_trace_file_put(&all.block, false))
-        STORE(gs_trace_on, false);
+    gs_trace_put_now(&all.block);
 }
 
 /* ---- The process ---------------------------------------------------------------------------- */
@@ -291,6 +296,7 @@ void gs_trace_forked(void)
     mine = NULL;
     opening.state = 0;
     gs_trace_modules_forget();
+    gs_trace_names_forget();
     STORE(trace.exiting, false);
     STORE(trace.later, trace.every_process);
     STORE(gs_trace_on, trace.every_process);

@@ -58,6 +58,8 @@ struct gs_trace_mark gs_trace_begin(void);
  * Waits for the file where the buffer is full. */
 void gs_trace_put(const struct gs_trace_mark *mark, struct gs_trace_event *event,
                   const uint64_t *frames);
+/* A frame of that name (core/base/trace_format.h), which is in the file from now on. No lock is held. */
+uint64_t gs_trace_name(const char *function, const char *file, unsigned line);
 /* A device that the events name, at once. */
 void gs_trace_device(const struct gs_trace_device *device);
 

@@ -30,5 +30,10 @@ bool gs_trace_take(struct gs_latch *lock, const pid_t *owner);
 void gs_trace_modules_put(bool exiting);
 /* The next time they are written in any case. */
 void gs_trace_modules_forget(void);
+/* As names (core/base/trace_names.c). */
+void gs_trace_names_forget(void);
+/* A block of the calling thread's that waits for no other, unless nothing is recorded any more
+ * (core/base/trace.c). */
+void gs_trace_put_now(const struct gs_trace_block *block);
 
 #endif

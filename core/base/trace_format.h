@@ -34,7 +34,21 @@ enum gs_trace_kind {
     GS_TRACE_MODULES,    /* text, the lines of /proc/self/maps that can be executed: for stacks */
     GS_TRACE_DEVICES,    /* struct gs_trace_device, one each */
     GS_TRACE_END,        /* the process has ended by itself: nothing is missing */
+    GS_TRACE_NAMES,      /* text, what frames that are no addresses stand for */
 };
+
+/*
+ * A frame that is no return address: with this bit it is the number of a name, a line of text in some block,
+ * before or after the event:
+ *
+ *     NUMBER LINE FUNCTION <tab> FILE     a line of a script
+ *     NUMBER 0 LABEL <tab>                what the program called what it does (gpushim_tag)
+ *
+ * Frames with names come first: the label, lines from the innermost outwards, return addresses. Number 0 is
+ * none of those that had room.
+ */
+#define GS_TRACE_NAMED      (UINT64_C(1) << 63)
+#define GS_TRACE_NAMES_MOST UINT32_C(65536)
 
 struct gs_trace_block {
     uint32_t magic;
@@ -80,7 +94,7 @@ enum gs_trace_outcome {
 struct gs_trace_event {
     uint64_t time_ns; /* since the header's moment, when the call began */
     uint8_t op, device, outcome;
-    uint8_t frames;   /* return addresses that follow, 8 bytes each, the innermost first */
+    uint8_t frames;   /* that follow, 8 bytes each, the innermost first */
     uint32_t took_ns; /* the call; at most 4.29 s are told */
     union {
         struct {

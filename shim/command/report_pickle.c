@@ -143,8 +143,8 @@ static void put_frames(struct pickle *pickle, const struct trace_event *event)
         snprintf(offset, sizeof offset, "+0x%llx", (unsigned long long)place.offset);
         open_dict(pickle);
         put_word(pickle, key_filename);
-        put_text(pickle, json_takes(place.file) ? place.file : "?");
-        put_pair(pickle, key_line, 0);
+        put_text(pickle, json_takes(place.file) ? place.is_named && !place.file[0] ? "label" : place.file : "?");
+        put_pair(pickle, key_line, place.line);
         put_word(pickle, key_name);
         put_text(pickle, place.function[0] && json_takes(place.function) ? place.function : offset);
         close_dict(pickle);

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -282,6 +283,40 @@ static bool read_modules(struct reader *reader, const unsigned char *at, size_t 
     return true;
 }
 
+/* "7 41 forward<tab>/srv/train.py": what is no such line is passed over. */
+static void read_name(struct trace_name *names, const char *line, const char *end)
+{
+    struct trace_name name = {0};
+    unsigned long number, script_line;
+    const char *tab;
+    char *at;
+
+    if (line == end || *line < '0' || *line > '9')
+        return;
+    number = strtoul(line, &at, 10);
+    if (*at != ' ' || at[1] < '0' || at[1] > '9')
+        return;
+    script_line = strtoul(at, &at, 10);
+    tab = *at == ' ' && at < end ? memchr(at, '\t', (size_t)(end - at)) : NULL;
+    if (!tab || number >= GS_TRACE_NAMES_MOST || script_line > UINT_MAX)
+        return;
+    name = (struct trace_name){.function = at + 1, .file = tab + 1, .line = (unsigned)script_line};
+    names[number] = name;
+}
+
+static bool read_names(struct reader *reader, const unsigned char *bytes, size_t left)
+{
+    const char *at = (const char *)bytes, *end;
+
+    if (!reader->trace->names)
+        reader->trace->names = calloc(GS_TRACE_NAMES_MOST, sizeof *reader->trace->names);
+    if (!reader->trace->names)
+        return out_of_memory(reader);
+    for (; left > 0 && (end = memchr(at, '\n', left)); left -= (size_t)(end + 1 - at), at = end + 1)
+        read_name(reader->trace->names, at, end);
+    return left == 0 || damaged(reader, "ends within a name");
+}
+
 static bool read_block(struct reader *reader, const struct gs_trace_block *block)
 {
     const unsigned char *at = reader->bytes + reader->at + sizeof *block;
@@ -295,6 +330,8 @@ static bool read_block(struct reader *reader, const struct gs_trace_block *block
         return read_modules(reader, at, left);
     case GS_TRACE_DEVICES:
         return read_devices(reader, at, left);
+    case GS_TRACE_NAMES:
+        return read_names(reader, at, left);
     case GS_TRACE_END:
         reader->trace->ended = true;
         return true;
@@ -362,6 +399,7 @@ void trace_free(struct trace *trace)
 {
     free(trace->events);
     free(trace->modules);
+    free(trace->names);
     free(trace->bytes);
     memset(trace, 0, sizeof *trace);
 }

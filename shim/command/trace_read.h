@@ -32,6 +32,10 @@ struct trace {
     struct gs_trace_device devices[256]; /* those with a name or bytes are told by the file */
     bool has_device[256];                /* told, or in an event */
     char *modules;                       /* lines of /proc/PID/maps; "" */
+    struct trace_name {
+        const char *function, *file; /* ended by control characters, in `bytes`; NULL: none was told */
+        unsigned line;               /* 0: a label */
+    } *names; /* GS_TRACE_NAMES_MOST by their numbers; NULL: the file has none */
     uint64_t duration_ns;                /* until the last event's end */
     uint64_t waited_ns;
     unsigned threads; /* that wrote events */

@@ -46,6 +46,7 @@ struct found {
 #define FOUND 4096
 
 struct trace_modules {
+    const struct trace *trace;
     struct found *found; /* FOUND of them, each at its address's place */
     struct module *modules;
     size_t count;
@@ -107,6 +108,8 @@ struct trace_modules *trace_modules_make(const struct trace *trace)
     struct trace_modules *modules = calloc(1, sizeof *modules);
 
     if (modules)
+        modules->trace = trace;
+    if (modules)
         modules->found = calloc(FOUND, sizeof *modules->found);
     if (modules && modules->found && read_maps(modules, trace->modules))
         return modules;
@@ -167,6 +170,26 @@ static void put_function(const char *symbol, char ret_function[TRACE_FRAME_SIZE]
         snprintf(ret_function, TRACE_FRAME_SIZE, "%.*s", TRACE_FRAME_SIZE - 1, symbol);
 }
 
+/* Text of others: up to the line's end, or the tab. */
+static void put_name(const char *text, char ret[TRACE_FRAME_SIZE])
+{
+    size_t length = strcspn(text, "\t\n");
+
+    snprintf(ret, TRACE_FRAME_SIZE, "%.*s", (int)(length < TRACE_FRAME_SIZE ? length : TRACE_FRAME_SIZE - 1), text);
+}
+
+static void look_up_name(const struct trace *trace, uint64_t number, struct trace_place *ret_place)
+{
+    const struct trace_name *name = number < GS_TRACE_NAMES_MOST && trace->names ? &trace->names[number] : NULL;
+
+    *ret_place = (struct trace_place){.is_named = true, .function = "?"};
+    if (!name || !name->function)
+        return;
+    put_name(name->function, ret_place->function);
+    put_name(name->file, ret_place->file);
+    ret_place->line = name->line;
+}
+
 static void look_up(struct trace_modules *modules, uint64_t address, struct trace_place *ret_place)
 {
     char function[FUNCTIONS_NAME];
@@ -175,6 +198,10 @@ static void look_up(struct trace_modules *modules, uint64_t address, struct trac
     uint32_t at;
 
     *ret_place = (struct trace_place){.offset = address};
+    if (address & GS_TRACE_NAMED) {
+        look_up_name(modules->trace, address & ~GS_TRACE_NAMED, ret_place);
+        return;
+    }
     if (!spans_find(&modules->spans, address, &at))
         return;
     module = &modules->modules[at];
@@ -209,7 +236,11 @@ void trace_frame_text(struct trace_modules *modules, uint64_t address,
     struct trace_place place;
 
     trace_place(modules, address, &place);
-    if (!place.file[0])
+    if (place.is_named && place.file[0])
+        snprintf(ret_text, TRACE_FRAME_SIZE, "%.150s (%.300s:%u)", place.function, place.file, place.line);
+    else if (place.is_named)
+        snprintf(ret_text, TRACE_FRAME_SIZE, "label %.400s", place.function);
+    else if (!place.file[0])
         snprintf(ret_text, TRACE_FRAME_SIZE, "0x%" PRIx64, place.offset);
     else if (place.function[0])
         snprintf(ret_text, TRACE_FRAME_SIZE, "%.300s (%.150s+0x%" PRIx64 ")", place.function,

@@ -122,6 +122,70 @@ else:
     note(9, other.value, 3 << 20, 0, cuda.cuIpcCloseMemHandle(other))
 tell()
 '''
+# What is asked of the stack comes in the same line as the call.
+LINES = BEGIN + '''
+begin()
+def stack(most=20):
+    frame, lines = sys._getframe(1), []
+    while frame and len(lines) < most:
+        code = frame.f_code
+        lines.append([getattr(code, 'co_qualname', code.co_name).replace('\\t', '?'), code.co_filename.replace('\\n', '?'), frame.f_lineno])
+        frame = frame.f_back
+    return lines
+def alloc(size=4096):
+    at = ctypes.c_uint64()
+    result = cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(size)); lines = stack()
+    note(1, at.value, size, 0, result)
+    calls[-1].append(lines)
+    return at.value
+class Model:
+    def forward(self, depth):
+        if depth:
+            return self.forward(depth - 1)
+        return [alloc() for _ in range(2)]
+def several():
+    for depth in (0, 1, 30):
+        yield (lambda: Model().forward(depth))()
+def work():
+    assert cuda.cuCtxSetCurrent(context) == 0
+    for _ in range(3):
+        list(several())
+        sorted([2, 1], key=lambda number: alloc())
+threads = [threading.Thread(target=work) for _ in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+exec(compile('def odd():\\n\\n\\n    return alloc()', 'a\\n\\u00e9\\u20ac\\U0001f600.py', 'exec'))
+exec(compile('def ' + 'long' * 40 + '(): return alloc()', '/a' * 200, 'exec'))
+odd(); globals()['long' * 40]()
+alloc()
+tag = ctypes.CDLL(None).gpushim_tag
+assert tag(b'a label') == 0 and tag(b'x' * 64) != 0 and tag(b'a\\tb') != 0
+plain, stack = stack, lambda: [['a label', '', 0], *plain()[1:]]
+alloc()
+assert tag(None) == 0
+stack = plain
+alloc()
+tell()
+'''
+NAMES = BEGIN + '''
+begin()
+tag = ctypes.CDLL(None).gpushim_tag
+def one(name):
+    assert tag(name.encode()) == 0
+    free(alloc(4096))
+one('first')
+child = os.fork()
+if not child:
+    one('first')
+    one('of the child')
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+for number in range(70000):
+    one(str(number))
+one('first')
+calls.clear()
+tell()
+'''
 PAIRS = BEGIN + '''
 begin()
 def pairs(count):
@@ -279,14 +343,14 @@ def has_stacks(folder):
     earlier = {each[1] for each in trace.blocks[:first] if each[0] == recording.EVENTS}
     check(trace.has_stacks and ranges and first < len(kinds), f'{trace.blocks[:3]}')
     check(not trace.blocks[first:] or trace.blocks[first][1] not in earlier, f'the thread that wrote them had events before: {trace.blocks[:4]}')
-    lengths = collections.Counter(len(event.frames) for event in trace.of(*CALLS))
+    lengths = collections.Counter(len(event.addresses()) for event in trace.of(*CALLS))
     check(max(lengths) <= 12 and min(lengths) >= 1 and max(lengths) > 2, f'frames: {lengths}')
-    outside = [frame for event in trace.events for frame in event.frames
+    outside = [frame for event in trace.events for frame in event.addresses()
                if not any(low <= frame < high for low, high in ranges)]
     check(not outside, f'frames in no module: {list(map(hex, outside[:5]))}')
     ours = [line for line in ''.join(trace.modules).splitlines() if line.endswith('libgpushim.so')]
     low, high = (int(part, 16) for part in ours[0].split()[0].split('-'))
-    check(not any(low <= event.frames[0] < high for event in trace.of(*CALLS)),
+    check(not any(low <= event.addresses()[0] < high for event in trace.of(*CALLS)),
           'the first frame is the library itself')
 
 
@@ -295,7 +359,47 @@ def has_one_frame(folder):
     done = calls_of(run(command(path, VARIED, 50, options=['--record-stacks', '1']), err=REFUSED))
     trace = read(path)
     check_calls('with one frame', trace, done)
-    check({len(event.frames) for event in trace.of(*CALLS)} == {1}, 'each call has one frame')
+    check({(len(event.addresses()), len(trace.named(event))) for event in trace.of(*CALLS)} == {(1, 1)},
+          'each call has one address, and one line')
+
+
+def has_lines(folder):
+    """Of Python, as it tells them itself, in the threads and versions that there are; with a label before them."""
+    for number, python in enumerate(dict.fromkeys(map(os.path.realpath, (PYTHON, '/usr/bin/python3')))):
+        path = f'{folder}/lines{number}'
+        if not os.path.exists(python):
+            continue
+        made = command(path, LINES, options=['--record-stacks', '20'])
+        made[made.index(PYTHON)] = python
+        done = calls_of(run(made))
+        trace = read(path)
+        check_calls('with lines', trace, [call[:6] for call in done])
+        expected = {(call[1], call[2]): call[6] for call in done if call[0] == recording.ALLOC}
+        check(len(expected) > 70 and {len(lines) for lines in expected.values()} > {2, 20}, f'{python}: {expected}')
+        for event in trace.of(recording.ALLOC):
+            said, lines = trace.named(event), expected.get((event.thread, event.address))
+            if said != [tuple(line) for line in lines]:
+                faults.append(f'{python}: {said}, not {lines}')
+                break
+    done = calls_of(run(command(f'{folder}/labels', LINES)))
+    trace = read(f'{folder}/labels')
+    labels = {tuple(trace.named(event)) for event in trace.of(*CALLS)}
+    check(labels == {(), (('a label', '', 0),)}, f'without stacks there are labels: {labels}')
+
+
+def has_room_for_names(folder):
+    """65,535 of them; what comes later has none, and is recorded all the same. A forked child tells all anew."""
+    calls_of(run(command(f'{folder}/names-%p', NAMES)))
+    paths = sorted(pathlib.Path(folder).glob('names-*'))
+    check(len(paths) == 2, f'{paths}')
+    counts = []
+    for path in paths:
+        trace = read(path)
+        said = [trace.named(event)[0][0] for event in trace.of(recording.ALLOC)]
+        known = {name for name in said if name != '?'}
+        check(said[0] == 'first' and known == {name for name, _, _ in trace.names.values()}, f'{len(said)}, {len(known)}')
+        counts.append((len(said), len(known) > 60000))
+    check(sorted(counts) == [(2, False), (70002, True)], f'{counts}')
 
 
 # Memory of the second GPU, freed with the first one current; and stream-ordered memory of the default stream by its
@@ -422,7 +526,7 @@ def by_its_commands(folder):
 with tempfile.TemporaryDirectory() as place:
     place = os.path.realpath(place)
     chunks_are_right(is_what_was_done(place))
-    for proof in (shares, has_stacks, has_one_frame, tells_devices_and_streams, killed, leaves, disk_is_full,
+    for proof in (shares, has_stacks, has_one_frame, has_lines, has_room_for_names, tells_devices_and_streams, killed, leaves, disk_is_full,
                   descriptors_are_closed, forks, what_is_there_stays,
                   by_its_commands):
         proof(place)

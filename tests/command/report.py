@@ -318,6 +318,28 @@ def stacks(folder):
     check(held[1]['stack'] == ['stacks+0x10', 'stacks+0x20', 'stacks+0x30'], f'broken modules: {held}')
 
 
+def names(folder):
+    """Lines of scripts and labels, told before or after who uses them; what was not told, and what is no name."""
+    told = (b'1 41 Model.forward\t/srv/train.py\n2 0 the optimizer\t\n65535 7 f\xc3\xa9\t/\x1b[31m.py\n'
+            b'x\n\n3\n4 5\n6 7 no tab\n70000 1 f\tg\n-1 1 f\tg\n9 99999999999 f\tg\n10 -1 f\tg\n')
+    stacks_ = [[1], [2, 1], [65535], [0], [9], [70000], [1 << 40], [6], [10]]
+    events = [t.call(1000 * i, t.ALLOC, BASE + i * MIB, (20 - i) * 4096, frames=[t.NAMED | name for name in frames] + [0x10])
+              for i, frames in enumerate(stacks_)]
+    trace = t.write(f'{folder}/named', t.header(stacks=True), t.block(t.EVENTS, b''.join(events[:5])),
+                    t.block(t.NAMES, told), t.block(t.EVENTS, b''.join(events[5:])), t.block(t.END))
+    held = [holder['stack'] for holder in rows_of(trace)['devices'][0]['holders_at_peak']]
+    check(held == [['Model.forward (/srv/train.py:41)', '0x10'],
+                   ['label the optimizer', 'Model.forward (/srv/train.py:41)', '0x10'],
+                   ['f\u00e9 (/\x1b[31m.py:7)', '0x10']] + [['label ?', '0x10']] * 6, f'names: {held}')
+    expect([trace], 0, r'.*\d  label the optimizer\n +Model\.forward \(/srv/train\.py:41\)\n +0x10\n.*f\u00e9 \(/\\x1b\[31m\.py:7\)\n.*')
+    expect([trace, '--memory-viz', f'{folder}/named.pickle'], 0)
+    with open(f'{folder}/named.pickle', 'rb') as file:
+        entry = [entry for entry in pickle.load(file)['device_traces'][0] if entry['action'] == 'alloc'][1]
+    check(entry['frames'] == [{'filename': 'label', 'line': 0, 'name': 'the optimizer'},
+                              {'filename': '/srv/train.py', 'line': 41, 'name': 'Model.forward'},
+                              {'filename': '', 'line': 0, 'name': '+0x10'}], f'memory_viz: {entry}')
+
+
 def modules(folder):
     """Parts of two files, of which one lies behind its beginning; one file of many parts with few descriptors; and
     addresses whose places are put aside at one."""
@@ -404,6 +426,7 @@ def refused(folder):
             (t.header() + t.block(t.EVENTS, t.call(1, 1, 1, 1 << 60)), '.* more memory than there can be; .*'),
             (t.header() + t.block(t.EVENTS, t.figures(1, 1 << 63)), '.* has figures of more memory .*'),
             (t.header() + t.devices((300, 1, b'')), '.* has a GPU of a number that cannot be; .*'),
+            (t.header() + t.block(t.NAMES, b'1 2 f\t/x'), '.* ends within a name; .*'),
             (t.header() + t.block(t.DEVICES, b'x' * 95), '.* ends within a GPU; .*')):
         path = t.write(f'{folder}/refused', content)
         expect([path], 1, '', f"gpushim: '{re.escape(path)}' {said}\n")
@@ -420,6 +443,7 @@ def damage(folder):
     frames = t.block(t.EVENTS, b''.join(t.call(i, i % 10 + 1, BASE + i, MIB, i % 4, frames=range(i % 7))
                                         for i in range(40)))
     content = whole + frames * 3 + t.block(t.MODULES, b'0-ffff r-xp 0 0:0 1 /proc/self/exe\n')
+    content += t.block(t.NAMES, b'1 2 f\t/x\n2 0 label\t\n') + t.block(t.EVENTS, t.call(900, 1, BASE, MIB, frames=(t.NAMED | 1, t.NAMED | 2)))
     seen = set()
     for number in range(DAMAGES):
         bytes_ = bytearray(content)
@@ -663,7 +687,7 @@ def converts(folder):
 
 with tempfile.TemporaryDirectory(prefix='gpushim-report-') as scratch:
     for prove in (tells, text_in_full, viz_of_two_gpus, page_of_two_gpus, page_of_many, modules, differs, nothing_recorded, threads,
-                  new_memory, odd_frees, ties, stacks, readable, expanding, overlaps, cut, refused, damage, usage, no_room,
+                  new_memory, odd_frees, ties, stacks, names, readable, expanding, overlaps, cut, refused, damage, usage, no_room,
                   keeps_what_is_there, is_as_private, converts):
         try:
             prove(scratch)

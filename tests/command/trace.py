@@ -11,7 +11,8 @@ EVENT = struct.Struct('QBBBBI')
 CALL = struct.Struct('QQQiI')
 FIGURES = struct.Struct('QQQQ')
 BLOCK_MAGIC = 0x4b4c4247
-EVENTS, MODULES, DEVICES, END = range(1, 5)
+EVENTS, MODULES, DEVICES, END, NAMES = range(1, 6)
+NAMED = 1 << 63
 (ALLOC, FREE, ALLOC_ASYNC, FREE_ASYNC, CHUNK_MADE, CHUNK_GONE, EXPORTED, OPENED, CLOSED,
  IS_FIGURES) = range(1, 11)
 MAKES = (ALLOC, ALLOC_ASYNC, CHUNK_MADE, OPENED)
@@ -35,6 +36,9 @@ class Event:
     figures: tuple = ()
     frames: tuple = ()
 
+    def addresses(self):
+        return [frame for frame in self.frames if not frame & NAMED]
+
 
 class Trace:
     """What a file has; `wrong` says what it should not have. `cut`: bytes after the last whole block."""
@@ -43,6 +47,7 @@ class Trace:
         with open(path, 'rb') as file:
             data = file.read()
         self.wrong, self.blocks, self.events, self.devices, self.modules = [], [], [], {}, []
+        self.names = {}
         self.ended, self.cut = False, 0
         magic, version, size, self.realtime_ns, self.monotonic_ns, self.pid, self.has_stacks, name = \
             HEADER.unpack_from(data)
@@ -72,6 +77,12 @@ class Trace:
         elif kind == DEVICES:
             for number, _, size, uuid, name in DEVICE.iter_unpack(data):
                 self.devices[number] = (size, uuid, name.rstrip(b'\0').decode())
+        elif kind == NAMES:
+            for line in data.decode().splitlines():
+                number, line, name = line.split(' ', 2)
+                if int(number) in self.names:
+                    self.wrong.append(f'name {number} is told again')
+                self.names[int(number)] = (*name.split('\t'), int(line))
         elif kind == END and not data:
             self.ended = True
         else:
@@ -96,6 +107,10 @@ class Trace:
                 self.wrong.append(f'{event} is of no kind there is')
             last = time
             self.events.append(event)
+
+    def named(self, event):
+        """What its frames stand for, (function, file, line) each; ('?', '', 0): one that had no room."""
+        return [self.names.get(frame - NAMED, ('?', '', 0)) for frame in event.frames if frame & NAMED]
 
     def of(self, *ops):
         return [event for event in self.events if event.op in ops]

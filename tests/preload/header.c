@@ -45,6 +45,7 @@ static void check_results(int expected, int of_memory)
     IS(gpushim_publish("", NULL) == expected);
     IS(gpushim_lookup("", &named) == expected && named.bytes == 0);
     IS(gpushim_unpublish("") == expected);
+    IS(gpushim_tag("\n") == expected);
     IS(gpushim_attach(NULL, &address) == expected);
     IS(gpushim_detach(0, 0) != 0 && address == 7);
     IS(handle == &address && registration == &address);
@@ -68,6 +69,6 @@ int main(int argc, char **argv)
     CHECK(looked_up == 1, "%d times", looked_up);
     for (int i = 0; i < 2; i++)
         check_results(loaded ? EINVAL : GPUSHIM_NOT_LOADED, loaded ? ENODEV : GPUSHIM_NOT_LOADED);
-    CHECK(looked_up == 22, "%d times", looked_up);
+    CHECK(looked_up == 23, "%d times", looked_up);
     return 0;
 }

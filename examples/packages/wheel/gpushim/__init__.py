@@ -3,22 +3,25 @@
     python -m gpushim run -- PROGRAM ...      starts a program with the library
     python -m gpushim kernelspec              installs a Jupyter kernel that has it
     gpushim.stats()                           what this process holds of the GPUs' memory
+    with gpushim.tag('optimizer'): ...        what is allocated here, by name in recordings
     gpushim.publish('weights', tensor)        under a name, for other processes;
     torch.from_dlpack(gpushim.open('weights').array())
 
 The library is in a process from its start or not at all: importing this package brings it into none.
 """
+import contextlib
 import ctypes
 import os
 import shutil
-from typing import Any, Dict
+import threading
+from typing import Any, Dict, Iterator
 
 from gpushim import _built, _structs, memory
 from gpushim.memory import Array, Memory, Named, NotLoaded, attach, lookup, publish, unpublish
 from gpushim.memory import open_memory as open  # pylint: disable=redefined-builtin
 
 __all__ = ['Array', 'Memory', 'Named', 'NotLoaded', 'attach', 'command', 'library', 'loaded', 'lookup', 'memory', 'open',
-           'publish', 'stats', 'unpublish', 'version']
+           'publish', 'stats', 'tag', 'unpublish', 'version']
 __version__ = _built.VERSION
 
 _DEVICES = 64  # the most that the library serves
@@ -66,3 +69,28 @@ def stats() -> Dict[str, Any]:
     counts = _structs.RegistrationCounts.sized()
     memory.call('gpushim_registration_counts', ctypes.byref(counts))
     return {'devices': devices, 'registrations': _structs.as_dict(counts)}
+
+
+_tags = threading.local()
+
+
+@contextlib.contextmanager
+def tag(label: str) -> Iterator[None]:
+    """What this thread allocates in the block is called so in recordings (gpushim record): its holders' stacks begin with
+    it. Without the library nothing is done. ValueError: more than 63 bytes, or control characters."""
+    before = getattr(_tags, 'label', None)
+    _set_tag(label)
+    try:
+        yield
+    finally:
+        _set_tag(before)
+
+
+def _set_tag(label: Any) -> None:
+    try:
+        error = memory.call('gpushim_tag', None if label is None else label.encode())
+    except NotLoaded:
+        return
+    if error:
+        raise ValueError(f'{label!r} is longer than 63 bytes, or has control characters')
+    _tags.label = label
