@@ -1,6 +1,7 @@
 """The manifests of examples/containers: each fits the schemas of the Kubernetes versions that have its kind, and a
 mistake in one would be noticed. The admission policy's expressions are evaluated, and what they give is put together
-with pods as an API server does it: then these have the library, and keep what they had.
+with pods as an API server does it: then these have the library, and keep what they had. What kustomize makes of all
+of them fits together: monitor, service and exporter, namespaces, images, and the folders that one makes and others mount.
 
 There is no API server here: what one refuses beyond its schemas is not seen. kubernetes.py starts this.
 
@@ -9,6 +10,8 @@ usage: manifests.py FOLDER_OF_EXAMPLES
 import copy
 import glob
 import os
+import shutil
+import subprocess
 import sys
 
 import celpy
@@ -64,7 +67,7 @@ def mistakes(manifest):
     """Copies with one each."""
     yield {**manifest, 'nonsense': 1}
     yield {**manifest, 'kind': manifest['kind'] + 's'}
-    yield {**manifest, 'spec': {**manifest['spec'], 'contianers': []}}
+    yield {**manifest, 'spec': {**manifest.get('spec', {}), 'contianers': []}}
     yield {**manifest, 'metadata': {'name': 1}}
 
 
@@ -236,11 +239,100 @@ def check_policy():
         check(now['env'] == before['env'] and len(now['volumeMounts']) == len(before['volumeMounts']), f'{now}')
 
 
-files = sorted(os.path.basename(path) for path in glob.glob(f'{examples}/*.yaml'))
-check(len(files) == 4, f'the manifests are {files}')
+# ---- All together ----------------------------------------------------------------------------------------
+
+OPERATORS = 'kubernetes-monitor.yaml' # whose kind is no one of Kubernetes' own
+CLUSTERS = ('Namespace', 'MutatingAdmissionPolicy', 'MutatingAdmissionPolicyBinding')
+
+
+def rendered():
+    """What kustomize makes of the folder; None: there is none here."""
+    words = ['kustomize', 'build'] if shutil.which('kustomize') else ['kubectl', 'kustomize']
+    if not shutil.which(words[0]):
+        return None
+    ran = subprocess.run([*words, examples], capture_output=True, text=True, timeout=300, check=False)
+    check(ran.returncode == 0, f'{words}: {ran.stderr}')
+    return list(yaml.safe_load_all(ran.stdout))
+
+
+def unfolded(value):
+    """Kustomize folds lines otherwise than PyYAML, which means nothing in an expression."""
+    if isinstance(value, dict):
+        return {name: unfolded(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [unfolded(each) for each in value]
+    return ' '.join(value.split()) if isinstance(value, str) else value
+
+
+def check_monitor(made):
+    """The operator's monitor finds the service, which finds the exporter."""
+    monitor, service = made['ServiceMonitor', 'gpushim-exporter'], made['Service', 'gpushim-exporter']
+    exporter = made['DaemonSet', 'gpushim-exporter']['spec']['template']
+    (endpoint,), (port,) = monitor['spec']['endpoints'], service['spec']['ports']
+    main, = exporter['spec']['containers']
+    check(monitor['spec']['selector']['matchLabels'].items() <= service['metadata']['labels'].items(), f'{service}')
+    check(service['spec']['selector'].items() <= exporter['metadata']['labels'].items(), f'{exporter["metadata"]}')
+    check(endpoint['port'] == port['name'] and port['targetPort'] == main['ports'][0]['name'] and
+          main['args'][-1].endswith(f':{main["ports"][0]["containerPort"]}') and
+          main['readinessProbe']['httpGet']['port'] == port['targetPort'], f'{endpoint}, {port}, {main}')
+    check(endpoint['honorLabels'] is True and {'sourceLabels': ['container'], 'regex': '(.+)', 'targetLabel': 'pod'} in
+          endpoint['metricRelabelings'], f'no label of the pod: {endpoint}')
+    check(set(monitor['spec']) == {'selector', 'endpoints'} and set(endpoint) == {
+        'port', 'interval', 'scrapeTimeout', 'honorLabels', 'relabelings', 'metricRelabelings'}, f'{monitor}')
+
+
+def check_mounts(made):
+    """Each mount is of a volume; what the policy gives pods is what the exporter's first container makes."""
+    paths = set()
+    for (kind, name), each in made.items():
+        if kind != 'DaemonSet':
+            continue
+        spec = each['spec']['template']['spec']
+        volumes = {volume['name']: volume['hostPath']['path'] for volume in spec['volumes']}
+        for one in spec['initContainers'] + spec['containers']:
+            check(all(mount['name'] in volumes for mount in one['volumeMounts']), f'{name}: {one}')
+        paths |= set(volumes.values())
+    check(paths == {'/opt/gpushim', '/run/gpushim'}, f'{paths}')
+    spec = made['DaemonSet', 'gpushim-exporter']['spec']['template']['spec']
+    first, = spec['initContainers']
+    check(all(f'/node/{volume["name"]}' in first['command'][2] and volume['hostPath']['type'] == 'DirectoryOrCreate' and
+              {'name': volume['name'], 'mountPath': f'/node/{volume["name"]}'} in first['volumeMounts']
+              for volume in spec['volumes']), f'{first}')
+
+
+def check_together():
+    """False: it cannot be rendered here."""
+    objects = rendered()
+    with open(f'{examples}/kustomization.yaml', encoding='utf-8') as file:
+        listed = yaml.safe_load(file)
+    check(all(os.path.exists(f'{examples}/{name}') for name in listed['resources']), f'{listed}')
+    if objects is None:
+        return False
+    sources = [manifest for name in listed['resources'] for manifest in manifests_of(name)]
+    made = {(each['kind'], each['metadata']['name']): each for each in objects}
+    if len(made) != len(sources) or len(objects) != len(sources):
+        faults.append(f'it makes of {listed["resources"]}: {list(made)}')
+        return True
+    for manifest in sources:
+        key = manifest['kind'], manifest['metadata']['name']
+        check(unfolded(made[key].get('spec')) == unfolded(manifest.get('spec')), f'{key} is another: {made[key]}')
+        check(made[key]['metadata'].get('namespace') == (None if key[0] in CLUSTERS else 'gpushim'), f'{key}: {made[key]}')
+        check(key[0] == 'ServiceMonitor' or not refusal(made[key], f'1.{newest()}'), f'{key}: {made[key]}')
+    check(made['Namespace', 'gpushim']['metadata']['labels']['pod-security.kubernetes.io/enforce'] == 'privileged', 'level')
+    check_monitor(made)
+    check_mounts(made)
+    return True
+
+
+files = sorted(os.path.basename(path) for path in glob.glob(f'{examples}/kubernetes-*.yaml'))
+check(len(files) == 7, f'the manifests are {files}')
 for each in files:
-    check_schemas(each)
+    if each != OPERATORS:
+        check_schemas(each)
 check_policy()
+together = check_together()
 for fault in faults:
     print(fault)
-sys.exit(1 if faults else 0)
+if not together:
+    print('skipped: there is no kustomize here, nor kubectl: what it makes of the manifests was not looked at')
+sys.exit(1 if faults else 0 if together else 77)
