@@ -13,7 +13,7 @@
 
 struct report_holder {
     uint64_t bytes, count;
-    const struct trace_event *example; /* one of its allocations */
+    const struct trace_event *example, *last; /* the first of its allocations, and the last */
 };
 
 struct report_device {

@@ -50,7 +50,7 @@ static size_t add_changes(const struct report *report, unsigned device, bool is_
     count = !holders ? 0 : count < MOST ? count : MOST;
     for (size_t i = 0; i < count; i++) {
         const struct report_holder holder = {
-            .example = &report->trace.events[memory->blocks[holders[i].example].from]};
+            .example = &report->trace.events[memory->blocks[holders[i].first].from]};
 
         make_key(report, &holder, changes[i].key);
         changes[i].now = is_now ? holders[i].bytes : 0;

@@ -15,7 +15,8 @@
   const KINDS = ['live', 'cached', 'retired', 'limbo'];
   const element = id => document.getElementById(id);
   let device = report.devices.length ? report.devices[0].device : 0;
-  let blocks = [], chunks = [], figures = [], changes = [], peak = 0, drawn = [];
+  const FLAME_ROW = 18, FLAME_ROWS = 40, LETTER = 6.2;
+  let blocks = [], chunks = [], figures = [], changes = [], peak = 0, drawn = [], chosen = [];
 
   /* ---- Words ---- */
 
@@ -39,8 +40,17 @@
       element(id).dataset.value = value;
   }
 
+  /* How many frames of a stack have names, which come first: "label optimizer", "step (/srv/train.py:41)". */
+  function named(stack) {
+    const first = stack.findIndex(frame => !/:\d+\)$/.test(frame) && !(frame.startsWith('label ') && !/\+0x[0-9a-f]+\)$/.test(frame)));
+    return first < 0 ? stack.length : first;
+  }
+
+  /* Of a script its own lines alone. */
+  const chain = stack => stack.slice(0, named(stack) || stack.length).join(' \u2190 ');
+
   function who(block) {
-    return block[7] < 0 ? 'blocks of ' + block[2] + ' bytes' : data.stacks[block[7]].join(' \u2190 ');
+    return block[7] < 0 ? 'blocks of ' + block[2] + ' bytes' : chain(data.stacks[block[7]]);
   }
 
   /* ---- What is there ---- */
@@ -60,7 +70,7 @@
   }
 
   function choose(number) {
-    device = number;
+    device = number, chosen = [];
     blocks = data.blocks.filter(block => block[0] === device);
     chunks = data.chunks.filter(chunk => chunk[0] === device);
     figures = data.figures.filter(row => row[1] === device);
@@ -96,11 +106,11 @@
     return columns;
   }
 
-  function shape(kind, attributes) {
+  function shape(kind, attributes, parent = element('timeline')) {
     const made = document.createElementNS('http://www.w3.org/2000/svg', kind);
     for (const [name, value] of Object.entries(attributes))
       made.setAttribute(name, value);
-    element('timeline').append(made);
+    parent.append(made);
     return made;
   }
 
@@ -137,6 +147,10 @@
     if (!data.left_out)
       shape('path', {fill: 'none', stroke: 'var(--text)', 'stroke-width': 1.2, d: 'M' +
         live.map((value, i) => x(i) + ',' + y(value)).join('L')});
+    const left = sumOf(blocks.filter(block => block[4] < 0), 3, 4).map(([moment, sum]) => [data.moments[moment], sum]);
+    if (!data.left_out && left.length)
+      shape('path', {id: 'leak', fill: 'none', stroke: 'var(--leak)', 'stroke-width': 1.5, 'stroke-dasharray': '6 3', d: 'M' +
+        thin(left, 1).map((column, i) => x(i) + ',' + y(column[0])).join('L')});
     shape('line', {id: 'now', y1: 8, y2: HEIGHT - BOTTOM, stroke: 'var(--text)', 'stroke-dasharray': '4 3'});
   }
 
@@ -211,7 +225,7 @@
       cells.forEach((text, i) => {
         const cell = row.insertCell();
         cell.textContent = text;
-        cell.className = element(id).tHead.rows[0].cells[i].className || (i === 2 && cells.length === 3 ? 'who' : '');
+        cell.className = element(id).tHead.rows[0].cells[i].className;
       });
     }
   }
@@ -226,6 +240,77 @@
     }
     putRows('map-holders', [...holders.values()].sort((a, b) => b.bytes - a.bytes).slice(0, LISTED)
       .map(holder => [bytes(holder.bytes), holder.count, who(holder.block)]));
+  }
+
+  /* ---- Who called ---- */
+
+  /* From the outermost on: the label, and lines of a script, or where there are none functions. */
+  function calls(block) {
+    if (block[7] < 0)
+      return [who(block)];
+    const stack = data.stacks[block[7]], names = named(stack);
+    const label = names && !/:\d+\)$/.test(stack[0]) ? 1 : 0;
+    return [...stack.slice(0, label), ...stack.slice(label, names > label ? names : stack.length).reverse()];
+  }
+
+  function treeOf(there) {
+    const top = {name: 'all', path: [], bytes: 0, count: 0, inner: new Map()};
+    for (const block of there) {
+      let at = top;
+      at.bytes += block[2], at.count++;
+      for (const name of calls(block).slice(0, FLAME_ROWS)) {
+        if (!at.inner.has(name))
+          at.inner.set(name, {name, path: [...at.path, name], bytes: 0, count: 0, inner: new Map()});
+        at = at.inner.get(name);
+        at.bytes += block[2], at.count++;
+      }
+    }
+    return top;
+  }
+
+  function tint(name) {
+    let hash = 7;
+    for (const letter of name)
+      hash = (hash * 31 + letter.codePointAt(0)) % 9973;
+    return `hsl(${20 + hash % 40} ${70 + hash % 25}% ${62 + hash % 16}%)`;
+  }
+
+  function drawCall(node, from, width, depth, there) {
+    const group = shape('g', {}, element('flame')), room = Math.floor(width / LETTER) - 1;
+    shape('rect', {x: from, y: depth * FLAME_ROW, width: Math.max(width - .5, .5), height: FLAME_ROW - 1, fill: tint(node.name)}, group);
+    if (room > 2)
+      shape('text', {x: from + 3, y: depth * FLAME_ROW + 13}, group).textContent =
+        node.name.length > room ? node.name.slice(0, room - 1) + '\u2026' : node.name;
+    const said = `${node.name}: ${bytes(node.bytes)} in ${node.count} block` + (node.count === 1 ? '' : 's');
+    shape('title', {}, group).textContent = said;
+    group.addEventListener('pointerenter', () => put('flame-point', said));
+    group.addEventListener('click', () => { chosen = node.path; drawFlame(there); });
+  }
+
+  /* All, and what leads to the chosen one, in full width; then its parts, the largest first. */
+  function drawFlame(there) {
+    const row = [], flame = element('flame');
+    let node = treeOf(there), depth = 0, deepest = 0;
+    flame.textContent = '';
+    for (const name of chosen) {
+      row.push(node);
+      if (!node.inner.has(name))
+        break;
+      node = node.inner.get(name);
+    }
+    chosen = node.path;
+    row.filter(one => one !== node).forEach(one => drawCall(one, 0, WIDTH, depth++, there));
+    const scale = WIDTH / Math.max(1, node.bytes);
+    (function down(one, from, level) {
+      drawCall(one, from, one.bytes * scale, level, there);
+      deepest = Math.max(deepest, level);
+      for (const each of [...one.inner.values()].sort((a, b) => b.bytes - a.bytes)) {
+        if (each.bytes * scale >= 1)
+          down(each, from, level + 1);
+        from += each.bytes * scale;
+      }
+    })(node, 0, depth);
+    flame.setAttribute('viewBox', `0 0 ${WIDTH} ${(deepest + 1) * FLAME_ROW}`);
   }
 
   function show(moment) {
@@ -246,6 +331,7 @@
     element('map').setAttribute('aria-label', `map of ${there.length} blocks, ${bytes(live)}, in ${pieces.length} chunks, ${bytes(reserved)}`);
     drawMap(bars);
     putHolders(there);
+    drawFlame(there);
     const line = element('now'), x = LEFT + (WIDTH - LEFT) * now / Math.max(1, report.duration_ns);
     line.setAttribute('x1', x), line.setAttribute('x2', x);
   }
@@ -269,7 +355,8 @@
     put('peak-retired', bytes(row.retired_peak_bytes), row.retired_peak_bytes);
     put('peak-limbo', bytes(row.limbo_peak_bytes), row.limbo_peak_bytes);
     put('never-freed', `${row.never_freed} blocks, ${bytes(row.never_freed_bytes)}`, row.never_freed);
-    putRows('end-holders', row.holders_at_end.map(holder => [bytes(holder.bytes), holder.blocks, holder.stack.join(' \u2190 ')]));
+    putRows('end-holders', row.holders_at_end.map(holder => [bytes(holder.bytes), holder.blocks, time(holder.first_ns),
+      time(holder.last_ns), chain(holder.stack)]));
   }
 
   function putTotals() {

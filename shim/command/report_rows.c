@@ -23,7 +23,8 @@ static bool fill_holders(const struct report *report, unsigned device, size_t ev
         ret[i] = (struct report_holder){
             .bytes = holders[i].bytes,
             .count = holders[i].count,
-            .example = &report->trace.events[memory->blocks[holders[i].example].from]};
+            .example = &report->trace.events[memory->blocks[holders[i].first].from],
+            .last = &report->trace.events[memory->blocks[holders[i].last].from]};
     free(holders);
     return true;
 }
@@ -139,6 +140,8 @@ static void write_holders(struct json *json, const char *key, const struct repor
         json_open(json, NULL, '{');
         json_number(json, "bytes", holders[i].bytes);
         json_number(json, "blocks", holders[i].count);
+        json_number(json, "first_ns", holders[i].example->at_ns);
+        json_number(json, "last_ns", holders[i].last->at_ns);
         json_bool(json, "by_size", !holders[i].example->frame_count);
         json_open(json, "stack", '[');
         for (unsigned n = 0; report_holder_text(report, &holders[i], n, text); n++)

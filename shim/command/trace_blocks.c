@@ -335,7 +335,7 @@ static int by_bytes(const void *a, const void *b)
 
     if (x->bytes != y->bytes)
         return x->bytes > y->bytes ? -1 : 1;
-    return x->example < y->example ? -1 : x->example > y->example;
+    return x->first < y->first ? -1 : x->first > y->first;
 }
 
 struct trace_holder *trace_holders(const struct trace_memory *memory, unsigned device, size_t event,
@@ -364,11 +364,12 @@ struct trace_holder *trace_holders(const struct trace_memory *memory, unsigned d
             continue;
         place = table_at(&table, key);
         if (!place->block) {
-            holders[count++] = (struct trace_holder){.example = i};
+            holders[count++] = (struct trace_holder){.first = i};
             *place = (struct place){key, count};
         }
         holders[place->block - 1].bytes += block->size;
         holders[place->block - 1].count++;
+        holders[place->block - 1].last = i;
     }
     free(table.places);
     qsort(holders, count, sizeof *holders, by_bytes);

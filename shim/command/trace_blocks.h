@@ -52,7 +52,7 @@ void trace_memory_free(struct trace_memory *memory);
  * or by size where none was recorded. */
 struct trace_holder {
     uint64_t bytes, count;
-    size_t example; /* one of its blocks, by its place in `blocks` */
+    size_t first, last; /* of its blocks, by their places in `blocks` */
 };
 
 /* From the largest on; freed by free(). NULL, and said: there is too little memory, or none (0). */

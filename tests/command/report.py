@@ -253,7 +253,7 @@ def ties(folder):
     rows = rows_of(path)
     compare('ties', rows, frees=2, unknown_frees=0, gone_with_their_context=0)
     compare('ties', rows['devices'][0], live_peak_bytes=3 * MIB, never_freed=1,
-            holders_at_end=[{'bytes': 3 * MIB, 'blocks': 1, 'by_size': True, 'stack': [f'blocks of {3 * MIB} bytes']}])
+            holders_at_end=[{'bytes': 3 * MIB, 'blocks': 1, 'first_ns': 2000, 'last_ns': 2000, 'by_size': True, 'stack': [f'blocks of {3 * MIB} bytes']}])
 
 
 def mapped(function):
@@ -305,8 +305,8 @@ def stacks(folder):
     trace = t.write(f'{folder}/stacks', t.header(stacks=True), t.block(t.EVENTS, b''.join(events)),
                     t.block(t.MODULES, ''.join(lines).encode()), t.block(t.END))
     held = rows_of(trace)['devices'][0]['holders_at_peak']
-    check([(holder['bytes'], holder['blocks'], holder['by_size']) for holder in held] ==
-          [(4096 * 33, 6, False), (4096 * 12, 3, False)], f'stacks: {held}')
+    check([(holder['bytes'], holder['blocks'], holder['by_size'], holder['first_ns'], holder['last_ns']) for holder in held] ==
+          [(4096 * 33, 6, False, 1500, 8500), (4096 * 12, 3, False, 500, 6500)], f'stacks: {held}')
     check(re.fullmatch(rf'\w*malloc \({re.escape(place)}\)', held[0]['stack'][0]) and
           held[0]['stack'][1:] == ['0x10'] and held[1]['stack'] == ['0x10', '0x20', '0x30'], f'frames: {held}')
     expect([trace], 0, rf'.*\d  \w*malloc \({re.escape(place)}\)\n +0x10\n.*')

@@ -89,11 +89,43 @@ def agrees(dom, truth, events):
     check(found == expected, f'the page has {found}, not {expected}')
     check('drawn by gpushim report' in dom, 'the page did not come to its end')
     paths = re.findall(r'<path [^>]*d="M([^"]*)"', dom)
-    check(len(paths) == 5 and all(path.count('L') <= 2002 for path in paths), f'{len(paths)} layers are drawn')
+    check(len(paths) == 6 and all(path.count('L') <= 2002 for path in paths), f'{len(paths)} layers are drawn')
     check(html.escape('<b>&amp;"', quote=False) in dom, 'the program\'s name is not as it is')
     missing = re.search(r'<p class="warning" id="missing">([^<]*)<', dom)
     check(missing and 'has no end' in missing[1], 'it does not say that the file has no end')
     check(dom.count('<option ') == 2, 'the GPUs are not offered')
+
+
+def titles(dom):
+    """What the flame graph's parts say of themselves, in its order."""
+    flame = re.search(r'<svg id="flame".*?</svg>', dom, re.S)
+    return [html.unescape(title) for title in re.findall(r'<title>([^<]*)</title>', flame[0] if flame else '')]
+
+
+def flames(folder):
+    """Who called, from the outermost on: labels, lines of scripts; functions where there are none. One that is chosen
+    is alone with what leads to it."""
+    names = b'1 5 inner\t/srv/a.py\n2 9 outer\t/srv/a.py\n3 0 optimizer\t\n4 7 other\t/srv/a.py\n'
+    stacks = [(8, [1, 2]), (2, [4, 2]), (4, [3, 1, 2]), (1, [])]
+    events = [t.call(1000 * i, t.ALLOC, BASE + i * 16 * MIB, size * MIB, frames=[t.NAMED | name for name in named] + [0x20, 0x10])
+              for i, (size, named) in enumerate(stacks)]
+    t.write(f'{folder}/named', t.header(stacks=True), t.block(t.NAMES, names), t.block(t.EVENTS, b''.join(events)), t.block(t.END))
+    subprocess.run([gpushim, 'report', f'{folder}/named', '--html', f'{folder}/named.html'], env=environment, check=True)
+    dom, said, _ = open_page(folder, f'{folder}/named.html')
+    outer, inner = 'outer (/srv/a.py:9)', 'inner (/srv/a.py:5)'
+    found = titles(dom)
+    check(found == ['all: 15.0 MiB in 4 blocks', f'{outer}: 10.0 MiB in 2 blocks', f'{inner}: 8.0 MiB in 1 block',
+                    'other (/srv/a.py:7): 2.0 MiB in 1 block', 'label optimizer: 4.0 MiB in 1 block', f'{outer}: 4.0 MiB in 1 block',
+                    f'{inner}: 4.0 MiB in 1 block', '0x10: 1.0 MiB in 1 block', '0x20: 1.0 MiB in 1 block'], f'flames: {found}')
+    check('<td class="who">inner (/srv/a.py:5) \u2190 outer (/srv/a.py:9)</td>' in dom, 'of a script its lines alone are told')
+    check('<path id="leak"' in dom and not said, f'what is never freed is not drawn: {said}')
+    with open(f'{folder}/named.html', encoding='utf-8') as file:
+        page = file.read()
+    with open(f'{folder}/chosen.html', 'w', encoding='utf-8') as file:
+        file.write(page.replace("put('state',", "element('flame').children[4].dispatchEvent(new Event('click')); put('state',", 1))
+    found = titles(open_page(folder, f'{folder}/chosen.html')[0])
+    check(found == ['all: 15.0 MiB in 4 blocks', 'label optimizer: 4.0 MiB in 1 block', f'{outer}: 4.0 MiB in 1 block',
+                    f'{inner}: 4.0 MiB in 1 block'], f'one is chosen: {found}')
 
 
 def is_accessible(dom):
@@ -115,6 +147,7 @@ def main():
         dom, said, fetched = open_page(folder, f'{folder}/page.html')
         agrees(dom, truth, events)
         is_accessible(dom)
+        flames(folder)
         check(not said, f'the browser says: {said}')
         away = [url for url in fetched if not url.startswith(('file:', 'data:', 'chrome', 'about:'))]
         # Some browsers look for updates of their own; the page is what counts.
