@@ -88,6 +88,7 @@ cuda.cuMemsetD32_v2(ctypes.c_uint64(tensor.storage.address), 77, ctypes.c_size_t
 part = torch.Tensor(tensor.storage, 8, (4, 2), (2, 1), True)
 ''')
     sent = do(one, 'print(bytes(ForkingPickler.dumps([tensor, part])).hex())')
+    is_true(one, 'torch.cuda.awaited == [0, 0]', 'who receives it finds the work done')
     do(other, BEGINS.replace('gpushim.torch.use()\n', '').replace('current = torch._State.current\n', '') +
        f"got, part = pickle.loads(bytes.fromhex('{sent}'))")
     is_true(other, 'type(got) is torch.Parameter and not got.requires_grad and got.shape == (1024,)', 'a parameter')

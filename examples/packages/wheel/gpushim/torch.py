@@ -99,14 +99,17 @@ def _keep_peak(device: int) -> None:
 
 
 def _reduced(tensor: Any) -> Tuple[Any, ...]:
-    """For another process: the handle of its allocation, and where in it the tensor lies."""
+    """For another process: the handle of its allocation, and where in it the tensor lies. The work of the current stream
+    is waited for, since no event goes with it."""
     from torch.multiprocessing import reductions  # pylint: disable=import-outside-toplevel
-    if not tensor.is_cuda or tensor.layout != torch.strided or (tensor.requires_grad and not tensor.is_leaf):
+    if (not tensor.is_cuda or tensor.is_nested or tensor.layout != torch.strided or
+            (tensor.requires_grad and not tensor.is_leaf)):
         return reductions.reduce_tensor(tensor)
     storage = tensor.untyped_storage()
     if storage.nbytes() == 0:
         return reductions.reduce_tensor(tensor)
     device = tensor.device.index
+    torch.cuda.current_stream(device).synchronize()
     base, handle = _cuda.handle_of(device, storage.data_ptr())
     return _rebuilt, (type(tensor) is torch.nn.Parameter, handle, device, storage.data_ptr() - base, storage.nbytes(),
                       tensor.dtype, tensor.storage_offset(), tuple(tensor.size()), tuple(tensor.stride()),

@@ -66,7 +66,7 @@ class Storage:
 
 
 class Tensor:
-    is_cuda, layout, is_leaf, dtype = True, strided, True, 'float32'
+    is_cuda, is_nested, layout, is_leaf, dtype = True, False, strided, True, 'float32'
 
     def __init__(self, storage, offset=0, size=(0,), stride=(1,), requires_grad=False):
         self.storage, self.offset, self.shape, self.strides, self.requires_grad = storage, offset, size, stride, requires_grad
