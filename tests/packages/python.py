@@ -14,6 +14,7 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), '..', 'command'))
 import holder  # pylint: disable=wrong-import-position
+import trace as trace_reader  # pylint: disable=wrong-import-position
 from holder import MIB, Holder, await_that, check, end_with_faults  # pylint: disable=wrong-import-position
 
 PACKAGE, LAYOUT = sys.argv[4:6]
@@ -204,7 +205,48 @@ def prove_attaching(opener):
     is_true(opener, "gpushim.stats()['devices'][0]['live'] >= 0 and gpushim.stats()['devices'][0]['uuid']", 'stats')
 
 
+TAGS = '''
+import gpushim
+def alloc():
+    at = ctypes.c_uint64()
+    assert cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(4096)) == 0
+alloc()
+with gpushim.tag('outer'):
+    alloc()
+    with gpushim.tag('inner'):
+        alloc()
+    alloc()
+    try:
+        with gpushim.tag('x' * 64):
+            alloc()
+    except ValueError as error:
+        print(error)
+    try:
+        with gpushim.tag('raises'):
+            raise KeyError
+    except KeyError:
+        alloc()
+alloc()
+'''
+
+
+def prove_tags(folder, path):
+    """Labels are of the block that they are for, whatever ends it."""
+    recording = os.path.join(folder, 'tags.trace')
+    environment = {**holder.clean(folder), 'PYTHONPATH': path, 'LD_PRELOAD': holder.SHIM, 'GPUSHIM_RECORD': recording,
+                   'LD_LIBRARY_PATH': os.path.dirname(holder.LIBCUDA)}
+    ran = subprocess.run([sys.executable, '-c', holder.HOLDER.partition('held, opened')[0] + TAGS], env=environment,
+                         capture_output=True, text=True, check=False)
+    check(ran.returncode == 0 and 'is longer than 63 bytes' in ran.stdout, f'tags: {ran}')
+    trace = trace_reader.Trace(recording)
+    labels = [''.join(name for name, _, _ in trace.named(event)) for event in trace.of(trace_reader.ALLOC)]
+    check(labels == ['', 'outer', 'inner', 'outer', 'outer', ''] and not trace.wrong, f'labels: {labels}, {trace.wrong}')
+
+
 def prove_not_loaded(path):
+    ran = subprocess.run([sys.executable, '-c', "import gpushim\nwith gpushim.tag('x' * 64): print(1)"], capture_output=True,
+                         text=True, env={**holder.clean(path), 'PYTHONPATH': path}, check=False)
+    check(ran.stdout == '1\n', f'a label without the library: {ran}')
     ran = subprocess.run([sys.executable, '-c', "import gpushim; gpushim.publish('x', 1)"], capture_output=True, text=True,
                          env={**holder.clean(path), 'PYTHONPATH': path}, check=False)
     check('gpushim.NotLoaded: libgpushim is not in this process' in ran.stderr, f'without the library: {ran}')
@@ -218,6 +260,7 @@ with tempfile.TemporaryDirectory(prefix='gpushim-python-') as scratch:
     os.mkdir(place, 0o700)
     prove_layout()
     prove_not_loaded(scratch)
+    prove_tags(place, scratch)
     one, other = start(place, scratch), start(place, scratch)
     prove_opening(place, one, other)
     prove_lease(place, one, other)
