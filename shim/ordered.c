@@ -44,6 +44,7 @@ static struct block *buckets[BUCKETS];
 static unsigned count; /* atomic: of blocks */
 static struct graphs *all;
 static struct graphs nobodys; /* of captures at once, which cannot be told apart: theirs until the end */
+static bool is_lost;   /* a begin found no room: what any capture allocates stays its until the end */
 static bool is_untold; /* atomic: a use found no room here, so that any block may have had one */
 static gpushim_failure_fn *failure; /* atomic */
 
@@ -101,7 +102,7 @@ static struct graphs **graphs_locked(int device, struct gpushim_graphs id)
 /* Whose memory captures on the device allocate by now; NULL: that of nobody who was told of. */
 static struct graphs *open_locked(int device)
 {
-    struct graphs *found = NULL;
+    struct graphs *found = is_lost ? &nobodys : NULL;
 
     gs_lock_assert_held(&lock);
     for (struct graphs *graphs = all; graphs; graphs = graphs->next)
@@ -358,6 +359,8 @@ GS_HOOK void gpushim_graphs_begin(int device, struct gpushim_graphs id, const vo
     if (*link) {
         (*link)->uses++;
         (*link)->open = true;
+    } else {
+        is_lost = true;
     }
     gs_lock_release(&lock);
 }
