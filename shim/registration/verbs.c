@@ -14,7 +14,8 @@
 
 #define ACCESS_REMOTE (2u | 4u | 8u)       /* remote write, read, atomic */
 #define ACCESS_APART (16u | 32u | 64u)     /* window binding, zero based, on demand: never kept */
-#define ACCESS_DMABUF (UINT64_C(1) << 32)  /* not the library's: tells the two kinds apart */
+#define ACCESS_DMABUF (UINT64_C(1) << 32)  /* not the library's: tells the two kinds apart, */
+#define ACCESS_ADOPTED (UINT64_C(1) << 33) /* and what was registered otherwise from what is kept */
 
 #define REREG_TRANSLATION 1
 #define REREG_PD 2
@@ -117,7 +118,8 @@ static struct gs_pin pin_of(struct call *call)
     return (struct gs_pin){
         .key = {.backend = &verbs,
                 .domain = (uintptr_t)call->pd,
-                .access = call->access | (dmabuf ? ACCESS_DMABUF : 0),
+                .access = call->access | (dmabuf ? ACCESS_DMABUF : 0) |
+                          (call->how == REG_ADOPT ? ACCESS_ADOPTED : 0),
                 .shift = call->iova - call->addr},
         .base = call->addr,
         .size = call->length,

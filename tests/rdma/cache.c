@@ -182,6 +182,16 @@ Test(cache, a_range_within_what_is_kept_is_found)
     cr_assert_eq(pins, 2);
 }
 
+/* By what is registered, or it would not come to an end. */
+Test(cache, all_addresses_at_once_are_looked_through)
+{
+    use_once(&lent, AT, MIB);
+    use_once(&lent, AT + 16 * MIB, 64 * KIB);
+    cr_assert_eq(pins - unpins, 2);
+    cr_assert(gs_regcache_drain(cache, 0, SIZE_MAX / 2));
+    cr_assert_eq(pins - unpins, 0);
+}
+
 Test(cache, what_differs_in_anything_is_another)
 {
     struct gs_reg_request wanted = request(&lent, AT, MIB), other;

@@ -302,6 +302,28 @@ static void dmabuf_of_what_went(void)
     trim();
 }
 
+/* What is more than the dma-buf has, and what is none, is for the card to judge, and not known. */
+static void dmabuf_of_more_than_there_is(void)
+{
+    CUdeviceptr a = allocate(4 * MIB);
+    int fd = dmabuf_of(a, 64 * KIB), closed = dup(fd);
+    unsigned long live = counts().live;
+    struct ibv_mr *mr;
+
+    close(closed);
+    mr = ibv_reg_dmabuf_mr(pd, 32 * KIB, 64 * KIB, a, fd, LOCAL);
+    if (mr)
+        dereg(mr);
+    CHECK(counts().live == live);
+    mr = ibv_reg_dmabuf_mr(pd, 0, 64 * KIB, a, fd, LOCAL);
+    CHECK(!ibv_reg_dmabuf_mr(pd, 0, 64 * KIB, a, closed, LOCAL));
+    dereg(mr);
+    close(fd);
+    release(a);
+    trim();
+    CHECK(counts().live == live);
+}
+
 static void dmabuf(void)
 {
     CUdeviceptr a;
@@ -311,6 +333,7 @@ static void dmabuf(void)
 
     dmabuf_of_one_file();
     dmabuf_of_what_went();
+    dmabuf_of_more_than_there_is();
     before = counts().registered;
     a = allocate(4 * MIB);
     for (int i = 0; i < 3; i++) {
@@ -336,14 +359,23 @@ static void extended(void)
     CUdeviceptr a = allocate(4 * MIB);
     struct stand_in_attr attr = {.length = 64 * KIB, .access = LOCAL, .comp_mask = 2,
                                  .addr = (void *)a};
+    struct ibv_mr *mr;
 
     CHECK(ibv_reg_ex);
     dereg(ibv_reg_ex(pd, &attr));
     dereg(reg(a, 64 * KIB, LOCAL));
     CHECK(counts().registered == 1);
     attr.comp_mask |= 16; /* something this library does not know: registered as it came */
-    dereg(ibv_reg_ex(pd, &attr));
-    CHECK(counts().registered == 2 && counts().live == 1);
+    mr = ibv_reg_ex(pd, &attr);
+    CHECK(counts().registered == 2 && counts().live == 2);
+    release(a);
+    trim();
+    CHECK(mappings() == 1 && counts().wrong == 0); /* and known */
+    dereg(mr);
+    trim();
+    CHECK(mappings() == 0 && counts().live == 0 && counts().wrong == 0);
+    attr.addr = (void *)64;
+    CHECK(!ibv_reg_ex(pd, &attr) && errno == EFAULT);
 }
 
 static void moved(void)
@@ -363,6 +395,12 @@ static void moved(void)
     trim();
     CHECK(mappings() == 0);
     CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, (void *)64, 64, 0) != 0);
+    /* That it may be reached is not where it is. */
+    a = allocate(64 * KIB);
+    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, (void *)a, 64 * KIB, REMOTE) == 0);
+    release(a);
+    trim();
+    CHECK(mappings() == 0);
     dereg(mr);
     CHECK(counts().live == 0 && counts().wrong == 0);
 }
