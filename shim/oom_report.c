@@ -1,7 +1,6 @@
 /* Reports of allocations that were refused, in a file (oom_report.h). */
 #include "oom_report.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -18,7 +17,6 @@ void gs_oom_report_to(const char *path)
 /* Opened each time: there is one report a second at most, and programs close what they do not know. */
 void gs_oom_report(const char *line)
 {
-    int saved = errno;
     const char *wrong;
     GS_UNCANCELLED;
 
@@ -26,5 +24,4 @@ void gs_oom_report(const char *line)
     if (wrong)
         gs_log(GS_LOG_WARNING, "the report of pool.oom_report cannot be written to %s (%s)", file,
                wrong);
-    errno = saved;
 }

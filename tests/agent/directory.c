@@ -494,11 +494,27 @@ Test(agent_directory, etcd_watches_miss_nothing)
 
 Test(agent_directory, a_place_that_is_none_says_what_one_is)
 {
-    struct directory_options options = {.place = "localhost:2379"};
-    char reason[DIRECTORY_REASON] = "";
+    static const char *const none[] = {"localhost:2379", "", "folder:leases", "folder:", "etcd://localhost:2379",
+                                       "https:localhost"};
 
-    cr_assert_null(directory_open(&options, reason));
-    cr_assert(strstr(reason, "folder:/PATH"), "%s", reason);
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        struct directory_options options = {.place = none[i]};
+        char reason[DIRECTORY_REASON] = "";
+
+        cr_assert_null(directory_open(&options, reason), "%s", none[i]);
+        cr_assert(strstr(reason, "folder:/PATH"), "%s: %s", none[i], reason);
+    }
+}
+
+/* Whoever is there is asked later. */
+Test(agent_directory, etcd_is_reached_by_tls_too)
+{
+    struct directory_options options = options_of("one");
+    struct directory *directory;
+
+    snprintf(place, sizeof place, "https://127.0.0.1:%d", port_where_nobody_is());
+    directory = open_one(&options);
+    directory_head(directory)->ops->close(directory);
 }
 
 /* The rest of several endpoints is asked where one does not answer; where none does, that is said. */

@@ -5,9 +5,12 @@ ended, which ends nothing of it.
 """
 import json
 import re
+import resource
+import shutil
+import subprocess
 import tempfile
 
-from holder import GPUSHIM, MIB, Holder, await_that, check, end_with_faults, gpushim
+from holder import GPUSHIM, MIB, Holder, await_that, check, clean, end_with_faults, gpushim
 
 LONG = {'GPUSHIM_SHARE_IDLE': '60 min', 'GPUSHIM_POOL_DECAY': '60 min', 'GPUSHIM_SHARE_GRACE': '60 min'}
 NOW = {'GPUSHIM_SHARE_IDLE': '0', 'GPUSHIM_SHARE_GRACE': '0'}  # what is closed or freed goes at once
@@ -39,11 +42,23 @@ def shared(holder, *sizes):
 
 def prove_ended_owners(folder):
     lasting, leaving = Holder(folder, **LONG), Holder(folder, **LONG)
+    others = [Holder(folder, **LONG) for _ in range(4)]  # more than there are clients
     opener = Holder(folder, **NOW)
     of_lasting, of_leaving = shared(lasting, 3 * MIB), shared(leaving, 5 * MIB, 6 * MIB, 7 * MIB)
     for handle in (*of_lasting, *of_leaving):
         opener.do(f'open {handle}')
     opener.do('close 3')
+    for other in others:
+        handle, = shared(other, MIB)
+        opener.do(f'open {handle}')
+    await_that(lambda: sum(size == MIB for _, _, _, size in opened(folder, opener)) == len(others), 'it has of many')
+    run = subprocess.run([GPUSHIM, 'who', '--json'], env=clean(folder), capture_output=True, text=True, check=False,
+                         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (10, 10)))
+    check(len(json.loads(run.stdout)) == 3 + len(others), f'a descriptor is had for one at a time: {run}')
+    for _ in others:
+        opener.do('close 3')
+    for other in others:
+        other.end()
     await_that(lambda: opened(folder, opener) == sorted([(lasting.pid, False, 1, 3 * MIB),
                                                          (leaving.pid, False, 2, 11 * MIB)]),
                'it has of two who run what it has not closed')
@@ -61,6 +76,9 @@ def prove_ended_owners(folder):
     check(f'has open of pid {leaving.pid}, which has ended: 2 blocks, 11.0 MiB; mapped' in text and
           f'has open of pid {lasting.pid}: 1 blocks, 3.0 MiB; mapped' in text, text)
     check(f'opened: {of_ended / (1 << 20):.1f} MiB of processes that have ended' in gpushim(folder, 'stats').stdout, 'in text')
+    text = gpushim(folder, 'who', str(opener.pid)).stdout
+    check(re.search(rf'^process pid {lasting.pid} .*\n(?:  .*\n)*  held by pid {opener.pid} ', text, re.M),
+          f'by the number of who holds it: {text}')
     text = gpushim(folder, 'who', str(leaving.pid)).stdout
     check(f'pid {opener.pid} ' in text and f'pid {lasting.pid} (' not in text, f'by the number of the ended: {text}')
     for _ in range(2):
@@ -89,8 +107,27 @@ def prove_at_a_broker(folder):
         each.end()
 
 
+def prove_another_namespace(folder):
+    """Numbers of another PID namespace are no processes of here."""
+    apart = ('unshare', '--pid', '--fork', '--kill-child')
+    if not shutil.which('unshare') or subprocess.run([*apart, 'true'], stderr=subprocess.DEVNULL, check=False).returncode:
+        print('no PID namespace can be made here')
+        return
+    owner = Holder(folder, before=apart, **LONG)
+    first = owner.do('do ' + b'import os; print(os.readlink("/proc/self"))'.hex())
+    opener = Holder(folder, before=('nsenter', f'--pid=/proc/{first}/ns/pid', '--'), **NOW)
+    handle, = shared(owner, 3 * MIB)
+    opener.do(f'open {handle}')
+    found = [entry for row in rows(folder, 'who') for entry in row['opened_from']]
+    check([(entry['pid'], entry['own_pid'], entry['bytes']) for entry in found] == [(None, 1, 3 * MIB)],
+          f'it is the first there: {found}')
+    check('has open of pid 1 of its PID namespace: 1 blocks' in gpushim(folder, 'who').stdout, 'in text')
+    for each in (opener, owner):
+        each.end()
+
+
 def main():
-    for prove in (prove_ended_owners, prove_at_a_broker):
+    for prove in (prove_ended_owners, prove_at_a_broker, prove_another_namespace):
         with tempfile.TemporaryDirectory(prefix='gpushim-opened-') as folder:
             prove(folder)
     end_with_faults()

@@ -22,17 +22,22 @@ def run(*words):
                           check=False)
 
 
-def plain(path):
-    """What a reader sees of a page: no requests of roff, no fonts, on one line."""
-    with open(path, encoding='utf-8') as file:
-        text = file.read()
-    if '@' in text:
-        faults.append(f'{path}: something is not filled in: {re.findall("@.*@", text)}')
+def seen(text):
+    """What a reader sees: no requests of roff, no fonts, on one line."""
     text = re.sub(r'^\.\\".*\n', '', text, flags=re.M)
     text = re.sub(r'^\.(?:SS|SH|BI?|IR?|BR|RB|RI|TP|br|PP|nf|fi|RS|RE) ?', '', text, flags=re.M)
     for roff, seen in ((r'\(aq', "'"), (r'\(ti', '~'), (r'\-', '-'), (r'\&', ''), (r'\e', '\\')):
         text = text.replace(roff, seen)
     return ' '.join(re.sub(r'\\f.', '', text).split())
+
+
+def plain(path):
+    """The same of a whole page."""
+    with open(path, encoding='utf-8') as file:
+        text = file.read()
+    if '@' in text:
+        faults.append(f'{path}: something is not filled in: {re.findall("@.*@", text)}')
+    return seen(text)
 
 
 def check_commands():
@@ -47,9 +52,16 @@ def check_commands():
             faults.append(f'{commands_page}: has no section .SS {name}')
             continue
         told_of_it = run(command, 'help', name).stdout
-        for option in re.findall(r'^  (?:-\w, )?--((?!no-|help)[a-z-]+)', told_of_it, re.M):
-            if '\\-\\-' + option.replace('-', '\\-') not in sections[name]:
-                faults.append(f'{commands_page}: {name} has no --{option}, which its help tells')
+        blocks = [seen(block) for block in re.split(r'^\.[PT]P$', sections[name], flags=re.M)]
+        text, _, options = told_of_it.partition('\nOptions:\n')
+        for paragraph in text.partition('\n')[2].split('\n\n'):
+            paragraph = ' '.join(paragraph.split())
+            if paragraph not in blocks and not blocks[0].endswith(' ' + paragraph):
+                faults.append(f'{commands_page}: {name} has not the paragraph: {paragraph}')
+        for option in re.findall(r'^  -.*\n(?:   .*\n)*', options.partition('\n\n')[0] + '\n', re.M):
+            option = ' '.join(option.split())
+            if option not in blocks and not re.match('--no-|-h, ', option):
+                faults.append(f'{commands_page}: {name} has no {option}, which its help tells')
         if 'Example, ' not in sections[name]:
             faults.append(f'{commands_page}: {name} has no example')
     for name in set(sections) - set(told):

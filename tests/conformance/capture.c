@@ -743,6 +743,7 @@ static void *end_and_use_memory(void *arg)
 
     OK(cuCtxSetCurrent(context));
     *refused = cuStreamEndCapture(capturing, &graph);
+    none_is_open();
     for (int i = 0; i < 20; i++) {
         OK(cuMemAlloc(&ptr, 16 * MIB));
         OK(cuMemFree(ptr));

@@ -4,6 +4,7 @@
 #include "conform.h"
 
 #include <criterion/criterion.h>
+#include <dlfcn.h>
 
 TestSuite(edges, .init = conform_start, .timeout = 60);
 
@@ -287,6 +288,32 @@ Test(edges, a_synchronous_copy_or_fill_is_made_beside_a_capture)
         OK(cuGraphDestroy(graph));
     }
     OK(cuMemFree(ptr));
+}
+
+/* By a driver that can do nothing at the moment; what comes and goes until it can breaks nothing. */
+Test(edges, a_capture_whose_end_fails_is_open_still)
+{
+    int (*order)(const char *, unsigned, CUresult) =
+        (int (*)(const char *, unsigned, CUresult))dlsym(RTLD_DEFAULT, "softcuda_fail");
+    CUstream stream = new_stream();
+    CUdeviceptr target = 0, ptr = 0;
+    CUgraph graph = NULL;
+
+    if (!order)
+        cr_skip_test("only the software driver fails when it is told to");
+    OK(cuMemAlloc(&target, 4096));
+    OK(fill_now(target, 0, 1024));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    cr_assert_eq(order("cuStreamEndCapture", 1, CUDA_ERROR_SYSTEM_NOT_READY), 0);
+    CHECK(CUDA_ERROR_SYSTEM_NOT_READY, cuStreamEndCapture(stream, &graph));
+    for (int i = 0; i < 8 && under_shim(); i++) {
+        OK(cuMemAlloc(&ptr, 8 * MIB));
+        OK(cuMemFree(ptr));
+    }
+    OK(launch_fill(stream, target, 9, 1024));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphDestroy(graph));
+    OK(cuMemFree(target));
 }
 
 Test(edges, to_wait_for_another_stream_breaks_a_capture_that_is_not_relaxed)

@@ -278,6 +278,27 @@ Test(ipc, another_context_than_the_one_that_opened)
     peer_quit(peer);
 }
 
+/* From its middle on, too; small blocks lie side by side there. */
+Test(ipc, what_is_opened_ends_where_the_block_does)
+{
+    struct peer *peer = peer_start(-1);
+    CUdeviceptr theirs = 0, opened = 0;
+    unsigned char bytes[1000];
+    CUipcMemHandle handle;
+
+    OK(peer_alloc(peer, MEMORY_PLAIN, &theirs, sizeof bytes));
+    OK(peer_share(peer, theirs, &handle));
+    OK(cuIpcOpenMemHandle(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    OK(cuMemcpyDtoH(bytes, opened + 600, 400));
+    if (under_shim()) { /* natively there is all of the page */
+        CHECK(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH(bytes, opened + 600, 1000));
+        CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8(opened + 600, 5, 1000));
+    }
+    OK(cuIpcCloseMemHandle(opened));
+    OK(peer_free(peer, MEMORY_PLAIN, theirs));
+    peer_quit(peer);
+}
+
 /* The symbol without a version is the form of before CUDA 11. */
 Test(ipc, both_forms_of_the_open)
 {

@@ -314,11 +314,15 @@ Test(reach, a_synchronous_copy_of_another_devices_memory_does_not_break_a_captur
     stream = new_stream();
     for (int mode = CU_STREAM_CAPTURE_MODE_GLOBAL; mode <= CU_STREAM_CAPTURE_MODE_RELAXED; mode++) {
         uint32_t word = (uint32_t)mode + 5, got = 0;
+        CUstreamCaptureMode own = CU_STREAM_CAPTURE_MODE_RELAXED;
         CUgraph graph = NULL;
 
         OK(cuStreamBeginCapture(stream, (CUstreamCaptureMode)mode));
         OK(cuMemcpyHtoD(far, &word, 4));
         OK(cuMemcpyDtoH(&got, far, 4));
+        OK(cuThreadExchangeStreamCaptureMode(&own));
+        cr_assert_eq(own, CU_STREAM_CAPTURE_MODE_GLOBAL, "the thread's mode is what it was");
+        OK(cuThreadExchangeStreamCaptureMode(&own));
         cr_assert_eq(got, word, "mode %d: %u", mode, got);
         OK(cuStreamEndCapture(stream, &graph));
         OK(cuGraphDestroy(graph));
@@ -533,6 +537,32 @@ Test(reach, peer_access_lets_kernels_and_fills_in_and_keeps_them_out_again)
     OK(cuMemFree(far));
     OK(cuMemFree(later));
     OK(cuMemFree(small));
+}
+
+/* A fill does what the context of its stream may, whichever is current. Natively some drivers take no such stream. */
+Test(reach, peer_access_is_that_of_the_streams_context)
+{
+    CUcontext other, current = NULL;
+    CUstream stream;
+
+    two_devices(2 * MIB);
+    need_reach();
+    other = context_create(device);
+    OK(cuCtxSetCurrent(other));
+    stream = new_stream();
+    OK(cuCtxEnablePeerAccess(second, 0));
+    OK(cuCtxSetCurrent(context));
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8(far, 1, 16));
+    if (under_shim()) {
+        OK(cuMemsetD8Async(far, 6, 16, stream));
+        OK(cuStreamSynchronize(stream));
+        far_words(0x06060606, 4);
+    }
+    OK(cuCtxGetCurrent(&current));
+    cr_assert_eq(current, context, "it is another by now");
+    OK(cuCtxDestroy(other));
+    OK(cuMemFree(near));
+    OK(cuMemFree(far));
 }
 
 /* Where the driver has no memory for a peer's page tables: as natively, all of it or nothing. */

@@ -156,6 +156,15 @@ def calls_that_are_the_drivers_are_reported_too():
     taker.end()
 
 
+def a_long_path_is_not_cut():
+    file = os.path.join(PLACE, 'f' * 200, 'o' * 200, 'r' * 200)
+    os.makedirs(os.path.dirname(file))
+    taker = Taker(memory='64M', GPUSHIM_POOL_OOM_REPORT=file)
+    taker.refused(f'alloc {65 * MIB}')
+    taker.end()
+    check(len(reports(file)) == 1, 'one report')
+
+
 def a_file_that_cannot_be_written_is_named():
     taker = Taker(memory='64M', GPUSHIM_POOL_OOM_REPORT=os.path.join(PLACE, 'none', 'x'))
     taker.refused(f'alloc {65 * MIB}')

@@ -21,6 +21,7 @@
  */
 #include <cuda.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -72,6 +73,18 @@ static void say_where(const void *function)
     printf("%s\n", dladdr(function, &info) ? info.dli_fname : "nowhere");
 }
 
+/* Whatever it is, it leaves errno alone. */
+static CUresult take_block(CUdeviceptr *block, size_t bytes)
+{
+    CUresult result;
+
+    errno = EXDEV;
+    result = cuMemAlloc(block, bytes);
+    if (errno != EXDEV)
+        exit((fprintf(stderr, "cuMemAlloc has set errno to %d\n", errno), 1));
+    return result;
+}
+
 static CUresult take(const char *how, size_t bytes)
 {
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -90,7 +103,7 @@ static CUresult take(const char *how, size_t bytes)
     else if (!strcmp(how, "pitch"))
         result = cuMemAllocPitch(block, &pitch, 1024, bytes / 1024, 4);
     else
-        result = cuMemAlloc(block, bytes);
+        result = take_block(block, bytes);
     count += result == CUDA_SUCCESS && count < BLOCKS - 1;
     return result;
 }
