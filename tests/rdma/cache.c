@@ -182,6 +182,27 @@ Test(cache, a_range_within_what_is_kept_is_found)
     cr_assert_eq(pins, 2);
 }
 
+static bool tell(const struct gs_regcache_info *info, void *ret_told)
+{
+    struct gs_regcache_stats now;
+
+    *(bool *)ret_told = gs_regcache_try_stats(cache, &now);
+    return false;
+}
+
+/* While somebody is at it nothing is told, rather than waited for. */
+Test(cache, who_does_not_wait_is_told_that_there_are_no_figures)
+{
+    struct gs_regcache_stats now;
+    bool told = true;
+
+    use_once(&lent, AT, MIB);
+    gs_regcache_flush(cache, tell, &told);
+    cr_assert_not(told);
+    cr_assert(gs_regcache_try_stats(cache, &now));
+    cr_assert_eq(now.misses, 1);
+}
+
 /* By what is registered, or it would not come to an end. */
 Test(cache, all_addresses_at_once_are_looked_through)
 {

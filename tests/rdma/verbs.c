@@ -108,13 +108,16 @@ static void iova(void)
     struct ibv_mr *mr = ibv_reg_mr_iova(pd, (void *)(a + 4096), 4096, 0x1000, LOCAL), *other;
 
     CHECK(mr && (CUdeviceptr)mr->addr == a + 4096);
+    CHECK(stand_in_at(mr, 0x1000) == a + 4096 && stand_in_at(mr, 0x1fff) == a + 8191);
     dereg(mr);
     other = ibv_reg_mr_iova2(pd, (void *)(a + 4096), 4096, 0x1000, LOCAL);
     CHECK(other == mr && counts().registered == 1); /* the same by another call */
     dereg(other);
     dereg(ibv_reg_mr_iova2(pd, (void *)(a + 4096), 4096, 0x2000, LOCAL));
     CHECK(counts().registered == 2);
-    dereg(ibv_reg_mr_iova2(pd, (void *)(a + 8192), 4096, 0x3000, LOCAL));
+    mr = ibv_reg_mr_iova2(pd, (void *)(a + 8192), 4096, 0x3000, LOCAL);
+    CHECK(stand_in_at(mr, 0x3000) == a + 8192);
+    dereg(mr);
     CHECK(counts().registered == 2); /* as far from its addresses as the last */
 }
 
@@ -352,9 +355,10 @@ static void dmabuf(void)
     CHECK(counts().live == 0 && counts().wrong == 0 && mappings() == 0);
 }
 
+typedef struct ibv_mr *reg_ex(struct ibv_pd *, struct stand_in_attr *);
+
 static void extended(void)
 {
-    typedef struct ibv_mr *reg_ex(struct ibv_pd *, struct stand_in_attr *);
     reg_ex *ibv_reg_ex = (reg_ex *)dlsym(RTLD_DEFAULT, "ibv_reg_mr_ex");
     CUdeviceptr a = allocate(4 * MIB);
     struct stand_in_attr attr = {.length = 64 * KIB, .access = LOCAL, .comp_mask = 2,
@@ -365,9 +369,16 @@ static void extended(void)
     dereg(ibv_reg_ex(pd, &attr));
     dereg(reg(a, 64 * KIB, LOCAL));
     CHECK(counts().registered == 1);
+    attr.comp_mask |= 1;
+    attr.iova = 0x7000;
+    mr = ibv_reg_ex(pd, &attr);
+    CHECK(stand_in_at(mr, 0x7000) == a && stand_in_at(mr, 0x7000 + 64 * KIB - 1) == a + 64 * KIB - 1);
+    dereg(mr);
+    CHECK(counts().registered == 2);
+    attr.comp_mask ^= 1;
     attr.comp_mask |= 16; /* something this library does not know: registered as it came */
     mr = ibv_reg_ex(pd, &attr);
-    CHECK(counts().registered == 2 && counts().live == 2);
+    CHECK(counts().registered == 3 && counts().live == 3);
     release(a);
     trim();
     CHECK(mappings() == 1 && counts().wrong == 0); /* and known */
@@ -494,6 +505,8 @@ static void forked(void)
     static char memory[4096];
     CUdeviceptr a = allocate(64 * KIB), b = allocate(4 * MIB);
     struct ibv_mr *used = reg(b, 4 * MIB, LOCAL);
+    reg_ex *ibv_reg_ex = (reg_ex *)dlsym(RTLD_DEFAULT, "ibv_reg_mr_ex");
+    struct stand_in_attr attr = {.length = 64 * KIB, .access = LOCAL, .comp_mask = 2, .addr = (void *)a};
     int status;
     pid_t child;
 
@@ -504,8 +517,10 @@ static void forked(void)
         struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof memory, LOCAL);
 
         CHECK(mr && ibv_dereg_mr(mr) == 0);
+        mr = ibv_reg_ex(pd, &attr);
+        CHECK(mr && ibv_dereg_mr(mr) == 0);
         CHECK(registrations(NULL, 0) == 0);
-        CHECK(counts().registered == 3 && counts().live == 2); /* as the card's side sees it */
+        CHECK(counts().registered == 4 && counts().live == 2); /* as the card's side sees it */
         exit(0);
     }
     CHECK(waitpid(child, &status, 0) == child && status == 0);

@@ -547,6 +547,17 @@ static uint8_t *translate_locked(const struct ibv_sge *sge)
     return (uint8_t *)(uintptr_t)(r->base + (sge->addr - r->iova));
 }
 
+uint64_t stand_in_at(const struct ibv_mr *mr, uint64_t address)
+{
+    const struct ibv_sge byte = {.addr = address, .length = 1, .lkey = mr->lkey};
+    uint64_t found;
+
+    pthread_mutex_lock(&card.mutex);
+    found = (uintptr_t)translate_locked(&byte);
+    pthread_mutex_unlock(&card.mutex);
+    return found;
+}
+
 static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
     struct queue_pair *q = (struct queue_pair *)qp;

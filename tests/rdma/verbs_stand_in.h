@@ -26,6 +26,9 @@ struct ibv_pd;
 __attribute__((visibility("default"))) struct ibv_mr *
 stand_in_reg(struct ibv_pd *pd, void *addr, size_t length, int access);
 
+/* What the card finds by a region's key at the address that peers and work requests have for it; 0: it refuses. */
+__attribute__((visibility("default"))) uint64_t stand_in_at(const struct ibv_mr *mr, uint64_t address);
+
 /* ibv_mr_init_attr, which older headers lack. */
 struct stand_in_attr {
     size_t length;
