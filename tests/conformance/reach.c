@@ -555,11 +555,11 @@ Test(reach, peer_access_is_that_of_the_streams_context)
     CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8(far, 1, 16));
     if (under_shim()) {
         OK(cuMemsetD8Async(far, 6, 16, stream));
+        OK(cuCtxGetCurrent(&current));
+        cr_assert_eq(current, context, "it is another by now");
         OK(cuStreamSynchronize(stream));
         far_words(0x06060606, 4);
     }
-    OK(cuCtxGetCurrent(&current));
-    cr_assert_eq(current, context, "it is another by now");
     OK(cuCtxDestroy(other));
     OK(cuMemFree(near));
     OK(cuMemFree(far));
