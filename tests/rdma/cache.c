@@ -46,12 +46,17 @@ static int pin(const struct gs_reg_key *key, uint64_t base, size_t size, void *a
     return 0;
 }
 
+/* What a device's library does as it ends a registration: gives memory back itself, say. */
+static void (*as_one_ends)(void);
+
 static int unpin(const struct gs_reg_key *key, void *handle)
 {
     struct pinned *which = handle;
 
     if (unpin_error)
         return unpin_error;
+    if (as_one_ends)
+        as_one_ends();
     cr_assert(which->live);
     which->live = false;
     unpins++;
@@ -180,6 +185,26 @@ Test(cache, a_range_within_what_is_kept_is_found)
     cr_assert_eq(stats().misses, 1);
     use_once(&lent, AT + MIB - 1, 2); /* one byte beyond */
     cr_assert_eq(pins, 2);
+}
+
+static unsigned refusals;
+
+static void drain_all(void)
+{
+    refusals += !gs_regcache_drain(cache, AT, 4 * MIB);
+}
+
+/* It would wait for itself. */
+Test(cache, what_the_thread_itself_is_ending_is_not_waited_for)
+{
+    use_once(&lent, AT, MIB);
+    use_once(&lent, AT + 3 * MIB, MIB);
+    as_one_ends = drain_all;
+    cr_assert(gs_regcache_drain(cache, AT, 4 * MIB));
+    as_one_ends = NULL;
+    cr_assert_eq(refusals, 2);
+    cr_assert_eq(pins - unpins, 0);
+    use_once(&lent, AT, MIB);
 }
 
 static bool tell(const struct gs_regcache_info *info, void *ret_told)
