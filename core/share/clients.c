@@ -130,6 +130,7 @@ static void client_ended(struct gs_share *share, struct gs_client *client, bool 
     client->over.ended = true;
     client_forget_exit(share, client);
     end_sharing(share, client);
+    rests |= gs_client_is_lost(client); /* nothing may wake the thread again to look */
     if (client->fd >= 0) /* a forked child has the connection */
         return;
     if (rests)
