@@ -19,7 +19,7 @@ TESTS = (
     (r"^shim/agent/", ("@agent",)),
     (r"^shim/registration/callbacks", ("=callbacks", "=memory counts", "@rdma", "@stress")),
     (r"^shim/registration/|^core/regcache/", ("@rdma", "=core")),
-    (r"^config/", ("=config", "=options are documented", "@preload", "@command")),
+    (r"^config/", ("=config", "=options are documented", "=options are documented anew", "@preload", "@command")),
     (r"^shim/", ("@preload", "@conformance", "@stress", "@rdma", "@oom", "@command")),
     (r"^core/base/", ("=core", "@preload", "@conformance", "@stress", "@unit", "@command")),
     (r"^core/share/", ("@unit", "@conformance", "@chaos", "@oom")),
