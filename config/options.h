@@ -93,8 +93,8 @@
            "Whether freed memory is reused at once, in the order of the stream, as long as all "   \
            "GPU work of the process goes to one; off waits for the GPU's work in any case.")       \
     OPTION(pool, small_limit, BYTES("0", "2 MiB"), "1 MiB",                                        \
-           "Blocks below this size share chunks of 2 MiB (16 MiB where several threads allocate at "\
-           "once); larger ones lie in chunks made to size.")                                       \
+           "Blocks below this size share pieces of 2 MiB (16 MiB where several threads allocate at "\
+           "once); larger ones lie in and across pieces of 32 MiB and more.")                                       \
     OPTION(pool, epoch_bytes, BYTES("0", "1 TiB"), "64 MiB",                                       \
            "How much memory is freed at most before one GPU event is recorded to learn when all "  \
            "of it may be reused; 0 records one for every free.")                                   \
@@ -200,13 +200,19 @@
     OPTION(registrations, bytes, LIVE(BYTES("0", "unlimited")), "64 GiB",                          \
            "How much GPU memory the kept registrations pin.")
 
+#define GS_CONFIG_DEBUG_OPTIONS(OPTION)                                                            \
+    OPTION(debug, pool_cross, BOOL(), "on",                                                        \
+           "Whether a block may lie across several of the driver's allocations; off, as always "   \
+           "with a broker, keeps each inside one, which takes more memory.")
+
 /* SECTION(name, options, help), in the order of the sample and README.md. */
 #define GS_CONFIG_SECTIONS(SECTION)                                                                \
     SECTION(general, GS_CONFIG_GENERAL_OPTIONS, "The library as a whole.")                         \
     SECTION(pool, GS_CONFIG_POOL_OPTIONS, "Allocating and freeing GPU memory.")                    \
     SECTION(share, GS_CONFIG_SHARE_OPTIONS, "Memory shared with other processes by CUDA IPC.")     \
     SECTION(registrations, GS_CONFIG_REGISTRATIONS_OPTIONS,                                        \
-            "GPU memory registered with network cards and storage.")
+            "GPU memory registered with network cards and storage.")                               \
+    SECTION(debug, GS_CONFIG_DEBUG_OPTIONS, "For those who look for a fault.")
 
 /* Variables GPUSHIM_<NAME> that are no options and draw no complaint about an unknown name. */
 #define GS_CONFIG_RESERVED(NAME)                                                                   \

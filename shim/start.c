@@ -196,7 +196,8 @@ static bool start_core(const struct gs_config *config)
     struct gs_core_options options = {
         .free_native = config->pool.free == GS_CONFIG_POOL_FREE_NATIVE,
         .lone_stream = config->pool.lone_stream,
-        .whole_chunks = config->share.isolate != GS_CONFIG_SHARE_ISOLATE_OFF,
+        .cross = config->debug.pool_cross,
+        .whole_pieces = config->share.isolate != GS_CONFIG_SHARE_ISOLATE_OFF,
         .small_limit = config->share.isolate == GS_CONFIG_SHARE_ISOLATE_ALONE
                            ? 0
                            : to_size(config->pool.small_limit),

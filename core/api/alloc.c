@@ -8,7 +8,7 @@
 #include "core/process/stats.h"
 
 /* What an allocation waits at most for a GPU that is behind, where several streams have work: about
- * as long as making a chunk takes; and else, or where it is far behind. */
+ * as long as making a piece takes; and else, or where it is far behind. */
 #define BEHIND_WAIT_NS UINT64_C(100000)
 #define FAR_BEHIND_WAIT_NS UINT64_C(200000000)
 
@@ -35,9 +35,7 @@ static struct gs_block *take_collected_locked(struct gs_arena *arena, size_t siz
 
 /* The same while too much retires: waits rather than let the arena grow by it, where the driver's
  * own free would have waited. With several streams 100 us at most, and 200 ms where twice as much
- * retires: what the GPU is behind there comes back in no order. With one stream 200 ms: its blocks
- * are back at their free, so what is waited for are chunks that are to go, and without that mixtures
- * of experts held 1.23 of what was live instead of 1.09. A GPU that does not move (its work may wait
+ * retires: what the GPU is behind there comes back in no order. With one stream 200 ms. A GPU that does not move (its work may wait
  * for this very thread) is waited for again when the arena has grown a good deal meanwhile. Not for
  * an allocation in the order of a stream, which natively waits for nothing. */
 static struct gs_block *take_waiting_locked(struct gs_arena *arena, size_t size)
@@ -66,7 +64,6 @@ static struct gs_block *take_waiting_locked(struct gs_arena *arena, size_t size)
 static gs_status allocate_slowly_locked(struct gs_core *core, struct gs_arena *arena, size_t size,
                                         uint64_t stream_key, CUdeviceptr *ret_address)
 {
-    struct gs_chunk *excess = NULL;
     struct gs_block *block = NULL;
     const uint64_t life = arena->made_ns;
     gs_status status;
@@ -75,29 +72,22 @@ static gs_status allocate_slowly_locked(struct gs_core *core, struct gs_arena *a
     GS_COUNT(arena->counts.misses);
     if (arena->first || arena->reserved >= LOOKS_FROM)
         block = take_collected_locked(arena, size, stream_key);
-    if (!block && stream_key)
-        block = gs_arena_take_stream_any_locked(arena, size, stream_key);
     gs_trace_outcome = GS_TRACE_FURTHER;
     if (!block && !stream_key && gs_arena_behind_locked(arena, size)) {
         block = take_waiting_locked(arena, size);
         gs_trace_outcome = block ? GS_TRACE_WAITED : GS_TRACE_FURTHER;
     }
-    if (block) {
+    if (block)
         *ret_address = block->base;
-    } else {
-        gs_arena_weigh_locked(arena);
-        excess = gs_arena_detach_excess_locked(arena, size);
-    }
     gs_latch_release(&arena->lock);
     if (block)
         return GS_OK;
     GS_UNCANCELLED;
-    gs_arena_make_room(core, arena, excess, size);
     gs_context_purge_dead(core);
     if (core->shared.wipe)
         gs_arena_wipe(core, arena);
     status = gs_arena_grow(core, arena, life, size, ret_address);
-    if (status == (gs_status)CUDA_ERROR_OUT_OF_MEMORY)
+    if (gs_is_out(status))
         status = gs_arena_reclaim(core, arena, life, size, stream_key, ret_address);
     return status;
 }
@@ -106,18 +96,18 @@ static gs_status allocate_slowly_locked(struct gs_core *core, struct gs_arena *a
  * have taken it back already. */
 static void count_async(struct gs_core *core, CUdeviceptr address)
 {
-    struct gs_chunk *chunk;
+    struct gs_piece *piece;
     struct gs_block *block;
     CUdevice device;
     bool look;
 
-    if (gs_context_lock_chunk(core, address, &chunk) != GS_OK)
+    if (gs_context_lock_piece(core, address, &piece) != GS_OK)
         return;
-    device = chunk->arena->device->ordinal;
-    block = gs_chunk_start_locked(chunk, address);
+    device = piece->arena->device->ordinal;
+    block = gs_piece_start_locked(piece, address);
     look =
-        block && block->state == GS_BLOCK_LIVE && gs_arena_count_async_locked(chunk->arena, block);
-    gs_latch_release(&chunk->arena->lock);
+        block && block->state == GS_BLOCK_LIVE && gs_arena_count_async_locked(piece->arena, block);
+    gs_latch_release(&piece->arena->lock);
     if (look)
         gs_async_look(core, device);
 }

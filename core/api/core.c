@@ -50,7 +50,6 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
     gs_lock_init(&core->lock, GS_RANK_CONTEXTS);
     gs_map_init(&core->map);
     gs_peers_init(core);
-    gs_releases_init(core);
     gs_fences_init(&core->fences, &core->driver);
     gs_single_init(&core->single, &core->fences, &core->options.log, gs_context_pass_arenas, core,
                    options->lone_stream && !options->free_native && !options->share.isolate);
@@ -79,10 +78,12 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .single = &core->single,
         .guard = gs_guard_of(core),
         .async = core->async,
-        .waste = core->figures.waste,
         .left = core->figures.left,
+        .leaving = core->figures.leaving,
         .wipe = options->share.isolate,
-        .whole_chunks = options->whole_chunks,
+        .whole_pieces = options->whole_pieces,
+        .crosses = options->cross && driver->mem_retain && !options->whole_pieces && !options->share.broker &&
+                   !options->share.cluster,
         .small_limit = options->small_limit,
         .epoch_bytes = options->epoch_bytes,
         .cache_limit = options->cache_limit,
@@ -126,8 +127,6 @@ void gs_core_destroy(struct gs_core *core)
                              gs_core_context_detach(core, context->handle));
     }
     gs_context_end_dead(core);
-    gs_releases_finish(core);
-    gs_releases_destroy(core);
     gs_share_destroy(core->share);
     gs_own_free(core->programs.own);
     gs_regcache_destroy(core->regcache);

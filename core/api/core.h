@@ -1,7 +1,7 @@
 /*
  * The public face of core: what the hooks call. One struct gs_core a process.
  *
- *   hook ──► gs_core_* ──► map ──► context's arena ──► chunk         (allocate, free, ask)
+ *   hook ──► gs_core_* ──► map ──► context's arena ──► piece         (allocate, free, ask)
  *                                   └─► epochs, fences               (GPU work)
  *                                   └─► share: exports, imports      (remotes)
  *

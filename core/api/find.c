@@ -25,18 +25,18 @@ static gs_status find_import(struct gs_core *core, CUdeviceptr address,
 
 gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_block_info *ret_info)
 {
-    struct gs_chunk *chunk;
+    struct gs_piece *piece;
     struct gs_arena *arena;
     const struct gs_block *block;
-    gs_status status = gs_context_lock_chunk(core, address, &chunk);
+    gs_status status = gs_context_lock_piece(core, address, &piece);
     CUdevice orphan_of = -1;
 
     if (status == GS_NOT_LIVE)
         return find_import(core, address, ret_info);
     if (status != GS_OK)
         return status;
-    arena = chunk->arena;
-    block = gs_chunk_find_locked(chunk, address);
+    arena = piece->arena;
+    block = gs_piece_find_locked(piece, address);
     if (!gs_arena_usable_locked(arena, block) || address - block->base >= block->size) {
         status = GS_NOT_LIVE;
     } else {
@@ -66,17 +66,17 @@ struct gs_single *gs_core_single(struct gs_core *core)
 /* False: no live block is there. */
 static bool touch(struct gs_core *core, CUdeviceptr address)
 {
-    struct gs_chunk *chunk;
+    struct gs_piece *piece;
     struct gs_block *block;
     bool live;
 
-    if (gs_context_lock_chunk(core, address, &chunk) != GS_OK)
+    if (gs_context_lock_piece(core, address, &piece) != GS_OK)
         return true; /* not the arenas' */
-    block = gs_chunk_find_locked(chunk, address);
+    block = gs_piece_find_locked(piece, address);
     live = block->state == GS_BLOCK_LIVE;
     if (live)
         block->multi_stream = true;
-    gs_latch_release(&chunk->arena->lock);
+    gs_latch_release(&piece->arena->lock);
     return live;
 }
 

@@ -2,23 +2,24 @@
 #include "core/api/core.h"
 
 #include "core/process/context.h"
+#include "core/process/reclaim.h"
 #include "core/process/stats.h"
 
 /* The live block that starts at the address, its arena locked. */
 static gs_status lock_live(struct gs_core *core, CUdeviceptr address, struct gs_block **ret)
 {
-    struct gs_chunk *chunk;
-    gs_status status = gs_context_lock_chunk(core, address, &chunk);
+    struct gs_piece *piece;
+    gs_status status = gs_context_lock_piece(core, address, &piece);
     struct gs_block *block;
 
     if (status != GS_OK)
         return status;
-    block = gs_chunk_start_locked(chunk, address);
+    block = gs_piece_start_locked(piece, address);
     if (block && block->state == GS_BLOCK_LIVE) {
         *ret = block;
         return GS_OK;
     }
-    gs_latch_release(&chunk->arena->lock);
+    gs_latch_release(&piece->arena->lock);
     return GS_NOT_LIVE;
 }
 
@@ -83,9 +84,9 @@ static gs_status retire_elsewhere(struct gs_core *core, CUdeviceptr address,
 
     if (status != GS_OK)
         return status;
-    if (!gs_arena_retire_elsewhere_locked(block->chunk->arena, block, fence))
+    if (!gs_arena_retire_elsewhere_locked(block->piece->arena, block, fence))
         status = GS_NO_HOST_MEMORY;
-    gs_latch_release(&block->chunk->arena->lock);
+    gs_latch_release(&block->piece->arena->lock);
     gs_context_purge_dead(core);
     return status;
 }
@@ -113,17 +114,16 @@ static gs_status free_orphan(struct gs_core *core, CUdeviceptr address)
 /* The lock is held, and let go here. What an arena has beyond its limit goes to the driver. */
 static inline void leave_locked(struct gs_core *core, struct gs_arena *arena)
 {
-    struct gs_chunk *surplus = NULL;
+    bool surplus = arena->free_bytes > arena->kept.limit;
+    struct gs_piece *pieces = NULL;
 
-    if (arena->free_bytes > arena->kept.limit)
-        surplus = gs_arena_detach_ready_locked(arena, arena->kept.limit);
+    if (__builtin_expect(surplus, 0) && !gs_purge_is_there(core))
+        pieces = gs_arena_detach_ready_locked(arena, arena->kept.limit);
     gs_latch_release(&arena->lock);
-    if (surplus) {
-        uint64_t began = gs_now_ns();
-
-        gs_arena_make_room(core, arena, surplus, 0);
-        gs_stats_took(arena, began);
-    }
+    if (__builtin_expect(surplus, 0))
+        gs_purge_trim(core);
+    if (pieces)
+        gs_pieces_unmap(core, pieces);
 }
 
 /* On a driver without cuCtxRecordEvent no event can be behind what is freed, unless all work goes to one
@@ -152,7 +152,7 @@ gs_status gs_core_free(struct gs_core *core, CUdeviceptr address)
     status = lock_live(core, address, &block);
     if (status != GS_OK)
         return status;
-    arena = block->chunk->arena;
+    arena = block->piece->arena;
     if (__builtin_expect(arena->dead, 0)) {
         gs_latch_release(&arena->lock);
         return free_orphan(core, address);
@@ -201,7 +201,7 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
     status = lock_live(core, address, &block);
     if (status != GS_OK)
         return status;
-    arena = block->chunk->arena;
+    arena = block->piece->arena;
     if (arena->context == context->handle && !arena->dead) {
         if (block->async)
             gs_arena_retire_stream_locked(arena, block, key);

@@ -63,15 +63,15 @@ void gs_core_sync_memops_due(struct gs_core *core)
 /* What is read back, until the block is freed. */
 static void note(struct gs_core *core, CUdeviceptr address, uint64_t id, bool on)
 {
-    struct gs_chunk *chunk;
+    struct gs_piece *piece;
     struct gs_block *block;
 
-    if (gs_context_lock_chunk(core, address, &chunk) != GS_OK)
+    if (gs_context_lock_piece(core, address, &piece) != GS_OK)
         return;
-    block = gs_chunk_find_locked(chunk, address);
+    block = gs_piece_find_locked(piece, address);
     if (block->id == id)
         block->memops = id << 1 | on;
-    gs_latch_release(&chunk->arena->lock);
+    gs_latch_release(&piece->arena->lock);
 }
 
 static bool per_thread_stream_is_free(struct gs_core *core)

@@ -32,55 +32,57 @@ struct survey {
     uint64_t reserved, in_use;
 };
 
-struct look { /* at one chunk */
-    uint64_t chunk; /* its id; 0: not begun */
+struct look { /* at one piece */
+    uint64_t piece; /* its id; 0: not begun */
     uint64_t at;    /* goes on at this address */
     bool live, async; /* some of its blocks are */
 };
 
 /* Looks at blocks until the turn is over; false: that is known which was looked for. */
-static bool look_locked(struct survey *survey, const struct gs_chunk *chunk, struct look *look)
+static bool look_locked(struct survey *survey, const struct gs_piece *piece, struct look *look)
 {
-    const struct gs_block *block = gs_chunk_find_locked(chunk, look->at);
+    const struct gs_block *block = gs_piece_find_locked(piece, look->at);
 
-    for (; block && !look->async && survey->turn < TURN; block = block->above, survey->turn++) {
+    for (; block && block->base < gs_piece_end(piece) && !look->async && survey->turn < TURN;
+         block = block->above, survey->turn++) {
         look->live = look->live || block->state == GS_BLOCK_LIVE;
         look->async = block->state == GS_BLOCK_LIVE && block->async;
     }
-    if (block)
-        look->at = block->base;
-    return block && !look->async;
+    if (!block || block->base >= gs_piece_end(piece) || look->async)
+        return false;
+    look->at = block->base;
+    return true;
 }
 
-static void count_locked(struct survey *survey, const struct gs_chunk *chunk,
+static void count_locked(struct survey *survey, const struct gs_piece *piece,
                          const struct look *look)
 {
     if (look->async || !look->live)
-        survey->reserved += chunk->span.size;
+        survey->reserved += piece->span.size;
     if (look->async)
-        survey->in_use += chunk->span.size;
+        survey->in_use += piece->span.size;
 }
 
-/* Called for each chunk and import. Memory of cuMemAlloc alone is no pool's; chunks that nothing is live in
- * count. A chunk may have thousands of blocks, and who allocates waits for the latch. So it is let go after
- * some of them; what changes meanwhile is seen or not, and a chunk that goes does not count. */
-static void survey_chunk(uint64_t address, void *arg)
+/* Called for each piece and import. Memory of cuMemAlloc alone is no pool's; pieces that nothing is live in
+ * count. A piece may have thousands of blocks, and who allocates waits for the latch. So it is let go after
+ * some of them; what changes meanwhile is seen or not, and a piece that goes does not count. */
+static void survey_piece(uint64_t address, void *arg)
 {
     struct survey *survey = arg;
     struct look look = {0};
-    struct gs_chunk *chunk;
+    struct gs_piece *piece;
     bool more = true;
 
-    while (more && gs_context_lock_chunk(survey->core, address, &chunk) == GS_OK) {
-        if (!look.chunk)
-            look = (struct look){.chunk = chunk->id, .at = chunk->span.base};
-        more = chunk->id == look.chunk && chunk->arena->device->ordinal == survey->device;
+    while (more && gs_context_lock_piece(survey->core, address, &piece) == GS_OK) {
+        if (!look.piece)
+            look = (struct look){.piece = piece->id, .at = piece->span.base};
+        more = piece->id == look.piece && piece->arena->device->ordinal == survey->device;
         if (more) {
-            more = look_locked(survey, chunk, &look);
+            more = look_locked(survey, piece, &look);
             if (!more)
-                count_locked(survey, chunk, &look);
+                count_locked(survey, piece, &look);
         }
-        gs_latch_release(&chunk->arena->lock);
+        gs_latch_release(&piece->arena->lock);
         if (survey->turn == TURN) {
             gs_yield();
             survey->turn = 0;
@@ -97,7 +99,7 @@ void gs_core_mempool_figures(struct gs_core *core, CUdevice device,
 
     gs_async_read(core, device, &ret_figures->used, &ret_figures->used_high);
     if (__atomic_load_n(&count->ever, __ATOMIC_RELAXED))
-        gs_map_each(&core->map, survey_chunk, &survey);
+        gs_map_each(&core->map, survey_piece, &survey);
     ret_figures->reserved = survey.reserved;
     ret_figures->in_use = survey.in_use;
     high = gs_page_round(ret_figures->used_high);
@@ -125,14 +127,14 @@ static void trim_arenas(struct gs_core *core, CUdevice device, uint64_t keep)
     struct gs_arena *arena;
 
     for (unsigned at = 0; (arena = gs_next_pool(core, &core->device[device], &at));) {
-        struct gs_chunk *released;
+        struct gs_piece *released;
 
         gs_latch_take(&arena->lock);
         gs_arena_flush_streams_locked(arena, 0);
         gs_arena_collect_locked(arena);
         released = gs_arena_detach_ready_locked(arena, keep);
         gs_latch_release(&arena->lock);
-        gs_chunks_unmap(core, released);
+        gs_pieces_unmap(core, released);
     }
 }
 

@@ -5,9 +5,9 @@
 #include "core/process/context.h"
 #include "core/process/peers.h"
 
-static void unlock(struct gs_chunk *chunk)
+static void unlock(struct gs_piece *piece)
 {
-    gs_latch_release(&chunk->arena->lock);
+    gs_latch_release(&piece->arena->lock);
 }
 
 /* ---- Copies and fills -------------------------------------------------------------------- */
@@ -92,31 +92,31 @@ static gs_status check_import(struct gs_core *core, struct gs_access_range range
 static gs_status check_from(struct gs_core *core, struct gs_access_range range, CUdevice device,
                             enum far_rule rule, CUcontext from)
 {
-    struct gs_chunk *chunk;
+    struct gs_piece *piece;
     const struct gs_block *block;
     gs_status status;
 
     if (range.size == 0)
         return GS_OK;
-    status = gs_context_lock_chunk(core, range.address, &chunk);
+    status = gs_context_lock_piece(core, range.address, &piece);
     if (status == GS_NOT_OURS)
         return GS_OK;
     if (status != GS_OK)
         return check_import(core, range, device, rule, from);
-    block = gs_chunk_find_locked(chunk, range.address);
-    if (!gs_arena_usable_locked(chunk->arena, block) ||
+    block = gs_piece_find_locked(piece, range.address);
+    if (!gs_arena_usable_locked(piece->arena, block) ||
         range.address - block->base >= block->size ||
         range.size > block->size - (range.address - block->base))
         status = GS_NOT_LIVE;
-    else if (device < 0 || device >= GS_DEVICES_MAX || device == chunk->arena->device->ordinal)
+    else if (device < 0 || device >= GS_DEVICES_MAX || device == piece->arena->device->ordinal)
         status = GS_OK;
-    else if (rule == FAR_TOLD || (rule == FAR_APART && !chunk->arena->dead))
+    else if (rule == FAR_TOLD || (rule == FAR_APART && !piece->arena->dead))
         status = GS_UNREACHABLE; /* of a dead context's, there may be no other one of the device */
     else if (rule == FAR_ENABLED)
-        status = gs_peers_let_in(core, chunk, block, from, device) ? GS_OK : GS_NOT_LIVE;
+        status = gs_peers_let_in(core, piece, block, from, device) ? GS_OK : GS_NOT_LIVE;
     else
-        status = gs_chunk_set_access(core, chunk, device, true) == GS_OK ? GS_OK : GS_UNREACHABLE;
-    unlock(chunk);
+        status = gs_block_set_access(core, block, device) == GS_OK ? GS_OK : GS_UNREACHABLE;
+    unlock(piece);
     return status;
 }
 

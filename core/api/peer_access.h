@@ -6,7 +6,7 @@
  * is as large as its mapping; it copies to, from and between cuMemAlloc memory of any device
  * without peer access being enabled (also by host copies, and while a stream captures), and VMM
  * memory only where access was set; and cuCtxEnablePeerAccess says nothing to VMM memory. So ranges
- * are checked here against the blocks, and a chunk gets access for another device when that has
+ * are checked here against the blocks, and a piece gets access for another device when that has
  * peer access, or copies.
  *
  * Access is taken away only when the device's work is done: a fill that is still running faults.
@@ -54,7 +54,7 @@ bool gs_core_within(struct gs_core *core, struct gs_access_range range);
 CUresult gs_core_owner_enter(struct gs_core *core, CUdeviceptr address, CUstream stream);
 void gs_core_owner_leave(struct gs_core *core);
 
-/* Whether any byte of the range belongs to a chunk or an import. */
+/* Whether any byte of the range belongs to a piece or an import. */
 bool gs_core_overlaps(struct gs_core *core, CUdeviceptr address, size_t size);
 
 #endif

@@ -4,6 +4,7 @@
 #include "core/process/context.h"
 
 #define PAGE_SHIFT 16
+#define PAGES_MOST 0xffff
 #define GS_READ(place) __atomic_load_n(&(place), __ATOMIC_RELAXED)
 
 static uint64_t round_down(uint64_t address)
@@ -37,9 +38,9 @@ static bool is_freed_async(const struct gs_block *block)
 
 /* The live block whose pages are all of the range, NULL: there is none. The devices map pages of
  * 64 KiB, so programs round their ranges out to them. Called with the arena's lock held. */
-static const struct gs_block *live_around(const struct gs_chunk *chunk, uint64_t base, uint64_t end)
+static const struct gs_block *live_around(const struct gs_piece *piece, uint64_t base, uint64_t end)
 {
-    const struct gs_block *block = gs_chunk_find_locked(chunk, round_down(base));
+    const struct gs_block *block = gs_piece_find_locked(piece, round_down(base));
 
     for (; block && block->base < end; block = block->above)
         if ((block->state == GS_BLOCK_LIVE || is_freed_async(block)) &&
@@ -51,7 +52,7 @@ static const struct gs_block *live_around(const struct gs_chunk *chunk, uint64_t
 /*
  * A kept registration may be of memory that the program has freed since. That its pages are a live
  * block's is proven under the arena's lock, and noted with it: the block's pages, and how many
- * blocks of the chunk had been freed by then. While that number stays the next hit needs no lock.
+ * blocks of the piece had been freed by then. While that number stays the next hit needs no lock.
  *
  *   proof: frees (32 bits) | first page + 1 (16 bits) | pages (16 bits)
  */
@@ -59,20 +60,21 @@ static unsigned proof_shift(const struct gs_span *span)
 {
     unsigned bits = 64 - (unsigned)__builtin_clzll(span->size);
 
-    return bits > PAGE_SHIFT + 15 ? bits - 15 : PAGE_SHIFT; /* larger pages for huge chunks */
+    return bits > PAGE_SHIFT + 15 ? bits - 15 : PAGE_SHIFT; /* larger pages for huge pieces */
 }
 
 static uint64_t proof_of(const struct gs_span *span, const struct gs_block *block)
 {
     unsigned shift = proof_shift(span);
     uint64_t mask = (UINT64_C(1) << shift) - 1;
-    uint64_t first = round_down(block->base) - span->base;
-    uint64_t end = round_up(block->base + block->entry.size) - span->base;
+    uint64_t base = round_down(block->base), first = base > span->base ? base - span->base : 0;
+    uint64_t end = round_up(gs_block_end(block)) - span->base;
 
     first = (first + mask) >> shift; /* no more than the block's */
     end >>= shift;
+    end = end > first ? end - first : 0;
     return (uint64_t)GS_READ(span->frees) << 32 | (first + 1) << 16 |
-           (end > first ? end - first : 0);
+           (end < PAGES_MOST ? end : PAGES_MOST);
 }
 
 static bool is_proven(const struct gs_span *span, uint64_t proof, uint64_t base, uint64_t end)
@@ -85,11 +87,11 @@ static bool is_proven(const struct gs_span *span, uint64_t proof, uint64_t base,
 }
 
 /*
- * A chunk of 2 MiB is pinned as a whole: then one registration serves every block that will ever
+ * A piece of 2 MiB is pinned as a whole: then one registration serves every block that will ever
  * lie in it. Of a larger one no more is pinned than was asked for, but for the rest of 64 KiB
  * pages. Chunks are multiples of these, so rounding does not leave them.
  */
-static void widen(struct gs_reg_request *request, const struct gs_chunk *chunk)
+static void widen(struct gs_reg_request *request, const struct gs_piece *piece)
 {
     uint64_t end = request->base + request->size;
 
@@ -97,28 +99,27 @@ static void widen(struct gs_reg_request *request, const struct gs_chunk *chunk)
         return;
     request->cover = round_down(request->base);
     request->cover_size = round_up(end) - request->cover;
-    if (request->key.backend->lends && chunk->span.size == GS_PAGE_SIZE) {
-        request->cover = chunk->span.base;
-        request->cover_size = chunk->span.size;
+    if (request->key.backend->lends && piece->span.size == GS_PAGE_SIZE) {
+        request->cover = piece->span.base;
+        request->cover_size = piece->span.size;
     }
 }
 
-/* The chunk of a live block that has the range; its arena is locked. */
+/* The piece of a live block that has the range; its arena is locked. */
 static gs_status lock_live(struct gs_core *core, uint64_t base, uint64_t end,
-                           struct gs_chunk **ret_chunk, uint64_t *ret_proof)
+                           struct gs_piece **ret_piece, uint64_t *ret_proof)
 {
-    const struct gs_block *block = NULL;
-    gs_status status = gs_context_lock_chunk(core, base, ret_chunk);
+    const struct gs_block *block;
+    gs_status status = gs_context_lock_piece(core, base, ret_piece);
 
     if (status != GS_OK)
         return status;
-    if (end <= (*ret_chunk)->span.base + (*ret_chunk)->span.size)
-        block = live_around(*ret_chunk, base, end);
+    block = live_around(*ret_piece, base, end);
     if (block) {
-        *ret_proof = is_freed_async(block) ? 0 : proof_of(&(*ret_chunk)->span, block);
+        *ret_proof = is_freed_async(block) ? 0 : proof_of(&(*ret_piece)->span, block);
         return GS_OK;
     }
-    gs_latch_release(&(*ret_chunk)->arena->lock);
+    gs_latch_release(&(*ret_piece)->arena->lock);
     return GS_NOT_LIVE;
 }
 
@@ -127,38 +128,38 @@ static gs_status prove(struct gs_core *core, const struct gs_span *span, struct 
                        const struct gs_reg_request *request)
 {
     uint64_t end = request->base + request->size, proof;
-    struct gs_chunk *chunk;
+    struct gs_piece *piece;
     gs_status status;
 
     if (__builtin_expect(is_proven(span, gs_reg_proof(reg), request->base, end), 1))
         return GS_OK;
-    status = lock_live(core, request->base, end, &chunk, &proof);
+    status = lock_live(core, request->base, end, &piece, &proof);
     if (status == GS_OK) {
         gs_reg_prove(reg, proof);
-        gs_latch_release(&chunk->arena->lock);
+        gs_latch_release(&piece->arena->lock);
     } else {
         gs_regcache_release(core->regcache, reg);
     }
     return status;
 }
 
-/* The registration is entered under the arena's lock: from then on the chunk stays. */
+/* The registration is entered under the arena's lock: from then on the piece stays. */
 static gs_status begin_arena(struct gs_core *core, struct gs_reg_request *request,
                              struct gs_reg **ret_reg, bool *ret_hit)
 {
-    struct gs_chunk *chunk;
+    struct gs_piece *piece;
     uint64_t proof;
     gs_status status;
 
     gs_single_drain(&core->single, "memory is registered");
-    status = lock_live(core, request->base, request->base + request->size, &chunk, &proof);
+    status = lock_live(core, request->base, request->base + request->size, &piece, &proof);
     if (status != GS_OK)
         return status;
-    widen(request, chunk);
+    widen(request, piece);
     status = gs_regcache_begin(core->regcache, request, ret_reg, ret_hit);
     if (status == GS_OK)
         gs_reg_prove(*ret_reg, proof);
-    gs_latch_release(&chunk->arena->lock);
+    gs_latch_release(&piece->arena->lock);
     return status;
 }
 
@@ -232,7 +233,7 @@ gs_status gs_core_pin(struct gs_core *core, const struct gs_pin *pin, struct gs_
 
     if (pin->size == 0 || pin->base + pin->size < pin->base)
         return GS_NOT_OURS;
-    if (span && span->kind == GS_SPAN_CHUNK) {
+    if (span && span->kind == GS_SPAN_PIECE) {
         *ret_reg = gs_regcache_hit(core->regcache, &request);
         if (*ret_reg)
             return prove(core, span, *ret_reg, &request);
@@ -259,7 +260,7 @@ gs_status gs_core_repin(struct gs_core *core, struct gs_reg *reg, const struct g
 
     if (!span)
         request.id = buffer_id(core, pin->base);
-    if (span && span->kind == GS_SPAN_CHUNK)
+    if (span && span->kind == GS_SPAN_PIECE)
         gs_single_drain(&core->single, "memory is registered");
     if (span ? span->kind == GS_SPAN_IMPORT && import_id(core, &request) != GS_OK
              : request.id == 0 || !is_device_memory(core, pin->base)) {

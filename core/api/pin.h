@@ -18,7 +18,7 @@ struct gs_pin {
 
 /*
  * A registration of the range, kept or new, in use until gs_core_unpin. Memory of the arena is
- * registered in whole 64 KiB, and a small chunk as a whole, unless the range is to be exact.
+ * registered in whole 64 KiB, and a small piece as a whole, unless the range is to be exact.
  *
  * GS_NOT_OURS: no GPU memory, nothing was done. GS_NOT_LIVE: memory that the program has freed or
  * closed, or more than the pages of one allocation. GS_INVALID: more than one opened block.
@@ -41,7 +41,7 @@ void gs_core_foreign_going(struct gs_core *core, CUdeviceptr address, size_t siz
  * memory of the driver's own goes first, all of it, as this is rare. */
 void gs_core_context_going(struct gs_core *core);
 
-/* From now on `unmapping` is called before a chunk of an arena is unmapped, with no lock held. */
+/* From now on `unmapping` is called before a piece of an arena is unmapped, with no lock held. */
 void gs_core_on_unmap(struct gs_core *core, void (*unmapping)(uint64_t address, size_t size));
 
 struct gs_regcache *gs_core_regcache(struct gs_core *core);

@@ -1,41 +1,73 @@
 /* Sharing: a handle of a block, and what others have shared (core/api/core.h). */
 #include "core/api/core.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/process/context.h"
 #include "core/process/neighbour.h"
 
-static struct gs_share_source source_of(const struct gs_block *block)
+/* Of the pieces that a block lies across. NULL: no host memory. */
+static struct gs_share_strip *strip_of(const struct gs_block *block)
 {
-    const struct gs_chunk *chunk = block->chunk;
-    struct gs_share_source source = {
-        .handle = chunk->handle,
-        .chunk_id = chunk->id,
-        .chunk_size = chunk->span.size,
+    const struct gs_piece *piece = block->piece;
+    struct gs_share_strip *strip;
+    uint32_t pieces = 0;
+
+    for (; piece; piece = gs_block_next_piece(block, piece))
+        pieces++;
+    strip = calloc(1, sizeof *strip + pieces * sizeof *strip->sizes);
+    if (!strip)
+        return NULL;
+    strip->references = 1;
+    strip->is_block = true;
+    strip->id = GS_STRIP_IDS | GS_STRIP_IDS >> 1 | block->id;
+    for (piece = block->piece; piece; piece = gs_block_next_piece(block, piece))
+        strip->sizes[strip->pieces++] = piece->span.size;
+    return strip;
+}
+
+/* GS_NO_HOST_MEMORY. The strip, or NULL, is the caller's. */
+static gs_status source_of(const struct gs_block *block, struct gs_share_source *ret)
+{
+    const struct gs_piece *piece = block->piece;
+
+    *ret = (struct gs_share_source){
+        .handle = piece->handle,
+        .chunk_id = piece->id,
+        .chunk_size = piece->span.size,
         .block_id = block->id,
-        .offset = block->base - chunk->span.base,
+        .offset = block->base - piece->span.base,
         .size = block->size,
         .address = block->base,
-        .alone = chunk->shift == GS_LARGE_SHIFT && chunk->arena->shared->whole_chunks,
+        .alone = gs_block_is_large(block) && piece->arena->shared->whole_pieces,
     };
-
-    memcpy(source.uuid, chunk->arena->device->uuid, sizeof source.uuid);
-    return source;
+    memcpy(ret->uuid, piece->arena->device->uuid, sizeof ret->uuid);
+    if (block->base + block->size <= gs_piece_end(piece))
+        return GS_OK;
+    ret->strip = strip_of(block);
+    if (!ret->strip)
+        return GS_NO_HOST_MEMORY;
+    ret->handle = 0;
+    ret->chunk_id = ret->strip->id;
+    ret->chunk_size = 0;
+    for (uint32_t i = 0; i < ret->strip->pieces; i++)
+        ret->chunk_size += ret->strip->sizes[i];
+    return GS_OK;
 }
 
 /* The live block around an address, its arena locked. */
 static gs_status lock_around(struct gs_core *core, CUdeviceptr address, struct gs_block **ret)
 {
-    struct gs_chunk *chunk;
-    gs_status status = gs_context_lock_chunk(core, address, &chunk);
+    struct gs_piece *piece;
+    gs_status status = gs_context_lock_piece(core, address, &piece);
 
     if (status != GS_OK)
         return status;
-    *ret = gs_chunk_find_locked(chunk, address);
+    *ret = gs_piece_find_locked(piece, address);
     if ((*ret)->state == GS_BLOCK_LIVE && address - (*ret)->base < (*ret)->size)
         return GS_OK;
-    gs_latch_release(&chunk->arena->lock);
+    gs_latch_release(&piece->arena->lock);
     return GS_INVALID;
 }
 
@@ -60,16 +92,18 @@ gs_status gs_core_ipc_handle(struct gs_core *core, CUdeviceptr address,
                     (unsigned long long)address);
     if (status != GS_OK)
         return status == GS_NOT_LIVE ? GS_INVALID : status;
-    source = source_of(block);
     export = block->export;
     if (export)
         gs_export_handle(export, ret_ipc_handle);
-    gs_latch_release(&block->chunk->arena->lock);
-    if (export)
-        return GS_OK;
+    else
+        status = source_of(block, &source);
+    gs_latch_release(&block->piece->arena->lock);
+    if (export || status != GS_OK)
+        return status;
 
     /* The first export of a process starts a thread and a socket: not under the arena's lock. */
     status = gs_share_export(core->share, &source, &export);
+    gs_share_strip_unref(source.strip);
     if (status != GS_OK)
         return status;
     status = lock_around(core, address, &block);
@@ -77,7 +111,7 @@ gs_status gs_core_ipc_handle(struct gs_core *core, CUdeviceptr address,
         block->export = export;
         gs_export_handle(export, ret_ipc_handle);
         gs_share_given_out(core->share, export);
-        gs_latch_release(&block->chunk->arena->lock);
+        gs_latch_release(&block->piece->arena->lock);
         return GS_OK;
     }
     /* Another thread was first, or freed the block meanwhile. */
@@ -86,7 +120,7 @@ gs_status gs_core_ipc_handle(struct gs_core *core, CUdeviceptr address,
             gs_export_handle(block->export, ret_ipc_handle);
         else
             status = GS_INVALID;
-        gs_latch_release(&block->chunk->arena->lock);
+        gs_latch_release(&block->piece->arena->lock);
     }
     if (status != GS_OK)
         gs_log_line(&core->options.log, GS_LOG_DEBUG,
@@ -118,7 +152,7 @@ gs_status gs_core_publish(struct gs_core *core, CUdeviceptr address,
     status = block->export ? gs_share_name(core->share, block->export, naming,
                                            address - block->base, &since_ns)
                            : GS_NOT_LIVE; /* another thread has freed and allocated it meanwhile */
-    gs_latch_release(&block->chunk->arena->lock);
+    gs_latch_release(&block->piece->arena->lock);
     if (status == GS_OK)
         gs_share_named(core->share, naming->name, since_ns);
     return status == GS_INVALID ? GS_NOT_LIVE : status;

@@ -29,7 +29,6 @@ enum gs_rank {
     GS_RANK_LINE = 51,     /* core/gpu/fence.h: one line of events */
     GS_RANK_REGISTRATIONS = 55, /* core/regcache: the index of registrations */
     GS_RANK_MAP = 60,      /* core/gpu/map.c: writers of the allocation map */
-    GS_RANK_RELEASES = 65, /* core/process/release.c: chunks on their way to the driver */
     GS_RANK_RECORDS = 70,  /* core/pool/index.c: spare chunk records */
     GS_RANK_DISCARDS = 80, /* core/share/discard.c: descriptors that closers are to close */
     GS_RANK_TRACE = 85, /* core/base/trace.c: one thread's recorded events */

@@ -1,4 +1,4 @@
-/* What a device can do, and making and unmaking one chunk's memory (core/gpu/device.h). */
+/* What a device can do, and making and unmaking one piece's memory (core/gpu/device.h). */
 #include "core/gpu/device.h"
 
 #include <fcntl.h>
@@ -13,44 +13,29 @@
 #define CU_MEM_CREATE_USAGE_HW_DECOMPRESS 0x2 /* cuda.h of 12.8 has it */
 #endif
 
-/* What the handle stands for, which is released where that fails. */
-static gs_status map_handle(const struct gs_driver *driver, const struct gs_device *device,
-                            size_t size, CUmemGenericAllocationHandle handle,
-                            CUdeviceptr *ret_address)
+gs_status gs_device_map(const struct gs_driver *driver, const struct gs_device *device,
+                        CUdeviceptr address, size_t size, CUmemGenericAllocationHandle *ret_handle)
 {
     const CUmemAccessDesc access = {
         .location = device->properties.location,
         .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     };
-    CUdeviceptr address;
-    gs_status status;
+    CUmemGenericAllocationHandle handle;
+    gs_status status = driver->mem_create(&handle, size, &device->properties, 0);
 
-    status = driver->mem_address_reserve(&address, size, GS_PAGE_SIZE, 0, 0);
     if (status != GS_OK)
-        goto release;
+        return status;
     status = driver->mem_map(address, size, 0, handle, 0);
+    if (status == GS_OK) {
+        status = driver->mem_set_access(address, size, &access, 1);
+        if (status != GS_OK)
+            driver->mem_unmap(address, size);
+    }
     if (status != GS_OK)
-        goto free_address;
-    status = driver->mem_set_access(address, size, &access, 1);
-    if (status != GS_OK)
-        goto unmap;
-    *ret_address = address;
-    return GS_OK;
-unmap:
-    driver->mem_unmap(address, size);
-free_address:
-    driver->mem_address_free(address, size);
-release:
-    driver->mem_release(handle);
+        driver->mem_release(handle);
+    else
+        *ret_handle = handle;
     return status;
-}
-
-gs_status gs_device_map(const struct gs_driver *driver, const struct gs_device *device, size_t size,
-                        CUmemGenericAllocationHandle *ret_handle, CUdeviceptr *ret_address)
-{
-    gs_status status = driver->mem_create(ret_handle, size, &device->properties, 0);
-
-    return status == GS_OK ? map_handle(driver, device, size, *ret_handle, ret_address) : status;
 }
 
 CUresult gs_device_export(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
@@ -67,15 +52,20 @@ CUresult gs_device_export(const struct gs_driver *driver, CUmemGenericAllocation
     return result;
 }
 
-void gs_device_unmap(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
-                     CUdeviceptr address, size_t size, struct gs_turn *after)
+void gs_device_unmap(const struct gs_driver *driver, CUdeviceptr address, size_t size,
+                     struct gs_turn *after)
 {
     uint64_t left_ns = TURN_NS;
 
     gs_turn_let(after, &left_ns);
     driver->mem_unmap(address, size);
-    gs_turn_let(after, &left_ns);
-    driver->mem_address_free(address, size);
+}
+
+void gs_device_release(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
+                       struct gs_turn *after)
+{
+    uint64_t left_ns = TURN_NS;
+
     gs_turn_let(after, &left_ns);
     driver->mem_release(handle);
 }
@@ -106,9 +96,14 @@ static gs_status try_mode(const struct gs_driver *driver, const struct gs_device
     if (granularity == 0 || GS_PAGE_SIZE % granularity != 0)
         return GS_NOT_OFFERED;
     *ret_step = "creating and mapping memory";
-    status = gs_device_map(driver, device, GS_PAGE_SIZE, &handle, &address);
+    status = driver->mem_address_reserve(&address, GS_PAGE_SIZE, GS_PAGE_SIZE, 0, 0);
     if (status != GS_OK)
         return status;
+    status = gs_device_map(driver, device, address, GS_PAGE_SIZE, &handle);
+    if (status != GS_OK) {
+        driver->mem_address_free(address, GS_PAGE_SIZE);
+        return status;
+    }
     *ret_step = "cuMemExportToShareableHandle";
     status = (gs_status)gs_device_export(driver, handle, &fd);
     if (status == GS_OK) {
@@ -122,7 +117,9 @@ static gs_status try_mode(const struct gs_driver *driver, const struct gs_device
             close(fd);
         }
     }
-    gs_device_unmap(driver, handle, address, GS_PAGE_SIZE, NULL);
+    gs_device_unmap(driver, address, GS_PAGE_SIZE, NULL);
+    gs_device_release(driver, handle, NULL);
+    driver->mem_address_free(address, GS_PAGE_SIZE);
     return status;
 }
 

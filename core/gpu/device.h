@@ -61,19 +61,23 @@ void gs_device_forked(const struct gs_device *device);
 /* Whether the driver has what mapping memory of one's own, or of others, takes. */
 bool gs_device_has_vmm(const struct gs_driver *driver);
 
-/* Creates, maps at a new address and makes accessible `size` bytes (a multiple of 2 MiB).
- * On failure nothing is left behind and the status is the driver's. */
-gs_status gs_device_map(const struct gs_driver *driver, const struct gs_device *device, size_t size,
-                        CUmemGenericAllocationHandle *ret_handle, CUdeviceptr *ret_address);
+/* Creates, maps at an address that is reserved and makes accessible `size` bytes (a multiple of
+ * 2 MiB). On failure nothing is left behind and the status is the driver's. */
+gs_status gs_device_map(const struct gs_driver *driver, const struct gs_device *device,
+                        CUdeviceptr address, size_t size,
+                        CUmemGenericAllocationHandle *ret_handle);
 
 /* A descriptor of the handle's memory, close-on-exec and the caller's. OPERATING_SYSTEM: no
  * descriptor is left. *ret_fd is untouched on failure. */
 CUresult gs_device_export(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
                           int *ret_fd);
 
-/* The reverse. No GPU work may still touch the range. `after`, or NULL: threads
- * whose calls go before each of those here, and are waited for a millisecond at most in all. */
-void gs_device_unmap(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
-                     CUdeviceptr address, size_t size, struct gs_turn *after);
+/* The reverse, in two steps; the address stays reserved, and the memory is the driver's after the second.
+ * No GPU work may still touch the range. `after`, or NULL: threads whose calls go before each of those
+ * here, and are waited for a millisecond at most. */
+void gs_device_unmap(const struct gs_driver *driver, CUdeviceptr address, size_t size,
+                     struct gs_turn *after);
+void gs_device_release(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
+                       struct gs_turn *after);
 
 #endif

@@ -28,12 +28,12 @@ static inline size_t gs_page_round(size_t size)
 #define GS_MAP_ADDRESS_BITS 49
 #define GS_MAP_LEAF_BITS 14
 
-/* What the map points at: the first member of struct gs_chunk and of struct gs_import. */
+/* What the map points at: the first member of struct gs_piece and of struct gs_import. */
 struct gs_span {
     uint64_t base; /* device address, a multiple of 2 MiB */
     size_t size;   /* bytes, a multiple of 2 MiB */
     enum gs_span_kind {
-        GS_SPAN_CHUNK = 1,  /* an arena's chunk: struct gs_chunk of core/pool/arena.h */
+        GS_SPAN_PIECE = 1,  /* an arena's chunk: struct gs_piece of core/pool/arena.h */
         GS_SPAN_IMPORT = 2, /* another process's chunk, mapped here: core/share */
         GS_SPAN_OWN = 3, /* the program's own mapping, in a map of such: core/process/own.c */
     } kind;

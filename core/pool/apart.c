@@ -262,8 +262,8 @@ static bool suits_locked(const struct gs_arena *arena, struct gs_block *block, s
     bool small;
 
     gs_arena_round(arena, size, &small);
-    return block->entry.size >= gs_chunk_round(block->chunk, size) &&
-           (small || block->chunk->shift == GS_LARGE_SHIFT) &&
+    return block->entry.size >= gs_piece_round(block->piece, size) &&
+           (small || gs_block_is_large(block)) &&
            gs_block_suits_next_locked(arena, block);
 }
 
@@ -281,11 +281,9 @@ static struct gs_block *smallest_locked(const struct gs_arena *arena,
 /* A block in no list becomes live; what is left of it, or NULL, retires as it did. */
 static struct gs_block *cut_locked(struct gs_arena *arena, struct gs_block *block, size_t size)
 {
-    size_t need = gs_chunk_round(block->chunk, size);
+    size_t need = gs_piece_round(block->piece, size);
     struct gs_block *rest;
 
-    if (block->chunk->shift == GS_LARGE_SHIFT)
-        gs_block_lies_locked(arena, block->chunk, need);
     rest = gs_block_cut_locked(arena, block, need);
     gs_block_live_locked(arena, block, size);
     return rest;

@@ -29,13 +29,11 @@ void gs_arena_init(struct gs_arena *arena, struct gs_arena_shared *shared,
     arena->context = context;
     arena->first = !events;
     gs_fence_pool_init(shared->fences, &arena->events, context, events);
-    gs_bins_init(&arena->free.bins[GS_BIN_SMALL_PART], GS_UNIT_SHIFT);
-    gs_bins_init(&arena->free.bins[GS_BIN_SMALL_WHOLE], GS_UNIT_SHIFT);
-    gs_bins_init(&arena->free.bins[GS_BIN_LARGE_PART], GS_LARGE_SHIFT);
-    gs_bins_init(&arena->free.bins[GS_BIN_LARGE_WHOLE], GS_LARGE_SHIFT);
+    gs_bins_init(&arena->small.free, GS_UNIT_SHIFT);
+    gs_bins_init(&arena->large.free, GS_LARGE_SHIFT);
+    arena->large.crosses = shared->crosses;
     gs_epoch_choose_limits_locked(arena);
-    arena->kept.slack_percent = GS_SLACK_PERCENT_MIN;
-    arena->made_ns = arena->kept.seen_ns = gs_now_ns();
+    arena->made_ns = gs_now_ns();
     gs_latch_release(&arena->lock);
 }
 
@@ -48,6 +46,13 @@ struct gs_arena *gs_arena_new(void)
     memset(arena, 0, sizeof *arena);
     gs_latch_init(&arena->lock, GS_RANK_ARENA);
     return arena;
+}
+
+static void region_end(struct gs_arena *arena, struct gs_region *region)
+{
+    if (region->size > 0)
+        arena->shared->driver->mem_address_free(region->base, region->size);
+    region->size = 0;
 }
 
 void gs_arena_fini(struct gs_arena *arena)
@@ -74,6 +79,8 @@ void gs_arena_fini(struct gs_arena *arena)
         arena->free.spare = block->above;
         free(block);
     }
+    region_end(arena, &arena->small);
+    region_end(arena, &arena->large);
     gs_fence_pool_forget(&arena->events);
     gs_latch_release(&arena->lock);
 }

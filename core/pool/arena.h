@@ -1,18 +1,18 @@
 /*
- * One context's device memory: chunks cut into blocks, and the way of a block from its free to its
- * next use.
+ * One context's device memory: regions of pieces, cut into blocks, and the way of a block from its
+ * free to its next use.
  *
  *      take            retire               epoch's fence passed         no lease, no grace
  *   free ───► live ──► retired ────────────────────────────────► held ───────────────► free
  *                        │ (stream-ordered frees: free at once for the same stream)
  *
- * A small block lies in a 2 MiB chunk with others (16 MiB in a further arena), in units of 512
- * bytes. A large one lies in a chunk made for one of at least its size, in units of 64 KiB: what
- * it leaves of the chunk serves others, as far as the memory fragmented that way stays a small
- * share of what is live, and what could be fragmented at worst a small share of the device's. No
- * block crosses a chunk. Blocks of a chunk form a list in address order, and free neighbours
- * merge; a small block that becomes free goes to a quick list of its exact size first and merges
- * when an allocation finds nothing else; of the large ones the last is kept apart.
+ * There is a region for small blocks, in units of 512 bytes, and one for large ones, in units of
+ * 64 KiB. It grows by a piece at a time, behind the last one or in a hole that an earlier piece left,
+ * where the fewest bytes are missing: what is free beside it counts. Large blocks lie across pieces
+ * as they come, and free neighbours merge across them; a small block stays within its piece. Blocks
+ * are in address order, and found by best fit; a small block that becomes free goes to a quick list
+ * of its exact size first and merges when an allocation finds nothing else; of the large ones the
+ * last is kept apart.
  *
  * A context has one arena, and more for small blocks of threads that got into each other's way.
  *
@@ -37,8 +37,6 @@
 #define GS_QUICK_CLASSES 2048 /* of 512 bytes: sizes below 1 MiB */
 #define GS_STREAM_BUCKETS 64
 #define GS_RETIRED_SIZES  512
-#define GS_GROWN_FOR 16
-#define GS_MIXED_TIMES 4
 
 /* Blocks retired together behind one fence. */
 struct gs_epoch {
@@ -96,45 +94,26 @@ struct gs_arena_shared { /* what all arenas of a process use */
     struct gs_guard guard;
     uint64_t next_id; /* atomic */
     struct gs_async_count *async; /* by device */
-    size_t *waste;                /* of all chunks of a device, by device; atomic */
     size_t *left; /* what a device had left when an arena last looked, and 1; 0: unknown; atomic */
-    unsigned releasing; /* atomic: chunks that are no arena's any more and not the driver's yet */
-    uint64_t released_ns; /* atomic: when the driver last got one; 0: never */
+    uint64_t detached; /* atomic: pieces that were detached; core/process counts those that went, */
+    size_t *leaving;   /* and takes their bytes from these, by device; atomic */
     size_t small_limit, epoch_bytes;
     unsigned retiring_percent;
     size_t cache_limit; /* atomic, as cache_percent: they may change (gs_arena_limit_locked) */
     unsigned cache_percent;
     bool wipe;           /* what was shared is overwritten before it is used again */
-    bool whole_chunks; /* a large block has its chunk alone, for good */
+    bool whole_pieces; /* a large block has its piece alone, for good */
+    bool crosses;      /* large blocks may lie across pieces */
     void (*activity)(void *arg); /* called now and then while memory is freed; cheap, never NULL */
     void *activity_arg;
 };
 
-/* What an arena keeps free beside what was live lately, when it grows: more of it, up to the
- * second, while making chunks takes more than a two-hundredth of the time. */
-#define GS_SLACK_PERCENT_MIN 4
-#define GS_SLACK_PERCENT_MOST 24
-/* After so many weighings in which it held no more at once than before, a program has settled. */
-#define GS_SETTLED 5
-
-/* Where a free block is indexed. */
-enum gs_bin_kind {
-    GS_BIN_SMALL_PART,  /* some of its chunk is not free */
-    GS_BIN_SMALL_WHOLE, /* all of a chunk: can go back to the driver */
-    GS_BIN_LARGE_PART,
-    GS_BIN_LARGE_WHOLE,
-    GS_BIN_KINDS,
-};
-
-/* Blocks that are free for whoever comes first, by size. */
+/* Blocks that are free for whoever comes first, beside those in their regions' bins. */
 struct gs_arena_free {
-    size_t fragmented; /* free bytes of large chunks that are not free as a whole */
-    size_t mixed;    /* of its chunks: gs_block_may_lie_locked */
     size_t quick_bytes;
     struct gs_block *spare;                     /* records */
     struct gs_block *last; /* the large one that came back last, not merged, or NULL */
     struct gs_block *quick[GS_QUICK_CLASSES]; /* by size in units, linked by entry.next */
-    struct gs_bins bins[GS_BIN_KINDS];
 };
 
 /* Blocks that GPU work may still touch. */
@@ -163,25 +142,16 @@ struct gs_arena_order {
 struct gs_arena_guarded {
     size_t held;                  /* bytes */
     struct gs_block_list unwiped; /* held no more, to be overwritten */
-    struct gs_chunk *spent;       /* wiped and detached, for the driver */
+    struct gs_piece *spent;       /* wiped and detached, for the driver */
     unsigned wiping; /* threads that overwrite some, without the lock; the context does not go meanwhile */
 };
 
 /* How much an arena keeps, and what it goes by. */
 struct gs_arena_kept {
-    size_t limit;                   /* free bytes beyond which a free gives some back */
+    size_t limit;                   /* free bytes beyond which a free has some given back */
     size_t live_high, live_peak;    /* most that was live since the last look, and lately */
-    size_t behind_high;             /* most that retired lately when an allocation missed */
     size_t free_low;                /* fewest free bytes since the last look of the purge thread */
     uint64_t seen_hits;             /* allocations up to the last look */
-    uint64_t cost_ns;      /* of counts.map_ns, what keeping more would have saved since */
-    uint64_t seen_ns;      /* this time */
-    uint64_t cost_lately;  /* the same of before, as far as it is not forgotten yet */
-    size_t weighed_peak;   /* most that was live at once until the last weighing */
-    unsigned settled;      /* weighings since that grew, GS_SETTLED at most */
-    unsigned slack_percent; /* GS_SLACK_PERCENT_MIN and up: free beside what was live lately, when
-                               the arena grows */
-    size_t grown_for[GS_GROWN_FOR]; /* what chunks of large blocks were made for lately */
 };
 
 /* Stream-ordered bytes; read by anyone. */
@@ -191,19 +161,18 @@ struct gs_arena_async {
 };
 
 struct gs_arena {
-    struct gs_latch lock; /* first; rank ARENA; protects all below, and its chunks and blocks */
+    struct gs_latch lock; /* first; rank ARENA; protects all below, and its pieces and blocks */
     bool dead;            /* the context is gone: nothing is handed out, what is left is held */
     bool leaving; /* the context may be about to go: no event is recorded or queried */
     bool first;   /* of its context: it has all large blocks, others are for threads that met */
     struct gs_arena_shared *shared;
     const struct gs_device *device;
     CUcontext context;
-    size_t reserved, live, free_bytes; /* bytes of chunks; of live blocks; of free blocks */
+    size_t reserved, live, free_bytes; /* bytes of pieces; of live blocks; of free blocks */
     uint64_t made_ns;                  /* when the arena began */
     uint64_t id; /* the next, of some taken from the process's */
     struct gs_fence freed; /* of the last block that was free at once */
     struct gs_fence_pool events;
-    struct gs_chunk *chunks;
     struct gs_arena_async async;
     struct gs_arena_guarded guarded;
     struct gs_arena_kept kept;
@@ -211,9 +180,10 @@ struct gs_arena {
     struct gs_arena_counts counts;
     struct gs_arena_order order;
     struct gs_arena_free free;
+    struct gs_region small, large;
 } __attribute__((aligned(128))); /* arenas of several threads share no cache line */
 #define GS_LINE_OF(type, field) (offsetof(type, field) / 64)
-_Static_assert(offsetof(struct gs_arena, chunks) < 128, "every call reads what is before that");
+_Static_assert(offsetof(struct gs_arena, async) <= 128, "every call reads what is before that");
 _Static_assert(GS_LINE_OF(struct gs_arena, live) == GS_LINE_OF(struct gs_arena, lock) &&
                    GS_LINE_OF(struct gs_arena, free_bytes) == GS_LINE_OF(struct gs_arena, lock),
                "every call writes these, and has the lock's line");
@@ -231,7 +201,7 @@ struct gs_arena *gs_arena_new(void);
 void gs_arena_init(struct gs_arena *arena, struct gs_arena_shared *shared,
                    const struct gs_device *device, CUcontext context,
                    const struct gs_fence_pool *events);
-/* The arena has no chunks. Lock not held. */
+/* The arena has no pieces. Lock not held. */
 void gs_arena_fini(struct gs_arena *arena);
 
 /* ---- Blocks (block.c) ------------------------------------------------------------------- */
@@ -239,88 +209,80 @@ void gs_arena_fini(struct gs_arena *arena);
 size_t gs_arena_round(const struct gs_arena *arena, size_t size, bool *ret_small);
 /* A live block from what is free, or NULL. May look whether the oldest epoch has passed. */
 struct gs_block *gs_arena_take_locked(struct gs_arena *arena, size_t size);
-/* The same from a free block that is large enough. */
-struct gs_block *gs_arena_take_from_locked(struct gs_arena *arena, struct gs_block *block,
-                                           size_t size);
-/* A live block whatever it fragments, and from chunks of the other kind as well: memory is out. */
+/* A live block from either region: memory is out. */
 struct gs_block *gs_arena_take_any_locked(struct gs_arena *arena, size_t size);
 
-/* Puts a block that nothing can touch any more back among the free ones. */
-void gs_arena_give_locked(struct gs_arena *arena, struct gs_block *block);
+/* Puts a block that nothing can touch any more back among the free ones. Returns the free block that it
+ * is part of now. */
+struct gs_block *gs_arena_give_locked(struct gs_arena *arena, struct gs_block *block);
 /* The same without merging where its size allows. */
 void gs_arena_give_quick_locked(struct gs_arena *arena, struct gs_block *block);
 /* Merges what is in the quick lists, and the rest that is apart; false: nothing was. */
 bool gs_arena_settle_locked(struct gs_arena *arena);
 
-/* For the lists of streams: makes a block in no bin live; cuts it to `size`, the rest becoming
- * ordered in its stream (in no bin yet: NULL or the rest); joins free neighbours by `upper`. */
+/* The region of a size, and that of a block. */
+static inline struct gs_region *gs_arena_region_locked(struct gs_arena *arena, bool small)
+{
+    return small ? &arena->small : &arena->large;
+}
+
+/* Of a block in no bin: makes it live; cuts it to `size`, and what is left, or NULL, is as it was, in
+ * no bin; joins it with its neighbour above, where they may be one. */
 void gs_block_live_locked(struct gs_arena *arena, struct gs_block *block, size_t size);
 struct gs_block *gs_block_cut_locked(struct gs_arena *arena, struct gs_block *block, size_t size);
 void gs_block_merge_locked(struct gs_arena *arena, struct gs_block *lower, struct gs_block *upper);
+bool gs_blocks_may_merge_locked(const struct gs_block *lower, const struct gs_block *upper);
 /* A free block that is not quick is in no bin any more, retired and in no list. */
 void gs_block_unready_locked(struct gs_arena *arena, struct gs_block *block);
 
-/* How many bytes of large chunks may be fragmented beside live blocks, beyond those that are. */
-size_t gs_arena_strandable_locked(const struct gs_arena *arena);
-
-/*
- * Waste: what a chunk can come to keep from the driver at worst, which for the same live blocks
- * would have whole pages to each and the rest free. A chunk whose last block is small keeps all but
- * that block's pages. The waste of all chunks of a device stays a small share of its memory, and of
- * what it has left (what others use is not ours to share), so that no more than that share is ever
- * missing where the driver alone would still have had memory. Where chunks have cost the program time
- * lately it may be more, a quarter at most of what the device has beyond what the program had at once, as
- * long as that is no more than half of the device, and an eighth until the program has settled. Otherwise
- * one that has a tenth of a device and whose sizes change would make chunks all the time beside free ones
- * that it may not cut.
- *
- * Mixed: what of a chunk is beyond GS_MIXED_TIMES the smallest large block that came to lie in it
- * since it was free as a whole. Such a block, where it stays, keeps a chunk from going back and
- * from serving its own size. What an arena's chunks are mixed stays a part of what was live lately.
- *
- * Whether a large block of `need` bytes may lie in the free or ordered one without exceeding
- * either; that it does, or that so much of a small chunk may be all that is used.
- */
-bool gs_block_may_lie_locked(const struct gs_arena *arena, const struct gs_block *block,
-                             size_t need);
-void gs_block_lies_locked(struct gs_arena *arena, struct gs_chunk *chunk, size_t need);
-/* The chunk wastes nothing any more, and is not mixed: nothing lies in it. */
-void gs_chunk_settle_debt_locked(struct gs_arena *arena, struct gs_chunk *chunk);
-/* Whether so much more waste is within the bounds, or one part of them in so many. */
-bool gs_arena_may_owe_locked(const struct gs_arena *arena, size_t bytes, unsigned part);
-
-/* Enters a chunk whose memory is mapped; its whole is one free block. GS_NO_HOST_MEMORY. */
-gs_status gs_arena_add_chunk_locked(struct gs_arena *arena, CUdeviceptr address, size_t size,
-                                    bool small, CUmemGenericAllocationHandle handle,
-                                    struct gs_block **ret_block);
+/* A number that never comes again. */
+uint64_t gs_arena_next_id_locked(struct gs_arena *arena);
 
 /* A record, zeroed, or NULL: no host memory (index.c); and it is free for the next. */
 struct gs_block *gs_block_record_new_locked(struct gs_arena *arena);
 void gs_block_record_free_locked(struct gs_arena *arena, struct gs_block *block);
 
-/* ---- Chunks that leave (detach.c) --------------------------------------------------------- */
+/* ---- Pieces come (region.c) and go (trim.c) ----------------------------------------------- */
 
-/* Detaches chunks of about `bytes` together, in as few pieces as it takes. */
-struct gs_chunk *gs_arena_detach_bytes_locked(struct gs_arena *arena, size_t bytes);
+/* Pieces that are to be made for one block, side by side. */
+struct gs_growth {
+    struct gs_piece *place;  /* takes the addresses of those that are not made yet; `span` is of them */
+    struct gs_piece *piece;  /* the one that is being made */
+    size_t least;            /* bytes that are missing still */
+    struct gs_block *block;  /* what is there of it, and nobody else's meanwhile; or NULL */
+    struct gs_block *above;  /* the same behind the place */
+};
 
-/* Detaches chunks that are free from end to end, and that no work touches any more, from the map
- * and the arena, until no more than `keep` free bytes are left. They are then the caller's, to
- * unmap without the lock. */
-struct gs_chunk *gs_arena_detach_ready_locked(struct gs_arena *arena, size_t keep);
-/* What is too much once a chunk of `size` bytes is added, were all of it free; */
-size_t gs_arena_excess_locked(const struct gs_arena *arena, size_t size);
-/* the same of what is not with the GPU any more: so much of what is ordered should go back; */
-size_t gs_arena_excess_ordered_locked(const struct gs_arena *arena, size_t size);
-/* and the same as above for that. */
-struct gs_chunk *gs_arena_detach_excess_locked(struct gs_arena *arena, size_t size);
-/* Detaches the chunk of a free block that is all of it onto arena->guarded.spent. One that is
- * guarded stays. */
-void gs_arena_spend_locked(struct gs_arena *arena, struct gs_block *block);
-/* A thread of the program was at making or giving back chunks; `again`: it would not have been, had
- * the arena kept what it had at some time. */
-void gs_arena_felt_locked(struct gs_arena *arena, uint64_t ns, bool again);
-/* Weighs the time that this took lately against the memory that would save it, now and then. */
-void gs_arena_weigh_locked(struct gs_arena *arena);
+/* Where a block of `size` bytes needs the fewest of new pieces. Its place and what is free beside it are
+ * taken until gs_arena_grown_locked. GS_NO_HOST_MEMORY; GS_NO_MEMORY: no place. The region is there. */
+gs_status gs_arena_grow_locked(struct gs_arena *arena, size_t size, struct gs_growth *ret);
+/* The next piece to map, at its span; `scarce`: of no more than what is missing. GS_NO_HOST_MEMORY. Then:
+ * it was mapped, or was not. GS_NO_HOST_MEMORY: it is to be unmapped again. */
+gs_status gs_growth_next_locked(struct gs_arena *arena, struct gs_growth *growth, bool scarce);
+gs_status gs_growth_mapped_locked(struct gs_arena *arena, struct gs_growth *growth,
+                                  CUmemGenericAllocationHandle handle);
+void gs_growth_not_mapped_locked(struct gs_growth *growth);
+/* No more are made: what there is is free, and around it this block, or NULL. */
+struct gs_block *gs_arena_grown_locked(struct gs_arena *arena, struct gs_growth *growth);
+
+/* A live block out of the free one. */
+struct gs_block *gs_arena_take_from_locked(struct gs_arena *arena, struct gs_block *block,
+                                           size_t size);
+
+/* Detaches pieces that are free from end to end, and that no work touches any more, from the map and
+ * the arena: of about `bytes` together, the highest ones. They are then the caller's, to unmap without
+ * the lock (gs_pieces_unmap). */
+struct gs_piece *gs_arena_detach_bytes_locked(struct gs_arena *arena, size_t bytes);
+/* One of at most so many bytes; NULL: there is none. */
+struct gs_piece *gs_arena_detach_one_locked(struct gs_arena *arena, size_t most);
+/* The same until no more than `keep` free bytes are left, what was quick being merged first. */
+struct gs_piece *gs_arena_detach_ready_locked(struct gs_arena *arena, size_t keep);
+/* Free bytes beyond the target: what was live lately, and a slack that is smaller where the device has
+ * less left. */
+size_t gs_arena_excess_locked(const struct gs_arena *arena);
+/* Detaches a piece that is free from end to end onto arena->guarded.spent. One that is guarded, or not
+ * free, stays. */
+void gs_arena_spend_locked(struct gs_arena *arena, struct gs_piece *piece);
 
 /* ---- The way back (retire.c) ------------------------------------------------------------ */
 
@@ -351,9 +313,9 @@ static inline size_t gs_arena_behind_bytes_locked(const struct gs_arena *arena)
     return arena->reserved - arena->live - arena->free_bytes - arena->guarded.held -
            arena->order.bytes;
 }
-/* What held a range of a chunk, or some of it, may do so no more: what is held there goes, unless
- * something else holds it. The chunk may be spent afterwards. */
-void gs_arena_unguard_locked(struct gs_arena *arena, struct gs_chunk *chunk, uint64_t base,
+/* What held a range of a piece, or some of it, may do so no more: what is held there goes, unless
+ * something else holds it. The piece may be spent afterwards. */
+void gs_arena_unguard_locked(struct gs_arena *arena, struct gs_piece *piece, uint64_t base,
                              size_t size);
 /* What stops the GPU is about to be submitted: closes the open epoch if cuMemFree's is in it. */
 void gs_arena_close_locked(struct gs_arena *arena);
@@ -434,12 +396,6 @@ void gs_arena_retire_stream_locked(struct gs_arena *arena, struct gs_block *bloc
 /* A live block from what was freed in the order of the stream, or NULL. */
 struct gs_block *gs_arena_take_stream_locked(struct gs_arena *arena, size_t size,
                                              uint64_t stream_key);
-/* The same, whatever it fragments, where the arena holds too much to grow; NULL otherwise. */
-struct gs_block *gs_arena_take_stream_any_locked(struct gs_arena *arena, size_t size,
-                                                 uint64_t stream_key);
-/* About so many bytes of chunks that are free as a whole for a stream join the open epoch, as far as
- * there are any: an arena that holds too much gives them back then. */
-void gs_arena_retire_whole_locked(struct gs_arena *arena, size_t bytes);
 /* The stream's list joins the open epoch. */
 void gs_arena_flush_stream_locked(struct gs_arena *arena, uint64_t stream_key);
 /* The same of every stream: they may be gone, all or some. */

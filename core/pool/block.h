@@ -1,5 +1,5 @@
 /*
- * Chunks and blocks (core/pool/arena.h has what becomes of them). Of a chunk in an arena everything
+ * Regions, pieces and blocks (core/pool/arena.h has what becomes of them). Of an arena's everything
  * is under the arena's lock, and so it is called with that held.
  */
 #ifndef GS_CORE_POOL_BLOCK_H
@@ -32,8 +32,8 @@ struct gs_block {
     uint64_t base;
     size_t size;                      /* bytes the program asked for */
     uint64_t id;                      /* never reused; given when it becomes live */
-    struct gs_chunk *chunk;
-    struct gs_block *below, *above;   /* neighbours in the chunk */
+    struct gs_piece *piece;           /* in which it begins */
+    struct gs_block *below, *above;   /* neighbours in the region; NULL where nothing is mapped */
     struct gs_export *export;         /* not NULL: a handle of it was given out */
     struct gs_stream_list *stream;    /* of an ordered block; or, where the next is not 0, in which
                                          it was freed: */
@@ -66,26 +66,65 @@ struct gs_block_list {
     unsigned count;
 };
 
-struct gs_chunk {
+/* One physical allocation, mapped into a region. */
+struct gs_piece {
     struct gs_span span; /* first */
     struct gs_arena *arena; /* atomic: read before the arena's lock is taken */
     CUmemGenericAllocationHandle handle;
     uint64_t id;
-    struct gs_block *lowest;
-    struct gs_chunk *prev, *next; /* in the arena's list */
+    struct gs_region *region;
+    struct gs_piece *prev, *next; /* in the region, by address; or in a list of detached ones */
     uint64_t peer_access;         /* devices besides its own that have access, one bit each */
-    size_t waste, mixed;          /* gs_block_may_lie_locked */
-    bool releasing;               /* counted in struct gs_arena_shared */
-    unsigned char device;         /* atomic: its number, also when it is no arena's any more */
-    struct gs_fence freed;        /* of the last block in it that was free at once */
-    struct gs_index *index;       /* of its blocks; NULL while it was never cut */
-    unsigned shift;               /* log2 of the unit its blocks are multiples of */
+    bool releasing;        /* it was detached, and is counted so (struct gs_arena_shared) */
+    bool mapped;           /* false: it is being made, and only its place is taken */
+    unsigned char device;  /* atomic: its number, also when it is no arena's any more */
+    struct gs_fence freed; /* of the last block in it that was free at once */
+    struct gs_index *index; /* of the blocks that begin in it */
+    unsigned shift;         /* log2 of the unit its blocks are multiples of */
 };
 
-/* As gs_arena_round, whichever kind of block of the chunk it is for. */
-static inline size_t gs_chunk_round(const struct gs_chunk *chunk, size_t size)
+/* An address reservation, for all pieces of an arena's large blocks, or of its small ones. */
+struct gs_region {
+    uint64_t base;
+    size_t size;  /* 0: there is none yet */
+    bool crosses; /* a block may lie across pieces */
+    bool short_of_room; /* more addresses were not to be had: what does not fit is the driver's */
+    unsigned pieces; /* atomic: in its addresses, also those being made and those being given back */
+    struct gs_piece *lowest, *highest;
+    struct gs_bins free; /* blocks that are free for whoever comes first, by size */
+};
+
+static inline uint64_t gs_piece_end(const struct gs_piece *piece)
 {
-    size_t unit = (size_t)1 << chunk->shift;
+    return piece->span.base + piece->span.size;
+}
+
+static inline uint64_t gs_block_end(const struct gs_block *block)
+{
+    return block->base + block->entry.size;
+}
+
+static inline bool gs_block_is_large(const struct gs_block *block)
+{
+    return block->piece->shift == GS_LARGE_SHIFT;
+}
+
+/* The pieces that a block lies in, from block->piece on: the one after another; NULL: that was all. */
+static inline struct gs_piece *gs_block_next_piece(const struct gs_block *block,
+                                                   const struct gs_piece *piece)
+{
+    return gs_piece_end(piece) < gs_block_end(block) ? piece->next : NULL;
+}
+
+static inline bool gs_block_crosses(const struct gs_block *block)
+{
+    return gs_block_end(block) > gs_piece_end(block->piece);
+}
+
+/* As gs_arena_round, whichever kind of block of the piece it is for. */
+static inline size_t gs_piece_round(const struct gs_piece *piece, size_t size)
+{
+    size_t unit = (size_t)1 << piece->shift;
 
     return (size + unit - 1) & ~(unit - 1);
 }
@@ -93,18 +132,22 @@ static inline size_t gs_chunk_round(const struct gs_chunk *chunk, size_t size)
 /* ---- Records, and where blocks start (index.c) ------------------------------------------- */
 
 /* Records, zeroed; NULL: no host memory. */
-struct gs_chunk *gs_chunk_record_new(void);
-/* The record of a detached chunk is free for the next. Lock not held. */
-void gs_chunk_record_free(struct gs_chunk *chunk);
-/* The index of a chunk's blocks. False: no host memory. */
-bool gs_index_make_locked(struct gs_chunk *chunk);
-void gs_index_set_locked(struct gs_chunk *chunk, struct gs_block *block);
-void gs_index_clear_locked(struct gs_chunk *chunk, const struct gs_block *block);
+struct gs_piece *gs_piece_record_new(void);
+/* It is no piece of its region any more, and the record is free for the next. Lock not needed. */
+void gs_piece_record_free(struct gs_piece *piece);
+/* Takes it out of its region's list. */
+void gs_piece_unlink_locked(struct gs_piece *piece);
+/* The index of the blocks that will begin in a piece. False: no host memory. */
+bool gs_index_make(struct gs_piece *piece);
+void gs_index_set_locked(struct gs_piece *piece, struct gs_block *block);
+void gs_index_clear_locked(struct gs_piece *piece, const struct gs_block *block);
 
-/* The block, in any state, that covers an address within the chunk; and the one that starts at an
- * address, or NULL. */
-struct gs_block *gs_chunk_find_locked(const struct gs_chunk *chunk, uint64_t address);
-struct gs_block *gs_chunk_start_locked(const struct gs_chunk *chunk, uint64_t address);
+/* The block, in any state, that covers an address within the piece, and may begin in one before it; and
+ * the one that starts at an address, or NULL. */
+struct gs_block *gs_piece_find_locked(const struct gs_piece *piece, uint64_t address);
+struct gs_block *gs_piece_start_locked(const struct gs_piece *piece, uint64_t address);
+/* The next block of a region by address, or its first one after NULL; NULL: there are no more. */
+struct gs_block *gs_region_next_locked(const struct gs_region *region, const struct gs_block *block);
 
 void gs_block_list_push(struct gs_block_list *list, struct gs_block *block);
 void gs_block_list_remove(struct gs_block_list *list, struct gs_block *block);

@@ -12,15 +12,15 @@
 struct gs_arena_counts {
     uint64_t hits;   /* allocations served by memory that was there */
     uint64_t misses; /* those that had to look for what has come back, or grow */
-    uint64_t grown;  /* chunks made */
-    uint64_t trims;  /* chunks given back to the driver, */
-    uint64_t later;  /* and those of them that an allocation left to the background */
+    uint64_t grown;  /* pieces made */
+    uint64_t trims;  /* pieces given back to the driver, */
+    uint64_t later;  /* and those of them that were given in the background */
     uint64_t at_once; /* frees of what was free at once */
     uint64_t events; /* epochs closed */
     uint64_t waits;  /* times an allocation waited for the GPU */
     uint64_t late;   /* waits given up because the GPU took too long */
     uint64_t wait_ns; /* in those */
-    uint64_t map_ns;  /* in making chunks and giving them back, of the program's threads */
+    uint64_t map_ns;  /* in making pieces and giving them back, of the program's threads */
     size_t reserved_peak, live_peak; /* bytes */
     uint64_t took[GS_TOOK]; /* calls that did more than take or put a block, by how long they took:
                                below 1 us, 2, 4, ... Written by anyone */

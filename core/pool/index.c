@@ -1,7 +1,7 @@
 /*
- * Records of chunks and blocks, and which block is at an address. A chunk that was cut has one bit for
- * each unit, set where a block starts, and a word of summary for 64 of such words, so that the block
- * around any address is found by looking backwards over few words.
+ * Records of pieces and blocks, and which block is at an address. A piece has one bit for each unit, set
+ * where a block starts, and a word of summary for 64 of such words, so that the block around any address
+ * is found by looking backwards over few words, and over the pieces that it crosses.
  */
 #include "core/pool/arena.h"
 
@@ -17,29 +17,39 @@ struct gs_index {
  * longer than it lives (core/gpu/map.h). */
 static struct {
     struct gs_lock lock; /* rank RECORDS; protects first */
-    struct gs_chunk *first;
-} spare_chunks = {GS_LOCK_INITIALIZER(GS_RANK_RECORDS), NULL};
+    struct gs_piece *first;
+} spare_pieces = {GS_LOCK_INITIALIZER(GS_RANK_RECORDS), NULL};
 
-struct gs_chunk *gs_chunk_record_new(void)
+struct gs_piece *gs_piece_record_new(void)
 {
-    struct gs_chunk *chunk;
+    struct gs_piece *piece;
 
-    gs_lock_take(&spare_chunks.lock);
-    chunk = spare_chunks.first;
-    if (chunk)
-        spare_chunks.first = chunk->next;
-    gs_lock_release(&spare_chunks.lock);
-    return chunk ? chunk : calloc(1, sizeof *chunk);
+    gs_lock_take(&spare_pieces.lock);
+    piece = spare_pieces.first;
+    if (piece)
+        spare_pieces.first = piece->next;
+    gs_lock_release(&spare_pieces.lock);
+    return piece ? piece : calloc(1, sizeof *piece);
 }
 
-void gs_chunk_record_free(struct gs_chunk *chunk)
+void gs_piece_record_free(struct gs_piece *piece)
 {
-    free(chunk->index);
-    chunk->index = NULL;
-    gs_lock_take(&spare_chunks.lock);
-    chunk->next = spare_chunks.first;
-    spare_chunks.first = chunk;
-    gs_lock_release(&spare_chunks.lock);
+    __atomic_sub_fetch(&piece->region->pieces, 1, __ATOMIC_SEQ_CST);
+    free(piece->index);
+    piece->index = NULL;
+    gs_lock_take(&spare_pieces.lock);
+    piece->next = spare_pieces.first;
+    spare_pieces.first = piece;
+    gs_lock_release(&spare_pieces.lock);
+}
+
+void gs_piece_unlink_locked(struct gs_piece *piece)
+{
+    struct gs_region *region = piece->region;
+
+    *(piece->prev ? &piece->prev->next : &region->lowest) = piece->next;
+    *(piece->next ? &piece->next->prev : &region->highest) = piece->prev;
+    piece->prev = piece->next = NULL;
 }
 
 struct gs_block *gs_block_record_new_locked(struct gs_arena *arena)
@@ -63,34 +73,34 @@ void gs_block_record_free_locked(struct gs_arena *arena, struct gs_block *block)
 
 /* ---- Finding ---------------------------------------------------------------------------- */
 
-static size_t unit_of(const struct gs_chunk *chunk, uint64_t address)
+static size_t unit_of(const struct gs_piece *piece, uint64_t address)
 {
-    return (address - chunk->span.base) >> chunk->shift;
+    return (address - piece->span.base) >> piece->shift;
 }
 
-void gs_index_set_locked(struct gs_chunk *chunk, struct gs_block *block)
+void gs_index_set_locked(struct gs_piece *piece, struct gs_block *block)
 {
-    size_t unit = unit_of(chunk, block->base);
+    size_t unit = unit_of(piece, block->base);
 
-    chunk->index->at[unit] = block;
-    chunk->index->starts[unit / 64] |= UINT64_C(1) << (unit % 64);
-    chunk->index->summary[unit / 4096] |= UINT64_C(1) << (unit / 64 % 64);
+    piece->index->at[unit] = block;
+    piece->index->starts[unit / 64] |= UINT64_C(1) << (unit % 64);
+    piece->index->summary[unit / 4096] |= UINT64_C(1) << (unit / 64 % 64);
 }
 
-void gs_index_clear_locked(struct gs_chunk *chunk, const struct gs_block *block)
+void gs_index_clear_locked(struct gs_piece *piece, const struct gs_block *block)
 {
-    size_t unit = unit_of(chunk, block->base);
+    size_t unit = unit_of(piece, block->base);
 
-    chunk->index->at[unit] = NULL;
-    chunk->index->starts[unit / 64] &= ~(UINT64_C(1) << (unit % 64));
-    if (!chunk->index->starts[unit / 64])
-        chunk->index->summary[unit / 4096] &= ~(UINT64_C(1) << (unit / 64 % 64));
+    piece->index->at[unit] = NULL;
+    piece->index->starts[unit / 64] &= ~(UINT64_C(1) << (unit % 64));
+    if (!piece->index->starts[unit / 64])
+        piece->index->summary[unit / 4096] &= ~(UINT64_C(1) << (unit / 64 % 64));
 }
 
-/* For a chunk whose whole is one block. Its pages are touched only where blocks start. */
-bool gs_index_make_locked(struct gs_chunk *chunk)
+/* Its pages are touched only where blocks start. */
+bool gs_index_make(struct gs_piece *piece)
 {
-    size_t units = chunk->span.size >> chunk->shift;
+    size_t units = piece->span.size >> piece->shift;
     size_t words = (units + 63) / 64, summaries = (words + 63) / 64;
     struct gs_index *index =
         calloc(1, sizeof *index + units * sizeof *index->at + (words + summaries) * 8);
@@ -100,48 +110,66 @@ bool gs_index_make_locked(struct gs_chunk *chunk)
     index->at = (struct gs_block **)(index + 1);
     index->starts = (uint64_t *)(index->at + units);
     index->summary = index->starts + words;
-    chunk->index = index;
-    gs_index_set_locked(chunk, chunk->lowest);
+    piece->index = index;
     return true;
 }
 
-struct gs_block *gs_chunk_start_locked(const struct gs_chunk *chunk, uint64_t address)
+struct gs_block *gs_piece_start_locked(const struct gs_piece *piece, uint64_t address)
 {
-    uint64_t offset = address - chunk->span.base;
+    uint64_t offset = address - piece->span.base;
 
-    if (!chunk->index)
-        return offset == 0 ? chunk->lowest : NULL;
-    if (offset & ((UINT64_C(1) << chunk->shift) - 1))
+    if (offset & ((UINT64_C(1) << piece->shift) - 1))
         return NULL;
-    return chunk->index->at[offset >> chunk->shift];
+    return piece->index->at[offset >> piece->shift];
 }
 
-/* The highest bit of `words` at or below `bit`; there is one. */
+#define NONE SIZE_MAX
+
+/* The highest bit of `words` at or below `bit`. */
 static size_t bit_below(const uint64_t *words, size_t bit)
 {
     size_t word = bit / 64;
     uint64_t bits = words[word] & (~UINT64_C(0) >> (63 - bit % 64));
 
-    while (!bits)
+    while (!bits && word > 0)
         bits = words[--word];
-    return word * 64 + (63 - (size_t)__builtin_clzll(bits));
+    return bits ? word * 64 + (63 - (size_t)__builtin_clzll(bits)) : NONE;
 }
 
-/* Ends: the chunk's first unit always starts a block. */
-struct gs_block *gs_chunk_find_locked(const struct gs_chunk *chunk, uint64_t address)
+/* The last block that begins in the piece at or below a unit, or NULL. */
+static struct gs_block *begins_below(const struct gs_index *index, size_t unit)
 {
-    const struct gs_index *index = chunk->index;
-    size_t unit, word;
-    uint64_t bits;
+    uint64_t bits = index->starts[unit / 64] & (~UINT64_C(0) >> (63 - unit % 64));
+    size_t word = unit / 64;
 
-    if (!index)
-        return chunk->lowest;
-    unit = unit_of(chunk, address);
-    bits = index->starts[unit / 64] & (~UINT64_C(0) >> (63 - unit % 64));
-    if (bits)
-        return index->at[unit / 64 * 64 + (63 - (size_t)__builtin_clzll(bits))];
-    word = bit_below(index->summary, unit / 64 - 1);
-    return index->at[word * 64 + (63 - (size_t)__builtin_clzll(index->starts[word]))];
+    if (!bits) {
+        word = word > 0 ? bit_below(index->summary, word - 1) : NONE;
+        if (word == NONE)
+            return NULL;
+        bits = index->starts[word];
+    }
+    return index->at[word * 64 + (63 - (size_t)__builtin_clzll(bits))];
 }
 
-/* ---- Bins ------------------------------------------------------------------------------- */
+/* Ends: the first piece behind a hole begins with a block. */
+struct gs_block *gs_piece_find_locked(const struct gs_piece *piece, uint64_t address)
+{
+    struct gs_block *block = begins_below(piece->index, unit_of(piece, address));
+
+    while (!block) {
+        piece = piece->prev;
+        block = begins_below(piece->index, (piece->span.size >> piece->shift) - 1);
+    }
+    return block;
+}
+
+struct gs_block *gs_region_next_locked(const struct gs_region *region, const struct gs_block *block)
+{
+    const struct gs_piece *piece = block ? block->piece : region->lowest;
+
+    if (block && block->above)
+        return block->above;
+    while (piece && (!piece->mapped || (block && piece->span.base < gs_block_end(block))))
+        piece = piece->next;
+    return piece ? gs_piece_start_locked(piece, piece->span.base) : NULL;
+}

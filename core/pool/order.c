@@ -49,10 +49,10 @@ static struct gs_stream_list *list_make_locked(struct gs_arena_order *order, uin
 
 static struct gs_bins *bins_of(struct gs_stream_list *stream, const struct gs_block *block)
 {
-    return block->chunk->shift == GS_LARGE_SHIFT ? &stream->large : &stream->small;
+    return gs_block_is_large(block) ? &stream->large : &stream->small;
 }
 
-static bool joins(const struct gs_block *neighbour, const struct gs_stream_list *stream)
+static bool is_in(const struct gs_block *neighbour, const struct gs_stream_list *stream)
 {
     return neighbour && neighbour->state == GS_BLOCK_ORDERED && neighbour->stream == stream;
 }
@@ -63,11 +63,11 @@ static void bin_locked(struct gs_arena *arena, struct gs_stream_list *stream,
 {
     struct gs_block *below = block->below, *above = block->above;
 
-    if (joins(above, stream)) {
+    if (is_in(above, stream) && gs_blocks_may_merge_locked(block, above)) {
         gs_bins_remove(bins_of(stream, above), &above->entry);
         gs_block_merge_locked(arena, block, above);
     }
-    if (joins(below, stream)) {
+    if (is_in(below, stream) && gs_blocks_may_merge_locked(below, block)) {
         gs_bins_remove(bins_of(stream, below), &below->entry);
         gs_block_merge_locked(arena, below, block);
         block = below;
@@ -164,41 +164,32 @@ static struct gs_block *take_entry_locked(struct gs_arena *arena, struct gs_stre
     struct gs_block *block = (struct gs_block *)entry, *rest;
 
     gs_bins_remove(bins_of(stream, block), entry);
-    if (block->chunk->shift == GS_LARGE_SHIFT)
-        gs_block_lies_locked(arena, block->chunk, need);
     rest = gs_block_cut_locked(arena, block, need);
     if (rest)
         gs_bins_insert(bins_of(stream, rest), &rest->entry);
     return block;
 }
 
-/* In the stream's bins. A whole large chunk is not cut for less than most of it, as elsewhere, unless
- * `any` is as good. */
+/* In the stream's bins: best fit. */
 static struct gs_block *take_binned_locked(struct gs_arena *arena, struct gs_stream_list *stream,
-                                           size_t need, bool small, bool any)
+                                           size_t need, bool small)
 {
-    size_t limit = SIZE_MAX;
-    struct gs_bin_entry *entry;
+    bool whole = arena->shared->whole_pieces && !small;
+    struct gs_bin_entry *entry = gs_bins_find(small ? &stream->small : &stream->large, need,
+                                              whole ? need + GS_PAGE_SIZE - 1 : SIZE_MAX);
 
-    if (!small && !any) {
-        size_t slack = gs_arena_strandable_locked(arena);
-
-        limit = need + (slack > need / 8 ? slack : need / 8);
-    }
-    entry = gs_bins_find(small ? &stream->small : &stream->large, need, limit);
-    if (!entry || (!small && !gs_block_may_lie_locked(arena, (struct gs_block *)entry, need)))
-        return NULL;
-    return take_entry_locked(arena, stream, entry, need);
+    return entry ? take_entry_locked(arena, stream, entry, need) : NULL;
 }
 
-static inline struct gs_block *take_locked(struct gs_arena *arena, size_t size, uint64_t stream_key,
-                                    bool any)
+struct gs_block *gs_arena_take_stream_locked(struct gs_arena *arena, size_t size,
+                                             uint64_t stream_key)
 {
     struct gs_stream_list *stream = list_find_locked(&arena->order, stream_key);
     struct gs_block *block;
     bool small;
     size_t need;
 
+    gs_latch_assert_held(&arena->lock);
     if (!stream || !stream->bytes)
         return NULL;
     need = gs_arena_round(arena, size, &small);
@@ -209,7 +200,7 @@ static inline struct gs_block *take_locked(struct gs_arena *arena, size_t size, 
         if (block)
             bin_locked(arena, stream, block);
         stream->last_freed = NULL;
-        block = take_binned_locked(arena, stream, need, small, any);
+        block = take_binned_locked(arena, stream, need, small);
         if (!block)
             return NULL;
     }
@@ -217,78 +208,6 @@ static inline struct gs_block *take_locked(struct gs_arena *arena, size_t size, 
     GS_SUB(arena->order.bytes, block->entry.size);
     gs_block_live_locked(arena, block, size);
     return block;
-}
-
-struct gs_block *gs_arena_take_stream_locked(struct gs_arena *arena, size_t size,
-                                             uint64_t stream_key)
-{
-    gs_latch_assert_held(&arena->lock);
-    return take_locked(arena, size, stream_key, false);
-}
-
-struct gs_block *gs_arena_take_stream_any_locked(struct gs_arena *arena, size_t size,
-                                                 uint64_t stream_key)
-{
-    gs_latch_assert_held(&arena->lock);
-    return gs_arena_excess_ordered_locked(arena, size) ? take_locked(arena, size, stream_key, true)
-                                                         : NULL;
-}
-
-/* Nothing, or what is free already up to the chunk's end. */
-static bool is_rest(const struct gs_block *block, const struct gs_block *beyond)
-{
-    return !block || (block->state == GS_BLOCK_FREE && !beyond);
-}
-
-static bool is_whole(const struct gs_bin_entry *entry, const struct gs_bin_wish *wish)
-{
-    const struct gs_block *block = (const struct gs_block *)entry;
-    const struct gs_block *below = block->below, *above = block->above;
-
-    (void)wish;
-    return is_rest(below, below ? below->below : NULL) &&
-           is_rest(above, above ? above->above : NULL);
-}
-
-/* The smallest whole chunk of at least so many bytes, or else one that is not far below. */
-static struct gs_bin_entry *find_whole_locked(const struct gs_bins *bins, size_t bytes)
-{
-    struct gs_bin_entry *entry = NULL;
-
-    for (size_t size = bytes; !entry && size >= GS_PAGE_SIZE; size /= 2) {
-        const struct gs_bin_wish wish = {size, SIZE_MAX, is_whole, NULL};
-
-        entry = gs_bins_find_wish(bins, &wish);
-    }
-    return entry;
-}
-
-static size_t retire_whole_locked(struct gs_arena *arena, struct gs_stream_list *stream,
-                                  size_t bytes)
-{
-    struct gs_bin_entry *entry;
-    size_t retired = 0;
-
-    while (retired < bytes && (entry = find_whole_locked(&stream->large, bytes - retired))) {
-        gs_bins_remove(&stream->large, entry);
-        retired += entry->size;
-        flush_block_locked(arena, stream, (struct gs_block *)entry);
-    }
-    stream->bytes -= retired;
-    GS_SUB(arena->order.bytes, retired);
-    return retired;
-}
-
-void gs_arena_retire_whole_locked(struct gs_arena *arena, size_t bytes)
-{
-    gs_latch_assert_held(&arena->lock);
-    for (unsigned i = 0; i < GS_STREAM_BUCKETS && arena->order.bytes > 0; i++)
-        for (struct gs_stream_list *stream = arena->order.streams[i]; stream && bytes > 0;
-             stream = stream->next) {
-            size_t retired = retire_whole_locked(arena, stream, bytes);
-
-            bytes -= retired < bytes ? retired : bytes;
-        }
 }
 
 /* The key may never come again, or mean another stream. */

@@ -68,13 +68,13 @@ static void list_join(struct gs_block_list *to, struct gs_block_list *from)
 }
 
 /* Another process had the block: it is overwritten before anybody gets it. What has no context any
- * more cannot be; its chunk goes to the driver. */
+ * more cannot be; its piece goes to the driver. */
 static bool is_to_wipe_locked(const struct gs_arena *arena, bool shared)
 {
     return shared && arena->shared->wipe && !arena->dead;
 }
 
-/* Nothing covers the block any more. What was wiped goes back to the driver: whoever kept the chunk
+/* Nothing covers the block any more. What was wiped goes back to the driver: whoever kept the piece
  * by himself would see its next block. */
 static void go_on_locked(struct gs_arena *arena, struct gs_block *block, bool shared, bool quick)
 {
@@ -82,9 +82,11 @@ static void go_on_locked(struct gs_arena *arena, struct gs_block *block, bool sh
         block->state = GS_BLOCK_RETIRED;
         gs_block_list_push(&arena->guarded.unwiped, block);
     } else if (block->wiped) {
+        struct gs_piece *piece = block->piece;
+
         block->wiped = false;
         gs_arena_give_locked(arena, block);
-        gs_arena_spend_locked(arena, block);
+        gs_arena_spend_locked(arena, piece);
     } else if (quick) {
         gs_arena_give_quick_locked(arena, block);
     } else {
@@ -123,7 +125,7 @@ bool gs_epochs_have_locked(struct gs_arena_epochs *epochs, size_t size)
  * while it is in one: only live blocks are exported, and only those in no list are wiped. */
 static bool serves_next(const struct gs_block *block)
 {
-    return block->chunk->shift == GS_LARGE_SHIFT && !block->export && !block->wiped;
+    return gs_block_is_large(block) && !block->export && !block->wiped;
 }
 
 void gs_epoch_add_locked(struct gs_arena_epochs *epochs, struct gs_block_list *list,
@@ -295,7 +297,8 @@ void gs_arena_unlive_locked(struct gs_arena *arena, struct gs_block *block)
         GS_ADD(arena->async.live, -block->size);
     block->state = GS_BLOCK_RETIRED;
     block->freed_async = false;
-    GS_COUNT(block->chunk->span.frees);
+    for (struct gs_piece *piece = block->piece; piece; piece = gs_block_next_piece(block, piece))
+        GS_COUNT(piece->span.frees);
     GS_SUB(arena->live, block->entry.size);
     if (block->export)
         arena->shared->guard.freed(arena->shared->guard.arg, block);
@@ -304,10 +307,10 @@ void gs_arena_unlive_locked(struct gs_arena *arena, struct gs_block *block)
 /* All work that touched the block is in one stream, and so is all that its next owner submits. */
 static void pass_at_once_locked(struct gs_arena *arena, struct gs_block *block)
 {
-    struct gs_chunk *chunk = block->chunk;
-
-    arena->freed = chunk->freed = gs_single_freed(arena->shared->single);
-    if (chunk->shift == GS_LARGE_SHIFT || arena->counts.at_once % TOLD_ONCE_IN == 0)
+    arena->freed = gs_single_freed(arena->shared->single);
+    for (struct gs_piece *piece = block->piece; piece; piece = gs_block_next_piece(block, piece))
+        piece->freed = arena->freed;
+    if (gs_block_is_large(block) || arena->counts.at_once % TOLD_ONCE_IN == 0)
         arena->shared->activity(arena->shared->activity_arg);
     GS_COUNT(arena->counts.at_once);
     passed_locked(arena, block);
@@ -449,18 +452,28 @@ static void leave_limbo_locked(struct gs_arena *arena, struct gs_block *block)
     go_on_locked(arena, block, shared, false);
 }
 
-/* A block that goes may become part of a neighbour, and the chunk's only one takes it along. */
-void gs_arena_unguard_locked(struct gs_arena *arena, struct gs_chunk *chunk, uint64_t base,
+/* The piece in which the block ends, or the one right behind it; NULL: nothing is mapped there. */
+static struct gs_piece *behind_locked(const struct gs_block *block)
+{
+    struct gs_piece *piece = block->piece;
+
+    while (piece && gs_piece_end(piece) <= gs_block_end(block))
+        piece = piece->next;
+    return piece && piece->span.base <= gs_block_end(block) ? piece : NULL;
+}
+
+/* A block that goes may become part of a neighbour, or take its piece along. */
+void gs_arena_unguard_locked(struct gs_arena *arena, struct gs_piece *piece, uint64_t base,
                              size_t size)
 {
-    uint64_t end = chunk->span.base + chunk->span.size;
+    uint64_t end = base + size;
 
     gs_latch_assert_held(&arena->lock);
-    end = base + size < end ? base + size : end;
-    while (base < end) {
-        struct gs_block *block = gs_chunk_find_locked(chunk, base);
+    while (piece && piece->mapped && base < end) {
+        struct gs_block *block = gs_piece_find_locked(piece, base);
 
-        base = block->base + block->entry.size;
+        base = gs_block_end(block);
+        piece = behind_locked(block);
         if (block->state == GS_BLOCK_HELD)
             leave_limbo_locked(arena, block);
     }

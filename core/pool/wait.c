@@ -15,25 +15,6 @@ bool gs_arena_touched_locked(struct gs_arena *arena)
     return gs_fence_query(&arena->events, &arena->freed) != GS_OK;
 }
 
-/* Bytes of the chunks that are free as a whole and that work may still touch; also the fence that
- * the first of them is behind. */
-static size_t touched_chunks_locked(const struct gs_arena *arena, struct gs_fence *ret_first)
-{
-    size_t bytes = 0;
-
-    for (const struct gs_chunk *chunk = arena->chunks; chunk; chunk = chunk->next) {
-        const struct gs_block *block = chunk->lowest;
-
-        if ((block->state != GS_BLOCK_FREE && block->state != GS_BLOCK_QUICK) ||
-            block->entry.size != chunk->span.size || gs_fence_passed(&chunk->freed))
-            continue;
-        if (bytes == 0 || chunk->freed.number < ret_first->number)
-            *ret_first = chunk->freed;
-        bytes += chunk->span.size;
-    }
-    return bytes;
-}
-
 static void gave_up_locked(struct gs_arena *arena, const struct gs_fence *fence)
 {
     arena->epochs.stalled = *fence;
@@ -41,7 +22,7 @@ static void gave_up_locked(struct gs_arena *arena, const struct gs_fence *fence)
     GS_COUNT(arena->counts.late);
 }
 
-/* For the first chunk that can be given back then, or for all there is. While all work goes to one
+/* While all work goes to one
  * stream, nothing is submitted between a free and the event behind it. */
 static bool wait_for_freed_locked(struct gs_arena *arena, const struct gs_patience *patience)
 {
@@ -51,7 +32,6 @@ static bool wait_for_freed_locked(struct gs_arena *arena, const struct gs_patien
 
     if (arena->leaving || !gs_arena_touched_locked(arena))
         return false;
-    touched_chunks_locked(arena, &fence);
     known = gs_single_is(arena->shared->single) || gs_fence_is_recorded(&fence);
     deadline_ns = gs_patience_ends(patience, known ? UINT64_MAX : GS_LATER_WAIT_NS);
     GS_COUNT(arena->counts.waits);
@@ -121,18 +101,6 @@ static bool exceeds(size_t bytes, size_t basis, size_t most)
     return bytes > basis + (most > BEHIND_MIN ? most : BEHIND_MIN);
 }
 
-/* Whether the arena holds too much because the GPU is still at chunks that should go back. Where it
- * has passed the last free, as for good where work goes to several streams, none is looked at. */
-static bool keeps_touched_locked(const struct gs_arena *arena, size_t size, unsigned percent)
-{
-    size_t most = arena->live / 400 * percent;
-    struct gs_fence first;
-
-    if (gs_fence_passed(&arena->freed) || !exceeds(gs_arena_excess_locked(arena, size), 0, most))
-        return false;
-    return exceeds(touched_chunks_locked(arena, &first), 0, most);
-}
-
 static bool is_behind_locked(struct gs_arena *arena, size_t size, unsigned percent)
 {
     size_t behind = gs_arena_behind_bytes_locked(arena);
@@ -142,8 +110,7 @@ static bool is_behind_locked(struct gs_arena *arena, size_t size, unsigned perce
     gs_latch_assert_held(&arena->lock);
     if (percent == 0 || !may_move_locked(arena, size))
         return false;
-    if (exceeds(behind, 0, arena->live / 100 * percent) ||
-        keeps_touched_locked(arena, size, percent))
+    if (exceeds(behind, 0, arena->live / 100 * percent))
         return true;
     return !small && gs_epochs_have_locked(&arena->epochs, need) &&
            exceeds(arena->reserved + need, arena->kept.live_peak,

@@ -53,12 +53,13 @@ size_t gs_core_cached(struct gs_core *core)
     struct gs_arena_walk walk = {0};
     struct gs_context *current;
     struct gs_arena *arena;
-    size_t cached_bytes = 0;
+    size_t cached_bytes;
 
     /* Who only asks has no memory taken: not that of a trial, nor what is kept of it. */
     if (gs_context_current_unprobed(core, &current) != GS_OK)
         return 0;
     gs_context_purge_dead(core);
+    cached_bytes = __atomic_load_n(&core->figures.leaving[current->ordinal], __ATOMIC_SEQ_CST);
     gs_lock_take(&core->lock);
     while ((arena = gs_next_pool_locked(core, &walk))) {
         /* Beside stream-ordered memory that lives on, a dead one's is nobody's. */

@@ -468,27 +468,27 @@ struct gs_arena *gs_context_lock_arena(struct gs_core *core, struct gs_context *
     return lock_slowly(core, context, arena, size);
 }
 
-gs_status gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
-                                struct gs_chunk **ret_chunk)
+gs_status gs_context_lock_piece(struct gs_core *core, CUdeviceptr address,
+                                struct gs_piece **ret_piece)
 {
     for (;;) {
         struct gs_span *span = gs_map_find(&core->map, address);
-        struct gs_chunk *chunk = (struct gs_chunk *)span;
+        struct gs_piece *piece = (struct gs_piece *)span;
         struct gs_arena *arena;
 
         if (!span)
             return GS_NOT_OURS;
         if (span->kind == GS_SPAN_IMPORT)
             return GS_NOT_LIVE;
-        arena = __atomic_load_n(&chunk->arena, __ATOMIC_RELAXED);
+        arena = __atomic_load_n(&piece->arena, __ATOMIC_RELAXED);
         if (!arena)
             continue; /* just taken out of the map */
         gs_latch_take(&arena->lock);
-        /* A record is an arena's chunk while it names the arena, and only under the arena's lock
+        /* A record is an arena's piece while it names the arena, and only under the arena's lock
          * does that change. */
-        if (__atomic_load_n(&chunk->arena, __ATOMIC_RELAXED) == arena &&
+        if (__atomic_load_n(&piece->arena, __ATOMIC_RELAXED) == arena &&
             address - span->base < span->size) {
-            *ret_chunk = chunk;
+            *ret_piece = piece;
             return GS_OK;
         }
         gs_latch_release(&arena->lock);

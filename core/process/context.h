@@ -3,7 +3,7 @@
  *
  * A record is found by the handle of the current context. Handles are reused by the driver after
  * a context's end, so a context that is about to go is detached first: from then on its handle
- * means a new record. Records are recycled, not freed, as chunk records are.
+ * means a new record. Records are recycled, not freed, as piece records are.
  *
  * A green context is a part of a primary one, in which its memory is: an event of the primary one
  * covers the work of all its green ones, and one of theirs covers their own alone. So their handles
@@ -18,7 +18,7 @@
 #include "core/process/peers.h"
 #include "core/process/process.h"
 #include "core/process/purge.h"
-#include "core/process/release.h"
+#include "core/base/turn.h"
 
 #define GS_CONTEXT_ARENAS 16
 
@@ -36,8 +36,9 @@ struct gs_context {
 
 /* By device; atomic. */
 struct gs_device_figures {
-    size_t waste[GS_DEVICES_MAX]; /* core/pool/arena.h */
     size_t used[GS_DEVICES_MAX];  /* core/process/limit.h */
+    bool no_region; /* was said */
+    size_t leaving[GS_DEVICES_MAX]; /* of pieces that are no arena's any more */
     size_t left[GS_DEVICES_MAX], grown[GS_DEVICES_MAX]; /* the latter since the former */
 };
 
@@ -45,6 +46,14 @@ struct gs_device_figures {
 struct gs_graph_memory {
     size_t nodes; /* since a graph was instantiated last, */
     size_t made;  /* and of those before, until one is launched */
+};
+
+/* Pieces on their way to the driver (core/process/unmap.c). The counts are atomic. */
+struct gs_releases {
+    struct gs_turn turn;  /* the program's threads that make pieces go before one that gives some back */
+    uint64_t begun, done; /* calls that release a piece */
+    uint64_t gone;        /* detached pieces that were */
+    uint64_t last_ns;     /* when; 0: never */
 };
 
 /* What the program does by itself. */
@@ -158,10 +167,10 @@ struct gs_arena *gs_context_lock_arena(struct gs_core *core, struct gs_context *
 gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
                                struct gs_context **ret_context, uint64_t *ret_key);
 
-/* Locks the arena of the chunk that covers an address. GS_NOT_OURS: none does; no lock is held
+/* Locks the arena of the piece that covers an address. GS_NOT_OURS: none does; no lock is held
  * then. GS_NOT_LIVE: an import does; no lock. */
-gs_status gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
-                                struct gs_chunk **ret_chunk);
+gs_status gs_context_lock_piece(struct gs_core *core, CUdeviceptr address,
+                                struct gs_piece **ret_piece);
 
 /* What its arenas ask (core/process/guard.c). Sharing and registrations are there. */
 struct gs_guard gs_guard_of(struct gs_core *core);

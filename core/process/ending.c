@@ -84,12 +84,16 @@ void gs_core_context_stays(struct gs_core *core, CUcontext handle, struct gs_con
 static void free_all_locked(struct gs_arena *arena, bool async_too)
 {
     gs_latch_assert_held(&arena->lock);
-    for (struct gs_chunk *chunk = arena->chunks; chunk; chunk = chunk->next)
-        for (struct gs_block *block = chunk->lowest; block; block = block->above)
+    for (int small = 0; small < 2; small++) {
+        const struct gs_region *region = gs_arena_region_locked(arena, small);
+        struct gs_block *block = NULL;
+
+        while ((block = gs_region_next_locked(region, block)))
             if (block->state == GS_BLOCK_LIVE && (async_too || !block->async)) {
                 gs_arena_unlive_locked(arena, block);
                 gs_arena_retire_more_locked(arena, block);
             }
+    }
 }
 
 /* Takes a dead context whose memory is all gone out of the list. The contexts' lock is held. */
@@ -115,22 +119,23 @@ static void recycle_locked(struct gs_core *core, struct gs_context *context)
 
 /* Detaches onto a list what a dead arena can give; true: nothing is left. Sets *ret_waits where
  * something is behind other contexts' work. */
-static bool detach_dead(struct gs_arena *arena, struct gs_chunk **released, bool *ret_waits)
+static bool detach_dead(struct gs_arena *arena, struct gs_piece **released, bool *ret_waits)
 {
-    struct gs_chunk *detached, *last;
+    struct gs_piece *detached, *last;
     bool empty;
 
     gs_latch_take(&arena->lock);
     gs_arena_poll_apart_locked(arena);
     detached = gs_arena_detach_ready_locked(arena, 0);
     while (arena->guarded.spent) {
-        struct gs_chunk *spent = arena->guarded.spent;
+        struct gs_piece *spent = arena->guarded.spent;
 
         arena->guarded.spent = spent->next;
         spent->next = detached;
         detached = spent;
     }
-    empty = !arena->chunks;
+    empty = __atomic_load_n(&arena->large.pieces, __ATOMIC_SEQ_CST) == 0 &&
+            __atomic_load_n(&arena->small.pieces, __ATOMIC_SEQ_CST) == 0;
     *ret_waits |= arena->order.apart != NULL;
     gs_latch_release(&arena->lock);
     if (detached) {
@@ -142,9 +147,10 @@ static bool detach_dead(struct gs_arena *arena, struct gs_chunk **released, bool
     return empty;
 }
 
+/* A record is free for the next context once all its pieces are unmapped. */
 bool gs_context_purge_dead(struct gs_core *core)
 {
-    struct gs_chunk *released = NULL;
+    struct gs_piece *released = NULL;
     struct gs_context *next;
     struct gs_arena *arena;
     bool waits = false;
@@ -164,7 +170,10 @@ bool gs_context_purge_dead(struct gs_core *core)
             recycle_locked(core, context);
     }
     gs_lock_release(&core->lock);
-    gs_chunks_unmap(core, released);
+    if (released) {
+        gs_pieces_unmap(core, released);
+        waits |= gs_context_purge_dead(core);
+    }
     return waits;
 }
 

@@ -1,28 +1,23 @@
-/* An arena grows (core/process/reclaim.h): by how much, and from what the device has left. */
+/* An arena grows (core/process/reclaim.h): a region is reserved, a piece is made. */
 #include "core/process/reclaim.h"
-
-#include <string.h>
 
 #include "core/process/context.h"
 #include "core/process/limit.h"
 #include "core/process/record.h"
 
-#define GROWN_OTHER ((size_t)16 << 20) /* a chunk of small blocks in an arena of few threads, */
-#define SEVERAL_MOST ((size_t)48 << 20) /* for several blocks of one size, */
-#define SEVERAL_PART 4 /* of which all but one take no more than this part of what is live, */
-#define FEWER_PART 64 /* or that where one alone wastes nothing */
+#define LEAST_PART 64 /* of the addresses that are wanted */
 #define LOOKED_AGAIN 16 /* when an arena has grown by this part of what the device had left */
 
-/* What the device has left decides what chunks may owe (gs_arena_may_owe_locked). Looking takes
- * some microseconds, so it is done when what grew since may have changed the answer. */
-static void look_at_left(struct gs_core *core, CUdevice device, CUcontext context, size_t grown)
+/* What the device has left decides how large pieces are, and how much is kept. Looking takes some
+ * microseconds, so it is done when what grew since may have changed the answer. */
+static void look_at_left(struct gs_core *core, CUdevice device, CUcontext context)
 {
     size_t *since = &core->figures.grown[device], *known = &core->figures.left[device], left, total;
     CUcontext popped;
+    size_t grown;
 
     left = __atomic_load_n(known, __ATOMIC_RELAXED);
-    grown += __atomic_load_n(since, __ATOMIC_RELAXED);
-    __atomic_store_n(since, grown, __ATOMIC_RELAXED);
+    grown = __atomic_load_n(since, __ATOMIC_RELAXED);
     if ((left > 0 && grown < left / LOOKED_AGAIN) || !core->driver.mem_get_info ||
         core->driver.ctx_push_current(context) != CUDA_SUCCESS)
         return;
@@ -33,139 +28,196 @@ static void look_at_left(struct gs_core *core, CUdevice device, CUcontext contex
     core->driver.ctx_pop_current(&popped);
 }
 
-/* Whether a chunk was made for a block of that size lately; from now on there was. */
-static bool grows_again_locked(struct gs_arena_kept *kept, size_t need)
+static void say_no_region(struct gs_core *core, gs_status status)
 {
-    bool again = false;
-
-    for (unsigned i = 0; i < GS_GROWN_FOR; i++)
-        again |= kept->grown_for[i] == need;
-    memmove(&kept->grown_for[1], kept->grown_for, sizeof kept->grown_for - sizeof need);
-    kept->grown_for[0] = need;
-    return again;
+    if (!__atomic_exchange_n(&core->figures.no_region, true, __ATOMIC_RELAXED))
+        gs_log_line(&core->options.log, GS_LOG_WARNING,
+                    "no addresses could be reserved for a GPU's memory (driver error %d; is the "
+                    "address space limited, ulimit -v?): allocations are the driver's own, and are "
+                    "not shared",
+                    (int)status);
 }
 
-static size_t wasted(size_t need)
+/* Twice the device: what is free in it is never too scattered for what the device has. Less where that
+ * is not to be had. GS_NOT_OFFERED: none is, and the memory is the driver's. The arena's lock is held, and
+ * let go meanwhile. */
+static gs_status reserve_locked(struct gs_core *core, struct gs_arena *arena, uint64_t life,
+                                bool small)
 {
-    return gs_page_round(need) - need;
+    struct gs_region *region = gs_arena_region_locked(arena, small);
+    const size_t most = gs_page_round(2 * arena->device->total);
+    gs_status status;
+    CUdeviceptr base;
+    size_t size;
+
+    gs_latch_release(&arena->lock);
+    for (size = most;; size = gs_page_round(size / 2)) {
+        status = core->driver.mem_address_reserve(&base, size, GS_PAGE_SIZE, 0, 0);
+        if (status == GS_OK || size <= GS_PAGE_SIZE || size / 2 < most / LEAST_PART)
+            break;
+    }
+    gs_latch_take(&arena->lock);
+    if (status != GS_OK) {
+        say_no_region(core, status);
+        return GS_NOT_OFFERED;
+    }
+    if (region->size > 0 || gs_arena_is_over_locked(arena, life)) {
+        core->driver.mem_address_free(base, size);
+    } else {
+        region->base = base;
+        region->size = size;
+        region->short_of_room = size < most;
+    }
+    return GS_OK;
 }
 
-/* Less of its pages is wasted; or nothing, as before, and there are fewer chunks: each takes calls
- * of the driver to make, to share and to open. */
-static bool is_better_locked(const struct gs_arena *arena, size_t need, size_t best, size_t all)
+/* What takes the lock for; then `growth` is a place, and what is free beside it. */
+static gs_status begin(struct gs_core *core, struct gs_arena *arena, uint64_t life, size_t size,
+                       struct gs_growth *ret_growth)
 {
-    if (wasted(best) == 0)
-        return wasted(all) == 0 && all - need <= arena->live / FEWER_PART;
-    return wasted(all) * best < wasted(best) * all;
+    gs_status status = GS_OK;
+    bool small;
+
+    gs_latch_assert_held(&arena->lock);
+    gs_arena_round(arena, size, &small);
+    if (gs_arena_region_locked(arena, small)->size == 0)
+        status = reserve_locked(core, arena, life, small);
+    if (gs_arena_is_over_locked(arena, life))
+        status = GS_NO_CONTEXT;
+    if (status == GS_OK)
+        status = gs_arena_grow_locked(arena, size, ret_growth);
+    return status == GS_NO_MEMORY && gs_arena_region_locked(arena, small)->short_of_room
+               ? GS_NOT_OFFERED
+               : status;
 }
 
-/*
- * A program that holds more than it did lately, and for which a chunk of that size was made before,
- * goes on: layers of a network, say. So the chunk is made for the number of such blocks that is
- * best. Only the first may ever come, which must be within bounds.
- */
-static size_t size_for_several_locked(struct gs_arena *arena, size_t need)
-{
-    bool again = grows_again_locked(&arena->kept, need);
-    size_t best = need;
-
-    if (!again || arena->live + need <= arena->kept.live_peak || arena->shared->whole_chunks)
-        return gs_page_round(need);
-    for (size_t all = 2 * need; all <= GS_MIXED_TIMES * need && all <= SEVERAL_MOST &&
-                                gs_page_round(all) - need <= arena->live / SEVERAL_PART;
-         all += need)
-        if (is_better_locked(arena, need, best, all))
-            best = all;
-    /* Half of what may be owed is for those that waste less by it. */
-    if (!gs_arena_may_owe_locked(arena, gs_page_round(best) - gs_page_round(need),
-                                 wasted(need) ? 1 : 2))
-        best = need;
-    return gs_page_round(best);
-}
-
-static size_t choose_chunk_size_locked(struct gs_arena *arena, size_t need, bool small)
-{
-    if (small)
-        return !arena->first && gs_arena_may_owe_locked(arena, GROWN_OTHER, 1)
-                   ? GROWN_OTHER
-                   : gs_page_round(need);
-    return size_for_several_locked(arena, need);
-}
-
-/* The memory of a chunk, within the limit. */
-static gs_status map(struct gs_core *core, const struct gs_device *device, size_t size,
-                     CUmemGenericAllocationHandle *ret_handle, CUdeviceptr *ret_address)
+/* The memory of a piece, within the limit. */
+static gs_status map(struct gs_core *core, const struct gs_device *device,
+                     const struct gs_span *span, CUmemGenericAllocationHandle *ret_handle)
 {
     gs_status status;
 
-    if (!gs_limit_take(core, device, size))
+    if (!gs_limit_take(core, device, span->size))
         return (gs_status)CUDA_ERROR_OUT_OF_MEMORY;
     gs_turn_begin(&core->releases.turn);
-    status = gs_device_map(&core->driver, device, size, ret_handle, ret_address);
+    status = gs_device_map(&core->driver, device, span->base, span->size, ret_handle);
     gs_turn_end(&core->releases.turn);
     if (status != GS_OK)
-        gs_limit_give(core, device->ordinal, size);
+        gs_limit_give(core, device->ordinal, span->size);
+    return status;
+}
+
+/* The next piece. The lock is held, and let go meanwhile. */
+static gs_status make_locked(struct gs_core *core, struct gs_arena *arena, uint64_t life,
+                             struct gs_growth *growth, bool scarce)
+{
+    const struct gs_device *device = arena->device;
+    const struct gs_trace_mark mark = gs_trace_begin();
+    CUmemGenericAllocationHandle handle;
+    struct gs_span span;
+    gs_status status = gs_growth_next_locked(arena, growth, scarce);
+
+    if (status != GS_OK)
+        return status;
+    span = growth->piece->span;
+    gs_latch_release(&arena->lock);
+    status = map(core, device, &span, &handle);
+    if (status == GS_OK && gs_tracing())
+        gs_record_made(core, &mark, gs_now_ns(), device->ordinal, span.base, span.size);
+    gs_latch_take(&arena->lock);
+    if (status != GS_OK) {
+        gs_growth_not_mapped_locked(growth);
+        return status;
+    }
+    status = gs_growth_mapped_locked(arena, growth, handle);
+    if (status != GS_OK) {
+        gs_device_unmap(&core->driver, span.base, span.size, NULL);
+        gs_device_release(&core->driver, handle, NULL);
+        gs_limit_give(core, device->ordinal, span.size);
+        return status;
+    }
+    __atomic_add_fetch(&core->figures.grown[device->ordinal], span.size, __ATOMIC_RELAXED);
+    return gs_arena_is_over_locked(arena, life) ? GS_NO_CONTEXT
+                                                : gs_peers_admit_locked(core, growth->piece);
+}
+
+/* More than the device has beside the arenas' pieces, or than they may have. */
+static bool is_beyond(const struct gs_core *core, const struct gs_device *device, size_t bytes)
+{
+    size_t used = gs_limit_used(core, device->ordinal);
+
+    return gs_limit_is_beyond(core, device, bytes) || used > device->total ||
+           bytes > device->total - used;
+}
+
+/* All that are missing; what was made stays where one cannot be. The same. */
+static gs_status make_all_locked(struct gs_core *core, struct gs_arena *arena, uint64_t life,
+                                 struct gs_growth *growth)
+{
+    gs_status status = GS_OK;
+
+    if (is_beyond(core, arena->device, growth->least))
+        return (gs_status)CUDA_ERROR_OUT_OF_MEMORY;
+    while (status == GS_OK && growth->least > 0) {
+        status = make_locked(core, arena, life, growth, false);
+        if (gs_is_out(status) && growth->place->span.size > growth->least)
+            status = make_locked(core, arena, life, growth, true);
+    }
     return status;
 }
 
 gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t life, size_t size,
                         CUdeviceptr *ret_address)
 {
-    CUmemGenericAllocationHandle handle;
+    uint64_t began = gs_now_ns();
+    struct gs_growth growth;
+    struct gs_piece *refused = NULL, *vain;
+    size_t wanted, made;
     struct gs_block *block;
-    CUdeviceptr address;
-    const struct gs_trace_mark mark = gs_trace_begin();
-    uint64_t began = mark.began_ns, ready;
-    size_t need, chunk_size;
-    const struct gs_device *device;
     CUcontext context;
-    gs_status status;
-    bool small, again, added;
+    CUdevice device;
+    gs_status status = GS_OK;
+    bool excess;
 
     /* Without the lock nothing of the arena may be read: its context may end, and another begin. */
     gs_latch_take(&arena->lock);
-    device = arena->device;
+    device = arena->device->ordinal;
     context = arena->context;
-    need = gs_arena_round(arena, size, &small);
-    chunk_size = choose_chunk_size_locked(arena, need, small);
-    status = gs_arena_is_over_locked(arena, life) ? GS_NO_CONTEXT : GS_OK;
+    if (gs_arena_is_over_locked(arena, life))
+        status = GS_NO_CONTEXT;
     gs_latch_release(&arena->lock);
     if (status != GS_OK)
         return status;
-    status = map(core, device, chunk_size, &handle, &address);
-    if (gs_is_out(status) && chunk_size > gs_page_round(need)) {
-        chunk_size = gs_page_round(need);
-        status = map(core, device, chunk_size, &handle, &address);
-    }
-    if (status != GS_OK)
-        return status;
-    ready = gs_now_ns();
+    look_at_left(core, device, context);
     gs_latch_take(&arena->lock);
-    /* With what it held once it would not have had to. */
-    again = arena->reserved + chunk_size <= arena->counts.reserved_peak;
-    status = gs_arena_is_over_locked(arena, life)
-                 ? GS_NO_CONTEXT
-                 : gs_arena_add_chunk_locked(arena, address, chunk_size, small, handle, &block);
-    added = status == GS_OK;
-    if (added)
-        status = gs_peers_admit_locked(core, block->chunk);
-    if (status == GS_OK)
+    status = begin(core, arena, life, size, &growth);
+    if (status != GS_OK) {
+        gs_latch_release(&arena->lock);
+        return status;
+    }
+    wanted = growth.least;
+    status = make_all_locked(core, arena, life, &growth);
+    if (status != GS_OK && growth.piece)
+        refused = growth.piece;
+    made = wanted - growth.least;
+    block = gs_arena_grown_locked(arena, &growth);
+    vain = status != GS_OK && !refused && made > 0 ? gs_arena_detach_bytes_locked(arena, made) : NULL;
+    if (refused) /* nobody is to have what is not everybody's */
+        gs_arena_spend_locked(arena, refused);
+    else if (status == GS_OK)
         *ret_address = gs_arena_take_from_locked(arena, block, size)->base;
-    else if (added)
-        gs_arena_spend_locked(arena, block);
-    gs_arena_felt_locked(arena, gs_now_ns() - began, again);
+    GS_ADD(arena->counts.map_ns, gs_now_ns() - began);
+    excess = gs_arena_excess_locked(arena) > 0;
     gs_latch_release(&arena->lock);
-    if (status == GS_OK) {
+    if (status == GS_OK)
         gs_trace_outcome = GS_TRACE_NEW;
-        if (gs_tracing())
-            gs_record_made(core, &mark, ready, device->ordinal, address, chunk_size);
-        look_at_left(core, device->ordinal, context, chunk_size);
-    } else if (added) {
+    gs_pieces_unmap(core, vain); /* another may need it */
+    if (refused) {
         gs_arena_wipe(core, arena); /* gives back what is spent */
-    } else {
-        gs_device_unmap(&core->driver, handle, address, chunk_size, NULL);
-        gs_limit_give(core, device->ordinal, chunk_size);
+        gs_context_purge_dead(core);
     }
     gs_purge_grown(core);
+    if (excess)
+        gs_purge_trim(core);
     return status;
 }

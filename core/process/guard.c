@@ -41,17 +41,17 @@ struct gs_guard gs_guard_of(struct gs_core *core)
 void gs_guard_ended(void *arg, uint64_t base, size_t size)
 {
     struct gs_core *core = arg;
-    struct gs_chunk *chunk;
+    struct gs_piece *piece;
     struct gs_arena *arena;
-    gs_status status = gs_context_lock_chunk(core, base, &chunk);
+    gs_status status = gs_context_lock_piece(core, base, &piece);
     bool wipes;
 
     if (status == GS_NOT_LIVE || status == GS_NOT_OURS) /* another process's; external */
         gs_share_look_again(core->share);
     if (status != GS_OK)
         return;
-    arena = chunk->arena;
-    gs_arena_unguard_locked(arena, chunk, base, size);
+    arena = piece->arena;
+    gs_arena_unguard_locked(arena, piece, base, size);
     wipes = arena->guarded.unwiped.first || arena->guarded.spent;
     gs_latch_release(&arena->lock);
     if (wipes)

@@ -1,6 +1,6 @@
 /*
  * What the arenas of this process take of each device's memory, and the most that they may
- * (the option pool.limit). It is asked where a chunk is made, and nowhere else on the way of an
+ * (the option pool.limit). It is asked where a piece is made, and nowhere else on the way of an
  * allocation. Chunks count until they are the driver's again: what is on its way there does.
  *
  * What the driver takes for itself or gives to the program beside the arenas is not bounded here:
@@ -20,11 +20,11 @@ struct gs_core;
 size_t gs_limit_of(const struct gs_core *core, const struct gs_device *device);
 /* Bytes that the arenas have of it now. */
 size_t gs_limit_used(const struct gs_core *core, CUdevice device);
-/* Whether a chunk for so many bytes would be beyond the limit, whatever else is given back: then no
+/* Whether a piece for so many bytes would be beyond the limit, whatever else is given back: then no
  * other process can help. */
 bool gs_limit_is_beyond(const struct gs_core *core, const struct gs_device *device, size_t bytes);
 
-/* A chunk is about to be made; false: it would be beyond, and nothing was counted. Or one is the
+/* A piece is about to be made; false: it would be beyond, and nothing was counted. Or one is the
  * driver's again, or was not made after all. Any lock may be held. */
 bool gs_limit_take(struct gs_core *core, const struct gs_device *device, size_t bytes);
 void gs_limit_give(struct gs_core *core, CUdevice device, size_t bytes);

@@ -144,7 +144,7 @@ static size_t missing_of(struct gs_core *core, CUcontext context, size_t size)
     return size;
 }
 
-/* What to ask for: a process that grows asks for more each time, not for each of its chunks. */
+/* What to ask for: a process that grows asks for more each time, not for each of its pieces. */
 static uint64_t decide_wanted(struct gs_neighbour *neighbour, size_t size)
 {
     uint64_t now = gs_now_ns(), wanted = WANTED_MIN;

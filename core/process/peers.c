@@ -7,11 +7,11 @@
 
 #define DISABLED_NS UINT64_C(1000000000) /* for the work of who had access */
 
-/* ---- One chunk, locked ------------------------------------------------------------------- */
+/* ---- One piece, locked ------------------------------------------------------------------- */
 
-static void unlock(struct gs_chunk *chunk)
+static void unlock(struct gs_piece *piece)
 {
-    gs_latch_release(&chunk->arena->lock);
+    gs_latch_release(&piece->arena->lock);
 }
 
 /* The devices that were given access to all memory of a context, by `from` (NULL: any context of
@@ -27,9 +27,9 @@ static uint64_t let_in_locked(const struct gs_peers *peers, CUcontext context, C
     return devices;
 }
 
-/* The devices that have access to all memory of the chunk's context, or of its device. The chunk
+/* The devices that have access to all memory of the piece's context, or of its device. The piece
  * is locked. */
-static uint64_t wanted(struct gs_core *core, const struct gs_chunk *chunk)
+static uint64_t wanted(struct gs_core *core, const struct gs_piece *piece)
 {
     const struct gs_peers *peers = &core->peers;
     uint64_t devices = 0;
@@ -37,23 +37,23 @@ static uint64_t wanted(struct gs_core *core, const struct gs_chunk *chunk)
     if (__atomic_load_n(&peers->used, __ATOMIC_ACQUIRE) == 0)
         return 0;
     gs_lock_take(&core->peers.lock);
-    devices = peers->pool_access[chunk->arena->device->ordinal];
-    if (!chunk->arena->dead) /* its handle may be another's */
-        devices |= let_in_locked(peers, chunk->arena->context, NULL);
+    devices = peers->pool_access[piece->arena->device->ordinal];
+    if (!piece->arena->dead) /* its handle may be another's */
+        devices |= let_in_locked(peers, piece->arena->context, NULL);
     gs_lock_release(&core->peers.lock);
-    return devices & ~(UINT64_C(1) << chunk->arena->device->ordinal);
+    return devices & ~(UINT64_C(1) << piece->arena->device->ordinal);
 }
 
-bool gs_peers_let_in(struct gs_core *core, const struct gs_chunk *chunk,
+bool gs_peers_let_in(struct gs_core *core, const struct gs_piece *piece,
                     const struct gs_block *block, CUcontext from, CUdevice device)
 {
     const struct gs_peers *peers = &core->peers;
     uint64_t devices;
 
     if (block->async)
-        return wanted(core, chunk) >> device & 1;
+        return wanted(core, piece) >> device & 1;
     gs_lock_take(&core->peers.lock);
-    devices = let_in_locked(peers, chunk->arena->context, from);
+    devices = let_in_locked(peers, piece->arena->context, from);
     gs_lock_release(&core->peers.lock);
     return devices >> device & 1;
 }
@@ -82,7 +82,7 @@ uint64_t gs_peers_of_import(struct gs_core *core, CUdeviceptr address, CUcontext
     return asking.devices;
 }
 
-gs_status gs_chunk_set_access(struct gs_core *core, struct gs_chunk *chunk, CUdevice device,
+gs_status gs_piece_set_access(struct gs_core *core, struct gs_piece *piece, CUdevice device,
                             bool access)
 {
     const CUmemAccessDesc desc = {
@@ -92,11 +92,21 @@ gs_status gs_chunk_set_access(struct gs_core *core, struct gs_chunk *chunk, CUde
     uint64_t bit = UINT64_C(1) << device;
     gs_status status;
 
-    if (!!(chunk->peer_access & bit) == access)
+    if (!!(piece->peer_access & bit) == access)
         return GS_OK;
-    status = core->driver.mem_set_access(chunk->span.base, chunk->span.size, &desc, 1);
+    status = core->driver.mem_set_access(piece->span.base, piece->span.size, &desc, 1);
     if (status == GS_OK)
-        chunk->peer_access ^= bit;
+        piece->peer_access ^= bit;
+    return status;
+}
+
+gs_status gs_block_set_access(struct gs_core *core, const struct gs_block *block, CUdevice device)
+{
+    gs_status status = GS_OK;
+
+    for (struct gs_piece *piece = block->piece; piece && status == GS_OK;
+         piece = gs_block_next_piece(block, piece))
+        status = gs_piece_set_access(core, piece, device, true);
     return status;
 }
 
@@ -123,11 +133,11 @@ static gs_status drain_import(struct gs_core *core, CUdeviceptr address)
     return refused;
 }
 
-/* The chunk, which is locked, gets access for those that are to have it, and loses `taken`. What the driver
+/* The piece, which is locked, gets access for those that are to have it, and loses `taken`. What the driver
  * refuses to give. */
-static gs_status set_access_locked(struct gs_core *core, struct gs_chunk *chunk, uint64_t taken)
+static gs_status set_access_locked(struct gs_core *core, struct gs_piece *piece, uint64_t taken)
 {
-    uint64_t devices = wanted(core, chunk);
+    uint64_t devices = wanted(core, piece);
     gs_status refused = GS_OK;
 
     for (CUdevice device = 0; device < GS_DEVICES_MAX; device++) {
@@ -136,29 +146,29 @@ static gs_status set_access_locked(struct gs_core *core, struct gs_chunk *chunk,
 
         if (!access && !(taken >> device & 1))
             continue;
-        status = gs_chunk_set_access(core, chunk, device, access);
+        status = gs_piece_set_access(core, piece, device, access);
         if (status == GS_OK)
             continue;
         gs_log_line(&core->options.log, GS_LOG_WARNING,
                     "device %d could not be %s memory of device %d: the driver refused",
                     device, access ? "given access to" : "kept from",
-                    chunk->arena->device->ordinal);
+                    piece->arena->device->ordinal);
         if (access)
             refused = status;
     }
     return refused;
 }
 
-/* What is enabled from here on finds the chunk in the map. */
-gs_status gs_peers_admit_locked(struct gs_core *core, struct gs_chunk *chunk)
+/* What is enabled from here on finds the piece in the map. */
+gs_status gs_peers_admit_locked(struct gs_core *core, struct gs_piece *piece)
 {
-    uint64_t devices = wanted(core, chunk);
+    uint64_t devices = wanted(core, piece);
     gs_status status = GS_OK;
 
-    gs_latch_assert_held(&chunk->arena->lock);
+    gs_latch_assert_held(&piece->arena->lock);
     for (CUdevice device = 0; devices && status == GS_OK; device++, devices >>= 1)
         if (devices & 1)
-            status = gs_chunk_set_access(core, chunk, device, true);
+            status = gs_piece_set_access(core, piece, device, true);
     return status;
 }
 
@@ -167,18 +177,18 @@ gs_status gs_peers_admit_import(struct gs_core *core, CUdeviceptr address)
     return __atomic_load_n(&core->peers.used, __ATOMIC_ACQUIRE) ? drain_import(core, address) : GS_OK;
 }
 
-/* What is mapped at an address, a chunk or an import. */
+/* What is mapped at an address, a piece or an import. */
 static gs_status settle(struct gs_core *core, CUdeviceptr address, uint64_t taken)
 {
-    struct gs_chunk *chunk;
-    gs_status status = gs_context_lock_chunk(core, address, &chunk);
+    struct gs_piece *piece;
+    gs_status status = gs_context_lock_piece(core, address, &piece);
 
     if (status == GS_NOT_LIVE)
         return drain_import(core, address);
     if (status != GS_OK)
         return GS_OK;
-    status = set_access_locked(core, chunk, taken);
-    unlock(chunk);
+    status = set_access_locked(core, piece, taken);
+    unlock(piece);
     return status;
 }
 

@@ -1,6 +1,6 @@
 /*
  * Peer access: which other devices may touch our memory. cuCtxEnablePeerAccess says nothing to VMM
- * memory, so what the program has enabled is noted here, and each chunk gets access for the devices
+ * memory, so what the program has enabled is noted here, and each piece gets access for the devices
  * that are to have it. Access is taken away only when the device's work is done: a fill that is still
  * running faults.
  */
@@ -13,7 +13,7 @@
 #define GS_DEVICES_MAX 64
 
 struct gs_block;
-struct gs_chunk;
+struct gs_piece;
 
 /* Peer access that the driver has enabled: `from`, a context of `device`, may touch all memory of
  * the context `to`. */
@@ -33,23 +33,25 @@ struct gs_peers {
 void gs_peers_init(struct gs_core *core);
 void gs_peers_destroy(struct gs_core *core);
 
-/* A new chunk, or the import at the address, is in the map: the peers that there are get access. The
- * chunk has been locked since it came into the map, so nobody has a block of it yet, nor may have one
+/* A new piece, or the import at the address, is in the map: the peers that there are get access. The
+ * piece has been locked since it came into the map, so nobody has a block of it yet, nor may have one
  * where the driver refuses a peer: its error. */
-gs_status gs_peers_admit_locked(struct gs_core *core, struct gs_chunk *chunk);
+gs_status gs_peers_admit_locked(struct gs_core *core, struct gs_piece *piece);
 gs_status gs_peers_admit_import(struct gs_core *core, CUdeviceptr address);
 
 /* Whether `from` may touch a block of another device's without its being made to. A context enables
  * the access to memory of another one for itself alone (measured on two H200s); a pool lets devices
- * in. The chunk is locked. */
-bool gs_peers_let_in(struct gs_core *core, const struct gs_chunk *chunk,
+ * in. The piece is locked. */
+bool gs_peers_let_in(struct gs_core *core, const struct gs_piece *piece,
                      const struct gs_block *block, CUcontext from, CUdevice device);
 /* The devices that were let in to imported memory, which is its openers', one bit each; by `from`
  * (NULL: any context of theirs). Nothing is locked. */
 uint64_t gs_peers_of_import(struct gs_core *core, CUdeviceptr address, CUcontext from);
-/* The chunk is locked. GS_OK, or the driver's error. */
-gs_status gs_chunk_set_access(struct gs_core *core, struct gs_chunk *chunk, CUdevice device,
+/* The piece is locked. GS_OK, or the driver's error. */
+gs_status gs_piece_set_access(struct gs_core *core, struct gs_piece *piece, CUdevice device,
                               bool access);
+/* Gives it for all pieces of a block. */
+gs_status gs_block_set_access(struct gs_core *core, const struct gs_block *block, CUdevice device);
 
 /* The driver has enabled, or disabled, the current context's access to memory of `peer`. An error of the
  * driver's, or GS_NO_HOST_MEMORY: some memory could not be opened to it, and nothing is changed. Disabling

@@ -35,8 +35,9 @@ static inline size_t gs_limit_of_total(const struct gs_limit *limit, size_t tota
 struct gs_core_options {
     bool free_native;    /* a free waits for the GPU, as the driver's does */
     bool lone_stream;    /* what is freed is free at once while all work goes to one stream */
-    bool whole_chunks;   /* no block of small_limit or more ever shares a chunk with another */
-    size_t small_limit;  /* blocks below this share chunks; at most 2 MiB */
+    bool cross;          /* a large block may lie across pieces */
+    bool whole_pieces;   /* no block of small_limit or more ever shares a piece with another */
+    size_t small_limit;  /* blocks below this share pieces; at most 2 MiB */
     size_t epoch_bytes;  /* an epoch closes when this much was freed into it */
     unsigned retiring_percent; /* of what is live may retire before an allocation waits; 0: any */
     uint64_t purge_ns;   /* what was free for this long goes back to the driver; 0: never */
@@ -60,12 +61,13 @@ gs_status gs_core_in_context(struct gs_core *core);
 
 /* ---- Memory that is kept, and a full device ----------------------------------------------- */
 
-/* Bytes of the current context's device that are held but that the program has freed. */
+/* Bytes of the current context's device that are held but that the program has freed, also those on
+ * their way to the driver. */
 size_t gs_core_cached(struct gs_core *core);
-/* What is on its way to the driver gets there: its own count of free memory is right then, but for
- * what another thread gives back after that, of which gs_core_released_since tells. */
-uint64_t gs_core_finish_releases(struct gs_core *core);
-bool gs_core_released_since(const struct gs_core *core, uint64_t finished);
+/* Around a look at what is free, the driver's count and gs_core_cached's: whether no piece has gone from
+ * one to the other meanwhile, so that both are right. */
+uint64_t gs_core_begin_count(const struct gs_core *core);
+bool gs_core_count_is_right(const struct gs_core *core, uint64_t begun);
 
 /*
  * A call by which the driver takes memory for something of its own, or of the program's, found the

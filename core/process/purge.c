@@ -22,7 +22,7 @@ enum gs_purge_state {
     PURGE_STARTING,
     PURGE_AWAKE,
     PURGE_ASLEEP,
-    PURGE_CALLED, /* awake, and there is something for core/process/release.h, or neighbour.h */
+    PURGE_CALLED, /* awake, and there is something to trim, or for neighbour.h */
     PURGE_STOP,
 };
 
@@ -50,22 +50,38 @@ static void end(struct gs_purge *purge)
     __atomic_store_n(&purge->busy, false, __ATOMIC_SEQ_CST);
 }
 
-/* What is kept beyond a limit that was lowered. */
-static void keep_to_limits(struct gs_core *core)
+/* One piece of what an arena has beyond its target, or its limit. It is a call of the driver's each, and
+ * who asks how much is free waits for it. */
+static struct gs_piece *detach_surplus(struct gs_arena *arena)
+{
+    struct gs_piece *piece = NULL;
+    size_t excess;
+
+    gs_latch_take(&arena->lock);
+    if (!arena->dead && !arena->leaving) {
+        gs_arena_settle_locked(arena);
+        if ((excess = gs_arena_excess_locked(arena)) > 0)
+            piece = gs_arena_detach_one_locked(arena, excess);
+        if (!piece && arena->free_bytes > arena->kept.limit)
+            piece = gs_arena_detach_one_locked(arena, SIZE_MAX);
+    }
+    gs_latch_release(&arena->lock);
+    return piece;
+}
+
+static bool is_ending(const struct gs_core *core)
+{
+    return __atomic_load_n(&core->purge.ending, __ATOMIC_SEQ_CST);
+}
+
+static void trim(struct gs_core *core)
 {
     struct gs_arena *arena;
+    struct gs_piece *piece;
 
-    for (unsigned at = 0; (arena = gs_next_pool(core, NULL, &at));) {
-        struct gs_chunk *chunks = NULL;
-
-        gs_latch_take(&arena->lock);
-        if (!arena->dead && !arena->leaving && arena->free_bytes > arena->kept.limit) {
-            gs_arena_settle_locked(arena);
-            chunks = gs_arena_detach_ready_locked(arena, arena->kept.limit);
-        }
-        gs_latch_release(&arena->lock);
-        gs_chunks_unmap(core, chunks);
-    }
+    for (unsigned at = 0; (arena = gs_next_pool(core, NULL, &at));)
+        while (!is_ending(core) && (piece = detach_surplus(arena)))
+            gs_pieces_unmap(core, piece);
 }
 
 /* The state is set back first: what is left to the thread from then on sets it again. */
@@ -80,9 +96,8 @@ static void do_called(struct gs_core *core)
         gs_releasing_goes_after(false); /* others wait for it */
         gs_neighbour_answer(core);
         gs_releasing_goes_after(true);
-        gs_releases_run(core, &purge->ending);
-        if (__atomic_exchange_n(&purge->limited, false, __ATOMIC_SEQ_CST))
-            keep_to_limits(core);
+        if (__atomic_exchange_n(&purge->surplus, false, __ATOMIC_SEQ_CST))
+            trim(core);
     }
     end(purge);
 }
@@ -94,7 +109,7 @@ static uint64_t decay_of(const struct gs_core *core)
 }
 
 /* Until the state is another one, `ns` are over, or they are not `decay`'s any more. Other processes
- * that ask for memory are answered meanwhile, and chunks are given back. */
+ * that ask for memory are answered meanwhile, and pieces are given back. */
 static int sleep_in(struct gs_core *core, int state, uint64_t decay, uint64_t ns)
 {
     struct gs_purge *purge = &core->purge;
@@ -124,14 +139,37 @@ static void forget_peak_locked(struct gs_arena *arena)
     if (arena->kept.live_peak < arena->kept.live_high)
         arena->kept.live_peak = arena->kept.live_high;
     arena->kept.live_high = arena->live;
-    arena->kept.behind_high -= arena->kept.behind_high / PEAK_SHARE;
+}
+
+/* What was free all the time, piece by piece. The arena may be another context's by now. */
+static bool give_idle(struct gs_core *core, struct gs_arena *arena, size_t idle)
+{
+    struct gs_piece *piece;
+    bool any = false;
+
+    for (size_t keep; !is_ending(core); any = true) {
+        gs_latch_take(&arena->lock);
+        keep = arena->first ? KEPT_FIRST : KEPT_OTHER;
+        piece = NULL;
+        if (idle > keep && !arena->dead && !arena->leaving) {
+            gs_arena_settle_locked(arena);
+            piece = gs_arena_detach_one_locked(arena, idle);
+        }
+        if (arena->free_bytes < arena->kept.free_low)
+            arena->kept.free_low = arena->free_bytes;
+        gs_latch_release(&arena->lock);
+        if (!piece)
+            break;
+        idle -= piece->span.size;
+        gs_pieces_unmap(core, piece);
+    }
+    return any;
 }
 
 /* Returns whether the arena has done anything since the last look, or may have more to give. */
 static bool look_at(struct gs_core *core, struct gs_arena *arena)
 {
-    struct gs_chunk *chunks = NULL;
-    size_t free_before, idle, keep;
+    size_t free_before, idle;
     bool used;
 
     gs_latch_take(&arena->lock);
@@ -143,24 +181,18 @@ static bool look_at(struct gs_core *core, struct gs_arena *arena)
     arena->kept.seen_hits = arena->counts.hits + arena->counts.misses;
     free_before = arena->free_bytes;
     idle = arena->kept.free_low;
-    keep = arena->first ? KEPT_FIRST : KEPT_OTHER;
     if (!used)
         gs_arena_flush_streams_locked(arena, 0);
     gs_arena_collect_locked(arena);
     used |= arena->free_bytes != free_before || arena->epochs.open.first || arena->epochs.oldest ||
             arena->order.apart || gs_arena_touched_locked(arena);
-    if (idle > keep) {
-        gs_arena_settle_locked(arena);
-        chunks = gs_arena_detach_ready_locked(arena, arena->free_bytes - (idle - keep));
-    }
     forget_peak_locked(arena);
-    gs_arena_weigh_locked(arena);
     used |= arena->free_bytes != arena->kept.free_low;
     arena->kept.free_low = arena->free_bytes;
     gs_latch_release(&arena->lock);
     if (core->shared.wipe)
         gs_arena_wipe(core, arena);
-    return gs_chunks_unmap(core, chunks) > 0 || used;
+    return give_idle(core, arena, idle) || used;
 }
 
 static bool look(struct gs_core *core)
@@ -276,16 +308,10 @@ static bool call(struct gs_purge *purge)
     return state == PURGE_CALLED;
 }
 
-bool gs_purge_release(struct gs_core *core)
+bool gs_purge_trim(struct gs_core *core)
 {
-    return call(&core->purge);
-}
-
-void gs_purge_changed(struct gs_core *core)
-{
-    __atomic_store_n(&core->purge.limited, true, __ATOMIC_SEQ_CST);
-    if (gs_purge_is_there(core))
-        call(&core->purge);
+    __atomic_store_n(&core->purge.surplus, true, __ATOMIC_SEQ_CST);
+    return gs_purge_is_there(core) && call(&core->purge);
 }
 
 bool gs_purge_asked(struct gs_core *core)

@@ -2,8 +2,8 @@
  * Giving idle memory back in the background. A thread, started when a process first holds a good
  * deal, looks twice in each purge time: what was free all the time since the last look goes back
  * to the driver. When nothing changes any more it sleeps until memory is freed again. It also
- * answers other processes that find the GPU full (core/process/neighbour.h), and gives back what is
- * too much where an arena grows (core/process/release.h).
+ * answers other processes that find the GPU full (core/process/neighbour.h), and gives back what an
+ * arena has beyond its target or its limit, a piece at a time.
  */
 #ifndef GS_CORE_PROCESS_PURGE_H
 #define GS_CORE_PROCESS_PURGE_H
@@ -20,7 +20,7 @@ struct gs_purge {
     int state;   /* atomic, and what the thread sleeps on: enum gs_purge_state */
     bool ending; /* atomic: the process exits, no driver call is begun */
     bool busy;   /* atomic: the thread is at work, and may be in the driver */
-    bool limited; /* atomic: limits may have been lowered below what is kept */
+    bool surplus; /* atomic: an arena may have more than its target, or its limit */
 };
 
 /* An arena has grown: the thread is started where all arenas together hold enough for it. No lock is
@@ -28,15 +28,13 @@ struct gs_purge {
 void gs_purge_grown(struct gs_core *core);
 /* Memory was freed (struct gs_arena_shared's activity). Any lock may be held. */
 void gs_purge_activity(void *core);
-/* Whether the thread is there; and wakes it for core/process/release.h, false: it is not there any
- * more. */
 bool gs_purge_is_there(struct gs_core *core);
-bool gs_purge_release(struct gs_core *core);
+/* An arena has more than its target or its limit: wakes the thread for it; false: it is not there. Any
+ * lock may be held. */
+bool gs_purge_trim(struct gs_core *core);
 /* Other processes ask for memory: wakes the thread for neighbour.h; false: it is not there, or is not to
  * give any. */
 bool gs_purge_asked(struct gs_core *core);
-/* core/process/settings.c has changed what the thread goes by: it looks again. */
-void gs_purge_changed(struct gs_core *core);
 /* Whether the caller is the thread. */
 bool gs_purge_is_this(const struct gs_core *core);
 /* Ends the thread and waits for it. */

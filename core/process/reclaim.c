@@ -22,8 +22,6 @@ static size_t waits_for_all_locked(const struct gs_arena *arena)
 
     for (const struct gs_epoch *epoch = arena->epochs.oldest; epoch; epoch = epoch->next)
         count++;
-    for (const struct gs_chunk *chunk = arena->chunks; chunk; chunk = chunk->next)
-        count += !gs_fence_passed(&chunk->freed);
     return count;
 }
 
@@ -88,16 +86,16 @@ static void collect_locked(struct gs_core *core, struct gs_arena *arena,
 static size_t purge_arena(struct gs_core *core, struct gs_arena *arena,
                           const struct gs_patience *patience, size_t bytes)
 {
-    struct gs_chunk *chunks;
+    struct gs_piece *pieces;
 
     gs_latch_take(&arena->lock);
     collect_locked(core, arena, patience);
-    chunks = gs_arena_detach_ready_locked(
+    pieces = gs_arena_detach_ready_locked(
         arena, arena->free_bytes > bytes ? arena->free_bytes - bytes : 0);
     gs_latch_release(&arena->lock);
     if (core->shared.wipe)
         gs_arena_wipe(core, arena);
-    return gs_chunks_unmap(core, chunks);
+    return gs_pieces_unmap(core, pieces);
 }
 
 /* What others hold no more, or with `graces` never came for, is held no more. */
@@ -113,7 +111,6 @@ static size_t purge_arenas(struct gs_core *core, const struct gs_device *device,
                            const struct gs_patience *patience, size_t bytes)
 {
     struct gs_arena *arena;
-    size_t finished = gs_releases_finish(core); /* of any device */
     size_t released = 0;
 
     end_limbo(core, device, patience != NULL);
@@ -122,7 +119,7 @@ static size_t purge_arenas(struct gs_core *core, const struct gs_device *device,
     if (released < bytes)
         released += gs_device_end_warm_up(&core->device[device->ordinal]);
     gs_context_purge_dead(core);
-    return finished + released;
+    return released;
 }
 
 size_t gs_device_purge(struct gs_core *core, const struct gs_device *device, bool wait)
@@ -168,15 +165,15 @@ static gs_status take_from_neighbours(struct gs_core *core, struct gs_arena *are
 static gs_status exchange(struct gs_core *core, struct gs_arena *arena, uint64_t life, size_t size,
                           bool all, CUdeviceptr *ret_address)
 {
-    struct gs_chunk *chunks;
+    struct gs_piece *pieces;
 
     gs_latch_take(&arena->lock);
     gs_arena_settle_locked(arena);
-    chunks = gs_arena_detach_bytes_locked(arena, all ? arena->free_bytes : size + GS_PAGE_SIZE);
+    pieces = gs_arena_detach_bytes_locked(arena, all ? arena->free_bytes : size + GS_PAGE_SIZE);
     gs_latch_release(&arena->lock);
-    if (!chunks)
+    if (!pieces)
         return GS_NO_MEMORY;
-    gs_chunks_unmap(core, chunks);
+    gs_pieces_unmap(core, pieces);
     return gs_arena_grow(core, arena, life, size, ret_address);
 }
 
@@ -233,17 +230,17 @@ static gs_status take_returned(struct gs_core *core, const struct gs_device *dev
 /* Puts back what take_in_order took; the context may have ended meanwhile. */
 static void put_back(struct gs_core *core, CUdeviceptr address)
 {
-    struct gs_chunk *chunk;
+    struct gs_piece *piece;
     struct gs_block *block;
 
-    if (gs_context_lock_chunk(core, address, &chunk) != GS_OK)
+    if (gs_context_lock_piece(core, address, &piece) != GS_OK)
         return;
-    block = gs_chunk_start_locked(chunk, address);
+    block = gs_piece_start_locked(piece, address);
     if (block && block->state == GS_BLOCK_LIVE) {
-        gs_arena_unlive_locked(chunk->arena, block);
-        gs_arena_retire_more_locked(chunk->arena, block);
+        gs_arena_unlive_locked(piece->arena, block);
+        gs_arena_retire_more_locked(piece->arena, block);
     }
-    gs_latch_release(&chunk->arena->lock);
+    gs_latch_release(&piece->arena->lock);
 }
 
 /* False: not behind all of them. */
@@ -330,13 +327,13 @@ static gs_status purge_and_grow(struct gs_core *core, struct gs_arena *arena, ui
 
 /*
  * Each step leaves the arena holding no more than the driver would for the same blocks, but for the
- * last one of its own, a block in the midst of a larger chunk. Only then are others asked.
+ * last one of its own, a block in the midst of a larger piece. Only then are others asked.
  *
  * What is waited for, each only where there is any, and by whom it ends:
  *
  *   GPU work before a cuMemFree       the GPU, as long as the driver's own free would have waited
  *   other freed blocks                the GPU, or 10 s; those freed in stream order 1 s of them
- *   chunks on their way back          the threads that are at it, or 1 s, each time
+ *   pieces on their way back          the threads that are at it, or 1 s, each time
  *   blocks that openers have closed   the openers, their end, or 2 s (core/share/flush.c)
  *   idle mappings of them             the openers, or 0.5 s, each time
  *   what other processes keep         they answer, or 1 s, twice (core/share/pressure_ask.c)
@@ -361,10 +358,10 @@ gs_status gs_arena_reclaim(struct gs_core *core, struct gs_arena *arena, uint64_
 
     if (size > gs_limit_of(core, device)) /* for which nothing is given up */
         return status;
-    if (gs_is_out(status) && gs_releases_finish(core) > 0)
-        status = gs_arena_grow(core, arena, life, size, ret_address);
     if (gs_is_out(status))
         status = take_returned(core, device, context, size, NULL, ret_address);
+    if (gs_is_out(status) && gs_releases_await(core, RELEASED_NS))
+        status = gs_arena_grow(core, arena, life, size, ret_address);
     if (gs_is_out(status))
         status = exchange(core, arena, life, size, false, ret_address);
     if (gs_is_out(status))

@@ -5,8 +5,16 @@
 #include "core/process/process.h"
 #include "core/pool/arena.h"
 
-/* Unmaps detached chunks and gives their memory to the driver; returns bytes. */
-size_t gs_chunks_unmap(struct gs_core *core, struct gs_chunk *chunks);
+/* Unmaps detached pieces and gives their memory to the driver; returns bytes. */
+size_t gs_pieces_unmap(struct gs_core *core, struct gs_piece *pieces);
+
+/* Waits for pieces that other threads have taken out of the arenas and are giving back; whether there
+ * were any. They end it, after calls of the driver and of the program's listeners; one of those may wait
+ * for this thread, so `limit_ns` is the most. Pauses count, not the clock: where all stood still, so did
+ * they. */
+bool gs_releases_await(const struct gs_core *core, uint64_t limit_ns);
+/* When the driver last got a piece; 0: never. */
+uint64_t gs_released_ns(const struct gs_core *core);
 
 /* Overwrites what other processes had and what waits for that in an arena (share.isolate), and
  * gives to the driver what has been. */
@@ -28,7 +36,7 @@ static inline struct gs_patience gs_patience_of(uint64_t most_ns)
     return (struct gs_patience){gs_now_ns(), most_ns};
 }
 
-/* A new chunk for `size` bytes, and a live block out of it. GS_NO_HOST_MEMORY or the driver's
+/* A new piece for `size` bytes, and a live block out of it. GS_NO_HOST_MEMORY or the driver's
  * error; nothing was changed then. `life` is the arena's made_ns when its context was current: a
  * record that another context has by now is left alone (GS_NO_CONTEXT). */
 gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t life, size_t size,
@@ -56,7 +64,7 @@ bool gs_device_purge_some(struct gs_core *core, const struct gs_device *device,
  * the driver. */
 void gs_releasing_goes_after(bool after);
 
-/* Whether the calling thread is giving chunks back, and was called from there by a program's code. */
+/* Whether the calling thread is giving pieces back, and was called from there by a program's code. */
 bool gs_releasing_here(void);
 
 #endif

@@ -83,7 +83,7 @@ void gs_record_call(struct gs_core *core, const struct gs_record_call *call)
         tell_figures(core, call->device, call->mark.began_ns);
 }
 
-static void put_chunk(struct gs_core *core, const struct gs_trace_mark *mark,
+static void put_piece(struct gs_core *core, const struct gs_trace_mark *mark,
                       struct gs_trace_event *event)
 {
     tell_device(core, event->device);
@@ -100,7 +100,7 @@ void gs_record_made(struct gs_core *core, const struct gs_trace_mark *mark, uint
                                    .took_ns = took > UINT32_MAX ? UINT32_MAX : (uint32_t)took,
                                    .call = {.address = address, .size = size}};
 
-    put_chunk(core, mark, &event);
+    put_piece(core, mark, &event);
 }
 
 void gs_record_gone(struct gs_core *core, const struct gs_trace_mark *mark, CUdevice device,
@@ -110,17 +110,17 @@ void gs_record_gone(struct gs_core *core, const struct gs_trace_mark *mark, CUde
                                    .device = (uint8_t)device,
                                    .call = {.address = address, .size = size}};
 
-    put_chunk(core, mark, &event);
+    put_piece(core, mark, &event);
 }
 
 CUdevice gs_record_device_at(const struct gs_core *core, uint64_t address)
 {
     const struct gs_span *span = gs_map_find(&core->map, address);
 
-    if (!span || span->kind != GS_SPAN_CHUNK)
+    if (!span || span->kind != GS_SPAN_PIECE)
         return -1;
-    /* The record is never given back, so a chunk that goes meanwhile does no harm. */
-    return __atomic_load_n(&((const struct gs_chunk *)span)->device, __ATOMIC_RELAXED);
+    /* The record is never given back, so a piece that goes meanwhile does no harm. */
+    return __atomic_load_n(&((const struct gs_piece *)span)->device, __ATOMIC_RELAXED);
 }
 
 CUdevice gs_record_device_of(struct gs_core *core, CUstream stream)

@@ -47,7 +47,7 @@ static uint64_t set_decay(struct gs_core *core, uint64_t value)
 {
     uint64_t before = __atomic_exchange_n(&core->options.purge_ns, value, __ATOMIC_SEQ_CST);
 
-    gs_purge_changed(core);
+    gs_purge_trim(core);
     return before;
 }
 
@@ -66,7 +66,7 @@ static uint64_t set_cache(struct gs_core *core, enum option option, uint64_t val
         gs_arena_limit_locked(arena);
         gs_latch_release(&arena->lock);
     }
-    gs_purge_changed(core);
+    gs_purge_trim(core);
     return before;
 }
 

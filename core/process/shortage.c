@@ -28,8 +28,9 @@ static size_t largest_of_locked(const struct gs_arena *arena)
 {
     size_t largest = 0;
 
-    for (unsigned kind = 0; kind < GS_BIN_KINDS; kind++) {
-        const struct gs_bin_entry *entry = gs_bins_largest(&arena->free.bins[kind]);
+    for (int small = 0; small < 2; small++) {
+        const struct gs_region *region = small ? &arena->small : &arena->large;
+        const struct gs_bin_entry *entry = gs_bins_largest(&region->free);
 
         for (; entry; entry = entry->next) /* all of one class */
             largest = entry->size > largest ? entry->size : largest;
@@ -94,7 +95,7 @@ static void count_outside(struct gs_shortage *shortage)
     size_t left = minus(shortage->total, shortage->free);
 
     left = minus(left, shortage->stats.reserved + shortage->going);
-    left = minus(left, shortage->held.mapped); /* it is no chunk here any more */
+    left = minus(left, shortage->held.mapped); /* it is no piece here any more */
     shortage->outside = minus(left, (size_t)shortage->others.reserved);
 }
 

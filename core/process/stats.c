@@ -290,7 +290,7 @@ static void log_device_locked(struct gs_core *core, CUdevice device)
         return;
     gs_log_line(&core->options.log, GS_LOG_INFO,
                 "device %d: %" PRIu64 " allocations from memory that was there, %" PRIu64
-                " that had to look further; %" PRIu64 " chunks made and %" PRIu64
+                " that had to look further; %" PRIu64 " pieces made and %" PRIu64
                 " given back in %" PRIu64 " ms, %" PRIu64 " in the background; %" PRIu64
                 " frees at once, %" PRIu64 " events, %" PRIu64 " waits (%" PRIu64 " ms, %" PRIu64
                 " given up); MiB: peak %zu reserved for %zu live, now %zu "

@@ -5,12 +5,15 @@
 #include "core/process/reclaim.h"
 
 #include <string.h>
+#include <time.h>
 
 #include "core/process/context.h"
 #include "core/process/limit.h"
 #include "core/process/record.h"
 
-/* How deep this thread is in unmap_chunk. Listeners and pinners that it calls may come back
+#define COUNTED_NS UINT64_C(100000000) /* for the driver to take a piece, where it is only to be counted */
+
+/* How deep this thread is in unmap_piece. Listeners and pinners that it calls may come back
  * here with an allocation or a question, which are not to wait for it. */
 static _Thread_local unsigned releasing_here;
 
@@ -26,7 +29,20 @@ bool gs_releasing_here(void)
     return releasing_here > 0;
 }
 
-static size_t unmap_chunk(struct gs_core *core, struct gs_chunk *chunk)
+/* Who counts what is free counts it as leaving until then, and as the driver's from then on. */
+static void release(struct gs_core *core, const struct gs_piece *piece)
+{
+    __atomic_add_fetch(&core->releases.begun, 1, __ATOMIC_SEQ_CST);
+    gs_device_release(&core->driver, piece->handle, goes_after ? &core->releases.turn : NULL);
+    gs_limit_give(core, piece->device, piece->span.size);
+    if (piece->releasing)
+        __atomic_sub_fetch(&core->figures.leaving[piece->device], piece->span.size,
+                           __ATOMIC_SEQ_CST);
+    __atomic_store_n(&core->releases.last_ns, gs_now_ns(), __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&core->releases.done, 1, __ATOMIC_SEQ_CST);
+}
+
+static size_t unmap_piece(struct gs_core *core, struct gs_piece *piece)
 {
     void (*unmapping)(uint64_t, size_t) = __atomic_load_n(&core->programs.unmapping, __ATOMIC_ACQUIRE);
     struct gs_trace_mark mark;
@@ -34,38 +50,91 @@ static size_t unmap_chunk(struct gs_core *core, struct gs_chunk *chunk)
 
     releasing_here++;
     if (unmapping)
-        unmapping(chunk->span.base, chunk->span.size);
+        unmapping(piece->span.base, piece->span.size);
     /* What could not be unpinned keeps its memory: it is lost, but nobody else's. */
-    if (gs_regcache_drain(core->regcache, chunk->span.base, chunk->span.size)) {
-        gs_share_chunk_gone(core->share, chunk->id);
+    if (gs_regcache_drain(core->regcache, piece->span.base, piece->span.size)) {
+        gs_share_chunk_gone(core->share, piece->id);
         mark = gs_trace_begin();
-        gs_device_unmap(&core->driver, chunk->handle, chunk->span.base, chunk->span.size,
+        gs_device_unmap(&core->driver, piece->span.base, piece->span.size,
                         goes_after ? &core->releases.turn : NULL);
-        gs_limit_give(core, chunk->device, chunk->span.size);
-        bytes = chunk->span.size;
+        release(core, piece);
+        bytes = piece->span.size;
         if (gs_tracing())
-            gs_record_gone(core, &mark, chunk->device, chunk->span.base, bytes);
-        __atomic_store_n(&core->shared.released_ns, gs_now_ns(), __ATOMIC_SEQ_CST);
+            gs_record_gone(core, &mark, piece->device, piece->span.base, bytes);
+    } else if (piece->releasing) {
+        __atomic_sub_fetch(&core->figures.leaving[piece->device], piece->span.size,
+                           __ATOMIC_SEQ_CST);
     }
-    if (chunk->releasing)
-        __atomic_sub_fetch(&core->shared.releasing, 1, __ATOMIC_SEQ_CST);
-    chunk->releasing = false;
-    gs_chunk_record_free(chunk);
+    if (piece->releasing)
+        __atomic_add_fetch(&core->releases.gone, 1, __ATOMIC_SEQ_CST);
+    piece->releasing = false;
+    gs_piece_record_free(piece);
     releasing_here--;
     return bytes;
 }
 
-size_t gs_chunks_unmap(struct gs_core *core, struct gs_chunk *chunks)
+size_t gs_pieces_unmap(struct gs_core *core, struct gs_piece *pieces)
 {
     size_t bytes = 0;
 
-    while (chunks) {
-        struct gs_chunk *next = chunks->next;
+    while (pieces) {
+        struct gs_piece *next = pieces->next;
 
-        bytes += unmap_chunk(core, chunks);
-        chunks = next;
+        bytes += unmap_piece(core, pieces);
+        pieces = next;
     }
     return bytes;
+}
+
+static uint64_t load(const uint64_t *count)
+{
+    return __atomic_load_n(count, __ATOMIC_SEQ_CST);
+}
+
+/* Until a count is no less than it was to be, or for so long; whether there was anything to wait for.
+ * Pauses count, not the clock. */
+static bool await(const uint64_t *count, uint64_t least, uint64_t limit_ns)
+{
+    struct timespec pause = {.tv_nsec = 20000};
+    uint64_t waited = 0;
+    bool any = false;
+
+    while ((int64_t)(least - load(count)) > 0 && waited < limit_ns) {
+        any = true;
+        nanosleep(&pause, NULL);
+        waited += (uint64_t)pause.tv_nsec;
+        if (pause.tv_nsec < 1000000)
+            pause.tv_nsec *= 2;
+    }
+    return any;
+}
+
+/* As many as were detached until now; others that come meanwhile are not waited for. From within a
+ * release nothing is waited for: it may be this thread's. */
+bool gs_releases_await(const struct gs_core *core, uint64_t limit_ns)
+{
+    return !gs_releasing_here() &&
+           await(&core->releases.gone, load(&core->shared.detached), limit_ns);
+}
+
+uint64_t gs_released_ns(const struct gs_core *core)
+{
+    return load(&core->releases.last_ns);
+}
+
+uint64_t gs_core_begin_count(const struct gs_core *core)
+{
+    uint64_t begun = load(&core->releases.begun);
+
+    if (!gs_releasing_here())
+        await(&core->releases.done, begun, COUNTED_NS);
+    return load(&core->releases.begun) + load(&core->shared.detached);
+}
+
+bool gs_core_count_is_right(const struct gs_core *core, uint64_t begun)
+{
+    return load(&core->releases.begun) + load(&core->shared.detached) == begun &&
+           load(&core->releases.begun) == load(&core->releases.done);
 }
 
 /* One block, without the lock. It is in no list meanwhile. */
@@ -81,7 +150,7 @@ void gs_arena_wipe(struct gs_core *core, struct gs_arena *arena)
     struct gs_block_list failed = {0}, done = {0};
     struct gs_block *block, *next;
     CUcontext context, popped;
-    struct gs_chunk *spent;
+    struct gs_piece *spent;
 
     gs_latch_take(&arena->lock);
     spent = arena->guarded.spent;
@@ -90,7 +159,7 @@ void gs_arena_wipe(struct gs_core *core, struct gs_arena *arena)
     block = gs_arena_take_unwiped_locked(arena);
     arena->guarded.wiping += block != NULL;
     gs_latch_release(&arena->lock);
-    gs_chunks_unmap(core, spent);
+    gs_pieces_unmap(core, spent);
     if (!block)
         return;
     if (driver->ctx_push_current(context) != CUDA_SUCCESS)

@@ -103,11 +103,16 @@ static inline bool gs_export_is_strip(const struct gs_export *export)
 {
     return export->source.strip != NULL;
 }
+/* The program's own mapping, which it unmaps as it likes. */
+static inline bool gs_export_is_own(const struct gs_export *export)
+{
+    return gs_export_is_strip(export) && !export->source.strip->is_block;
+}
 /* Lock held. It is not to be opened, nor is any more of it to be given: it has gone, or is going. So is
  * external memory, also while others have it. */
 static inline bool gs_strip_is_stale_locked(const struct gs_export *export)
 {
-    return (gs_export_is_strip(export) || export->source.behind) &&
+    return (gs_export_is_own(export) || export->source.behind) &&
            (export->freed_ns || export->going > 0);
 }
 /* In a count of several, with a number of its own: a strip's bytes count once, of however many pieces there

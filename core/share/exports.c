@@ -397,7 +397,7 @@ void gs_export_end_strip_locked(struct gs_share *share, struct gs_export *export
 /* Called with the lock held. A withdrawal may have met what is gone now. */
 static void note_unheld(struct gs_share *share, struct gs_export *export)
 {
-    if (gs_export_is_strip(export)) {
+    if (gs_export_is_own(export)) {
         gs_export_end_strip_locked(share, export);
         return;
     }

@@ -20,7 +20,7 @@ static const struct gs_export *at_address_locked(const struct gs_share *share, u
     {
         if (!covers(export, address) || gs_export_is_stale(share, export))
             continue;
-        if (!gs_export_is_strip(export) || !export->freed_ns)
+        if (!gs_export_is_own(export) || !export->freed_ns)
             return export;
         gone = export;
     }

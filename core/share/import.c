@@ -143,7 +143,8 @@ static struct gs_import *record_of(struct gs_share *share, const struct gs_wire_
         return NULL;
     import->span.size = grant->chunk_size;
     import->chunk_id = grant->chunk_id;
-    import->strip = grant->pieces > 0;
+    import->strip = grant->pieces > 0 && grant->size == grant->chunk_size;
+    import->pieced = grant->pieces > 0;
     import->read_only = grant->read_only;
     import->strict = grant->strict;
     import->cached = import->unwanted = false;
@@ -347,7 +348,7 @@ void gs_import_unmap(struct gs_share *share, struct gs_import *import)
 
     if (result == CUDA_SUCCESS)
         result = driver->mem_address_free(import->span.base, import->span.size);
-    if (result == CUDA_SUCCESS && !import->strip)
+    if (result == CUDA_SUCCESS && !import->pieced)
         result = driver->mem_release(import->handle);
     if (result == CUDA_ERROR_DEINITIALIZED) /* the process ends: the driver gave it back itself */
         return;

@@ -141,7 +141,7 @@ static bool is_embedded(const struct gs_name *name)
 /* Where what the handle gives begins in what is shared: with a strip its piece. */
 static uint64_t begin_of(const struct gs_export *export)
 {
-    return gs_export_is_strip(export) ? export->source.offset : 0;
+    return gs_export_is_own(export) ? export->source.offset : 0;
 }
 
 /* What the broker is told of. NULL: the name is taken back. */

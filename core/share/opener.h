@@ -69,6 +69,7 @@ struct gs_import {
     CUcontext context; /* of the host's memory: in which it is registered; NULL: that has gone, */
     size_t host_size;  /* and how much of it */
     bool strip, host;
+    bool pieced; /* of several pieces, whose handles are not kept: a strip, or a block across some */
     bool read_only;
     bool strict;   /* is not kept without a reference */
     bool cached;   /* no block of it is held; in the list of cached ones, since: */

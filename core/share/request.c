@@ -246,15 +246,17 @@ gs_status gs_remote_refused(struct gs_share *share, const struct gs_wire_refuse 
     }
 }
 
-/* Where the block lies. A strip is one block, whole pages in each piece. */
+/* Where the block lies. A strip is one block, whole pages in each piece; or a block lies across some. */
 static bool place_valid(const struct gs_wire_grant *grant)
 {
     if (grant->pieces == 0)
         return grant->size <= grant->chunk_size &&
                grant->offset <= grant->chunk_size - grant->size;
-    return grant->size == grant->chunk_size && grant->offset < grant->size &&
-           grant->offset % GS_PAGE_SIZE == 0 && grant->strict &&
-           grant->pieces <= grant->chunk_size / GS_PAGE_SIZE;
+    if (!grant->strict || grant->pieces > grant->chunk_size / GS_PAGE_SIZE)
+        return false;
+    if (grant->size == grant->chunk_size)
+        return grant->offset < grant->size && grant->offset % GS_PAGE_SIZE == 0;
+    return grant->size < grant->chunk_size && grant->offset <= grant->chunk_size - grant->size;
 }
 
 /* Memory of the host is whole pages of a memfd, all of them granted. */

@@ -189,6 +189,7 @@ struct gs_share_strip {
     uint64_t id; /* never reused within this process, and no chunk's: GS_STRIP_IDS */
     uint64_t counted, listed; /* the last count that had it: gs_export_bytes; gs_share_stats, gs_share_held */
     uint64_t limbo;           /* exports of it that others keep, under the share's lock */
+    bool is_block;            /* of the library's own memory, across pieces of it */
     uint64_t sizes[];
 };
 #define GS_STRIP_IDS (UINT64_C(1) << 63) /* chunks count up from 1 */
@@ -222,7 +223,9 @@ struct gs_share_source {
     bool alone;                          /* no other block ever lies in the chunk beside it */
     unsigned char uuid[16];              /* of the device that holds the memory */
     /* A strip: `size` and `chunk_size` are that of all of it, `address` is where it begins, and a piece
-     * lies at `offset`. There is no handle, for none is kept (core/share/strip.c). NULL: it is none. */
+     * lies at `offset`. There is no handle, for none is kept (core/share/strip.c). Of a block across
+     * pieces of the library's, `address`, `offset` and `size` are the block's, and it is held and given
+     * back as others are. NULL: it is none. */
     struct gs_share_strip *strip;
     const struct gs_share_behind *behind; /* external memory's, as valid as `handle`, which it has not */
     bool read_only; /* whoever opens it may read it only */

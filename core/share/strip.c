@@ -12,6 +12,9 @@
  * piece's place is the piece as long as no call is under way that may change that (`going`, said
  * before the driver's call) and none has (`freed_ns`): both are looked at after the handle was taken.
  *
+ * A block that lies across pieces of the library's is given in the same way. It is held by its
+ * references, as other blocks are, so what is mapped there is its pieces.
+ *
  * A reference of a strip holds nothing here. It is there to be called back when the memory has gone
  * (an opener that only keeps it for its next open lets it go at once), and to say who has it.
  */
@@ -115,6 +118,8 @@ static CUresult make_batch(struct gs_share *share, const struct gs_export *expor
     uint64_t address = export->source.address;
     CUresult result = CUDA_SUCCESS;
 
+    if (!gs_export_is_own(export))
+        address -= export->source.offset;
     for (uint32_t i = 0; i < first; i++)
         address += export->source.strip->sizes[i];
     batch->fds.count = 0;

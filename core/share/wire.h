@@ -192,7 +192,7 @@ struct gs_wire_grant {
     uint32_t strict;        /* 1: the chunk is not to stay mapped without a reference (no CACHE) */
     uint32_t pieces; /* 0: a chunk, and its descriptor came along if it was wanted. Else the block is a
                       * strip of so many, all of the chunk, which are to be fetched; what the handle is
-                      * of begins at `offset` */
+                      * of begins at `offset`. Of less than the chunk: it lies there across them */
     uint32_t host;      /* 1: memory of the host. Its descriptor is a memfd, which the opener maps and */
     uint64_t fd_offset; /* registers from this byte on */
 };

@@ -105,7 +105,7 @@ GS_DOES CUresult free_block(CUdeviceptr dptr)
 GS_HOOK CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
 {
     size_t free_bytes, total_bytes, cached;
-    uint64_t finished;
+    uint64_t begun;
     int tries = 0;
     CUresult result;
 
@@ -113,14 +113,14 @@ GS_HOOK CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
         return gs_real.cuMemGetInfo_v2(free, total);
     GS_KEEP_ERRNO;
     do {
-        finished = gs_core_finish_releases(gs_core);
+        begun = gs_core_begin_count(gs_core);
         result = gs_real.cuMemGetInfo_v2(&free_bytes, &total_bytes);
         if (result != CUDA_SUCCESS)
             return result;
         /* What the program has freed is free to it, though the arena still holds it. What goes from
          * there to the driver in between is in neither figure: both are taken again. */
         cached = gs_core_cached(gs_core);
-    } while (gs_core_released_since(gs_core, finished) && ++tries < INFO_TRIES);
+    } while (!gs_core_count_is_right(gs_core, begun) && ++tries < INFO_TRIES);
     free_bytes = cached < total_bytes - free_bytes ? free_bytes + cached : total_bytes;
     gs_bound_info(&free_bytes, &total_bytes);
     if (free) /* the driver takes either as NULL */

@@ -43,6 +43,32 @@ GS_HOOK CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psi
     return CUDA_SUCCESS;
 }
 
+static bool ask_driver(void *data, CUpointer_attribute attribute, CUdeviceptr address)
+{
+    return gs_real.cuPointerGetAttribute(data, attribute, address) == CUDA_SUCCESS;
+}
+
+/* All that the block lies in, of which the driver knows each piece. False: it does not, or is asked for
+ * something else. */
+static bool answer_mapping(const struct gs_block_info *info, CUpointer_attribute attribute, void *data)
+{
+    CUdeviceptr last = info->base + info->size - 1, first_base, base;
+    size_t size;
+
+    if ((attribute != CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR &&
+         attribute != CU_POINTER_ATTRIBUTE_MAPPING_SIZE) ||
+        !ask_driver(&first_base, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, info->base) ||
+        !ask_driver(&base, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, last) ||
+        !ask_driver(&size, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, last))
+        return false;
+    size += base - first_base;
+    if (attribute == CU_POINTER_ATTRIBUTE_MAPPING_SIZE)
+        memcpy(data, &size, sizeof size);
+    else
+        memcpy(data, &first_base, sizeof first_base);
+    return true;
+}
+
 /* Our own answer for an attribute of a live block; false: the driver's is right. */
 static bool answer(const struct gs_block_info *info, CUpointer_attribute attribute, void *data)
 {
@@ -98,10 +124,10 @@ static bool answer(const struct gs_block_info *info, CUpointer_attribute attribu
         VALUE(pool, info->async ? info->default_pool : NULL);
         break;
     default:
-        /* IS_GPU_DIRECT_RDMA_CAPABLE and the mapping among them: the chunk's, which for
-         * stream-ordered memory is more than the driver's pool can (natively 0) and smaller than
-         * its chunks of 32 MiB. A program that relies on the answer is right to. */
-        return false;
+        /* IS_GPU_DIRECT_RDMA_CAPABLE among them: the piece's, which for stream-ordered memory is
+         * more than the driver's pool can (natively 0). A program that relies on the answer is
+         * right to. */
+        return answer_mapping(info, attribute, data);
     }
 #undef VALUE
     memcpy(data, &value, size);

@@ -221,10 +221,10 @@ def tight():
 # Of what is live at most, what is held at most, and the chunks that are made; and what is held where
 # all is stream-ordered. Natively the recorded ones hold 1.04, 1.06, 1.05 and 1.01. A little more
 # than measured: how much is kept depends on how long making chunks takes.
-HELD = {'gpt': (1.10, 240, 1.17), 'resnet': (1.10, 250, 1.23), 'decode': (1.05, 65, 1.13),
-        'gnn': (1.10, 200, 1.20), 'unet': (1.10, 330, 1.19), 'detect': (1.10, 320, 1.18),
-        'translate': (1.13, 360, 1.27), 'experts': (1.13, 1300, 1.27), 'lstm': (1.10, 220, 1.23),
-        'serve': (1.14, 420, 1.27)}
+HELD = {'gpt': (1.04, 60, 1.05), 'resnet': (1.07, 60, 1.13), 'decode': (1.08, 30, 1.08),
+        'gnn': (1.10, 25, 1.16), 'unet': (1.10, 60, 1.18), 'detect': (1.10, 70, 1.11),
+        'translate': (1.11, 70, 1.14), 'experts': (1.17, 100, 1.17), 'lstm': (1.08, 50, 1.08),
+        'serve': (1.19, 350, 1.23)}
 
 
 def holds(name, most, chunks, *more):
@@ -233,7 +233,7 @@ def holds(name, most, chunks, *more):
         print(done.stdout, done.stderr, sep='', end='')
         check(done.returncode == 0, f'replay ended with {done.returncode}')
         ratio = json.loads(done.stdout)['ratio']
-        made = [int(n) for n in re.findall(r'(\d+) chunks made', done.stderr)]
+        made = [int(n) for n in re.findall(r'(\d+) pieces made', done.stderr)]
         check(len(made) == 2, f'{name}: {made} chunks are made')
         if ratio <= most and max(made) <= chunks:
             break
@@ -254,13 +254,14 @@ def held():
 
 
 def idle():
-    """What a program holds for nothing goes back when it is idle, but for 64 MiB."""
+    """What a program holds for nothing goes back when it is idle, but for 64 MiB, and what lies in one
+    piece with what is live."""
     os.environ['GPUSHIM_POOL_DECAY'] = '100ms'
 
     def held_idle(name):
         for milliseconds in 4000, 20000:  # the second on a busy machine
             line = measure('shim', 'replay', trace(name), '--loops', 1, '--idle', milliseconds)
-            if line['reserved_idle'] <= line['live_end'] + 64 * MIB:
+            if line['reserved_idle'] <= line['live_end'] + 64 * MIB + line['live_peak'] // 8:
                 return
         sys.exit(f'failed: {name}: {line["reserved_idle"] >> 20} MiB are held for '
                  f'{line["live_end"] >> 20}')
@@ -434,16 +435,10 @@ def latency_why():
         check(causes[driver_call]['max_ns'] == first['ns'], 'its longest')
         check(sums[driver_call]['ns'] >= found * delay_ns, 'the time in the driver')
         check(sums['cuMemCreate']['bytes'] >= 2 * MIB * sums['cuMemCreate']['calls'], 'the chunks')
-    # Most of what goes back does so by a thread of the library's.
-    delay_ns = 2000000
-    os.environ['SOFTCUDA_FAULTS'] = f'cuMemUnmap:delay:{delay_ns // 1000}'
+    # No allocation and no free gives memory back: a thread of the library's does, if any.
     line = measure('shim', 'latency', 'mixed', '--calls', 20000, '--why')
-    del os.environ['SOFTCUDA_FAULTS']
     sums = {each['call']: each for each in line['why']['driver']}
-    for whose in ('', 'others_'):
-        calls, ns = (sums['cuMemUnmap'][whose + what] for what in ('calls', 'ns'))
-        check(ns >= calls * delay_ns, f'{calls} took {ns} ns')
-    check(sums['cuMemUnmap']['others_calls'] > 0, 'what other threads ask is seen')
+    check(sums.get('cuMemUnmap', {}).get('calls', 0) == 0, 'the program gives nothing back')
     most = line['library']['most']
     check(line['library']['live_peak'] / 2 < most['live'] <= line['library']['live_peak'] and
           most['reserved'] <= line['library']['reserved_peak'], f'what the library held is seen: {most}')

@@ -43,6 +43,7 @@ def refused(folder, what, status, *words):
 def one_block(folder):
     exporter, first, second = (Holder(folder, **LONG) for _ in range(3))
     index, handle = shared(exporter, 3 * MIB)
+    exporter.do(f'alloc {MIB}')
     _, other = shared(exporter, 5 * MIB)
     at = address_of(exporter, index)
     found = blocks(folder, handle)

@@ -98,7 +98,7 @@ def it_is_not_the_gpus_memory():
     file = os.path.join(PLACE, 'address-space')
     taker = Taker(memory='64M', GPUSHIM_POOL_OOM_REPORT=file,
                   SOFTCUDA_FAULTS='cuMemAddressReserve:3+:2,cuMemAlloc:*:2')
-    taker.must(f'alloc {2 * MIB}')
+    taker.must('alloc 4096')
     taker.refused(f'alloc {20 * MIB}')
     taker.expect('the driver refused 20 MiB on device 0, which has them: address space or memory of '
                  'the host may be short; .*what would help: raise the limit of address space')

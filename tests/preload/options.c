@@ -156,6 +156,7 @@ static const struct option options[] = {
     NUMBER("RECORD_STACKS", "7", frames, 7),
     NUMBER("POOL_FREE", "native", core.free_native, true),
     NUMBER("POOL_LONE_STREAM", "off", core.lone_stream, false),
+    NUMBER("DEBUG_POOL_CROSS", "off", core.cross, false),
     NUMBER("POOL_SMALL_LIMIT", "64K", core.small_limit, 65536),
     NUMBER("POOL_EPOCH_BYTES", "3M", core.epoch_bytes, 3 * MIB),
     NUMBER("POOL_RETIRING_LIMIT", "37", core.retiring_percent, 37),

@@ -37,6 +37,7 @@ void fixture_options(struct fixture *fixture)
         .small_limit = 1 << 20,
         .epoch_bytes = 64 << 20,
         .cache_limit = SIZE_MAX,
+        .cross = true,
         .retiring_percent = 10,
         .log = {.line = log_line},
         .share = {.grace_ns = 1000000000, .settle_ns = 200000000, .timeout_ns = 5000000000,
@@ -165,16 +166,12 @@ struct gs_arena *fixture_home(struct fixture *fixture)
 
 struct gs_arena *fixture_lock_pool(struct fixture *fixture, CUdeviceptr address)
 {
-    struct gs_chunk *chunk;
+    struct gs_piece *piece;
 
-    MUST(gs_context_lock_chunk(fixture->core, address, &chunk));
-    return chunk->arena;
+    MUST(gs_context_lock_piece(fixture->core, address, &piece));
+    return piece->arena;
 }
 
-size_t fixture_debt(struct fixture *fixture)
-{
-    return fixture->core->shared.waste[0];
-}
 
 size_t fixture_release(struct fixture *fixture, bool wait)
 {

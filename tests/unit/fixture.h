@@ -55,8 +55,6 @@ struct gs_fences *fixture_fences(struct fixture *fixture);
 struct gs_driver *fixture_driver(struct fixture *fixture);
 struct gs_arena *fixture_home(struct fixture *fixture);
 struct gs_arena *fixture_lock_pool(struct fixture *fixture, CUdeviceptr address);
-/* What its arenas owe device 0 (core/pool/arena.h). */
-size_t fixture_debt(struct fixture *fixture);
 /* All that can go back to the current context's device does; with `wait`, also what the GPU is at. */
 size_t fixture_release(struct fixture *fixture, bool wait);
 

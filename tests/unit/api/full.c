@@ -87,17 +87,17 @@ Test(full, a_trim_keeps_as_much_as_it_is_told_and_no_more, .timeout = 60)
     fixture_options(&f);
     fixture_start(&f);
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    use_async(stream, 2 * MIB, 8);
-    cr_assert_eq(figures().reserved, 16 * MIB);
-    gs_core_mempool_trim(f.core, 0, 12 * MIB);
-    cr_assert_eq(figures().reserved, 12 * MIB);
-    gs_core_mempool_trim(f.core, 0, 14 * MIB);
-    cr_assert_eq(figures().reserved, 12 * MIB);
-    MUST(gs_core_alloc_async(f.core, 2 * MIB, NULL, stream, &live));
-    gs_core_mempool_trim(f.core, 0, 6 * MIB);
-    cr_assert_eq(figures().reserved, 6 * MIB, "what is in use is part of it");
+    use_async(stream, 16 * MIB, 8);
+    cr_assert_eq(figures().reserved, 128 * MIB);
+    gs_core_mempool_trim(f.core, 0, 96 * MIB);
+    cr_assert_eq(figures().reserved, 96 * MIB);
+    gs_core_mempool_trim(f.core, 0, 112 * MIB);
+    cr_assert_eq(figures().reserved, 96 * MIB);
+    MUST(gs_core_alloc_async(f.core, 16 * MIB, NULL, stream, &live));
+    gs_core_mempool_trim(f.core, 0, 48 * MIB);
+    cr_assert_eq(figures().reserved, 48 * MIB, "what is in use is part of it");
     gs_core_mempool_trim(f.core, 0, 0);
-    cr_assert_eq(figures().reserved, 2 * MIB);
+    cr_assert_eq(figures().reserved, 16 * MIB);
     MUST(gs_core_free_async(f.core, live, stream));
     MUST(cuStreamSynchronize(stream));
     gs_core_mempool_trim(f.core, 0, 0);
@@ -135,13 +135,13 @@ Test(full, the_most_that_was_reserved_is_no_less_than_the_most_that_was_used)
 static unsigned takes;
 static void (*meanwhile)(void);
 
-gs_status __real_gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
-                                       struct gs_chunk **ret_chunk);
-gs_status __wrap_gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
-                                       struct gs_chunk **ret_chunk);
+gs_status __real_gs_context_lock_piece(struct gs_core *core, CUdeviceptr address,
+                                       struct gs_piece **ret_piece);
+gs_status __wrap_gs_context_lock_piece(struct gs_core *core, CUdeviceptr address,
+                                       struct gs_piece **ret_piece);
 
-gs_status __wrap_gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address,
-                                       struct gs_chunk **ret_chunk)
+gs_status __wrap_gs_context_lock_piece(struct gs_core *core, CUdeviceptr address,
+                                       struct gs_piece **ret_piece)
 {
     void (*now)(void) = meanwhile;
 
@@ -149,7 +149,7 @@ gs_status __wrap_gs_context_lock_chunk(struct gs_core *core, CUdeviceptr address
         meanwhile = NULL;
         now();
     }
-    return __real_gs_context_lock_chunk(core, address, ret_chunk);
+    return __real_gs_context_lock_piece(core, address, ret_piece);
 }
 
 enum { UNITS = 2 * MIB / 512 };

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "core/api/pin.h"
+#include "core/process/purge.h"
 #include "core/process/reclaim.h"
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
@@ -15,7 +16,7 @@ static void (*call)(void);
 static unsigned calls, sleeps; /* atomic */
 static _Thread_local bool within;
 
-/* Waiting for chunks on their way is sleeping for a while again and again. TSan's library, which
+/* Waiting for pieces on their way is sleeping for a while again and again. TSan's library, which
  * has a nanosleep of its own, links only with one that can be seen. */
 int __real_nanosleep(const struct timespec *wanted, struct timespec *left);
 __attribute__((visibility("default"))) int __wrap_nanosleep(const struct timespec *wanted,
@@ -55,7 +56,7 @@ static void start(void (*listener)(void))
 /* As cuMemGetInfo does. */
 static void finish(void)
 {
-    gs_core_finish_releases(f.core);
+    gs_core_begin_count(f.core);
 }
 
 static void make_room(void)
@@ -65,7 +66,7 @@ static void make_room(void)
     gs_core_make_room(f.core, 0, 2 * MIB, &step);
 }
 
-/* What is left to the background goes by this thread or by the purge thread. */
+/* What the background gives back. */
 Test(listeners, one_that_asks_what_is_free_does_not_wait_for_its_own_release)
 {
     CUdeviceptr block[2];
@@ -78,11 +79,11 @@ Test(listeners, one_that_asks_what_is_free_does_not_wait_for_its_own_release)
     for (int i = 0; i < 2; i++)
         must_free(block[i]);
     gs_latch_take(&fixture_home(&f)->lock);
-    fixture_home(&f)->counts.reserved_peak = 800 * MIB;
+    fixture_home(&f)->kept.live_peak = 400 * MIB;
     gs_latch_release(&fixture_home(&f)->lock);
-    must_alloc(&f, 150 * MIB);
-    gs_core_finish_releases(f.core);
-    cr_assert_eq(calls, 2);
+    cr_assert(gs_purge_trim(f.core));
+    while (__atomic_load_n(&calls, __ATOMIC_SEQ_CST) < 2)
+        usleep(1000);
     cr_assert_eq(sleeps, 0);
     fixture_end(&f);
 }
@@ -93,11 +94,11 @@ Test(listeners, one_that_needs_memory_does_not_wait_for_its_own_release)
 
     start(make_room);
     for (int i = 0; i < 3; i++)
-        block[i] = must_alloc(&f, 8 * MIB);
+        block[i] = must_alloc(&f, 16 * MIB);
     for (int i = 0; i < 3; i++)
         must_free(block[i]);
-    cr_assert_eq(fixture_release(&f, false), 24 * MIB);
-    cr_assert_eq(calls, 3);
+    cr_assert_eq(fixture_release(&f, false), 48 * MIB);
+    cr_assert_eq(calls, 12);
     cr_assert_eq(sleeps, 0);
     fixture_end(&f);
 }

@@ -125,7 +125,7 @@ Test(pin, of_a_block_its_pages_are_registered_and_none_of_another)
     cr_assert_eq(high, low + 128 * KIB);
     MUST(gs_core_alloc(f.core, 4 * MIB, &large));
     MUST(use_once(low, 128 * KIB));
-    cr_assert_eq(pins, 1, "all of their chunk, for both");
+    cr_assert_eq(pins, 1, "all of their piece, for both");
     MUST(use_once(high, 128 * KIB));
     cr_assert_eq(pins, 1);
     cr_assert_eq(use_once(low, 128 * KIB + 1), GS_NOT_LIVE);
@@ -159,6 +159,7 @@ Test(pin, what_is_registered_is_not_handed_out_before_that_ends)
     MUST(cuCtxSynchronize());
     MUST(gs_core_alloc(f.core, 8 * MIB, &next));
     cr_assert_neq(next, block);
+    fixture_drain(&f);
     cr_assert_eq(fixture_arena(&f).limbo, 8 * MIB);
     MUST(gs_core_unpin(f.core, reg));
     cr_assert_eq(fixture_arena(&f).limbo, 0, "its end is heard of at once");

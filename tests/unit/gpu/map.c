@@ -8,9 +8,9 @@ Test(map, addresses_find_their_span)
     static struct gs_map map;
     /* The second crosses from one leaf of the table to the next. */
     struct gs_span spans[] = {
-        {.base = UINT64_C(0x7f0000000000), .size = GS_PAGE_SIZE, .kind = GS_SPAN_CHUNK},
+        {.base = UINT64_C(0x7f0000000000), .size = GS_PAGE_SIZE, .kind = GS_SPAN_PIECE},
         {.base = (UINT64_C(1) << 35) - 2 * GS_PAGE_SIZE, .size = 5 * GS_PAGE_SIZE,
-         .kind = GS_SPAN_CHUNK},
+         .kind = GS_SPAN_PIECE},
     };
 
     gs_map_init(&map);
@@ -62,9 +62,9 @@ Test(map, ranges_overlap_what_they_touch_and_each_span_is_visited_once)
     static struct gs_map map;
     const uint64_t base = UINT64_C(0x7f0000000000);
     struct gs_span spans[] = {
-        {.base = base, .size = 3 * GS_PAGE_SIZE, .kind = GS_SPAN_CHUNK},
-        {.base = base + 3 * GS_PAGE_SIZE, .size = GS_PAGE_SIZE, .kind = GS_SPAN_CHUNK},
-        {.base = base + 9 * GS_PAGE_SIZE, .size = 2 * GS_PAGE_SIZE, .kind = GS_SPAN_CHUNK},
+        {.base = base, .size = 3 * GS_PAGE_SIZE, .kind = GS_SPAN_PIECE},
+        {.base = base + 3 * GS_PAGE_SIZE, .size = GS_PAGE_SIZE, .kind = GS_SPAN_PIECE},
+        {.base = base + 9 * GS_PAGE_SIZE, .size = 2 * GS_PAGE_SIZE, .kind = GS_SPAN_PIECE},
     };
     unsigned visits = 0;
 

@@ -1,4 +1,4 @@
-/* What peers may touch (core/process/peers.h): all of a chunk before a block of it is anybody's. */
+/* What peers may touch (core/process/peers.h): all of a piece before a block of it is anybody's. */
 #include <criterion/criterion.h>
 #include <limits.h>
 #include <pthread.h>
@@ -27,15 +27,15 @@ static struct {
     CUdeviceptr block, other;
 } grows;
 
-/* Whether the peer may touch the chunk of a block. */
+/* Whether the peer may touch the piece of a block. */
 static bool peer_may_touch(CUdeviceptr block)
 {
-    const struct gs_chunk *chunk;
+    const struct gs_piece *piece;
     struct gs_arena *arena = fixture_lock_pool(&grows.f, block);
     bool may;
 
-    chunk = (const struct gs_chunk *)gs_map_find(&grows.f.core->map, block);
-    may = chunk->peer_access >> PEER & 1;
+    piece = (const struct gs_piece *)gs_map_find(&grows.f.core->map, block);
+    may = piece->peer_access >> PEER & 1;
     gs_latch_release(&arena->lock);
     return may;
 }
@@ -84,7 +84,7 @@ Test(peers, have_access_to_a_chunk_before_a_block_of_it_is_handed_out, .timeout 
     MUST(gs_core_alloc(grows.f.core, SIZE, &first)); /* the arena is there, */
     MUST(gs_core_free(grows.f.core, first));
     fixture_drain(&grows.f);
-    released = fixture_release(&grows.f, true); /* and has no chunk */
+    released = fixture_release(&grows.f, true); /* and has no piece */
     cr_assert_gt(released, 0);
     gs_core_mempool_access(grows.f.core, 0, PEER, true);
     sem_init(&grows.creates, 0, 0);
@@ -126,7 +126,7 @@ static CUresult refuse_peer(CUdeviceptr address, size_t size, const CUmemAccessD
     return access_of.set(address, size, desc, count);
 }
 
-/* Blocks are had until they need one more chunk, whose memory the peer gets no access to. */
+/* Blocks are had until they need one more piece, whose memory the peer gets no access to. */
 static void is_refused(size_t size)
 {
     CUdeviceptr blocks[64];
@@ -146,7 +146,7 @@ static void is_refused(size_t size)
     while ((status = gs_core_alloc(grows.f.core, size, &blocks[count])) == GS_OK && count < 63)
         cr_assert(peer_may_touch(blocks[count++]));
     cr_assert_eq(status, GS_NO_MEMORY);
-    cr_assert_eq(grows.f.core->figures.used[0], used, "a chunk of no use has stayed");
+    cr_assert_eq(grows.f.core->figures.used[0], used, "a piece of no use has stayed");
     access_of.refusals = 1; /* it is tried again */
     MUST(gs_core_alloc(grows.f.core, size, &blocks[count]));
     cr_assert(peer_may_touch(blocks[count]));

@@ -65,16 +65,16 @@ Test(memory, what_all_arenas_hold_together_is_worth_a_thread)
 static bool looks_wait;
 static unsigned looks_come, looks_go;
 
-size_t __real_gs_chunks_unmap(struct gs_core *core, struct gs_chunk *chunks);
-size_t __wrap_gs_chunks_unmap(struct gs_core *core, struct gs_chunk *chunks);
+size_t __real_gs_pieces_unmap(struct gs_core *core, struct gs_piece *pieces);
+size_t __wrap_gs_pieces_unmap(struct gs_core *core, struct gs_piece *pieces);
 
-size_t __wrap_gs_chunks_unmap(struct gs_core *core, struct gs_chunk *chunks)
+size_t __wrap_gs_pieces_unmap(struct gs_core *core, struct gs_piece *pieces)
 {
-    size_t released = __real_gs_chunks_unmap(core, chunks);
+    size_t released = __real_gs_pieces_unmap(core, pieces);
     char name[16] = "";
     unsigned number;
 
-    if (chunks || !__atomic_load_n(&looks_wait, __ATOMIC_SEQ_CST))
+    if (pieces || !__atomic_load_n(&looks_wait, __ATOMIC_SEQ_CST))
         return released;
     pthread_getname_np(pthread_self(), name, sizeof name);
     if (strcmp(name, "gpushim-purge") != 0)

@@ -1,4 +1,4 @@
-/* What an arena holds too much of goes back to the driver in the background (core/process/release.h). */
+/* What an arena holds too much of goes back to the driver in the background (core/process/purge.h). */
 #include <criterion/criterion.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -40,107 +40,63 @@ Test(release, what_another_thread_gives_back_is_waited_for)
     fixture_end(&f);
 }
 
-/* 400 MiB live and 200 in so many chunks free, in an arena that held `peak` at some time; giving one
- * back takes a while. */
-static struct gs_arena *make_spare(struct fixture *f, int chunks, size_t peak, unsigned back_us)
+/* 400 MiB live and 200 in four pieces free, of an arena that had `lately` live at most, and a thread
+ * that trims. */
+static struct gs_arena *make_spare(struct fixture *f, size_t lately)
 {
-    struct gs_context *context;
-    CUdeviceptr block[2];
+    CUdeviceptr block[4];
+    struct gs_arena *arena;
 
     fixture_options(f);
     f->options.purge_ns = 3600 * 1000 * MS;
     fixture_start(f);
-    MUST(gs_context_current(f->core, &context));
+    arena = fixture_home(f);
     must_alloc(f, 400 * MIB);
-    for (int i = 0; i < chunks; i++)
-        block[i] = must_alloc(f, 200 * MIB / (size_t)chunks);
-    for (int i = 0; i < chunks; i++)
+    for (int i = 0; i < 4; i++)
+        block[i] = must_alloc(f, 50 * MIB);
+    for (int i = 0; i < 4; i++)
         MUST(gs_core_free(f->core, block[i]));
     fixture_drain(f);
-    gs_latch_take(&context->arenas[0]->lock);
-    context->arenas[0]->counts.reserved_peak = peak;
-    gs_latch_release(&context->arenas[0]->lock);
-    MUST(softcuda_delay("cuMemUnmap", back_us));
-    return context->arenas[0];
+    gs_latch_take(&arena->lock);
+    arena->kept.live_peak = lately;
+    gs_latch_release(&arena->lock);
+    return arena;
 }
 
-/* What is too much where an arena grows is given back by another thread, and whoever needs it or
- * asks for what is free has it. */
-Test(release, what_makes_room_goes_back_in_the_background)
+static void trim(struct fixture *f)
 {
-    struct fixture f;
-    struct gs_arena *arena;
-    size_t free_bytes, total, before;
-
-    setenv("SOFTCUDA_MEMORY", "900M", 1);
-    arena = make_spare(&f, 2, 800 * MIB, 50000);
-    MUST(cuMemGetInfo(&before, &total));
-    must_alloc(&f, 150 * MIB);
-    cr_assert_eq(fixture_counts(&f).later, 2);
-    cr_assert_eq(arena->reserved, 550 * MIB);
-    gs_core_finish_releases(f.core);
-    MUST(cuMemGetInfo(&free_bytes, &total));
-    cr_assert_eq(free_bytes, before + 200 * MIB - 150 * MIB);
-    fixture_end(&f);
+    cr_assert(gs_purge_trim(f->core));
+    while (__atomic_load_n(&f->core->purge.surplus, __ATOMIC_SEQ_CST))
+        usleep(1000);
+    while (__atomic_load_n(&f->core->purge.busy, __ATOMIC_SEQ_CST))
+        usleep(1000);
 }
 
-Test(release, what_goes_back_in_the_background_is_there_for_who_needs_it)
-{
-    struct fixture f;
-
-    setenv("SOFTCUDA_MEMORY", "900M", 1);
-    make_spare(&f, 2, 1200 * MIB, 50000);
-    must_alloc(&f, 150 * MIB);
-    cr_assert_eq(fixture_counts(&f).later, 2);
-    must_alloc(&f, 300 * MIB); /* 750 are in use or on their way */
-    fixture_end(&f);
-}
-
-/* An arena does not hold more than ever because of it, but for a little. */
-Test(release, what_goes_back_in_the_background_is_given_back_at_once_where_it_is_too_much)
+Test(release, what_an_arena_has_beyond_its_target_goes_back_in_the_background, .timeout = 60)
 {
     struct fixture f;
     struct gs_arena *arena;
 
     setenv("SOFTCUDA_MEMORY", "16G", 1);
-    arena = make_spare(&f, 2, 800 * MIB, 50000);
-    must_alloc(&f, 150 * MIB);
-    cr_assert_eq(fixture_counts(&f).later, 2);
-    must_alloc(&f, 80 * MIB); /* and 750 */
-    cr_assert_leq(__atomic_load_n(&f.core->releases.bytes, __ATOMIC_SEQ_CST), 100 * MIB);
-    cr_assert_eq(arena->reserved, 630 * MIB);
+    arena = make_spare(&f, 400 * MIB);
+    cr_assert_geq(arena->reserved, 600 * MIB);
+    trim(&f);
+    cr_assert_gt(fixture_counts(&f).later, 0);
+    cr_assert_leq(arena->reserved, 400 * MIB / 100 * 116 + 50 * MIB, "a piece that is smaller stays");
+    cr_assert_geq(arena->reserved, 400 * MIB);
     fixture_end(&f);
 }
 
-/* A third of what it holds, say, which the thread is at: it is waited for, 20 ms at most. */
-Test(release, what_the_background_is_at_is_waited_for_where_it_is_too_much)
+Test(release, what_was_live_lately_is_kept, .timeout = 60)
 {
     struct fixture f;
-    uint64_t began;
+    struct gs_arena *arena;
+    size_t reserved;
 
     setenv("SOFTCUDA_MEMORY", "16G", 1);
-    make_spare(&f, 1, 800 * MIB, 10000);
-    must_alloc(&f, 210 * MIB);
-    cr_assert_eq(fixture_counts(&f).later, 1);
-    while (__atomic_load_n(&f.core->releases.taken, __ATOMIC_SEQ_CST) == 0 &&
-           __atomic_load_n(&f.core->releases.bytes, __ATOMIC_SEQ_CST) > 0)
-        continue;
-    began = gs_now_ns();
-    must_alloc(&f, 20 * MIB); /* and 810 */
-    cr_assert(__atomic_load_n(&f.core->releases.bytes, __ATOMIC_SEQ_CST) == 0 ||
-              gs_now_ns() - began >= 20 * MS);
-    fixture_end(&f);
-}
-
-Test(release, what_makes_room_goes_back_at_once_where_the_arena_never_held_as_much)
-{
-    struct fixture f;
-
-    setenv("SOFTCUDA_MEMORY", "16G", 1);
-    make_spare(&f, 2, 600 * MIB, 50000);
-    must_alloc(&f, 150 * MIB);
-    cr_assert_leq(__atomic_load_n(&f.core->releases.bytes, __ATOMIC_SEQ_CST), 100 * MIB);
-    cr_assert_leq(fixture_counts(&f).later, 1);
-    cr_assert_eq(fixture_counts(&f).trims, 2);
+    arena = make_spare(&f, 600 * MIB);
+    reserved = arena->reserved;
+    trim(&f);
+    cr_assert_eq(arena->reserved, reserved);
     fixture_end(&f);
 }

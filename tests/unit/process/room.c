@@ -35,7 +35,7 @@ Test(room, the_driver_is_given_time_to_clear_what_it_got_back, .timeout = 60)
     fixture_drain(&f);
     cr_assert_not(is_room(&f), "the driver got nothing back");
     cr_assert_gt(fixture_release(&f, true), 0);
-    released = __atomic_load_n(&f.core->shared.released_ns, __ATOMIC_SEQ_CST);
+    released = __atomic_load_n(&f.core->releases.last_ns, __ATOMIC_SEQ_CST);
     ahead_ns = released + 500 * MS;
     cr_assert(is_room(&f));
     ahead_ns = released + 501 * MS;

@@ -1,5 +1,6 @@
 /* Statistics count exactly what happened, once. */
 #include <criterion/criterion.h>
+#include <stdlib.h>
 #include <pthread.h>
 
 #include "core/process/context.h"
@@ -31,37 +32,38 @@ Test(stats, count_each_call_and_byte_once)
     struct fixture f;
     CUdeviceptr a, b;
 
+    setenv("SOFTCUDA_MEMORY", "16G", 1);
     fixture_options(&f);
     f.options.epoch_bytes = 0; /* one event for every free */
     fixture_start(&f);
-    MUST(gs_core_alloc(f.core, 4 * MIB, &a)); /* a chunk is made */
-    MUST(gs_core_alloc_async(f.core, 6 * MIB, NULL, NULL, &b)); /* another one */
+    MUST(gs_core_alloc(f.core, 32 * MIB, &a)); /* a piece is made */
+    MUST(gs_core_alloc_async(f.core, 32 * MIB, NULL, NULL, &b)); /* another one */
     stats = stats_of(&f);
     cr_assert_eq(stats.counts.misses, 2);
     cr_assert_eq(stats.counts.hits, 0);
     cr_assert_eq(stats.counts.grown, 2);
     cr_assert_eq(timed(&stats), 2);
-    cr_assert_eq(stats.reserved, 10 * MIB);
-    cr_assert_eq(stats.live, 10 * MIB);
+    cr_assert_eq(stats.reserved, 64 * MIB);
+    cr_assert_eq(stats.live, 64 * MIB);
     cr_assert_eq(stats.cached + stats.retired + stats.ordered + stats.limbo, 0);
     MUST(gs_core_free(f.core, a));
     stats = stats_of(&f);
     cr_assert_eq(stats.counts.events, 1);
-    cr_assert_eq(stats.live, 6 * MIB);
-    cr_assert_eq(stats.retired + stats.cached, 4 * MIB);
+    cr_assert_eq(stats.live, 32 * MIB);
+    cr_assert_eq(stats.retired + stats.cached, 32 * MIB);
     gs_core_cached(f.core); /* takes back what has passed: the GPU is idle */
-    cr_assert_eq(stats_of(&f).cached, 4 * MIB);
-    MUST(gs_core_alloc(f.core, 4 * MIB, &a)); /* from there */
+    cr_assert_eq(stats_of(&f).cached, 32 * MIB);
+    MUST(gs_core_alloc(f.core, 32 * MIB, &a)); /* from there */
     stats = stats_of(&f);
     cr_assert_eq(stats.counts.hits, 1);
     cr_assert_eq(stats.counts.misses, 2);
     cr_assert_eq(timed(&stats), 2, "what is there at once is not timed");
-    cr_assert_eq(stats.counts.live_peak, 10 * MIB);
-    cr_assert_eq(stats.counts.reserved_peak, 10 * MIB);
+    cr_assert_eq(stats.counts.live_peak, 64 * MIB);
+    cr_assert_eq(stats.counts.reserved_peak, 64 * MIB);
     MUST(gs_core_free_async(f.core, b, NULL));
     stats = stats_of(&f);
-    cr_assert_eq(stats.ordered, 6 * MIB);
-    cr_assert_eq(stats.live, 4 * MIB);
+    cr_assert_eq(stats.ordered, 32 * MIB);
+    cr_assert_eq(stats.live, 32 * MIB);
     MUST(gs_core_free(f.core, a));
     cr_assert_eq(stats_of(&f).counts.trims, 0);
     fixture_end(&f);
@@ -74,11 +76,12 @@ Test(stats, say_how_long_calls_took)
     struct fixture f;
     CUdeviceptr a;
 
+    setenv("SOFTCUDA_MEMORY", "16G", 1);
     fixture_options(&f);
     fixture_start(&f);
-    MUST(gs_core_alloc(f.core, 4 * MIB, &a)); /* the device was tried before: not this one */
+    MUST(gs_core_alloc(f.core, 32 * MIB, &a)); /* the device was tried before: not this one */
     cr_assert_eq(softcuda_delay("cuMemCreate", 40000), 0);
-    MUST(gs_core_alloc(f.core, 8 * MIB, &a));
+    MUST(gs_core_alloc(f.core, 32 * MIB, &a));
     softcuda_reset();
     stats = stats_of(&f);
     cr_assert_eq(timed(&stats), 2);

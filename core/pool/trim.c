@@ -1,0 +1,187 @@
+/*
+ * Pieces leave their arena (core/pool/arena.h): those that are free from end to end, whatever lies in
+ * the rest of the free block around them. The highest go first, so that a region stays low.
+ */
+#include "core/pool/arena.h"
+
+#include <limits.h>
+
+#define HELD_MIN ((size_t)64 << 20) /* below this nothing is too much */
+#define SLACK_PERCENT 16            /* beside what was live lately, while half of the device is left; */
+#define SLACK_PERCENT_FULL 4        /* falling to this */
+
+static bool may_unmap_locked(const struct gs_arena *arena, const struct gs_piece *piece)
+{
+    const struct gs_guard *guard = &arena->shared->guard;
+
+    return guard->may_unmap(guard->arg, piece->span.base, piece->span.size);
+}
+
+/* Whether no work touches it any more. Of a line no more than the first fence that has not passed is
+ * asked for. */
+static bool has_passed_locked(struct gs_arena *arena, struct gs_piece *piece, struct gs_fence *stuck)
+{
+    if (stuck->line && stuck->line == piece->freed.line && stuck->number <= piece->freed.number)
+        return false;
+    if (arena->leaving ? gs_fence_passed(&piece->freed)
+                       : gs_fence_query(&arena->events, &piece->freed) == GS_OK)
+        return true;
+    *stuck = piece->freed;
+    return false;
+}
+
+/* The free block becomes what of it is the piece; the rest of it is free. NULL: no host memory. */
+static struct gs_block *carve_locked(struct gs_arena *arena, struct gs_block *block,
+                                     const struct gs_piece *piece)
+{
+    struct gs_block *lower = NULL, *rest;
+
+    gs_block_unready_locked(arena, block);
+    if (block->base < piece->span.base) {
+        lower = block;
+        block = gs_block_cut_locked(arena, lower, piece->span.base - lower->base);
+    }
+    if (block && gs_block_end(block) > gs_piece_end(piece)) {
+        rest = gs_block_cut_locked(arena, block, piece->span.size);
+        if (rest) {
+            rest->below = block->above = NULL; /* not to be merged again */
+            gs_arena_give_locked(arena, rest);
+        } else {
+            gs_arena_give_locked(arena, block);
+            block = NULL;
+        }
+    }
+    if (block && lower)
+        lower->above = block->below = NULL;
+    if (lower)
+        gs_arena_give_locked(arena, lower);
+    return block;
+}
+
+/* `block` is free, and all of the piece. False: no host memory. */
+static bool detach_locked(struct gs_arena *arena, struct gs_block *block, struct gs_piece *piece,
+                          struct gs_piece **list)
+{
+    block = carve_locked(arena, block, piece);
+    if (!block)
+        return false;
+    if (block->above)
+        block->above->below = NULL;
+    if (block->below)
+        block->below->above = NULL;
+    gs_index_clear_locked(piece, block);
+    gs_block_record_free_locked(arena, block);
+    gs_map_remove(arena->shared->map, &piece->span);
+    gs_piece_unlink_locked(piece);
+    piece->mapped = false;
+    __atomic_store_n(&piece->arena, NULL, __ATOMIC_RELAXED);
+    GS_SUB(arena->reserved, piece->span.size);
+    GS_COUNT(arena->counts.trims);
+    piece->next = *list;
+    *list = piece;
+    return true;
+}
+
+/* The free block that has all of the piece, or NULL. */
+static struct gs_block *wholly_free_locked(const struct gs_piece *piece)
+{
+    struct gs_block *block = gs_piece_find_locked(piece, piece->span.base);
+
+    return block->state == GS_BLOCK_FREE && gs_block_end(block) >= gs_piece_end(piece) ? block
+                                                                                      : NULL;
+}
+
+/* So many at most, of at most `largest` bytes each. */
+struct wish {
+    size_t bytes, largest;
+    unsigned count;
+};
+
+static void detach_from_locked(struct gs_arena *arena, struct gs_region *region, struct wish *wish,
+                               struct gs_piece **list)
+{
+    struct gs_piece *piece = region->highest, *lower;
+    struct gs_fence stuck = {0};
+
+    for (; piece && wish->bytes > 0 && wish->count > 0; piece = lower) {
+        struct gs_block *block = piece->mapped ? wholly_free_locked(piece) : NULL;
+        size_t size = piece->span.size;
+
+        lower = piece->prev;
+        if (!block || size > wish->largest || !has_passed_locked(arena, piece, &stuck) ||
+            !may_unmap_locked(arena, piece) || !detach_locked(arena, block, piece, list))
+            continue;
+        wish->bytes -= size < wish->bytes ? size : wish->bytes;
+        wish->count--;
+        /* From now on until its end others may wait for it. */
+        piece->releasing = true;
+        __atomic_add_fetch(&arena->shared->leaving[piece->device], size, __ATOMIC_SEQ_CST);
+        __atomic_add_fetch(&arena->shared->detached, 1, __ATOMIC_SEQ_CST);
+    }
+}
+
+static struct gs_piece *detach_wish_locked(struct gs_arena *arena, struct wish wish)
+{
+    struct gs_piece *detached = NULL;
+
+    gs_latch_assert_held(&arena->lock);
+    detach_from_locked(arena, &arena->large, &wish, &detached);
+    detach_from_locked(arena, &arena->small, &wish, &detached);
+    return detached;
+}
+
+struct gs_piece *gs_arena_detach_bytes_locked(struct gs_arena *arena, size_t bytes)
+{
+    return detach_wish_locked(arena, (struct wish){bytes, SIZE_MAX, UINT_MAX});
+}
+
+struct gs_piece *gs_arena_detach_one_locked(struct gs_arena *arena, size_t most)
+{
+    struct gs_piece *piece = detach_wish_locked(arena, (struct wish){most, most, 1});
+
+    if (piece)
+        GS_COUNT(arena->counts.later);
+    return piece;
+}
+
+struct gs_piece *gs_arena_detach_ready_locked(struct gs_arena *arena, size_t keep)
+{
+    gs_latch_assert_held(&arena->lock);
+    if (arena->free_bytes <= keep)
+        return NULL;
+    gs_arena_settle_locked(arena);
+    return gs_arena_detach_bytes_locked(arena, arena->free_bytes - keep);
+}
+
+void gs_arena_spend_locked(struct gs_arena *arena, struct gs_piece *piece)
+{
+    struct gs_block *block = wholly_free_locked(piece);
+
+    gs_latch_assert_held(&arena->lock);
+    if (block && may_unmap_locked(arena, piece))
+        detach_locked(arena, block, piece, &arena->guarded.spent);
+}
+
+static unsigned slack_percent(const struct gs_arena *arena)
+{
+    size_t left = __atomic_load_n(&arena->shared->left[arena->device->ordinal], __ATOMIC_RELAXED);
+    size_t half = arena->device->total / 2;
+
+    if (left == 0 || left >= half)
+        return SLACK_PERCENT;
+    return SLACK_PERCENT_FULL +
+           (unsigned)((SLACK_PERCENT - SLACK_PERCENT_FULL) * (left >> 10) / (half >> 10));
+}
+
+size_t gs_arena_excess_locked(const struct gs_arena *arena)
+{
+    size_t peak = arena->kept.live_peak > arena->live ? arena->kept.live_peak : arena->live;
+    size_t target = peak + peak / 100 * slack_percent(arena);
+    size_t held = arena->live + arena->free_bytes + arena->order.bytes, excess;
+
+    gs_latch_assert_held(&arena->lock);
+    if (target < HELD_MIN)
+        target = HELD_MIN;
+    excess = held > target ? held - target : 0;
+    return excess < arena->free_bytes ? excess : arena->free_bytes;
+}
