@@ -203,7 +203,7 @@
 #define GS_CONFIG_DEBUG_OPTIONS(OPTION)                                                            \
     OPTION(debug, pool_cross, BOOL(), "on",                                                        \
            "Whether a block may lie across several of the driver's allocations; off, as always "   \
-           "with a broker, keeps each inside one, which takes more memory.")
+           "with share.reach = cluster, keeps each inside one, which takes more memory.")
 
 /* SECTION(name, options, help), in the order of the sample and README.md. */
 #define GS_CONFIG_SECTIONS(SECTION)                                                                \

@@ -82,8 +82,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .leaving = core->figures.leaving,
         .wipe = options->share.isolate,
         .whole_pieces = options->whole_pieces,
-        .crosses = options->cross && driver->mem_retain && !options->whole_pieces && !options->share.broker &&
-                   !options->share.cluster,
+        .crosses = options->cross && driver->mem_retain && !options->whole_pieces && !options->share.cluster,
         .small_limit = options->small_limit,
         .epoch_bytes = options->epoch_bytes,
         .cache_limit = options->cache_limit,

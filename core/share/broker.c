@@ -6,6 +6,7 @@
  *   first export: connects, starts one if need be
  *   PUBLISH users (+ memfd)        ------->       of whose users it is, and where it confirms
  *   SHARE handle (+ descriptor)    ------->       keeps it; openers go to the exporter meanwhile
+ *   SHARE_PIECE + descriptor, each ------->       of a block that lies across pieces: it is kept with the last
  *   strikes it out of the memfd
  *   UNSHARE, when that goes        ------->       drops it
  *   ends, in order or killed       - - - ->       serves what stands in the memfd, for keep_ns
@@ -43,33 +44,64 @@ static void chunk_drop(struct gs_share *share, struct gs_published_chunk *chunk)
     if (--chunk->exports > 0)
         return;
     HASH_DEL(share->store.published_chunks, chunk);
-    gs_discard(chunk->fd, chunk->user->uid); /* nobody knows what it is of */
-    chunk->user->chunks--;
+    for (uint32_t i = 0; i < chunk->came; i++)
+        gs_discard(chunk->fds[i], chunk->user->uid); /* nobody knows what it is of */
+    chunk->user->fds -= chunk->fd_count;
+    share->store.published_fds -= chunk->fd_count;
     gs_user_reap(share, chunk->user);
+    gs_share_strip_unref(chunk->strip);
     free(chunk);
 }
 
-/* The chunk's record with one export more; *fd becomes -1 where it is kept. NULL: no memory. */
-static struct gs_published_chunk *
-chunk_take(struct gs_share *share, const struct gs_export_key *key, struct gs_user *user, int *fd)
+/* NULL: no memory. */
+static struct gs_published_chunk *chunk_new(struct gs_share *share, const struct gs_export_key *key,
+                                            uint32_t pieces)
+{
+    uint32_t fd_count = pieces ? pieces : 1;
+    struct gs_published_chunk *chunk = calloc(1, sizeof *chunk + fd_count * sizeof *chunk->fds);
+
+    if (!chunk)
+        return NULL;
+    chunk->key = *key;
+    chunk->fd_count = fd_count;
+    if (pieces)
+        chunk->strip = calloc(1, sizeof *chunk->strip + pieces * sizeof *chunk->strip->sizes);
+    if (chunk->strip) {
+        chunk->strip->references = 1;
+        chunk->strip->is_block = true;
+        chunk->strip->pieces = pieces;
+    }
+    if (!pieces || chunk->strip)
+        HASH_ADD(hh, share->store.published_chunks, key, sizeof chunk->key, chunk);
+    if (chunk->hh.tbl)
+        return chunk;
+    gs_share_strip_unref(chunk->strip);
+    free(chunk);
+    return NULL;
+}
+
+/* The chunk's record with one export more; *fd becomes -1 where it is kept. NULL: no memory; or it is told of as
+ * something else than before. */
+static struct gs_published_chunk *chunk_take(struct gs_share *share,
+                                             const struct gs_export_key *key, struct gs_user *user,
+                                             uint32_t pieces, int *fd)
 {
     struct gs_published_chunk *chunk;
 
     HASH_FIND(hh, share->store.published_chunks, key, sizeof *key, chunk);
+    if (chunk && (pieces || chunk->strip))
+        return NULL;
     if (!chunk) {
-        chunk = calloc(1, sizeof *chunk);
+        chunk = chunk_new(share, key, pieces);
         if (!chunk)
             return NULL;
-        chunk->key = *key;
-        HASH_ADD(hh, share->store.published_chunks, key, sizeof chunk->key, chunk);
-        if (!chunk->hh.tbl) {
-            free(chunk);
-            return NULL;
-        }
-        chunk->fd = *fd;
         chunk->user = user;
-        user->chunks++;
-        *fd = -1;
+        user->fds += chunk->fd_count;
+        share->store.published_fds += chunk->fd_count;
+        if (!pieces) {
+            chunk->fds[chunk->came++] = *fd;
+            *fd = -1;
+        }
     }
     chunk->exports++;
     return chunk;
@@ -156,8 +188,8 @@ static bool is_sharer(struct gs_share *share, struct gs_client *client)
     return client->shares;
 }
 
-/* How many chunks' descriptors are kept: what the clients may need stays free, or half of all. */
-static unsigned chunks_max(const struct gs_share *share)
+/* How many descriptors are kept: what the clients may need stays free, or half of all. */
+static unsigned fds_max(const struct gs_share *share)
 {
     uint64_t all = gs_fd_limit(), clients = 2 * (uint64_t)share->options.max_clients + 64;
 
@@ -166,26 +198,27 @@ static unsigned chunks_max(const struct gs_share *share)
     return all - clients < UINT32_MAX ? (unsigned)(all - clients) : UINT32_MAX;
 }
 
-/* Whether there is room for one more; one client takes half of all at most, and so does another
- * user of what is left. */
-static bool has_room(struct gs_share *share, const struct gs_client *client, int fd)
+/* Whether there is room for one more, with so many descriptors; one client takes half of all at most, and
+ * so does another user of what is left. */
+static bool has_room(struct gs_share *share, const struct gs_client *client, uint32_t fds)
 {
-    unsigned most = share->options.published_max, chunks = chunks_max(share);
+    unsigned most = share->options.published_max, fd_most = fds_max(share);
+    uint64_t before = share->store.published_fds + (uint64_t)fds - 1; /* as one asks for the last of them */
     const struct gs_user *user = client->user;
     bool may = gs_user_may(user, user->exports, HASH_COUNT(share->exporter.exports), most) &&
-               gs_user_may(user, user->chunks, HASH_COUNT(share->store.published_chunks), chunks);
-    bool has = may && fd >= 0 && HASH_COUNT(share->exporter.exports) < most &&
+               before < fd_most &&
+               gs_user_may(user, user->fds + fds - 1, (unsigned)before, fd_most);
+    bool has = may && HASH_COUNT(share->exporter.exports) < most &&
                client->published < (most + 1) / 2 &&
-               HASH_COUNT(share->store.published_chunks) < chunks &&
-               client->published_chunks < (chunks + 1) / 2;
+               client->published_fds + fds - 1 < (fd_most + 1) / 2;
 
     if (has)
         return true;
     gs_log_line(&share->log, share->store.published_said ? GS_LOG_DEBUG : GS_LOG_WARNING,
-                "a block of process %d (%.15s) is not kept: %u of at most %u are "
-                "(share.broker_blocks), in %u chunks of at most %u (ulimit -n)",
-                (int)client->pid, client->said.name, HASH_COUNT(share->exporter.exports), most,
-                HASH_COUNT(share->store.published_chunks), chunks);
+                "a block of process %d (%.15s), with %u descriptors, is not kept: %u of at most %u are "
+                "(share.broker_blocks), with %u descriptors of at most %u (ulimit -n)",
+                (int)client->pid, client->said.name, fds, HASH_COUNT(share->exporter.exports), most,
+                share->store.published_fds, fd_most);
     share->store.published_said = true;
     return false;
 }
@@ -197,6 +230,7 @@ bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
     struct gs_published_chunk *chunk;
     struct gs_ipc_handle ipc_handle;
     struct gs_export *export;
+    unsigned fds;
     bool entered;
 
     if (!share->options.is_broker || !client->publisher)
@@ -204,7 +238,9 @@ bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
                                                        : "it did not greet first");
     if (gs_ipc_handle_read(message->ipc_handle, &ipc_handle) != GS_OK ||
         !gs_broker_is_sound(message->chunk_size, message->offset, ipc_handle.size,
-                            message->read_only))
+                            message->read_only) ||
+        message->zero || message->pieces > message->chunk_size / GS_PAGE_SIZE ||
+        (message->pieces && *fd >= 0))
         return gs_client_fault(client, "its message has fields that make no sense");
     if (memcmp(ipc_handle.instance, client->instance, GS_INSTANCE_SIZE) != 0 ||
         !is_sharer(share, client))
@@ -212,7 +248,9 @@ bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
     memcpy(chunk_key.instance, ipc_handle.instance, sizeof chunk_key.instance);
     chunk_key.id = ipc_handle.chunk_id;
     /* Where a limit is met the block is not kept: it can be opened while its exporter lives. */
-    if (!has_room(share, client, *fd))
+    if (!message->pieces && *fd < 0) /* there was no room for its descriptor */
+        return true;
+    if (!has_room(share, client, message->pieces ? message->pieces : 1))
         return true;
     export = export_new(client, message, &ipc_handle);
     if (!export)
@@ -221,12 +259,14 @@ bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
         free(export);
         return gs_client_fault(client, "it shared one block twice");
     }
-    chunk = chunk_take(share, &chunk_key, client->user, fd);
+    fds = share->store.published_fds;
+    chunk = chunk_take(share, &chunk_key, client->user, message->pieces, fd);
     if (!chunk) {
         free(export);
         return true;
     }
     export->source.handle = (CUmemGenericAllocationHandle)(uintptr_t)chunk;
+    export->source.strip = chunk->strip; /* as long as the chunk */
     export->publisher = gs_publisher_ref(client->publisher);
     client->user->exports++;
     gs_lock_take(&share->lock);
@@ -235,7 +275,7 @@ bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
     gs_lock_release(&share->lock);
     if (entered) {
         client->published++;
-        client->published_chunks += *fd < 0;
+        client->published_fds += share->store.published_fds - fds;
     } else {
         chunk_drop(share, chunk);
         client->user->exports--;
@@ -245,31 +285,73 @@ bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
     return true;
 }
 
+/* Whether all its memory is here. */
+static bool is_whole(const struct gs_export *export)
+{
+    return chunk_of(export)->came == chunk_of(export)->fd_count;
+}
+
+/* Whether so many bytes may be the next piece: all of them together are the chunk. */
+static bool piece_fits(const struct gs_published_chunk *chunk, uint64_t chunk_size, uint64_t size)
+{
+    uint64_t left = chunk_size;
+
+    for (uint32_t i = 0; i < chunk->came; i++)
+        left -= chunk->strip->sizes[i];
+    return size > 0 && size % GS_PAGE_SIZE == 0 && size <= left &&
+           (size == left) == (chunk->came + 1 == chunk->fd_count);
+}
+
+/* The export that the client left under this number, or NULL. */
+static struct gs_export *left_by(struct gs_share *share, const struct gs_client *client,
+                                 uint64_t block_id)
+{
+    struct gs_export_key key = {.id = block_id};
+    struct gs_export *export;
+
+    memcpy(key.instance, client->instance, sizeof key.instance);
+    export = gs_export_find(share, &key);
+    return export && export->owner == client->id ? export : NULL;
+}
+
+bool gs_broker_on_share_piece(struct gs_share *share, struct gs_client *client,
+                              const struct gs_wire_share_piece *message, int *fd)
+{
+    struct gs_export *export = left_by(share, client, message->block_id);
+    struct gs_published_chunk *chunk;
+
+    if (!export || *fd < 0) /* one that found no room here; or its descriptor found none */
+        return client->greeted;
+    chunk = chunk_of(export);
+    if (is_whole(export) || !piece_fits(chunk, export->source.chunk_size, message->size))
+        return gs_client_fault(client, "its message has fields that make no sense");
+    chunk->strip->sizes[chunk->came] = message->size;
+    chunk->fds[chunk->came++] = *fd;
+    *fd = -1;
+    return true;
+}
+
 /* One that the client left here. */
 static void drop_of(struct gs_share *share, struct gs_client *client, struct gs_export *export)
 {
-    unsigned chunks = HASH_COUNT(share->store.published_chunks);
+    unsigned fds = share->store.published_fds;
 
     export_drop(share, export);
     client->published--;
-    client->published_chunks -= chunks - HASH_COUNT(share->store.published_chunks);
+    client->published_fds -= fds - share->store.published_fds;
 }
 
 bool gs_broker_on_unshare(struct gs_share *share, struct gs_client *client,
                           const struct gs_wire_unshare *message)
 {
-    struct gs_export_key key;
     struct gs_export *export;
 
     if (!share->options.is_broker || !client->greeted)
         return gs_client_fault(client, client->greeted ? "it takes this process for a broker"
                                                        : "it did not greet first");
-    memcpy(key.instance, client->instance, sizeof key.instance);
-    key.id = message->block_id;
-    export = gs_export_find(share, &key);
-    if (!export || export->owner != client->id) /* one that found no room here */
-        return true;
-    drop_of(share, client, export);
+    export = left_by(share, client, message->block_id);
+    if (export) /* else it found no room here */
+        drop_of(share, client, export);
     return true;
 }
 
@@ -293,7 +375,7 @@ void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, boo
     {
         if (export->owner != client->id)
             continue;
-        if (!ended || !gs_publisher_confirms(export->publisher, export)) {
+        if (!ended || !is_whole(export) || !gs_publisher_confirms(export->publisher, export)) {
             export_drop(share, export);
             continue;
         }
@@ -303,7 +385,7 @@ void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, boo
         gs_lock_release(&share->lock);
         gs_lend_owner_gone(share, export);
     }
-    client->published = client->published_chunks = 0;
+    client->published = client->published_fds = 0;
     share->store.published_due_ns = now;
 }
 

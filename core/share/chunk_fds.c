@@ -133,7 +133,7 @@ CUresult gs_chunk_fd(struct gs_share *share, const struct gs_export *export, str
         *ret_fresh = false;
         return gs_fd_is_there(ret_fd) ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
     }
-    *ret_fd = share->options.is_broker ? (struct gs_fd){.fd = gs_broker_fd(export)}
+    *ret_fd = share->options.is_broker ? (struct gs_fd){.fd = gs_broker_fd(export, 0)}
                                        : find(share, source->chunk_id);
     *ret_fresh = ret_fd->fd < 0;
     if (!*ret_fresh)
@@ -146,6 +146,71 @@ CUresult gs_chunk_fd(struct gs_share *share, const struct gs_export *export, str
     if (result != CUDA_SUCCESS)
         return result;
     *ret_fd = gs_fd_keep(fd); /* from here on: while it is sent the program may close it */
+    if (ret_fd->any)
+        return CUDA_SUCCESS;
+    gs_fd_drop(fd); /* one that cannot be told from the program's own is not sent */
+    return CUDA_ERROR_OPERATING_SYSTEM;
+}
+
+/* ---- Pieces ---------------------------------------------------------------------------------- */
+
+static bool is_stale(struct gs_share *share, const struct gs_export *export)
+{
+    bool stale;
+
+    gs_lock_take(&share->lock);
+    stale = gs_strip_is_stale_locked(export);
+    gs_lock_release(&share->lock);
+    return stale;
+}
+
+/* Where a piece begins. */
+static uint64_t address_of(const struct gs_export *export, uint32_t piece)
+{
+    uint64_t address = export->source.address;
+
+    if (!gs_export_is_own(export))
+        address -= export->source.offset;
+    for (uint32_t i = 0; i < piece; i++)
+        address += export->source.strip->sizes[i];
+    return address;
+}
+
+/* Of what is mapped there; a broker of what it was left. */
+static CUresult export_piece(struct gs_share *share, const struct gs_export *export, uint32_t piece,
+                             int *ret_fd)
+{
+    CUmemGenericAllocationHandle handle;
+    CUresult result;
+
+    if (share->options.is_broker) {
+        *ret_fd = gs_fd_copy(gs_broker_fd(export, piece));
+        return *ret_fd >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    result = share->driver->mem_retain(&handle, (void *)(uintptr_t)address_of(export, piece));
+    if (is_stale(share, export)) {
+        if (result == CUDA_SUCCESS)
+            share->driver->mem_release(handle);
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = gs_device_export(share->driver, handle, ret_fd);
+    share->driver->mem_release(handle);
+    return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_UNKNOWN : result;
+}
+
+CUresult gs_piece_fd(struct gs_share *share, const struct gs_export *export, uint32_t piece,
+                     struct gs_fd *ret_fd)
+{
+    int fd;
+    CUresult result = export_piece(share, export, piece, &fd);
+
+    if (result == CUDA_ERROR_OPERATING_SYSTEM && gs_chunk_fds_give_up(share))
+        result = export_piece(share, export, piece, &fd);
+    if (result != CUDA_SUCCESS)
+        return result;
+    *ret_fd = gs_fd_keep(fd);
     if (ret_fd->any)
         return CUDA_SUCCESS;
     gs_fd_drop(fd); /* one that cannot be told from the program's own is not sent */

@@ -22,8 +22,8 @@ struct gs_export {
     unsigned pins;  /* by the share thread: while it serves an open, while `work` is not done */
     bool given_out; /* until then it may be withdrawn at any time: nobody else's work pins it */
     bool opened;    /* somebody has held it: no grace any more */
-    bool brokered;  /* a broker has it too, and as long as this slot says so may serve it later */
-    uint32_t slot;
+    uint32_t sent; /* messages about it that a broker has; with all of them (gs_export_is_brokered) that may serve */
+    uint32_t slot; /* it later, as long as this slot says so */
     struct gs_export *put_off_next, **put_off_at; /* it is to be left as soon as that one reads */
     struct gs_publisher *publisher; /* in a broker: who left it there */
     uint64_t owner; /* in a broker: the client that left it there; 0: that has ended, */
@@ -96,6 +96,9 @@ void gs_chunk_fd_keep(struct gs_share *share, const struct gs_export *export,
 bool gs_chunk_fd_wanted(struct gs_share *share, const struct gs_export *export);
 /* Closes those that are kept, where no descriptor is left for something else; false: there were none. */
 bool gs_chunk_fds_give_up(struct gs_share *share);
+/* Of a piece of the strip's, the caller's. CUDA_ERROR_INVALID_HANDLE: what is mapped there is not it any more. */
+CUresult gs_piece_fd(struct gs_share *share, const struct gs_export *export, uint32_t piece,
+                     struct gs_fd *ret_fd);
 void gs_chunk_fds_free(struct gs_share *share);
 
 /* strip.c */
@@ -114,6 +117,11 @@ static inline bool gs_strip_is_stale_locked(const struct gs_export *export)
 {
     return (gs_export_is_own(export) || export->source.behind) &&
            (export->freed_ns || export->going > 0);
+}
+/* Whether the broker has all of it. */
+static inline bool gs_export_is_brokered(const struct gs_export *export)
+{
+    return export->sent == (gs_export_is_strip(export) ? export->source.strip->pieces + 1 : 1);
 }
 /* In a count of several, with a number of its own: a strip's bytes count once, of however many pieces there
  * are handles. `last` is where the strip keeps the number; NULL: it is none. */
@@ -246,7 +254,7 @@ struct gs_client {
     struct gs_publisher *publisher; /* what it said before it published anything to this broker */
     unsigned unread; /* descriptors that it was sent, of another user, and may not have read yet */
     uint64_t published; /* exports that it has published to this broker */
-    unsigned published_chunks; /* in so many chunks, each with a descriptor */
+    unsigned published_fds; /* with so many descriptors */
     bool crowded;  /* it can send no descriptor, for what its user sent before cannot be closed */
     bool shares;   /* it has left some: nobody else may in the name of its instance */
     struct gs_over over;
@@ -272,7 +280,8 @@ struct gs_client {
 /* publish.c: whether the export may be published to a broker now. Where that one does not read it
  * is as soon as it does. */
 bool gs_broker_takes(struct gs_share *share, struct gs_export *export);
-/* Publishes the export, which it takes; `fd` stays the caller's. The share thread has it pinned. */
+/* Publishes the export, which it takes, or the next piece of it; `fd` stays the caller's. The share thread has it
+ * pinned. */
 void gs_broker_publish(struct gs_share *share, struct gs_export *export, const struct gs_fd *fd);
 /* Called with the lock held: takes it back. Never waits, whatever the broker does. */
 void gs_broker_take_back_locked(struct gs_share *share, struct gs_export *export);
@@ -331,7 +340,7 @@ void gs_publisher_unref(struct gs_share *share, struct gs_publisher *publisher);
  * of what the others leave; this process's own user as much as there is. */
 struct gs_user {
     uid_t uid;
-    unsigned clients, exports, chunks; /* connections; and published to this broker */
+    unsigned clients, exports, fds; /* connections; and published to this broker, and its descriptors */
     unsigned farewells; /* processes of his whose last figures are here */
     unsigned names; /* that he published to this broker */
     unsigned unread; /* descriptors that it was sent, of another user, and may not have read yet */
@@ -375,21 +384,26 @@ void gs_unread_free(struct gs_share *share);
 /* broker.c: messages; as gs_client_serve. */
 bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
                         const struct gs_wire_share *message, int *fd);
+bool gs_broker_on_share_piece(struct gs_share *share, struct gs_client *client,
+                              const struct gs_wire_share_piece *message, int *fd);
 bool gs_broker_on_unshare(struct gs_share *share, struct gs_client *client,
                           const struct gs_wire_unshare *message);
-/* A chunk of which something was left here. */
+/* A chunk of which something was left here; or the pieces that a block lies across. */
 struct gs_published_chunk {
     struct gs_export_key key; /* of the chunk: the exporter's instance and the chunk's id */
-    int fd;
+    uint32_t fd_count; /* that there will be, and */
+    uint32_t came;     /* that there are */
     unsigned exports;
+    struct gs_share_strip *strip; /* of pieces: their sizes; or NULL */
     struct gs_user *user; /* whose process left it here */
     UT_hash_handle hh;
+    int fds[];
 };
 
-/* The descriptor that the export's chunk was published with. */
-static inline int gs_broker_fd(const struct gs_export *export)
+/* The descriptor that the export's chunk, or the piece, was published with. */
+static inline int gs_broker_fd(const struct gs_export *export, uint32_t piece)
 {
-    return ((const struct gs_published_chunk *)(uintptr_t) export->source.handle)->fd;
+    return ((const struct gs_published_chunk *)(uintptr_t) export->source.handle)->fds[piece];
 }
 /* The client that published exports here has ended (then they are served), or lives on without its
  * connection (then nobody knows what it does with the memory: they are dropped). */

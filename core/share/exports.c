@@ -22,6 +22,20 @@ static bool write_ipc_handle(struct gs_share *share, struct gs_export *export)
     return true;
 }
 
+/* What comes next of it: that it is there, and then each piece. False: that cannot be had now. */
+static bool publish_strip(struct gs_share *share, struct gs_export *export)
+{
+    struct gs_fd fd = {.fd = -1};
+
+    if (gs_export_is_brokered(export) ||
+        (export->sent > 0 && gs_piece_fd(share, export, export->sent - 1, &fd) != CUDA_SUCCESS))
+        return false;
+    gs_broker_publish(share, export, &fd);
+    if (fd.fd >= 0)
+        gs_fd_close(&fd);
+    return true;
+}
+
 /* Makes a descriptor of the chunk for whoever opens it first, and for the broker. False: it had
  * been. */
 static bool prepare(struct gs_share *share, struct gs_export *export)
@@ -30,6 +44,8 @@ static bool prepare(struct gs_share *share, struct gs_export *export)
     bool leaves = gs_broker_takes(share, export), fresh;
     struct gs_fd fd;
 
+    if (gs_export_is_strip(export))
+        return leaves && publish_strip(share, export);
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE) ||
         (!leaves && !gs_chunk_fd_wanted(share, export)) ||
         gs_chunk_fd(share, export, &fd, &fresh) != CUDA_SUCCESS)
@@ -187,7 +203,9 @@ void gs_share_given_out(struct gs_share *share, struct gs_export *export)
 {
     int saved = errno;
 
-    if ((!share->options.export_ahead && !share->options.broker) || gs_export_is_strip(export))
+    bool ahead = share->options.export_ahead && !gs_export_is_strip(export);
+
+    if ((!ahead && !share->options.broker) || gs_export_is_own(export))
         return;
     gs_lock_take(&share->lock);
     export->given_out = true;

@@ -167,6 +167,7 @@ struct gs_store {
     uint64_t unneeded_since; /* atomic; GS_NEVER: it takes nobody in any more */
     /* The share thread's own. */
     struct gs_published_chunk *published_chunks;
+    unsigned published_fds; /* of all of these, also those that are still to come */
     struct gs_publisher *publishers;
     uint64_t published_due_ns;
     bool published_said; /* a limit was met */

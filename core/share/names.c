@@ -315,7 +315,7 @@ int gs_names_tell_locked(struct gs_share *share)
         return 0;
     HASH_ITER(hh, share->exporter.names, name, next)
     {
-        if (!error && !name->told && (!brokered_export(name) || name->export->brokered))
+        if (!error && !name->told && (!brokered_export(name) || gs_export_is_brokered(name->export)))
             error = gs_fd_is_there(&share->link.fd_is) ? tell_locked(share, name) : -EBADF;
     }
     share->exporter.names_due = error != 0;
@@ -487,7 +487,7 @@ static void fill(struct gs_share *share, const struct gs_name *name, bool whole,
     else
         memcpy(found->process, name->process, sizeof found->process);
     memcpy(found->uuid, export->source.uuid, sizeof found->uuid);
-    found->kept = share->options.is_broker || (name->kept && export->brokered);
+    found->kept = share->options.is_broker || (name->kept && gs_export_is_brokered(export));
 }
 
 bool gs_look_up_came(struct gs_share *share, struct gs_client *client,

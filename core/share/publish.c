@@ -146,7 +146,7 @@ static void pause_looking(struct gs_share *share)
 /* Whether it is to be published to a broker, and is not yet. */
 static bool is_to_be_published(const struct gs_export *export)
 {
-    return export->given_out && !export->brokered &&
+    return export->given_out && !gs_export_is_brokered(export) &&
            (!export->freed_ns || (export->far && export->far->held));
 }
 
@@ -216,7 +216,7 @@ static void forget(struct gs_share *share)
     share->link.fd = -1;
     share->link.absent = true;
     HASH_ITER(hh, share->exporter.exports, export, next)
-    export->brokered = false;
+    export->sent = 0;
     gs_confirm_forget_locked(share);
     gs_names_forget_locked(share);
     gs_lock_release(&share->lock);
@@ -410,21 +410,11 @@ bool gs_broker_takes(struct gs_share *share, struct gs_export *export)
     return share->options.broker && takes;
 }
 
-void gs_broker_publish(struct gs_share *share, struct gs_export *export, const struct gs_fd *fd)
+static int send_share(struct gs_share *share, struct gs_export *export, int fd)
 {
+    const struct gs_share_source *source = &export->source;
     union gs_wire_message message;
-    int error;
 
-    if (!is_connected(share) && gs_now_ns() >= share->link.retry_ns)
-        find_broker(share);
-    if (share->link.fd < 0 || export->brokered)
-        return;
-    if (!gs_fd_is_there(fd)) { /* the program may have closed it meanwhile */
-        put_off(share, export);
-        return;
-    }
-    if (!confirm(share, export))
-        return;
     gs_afar_prepare(share, export);
     gs_wire_start(&message, export->far ? GS_WIRE_SHARE_AFAR : GS_WIRE_SHARE, 0);
     if (export->far) {
@@ -432,12 +422,54 @@ void gs_broker_publish(struct gs_share *share, struct gs_export *export, const s
         message.share_afar.held = export->far->held;
     }
     memcpy(message.share.ipc_handle, export->ipc_handle, GS_IPC_HANDLE_SIZE);
-    message.share.chunk_size = export->source.chunk_size;
-    message.share.offset = export->source.offset;
-    memcpy(message.share.uuid, export->source.uuid, sizeof message.share.uuid);
+    message.share.chunk_size = source->chunk_size;
+    message.share.offset = source->offset;
+    memcpy(message.share.uuid, source->uuid, sizeof message.share.uuid);
     message.share.read_only = export->read_only;
     message.share.slot = export->slot;
-    error = gs_wire_send(share->link.fd, &message, fd->fd);
+    message.share.pieces = source->strip ? source->strip->pieces : 0;
+    return gs_wire_send(share->link.fd, &message, fd);
+}
+
+static int send_piece(struct gs_share *share, const struct gs_export *export, int fd)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_SHARE_PIECE, 0);
+    message.share_piece.block_id = export->key.id;
+    message.share_piece.size = export->source.strip->sizes[export->sent - 1];
+    return gs_wire_send(share->link.fd, &message, fd);
+}
+
+static void note_sent_locked(struct gs_share *share, struct gs_export *export)
+{
+    export->sent++;
+    if (!gs_export_is_brokered(export)) {
+        gs_export_ask_locked(share, export, GS_WORK_CHUNK_FD); /* openers come in between */
+        return;
+    }
+    if (export->names)
+        gs_names_are_due_locked(share);
+    if (export->freed_ns)
+        gs_afar_recall_locked(share, export); /* this broker does not know it */
+}
+
+void gs_broker_publish(struct gs_share *share, struct gs_export *export, const struct gs_fd *fd)
+{
+    bool first = fd->fd < 0 || !gs_export_is_strip(export);
+    int error;
+
+    if (!is_connected(share) && gs_now_ns() >= share->link.retry_ns)
+        find_broker(share);
+    if (share->link.fd < 0 || gs_export_is_brokered(export) || first != (export->sent == 0))
+        return; /* the last: it is another broker meanwhile, and asked for anew */
+    if (fd->fd >= 0 && !gs_fd_is_there(fd)) { /* the program may have closed it meanwhile */
+        put_off(share, export);
+        return;
+    }
+    if (export->sent == 0 && !confirm(share, export))
+        return;
+    error = export->sent ? send_piece(share, export, fd->fd) : send_share(share, export, fd->fd);
     take_note(share, error);
     if (share->link.full || share->link.slow_ns)
         put_off(share, export);
@@ -446,22 +478,19 @@ void gs_broker_publish(struct gs_share *share, struct gs_export *export, const s
                     "a block is shared without the broker, which does not take it: %s",
                     strerror(-error));
     gs_lock_take(&share->lock);
-    export->brokered = !error;
-    if (error)
+    if (!error)
+        note_sent_locked(share, export);
+    else if (export->sent == 0)
         gs_confirm_cancel_locked(share, export);
-    else if (export->names)
-        gs_names_are_due_locked(share);
-    if (!error && export->freed_ns)
-        gs_afar_recall_locked(share, export); /* this broker does not know it */
     gs_lock_release(&share->lock);
 }
 
 void gs_broker_take_back_locked(struct gs_share *share, struct gs_export *export)
 {
     put_off_stop_locked(export);
-    if (!export->brokered || share->link.fd < 0)
+    if (!export->sent || share->link.fd < 0)
         return;
-    export->brokered = false;
+    export->sent = 0;
     gs_confirm_revoke_locked(share, export);
     if (!__atomic_load_n(&share->link.full, __ATOMIC_ACQUIRE) &&
         gs_wire_goes_later(gs_confirm_tell_locked(share)))

@@ -277,6 +277,8 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
         return gs_flush_answered(share, client, message->flushed.number);
     case GS_WIRE_SHARE:
         return gs_broker_on_share(share, client, &message->share, fd);
+    case GS_WIRE_SHARE_PIECE:
+        return gs_broker_on_share_piece(share, client, &message->share_piece, fd);
     case GS_WIRE_UNSHARE:
         return gs_broker_on_unshare(share, client, &message->unshare);
     case GS_WIRE_FAREWELL:

@@ -13,7 +13,7 @@
  * before the driver's call) and none has (`freed_ns`): both are looked at after the handle was taken.
  *
  * A block that lies across pieces of the library's is given in the same way. It is held by its
- * references, as other blocks are, so what is mapped there is its pieces.
+ * references, as other blocks are, so what is mapped there is its pieces. A broker has their descriptors.
  *
  * A reference of a strip holds nothing here. It is there to be called back when the memory has gone
  * (an opener that only keeps it for its next open lets it go at once), and to say who has it.
@@ -62,35 +62,6 @@ static void pin(struct gs_share *share, struct gs_export *export)
     gs_lock_release(&share->lock);
 }
 
-static bool is_stale(struct gs_share *share, const struct gs_export *export)
-{
-    bool stale;
-
-    gs_lock_take(&share->lock);
-    stale = gs_strip_is_stale_locked(export);
-    gs_lock_release(&share->lock);
-    return stale;
-}
-
-/* A descriptor of what is mapped at the address. CUDA_ERROR_INVALID_HANDLE: not the piece any more. */
-static CUresult export_piece(struct gs_share *share, const struct gs_export *export,
-                             uint64_t address, int *ret_fd)
-{
-    CUmemGenericAllocationHandle handle;
-    CUresult result = share->driver->mem_retain(&handle, (void *)(uintptr_t)address);
-
-    if (is_stale(share, export)) {
-        if (result == CUDA_SUCCESS)
-            share->driver->mem_release(handle);
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = gs_device_export(share->driver, handle, ret_fd);
-    share->driver->mem_release(handle);
-    return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_UNKNOWN : result;
-}
-
 /* Some pieces on their way: the program may close their descriptors at any moment. */
 struct batch {
     struct gs_wire_fds fds;
@@ -115,34 +86,15 @@ static bool batch_is_whole(const struct batch *batch)
 static CUresult make_batch(struct gs_share *share, const struct gs_export *export, uint32_t first,
                            unsigned most, struct batch *batch)
 {
-    uint64_t address = export->source.address;
     CUresult result = CUDA_SUCCESS;
+    unsigned count = 0;
 
-    if (!gs_export_is_own(export))
-        address -= export->source.offset;
-    for (uint32_t i = 0; i < first; i++)
-        address += export->source.strip->sizes[i];
-    batch->fds.count = 0;
-    while (batch->fds.count < most) {
-        unsigned at = batch->fds.count;
-        int fd = -1;
-
-        result = export_piece(share, export, address, &fd);
-        if (result == CUDA_ERROR_OPERATING_SYSTEM && at == 0 && gs_chunk_fds_give_up(share))
-            result = export_piece(share, export, address, &fd);
-        if (result != CUDA_SUCCESS)
-            break;
-        batch->kept[at] = gs_fd_keep(fd);
-        batch->fds.fd[at] = fd;
-        if (!batch->kept[at].any) {
-            gs_fd_drop(fd); /* one that cannot be told from the program's own is not sent */
-            result = CUDA_ERROR_OPERATING_SYSTEM;
-            break;
-        }
-        batch->fds.count++;
-        address += export->source.strip->sizes[first + at];
+    for (; count < most && result == CUDA_SUCCESS; count += result == CUDA_SUCCESS) {
+        result = gs_piece_fd(share, export, first + count, &batch->kept[count]);
+        batch->fds.fd[count] = batch->kept[count].fd;
     }
-    if (result == CUDA_ERROR_OPERATING_SYSTEM && batch->fds.count > 0)
+    batch->fds.count = count;
+    if (result == CUDA_ERROR_OPERATING_SYSTEM && count > 0)
         return CUDA_SUCCESS; /* the rest when these are closed */
     if (result != CUDA_SUCCESS)
         batch_close(batch);

@@ -66,7 +66,7 @@
 
 #include "core/share/ipc_handle.h"
 
-#define GS_WIRE_VERSION 17
+#define GS_WIRE_VERSION 18
 
 /* So many pieces come in one message at most: the kernel would take 253, but a process that may have
  * 256 descriptors has others too. */
@@ -130,7 +130,8 @@
     M(GS_WIRE_GRANT_AFAR, 53, grant_afar)                   \
     M(GS_WIRE_ASK_AFAR, 54, ask_afar)                       \
     M(GS_WIRE_TOLD_AFAR, 55, told_afar)                     \
-    M(GS_WIRE_SHARE_AFAR, 56, share_afar)
+    M(GS_WIRE_SHARE_AFAR, 56, share_afar)                   \
+    M(GS_WIRE_SHARE_PIECE, 57, share_piece)
 
 #define GS_WIRE_NUMBER(name, number, shape) name = number,
 enum gs_wire_type { GS_WIRE_MESSAGES(GS_WIRE_NUMBER) GS_WIRE_TYPES };
@@ -290,7 +291,17 @@ struct gs_wire_share {
     uint64_t offset;        /* of the block within the chunk */
     unsigned char uuid[16]; /* of the device that holds the memory */
     uint32_t read_only;
-    uint32_t slot; /* which holds the block's id for as long as it may be served */
+    uint32_t slot;   /* which holds the block's id for as long as it may be served */
+    uint32_t pieces; /* 0: the chunk's descriptor comes along. Else none does: the block lies across so
+                      * many pieces, all of the chunk, and a SHARE_PIECE comes for each */
+    uint32_t zero;
+};
+
+/* Comes with the descriptor of the next piece of a block that a SHARE told of. */
+struct gs_wire_share_piece {
+    struct gs_wire_head head;
+    uint64_t block_id;
+    uint64_t size; /* of the piece */
 };
 
 /* As SHARE, of what other machines may open. */
@@ -473,6 +484,7 @@ union gs_wire_message {
     struct gs_wire_close close;
     struct gs_wire_recall recall;
     struct gs_wire_share share;
+    struct gs_wire_share_piece share_piece;
     struct gs_wire_unshare unshare;
     struct gs_wire_query query;
     struct gs_wire_report report;

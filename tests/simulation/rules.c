@@ -164,7 +164,7 @@ void rule_left(const struct process *process)
     for (struct block *block = world.blocks; block && process->share && process->ends == ENDS_NOT;
          block = block->next) {
         if (block->image != process->image || block->state != BLOCK_LIVE || block->is_external ||
-            block->piece_count || !block->export || !block->export->brokered)
+            block->piece_count || !block->export || !gs_export_is_brokered(block->export))
             continue;
         for (unsigned i = 0; i < PROCESSES_MAX; i++) {
             const struct process *broker = &world.processes[i];

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "core/share/exporter.h"
 #include "other.h"
 #include "side.h"
 #include "tests/children.h"
@@ -39,6 +40,47 @@ static void do_export(size_t offset, size_t size, int byte)
         printf("status %d\n", status);
         return;
     }
+    gs_export_handle(last_export, ipc_handle);
+    say_ipc_handle(ipc_handle);
+}
+
+/* A block that lies across pieces, all of them but for 512 bytes at either end. */
+static void do_across(unsigned pieces, int byte)
+{
+    struct gs_share_strip *strip = calloc(1, sizeof *strip + pieces * sizeof *strip->sizes);
+    struct gs_share_source source = {.chunk_id = GS_STRIP_IDS | ++side.next_id,
+                                     .chunk_size = pieces * 2 * MIB,
+                                     .block_id = side.next_id,
+                                     .offset = 512,
+                                     .size = pieces * 2 * MIB - 1024,
+                                     .strip = strip};
+    const CUmemAccessDesc access = {.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr base;
+    gs_status status;
+
+    side.driver.mem_address_reserve(&base, source.chunk_size, 0, 0, 0);
+    strip->references = 1;
+    strip->is_block = true;
+    for (; strip->pieces < pieces; strip->pieces++) {
+        CUdeviceptr address = base + strip->pieces * 2 * MIB;
+
+        strip->sizes[strip->pieces] = 2 * MIB;
+        side.driver.mem_create(&handle, 2 * MIB, NULL, 0);
+        side.driver.mem_map(address, 2 * MIB, 0, handle, 0);
+        side.driver.mem_set_access(address, 2 * MIB, &access, 1);
+        memset((void *)address, byte + (int)strip->pieces, 2 * MIB);
+    }
+    source.address = base + source.offset;
+    memcpy(source.uuid, side_gpu, sizeof source.uuid);
+    status = gs_share_export(side.share, &source, &last_export);
+    gs_share_strip_unref(strip);
+    if (status != GS_OK) {
+        printf("status %d\n", status);
+        return;
+    }
+    gs_share_given_out(side.share, last_export);
     gs_export_handle(last_export, ipc_handle);
     say_ipc_handle(ipc_handle);
 }
@@ -158,6 +200,11 @@ static void serve(const char *line)
     if (!strcmp(word, "export")) {
         sscanf(line, "export %lu %lu %d", &a, &b, &byte);
         do_export(a, b, byte);
+    } else if (!strcmp(word, "across")) {
+        sscanf(line, "across %lu %d", &a, &byte);
+        do_across((unsigned)a, byte);
+    } else if (!strcmp(word, "left")) { /* all of the last one, with a broker */
+        puts(gs_export_is_brokered(last_export) ? "ok" : "no");
     } else if (!strcmp(word, "open")) {
         do_open(argument);
     } else if (!strcmp(word, "close")) {

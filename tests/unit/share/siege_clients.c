@@ -225,7 +225,7 @@ static void says_what_others_say(void)
 {
     static const enum gs_wire_type types[] = {
         GS_WIRE_GRANT,   GS_WIRE_REFUSE,   GS_WIRE_CLOSE,  GS_WIRE_RECALL,
-        GS_WIRE_SHARE,   GS_WIRE_UNSHARE,  GS_WIRE_REPORT, GS_WIRE_CACHE,
+        GS_WIRE_SHARE,   GS_WIRE_SHARE_PIECE, GS_WIRE_UNSHARE,  GS_WIRE_REPORT, GS_WIRE_CACHE,
         GS_WIRE_UNMAP,   GS_WIRE_UNMAPPED, GS_WIRE_FLUSH,  GS_WIRE_FLUSHED,
         GS_WIRE_PUBLISH, GS_WIRE_HELLO,    GS_WIRE_PURGE,  GS_WIRE_PURGED,
         GS_WIRE_SET,     GS_WIRE_SET_TO,   GS_WIRE_COLLECT, GS_WIRE_COLLECTED,
@@ -295,13 +295,14 @@ static int say_publish(int fd, int memory)
     return siege_say(fd, &message, memory);
 }
 
-static int say_share(int fd, const struct gs_ipc_handle *ipc_handle, int attached)
+static int say_share(int fd, const struct gs_ipc_handle *ipc_handle, uint32_t pieces, int attached)
 {
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_SHARE, 0);
     gs_ipc_handle_write(ipc_handle, message.share.ipc_handle);
-    message.share.chunk_size = 2 << 20;
+    message.share.chunk_size = (pieces ? pieces : 1) * (uint64_t)(2 << 20);
+    message.share.pieces = pieces;
     message.share.slot = (uint32_t)ipc_handle->block_id % PUBLISH_SLOTS;
     return siege_say(fd, &message, attached);
 }
@@ -320,7 +321,19 @@ static void is_read(int fd)
             _exit(1); /* it was hung up on */
 }
 
-/* Leaves as much as goes, each block with a descriptor of its own; goes on when nothing does. */
+/* The next piece of the block, of which there are more than come. */
+static int say_piece(int fd, uint64_t block_id, int attached)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_SHARE_PIECE, 0);
+    message.share_piece.block_id = block_id;
+    message.share_piece.size = 2 << 20;
+    return siege_say(fd, &message, attached);
+}
+
+/* Leaves as much as goes, each block with a descriptor of its own, and every other one across many pieces;
+ * goes on when nothing does. */
 static void leaves_all_it_can(void)
 {
     int fd = siege_dial(), memory = leave_memory(), null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -333,8 +346,11 @@ static void leaves_all_it_can(void)
         struct pollfd room = {.fd = fd, .events = POLLOUT};
 
         ipc_handle.block_id = ipc_handle.chunk_id = i + 1;
-        while (say_share(fd, &ipc_handle, null) == -EAGAIN)
+        while (say_share(fd, &ipc_handle, i % 2 * 100, i % 2 ? -1 : null) == -EAGAIN)
             poll(&room, 1, 10);
+        for (unsigned piece = 0; i % 2 && piece < 99; piece++)
+            while (say_piece(fd, ipc_handle.block_id, null) == -EAGAIN)
+                poll(&room, 1, 10);
         if (i == 1000) { /* more than there is room for */
             is_read(fd);
             siege_holds();
@@ -360,7 +376,7 @@ static void leaves_from_many(void)
             continue;
         siege_greet(*fd, ipc_handle.instance, NULL);
         say_publish(*fd, memory);
-        say_share(*fd, &ipc_handle, null);
+        say_share(*fd, &ipc_handle, 0, null);
         siege_say_type(*fd, GS_WIRE_UNSHARE);
         if (i >= 2 * MANY)
             siege_holds();
@@ -409,7 +425,7 @@ static void leaves_in_anothers_name(void)
         siege_greet(fd, ipc_handle.instance, NULL);
         say_publish(fd, memory);
         for (ipc_handle.block_id = 2; ipc_handle.block_id < 5; ipc_handle.block_id++)
-            say_share(fd, &ipc_handle, null);
+            say_share(fd, &ipc_handle, 0, null);
         if (i >= 20)
             siege_holds();
         read_all_and_close(fd);
@@ -490,7 +506,7 @@ static void names_without_end(void)
     memset(ipc_handle.instance, 0x66, sizeof ipc_handle.instance);
     siege_greet(fd, ipc_handle.instance, NULL);
     say_publish(fd, memory);
-    say_share(fd, &ipc_handle, null);
+    say_share(fd, &ipc_handle, 0, null);
     for (unsigned i = 0;; i++) {
         struct pollfd room = {.fd = fd, .events = POLLOUT};
 
@@ -567,7 +583,7 @@ const struct siege_attack siege_clients[] = {
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_names},
     {"makes connections without end", BROKER, UNINVITED, SAYS(HELLO) | SAYS(OPEN),
      TAKES(CONNECTIONS), greets_and_asks},
-    {"leaves all it can", BROKER, SAME_USER, SAYS(PUBLISH) | SAYS(SHARE), TAKES(EXPORTS),
+    {"leaves all it can", BROKER, SAME_USER, SAYS(PUBLISH) | SAYS(SHARE) | SAYS(SHARE_PIECE), TAKES(EXPORTS),
      leaves_all_it_can},
     {"leaves from many connections", BROKER, LISTED,
      SAYS(HELLO) | SAYS(PUBLISH) | SAYS(SHARE) | SAYS(UNSHARE),

@@ -56,7 +56,7 @@ static bool is_brokered(const struct gs_export *export)
     bool brokered;
 
     gs_lock_take(&side.share->lock);
-    brokered = export->brokered && export->pins == 0;
+    brokered = gs_export_is_brokered(export) && export->pins == 0;
     gs_lock_release(&side.share->lock);
     return brokered;
 }

@@ -456,20 +456,24 @@ Test(share_wire, a_version_is_its_messages)
         {AT(told_afar, age_ns), 136},
         {AT(grant_afar, fabric), 96},
         {AT(share_afar, share.slot), 116},
-        {AT(share_afar, fabric), 120},
-        {AT(share_afar, held), 184},
-        {AT(share_afar, zero), 188},
+        {AT(share_afar, fabric), 128},
+        {AT(share_afar, held), 192},
+        {AT(share_afar, zero), 196},
+        {AT(share, pieces), 120},
+        {AT(share, zero), 124},
+        {AT(share_piece, block_id), 16},
+        {AT(share_piece, size), 24},
     };
 #undef AT
-    static const uint32_t lengths[] = {0, 80, 88, 96, 24, 24, 24, 120, 24, 32, 424, 24, 24, 24, 24, 24,
+    static const uint32_t lengths[] = {0, 80, 88, 96, 24, 24, 24, 128, 24, 32, 424, 24, 24, 24, 24, 24,
                                        544, 24, 16, 40, 32, 64, 40, 16, 64, 176, 16, 48, 136,
                                        32, 288, 432,
                                        88, 568, 88, 24, 24,
                                        88, 184, 40, 104, 128, 112, 40, 40, 40, 32, 88, 64, 56, 24, 32,
-                                       32, 160, 24, 144, 192};
+                                       32, 160, 24, 144, 200, 32};
     union gs_wire_message message;
 
-    cr_assert_eq(GS_WIRE_VERSION, 17);
+    cr_assert_eq(GS_WIRE_VERSION, 18);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         cr_assert_eq(places[i][0], places[i][1], "field %zu is at %zu", i, places[i][0]);
     cr_assert_eq((size_t)GS_WIRE_TYPES, sizeof lengths / sizeof *lengths);

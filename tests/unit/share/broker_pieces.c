@@ -1,0 +1,222 @@
+/* A block that lies across pieces is left with a broker a piece at a time: opened when its process has ended, whole
+ * or not at all. */
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "broker_scene.h"
+#include "tests/children.h"
+
+#define PIECE  (2 * MIB)
+#define MANY   40 /* more than one message brings to an opener, and than the broker's socket takes */
+
+static void setup(void)
+{
+    scene_new();
+    scene_side();
+    other_start(&other, dir, "keep=60000");
+}
+
+TestSuite(share_broker_pieces, .init = setup, .fini = scene_end, .timeout = 120);
+
+/* Of so many pieces: what lies in them but for 512 bytes at either end. */
+static void export_across(unsigned pieces, unsigned char *ret_ipc_handle)
+{
+    const char *answer = other_ask(&other, "across %u 70", pieces);
+
+    cr_assert_eq(strncmp(answer, "ok ", 3), 0, "%s", answer);
+    ipc_handle_from_hex(answer + 3, ret_ipc_handle);
+}
+
+/* Once it is asked for an end, the broker has heard all that was said before. */
+static void opens_all(const unsigned char *ipc_handle, unsigned pieces)
+{
+    CUdeviceptr address;
+
+    cr_assert_eq(open_it(ipc_handle, &address), GS_OK, "%s", side_logged());
+    for (unsigned i = 0; i < pieces; i++) {
+        cr_assert_eq(((unsigned char *)address)[i * PIECE], (unsigned char)(70 + i));
+        cr_assert_eq(((unsigned char *)address)[(i + 1) * PIECE - 1025], (unsigned char)(70 + i));
+    }
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+}
+
+Test(share_broker_pieces, all_of_it_opens_when_its_process_has_ended)
+{
+    unsigned char two[GS_IPC_HANDLE_SIZE], many[GS_IPC_HANDLE_SIZE];
+
+    export_across(2, two);
+    export_across(MANY, many);
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "left"), "ok")));
+    other_kill(&other);
+    opens_all(two, 2);
+    opens_all(many, MANY);
+    opens_all(many, MANY);
+}
+
+/* What the broker was sent of it before that one is not asked for by the next. */
+Test(share_broker_pieces, the_next_broker_has_all_of_it)
+{
+    unsigned char many[GS_IPC_HANDLE_SIZE];
+    pid_t broker;
+
+    export_across(MANY, many);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
+    broker = side_broker_pid(dir);
+    cr_assert_eq(kill(broker, SIGKILL), 0);
+    cr_assert(SIDE_WAIT(side_broker_pid(dir) != 0 && side_broker_pid(dir) != broker));
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "left"), "ok")));
+    other_kill(&other);
+    opens_all(many, MANY);
+}
+
+/* It is stopped with a part of it, and its process takes it back: at once, and nothing of it is served. */
+Test(share_broker_pieces, a_broker_that_has_a_part_keeps_nobody_waiting)
+{
+    unsigned char many[GS_IPC_HANDLE_SIZE], two[GS_IPC_HANDLE_SIZE];
+    CUdeviceptr address;
+    pid_t broker;
+
+    export_across(2, two);
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "left"), "ok")));
+    broker = side_broker_pid(dir);
+    halt(broker);
+    export_across(MANY, many);
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
+    kill(broker, SIGCONT);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
+    other_kill(&other);
+    cr_assert_eq(open_it(many, &address), GS_STALE);
+    opens_all(two, 2);
+}
+
+/* ---- By hand ---------------------------------------------------------------------------------- */
+
+static void say_share(int fd, const unsigned char *ipc_handle, uint32_t pieces, int memory)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_SHARE, 0);
+    memcpy(message.share.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
+    message.share.slot = 1;
+    message.share.chunk_size = (pieces > 60 ? pieces : 3) * PIECE;
+    message.share.pieces = pieces;
+    cr_assert_eq(side_send(fd, &message, memory), 0);
+}
+
+static void say_piece(int fd, uint64_t size, int memory)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_SHARE_PIECE, 0);
+    message.share_piece.block_id = 1;
+    message.share_piece.size = size;
+    cr_assert_eq(side_send(fd, &message, memory), 0);
+}
+
+/* A process by hand leaves a block of three pieces and is killed; the sizes end with a 0. What an open then
+ * says. */
+static int left_and_opened(const uint64_t *sizes)
+{
+    static unsigned char instance = 20;
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    int memory = open("/dev/null", O_RDONLY), fd, reason;
+    pid_t child;
+
+    ipc_handle_by_hand(++instance, 1, ipc_handle);
+    child = fork_child();
+    if (child == 0) {
+        fd = dial_broker(ipc_handle + 8, -1);
+        say_share(fd, ipc_handle, 3, -1);
+        for (unsigned i = 0; sizes[i]; i++)
+            say_piece(fd, sizes[i], memory);
+        ask_open(fd, ipc_handle); /* it has read them all */
+        _exit(0);
+    }
+    cr_assert_eq(waitpid(child, NULL, 0), child);
+    do {
+        fd = greet_broker(ipc_handle + 8, -1);
+        reason = ask_open(fd, ipc_handle);
+        close(fd);
+    } while (reason == GS_REFUSED_EARLY); /* its end is not seen yet */
+    close(memory);
+    return reason;
+}
+
+Test(share_broker_pieces, a_part_of_it_is_not_served)
+{
+    unsigned char kept[GS_IPC_HANDLE_SIZE];
+
+    export_and_leave(0, kept); /* so there is a broker */
+    cr_assert_eq(left_and_opened((uint64_t[]){PIECE, PIECE, PIECE, 0}), 0);
+    cr_assert_eq(left_and_opened((uint64_t[]){PIECE, PIECE, 0}), GS_REFUSED_HANDLE);
+    cr_assert_eq(left_and_opened((uint64_t[]){0}), GS_REFUSED_HANDLE);
+}
+
+/* What a broker says to who left a block and then pieces that cannot be: it hangs up. */
+static int faulty(const uint64_t *sizes, uint32_t pieces, int with)
+{
+    static unsigned char instance = 40;
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    int memory = open("/dev/null", O_RDONLY), fd, reason;
+
+    ipc_handle_by_hand(++instance, 1, ipc_handle);
+    fd = dial_broker(ipc_handle + 8, -1);
+    say_share(fd, ipc_handle, pieces, with);
+    for (unsigned i = 0; sizes[i]; i++)
+        say_piece(fd, sizes[i], memory);
+    reason = ask_open(fd, ipc_handle);
+    close(fd);
+    close(memory);
+    return reason;
+}
+
+Test(share_broker_pieces, nothing_unsound_is_believed)
+{
+    unsigned char kept[GS_IPC_HANDLE_SIZE];
+    int memory = open("/dev/null", O_RDONLY);
+
+    export_and_leave(0, kept);
+    cr_assert_eq(faulty((uint64_t[]){PIECE, 0}, 3, -1), GS_REFUSED_EARLY, "nothing is wrong yet");
+    cr_assert_eq(faulty((uint64_t[]){0}, 3, memory), GS_REFUSED_MESSAGE, "a descriptor of none");
+    cr_assert_eq(faulty((uint64_t[]){0}, 4, -1), GS_REFUSED_MESSAGE, "more than it has pages");
+    cr_assert_eq(faulty((uint64_t[]){PIECE / 2, 0}, 3, -1), GS_REFUSED_MESSAGE, "half a page");
+    cr_assert_eq(faulty((uint64_t[]){2 * PIECE, PIECE, 0}, 3, -1), GS_REFUSED_MESSAGE, "all in two");
+    cr_assert_eq(faulty((uint64_t[]){PIECE, PIECE, 2 * PIECE, 0}, 3, -1), GS_REFUSED_MESSAGE,
+                 "more than all");
+    cr_assert_eq(faulty((uint64_t[]){PIECE, PIECE, PIECE, PIECE, 0}, 3, -1), GS_REFUSED_MESSAGE,
+                 "a fourth");
+    cr_assert_eq(faulty((uint64_t[]){PIECE, 0}, 1, -1), GS_REFUSED_MESSAGE, "not all in the last");
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 2), "the first one's process goes on");
+    close(memory);
+}
+
+/* Each piece is a descriptor of the broker's, and is counted before it comes: of 200, 66 are for clients, and one
+ * process has half of the rest. */
+Test(share_broker_pieces, they_count_as_descriptors)
+{
+    const struct rlimit few = {200, 200};
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    pid_t broker;
+    int fd;
+
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    broker = broker_by_hand("GPUSHIM_SHARE_MAX_CLIENTS", "1");
+    ipc_handle_by_hand(60, 1, ipc_handle);
+    fd = dial_broker(ipc_handle + 8, -1);
+    say_share(fd, ipc_handle, 68, -1);
+    cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_HANDLE);
+    say_share(fd, ipc_handle, 67, -1);
+    cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_EARLY);
+    ipc_handle_by_hand(60, 2, ipc_handle);
+    share_by_hand(fd, ipc_handle, fd);
+    cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_HANDLE);
+    close(fd);
+    kill(broker, SIGTERM);
+    waitpid(broker, NULL, 0);
+}
