@@ -52,13 +52,13 @@ CUresult gs_device_export(const struct gs_driver *driver, CUmemGenericAllocation
     return result;
 }
 
-void gs_device_unmap(const struct gs_driver *driver, CUdeviceptr address, size_t size,
-                     struct gs_turn *after)
+gs_status gs_device_unmap(const struct gs_driver *driver, CUdeviceptr address, size_t size,
+                          struct gs_turn *after)
 {
     uint64_t left_ns = TURN_NS;
 
     gs_turn_let(after, &left_ns);
-    driver->mem_unmap(address, size);
+    return driver->mem_unmap(address, size);
 }
 
 void gs_device_release(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,

@@ -74,9 +74,9 @@ CUresult gs_device_export(const struct gs_driver *driver, CUmemGenericAllocation
 
 /* The reverse, in two steps; the address stays reserved, and the memory is the driver's after the second.
  * No GPU work may still touch the range. `after`, or NULL: threads whose calls go before each of those
- * here, and are waited for a millisecond at most. */
-void gs_device_unmap(const struct gs_driver *driver, CUdeviceptr address, size_t size,
-                     struct gs_turn *after);
+ * here, and are waited for a millisecond at most. The first may fail: all is mapped still. */
+gs_status gs_device_unmap(const struct gs_driver *driver, CUdeviceptr address, size_t size,
+                          struct gs_turn *after);
 void gs_device_release(const struct gs_driver *driver, CUmemGenericAllocationHandle handle,
                        struct gs_turn *after);
 

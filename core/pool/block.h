@@ -73,10 +73,11 @@ struct gs_piece {
     CUmemGenericAllocationHandle handle;
     uint64_t id;
     struct gs_region *region;
-    struct gs_piece *prev, *next; /* in the region, by address; or in a list of detached ones */
+    struct gs_piece *prev, *next; /* in the region, by address, until its memory is unmapped */
+    struct gs_piece *after;       /* in a list of detached ones, or of spare records */
     uint64_t peer_access;         /* devices besides its own that have access, one bit each */
     bool releasing;        /* it was detached, and is counted so (struct gs_arena_shared) */
-    bool mapped;           /* false: it is being made, and only its place is taken */
+    bool mapped;           /* false: it is being made, or was detached, and only its place is taken */
     unsigned char device;  /* atomic: its number, also when it is no arena's any more */
     struct gs_fence freed; /* of the last block in it that was free at once */
     struct gs_index *index; /* of the blocks that begin in it */
@@ -85,6 +86,7 @@ struct gs_piece {
 
 /* An address reservation, for all pieces of an arena's large blocks, or of its small ones. */
 struct gs_region {
+    struct gs_arena *arena;
     uint64_t base;
     size_t size;  /* 0: there is none yet */
     bool crosses; /* a block may lie across pieces */
@@ -133,10 +135,10 @@ static inline size_t gs_piece_round(const struct gs_piece *piece, size_t size)
 
 /* Records, zeroed; NULL: no host memory. */
 struct gs_piece *gs_piece_record_new(void);
-/* It is no piece of its region any more, and the record is free for the next. Lock not needed. */
-void gs_piece_record_free(struct gs_piece *piece);
-/* Takes it out of its region's list. */
-void gs_piece_unlink_locked(struct gs_piece *piece);
+/* It is no piece of its region any more, and the record is free for the next. */
+void gs_piece_record_free_locked(struct gs_piece *piece);
+/* A detached one is unmapped, and its addresses are for others. Lock not held. */
+void gs_piece_gone(struct gs_piece *piece);
 /* The index of the blocks that will begin in a piece. False: no host memory. */
 bool gs_index_make(struct gs_piece *piece);
 void gs_index_set_locked(struct gs_piece *piece, struct gs_block *block);

@@ -13,7 +13,7 @@ struct gs_index {
     uint64_t *starts, *summary;
 };
 
-/* Chunk records are recycled and never freed: a reader of the map may hold one for a moment
+/* Piece records are recycled and never freed: a reader of the map may hold one for a moment
  * longer than it lives (core/gpu/map.h). */
 static struct {
     struct gs_lock lock; /* rank RECORDS; protects first */
@@ -27,29 +27,35 @@ struct gs_piece *gs_piece_record_new(void)
     gs_lock_take(&spare_pieces.lock);
     piece = spare_pieces.first;
     if (piece)
-        spare_pieces.first = piece->next;
+        spare_pieces.first = piece->after;
     gs_lock_release(&spare_pieces.lock);
     return piece ? piece : calloc(1, sizeof *piece);
 }
 
-void gs_piece_record_free(struct gs_piece *piece)
-{
-    __atomic_sub_fetch(&piece->region->pieces, 1, __ATOMIC_SEQ_CST);
-    free(piece->index);
-    piece->index = NULL;
-    gs_lock_take(&spare_pieces.lock);
-    piece->next = spare_pieces.first;
-    spare_pieces.first = piece;
-    gs_lock_release(&spare_pieces.lock);
-}
-
-void gs_piece_unlink_locked(struct gs_piece *piece)
+void gs_piece_record_free_locked(struct gs_piece *piece)
 {
     struct gs_region *region = piece->region;
 
+    gs_latch_assert_held(&region->arena->lock);
     *(piece->prev ? &piece->prev->next : &region->lowest) = piece->next;
     *(piece->next ? &piece->next->prev : &region->highest) = piece->prev;
     piece->prev = piece->next = NULL;
+    free(piece->index);
+    piece->index = NULL;
+    gs_lock_take(&spare_pieces.lock);
+    piece->after = spare_pieces.first;
+    spare_pieces.first = piece;
+    gs_lock_release(&spare_pieces.lock);
+    __atomic_sub_fetch(&region->pieces, 1, __ATOMIC_SEQ_CST);
+}
+
+void gs_piece_gone(struct gs_piece *piece)
+{
+    struct gs_arena *arena = piece->region->arena; /* which stays one while it has the piece's place */
+
+    gs_latch_take(&arena->lock);
+    gs_piece_record_free_locked(piece);
+    gs_latch_release(&arena->lock);
 }
 
 struct gs_block *gs_block_record_new_locked(struct gs_arena *arena)

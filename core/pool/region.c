@@ -105,10 +105,21 @@ static size_t size_at_best_locked(const struct gs_arena *arena, const struct gs_
     return size > missing ? gs_page_round(size) : missing;
 }
 
-static void set_aside_locked(struct gs_arena *arena, struct gs_block *block)
+/* It is free still, and nobody's. */
+static void set_aside_locked(struct gs_region *region, struct gs_block *block)
 {
-    if (block)
-        gs_block_unready_locked(arena, block);
+    if (!block)
+        return;
+    gs_bins_remove(&region->free, &block->entry);
+    block->state = GS_BLOCK_RETIRED;
+}
+
+static struct gs_block *put_back_locked(struct gs_arena *arena, struct gs_block *block)
+{
+    if (!block)
+        return NULL;
+    GS_SUB(arena->free_bytes, block->entry.size);
+    return gs_arena_give_locked(arena, block);
 }
 
 static struct gs_piece *piece_new_locked(struct gs_region *region, uint64_t base, size_t size)
@@ -150,8 +161,8 @@ gs_status gs_arena_grow_locked(struct gs_arena *arena, size_t size, struct gs_gr
     if (!ret->place)
         return GS_NO_HOST_MEMORY;
     link_locked(region, ret->place, gap.under);
-    set_aside_locked(arena, gap.below);
-    set_aside_locked(arena, gap.above);
+    set_aside_locked(region, gap.below);
+    set_aside_locked(region, gap.above);
     return GS_OK;
 }
 
@@ -177,8 +188,7 @@ void gs_growth_not_mapped_locked(struct gs_growth *growth)
 {
     growth->place->span.base -= growth->piece->span.size;
     growth->place->span.size += growth->piece->span.size;
-    gs_piece_unlink_locked(growth->piece);
-    gs_piece_record_free(growth->piece);
+    gs_piece_record_free_locked(growth->piece);
     growth->piece = NULL;
 }
 
@@ -209,6 +219,7 @@ static void add_block_locked(struct gs_arena *arena, struct gs_growth *growth,
     block->base = piece->span.base;
     block->entry.size = piece->span.size;
     block->state = GS_BLOCK_RETIRED; /* in no list, as what was set aside */
+    GS_ADD(arena->free_bytes, block->entry.size);
     gs_index_set_locked(piece, block);
     link_block_locked(block);
     if (growth->block)
@@ -251,14 +262,8 @@ gs_status gs_growth_mapped_locked(struct gs_arena *arena, struct gs_growth *grow
 
 struct gs_block *gs_arena_grown_locked(struct gs_arena *arena, struct gs_growth *growth)
 {
-    struct gs_block *block = NULL;
-
     gs_latch_assert_held(&arena->lock);
-    gs_piece_unlink_locked(growth->place);
-    gs_piece_record_free(growth->place);
-    if (growth->above)
-        gs_arena_give_locked(arena, growth->above);
-    if (growth->block)
-        block = gs_arena_give_locked(arena, growth->block);
-    return block;
+    gs_piece_record_free_locked(growth->place);
+    put_back_locked(arena, growth->above);
+    return put_back_locked(arena, growth->block);
 }

@@ -72,12 +72,11 @@ static bool detach_locked(struct gs_arena *arena, struct gs_block *block, struct
     gs_index_clear_locked(piece, block);
     gs_block_record_free_locked(arena, block);
     gs_map_remove(arena->shared->map, &piece->span);
-    gs_piece_unlink_locked(piece);
-    piece->mapped = false;
+    piece->mapped = false; /* its addresses are taken until it is unmapped */
     __atomic_store_n(&piece->arena, NULL, __ATOMIC_RELAXED);
     GS_SUB(arena->reserved, piece->span.size);
     GS_COUNT(arena->counts.trims);
-    piece->next = *list;
+    piece->after = *list;
     *list = piece;
     return true;
 }

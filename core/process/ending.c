@@ -130,8 +130,8 @@ static bool detach_dead(struct gs_arena *arena, struct gs_piece **released, bool
     while (arena->guarded.spent) {
         struct gs_piece *spent = arena->guarded.spent;
 
-        arena->guarded.spent = spent->next;
-        spent->next = detached;
+        arena->guarded.spent = spent->after;
+        spent->after = detached;
         detached = spent;
     }
     empty = __atomic_load_n(&arena->large.pieces, __ATOMIC_SEQ_CST) == 0 &&
@@ -139,9 +139,9 @@ static bool detach_dead(struct gs_arena *arena, struct gs_piece **released, bool
     *ret_waits |= arena->order.apart != NULL;
     gs_latch_release(&arena->lock);
     if (detached) {
-        for (last = detached; last->next;)
-            last = last->next;
-        last->next = *released;
+        for (last = detached; last->after;)
+            last = last->after;
+        last->after = *released;
         *released = detached;
     }
     return empty;

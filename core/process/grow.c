@@ -201,10 +201,12 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
         refused = growth.piece;
     made = wanted - growth.least;
     block = gs_arena_grown_locked(arena, &growth);
-    vain = status != GS_OK && !refused && made > 0 ? gs_arena_detach_bytes_locked(arena, made) : NULL;
-    if (refused) /* nobody is to have what is not everybody's */
+    if (refused) { /* nobody is to have what is not everybody's */
+        made -= refused->span.size < made ? refused->span.size : made;
         gs_arena_spend_locked(arena, refused);
-    else if (status == GS_OK)
+    }
+    vain = status != GS_OK && made > 0 ? gs_arena_detach_bytes_locked(arena, made) : NULL;
+    if (status == GS_OK)
         *ret_address = gs_arena_take_from_locked(arena, block, size)->base;
     GS_ADD(arena->counts.map_ns, gs_now_ns() - began);
     excess = gs_arena_excess_locked(arena) > 0;

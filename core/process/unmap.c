@@ -51,24 +51,27 @@ static size_t unmap_piece(struct gs_core *core, struct gs_piece *piece)
     releasing_here++;
     if (unmapping)
         unmapping(piece->span.base, piece->span.size);
-    /* What could not be unpinned keeps its memory: it is lost, but nobody else's. */
     if (gs_regcache_drain(core->regcache, piece->span.base, piece->span.size)) {
         gs_share_chunk_gone(core->share, piece->id);
         mark = gs_trace_begin();
-        gs_device_unmap(&core->driver, piece->span.base, piece->span.size,
-                        goes_after ? &core->releases.turn : NULL);
-        release(core, piece);
-        bytes = piece->span.size;
-        if (gs_tracing())
-            gs_record_gone(core, &mark, piece->device, piece->span.base, bytes);
-    } else if (piece->releasing) {
+        if (gs_device_unmap(&core->driver, piece->span.base, piece->span.size,
+                            goes_after ? &core->releases.turn : NULL) == GS_OK) {
+            release(core, piece);
+            bytes = piece->span.size;
+            if (gs_tracing())
+                gs_record_gone(core, &mark, piece->device, piece->span.base, bytes);
+        }
+    }
+    if (piece->releasing && bytes == 0)
         __atomic_sub_fetch(&core->figures.leaving[piece->device], piece->span.size,
                            __ATOMIC_SEQ_CST);
-    }
     if (piece->releasing)
         __atomic_add_fetch(&core->releases.gone, 1, __ATOMIC_SEQ_CST);
     piece->releasing = false;
-    gs_piece_record_free(piece);
+    /* What could not be unpinned, or unmapped, keeps its memory and its addresses: they are lost, but
+     * nobody else's. */
+    if (bytes > 0)
+        gs_piece_gone(piece);
     releasing_here--;
     return bytes;
 }
@@ -78,7 +81,7 @@ size_t gs_pieces_unmap(struct gs_core *core, struct gs_piece *pieces)
     size_t bytes = 0;
 
     while (pieces) {
-        struct gs_piece *next = pieces->next;
+        struct gs_piece *next = pieces->after;
 
         bytes += unmap_piece(core, pieces);
         pieces = next;

@@ -31,7 +31,7 @@ Test(release, what_another_thread_gives_back_is_waited_for)
     fixture_start(&f);
     MUST(gs_core_free(f.core, must_alloc(&f, 200 * MIB)));
     fixture_drain(&f);
-    MUST(softcuda_delay("cuMemUnmap", 200000));
+    MUST(softcuda_delay("cuMemUnmap", 2000)); /* of each of its pieces */
     MUST(pthread_create(&thread, NULL, give_back, f.core));
     for (int i = 0; i < 10000 && softcuda_calls("cuMemUnmap") == 0; i++)
         usleep(1000); /* until it is at it */
