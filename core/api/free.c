@@ -112,18 +112,24 @@ static gs_status free_orphan(struct gs_core *core, CUdeviceptr address)
 }
 
 /* The lock is held, and let go here. What an arena has beyond its limit goes to the driver. */
-static inline void leave_locked(struct gs_core *core, struct gs_arena *arena)
+static __attribute__((noinline)) void leave_surplus_locked(struct gs_core *core,
+                                                           struct gs_arena *arena)
 {
-    bool surplus = arena->free_bytes > arena->kept.limit;
     struct gs_piece *pieces = NULL;
 
-    if (__builtin_expect(surplus, 0) && !gs_purge_is_there(core))
+    if (!gs_purge_is_there(core))
         pieces = gs_arena_detach_ready_locked(arena, arena->kept.limit);
     gs_latch_release(&arena->lock);
-    if (__builtin_expect(surplus, 0))
-        gs_purge_trim(core);
-    if (pieces)
-        gs_pieces_unmap(core, pieces);
+    gs_purge_trim(core);
+    gs_pieces_unmap(core, pieces);
+}
+
+static inline void leave_locked(struct gs_core *core, struct gs_arena *arena)
+{
+    if (__builtin_expect(arena->free_bytes > arena->kept.limit, 0))
+        leave_surplus_locked(core, arena);
+    else
+        gs_latch_release(&arena->lock);
 }
 
 /* On a driver without cuCtxRecordEvent no event can be behind what is freed, unless all work goes to one

@@ -147,15 +147,14 @@ static struct gs_bin_entry *find_locked(const struct gs_arena *arena, const stru
                                         size_t need)
 {
     bool whole = arena->shared->whole_pieces && bins == &arena->large.free;
-    struct gs_bin_entry *entry =
-        gs_bins_find(bins, need, whole ? need + GS_PAGE_SIZE - 1 : SIZE_MAX);
-    struct gs_bin_wish wish = {.size = need, .suits = is_inside};
-    struct gs_bin_entry *inside;
+    struct gs_bin_entry *entry, *inside;
 
+    if (!bins->levels)
+        return NULL;
+    entry = gs_bins_find(bins, need, whole ? need + GS_PAGE_SIZE - 1 : SIZE_MAX);
     if (!entry || !gs_block_crosses((const struct gs_block *)entry))
         return entry;
-    wish.limit = entry->size;
-    inside = gs_bins_find_wish(bins, &wish);
+    inside = gs_bins_find_wish(bins, &(struct gs_bin_wish){need, entry->size, is_inside, NULL});
     return inside ? inside : entry;
 }
 

@@ -41,9 +41,9 @@ struct gs_block {
     uint64_t memops; /* twice its id, and 1 for on, where the program set SYNC_MEMOPS */
     enum gs_block_state state;
     bool async;
+    bool multi_stream; /* another stream than the single one has work on it */
     bool wiped; /* retires behind that */
     bool freed_async; /* retired, and the program's until the GPU has passed its free */
-    bool multi_stream; /* another stream than the single one has work on it */
 };
 
 /* As guard->may_go; of what cannot be guarded nobody is asked. */
@@ -118,9 +118,10 @@ static inline struct gs_piece *gs_block_next_piece(const struct gs_block *block,
     return gs_piece_end(piece) < gs_block_end(block) ? piece->next : NULL;
 }
 
+/* Whether there are more than one. */
 static inline bool gs_block_crosses(const struct gs_block *block)
 {
-    return gs_block_end(block) > gs_piece_end(block->piece);
+    return gs_block_is_large(block) && gs_block_end(block) > gs_piece_end(block->piece);
 }
 
 /* As gs_arena_round, whichever kind of block of the piece it is for. */

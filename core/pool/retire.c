@@ -297,8 +297,10 @@ void gs_arena_unlive_locked(struct gs_arena *arena, struct gs_block *block)
         GS_ADD(arena->async.live, -block->size);
     block->state = GS_BLOCK_RETIRED;
     block->freed_async = false;
-    for (struct gs_piece *piece = block->piece; piece; piece = gs_block_next_piece(block, piece))
-        GS_COUNT(piece->span.frees);
+    GS_COUNT(block->piece->span.frees);
+    if (__builtin_expect(gs_block_crosses(block), 0))
+        for (struct gs_piece *piece = block->piece; (piece = gs_block_next_piece(block, piece));)
+            GS_COUNT(piece->span.frees);
     GS_SUB(arena->live, block->entry.size);
     if (block->export)
         arena->shared->guard.freed(arena->shared->guard.arg, block);
@@ -307,10 +309,16 @@ void gs_arena_unlive_locked(struct gs_arena *arena, struct gs_block *block)
 /* All work that touched the block is in one stream, and so is all that its next owner submits. */
 static void pass_at_once_locked(struct gs_arena *arena, struct gs_block *block)
 {
-    arena->freed = gs_single_freed(arena->shared->single);
-    for (struct gs_piece *piece = block->piece; piece; piece = gs_block_next_piece(block, piece))
-        piece->freed = arena->freed;
-    if (gs_block_is_large(block) || arena->counts.at_once % TOLD_ONCE_IN == 0)
+    struct gs_piece *piece = block->piece;
+    bool told = gs_block_is_large(block);
+
+    arena->freed = piece->freed = gs_single_freed(arena->shared->single);
+    if (told)
+        while ((piece = gs_block_next_piece(block, piece)))
+            piece->freed = arena->freed;
+    else
+        told = arena->counts.at_once % TOLD_ONCE_IN == 0;
+    if (told)
         arena->shared->activity(arena->shared->activity_arg);
     GS_COUNT(arena->counts.at_once);
     passed_locked(arena, block);
