@@ -55,9 +55,10 @@ GPUSHIM_API const char *gpushim_version(void);
  * that frees or allocates GPU memory, or one of libgpushim's own. They may not allocate, free or
  * unmap GPU memory.
  *
- *   pin    registers the range, which lies within one allocation; 0 and *ret_handle, or an errno
- *          value. ENOMEM says that the device is full: unused registrations are ended, and it is
- *          called again.
+ *   pin    registers the range, which lies within one allocation of the program's, and perhaps across
+ *          several of the driver's (a kernel may take one of those alone by its address; a dma-buf may
+ *          be of several); 0 and *ret_handle, or an errno value. ENOMEM says that the device is full:
+ *          unused registrations are ended, and it is called again.
  *   unpin  ends a registration that nobody uses. 0, or an errno value: its memory is then kept for
  *          as long as the process lives.
  *

@@ -5,6 +5,7 @@
 
 #define PAGE_SHIFT 16
 #define PAGES_MOST 0xffff
+#define DMABUF_PAGE UINT64_C(4096)
 #define GS_READ(place) __atomic_load_n(&(place), __ATOMIC_RELAXED)
 
 static uint64_t round_down(uint64_t address)
@@ -269,6 +270,43 @@ gs_status gs_core_repin(struct gs_core *core, struct gs_reg *reg, const struct g
     }
     gs_regcache_change(core->regcache, reg, &request);
     return GS_OK;
+}
+
+/* ---- Across allocations of the driver's ---------------------------------------------------- */
+
+bool gs_core_pin_crosses(struct gs_core *core, uint64_t base, size_t size)
+{
+    const struct gs_driver *driver = &core->driver;
+    CUdeviceptr first = 0;
+    size_t bytes = 0;
+
+    return gs_map_find(&core->map, base) && driver->pointer_get_attribute &&
+           driver->pointer_get_attribute(&first, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, base) ==
+               CUDA_SUCCESS &&
+           driver->pointer_get_attribute(&bytes, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, base) ==
+               CUDA_SUCCESS &&
+           base + size > first + bytes;
+}
+
+int gs_core_pin_dmabuf(struct gs_core *core, uint64_t live, uint64_t base, size_t size,
+                       uint64_t *ret_offset)
+{
+    const uint64_t from = base & ~(DMABUF_PAGE - 1);
+    const uint64_t to = (base + size + DMABUF_PAGE - 1) & ~(DMABUF_PAGE - 1);
+    const struct gs_driver *driver = &core->driver;
+    struct gs_block_info info;
+    CUcontext popped;
+    int fd = -1;
+
+    if (!driver->mem_get_range_handle || gs_core_find(core, live, &info) != GS_OK ||
+        !info.context || driver->ctx_push_current(info.context) != CUDA_SUCCESS)
+        return -1;
+    if (driver->mem_get_range_handle(&fd, from, to - from, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0) !=
+        CUDA_SUCCESS)
+        fd = -1;
+    driver->ctx_pop_current(&popped);
+    *ret_offset = base - from;
+    return fd;
 }
 
 static bool is_foreign(const struct gs_regcache_info *info, void *arg)

@@ -33,6 +33,14 @@ int gs_core_unpin(struct gs_core *core, struct gs_reg *reg);
  * nothing is pinned. GS_NOT_OURS: it is of no GPU memory now, and forgotten. */
 gs_status gs_core_repin(struct gs_core *core, struct gs_reg *reg, const struct gs_pin *pin);
 
+/* Whether a range that is to be pinned lies in several of the driver's allocations: most devices' drivers
+ * take one at a time, and refuse it. */
+bool gs_core_pin_crosses(struct gs_core *core, uint64_t base, size_t size);
+/* A dma-buf of it, which is the caller's, and where the range begins in it; -1: there is none. `live` is
+ * an address in the live block that it is pinned for. */
+int gs_core_pin_dmabuf(struct gs_core *core, uint64_t live, uint64_t base, size_t size,
+                       uint64_t *ret_offset);
+
 /* Memory of the driver's own that starts at or covers the address is about to be freed or
  * unmapped: what is kept over it goes first. `size` 0: all of the allocation there. */
 void gs_core_foreign_going(struct gs_core *core, CUdeviceptr address, size_t size);

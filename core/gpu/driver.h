@@ -120,6 +120,7 @@ CUresult CUDAAPI cuGreenCtxGetId(CUgreenCtx, unsigned long long *);
     OP(memset_d8_async, cuMemsetD8Async, 0)                                                        \
     OP(mem_get_granularity, cuMemGetAllocationGranularity, 0)                                      \
     OP(mem_get_address_range, cuMemGetAddressRange_v2, 0)                                          \
+    OP(mem_get_range_handle, cuMemGetHandleForAddressRange, 0)                                     \
     OP(mem_export, cuMemExportToShareableHandle, 0)                                                \
     OP(mem_import, cuMemImportFromShareableHandle, 0)                                              \
     OP(mem_retain, cuMemRetainAllocationHandle, 0)                                                 \

@@ -7,7 +7,9 @@
 #include "shim/start.h"
 
 /* Of cufile.h. */
+#define CU_FILE_NVFS_DRIVER_ERROR 5010
 #define CU_FILE_CUDA_POINTER_RANGE_ERROR 5014
+#define CU_FILE_INVALID_MAPPING_RANGE 5017
 #define CU_FILE_MEMORY_NOT_REGISTERED 5024
 #define CU_FILE_INTERNAL_ERROR 5030
 #define CU_FILE_GPU_MEMORY_PINNING_FAILED 5036
@@ -21,6 +23,15 @@ struct call {
 /* The answer to a deregistration whose error the cache only carries as a number. */
 static __thread struct gs_cufile_error last_unpin __attribute__((tls_model("initial-exec")));
 
+/* What it says of memory that its kernel module cannot pin. */
+static bool is_of_memory(int err)
+{
+    return (err >= CU_FILE_NVFS_DRIVER_ERROR && err <= CU_FILE_INVALID_MAPPING_RANGE) ||
+           err == CU_FILE_GPU_MEMORY_PINNING_FAILED;
+}
+
+/* Its kernel module pins one of the driver's allocations. What lies across several passes for registered:
+ * the library moves what is not by a buffer of its own. */
 static int pin(const struct gs_reg_key *key, uint64_t base, size_t size, void *arg,
                void **ret_handle)
 {
@@ -31,6 +42,8 @@ static int pin(const struct gs_reg_key *key, uint64_t base, size_t size, void *a
     call->error = GS_PIN_REAL(cuFileBufRegister)((void *)(uintptr_t)base, size, call->flags);
     gs_pin_inside--;
     *ret_handle = (void *)(uintptr_t)base;
+    if (is_of_memory(call->error.err) && gs_core_pin_crosses(gs_core, base, size))
+        call->error = (struct gs_cufile_error){0, 0};
     if (call->error.err == CU_FILE_GPU_MEMORY_PINNING_FAILED)
         return ENOMEM;
     return call->error.err ? EIO : 0;
@@ -41,7 +54,7 @@ static int unpin(const struct gs_reg_key *key, void *handle)
     gs_pin_inside++;
     last_unpin = GS_PIN_REAL(cuFileBufDeregister)(handle);
     gs_pin_inside--;
-    return last_unpin.err ? EIO : 0;
+    return last_unpin.err && last_unpin.err != CU_FILE_MEMORY_NOT_REGISTERED ? EIO : 0;
 }
 
 static const struct gs_reg_backend cufile = {

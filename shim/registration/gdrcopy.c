@@ -33,6 +33,8 @@ static int pin(const struct gs_reg_key *key, uint64_t base, size_t size, void *a
     else
         error = GS_PIN_REAL(gdr_pin_buffer)(g, base, size, call->token, call->va_space, &handle);
     gs_pin_inside--;
+    if (error && gs_core_pin_crosses(gs_core, base, size))
+        gs_pin_say_across("libgdrapi", base, size);
     *ret_handle = (void *)(uintptr_t)handle.h;
     return error;
 }

@@ -13,6 +13,7 @@
 
 #include "shim/lookup/elf_symbols.h"
 #include "shim/hooks/hook.h"
+#include "shim/log.h"
 #include "shim/lookup/names.h"
 #include "shim/start.h"
 #include "shim/state.h"
@@ -76,6 +77,14 @@ void *gs_pin_find(int row)
     return real;
 }
 
+void gs_pin_say_across(const char *library, uint64_t base, size_t size)
+{
+    gs_log(GS_LOG_WARNING,
+           "%s refuses %zu bytes at %#llx, which lie in several of the driver's allocations; "
+           "GPUSHIM_DEBUG_POOL_CROSS=off keeps each block inside one",
+           library, size, (unsigned long long)base);
+}
+
 /* ---- What dma-bufs stand for --------------------------------------------------------------------- */
 
 /*
@@ -83,7 +92,7 @@ void *gs_pin_find(int row)
  * one is closed we are not told, so the oldest are forgotten at some number; one that is unknown is
  * only passed on, and what is registered through it is not kept.
  *
- * The driver's tag of the mapping tells whether the address is still that memory: a descriptor
+ * The driver's tags of its mappings tell whether the address is still that memory: a descriptor
  * holds its memory, and the address may have become something else.
  */
 #define DMABUFS_MOST 65536
@@ -118,14 +127,27 @@ static bool dmabuf_key(int fd, struct dmabuf_key *ret_key)
     return true;
 }
 
-/* Not by the hook, which gives a block's own: this is the mapping's. 0: it is not memory. */
-static unsigned long long mapping_id(uint64_t address)
+/* Not by the hook, which gives a block's own: this is the mapping's, the newest of several, as the driver
+ * counts them up. 0: it is not memory. */
+static unsigned long long mapping_id(uint64_t address, size_t size)
 {
-    unsigned long long id = 0;
+    CUpointer_attribute what[] = {CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                  CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
+                                  CU_POINTER_ATTRIBUTE_MAPPING_SIZE};
+    unsigned long long id, newest = 0;
+    uint64_t end = address + size;
+    CUdeviceptr base;
+    size_t bytes;
 
-    if (gs_real.cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address) != CUDA_SUCCESS)
-        return 0;
-    return id;
+    do {
+        if (gs_real.cuPointerGetAttributes(3, what, (void *[]){&id, &base, &bytes}, address) !=
+                CUDA_SUCCESS ||
+            id == 0)
+            return 0;
+        newest = id > newest ? id : newest;
+        address = base + bytes;
+    } while (bytes > 0 && address < end);
+    return newest;
 }
 
 /* Called with the mutex held. */
@@ -148,7 +170,7 @@ static struct dmabuf *dmabuf_add(const struct dmabuf_key *key)
 
 void gs_pin_dmabuf_note(int fd, uint64_t address, size_t size)
 {
-    unsigned long long id = mapping_id(address);
+    unsigned long long id = mapping_id(address, size);
     struct dmabuf_key key;
     struct dmabuf *found;
 
@@ -182,5 +204,5 @@ bool gs_pin_dmabuf_find(int fd, uint64_t *ret_address, size_t *ret_size)
         id = found->id;
     }
     pthread_mutex_unlock(&dmabufs.mutex);
-    return id && mapping_id(*ret_address) == id;
+    return id && mapping_id(*ret_address, *ret_size) == id;
 }

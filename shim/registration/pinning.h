@@ -155,6 +155,9 @@ static inline void gs_pin_foreign_going(uint64_t address)
         gs_pin_end_over(address);
 }
 
+/* Memory in several of the driver's allocations could not be registered: the log says so, and what helps. */
+void gs_pin_say_across(const char *library, uint64_t base, size_t size);
+
 /* A dma-buf descriptor was made of device memory, so that what it stands for is known later. */
 void gs_pin_dmabuf_note(int fd, uint64_t address, size_t size);
 /* The address of a dma-buf's first byte; false: it is not known. */

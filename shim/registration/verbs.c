@@ -8,6 +8,8 @@
  * Kept by default are regions that no other machine can reach: a remote key in somebody's hands
  * must die when the program says so.
  */
+#include <unistd.h>
+
 #include "shim/hooks/hook.h"
 #include "pinning.h"
 #include "shim/start.h"
@@ -28,7 +30,7 @@
 
 /* One registration on its way: what the program asked, and by which call. */
 struct call {
-    enum { REG_MR, REG_IOVA, REG_IOVA2, REG_EX, REG_DMABUF, REG_ADOPT } how;
+    enum { REG_MR, REG_IOVA, REG_IOVA2, REG_EX, REG_DMABUF, REG_ADOPT } how; /* the first four by address */
     struct ibv_pd *pd;
     uint64_t addr; /* of the GPU memory */
     size_t length;
@@ -78,6 +80,32 @@ static struct ibv_mr *call_library(const struct call *call, uint64_t base, size_
     return call->mr;
 }
 
+/*
+ * The kernel's way to GPU memory by its address takes one of the driver's allocations, and a block may lie
+ * across several; a dma-buf may be of them all. NULL: nothing was tried, errno is as it was; or it failed.
+ */
+static struct ibv_mr *register_across(const struct call *call, uint64_t base, size_t size)
+{
+    __typeof__(&ibv_reg_dmabuf_mr) real = GS_PIN_REAL(ibv_reg_dmabuf_mr);
+    int saved = errno, fd;
+    struct ibv_mr *mr;
+    uint64_t offset;
+
+    if (call->how >= REG_DMABUF || !gs_core_pin_crosses(gs_core, base, size))
+        return NULL;
+    fd = real ? gs_core_pin_dmabuf(gs_core, call->addr, base, size, &offset) : -1;
+    if (fd < 0) {
+        gs_pin_say_across("libibverbs", base, size);
+        errno = saved;
+        return NULL;
+    }
+    mr = real(call->pd, offset, size, call->iova - call->addr + base, fd, (int)call->access);
+    saved = errno;
+    close(fd);
+    errno = saved;
+    return mr;
+}
+
 static int pin(const struct gs_reg_key *key, uint64_t base, size_t size, void *arg,
                void **ret_handle)
 {
@@ -87,6 +115,8 @@ static int pin(const struct gs_reg_key *key, uint64_t base, size_t size, void *a
     gs_pin_inside++;
     errno = 0;
     mr = call_library(arg, base, size);
+    if (!mr)
+        mr = register_across(arg, base, size);
     gs_pin_inside--;
     *ret_handle = mr;
     return mr ? 0 : errno ? errno : EIO;

@@ -8,6 +8,7 @@
 #include "internal.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -426,7 +427,25 @@ static bool is_mapped_through(const struct sd_block *block, uint64_t end)
     return block && end <= block->base + block->size;
 }
 
-/* A dma-buf is a duplicate of the memory's descriptor here, of several that of the first. */
+/* One of several descriptors' memory has its size, its first page, and its address in its name: what
+ * lies there is what it stands for while that stays mapped (tests/rdma/verbs_stand_in.c). */
+static CUresult dma_buf_of_several(uint64_t base, size_t size, int *ret_fd)
+{
+    struct stat st;
+    char name[64];
+    int fd;
+
+    sprintf(name, "softcuda-dma-buf-%llx", (unsigned long long)base);
+    fd = sd_memfd_new(size, name);
+    if (fd < 0)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    if (fstat(fd, &st) == 0 && pwrite(fd, (const void *)base, 4096, 0) == 4096)
+        exported_note(fd, st.st_ino);
+    *ret_fd = fd;
+    return CUDA_SUCCESS;
+}
+
+/* A dma-buf is a duplicate of the memory's descriptor here. */
 CUresult sd_vmm_range_handle(void *out, CUdeviceptr ptr, size_t size, CUmemRangeHandleType type,
                              unsigned long long flags)
 {
@@ -440,5 +459,7 @@ CUresult sd_vmm_range_handle(void *out, CUdeviceptr ptr, size_t size, CUmemRange
     if (!out || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || !size || ptr % page || size % page ||
         !sd_block_is_device(block) || ptr + size < ptr || !is_mapped_through(block, ptr + size))
         return CUDA_ERROR_INVALID_VALUE;
+    if (ptr + size > block->base + block->size)
+        return dma_buf_of_several(ptr, size, out);
     return fd_out(block->segment->phys, out);
 }

@@ -69,12 +69,30 @@ static inline void trim(void)
     CHECK(cuMemAlloc(&address, total - 1) == CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-static inline unsigned mappings(void)
+static inline struct softcuda_census census(void)
 {
-    struct softcuda_census census;
+    struct softcuda_census now;
 
-    softcuda_census(&census);
-    return census.mappings - 1; /* the one that main keeps */
+    softcuda_census(&now);
+    return now;
+}
+
+/* What the GPU has for more than the block that main keeps. */
+static size_t kept_by_main;
+
+static inline size_t held(void)
+{
+    return census().device_bytes - kept_by_main;
+}
+
+/* Whether a block of more than PIECE lies across the driver's allocations. */
+#define PIECE (4 * MIB) /* the 256th of this GPU */
+
+static inline bool crosses(void)
+{
+    const char *option = getenv("GPUSHIM_DEBUG_POOL_CROSS");
+
+    return !option || strcmp(option, "off") != 0;
 }
 
 /* A GPU whose memory is never free as a whole, and a card. */
@@ -85,7 +103,9 @@ static inline void open_card(void)
 
     CHECK(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&
           cuCtxSetCurrent(context) == CUDA_SUCCESS);
-    allocate(4 * MIB);
+    allocate(PIECE);
+    trim();
+    kept_by_main = census().device_bytes;
     card = ibv_open_device(list[0]);
     ibv_free_device_list(list);
     pd = ibv_alloc_pd(card);

@@ -1,6 +1,6 @@
 /*
- * A libcufile.so.0 that registers buffers and nothing else: counted, refused when they overlap, and
- * looked at when they end, whether their memory went before.
+ * A libcufile.so.0 that registers buffers and nothing else: counted, refused when they overlap or lie
+ * across allocations of the GPU's, and looked at when they end, whether their memory went before.
  */
 #include <stdbool.h>
 #include <stdlib.h>
@@ -54,6 +54,8 @@ EXPORT error_t_ cuFileBufRegister(const void *address, size_t size, int flags)
     }
     if (room < 0 || !size || !pages_behind(base, size, &buffer[room].pages))
         return (error_t_){5022, 0};
+    if (!one_allocation(&buffer[room].pages))
+        return (error_t_){5036, 0}; /* CU_FILE_GPU_MEMORY_PINNING_FAILED */
     buffer[room].base = base;
     buffer[room].size = size;
     counts.pinned++;

@@ -1,7 +1,7 @@
 /*
- * A libgdrapi.so.2 without its kernel driver: pins are counted, and looked at when they end,
- * whether their memory went before. Mapping one gives its own address, as the memory is the host's
- * here.
+ * A libgdrapi.so.2 without its kernel driver: pins are counted, refused across allocations of the GPU's,
+ * and looked at when they end, whether their memory went before. Mapping one gives its own address, as
+ * the memory is the host's here.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -45,7 +45,7 @@ EXPORT int gdr_pin_buffer_v2(struct gdr *g, unsigned long addr, size_t size, uin
 {
     struct pin *pin = calloc(1, sizeof *pin);
 
-    if (!size || !pages_behind(addr, size, &pin->pages)) {
+    if (!size || !pages_behind(addr, size, &pin->pages) || !one_allocation(&pin->pages)) {
         free(pin);
         return EINVAL;
     }

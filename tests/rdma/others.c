@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -63,6 +64,13 @@ static unsigned mappings(void)
     return census.mappings;
 }
 
+static bool crosses(void)
+{
+    const char *option = getenv("GPUSHIM_DEBUG_POOL_CROSS");
+
+    return !option || strcmp(option, "off") != 0;
+}
+
 /* What the program asked for is what it gets: a pin that was made otherwise is another. */
 static void other_pins(struct gdr *g, void *library)
 {
@@ -91,6 +99,29 @@ static void other_pins(struct gdr *g, void *library)
     }
     CHECK(cuMemFree(a) == CUDA_SUCCESS);
     trim();
+}
+
+/* Its kernel's driver pins no more than one of the driver's allocations (4 MiB of this GPU). */
+static void gdr_across(struct gdr *g, void *library)
+{
+    int (*pin)(struct gdr *, unsigned long, size_t, uint32_t, handle_t *) =
+        (int (*)(struct gdr *, unsigned long, size_t, uint32_t, handle_t *))dlsym(
+            library, "gdr_pin_buffer_v2");
+    int (*unpin)(struct gdr *, handle_t) =
+        (int (*)(struct gdr *, handle_t))dlsym(library, "gdr_unpin_buffer");
+    CUdeviceptr a = allocate(8 * MIB);
+    unsigned long before = counts().live;
+    handle_t handle;
+    int error;
+
+    for (int i = 0; i < 2; i++) {
+        error = pin(g, a, 8 * MIB, 0, &handle);
+        CHECK(error == (crosses() ? EINVAL : 0) && (error || unpin(g, handle) == 0));
+        CHECK(pin(g, a + 4 * MIB, 4 * MIB, 0, &handle) == 0 && unpin(g, handle) == 0);
+    }
+    CHECK(cuMemFree(a) == CUDA_SUCCESS);
+    trim();
+    CHECK(counts().live == before && counts().wrong == 0);
 }
 
 static void gdr(void *library)
@@ -140,10 +171,36 @@ static void gdr(void *library)
     CHECK(unpin(g, handle) == 0 && counts().wrong == 0);
     trim();
     other_pins(g, library);
+    gdr_across(g, library);
     b = allocate(4 * MIB);
     CHECK(pin(g, b, 64 << 10, 0, 0, &handle) == 0 && unpin(g, handle) == 0);
     CHECK(close_(g) == 0);
     CHECK(counts().left_to_close == 1 && counts().wrong == 0 && counts().live == 0);
+}
+
+/* The same; but what is not registered is moved all the same, so a program need not know. */
+static void cufile_across(error_t_ (*reg)(const void *, size_t, int), error_t_ (*dereg)(const void *))
+{
+    CUdeviceptr a = allocate(8 * MIB);
+    unsigned long before = counts().pinned;
+    void *p = (void *)a;
+
+    for (int i = 0; i < 2; i++) {
+        CHECK(reg(p, 8 * MIB, 0).err == 0);
+        CHECK(dereg(p).err == 0);
+        CHECK(dereg(p).err == 5024);
+    }
+    CHECK(counts().pinned == before + !crosses());
+    CHECK(reg(p, 12 * MIB, 0).err == 5014); /* past its end */
+    CHECK(reg((char *)p + 4 * MIB, MIB, 0).err == 0);
+    CHECK(reg(p, 8 * MIB, 0).err == 5023); /* the library's own error */
+    CHECK(dereg((char *)p + 4 * MIB).err == 0);
+    CHECK(reg(p, 8 * MIB, 0).err == 0);
+    CHECK(cuMemFree(a) == CUDA_SUCCESS);
+    trim();
+    CHECK(dereg(p).err == 0);
+    trim();
+    CHECK(counts().live == 0 && counts().wrong == 0);
 }
 
 static void cufile(void *library)
@@ -177,6 +234,7 @@ static void cufile(void *library)
     a = allocate(4 * MIB);
     CHECK(reg((void *)a, MIB, 0).err == 0 && dereg((void *)a).err == 0);
     CHECK(close_().err == 0 && counts().left_to_close == 0);
+    cufile_across(reg, dereg);
     CHECK(reg((void *)a, MIB, 0).err == 0 && counts().live == 1); /* not the one of before */
     CHECK(close_().err == 0 && counts().left_to_close == 1);
     CHECK(dereg((void *)a).err == 5024);

@@ -133,7 +133,7 @@ static void free_and_unmap(void)
     release(big);
     CHECK(counts().live == 2); /* freed memory that is kept stays registered */
     trim();
-    CHECK(counts().live == 0 && mappings() == 0 && counts().wrong == 0);
+    CHECK(counts().live == 0 && held() == 0 && counts().wrong == 0);
 }
 
 static void free_in_use(void)
@@ -147,7 +147,7 @@ static void free_in_use(void)
     CHECK(b != a && counts().live == 1 && counts().wrong == 0); /* it waits */
     dereg(mr);
     trim();
-    CHECK(counts().live == 0 && mappings() == 1 && counts().wrong == 0);
+    CHECK(counts().live == 0 && held() == 8 * MIB && counts().wrong == 0);
     release(b);
 }
 
@@ -193,7 +193,7 @@ static void stream_order(void)
     softcuda_hold(0);
     CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
     trim();
-    CHECK(counts().live == 0 && counts().wrong == 0 && mappings() == 0);
+    CHECK(counts().live == 0 && counts().wrong == 0 && held() == 0);
     CHECK(cuStreamDestroy(stream) == CUDA_SUCCESS);
 }
 
@@ -327,6 +327,26 @@ static void dmabuf_of_more_than_there_is(void)
     CHECK(counts().live == live);
 }
 
+/* Nor one whose memory has gone in part. */
+static void dmabuf_of_what_went_in_part(void)
+{
+    CUdeviceptr low = allocate(MIB), block = allocate(7 * MIB), again;
+    int fd = dmabuf_of(block, 7 * MIB);
+    unsigned long live;
+
+    release(block);
+    trim();
+    again = allocate(7 * MIB);
+    CHECK(again == block || !crosses());
+    live = counts().live;
+    dereg(ibv_reg_dmabuf_mr(pd, 0, 64 * KIB, again, fd, LOCAL));
+    CHECK(counts().live == live);
+    close(fd);
+    release(again);
+    release(low);
+    trim();
+}
+
 static void dmabuf(void)
 {
     CUdeviceptr a;
@@ -337,6 +357,7 @@ static void dmabuf(void)
     dmabuf_of_one_file();
     dmabuf_of_what_went();
     dmabuf_of_more_than_there_is();
+    dmabuf_of_what_went_in_part();
     before = counts().registered;
     a = allocate(4 * MIB);
     for (int i = 0; i < 3; i++) {
@@ -352,7 +373,153 @@ static void dmabuf(void)
     dmabuf_of_a_neighbour();
     release(a);
     trim();
-    CHECK(counts().live == 0 && counts().wrong == 0 && mappings() == 0);
+    CHECK(counts().live == 0 && counts().wrong == 0 && held() == 0);
+}
+
+/* ---- Across allocations of the driver's ---------------------------------------------------------- */
+
+/* The card moves bytes between two addresses of one process, by keys that it has for them. */
+static void move(const struct ibv_mr *from, uint64_t from_iova, const struct ibv_mr *to,
+                 uint64_t to_iova, uint32_t bytes)
+{
+    struct ibv_cq *cq = ibv_create_cq(card, 4, NULL, NULL, 0);
+    struct ibv_qp_init_attr attr = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC};
+    struct ibv_qp *qp = ibv_create_qp(pd, &attr);
+    struct ibv_sge source = {from_iova, bytes, from->lkey}, target = {to_iova, bytes, to->lkey};
+    struct ibv_recv_wr receive = {.sg_list = &target, .num_sge = 1}, *bad_receive;
+    struct ibv_send_wr send = {.sg_list = &source, .num_sge = 1}, *bad_send;
+    struct ibv_wc done[2];
+
+    CHECK(ibv_post_recv(qp, &receive, &bad_receive) == 0);
+    CHECK(ibv_post_send(qp, &send, &bad_send) == 0);
+    CHECK(ibv_poll_cq(cq, 2, done) == 2 && done[0].status == IBV_WC_SUCCESS);
+    CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
+}
+
+static struct ibv_mr *reg_by(unsigned call, CUdeviceptr address, size_t size, uint64_t iova,
+                             int access)
+{
+    typedef struct ibv_mr *reg_ex(struct ibv_pd *, struct stand_in_attr *);
+    struct stand_in_attr attr = {.length = size, .access = access, .comp_mask = 1 | 2, .iova = iova,
+                                 .addr = (void *)address};
+
+    switch (call) {
+    case 0:
+        return ibv_reg_mr_iova(pd, (void *)address, size, iova, access);
+    case 1:
+        return ibv_reg_mr_iova2(pd, (void *)address, size, iova, (unsigned)access);
+    default:
+        return ((reg_ex *)dlsym(RTLD_DEFAULT, "ibv_reg_mr_ex"))(pd, &attr);
+    }
+}
+
+static unsigned long dmabufs(void)
+{
+    return softcuda_calls("cuMemGetHandleForAddressRange");
+}
+
+/* A program cannot tell where the driver's allocations end: the key reaches all that was named. */
+static void across_by_every_call(CUdeviceptr block, CUdeviceptr border, CUdeviceptr small)
+{
+    struct ibv_mr *here = reg(small, 4096, LOCAL), *mr;
+    static const int access[] = {LOCAL, REMOTE};
+    unsigned char there[200], back[200];
+    unsigned long before = dmabufs();
+
+    for (unsigned i = 0; i < 8; i++) {
+        const CUdeviceptr at = border - 100 - i;
+        const uint64_t iova = i < 2 ? at : 0x10000000 + at % 4096; /* the same in the page */
+
+        for (unsigned j = 0; j < sizeof there; j++)
+            there[j] = (unsigned char)(i * 31 + j);
+        CHECK(cuMemcpyHtoD(at, there, sizeof there) == CUDA_SUCCESS);
+        CHECK(cuMemsetD8(small, 0, 4096) == CUDA_SUCCESS && cuCtxSynchronize() == CUDA_SUCCESS);
+        mr = i < 2 ? reg(at, sizeof there, access[i % 2]) : reg_by(i / 2 - 1, at, sizeof there, iova, access[i % 2]);
+        CHECK(mr && (CUdeviceptr)mr->addr == at && mr->length == sizeof there);
+        CHECK(stand_in_access(mr) == (unsigned)access[i % 2]);
+        move(mr, iova, here, small, sizeof there);
+        CHECK(cuMemcpyDtoH(back, small, sizeof back) == CUDA_SUCCESS);
+        CHECK(memcmp(back, there, sizeof there) == 0);
+        dereg(mr);
+    }
+    CHECK((dmabufs() > before) == crosses());
+    CHECK(counts().wrong == 0 && census().exported_fds == 0);
+    mr = reg(block, 8 * MIB, REMOTE);
+    CHECK(cuMemsetD8(small, 77, 200) == CUDA_SUCCESS && cuCtxSynchronize() == CUDA_SUCCESS);
+    move(here, small, mr, block + 8 * MIB - 200, 200);
+    CHECK(cuMemcpyDtoH(back, block + 8 * MIB - 200, 200) == CUDA_SUCCESS && back[0] == 77 && back[199] == 77);
+    dereg(mr);
+    dereg(here);
+}
+
+static void across_kept(CUdeviceptr block, CUdeviceptr border)
+{
+    unsigned long before;
+
+    dereg(reg(block, 8 * MIB, LOCAL));
+    before = counts().registered;
+    for (unsigned i = 0; i < 3; i++) {
+        dereg(reg(block, 8 * MIB, LOCAL));
+        dereg(reg(border - 512, 1024, LOCAL));
+        dereg(reg(border + MIB, MIB, LOCAL));
+    }
+    CHECK(counts().registered == before);
+    CHECK(!reg(block, 8 * MIB + 64 * KIB, LOCAL) && errno == EFAULT); /* beyond the block */
+}
+
+/* Where no dma-buf is to be had the answer is the library's, of the call that was made. */
+static void across_refused(CUdeviceptr block, CUdeviceptr border)
+{
+    const unsigned long live = counts().live;
+
+    CHECK(softcuda_fail("cuMemGetHandleForAddressRange", 0, CUDA_ERROR_NOT_SUPPORTED) == 0);
+    errno = 0;
+    CHECK(!reg(border - 512, 1024, REMOTE) && errno == EFAULT);
+    dereg(reg(border, 1024, REMOTE)); /* of one allocation */
+    softcuda_reset();
+    stand_in_room((unsigned)live);
+    dereg(reg(block, 8 * MIB, REMOTE)); /* what is kept makes room */
+    stand_in_room(100);
+    stand_in_fail(1, EPERM);
+    CHECK(!reg(block, 8 * MIB, REMOTE) && errno == EPERM);
+    stand_in_fail(0, 0);
+    CHECK(counts().live < live && counts().wrong == 0 && census().exported_fds == 0);
+}
+
+/* No CUDA call is the program's: it needs no context, and has none after it. */
+static void across_without_a_context(CUdeviceptr border)
+{
+    CUcontext before, now;
+
+    CHECK(cuCtxGetCurrent(&before) == CUDA_SUCCESS && cuCtxSetCurrent(NULL) == CUDA_SUCCESS);
+    dereg(reg(border - 512, 1024, REMOTE));
+    CHECK(cuCtxGetCurrent(&now) == CUDA_SUCCESS && !now);
+    CHECK(cuCtxSetCurrent(before) == CUDA_SUCCESS);
+}
+
+static void across(void)
+{
+    CUdeviceptr small = allocate(4096), block = allocate(8 * MIB), border = block + PIECE, next;
+    struct ibv_mr *mr;
+
+    across_by_every_call(block, border, small);
+    across_without_a_context(border);
+    across_kept(block, border);
+    if (crosses())
+        across_refused(block, border);
+    release(small);
+    mr = reg(border - 512, 1024, REMOTE);
+    dereg(reg(block, 8 * MIB, LOCAL));
+    release(block);
+    trim();
+    next = allocate(8 * MIB);
+    CHECK(next != block && held() == 16 * MIB && counts().wrong == 0); /* it waits */
+    CHECK(!reg(border - 512, 1024, REMOTE) && errno == EFAULT);
+    release(next);
+    trim();
+    dereg(mr);
+    trim();
+    CHECK(counts().live == 0 && counts().wrong == 0 && held() == 0);
 }
 
 typedef struct ibv_mr *reg_ex(struct ibv_pd *, struct stand_in_attr *);
@@ -391,20 +558,20 @@ static void extended(void)
 
 static void moved(void)
 {
-    CUdeviceptr a = allocate(64 * KIB), b = allocate(8 * MIB);
+    CUdeviceptr a = allocate(64 * KIB), b = allocate(PIECE);
     struct ibv_mr *mr = reg(a, 64 * KIB, LOCAL);
     char host[4096];
 
     CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, REMOTE) == 0);
     CHECK((CUdeviceptr)mr->addr == a && mr->length == 64 * KIB); /* no more is open to others */
-    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, (void *)b, 8 * MIB, 0) == 0);
+    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, (void *)b, PIECE, 0) == 0);
     release(a);
     release(b);
     trim();
-    CHECK(mappings() == 1 && counts().wrong == 0); /* b waits, a went */
+    CHECK(held() == PIECE && counts().wrong == 0); /* b waits, a went */
     CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, host, sizeof host, 0) == 0);
     trim();
-    CHECK(mappings() == 0);
+    CHECK(held() == 0);
     CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, (void *)64, 64, 0) != 0);
     /* That it may be reached is not where it is. */
     a = allocate(64 * KIB);
@@ -558,7 +725,7 @@ int main(int argc, char **argv)
         {"kept", kept}, {"none-kept", none_kept}, {"all-kept", all_kept},
         {"two-kept", two_kept}, {"remote", remote}, {"iova", iova}, {"free-and-unmap", free_and_unmap},
         {"free-in-use", free_in_use}, {"neighbours", neighbours}, {"stream-order", stream_order},
-        {"foreign", foreign}, {"dmabuf", dmabuf}, {"extended", extended}, {"moved", moved},
+        {"foreign", foreign}, {"across", across}, {"dmabuf", dmabuf}, {"extended", extended}, {"moved", moved},
         {"domains", domains}, {"full", full}, {"bar1", bar1}, {"host", host}, {"forked", forked},
         {"look-ups", look_ups}};
 

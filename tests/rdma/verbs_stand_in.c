@@ -6,6 +6,7 @@
  * of the mapping, as the software CUDA driver's memory is files), and
  *   - with STAND_IN_KERNEL=peermem (the default) dies when its pages go: its key then moves nothing;
  *   - with STAND_IN_KERNEL=dmabuf, and for a dma-buf always, holds them: it goes on reaching them.
+ * By its address no more than one allocation of the GPU's is registered; a dma-buf may be of several.
  * Whenever it is called, it looks whether a live registration covers memory that has gone, and at
  * a deregistration whether that came too late; each is counted as wrong.
  *
@@ -16,6 +17,7 @@
  */
 #include <errno.h>
 #include <infiniband/verbs.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -33,6 +35,10 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
+#define DMA_BUF "softcuda-dma-buf-" /* and its address, as the software driver names one */
+#define PAGE ((uint64_t)4096)
+#define PART ((uint64_t)2 << 20)    /* no allocation begins or ends within such a part */
+
 struct region {
     struct ibv_mr mr; /* first: what the program has */
     struct region *prev, *next;
@@ -40,6 +46,9 @@ struct region {
     size_t size;
     unsigned access;
     struct pages pages;
+    void *shown; /* in mr.addr */
+    bool by_fd;  /* registered by a dma-buf, */
+    uint64_t of; /* which is of what lies here; 0: not known */
     bool holds; /* the pages stay; else the key dies with them */
     bool dead;
     uint8_t *held; /* its own mapping of them */
@@ -105,7 +114,7 @@ static bool has_gone(const struct region *region)
 {
     struct pages now;
 
-    return !pages_behind(region->base, region->size, &now) ||
+    return !pages_behind(region->of ? region->of : region->base, region->size, &now) ||
            memcmp(&now, &region->pages, sizeof now) != 0;
 }
 
@@ -176,6 +185,43 @@ static void hold(struct region *r)
         r->held = NULL;
 }
 
+/* A dma-buf of several allocations has its address in its name: its pages, in a row. */
+static uint8_t *map_several(uint64_t address, size_t size)
+{
+    uint8_t *held = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint64_t end = address + size, part;
+
+    for (uint64_t at = address; held != MAP_FAILED && at < end; at += part) {
+        part = PART - at % PART < end - at ? PART - at % PART : end - at;
+        if (mremap((void *)(uintptr_t)at, 0, part, MREMAP_MAYMOVE | MREMAP_FIXED,
+                   held + (at - address)) == MAP_FAILED)
+            return MAP_FAILED;
+    }
+    return held;
+}
+
+/* Whole pages of a dma-buf from this one on; false: it does not have them. */
+static bool hold_dmabuf(struct region *r, int fd, uint64_t offset, size_t size)
+{
+    char link[64], name[256];
+    uint64_t address;
+    ssize_t length;
+
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    length = readlink(link, name, sizeof name - 1);
+    name[length < 0 ? 0 : length] = 0;
+    if (lseek(fd, 0, SEEK_END) < (off_t)(offset + size))
+        return false;
+    if (sscanf(name, "/memfd:" DMA_BUF "%" SCNx64, &address) == 1) {
+        r->of = address + offset;
+        r->held = map_several(r->of, size);
+    } else {
+        r->held = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
+    }
+    r->held_size = size;
+    return r->held != MAP_FAILED;
+}
+
 static struct ibv_mr *pin(struct ibv_pd *pd, uint64_t base, size_t size, uint64_t iova,
                           unsigned access, int fd, uint64_t offset)
 {
@@ -189,30 +235,33 @@ static struct ibv_mr *pin(struct ibv_pd *pd, uint64_t base, size_t size, uint64_
         error = EINVAL;
     if (!error)
         error = refuse_locked();
-    if (!error && fd < 0 && !pages_behind(base, size, &r->pages))
+    if (!error && fd < 0 && (!pages_behind(base, size, &r->pages) || !one_allocation(&r->pages)))
         error = EFAULT;
     if (!error && fd >= 0) {
-        r->held = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
-        if (r->held == MAP_FAILED)
+        uint64_t in_page = offset % PAGE;
+
+        if (hold_dmabuf(r, fd, offset - in_page, size + in_page) && in_page == iova % PAGE) {
+            base = (uintptr_t)r->held + in_page;
+            r->of += r->of ? in_page : 0;
+            pages_behind(base, size, &r->pages);
+        } else {
             error = EINVAL;
-        else
-            pages_behind((uintptr_t)r->held, size, &r->pages);
-        r->held_size = size;
-        base = (uintptr_t)r->held;
+        }
     }
     if (error) {
         free(r);
         r = NULL;
     } else {
-        r->mr = (struct ibv_mr){.context = pd->context, .pd = pd,
-                                .addr = (void *)(uintptr_t)(fd >= 0 ? offset : base),
-                                .length = size, .lkey = card.next_key, .rkey = card.next_key};
+        r->shown = (void *)(uintptr_t)(fd >= 0 ? offset : base);
+        r->mr = (struct ibv_mr){.context = pd->context, .pd = pd, .addr = r->shown, .length = size,
+                                .lkey = card.next_key, .rkey = card.next_key};
         card.next_key++;
         r->base = base;
         r->size = size;
         r->iova = iova;
         r->access = access;
-        r->holds = fd >= 0 || card.kernel_holds;
+        r->by_fd = fd >= 0;
+        r->holds = r->by_fd || card.kernel_holds;
         if (fd < 0 && r->holds)
             hold(r);
         r->next = card.first;
@@ -276,6 +325,18 @@ static struct region *find_locked(const struct ibv_mr *mr)
     return r;
 }
 
+unsigned stand_in_access(const struct ibv_mr *mr)
+{
+    const struct region *r;
+    unsigned access;
+
+    pthread_mutex_lock(&card.mutex);
+    r = find_locked(mr);
+    access = r ? r->access : UINT_MAX;
+    pthread_mutex_unlock(&card.mutex);
+    return access;
+}
+
 static void forget_locked(struct region *r)
 {
     if (r->prev)
@@ -305,8 +366,7 @@ EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
     } else if (card.gone) {
         error = EIO;
     } else {
-        if (!(r->held && r->base == (uintptr_t)r->held) &&
-            ((uintptr_t)mr->addr != r->base || mr->length != r->size))
+        if (mr->addr != r->shown || mr->length != r->size)
             wrong("dereg of a region that shows another range", r);
         card.counts.deregistered++;
         forget_locked(r);
@@ -328,13 +388,16 @@ EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *a
         error = EINVAL;
     else if (card.gone)
         error = EIO;
-    else if (flags & IBV_REREG_MR_CHANGE_TRANSLATION && !pages_behind((uintptr_t)addr, length, &pages))
+    else if (flags & IBV_REREG_MR_CHANGE_TRANSLATION &&
+             (!pages_behind((uintptr_t)addr, length, &pages) || !one_allocation(&pages)))
         error = IBV_REREG_MR_ERR_INPUT;
     if (!error && flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
         r->pages = pages;
         r->base = r->iova = (uintptr_t)addr;
         r->size = length;
-        r->mr.addr = addr;
+        r->by_fd = false;
+        r->of = 0;
+        r->mr.addr = r->shown = addr;
         r->mr.length = length;
         r->dead = false;
         if (r->held)
@@ -542,7 +605,7 @@ static uint8_t *translate_locked(const struct ibv_sge *sge)
     if (!r || sge->addr < r->iova || sge->addr + sge->length > r->iova + r->size ||
         (r->dead && !r->held))
         return NULL;
-    if (r->dead && r->base != (uintptr_t)r->held) /* what it holds is elsewhere now */
+    if (r->dead && !r->by_fd) /* what it holds is elsewhere now */
         return r->held + (r->base & 4095) + (sge->addr - r->iova);
     return (uint8_t *)(uintptr_t)(r->base + (sge->addr - r->iova));
 }

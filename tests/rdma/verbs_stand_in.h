@@ -2,6 +2,7 @@
 #ifndef TESTS_RDMA_VERBS_STAND_IN_H
 #define TESTS_RDMA_VERBS_STAND_IN_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -22,6 +23,9 @@ __attribute__((visibility("default"))) void stand_in_room(unsigned registrations
 /* The device is pulled out: every call answers EIO, until the device is closed. */
 __attribute__((visibility("default"))) void stand_in_gone(void);
 struct ibv_pd;
+struct ibv_mr;
+/* What the card lets others do there; UINT_MAX: it is no region. */
+__attribute__((visibility("default"))) unsigned stand_in_access(const struct ibv_mr *mr);
 /* Registers as a vendor's own extension would, by no call that anybody hooks. */
 __attribute__((visibility("default"))) struct ibv_mr *
 stand_in_reg(struct ibv_pd *pd, void *addr, size_t length, int access);
