@@ -56,6 +56,8 @@ static const struct gs_block *live_around(const struct gs_piece *piece, uint64_t
  * blocks of the piece had been freed by then. While that number stays the next hit needs no lock.
  *
  *   proof: frees (32 bits) | first page + 1 (16 bits) | pages (16 bits)
+ *
+ * All of it is of the piece in which the registration begins.
  */
 static unsigned proof_shift(const struct gs_span *span)
 {
@@ -100,7 +102,7 @@ static void widen(struct gs_reg_request *request, const struct gs_piece *piece)
         return;
     request->cover = round_down(request->base);
     request->cover_size = round_up(end) - request->cover;
-    if (request->key.backend->lends && piece->span.size == GS_PAGE_SIZE) {
+    if (request->key.backend->lends && piece->span.size == GS_PAGE_SIZE && end <= gs_piece_end(piece)) {
         request->cover = piece->span.base;
         request->cover_size = piece->span.size;
     }
@@ -124,6 +126,12 @@ static gs_status lock_live(struct gs_core *core, uint64_t base, uint64_t end,
     return GS_NOT_LIVE;
 }
 
+static void note_proof(struct gs_reg *reg, const struct gs_piece *piece, uint64_t proof)
+{
+    if (gs_reg_base(reg) >= piece->span.base)
+        gs_reg_prove(reg, proof);
+}
+
 /* Whether what is hit is of a live block. If not, it is given back. */
 static gs_status prove(struct gs_core *core, const struct gs_span *span, struct gs_reg *reg,
                        const struct gs_reg_request *request)
@@ -132,11 +140,12 @@ static gs_status prove(struct gs_core *core, const struct gs_span *span, struct 
     struct gs_piece *piece;
     gs_status status;
 
-    if (__builtin_expect(is_proven(span, gs_reg_proof(reg), request->base, end), 1))
+    if (__builtin_expect(gs_reg_base(reg) >= span->base &&
+                             is_proven(span, gs_reg_proof(reg), request->base, end), 1))
         return GS_OK;
     status = lock_live(core, request->base, end, &piece, &proof);
     if (status == GS_OK) {
-        gs_reg_prove(reg, proof);
+        note_proof(reg, piece, proof);
         gs_latch_release(&piece->arena->lock);
     } else {
         gs_regcache_release(core->regcache, reg);
@@ -159,7 +168,7 @@ static gs_status begin_arena(struct gs_core *core, struct gs_reg_request *reques
     widen(request, piece);
     status = gs_regcache_begin(core->regcache, request, ret_reg, ret_hit);
     if (status == GS_OK)
-        gs_reg_prove(*ret_reg, proof);
+        note_proof(*ret_reg, piece, proof);
     gs_latch_release(&piece->arena->lock);
     return status;
 }

@@ -407,6 +407,11 @@ void gs_reg_drop(struct gs_reg *reg)
     __atomic_fetch_or(&reg->flags, GS_REG_DROP, __ATOMIC_RELAXED);
 }
 
+uint64_t gs_reg_base(const struct gs_reg *reg)
+{
+    return GS_LOAD(reg->base);
+}
+
 uint64_t gs_reg_view(const struct gs_reg *reg)
 {
     return GS_LOAD(reg->view_base);

@@ -162,6 +162,8 @@ void gs_regcache_abandon(struct gs_regcache *cache,
 
 /* It is not kept after its use, as it was to be. */
 void gs_reg_drop(struct gs_reg *reg);
+/* Where it begins. */
+uint64_t gs_reg_base(const struct gs_reg *reg);
 /* Where the part begins that its one user asked for. */
 uint64_t gs_reg_view(const struct gs_reg *reg);
 void *gs_reg_handle(const struct gs_reg *reg);

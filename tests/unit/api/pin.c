@@ -11,11 +11,13 @@
 
 static struct fixture f;
 static unsigned pins, unpins;
+static size_t pinned_bytes; /* by the last one */
 
 static int pin(const struct gs_reg_key *key, uint64_t base, size_t size, void *arg,
                void **ret_handle)
 {
     *ret_handle = (void *)(uintptr_t)(8 * ++pins);
+    pinned_bytes = size;
     return 0;
 }
 
@@ -143,6 +145,79 @@ Test(pin, of_a_block_its_pages_are_registered_and_none_of_another)
     MUST(gs_core_free(f.core, large));
     fixture_end(&f);
     cr_assert_eq(unpins, pins);
+}
+
+/* A block may lie across two pieces, each of which counts what was freed in it: here the upper one so many
+ * more. */
+static void freed_across(unsigned more)
+{
+    CUdeviceptr low, high, block, again;
+    unsigned before = pins;
+
+    start(false);
+    MUST(gs_core_alloc(f.core, 4 * MIB, &low));
+    for (unsigned i = 0; i < more; i++) {
+        MUST(gs_core_alloc(f.core, 4 * MIB, &high));
+        cr_assert_eq(high, low + 4 * MIB);
+        MUST(gs_core_free(f.core, high));
+        MUST(cuCtxSynchronize());
+    }
+    MUST(gs_core_free(f.core, low));
+    MUST(cuCtxSynchronize());
+    MUST(gs_core_alloc(f.core, 8 * MIB, &block));
+    cr_assert_eq(block, low);
+    cr_assert(gs_core_pin_crosses(f.core, block, 8 * MIB));
+    cr_assert_not(gs_core_pin_crosses(f.core, block + 64 * KIB, MIB));
+    for (int i = 0; i < 2; i++) {
+        MUST(use_once(block, 8 * MIB));
+        MUST(use_once(block + 4 * MIB - 1, 2));
+        MUST(use_once(block + 6 * MIB, MIB));
+        cr_assert_eq(pins, before + 1);
+    }
+    MUST(gs_core_free(f.core, block));
+    cr_assert_eq(use_once(block + 6 * MIB, MIB), GS_NOT_LIVE);
+    cr_assert_eq(use_once(block, MIB), GS_NOT_LIVE);
+    cr_assert_eq(use_once(block, 8 * MIB), GS_NOT_LIVE);
+    MUST(cuCtxSynchronize());
+    MUST(gs_core_alloc(f.core, 8 * MIB, &again));
+    cr_assert_eq(again, block);
+    MUST(use_once(again + 6 * MIB, MIB));
+    cr_assert_eq(pins, before + 1);
+    MUST(gs_core_free(f.core, again));
+    fixture_end(&f);
+    cr_assert_eq(unpins, pins);
+}
+
+Test(pin, of_a_block_across_pieces_every_part_is_known_to_be_freed)
+{
+    for (unsigned more = 0; more < 5; more++)
+        freed_across(more);
+}
+
+/* Where memory is scarce a piece is of 2 MiB, and of those what is pinned is all, but a block may be more. */
+Test(pin, of_a_block_across_small_pieces_all_of_it_is_pinned)
+{
+    CUdeviceptr rest, first, block;
+    struct gs_pin wanted;
+    struct gs_reg *reg;
+    size_t left, total;
+
+    start(false);
+    MUST(cuMemGetInfo(&left, &total));
+    MUST(gs_core_alloc(f.core, (left - 8 * MIB) & ~(2 * MIB - 1), &rest));
+    MUST(gs_core_alloc(f.core, 2 * MIB, &first));
+    MUST(gs_core_free(f.core, first));
+    MUST(cuCtxSynchronize());
+    MUST(gs_core_alloc(f.core, 3 * MIB, &block));
+    cr_assert_eq(block, first);
+    cr_assert(gs_core_pin_crosses(f.core, block, 2 * MIB + 1));
+    wanted = request(block, 3 * MIB);
+    MUST(gs_core_pin(f.core, &wanted, &reg));
+    cr_assert_eq(pinned_bytes, 3 * MIB);
+    MUST(gs_core_unpin(f.core, reg));
+    MUST(gs_core_free(f.core, block));
+    MUST(gs_core_free(f.core, rest));
+    fixture_end(&f);
 }
 
 Test(pin, what_is_registered_is_not_handed_out_before_that_ends)
