@@ -160,6 +160,7 @@ static gs_status map_all(struct gs_share *share, struct gs_remote *remote,
     size_t mapped = 0;
 
     remote->fetching = grant->block_id;
+    remote->fetch_recalled = false;
     while (status == GS_OK && first < grant->pieces) {
         if (remote->connection != connection) { /* what was granted went with it */
             gs_say_unreachable(share, "the connection to the process that shared it was lost");

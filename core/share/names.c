@@ -135,7 +135,7 @@ static void drop_locked(struct gs_share *share, struct gs_name *name)
  * the name no more. */
 static bool is_embedded(const struct gs_name *name)
 {
-    return name->export && (name->export->source.behind || gs_export_is_strip(name->export));
+    return name->export && (name->export->source.behind || gs_export_is_own(name->export));
 }
 
 /* Where what the handle gives begins in what is shared: with a strip its piece. */

@@ -161,6 +161,7 @@ static gs_status enter_locked(struct gs_share *share, struct gs_remote *remote,
     if (status == GS_OK) {
         HASH_ADD(hh, share->opener.opened, key, sizeof opened->key, opened);
         if (opened->hh.tbl) {
+            opened->recalled = granted->fresh && granted->grant.pieces > 0 && remote->fetch_recalled;
             if (granted->import->cached)
                 gs_cached_stop_locked(share, granted->import);
             remote->opened_count++;

@@ -43,8 +43,8 @@ struct gs_remote {
     uint64_t absent_ns; /* since when nobody is there to tell; 0: somebody was */
     bool busy;          /* one thread works with it, without the lock */
     bool noticed;       /* something came while it was busy: the thread looks again */
-    uint64_t fetching;   /* a strip whose pieces are on their way, 0: none. Called back meanwhile it is
-                          * refused with the next ones */
+    uint64_t fetching;   /* a strip whose pieces are on their way, 0: none; called back meanwhile, what its program */
+    bool fetch_recalled; /* mapped is refused with the next ones, and a block is not kept after its close */
     bool afar; /* the last grant was of another machine's chunk, of this fabric handle: */
     unsigned char fabric[GS_FABRIC_SIZE];
     uint64_t flush;      /* a FLUSH to be answered, 0: none; under the lock, busy or not */

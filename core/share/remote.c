@@ -186,7 +186,7 @@ static void take_other_locked(struct gs_share *share, struct gs_remote *remote,
         take_late_locked(share, remote, message);
     else if (message->head.type == GS_WIRE_RECALL && remote->fetching &&
              message->recall.block_id == remote->fetching)
-        return;
+        remote->fetch_recalled = true;
     else if (message->head.type == GS_WIRE_UNMAP
                  ? gs_cached_call_back_locked(share, remote, message->unmap.chunk_id)
                  : gs_idle_recall_locked(share, remote, message->recall.block_id))

@@ -13,6 +13,7 @@
 #define SHORT_NS     (50 * GS_NS_PER_MS)
 #define LATE_NS      (20 * GS_NS_PER_MS) /* a call may take longer than its limit by this */
 #define DEVICE       0
+#define CHUNKS_FROM  (UINT64_C(1) << 44) /* the driver maps none of them there */
 
 const char *const operation_names[OP_ALL] = {
     [OP_EXPORT] = "export", [OP_OPEN] = "open", [OP_USE] = "use", [OP_CLOSE] = "close",
@@ -45,7 +46,7 @@ static struct chunk *chunk_with_room(struct process *process, unsigned *ret_slot
         if (!chunk->phys)
             return NULL;
         chunk->id = ++world.next_number;
-        chunk->address = world.next_address += GS_PAGE_SIZE;
+        chunk->address = CHUNKS_FROM + (world.next_address += GS_PAGE_SIZE);
         *ret_slot = 0;
         return chunk;
     }
@@ -82,23 +83,29 @@ void handle_enter(struct block *block)
     world.handles[at] = block;
 }
 
+static gs_status export_block(struct process *process, struct block *block)
+{
+    const struct gs_share_source source = {.handle = block->chunk->handle,
+                                           .chunk_id = block->chunk->id,
+                                           .chunk_size = GS_PAGE_SIZE,
+                                           .block_id = block->id,
+                                           .offset = block->slot * SLOT_SIZE,
+                                           .size = block->size,
+                                           .address = block->address,
+                                           .alone = world.options.isolate};
+
+    return gs_share_export(process->share, &source, &block->export);
+}
+
 static void share_block(struct process *process, unsigned arg)
 {
-    struct gs_share_source source;
     struct block *block;
     gs_status status;
 
-    if (strip_share(process, arg) || external_share(process, arg) || !(block = block_new(process, arg)))
+    if (strip_share(process, arg) || external_share(process, arg) ||
+        (!(block = across_new(process, arg)) && !(block = block_new(process, arg))))
         return;
-    source = (struct gs_share_source){.handle = block->chunk->handle,
-                                      .chunk_id = block->chunk->id,
-                                      .chunk_size = GS_PAGE_SIZE,
-                                      .block_id = block->id,
-                                      .offset = block->slot * SLOT_SIZE,
-                                      .size = block->size,
-                                      .address = block->address,
-                                      .alone = world.options.isolate};
-    status = gs_share_export(process->share, &source, &block->export);
+    status = block->crosses ? strip_export(process, block) : export_block(process, block);
     if (status != GS_OK) {
         block->state = BLOCK_GONE;
         block->phys->slots[block->slot] = NULL;
@@ -166,7 +173,7 @@ void program_lease_ended(void *arg, uint64_t address)
 
 static void free_block(struct process *process, struct block *block, bool at_once)
 {
-    if (block->piece_count) {
+    if (block->piece_count && !block->crosses) {
         strip_unmap(process, block, !at_once);
         return;
     }
@@ -234,6 +241,8 @@ static void purge_some(struct process *process, unsigned arg, bool all)
         if (process->chunks[i].id && (all || i == arg % CHUNKS_MAX) &&
             is_empty(&process->chunks[i]))
             purge(process, &process->chunks[i]);
+    if (all || arg % CHUNKS_MAX == 0)
+        across_purge(process, false);
 }
 
 /* Of what is freed before or meanwhile. */
@@ -285,7 +294,8 @@ static void look_at_time(const struct process *process, uint64_t begun_ns, uint6
 static void open_block(struct process *process, struct block *block, bool must)
 {
     uint64_t begun = gs_now_ns(), starved = process->starved_ns;
-    struct use *use = block->piece_count || block->is_external ? use_of(block, process->image) : NULL;
+    struct use *use = (block->piece_count && !block->crosses) || block->is_external ? use_of(block, process->image)
+                                                                                   : NULL;
     const bool stale = use && !use->number && !use->opening &&
                        (block->state == BLOCK_GONE || (block->is_external && block->freed_ns));
     struct opened *opened;
@@ -537,7 +547,9 @@ static void ask(struct process *process, unsigned arg)
         return;
     opened->busy = true;
     if (gs_share_find(process->share, opened->address, &info) != GS_OK ||
-        info.base != strip_base(opened->block, opened->address))
+        info.base != (opened->block->piece_count && !opened->block->crosses
+                          ? strip_base(opened->block, opened->address)
+                          : opened->address))
         sim_fail("handles: process %u has block %llu open, and it is not found", process->index,
                  (unsigned long long)opened->block->id);
     opened->busy = false;
@@ -592,6 +604,7 @@ static void end(struct process *process)
     process->share = NULL;
     gs_fences_destroy(process->fences);
     strips_end(process);
+    across_purge(process, true);
     externals_purge(process);
     for (unsigned i = 0; i < CHUNKS_MAX; i++)
         if (process->chunks[i].id)

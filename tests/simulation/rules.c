@@ -161,10 +161,11 @@ static struct gs_export *export_in(const struct process *broker, const struct bl
 /* Of what it has not freed, and as far as it knows its broker has. */
 void rule_left(const struct process *process)
 {
-    for (struct block *block = world.blocks; block && process->share && process->ends == ENDS_NOT;
-         block = block->next) {
+    if (!process->share || process->ends != ENDS_NOT || process->alone) /* alone it may be at the end of all exports */
+        return;
+    for (struct block *block = world.blocks; block; block = block->next) {
         if (block->image != process->image || block->state != BLOCK_LIVE || block->is_external ||
-            block->piece_count || !block->export || !gs_export_is_brokered(block->export))
+            (block->piece_count && !block->crosses) || !block->export || !gs_export_is_brokered(block->export))
             continue;
         for (unsigned i = 0; i < PROCESSES_MAX; i++) {
             const struct process *broker = &world.processes[i];

@@ -359,6 +359,8 @@ struct block {
     unsigned slot;
     struct phys *pieces[STRIP_MAX]; /* of a strip, and how many; `phys` is the one that the handle is of */
     unsigned piece_count, piece;
+    bool crosses; /* it lies across these pieces, from its slot of the first one on, and is freed as others are; */
+    bool mapped;  /* where it was made */
     bool is_external, by_address; /* which its program has mapped */
     bool forced; /* its deleter was called at the end of the process, whoever had it */
     uint64_t handle; /* of external memory: its allocator's; 0: none any more */
@@ -410,7 +412,7 @@ void program_perform(struct process *process, const struct operation *operation)
 void program_lease_ended(void *process, uint64_t address);
 CUcontext program_context(const struct process *process);
 
-/* ---- strips.c: memory that programs map themselves -------------------------------------------- */
+/* ---- strips.c: memory that programs map themselves, and blocks across pieces -------------------- */
 
 /* Where it begins in a process that has its handle's piece at the address. */
 uint64_t strip_base(const struct block *block, uint64_t address);
@@ -419,6 +421,11 @@ bool strip_share(struct process *process, unsigned arg);
 /* Unmaps what is live; or, `refused`, would. */
 void strip_unmap(struct process *process, struct block *block, bool refused);
 void strips_end(struct process *process);
+gs_status strip_export(struct process *process, struct block *block);
+/* NULL: this world has none, or no memory. */
+struct block *across_new(struct process *process, unsigned arg);
+/* Those that are handed out again go back to the driver; at the end all. */
+void across_purge(struct process *process, bool at_the_end);
 void handle_enter(struct block *block);
 
 /* ---- external.c: external memory --------------------------------------------------------------- */

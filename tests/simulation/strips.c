@@ -1,6 +1,7 @@
-/* Strips: memory that simulated programs map themselves, share and unmap while others have it (core/share/strip.c).
- * One world of ten has them, and the others are what they were before there were any: those in which something was
- * found (meson.build, tests/mutants) stay as they are. */
+/* Strips: memory that simulated programs map themselves, share and unmap while others have it (core/share/strip.c);
+ * and blocks of the library's that lie across pieces. One world of ten has the first, another one the second, and the
+ * others are what they were before there were any: those in which something was found (meson.build, tests/mutants) stay as
+ * they are. */
 #include "simulation.h"
 
 #include <stdlib.h>
@@ -17,7 +18,7 @@ static bool has_strips(void)
 
 uint64_t strip_base(const struct block *block, uint64_t address)
 {
-    return address - block->piece * GS_PAGE_SIZE;
+    return address - block->piece * GS_PAGE_SIZE - block->slot * (GS_PAGE_SIZE / SLOTS);
 }
 
 static size_t size_of(const struct block *block)
@@ -29,7 +30,7 @@ static struct block *live_of(const struct process *process)
 {
     struct block *block = world.blocks;
 
-    while (block && (block->image != process->image || !block->piece_count ||
+    while (block && (block->image != process->image || !block->piece_count || block->crosses ||
                      block->state == BLOCK_GONE))
         block = block->next;
     return block;
@@ -73,15 +74,16 @@ static bool map_pieces(struct block *block, CUdeviceptr base)
     return false;
 }
 
-static gs_status export_strip(struct process *process, struct block *block, CUdeviceptr base)
+gs_status strip_export(struct process *process, struct block *block)
 {
     struct gs_share_strip *strip =
         calloc(1, sizeof *strip + block->piece_count * sizeof *strip->sizes);
     struct gs_share_source source = {.chunk_id = GS_STRIP_IDS | block->id,
                                      .chunk_size = size_of(block),
-                                     .offset = block->piece * GS_PAGE_SIZE,
-                                     .size = size_of(block),
-                                     .address = base,
+                                     .offset = block->address - strip_base(block, block->address),
+                                     .size = block->size,
+                                     .address = block->crosses ? block->address
+                                                               : strip_base(block, block->address),
                                      .alone = true,
                                      .strip = strip};
     gs_status status;
@@ -91,6 +93,7 @@ static gs_status export_strip(struct process *process, struct block *block, CUde
     strip->references = 1;
     strip->pieces = block->piece_count;
     strip->id = source.chunk_id;
+    strip->is_block = block->crosses;
     for (unsigned i = 0; i < block->piece_count; i++)
         strip->sizes[i] = GS_PAGE_SIZE;
     status = gs_share_export(process->share, &source, &block->export);
@@ -127,7 +130,7 @@ static void put(struct process *process, struct block *block, CUdeviceptr base)
     block->address = base + block->piece * GS_PAGE_SIZE;
     for (unsigned i = 0; i < block->piece_count; i++)
         block->pieces[i]->slots[0] = block;
-    status = export_strip(process, block, base);
+    status = strip_export(process, block);
     if (status != GS_OK) {
         if (world.settled && !world.options.limbo_limit) /* what others still have of one counts there */
             sim_fail("liveness: process %u cannot share a strip, status %d", process->index, status);
@@ -198,5 +201,61 @@ void strips_end(struct process *process)
         sim_driver.mem_unmap(base, size_of(block));
         sim_driver.mem_address_free(base, size_of(block));
         gone(block);
+    }
+}
+
+/* ---- Blocks of the library's, across pieces ------------------------------------------------------- */
+
+static bool has_across(void)
+{
+    return world.seed % 10 == 7 && !world.cluster && !world.options.isolate;
+}
+
+struct block *across_new(struct process *process, unsigned arg)
+{
+    struct block *block;
+    CUdeviceptr base;
+
+    if (!has_across() || arg % 3 != 0)
+        return NULL;
+    block = strip_new(process, arg);
+    block->piece = 0;
+    block->crosses = true;
+    block->slot = arg / 9 % SLOTS;
+    if (sim_driver.mem_address_reserve(&base, size_of(block), 0, 0, 0) != CUDA_SUCCESS) {
+        gone(block);
+        return NULL;
+    }
+    if (!map_pieces(block, base)) {
+        sim_driver.mem_address_free(base, size_of(block));
+        gone(block);
+        return NULL;
+    }
+    block->mapped = true;
+    block->phys = block->pieces[0];
+    block->address = base + block->slot * (GS_PAGE_SIZE / SLOTS);
+    block->size = base + size_of(block) - block->address - arg % 4096;
+    for (unsigned i = 0; i < block->piece_count; i++)
+        block->pieces[i]->slots[i ? 0 : block->slot] = block;
+    return block;
+}
+
+void across_purge(struct process *process, bool at_the_end)
+{
+    for (struct block *block = world.blocks; block; block = block->next) {
+        CUdeviceptr base;
+
+        if (block->image != process->image || !block->crosses || !block->mapped ||
+            (block->state != BLOCK_GONE && !at_the_end))
+            continue;
+        block->mapped = false; /* another thread leaves it alone */
+        base = strip_base(block, block->address);
+        if (!at_the_end) { /* then others keep what they have open */
+            for (unsigned i = 0; i < block->piece_count; i++)
+                block->pieces[i]->slots[i ? 0 : block->slot] = NULL;
+            gone(block);
+        }
+        sim_driver.mem_unmap(base, size_of(block));
+        sim_driver.mem_address_free(base, size_of(block));
     }
 }
