@@ -99,6 +99,43 @@ Test(growing, what_is_free_beside_the_place_is_nobodys_meanwhile)
     end();
 }
 
+/* Their memory is the driver's: holes. */
+static void take_out(unsigned first, unsigned count, size_t size)
+{
+    struct gs_arena *arena = fixture_home(&f);
+    struct gs_piece *pieces;
+
+    for (unsigned i = first; i < first + count; i++)
+        give(block[i]);
+    gs_latch_take(&arena->lock);
+    gs_arena_settle_locked(arena);
+    pieces = gs_arena_detach_bytes_locked(arena, count * size);
+    gs_latch_release(&arena->lock);
+    cr_assert_eq(gs_pieces_unmap(f.core, pieces), count * size);
+}
+
+Test(growing, what_is_free_above_the_place_is_nobodys_meanwhile)
+{
+    start_with(take_as_much, "16G");
+    fill(4, 64 * MIB);
+    take_out(1, 1, 64 * MIB);
+    give(block[2]);
+    cr_assert_eq(must_alloc(&f, 128 * MIB), block[1]);
+    cr_assert(other < block[1] || other >= block[1] + 128 * MIB);
+    end();
+}
+
+Test(growing, what_is_free_above_the_place_is_anybodys_where_it_is_not_needed)
+{
+    start_with(take_as_much, "16G");
+    fill(5, 64 * MIB);
+    take_out(1, 2, 64 * MIB);
+    give(block[3]);
+    cr_assert_eq(must_alloc(&f, 100 * MIB), block[1]);
+    cr_assert_eq(other, block[3]);
+    end();
+}
+
 static void free_beside(unsigned nth)
 {
     if (nth == 1)
@@ -123,20 +160,10 @@ static void free_all_around(unsigned nth)
 
 Test(growing, what_becomes_free_around_a_hole_meanwhile_is_one_with_the_rest)
 {
-    struct gs_piece *piece;
-    struct gs_arena *arena;
-
     start_with(free_all_around, "1G"); /* of pieces of 4 MiB */
     fill(4, 4 * MIB);
-    arena = fixture_home(&f);
-    give(block[1]);
-    give(block[2]);
+    take_out(1, 2, 4 * MIB);
     block[1] = block[3];
-    gs_latch_take(&arena->lock);
-    gs_arena_settle_locked(arena);
-    piece = gs_arena_detach_bytes_locked(arena, 8 * MIB);
-    gs_latch_release(&arena->lock);
-    cr_assert_eq(gs_pieces_unmap(f.core, piece), 8 * MIB);
     cr_assert_eq(must_alloc(&f, 8 * MIB), block[0], "from where it begins now");
     cr_assert_eq(creates, 2);
     moment = NULL;

@@ -1,6 +1,7 @@
 /* What lies idle goes back to the driver by itself (core/process/purge.h). */
 #include <criterion/criterion.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -60,30 +61,32 @@ Test(memory, what_all_arenas_hold_together_is_worth_a_thread)
     fixture_end(&f);
 }
 
-/* Looks of the purge thread at the arena that gave nothing back, which wait at their end until they
- * may go on. All atomic. */
+/* Looks of the purge thread, which wait at their end until they may go on. All atomic. */
 static bool looks_wait;
 static unsigned looks_come, looks_go;
 
-size_t __real_gs_pieces_unmap(struct gs_core *core, struct gs_piece *pieces);
-size_t __wrap_gs_pieces_unmap(struct gs_core *core, struct gs_piece *pieces);
+struct gs_arena *__real_gs_next_pool(struct gs_core *core, const struct gs_device *device,
+                                     unsigned *at);
+struct gs_arena *__wrap_gs_next_pool(struct gs_core *core, const struct gs_device *device,
+                                     unsigned *at);
 
-size_t __wrap_gs_pieces_unmap(struct gs_core *core, struct gs_piece *pieces)
+struct gs_arena *__wrap_gs_next_pool(struct gs_core *core, const struct gs_device *device,
+                                     unsigned *at)
 {
-    size_t released = __real_gs_pieces_unmap(core, pieces);
+    struct gs_arena *arena = __real_gs_next_pool(core, device, at);
     char name[16] = "";
     unsigned number;
 
-    if (pieces || !__atomic_load_n(&looks_wait, __ATOMIC_SEQ_CST))
-        return released;
+    if (arena || !__atomic_load_n(&looks_wait, __ATOMIC_SEQ_CST))
+        return arena;
     pthread_getname_np(pthread_self(), name, sizeof name);
     if (strcmp(name, "gpushim-purge") != 0)
-        return released;
+        return arena;
     number = __atomic_add_fetch(&looks_come, 1, __ATOMIC_SEQ_CST);
     while (__atomic_load_n(&looks_wait, __ATOMIC_SEQ_CST) &&
            __atomic_load_n(&looks_go, __ATOMIC_SEQ_CST) < number)
         usleep(200);
-    return released;
+    return arena;
 }
 
 /* False: the thread sleeps, it seems. */
@@ -92,6 +95,32 @@ static bool look_comes(unsigned number)
     for (int i = 0; i < 500 && __atomic_load_n(&looks_come, __ATOMIC_SEQ_CST) < number; i++)
         usleep(1000);
     return __atomic_load_n(&looks_come, __ATOMIC_SEQ_CST) >= number;
+}
+
+/* The next one is at its end, and the thread waits there. */
+static void must_look(struct fixture *f)
+{
+    unsigned number = __atomic_load_n(&looks_come, __ATOMIC_SEQ_CST) + 1;
+
+    if (f) /* else it may sleep */
+        MUST(gs_core_free(f->core, must_alloc(f, 512)));
+    __atomic_store_n(&looks_go, number - 1, __ATOMIC_SEQ_CST);
+    cr_assert(look_comes(number));
+}
+
+static void start_looking(struct fixture *f)
+{
+    setenv("SOFTCUDA_MEMORY", "16G", 1);
+    fixture_options(f);
+    f->options.purge_ns = 20 * MS;
+    looks_wait = true;
+    fixture_start(f);
+}
+
+static void end_looking(struct fixture *f)
+{
+    __atomic_store_n(&looks_wait, false, __ATOMIC_SEQ_CST);
+    fixture_end(f);
 }
 
 static void use_a_lot(struct fixture *f)
@@ -156,5 +185,82 @@ Test(memory, what_is_used_does_not_get_purged)
         cr_assert_leq(fixture_counts(&f).grown, made + 2);
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     }
+    fixture_end(&f);
+}
+
+Test(memory, each_look_forgets_an_eighth_of_what_was_live_at_most)
+{
+    struct gs_arena *arena;
+    size_t peak;
+    struct fixture f;
+
+    start_looking(&f);
+    arena = fixture_home(&f);
+    must_alloc(&f, 256 * MIB);
+    MUST(gs_core_free(f.core, must_alloc(&f, 1024 * MIB)));
+    must_look(&f); /* what was live since the one before is not forgotten */
+    must_look(&f);
+    peak = arena->kept.live_peak;
+    cr_assert(peak <= 1280 * MIB && peak >= 1280 * MIB / 8 * 7);
+    for (int i = 0; i < 5; i++) {
+        must_look(&f);
+        cr_assert_eq(arena->kept.live_peak, peak - peak / 8);
+        peak = arena->kept.live_peak;
+    }
+    for (int i = 0; i < 40; i++)
+        must_look(&f);
+    cr_assert_geq(arena->kept.live_peak, arena->live);
+    cr_assert_leq(arena->kept.live_peak, arena->live + 2 * 512);
+    end_looking(&f);
+}
+
+Test(memory, of_idle_memory_an_arena_keeps_48_mib)
+{
+    struct fixture f;
+
+    start_looking(&f);
+    must_alloc(&f, 32 * MIB);
+    MUST(gs_core_free(f.core, must_alloc(&f, 512 * MIB)));
+    for (int i = 0; i < 8; i++)
+        must_look(&f);
+    cr_assert_leq(fixture_arena(&f).free_bytes, 48 * MIB);
+    must_alloc(&f, 32 * MIB);
+    cr_assert_gt(fixture_arena(&f).reserved, 32 * MIB);
+    end_looking(&f);
+}
+
+Test(memory, what_a_stream_has_for_itself_is_idle_with_it)
+{
+    CUstream stream;
+    CUdeviceptr block;
+    struct fixture f;
+
+    start_looking(&f);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    must_alloc(&f, 1024 * MIB);
+    MUST(gs_core_alloc_async(f.core, 128 * MIB, NULL, stream, &block));
+    MUST(gs_core_free_async(f.core, block, stream));
+    cr_assert_eq(fixture_home(&f)->order.bytes, 128 * MIB);
+    for (int i = 0; i < 4 && fixture_home(&f)->order.bytes > 0; i++)
+        must_look(NULL);
+    cr_assert_eq(fixture_home(&f)->order.bytes, 0);
+    MUST(cuStreamDestroy(stream));
+    end_looking(&f);
+}
+
+Test(memory, what_is_free_beyond_a_limit_goes_back_in_the_background)
+{
+    struct fixture f;
+
+    fixture_options(&f);
+    f.options.purge_ns = 3600 * 1000 * MS;
+    f.options.cache_limit = 100 * MIB;
+    fixture_start(&f);
+    MUST(gs_core_free(f.core, must_alloc(&f, 400 * MIB)));
+    fixture_drain(&f);
+    MUST(gs_core_free(f.core, must_alloc(&f, 512))); /* which looks at what is free */
+    cr_assert_leq(wait_until_reserved(&f, 102 * MIB), 102 * MIB);
+    cr_assert_gt(fixture_arena(&f).reserved, 96 * MIB);
+    cr_assert_gt(fixture_counts(&f).later, 0);
     fixture_end(&f);
 }

@@ -162,13 +162,15 @@ Test(regions, what_the_device_has_left_is_asked_for_again_when_an_arena_has_grow
 Test(regions, a_piece_that_is_not_to_be_had_is_made_as_small_as_is_missing)
 {
     size_t free_bytes, total;
-    CUdeviceptr others;
+    CUdeviceptr others, block;
 
     start("64G");
-    must_alloc(&f, 32 * MIB);
+    block = must_alloc(&f, 32 * MIB);
     MUST(cuMemGetInfo(&free_bytes, &total));
     MUST(cuMemAlloc(&others, free_bytes - 6 * MIB));
-    must_alloc(&f, 5 * MIB);
+    softcuda_reset();
+    cr_assert_eq(must_alloc(&f, 5 * MIB), block + 32 * MIB);
+    cr_assert_eq(softcuda_calls("cuMemCreate"), 2, "the same place is tried again at once");
     cr_assert_eq(reserved(), 38 * MIB);
     MUST(cuMemFree(others));
     end();
@@ -185,6 +187,25 @@ Test(regions, pieces_for_small_blocks_are_of_2_mib)
     block = must_alloc(&f, 600 << 10);
     cr_assert_eq(reserved(), 4 * MIB);
     cr_assert_eq(pieces_of(block), 1);
+    end();
+}
+
+/* Theirs are made behind each other's back, and so are larger. */
+Test(regions, pieces_for_small_blocks_of_further_arenas_are_of_16_mib)
+{
+    start("64G");
+    fixture_home(&f)->first = false;
+    must_alloc(&f, 700 << 10);
+    cr_assert_eq(reserved(), 16 * MIB);
+    for (int i = 1; i < 22; i++)
+        must_alloc(&f, 700 << 10);
+    cr_assert_eq(reserved(), 16 * MIB);
+    f.core->figures.left[0] = 120 * MIB;
+    f.core->figures.grown[0] = 0; /* it is not asked for anew */
+    for (int i = 0; i < 2; i++)
+        must_alloc(&f, 700 << 10);
+    cr_assert_eq(reserved(), 18 * MIB, "but of little that is left");
+    fixture_home(&f)->first = true;
     end();
 }
 
@@ -272,6 +293,22 @@ Test(regions, a_hole_that_is_too_small_is_left)
     start_four(block);
     take_out(block[1]);
     cr_assert_eq(must_alloc(&f, 66 * MIB), block[3] + 64 * MIB);
+    end();
+}
+
+Test(regions, a_hole_that_is_smaller_than_the_best_piece_is_filled)
+{
+    CUdeviceptr block[4], small;
+
+    start_four(block);
+    must_alloc(&f, 512 * MIB);
+    small = must_alloc(&f, 48 * MIB); /* a 16th */
+    must_alloc(&f, 64 * MIB);
+    take_out(small);
+    must_alloc(&f, 64 * MIB);
+    f.core->figures.left[0] = (size_t)12 << 30;
+    cr_assert_eq(must_alloc(&f, 2 * MIB), small);
+    cr_assert_eq(must_alloc(&f, 46 * MIB), small + 2 * MIB);
     end();
 }
 
@@ -433,6 +470,22 @@ Test(regions, so_many_bytes_leave_and_about_no_more)
     end();
 }
 
+Test(regions, of_a_surplus_no_piece_leaves_that_is_larger)
+{
+    struct gs_arena *arena;
+    CUdeviceptr block[4];
+
+    start_four(block);
+    for (int i = 0; i < 4; i++)
+        give(block[i]);
+    arena = fixture_home(&f);
+    gs_latch_take(&arena->lock);
+    gs_arena_settle_locked(arena);
+    cr_assert_null(gs_arena_detach_one_locked(arena, 62 * MIB));
+    gs_latch_release(&arena->lock);
+    end();
+}
+
 static uint64_t guarded;
 
 static bool may_unmap(void *arg, uint64_t base, size_t size)
@@ -565,6 +618,30 @@ Test(regions, what_was_live_lately_is_kept_and_a_slack_that_a_full_device_has_le
     cr_assert_eq(excess(0), reserved() - 2000 * MIB - 2000 * MIB / 100 * 16, "not known");
     arena->kept.live_peak = 0;
     cr_assert_eq(excess(MIB), reserved() - 1000 * MIB - 1000 * MIB / 100 * 4, "what is live counts");
+    end();
+}
+
+Test(regions, what_streams_have_for_themselves_is_held_and_does_not_leave)
+{
+    struct gs_arena *arena;
+    CUdeviceptr block, ordered[2];
+    CUstream stream;
+
+    start("64G");
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    arena = fixture_home(&f);
+    must_alloc(&f, 1024 * MIB);
+    MUST(gs_core_alloc_async(f.core, 32 * MIB, NULL, stream, &ordered[0]));
+    MUST(gs_core_alloc_async(f.core, 96 * MIB, NULL, stream, &ordered[1]));
+    block = must_alloc(&f, 256 * MIB);
+    give(block);
+    MUST(gs_core_free_async(f.core, ordered[0], stream));
+    cr_assert_eq(arena->order.bytes, 32 * MIB);
+    arena->kept.live_peak = 0;
+    cr_assert_eq(excess(MIB), reserved() - 1120 * MIB - 1120 * MIB / 100 * 4);
+    MUST(gs_core_free_async(f.core, ordered[1], stream));
+    cr_assert_eq(excess(MIB), fixture_arena(&f).free_bytes, "and no more than is free");
+    MUST(cuStreamDestroy(stream));
     end();
 }
 

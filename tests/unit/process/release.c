@@ -58,7 +58,7 @@ static struct gs_arena *make_spare(struct fixture *f, size_t lately)
         MUST(gs_core_free(f->core, block[i]));
     fixture_drain(f);
     gs_latch_take(&arena->lock);
-    arena->kept.live_peak = lately;
+    arena->kept.live_peak = arena->kept.live_high = lately; /* the thread's first look may be now */
     gs_latch_release(&arena->lock);
     return arena;
 }
