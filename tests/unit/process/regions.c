@@ -104,6 +104,7 @@ static size_t next_piece(size_t before)
         must_alloc(&f, before - reserved());
     cr_assert_eq(reserved(), before);
     must_alloc(&f, 2 * MIB);
+    cr_assert_gt(reserved(), before);
     return reserved() - before;
 }
 
@@ -472,6 +473,7 @@ Test(regions, so_many_bytes_leave_and_about_no_more)
 
 Test(regions, of_a_surplus_no_piece_leaves_that_is_larger)
 {
+    struct gs_piece *pieces;
     struct gs_arena *arena;
     CUdeviceptr block[4];
 
@@ -482,7 +484,9 @@ Test(regions, of_a_surplus_no_piece_leaves_that_is_larger)
     gs_latch_take(&arena->lock);
     gs_arena_settle_locked(arena);
     cr_assert_null(gs_arena_detach_one_locked(arena, 62 * MIB));
+    pieces = gs_arena_detach_one_locked(arena, 130 * MIB);
     gs_latch_release(&arena->lock);
+    cr_assert_eq(gs_pieces_unmap(f.core, pieces), 64 * MIB, "and one alone");
     end();
 }
 

@@ -100,3 +100,35 @@ Test(release, what_was_live_lately_is_kept, .timeout = 60)
     cr_assert_eq(arena->reserved, reserved);
     fixture_end(&f);
 }
+
+/* Where free memory does not serve a block, an arena that grows has more than it may. */
+Test(release, what_is_beyond_the_target_when_an_arena_has_grown_goes_back, .timeout = 60)
+{
+    CUdeviceptr block[4];
+    struct gs_arena *arena;
+    struct fixture f;
+    size_t most;
+
+    setenv("SOFTCUDA_MEMORY", "4G", 1); /* of pieces of 16 MiB */
+    fixture_options(&f);
+    f.options.purge_ns = 3600 * 1000 * MS;
+    fixture_start(&f);
+    arena = fixture_home(&f);
+    must_alloc(&f, 400 * MIB);
+    for (int i = 0; i < 4; i++) {
+        block[i] = must_alloc(&f, 64 * MIB);
+        must_alloc(&f, 16 * MIB);
+    }
+    for (int i = 0; i < 4; i++)
+        MUST(gs_core_free(f.core, block[i]));
+    fixture_drain(&f);
+    gs_latch_take(&arena->lock);
+    arena->kept.live_peak = arena->kept.live_high = 0;
+    gs_latch_release(&arena->lock);
+    must_alloc(&f, 100 * MIB);
+    most = 564 * MIB / 100 * 116 + 16 * MIB;
+    for (int i = 0; i < 10000 && fixture_arena(&f).reserved > most; i++)
+        usleep(1000);
+    cr_assert_leq(fixture_arena(&f).reserved, most);
+    fixture_end(&f);
+}
