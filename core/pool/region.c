@@ -7,10 +7,10 @@
 
 #define LARGE_LEAST ((size_t)32 << 20) /* a piece for large blocks, */
 #define LARGE_SHARE 16                 /* or this part of what is reserved, */
-#define DEVICE_SHARE 256               /* and of the device; */
+#define LARGE_MOST ((size_t)128 << 20) /* but no more than is missing beyond this, */
+#define DEVICE_SHARE 256               /* or this part of the device; */
 #define LEFT_SHARE 8                   /* no more than this part of what the device has left */
-#define SMALL_LEAST ((size_t)2 << 20)  /* one for small blocks, */
-#define SMALL_OTHER ((size_t)16 << 20) /* and in an arena of few threads */
+#define SMALL_OTHER ((size_t)16 << 20) /* one for small blocks in an arena of few threads */
 
 /* Between two pieces, or behind the last one. */
 struct gap {
@@ -98,6 +98,8 @@ static size_t size_at_best_locked(const struct gs_arena *arena, const struct gs_
     if (!region->crosses) /* of a piece for one block more goes back */
         return missing;
     size = arena->reserved / LARGE_SHARE > LARGE_LEAST ? arena->reserved / LARGE_SHARE : LARGE_LEAST;
+    if (size > LARGE_MOST)
+        size = LARGE_MOST;
     if (size > left / LEFT_SHARE)
         size = left / LEFT_SHARE;
     if (size > largest)

@@ -221,10 +221,10 @@ def tight():
 # Of what is live at most, what is held at most, and the chunks that are made; and what is held where
 # all is stream-ordered. Natively the recorded ones hold 1.04, 1.06, 1.05 and 1.01. A little more
 # than measured: how much is kept depends on how long making chunks takes.
-HELD = {'gpt': (1.04, 60, 1.05), 'resnet': (1.07, 60, 1.13), 'decode': (1.08, 30, 1.08),
-        'gnn': (1.10, 25, 1.16), 'unet': (1.10, 60, 1.18), 'detect': (1.10, 70, 1.11),
-        'translate': (1.11, 70, 1.14), 'experts': (1.17, 100, 1.17), 'lstm': (1.08, 50, 1.08),
-        'serve': (1.19, 350, 1.23)}
+HELD = {'gpt': (1.03, 60, 1.04), 'resnet': (1.04, 60, 1.12), 'decode': (1.07, 30, 1.07),
+        'gnn': (1.09, 25, 1.15), 'unet': (1.05, 60, 1.10), 'detect': (1.07, 75, 1.07),
+        'translate': (1.11, 70, 1.14), 'experts': (1.13, 100, 1.13), 'lstm': (1.08, 50, 1.08),
+        'serve': (1.18, 350, 1.22)}
 
 
 def holds(name, most, chunks, *more):
@@ -261,7 +261,7 @@ def idle():
     def held_idle(name):
         for milliseconds in 4000, 20000:  # the second on a busy machine
             line = measure('shim', 'replay', trace(name), '--loops', 1, '--idle', milliseconds)
-            if line['reserved_idle'] <= line['live_end'] + 64 * MIB + line['live_peak'] // 8:
+            if line['reserved_idle'] <= line['live_end'] + 64 * MIB + line['live_peak'] // 12:
                 return
         sys.exit(f'failed: {name}: {line["reserved_idle"] >> 20} MiB are held for '
                  f'{line["live_end"] >> 20}')
@@ -435,10 +435,16 @@ def latency_why():
         check(causes[driver_call]['max_ns'] == first['ns'], 'its longest')
         check(sums[driver_call]['ns'] >= found * delay_ns, 'the time in the driver')
         check(sums['cuMemCreate']['bytes'] >= 2 * MIB * sums['cuMemCreate']['calls'], 'the chunks')
-    # No allocation and no free gives memory back: a thread of the library's does, if any.
-    line = measure('shim', 'latency', 'mixed', '--calls', 20000, '--why')
+    # No allocation and no free gives memory back: a thread of the library's does.
+    delay_ns = 2000000
+    os.environ['SOFTCUDA_FAULTS'] = f'cuMemUnmap:delay:{delay_ns // 1000}'
+    os.environ['GPUSHIM_POOL_DECAY'] = '10ms'
+    line = measure('shim', 'latency', 'mixed', '--calls', 60000, '--why')
+    del os.environ['SOFTCUDA_FAULTS'], os.environ['GPUSHIM_POOL_DECAY']
     sums = {each['call']: each for each in line['why']['driver']}
-    check(sums.get('cuMemUnmap', {}).get('calls', 0) == 0, 'the program gives nothing back')
+    check(sums['cuMemUnmap']['calls'] == 0, 'the program gives nothing back')
+    calls, ns = (sums['cuMemUnmap']['others_' + what] for what in ('calls', 'ns'))
+    check(calls > 0 and ns >= calls * delay_ns, f'what other threads ask is seen: {calls} took {ns} ns')
     most = line['library']['most']
     check(line['library']['live_peak'] / 2 < most['live'] <= line['library']['live_peak'] and
           most['reserved'] <= line['library']['reserved_peak'], f'what the library held is seen: {most}')

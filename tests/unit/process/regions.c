@@ -108,7 +108,7 @@ static size_t next_piece(size_t before)
     return reserved() - before;
 }
 
-Test(regions, pieces_are_of_32_mib_or_a_16th_of_what_is_reserved)
+Test(regions, pieces_are_of_32_to_128_mib_a_16th_of_what_is_reserved)
 {
     start("64G");
     must_alloc(&f, 2 * MIB);
@@ -118,7 +118,7 @@ Test(regions, pieces_are_of_32_mib_or_a_16th_of_what_is_reserved)
     must_alloc(&f, 30 * MIB);
     cr_assert_eq(next_piece(1024 * MIB), 64 * MIB);
     must_alloc(&f, 62 * MIB);
-    cr_assert_eq(next_piece(8192 * MIB), 256 * MIB, "and no more than a 256th of the device");
+    cr_assert_eq(next_piece(8192 * MIB), 128 * MIB, "and no more than that");
     end();
 }
 
