@@ -3,44 +3,12 @@
  * the border of two, across many. Which it is no program can tell; what makes a library lay them so
  * is only how blocks come and go. Natively they are allocations as others.
  */
+#include "crossing.h"
 #include "peer.h"
 
-#include <criterion/criterion.h>
 #include <unistd.h>
 
 TestSuite(crossing, .init = conform_start, .timeout = 120);
-
-#define STEP (48 * MIB)
-#define SEED 0x5eed0000u
-
-static const size_t sizes[] = {MIB, STEP - 64 * KIB, 2 * STEP - 3 * MIB, 3 * STEP + 512};
-#define SIZES (sizeof sizes / sizeof sizes[0])
-
-/* What is free comes from blocks of one size, and what is wanted is none of it. */
-static void blocks_start(CUdeviceptr block[SIZES])
-{
-    CUdeviceptr first[8];
-
-    for (int i = 0; i < 8; i++)
-        OK(cuMemAlloc(&first[i], STEP));
-    for (int i = 0; i < 8; i++)
-        OK(cuMemFree(first[i]));
-    OK(cuCtxSynchronize());
-    for (size_t i = 0; i < SIZES; i++)
-        OK(cuMemAlloc(&block[i], sizes[i]));
-}
-
-static void blocks_end(CUdeviceptr block[SIZES])
-{
-    for (size_t i = 0; i < SIZES; i++)
-        OK(cuMemFree(block[i]));
-}
-
-/* Of the first and the last byte, and at each MiB between. */
-static size_t next_place(size_t at, size_t size)
-{
-    return at == size - 1 ? size : at + MIB < size - 1 ? at + MIB : size - 1;
-}
 
 static void ask(void *value, CUpointer_attribute attribute, CUdeviceptr address)
 {
@@ -74,6 +42,82 @@ Test(crossing, is_one_allocation_to_who_asks_about_it)
         }
     }
     blocks_end(block);
+}
+
+/* What the driver says of an address, but for where that is. */
+static unsigned long long describe(CUpointer_attribute which, CUdeviceptr ptr, CUdeviceptr base,
+                                   size_t size, CUresult *ret_result)
+{
+    unsigned long long data[4] = {0};
+
+    *ret_result = cuPointerGetAttribute(data, which, ptr);
+    switch ((int)which) {
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+        return data[0] - ptr;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        return under_shim() ? data[0] - base : 0; /* natively asked above */
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        return under_shim() ? data[0] - size : 0;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+        return data[0] != 0;
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: /* below */
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+        return 0;
+    default:
+        return data[0];
+    }
+}
+
+/* By the call for several as by that for one. */
+static void same_by_either_call(CUpointer_attribute which, CUdeviceptr ptr)
+{
+    unsigned long long one[4] = {0}, several[4] = {0};
+    void *data = several;
+
+    if (which != CU_POINTER_ATTRIBUTE_P2P_TOKENS && cuPointerGetAttribute(one, which, ptr) == CUDA_SUCCESS) {
+        OK(cuPointerGetAttributes(1, &which, &data, ptr));
+        cr_assert_eq(one[0], several[0], "attribute %d: %llx by one call, %llx by the other", (int)which,
+                     one[0], several[0]);
+    }
+}
+
+#define ATTRIBUTES_END 22
+
+/* One that has 2 MiB of the driver's at most is as any other one. */
+static void attributes_are_those_of_any(enum memory_kind kind)
+{
+    CUdeviceptr block[SIZES], plain;
+
+    blocks_start_of(kind, block);
+    OK(memory_alloc(kind, &plain, 2 * MIB));
+    OK(cuCtxSynchronize());
+    for (int which = CU_POINTER_ATTRIBUTE_CONTEXT; which < ATTRIBUTES_END; which++) {
+        CUresult plain_result, r;
+        unsigned long long is, should = describe((CUpointer_attribute)which, plain + 64, plain, 2 * MIB, &plain_result);
+
+        for (size_t i = 0; i < SIZES; i++)
+            for (size_t at = 0; at < sizes[i]; at = next_place(at, sizes[i])) {
+                is = describe((CUpointer_attribute)which, block[i] + at, block[i], sizes[i], &r);
+                cr_assert(r == plain_result && is == should,
+                          "attribute %d at %zu of %zu bytes: %s, %llx; of any block: %s, %llx", which, at,
+                          sizes[i], result_name(r), is, result_name(plain_result), should);
+                same_by_either_call((CUpointer_attribute)which, block[i] + at);
+            }
+    }
+    OK(memory_free(kind, plain));
+    blocks_end_of(kind, block);
+}
+
+Test(crossing, has_every_attribute_as_any_block)
+{
+    attributes_are_those_of_any(MEMORY_PLAIN);
+}
+
+Test(crossing, has_every_attribute_as_any_block_of_the_pool)
+{
+    attributes_are_those_of_any(MEMORY_ASYNC);
 }
 
 /* The mapping that it lies in is no smaller. */
@@ -147,6 +191,51 @@ Test(crossing, is_shared_as_one)
     peer_quit(peer);
 }
 
+/* It is one allocation where it is opened as well. */
+Test(crossing, is_one_allocation_to_who_opened_it)
+{
+    struct peer *peer = peer_start(-1);
+    CUdeviceptr first[4], theirs, opened, base, start;
+    unsigned long long id, first_id;
+    CUipcMemHandle handle;
+    size_t size, length;
+    int ordinal;
+
+    for (int i = 0; i < 4; i++)
+        OK(peer_alloc(peer, MEMORY_PLAIN, &first[i], STEP));
+    for (int i = 0; i < 4; i++)
+        OK(peer_free(peer, MEMORY_PLAIN, first[i]));
+    OK(peer_alloc(peer, MEMORY_PLAIN, &theirs, LARGEST));
+    OK(peer_fill(peer, theirs, SEED, LARGEST / 4));
+    OK(peer_share(peer, theirs, &handle));
+    OK(cuIpcOpenMemHandle(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    OK(cuMemGetAddressRange(&base, &size, opened));
+    cr_assert_eq(base, opened);
+    cr_assert_geq(size, LARGEST);
+    ask(&first_id, CU_POINTER_ATTRIBUTE_BUFFER_ID, opened);
+    for (size_t at = 0; at < LARGEST; at = next_place(at, LARGEST)) {
+        OK(cuMemGetAddressRange(&base, &length, opened + at));
+        cr_assert_eq(base, opened);
+        cr_assert_eq(length, size);
+        ask(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, opened + at);
+        cr_assert_eq(id, first_id);
+        ask(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, opened + at);
+        ask(&length, CU_POINTER_ATTRIBUTE_RANGE_SIZE, opened + at);
+        cr_assert_eq(start, opened);
+        cr_assert_eq(length, size);
+        ask(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, opened + at);
+        cr_assert_eq(ordinal, 0);
+    }
+    cr_assert_eq(words_other(opened, SEED, LARGEST / 4), 0);
+    OK(fill_now(opened, 1, LARGEST / 4));
+    OK(cuMemsetD32(opened, 2, LARGEST / 4));
+    OK(cuCtxSynchronize());
+    cr_assert_eq(words_other(opened, 2, LARGEST / 4), 0);
+    OK(cuIpcCloseMemHandle(opened));
+    OK(peer_free(peer, MEMORY_PLAIN, theirs));
+    peer_quit(peer);
+}
+
 /* What a peer has open is not handed out again, however much lies beside it. */
 Test(crossing, stays_its_openers_until_that_is_closed)
 {
@@ -200,6 +289,17 @@ Test(crossing, is_exported_as_one_dma_buf)
         OK(cuMemGetHandleForAddressRange(&fd, block[i], sizes[i] & ~(64 * KIB - 1),
                                          CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
         close(fd);
+        for (CUdeviceptr at = next_border(block[i], sizes[i], 0); at; at = next_border(block[i], sizes[i], at)) {
+            OK(cuMemGetHandleForAddressRange(&fd, at - 4096, 8192, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+            cr_assert_geq(lseek(fd, 0, SEEK_END), 8192);
+            close(fd);
+            CHECK(CUDA_ERROR_INVALID_VALUE,
+                  cuMemGetHandleForAddressRange(&fd, at - 512, 4096, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+        }
+        if (under_shim()) /* the driver gives what lies beside it as well */
+            CHECK(CUDA_ERROR_INVALID_VALUE,
+                  cuMemGetHandleForAddressRange(&fd, block[i], (sizes[i] & ~(64 * KIB - 1)) + 64 * KIB,
+                                                CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
     }
     blocks_end(block);
 }
@@ -214,32 +314,6 @@ Test(crossing, copies_and_fills_can_be_made_synchronous)
         OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, block[i]));
         OK(cuPointerGetAttribute(&is, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, block[i] + sizes[i] - 1));
         cr_assert_eq(is, 1);
-    }
-    blocks_end(block);
-}
-
-/* A graph's nodes as well. */
-Test(crossing, nodes_pass_every_border)
-{
-    CUDA_MEMSET_NODE_PARAMS fill = {.elementSize = 4, .height = 1};
-    CUdeviceptr block[SIZES];
-    CUgraphExec exec;
-    CUgraphNode node;
-    CUgraph graph;
-
-    blocks_start(block);
-    for (size_t i = 0; i < SIZES; i++) {
-        fill.dst = block[i];
-        fill.value = SEED + (unsigned)i;
-        fill.width = sizes[i] / 4;
-        OK(cuGraphCreate(&graph, 0));
-        OK(cuGraphAddMemsetNode(&node, graph, NULL, 0, &fill, context));
-        OK(cuGraphInstantiate(&exec, graph, 0));
-        OK(cuGraphLaunch(exec, CU_STREAM_LEGACY));
-        OK(cuCtxSynchronize());
-        cr_assert_eq(words_other(block[i], SEED + (unsigned)i, sizes[i] / 4), 0);
-        OK(cuGraphExecDestroy(exec));
-        OK(cuGraphDestroy(graph));
     }
     blocks_end(block);
 }

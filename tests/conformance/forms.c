@@ -3,18 +3,17 @@
  * as a program's look-up finds it: it does its work inside one allocation and is refused past its
  * end. And the rarer ways in which contexts end and captures are left alone.
  */
-#include "conform.h"
+#include "crossing.h"
 
-#include <criterion/criterion.h>
 #include <pthread.h>
 
 TestSuite(forms, .init = conform_start, .timeout = 60);
 
 #define BYTES ((size_t)1024)
-#define PAST  (BYTES + 16)
+#define MORE  ((size_t)16) /* what is past the end */
 #define WORD  0xababababu
 
-static uint32_t host[PAST / 4];
+static uint32_t host[(BYTES + MORE) / 4];
 
 /* ---- copies and fills ---- */
 
@@ -134,7 +133,12 @@ static void one_form(size_t i, void *function, CUdeviceptr ptr, CUdeviceptr othe
     else
         cr_assert_eq(words_other(ptr, WORD, BYTES / 4), 0, "%s wrote something else",
                      forms[i].name);
-    r = forms[i].call(function, ptr, other, PAST);
+}
+
+static void past_the_end(size_t i, void *function, CUdeviceptr ptr, CUdeviceptr other)
+{
+    CUresult r = forms[i].call(function, ptr, other, BYTES + MORE);
+
     cr_assert_eq(r, CUDA_ERROR_INVALID_VALUE, "%s past the end: %s", forms[i].name,
                  result_name(r));
     OK(cuCtxSynchronize());
@@ -157,11 +161,33 @@ Test(forms, every_copy_and_fill_works_inside_and_is_refused_past_the_end)
 
             cr_assert(function, "%s is not found", forms[i].name);
             one_form(i, function, ptr, other);
+            past_the_end(i, function, ptr, other);
         }
     cr_assert_eq(words_other(neighbour, 1, BYTES / 4), 0);
     OK(cuMemFree(ptr));
     OK(cuMemFree(neighbour));
     OK(cuMemFree(other));
+}
+
+/* Wherever the driver's allocations may begin that a block lies in, from and to there. */
+Test(forms, every_copy_and_fill_passes_every_border)
+{
+    CUdeviceptr block[SIZES], other = 0;
+
+    blocks_start(block);
+    OK(cuMemAlloc(&other, 5 * MIB));
+    OK(cuMemsetD32(other, WORD, 5 * MIB / 4));
+    for (size_t i = 0; i < FORMS; i++) {
+        void *function = driver_lookup(forms[i].name, 12000, CU_GET_PROC_ADDRESS_LEGACY_STREAM);
+
+        for (size_t k = 0; k < SIZES; k++) {
+            for (CUdeviceptr at = next_border(block[k], sizes[k], 0); at; at = next_border(block[k], sizes[k], at))
+                one_form(i, function, at - 480, next_border(other, 5 * MIB, 0) - 544);
+            past_the_end(i, function, block[k] + sizes[k] - BYTES, other);
+        }
+    }
+    OK(cuMemFree(other));
+    blocks_end(block);
 }
 
 /* Whatever the driver says: it is its answer, and nothing is touched. */
