@@ -3,8 +3,8 @@
  * next open, its mapping is called back and no descriptor keeps the memory from the driver; where
  * it has it open, the log tells.
  *
-
  *   back create    the program needs the memory: its cuMemCreate finds the GPU full
+ *   back full      the same behind an allocation that finds the GPU full, and has the memory at once
  *   back purge     it lies idle, and neither program does anything
  *   back LIMBO_WARNING=VALUE   the other process has all open still: the log tells of what is freed;
  *                  also LIMBO_WARNING_BLOCKS, LIMBO_WARNING_AGE
@@ -117,7 +117,7 @@ static void share(const char *how, const struct party *other, const char *log)
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
     CUmemGenericAllocationHandle made = 0;
-    CUdeviceptr block[BLOCKS];
+    CUdeviceptr block[BLOCKS], large;
     uint32_t mapped;
 
     for (int i = 0; i < BLOCKS; i++) {
@@ -134,7 +134,11 @@ static void share(const char *how, const struct party *other, const char *log)
         await_said(log, other->pid, strncmp(how, "LIMBO_WARNING_AGE", 17));
         return;
     }
-    if (!strcmp(how, "create"))
+    if (!strcmp(how, "full")) { /* at once: the opener has not heard of it yet */
+        must("cuMemAlloc, of most", cuMemAlloc(&large, MOST));
+        must("cuMemFree", cuMemFree(large));
+    }
+    if (strcmp(how, "purge") != 0)
         must("cuMemCreate, of most", cuMemCreate(&made, MOST, &prop, 0));
     for (int i = 0; i < WAITS && !is_back(mapped); i++) {
         usleep(1000);
