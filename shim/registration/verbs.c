@@ -82,27 +82,26 @@ static struct ibv_mr *call_library(const struct call *call, uint64_t base, size_
 
 /*
  * The kernel's way to GPU memory by its address takes one of the driver's allocations, and a block may lie
- * across several; a dma-buf may be of them all. NULL: nothing was tried, errno is as it was; or it failed.
+ * across several; a dma-buf may be of them all. NULL: errno is of what was tried last.
  */
 static struct ibv_mr *register_across(const struct call *call, uint64_t base, size_t size)
 {
     __typeof__(&ibv_reg_dmabuf_mr) real = GS_PIN_REAL(ibv_reg_dmabuf_mr);
-    int saved = errno, fd;
-    struct ibv_mr *mr;
+    struct ibv_mr *mr = NULL;
+    int error = errno, fd;
     uint64_t offset;
 
     if (call->how >= REG_DMABUF || !gs_core_pin_crosses(gs_core, base, size))
         return NULL;
     fd = real ? gs_core_pin_dmabuf(gs_core, call->addr, base, size, &offset) : -1;
-    if (fd < 0) {
-        gs_pin_say_across("libibverbs", base, size);
-        errno = saved;
-        return NULL;
+    if (fd >= 0) {
+        mr = real(call->pd, offset, size, call->iova - call->addr + base, fd, (int)call->access);
+        error = errno;
+        close(fd);
     }
-    mr = real(call->pd, offset, size, call->iova - call->addr + base, fd, (int)call->access);
-    saved = errno;
-    close(fd);
-    errno = saved;
+    if (!mr && error != ENOMEM)
+        gs_pin_say_across("libibverbs", base, size);
+    errno = error;
     return mr;
 }
 

@@ -203,6 +203,10 @@ Test(borders, copies_between_devices_pass_them)
         OK(cuMemcpyPeerAsync(block[i], context, there, second, sizes[i], CU_STREAM_LEGACY));
         OK(cuCtxSynchronize());
         cr_assert_eq(words_other(block[i], SEED + (unsigned)i, words), 0);
+        OK(cuMemsetD32(block[i], 0, words));
+        OK(cuMemcpyDtoDAsync(block[i], there, sizes[i], CU_STREAM_LEGACY)); /* without peer access */
+        OK(cuCtxSynchronize());
+        cr_assert_eq(words_other(block[i], SEED + (unsigned)i, words), 0);
     }
     OK(cuMemFree(there));
     OK(cuMemFree(near));

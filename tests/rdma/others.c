@@ -181,6 +181,7 @@ static void gdr(void *library)
 /* The same; but what is not registered is moved all the same, so a program need not know. */
 static void cufile_across(error_t_ (*reg)(const void *, size_t, int), error_t_ (*dereg)(const void *))
 {
+    unsigned parts = mappings();
     CUdeviceptr a = allocate(8 * MIB);
     unsigned long before = counts().pinned;
     void *p = (void *)a;
@@ -200,7 +201,7 @@ static void cufile_across(error_t_ (*reg)(const void *, size_t, int), error_t_ (
     trim();
     CHECK(dereg(p).err == 0);
     trim();
-    CHECK(counts().live == 0 && counts().wrong == 0);
+    CHECK(counts().live == 0 && counts().wrong == 0 && mappings() <= parts);
 }
 
 static void cufile(void *library)

@@ -43,15 +43,22 @@ static struct gs_pin request(CUdeviceptr base, size_t size)
         .key = {.backend = &device, .domain = 1}, .base = base, .size = size, .keep = true};
 }
 
-static gs_status use_once(CUdeviceptr base, size_t size)
+static gs_status use_once_in(uintptr_t domain, CUdeviceptr base, size_t size)
 {
-    const struct gs_pin wanted = request(base, size);
+    struct gs_pin wanted = request(base, size);
     struct gs_reg *reg;
-    gs_status status = gs_core_pin(f.core, &wanted, &reg);
+    gs_status status;
 
+    wanted.key.domain = domain;
+    status = gs_core_pin(f.core, &wanted, &reg);
     if (status == GS_OK)
         MUST(gs_core_unpin(f.core, reg));
     return status;
+}
+
+static gs_status use_once(CUdeviceptr base, size_t size)
+{
+    return use_once_in(1, base, size);
 }
 
 /* Memory of the driver's own, mapped where the caller says. */
@@ -172,9 +179,11 @@ static void freed_across(unsigned more)
         MUST(use_once(block, 8 * MIB));
         MUST(use_once(block + 4 * MIB - 1, 2));
         MUST(use_once(block + 6 * MIB, MIB));
-        cr_assert_eq(pins, before + 1);
+        MUST(use_once_in(2, block + 6 * MIB, MIB));
+        cr_assert_eq(pins, before + 2, "one of all of it, one in the upper piece");
     }
     MUST(gs_core_free(f.core, block));
+    cr_assert_eq(use_once_in(2, block + 6 * MIB, MIB), GS_NOT_LIVE);
     cr_assert_eq(use_once(block + 6 * MIB, MIB), GS_NOT_LIVE);
     cr_assert_eq(use_once(block, MIB), GS_NOT_LIVE);
     cr_assert_eq(use_once(block, 8 * MIB), GS_NOT_LIVE);
@@ -182,7 +191,7 @@ static void freed_across(unsigned more)
     MUST(gs_core_alloc(f.core, 8 * MIB, &again));
     cr_assert_eq(again, block);
     MUST(use_once(again + 6 * MIB, MIB));
-    cr_assert_eq(pins, before + 1);
+    cr_assert_eq(pins, before + 2);
     MUST(gs_core_free(f.core, again));
     fixture_end(&f);
     cr_assert_eq(unpins, pins);
