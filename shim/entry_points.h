@@ -583,6 +583,7 @@ enum gs_does {
     ROW(ibv_dereg_mr,               VERBS,  REGISTERS, STOPS, BY_HAND)                             \
     ROW(ibv_dealloc_pd,             VERBS,  REGISTERS, STOPS, BY_HAND)                             \
     ROW(ibv_close_device,           VERBS,  REGISTERS, STOPS, BY_HAND)                             \
+    ROW(gdr_open,                   GDR,    REGISTERS, STOPS, BY_HAND)                             \
     ROW(gdr_pin_buffer,             GDR,    REGISTERS, STOPS, BY_HAND)                             \
     ROW(gdr_pin_buffer_v2,          GDR,    REGISTERS, STOPS, BY_HAND)                             \
     ROW(gdr_unpin_buffer,           GDR,    REGISTERS, STOPS, BY_HAND)                             \

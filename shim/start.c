@@ -17,6 +17,7 @@
 #include "shim/broker_place.h"
 #include "shim/lookup/elf_symbols.h"
 #include "shim/lookup/leave.h"
+#include "shim/registration/pinning.h"
 #include "log.h"
 #include "oom_report.h"
 #include "say.h"
@@ -191,12 +192,19 @@ static void fill_report(struct gs_core_options *options, const struct gs_config 
     options->reports = true;
 }
 
+/* The kernel's modules through which cards register GPU memory by its address. */
+static bool has_peer_memory(void)
+{
+    return access("/sys/module/nvidia_peermem", F_OK) == 0 || access("/sys/module/nv_peer_mem", F_OK) == 0;
+}
+
 static bool start_core(const struct gs_config *config)
 {
     struct gs_core_options options = {
         .free_native = config->pool.free == GS_CONFIG_POOL_FREE_NATIVE,
         .lone_stream = config->pool.lone_stream,
-        .cross = config->debug.pool_cross,
+        .cross = config->debug.pool_cross && !__atomic_load_n(&gs_pin_apart, __ATOMIC_RELAXED),
+        .by_address = has_peer_memory(),
         .whole_pieces = config->share.isolate != GS_CONFIG_SHARE_ISOLATE_OFF,
         .small_limit = config->share.isolate == GS_CONFIG_SHARE_ISOLATE_ALONE
                            ? 0

@@ -83,6 +83,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .wipe = options->share.isolate,
         .whole_pieces = options->whole_pieces,
         .crosses = options->cross && driver->mem_retain && !options->whole_pieces && !options->share.cluster,
+        .by_address = options->by_address,
         .small_limit = options->small_limit,
         .epoch_bytes = options->epoch_bytes,
         .cache_limit = options->cache_limit,

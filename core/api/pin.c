@@ -318,6 +318,11 @@ int gs_core_pin_dmabuf(struct gs_core *core, uint64_t live, uint64_t base, size_
     return fd;
 }
 
+void gs_core_pin_apart(struct gs_core *core)
+{
+    __atomic_store_n(&core->shared.crosses, false, __ATOMIC_RELAXED);
+}
+
 static bool is_foreign(const struct gs_regcache_info *info, void *arg)
 {
     const struct gs_regcache_info *range = arg;

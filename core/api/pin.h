@@ -41,6 +41,10 @@ bool gs_core_pin_crosses(struct gs_core *core, uint64_t base, size_t size);
 int gs_core_pin_dmabuf(struct gs_core *core, uint64_t live, uint64_t base, size_t size,
                        uint64_t *ret_offset);
 
+/* Something will pin memory that takes one of the driver's allocations and no dma-buf: no block lies across
+ * several, in contexts that have no memory yet. */
+void gs_core_pin_apart(struct gs_core *core);
+
 /* Memory of the driver's own that starts at or covers the address is about to be freed or
  * unmapped: what is kept over it goes first. `size` 0: all of the allocation there. */
 void gs_core_foreign_going(struct gs_core *core, CUdeviceptr address, size_t size);

@@ -228,6 +228,7 @@ void gs_device_probe(const struct gs_driver *driver, const struct gs_log *log, C
                     "memory of device %d is left to the driver: it does not say how much there is",
                     (int)ordinal);
     }
+    ret_device->dma_bufs = attribute(driver, ordinal, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
     if (driver->device_get_default_pool &&
         driver->device_get_default_pool(&ret_device->default_pool, ordinal) != CUDA_SUCCESS)
         ret_device->default_pool = NULL;

@@ -29,6 +29,7 @@ struct gs_device {
     CUmemAllocationProp properties; /* for mem_create */
     unsigned char uuid[16];
     size_t total; /* bytes of memory */
+    bool dma_bufs; /* of its memory can be had */
     int sync_memops; /* atomic, of memory nobody set it for: 0 not asked yet, 1 off, 2 on */
     CUmemoryPool default_pool; /* NULL: the driver has no stream-ordered allocation */
     bool warmed_up; /* atomic; whether `warm_up` is kept: */

@@ -32,7 +32,6 @@ void gs_arena_init(struct gs_arena *arena, struct gs_arena_shared *shared,
     gs_bins_init(&arena->small.free, GS_UNIT_SHIFT);
     gs_bins_init(&arena->large.free, GS_LARGE_SHIFT);
     arena->small.arena = arena->large.arena = arena;
-    arena->large.crosses = shared->crosses;
     gs_epoch_choose_limits_locked(arena);
     arena->made_ns = gs_now_ns();
     gs_latch_release(&arena->lock);

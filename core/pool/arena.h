@@ -103,7 +103,8 @@ struct gs_arena_shared { /* what all arenas of a process use */
     unsigned cache_percent;
     bool wipe;           /* what was shared is overwritten before it is used again */
     bool whole_pieces; /* a large block has its piece alone, for good */
-    bool crosses;      /* large blocks may lie across pieces */
+    bool crosses;      /* atomic: large blocks may lie across pieces, in regions made from now on; */
+    bool by_address;   /* where the device has dma-bufs alone */
     void (*activity)(void *arg); /* called now and then while memory is freed; cheap, never NULL */
     void *activity_arg;
 };

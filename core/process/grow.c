@@ -38,6 +38,13 @@ static void say_no_region(struct gs_core *core, gs_status status)
                     (int)status);
 }
 
+/* Whether large blocks may lie across pieces, from an arena's first one on. */
+static bool may_cross(const struct gs_arena *arena)
+{
+    return __atomic_load_n(&arena->shared->crosses, __ATOMIC_RELAXED) &&
+           (arena->device->dma_bufs || !arena->shared->by_address);
+}
+
 /* Twice the device: what is free in it is never too scattered for what the device has. Less where that
  * is not to be had. GS_NOT_OFFERED: none is, and the memory is the driver's. The arena's lock is held, and
  * let go meanwhile. */
@@ -67,6 +74,7 @@ static gs_status reserve_locked(struct gs_core *core, struct gs_arena *arena, ui
         region->base = base;
         region->size = size;
         region->short_of_room = size < most;
+        region->crosses = !small && may_cross(arena);
     }
     return GS_OK;
 }

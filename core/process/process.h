@@ -35,7 +35,8 @@ static inline size_t gs_limit_of_total(const struct gs_limit *limit, size_t tota
 struct gs_core_options {
     bool free_native;    /* a free waits for the GPU, as the driver's does */
     bool lone_stream;    /* what is freed is free at once while all work goes to one stream */
-    bool cross;          /* a large block may lie across pieces */
+    bool cross;          /* a large block may lie across pieces, */
+    bool by_address;     /* but not of a GPU without dma-bufs: cards here register memory by its address */
     bool whole_pieces;   /* no block of small_limit or more ever shares a piece with another */
     size_t small_limit;  /* blocks below this share pieces; at most 2 MiB */
     size_t epoch_bytes;  /* an epoch closes when this much was freed into it */

@@ -13,6 +13,22 @@ struct call {
     uint32_t va_space, flags;
 };
 
+bool gs_pin_apart;
+
+/* What lies across the driver's allocations cannot be pinned. */
+GS_HOOK struct gdr *gdr_open(void)
+{
+    __typeof__(&gdr_open) real = GS_PIN_REAL(gdr_open);
+    struct gdr *g = real ? real() : NULL;
+
+    if (!g)
+        return NULL;
+    __atomic_store_n(&gs_pin_apart, true, __ATOMIC_RELAXED);
+    if (gs_pin_active())
+        gs_core_pin_apart(gs_core);
+    return g;
+}
+
 static struct gs_gdr_handle handle_of(void *handle)
 {
     return (struct gs_gdr_handle){(unsigned long)(uintptr_t)handle};

@@ -67,6 +67,7 @@ struct gs_gdr_handle { /* gdr_mh_t */
     unsigned long h;
 };
 
+struct gdr *gdr_open(void);
 int gdr_pin_buffer(struct gdr *g, unsigned long addr, size_t size, uint64_t p2p_token,
                    uint32_t va_space, struct gs_gdr_handle *handle);
 int gdr_pin_buffer_v2(struct gdr *g, unsigned long addr, size_t size, uint32_t flags,
@@ -138,6 +139,8 @@ bool gs_pin_active(void);
 /* Called before something is registered; the first time it asks how large BAR1 is. No lock. */
 void gs_pin_bound_by_bar1(void);
 
+/* A library is open that pins memory inside one of the driver's allocations alone. Atomic. */
+extern bool gs_pin_apart;
 /* Something has been registered in this process. Atomic. */
 extern bool gs_pin_any;
 void gs_pin_end_over(uint64_t address);

@@ -40,7 +40,8 @@ static const struct {
                      {"ctx_record_event", SD_WITH_CTX_RECORD_EVENT},
                      {"async", SD_WITH_ASYNC},
                      {"peer", SD_WITH_PEER},
-                     {"sync_memops", SD_WITH_SYNC_MEMOPS}};
+                     {"sync_memops", SD_WITH_SYNC_MEMOPS},
+                     {"dma_buf", SD_WITH_DMA_BUF}};
 
 /* Calls that a missing feature takes along; a trailing '*' matches any rest. */
 static const struct {
@@ -58,6 +59,7 @@ static const struct {
     {SD_WITH_VMM, "cuMemImportFromShareableHandle"},
     {SD_WITH_VMM, "cuMemGetAllocation*"},
     {SD_WITH_VMM, "cuMemRetainAllocationHandle"},
+    {SD_WITH_DMA_BUF, "cuMemGetHandleForAddressRange"},
     {SD_WITH_CTX_RECORD_EVENT, "cuCtxRecordEvent"},
     {SD_WITH_CTX_RECORD_EVENT, "cuCtxWaitEvent"},
     {SD_WITH_ASYNC, "cuMemAllocAsync"},

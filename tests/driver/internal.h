@@ -135,7 +135,8 @@ enum sd_feature {
     SD_WITH_CTX_RECORD_EVENT = 8,
     SD_WITH_ASYNC = 16,
     SD_WITH_PEER = 32, /* devices reach each other */
-    SD_WITH_SYNC_MEMOPS = 64 /* new memory has it on */
+    SD_WITH_SYNC_MEMOPS = 64, /* new memory has it on */
+    SD_WITH_DMA_BUF = 128
 };
 
 enum sd_gate_bit {

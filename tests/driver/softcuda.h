@@ -16,7 +16,7 @@
  *                             forked have ended or called exec; default: each has its own
  *   SOFTCUDA_WITHOUT=LIST     features off: vmm, posix_fd, rdma, ctx_record_event, async,
  *                             peer (devices do not reach each other), sync_memops (new memory
- *                             has SYNC_MEMOPS off)
+ *                             has SYNC_MEMOPS off), dma_buf
  *   SOFTCUDA_FABRIC=FOLDER    on tmpfs: the NVLink domain of the machine, and its IMEX channel.
  *                             Processes that name the same one, of whatever namespaces, open each
  *                             other's memory by fabric handles; one that a killed process left is

@@ -63,7 +63,7 @@ void gs_core_at_exit(struct gs_core *core)
 {
 }
 
-bool gs_trace_on;
+bool gs_trace_on, gs_pin_apart;
 
 const char *gs_trace_start(const char *path, bool frames, const struct gs_log *log)
 {

@@ -2,7 +2,7 @@
  * A program that pins GPU memory through libgdrapi and registers it with libcufile, both found by
  * dlopen, as their users do. Under the library, with stand-ins for both.
  *
- *   others gdr|cufile|cufile-unkept LIBRARY
+ *   others gdr|gdr-first|gdr-early|cufile|cufile-unkept LIBRARY
  */
 #include <cuda.h>
 #include <dlfcn.h>
@@ -102,7 +102,7 @@ static void other_pins(struct gdr *g, void *library)
 }
 
 /* Its kernel's driver pins no more than one of the driver's allocations (4 MiB of this GPU). */
-static void gdr_across(struct gdr *g, void *library)
+static void gdr_across(struct gdr *g, void *library, bool is_across)
 {
     int (*pin)(struct gdr *, unsigned long, size_t, uint32_t, handle_t *) =
         (int (*)(struct gdr *, unsigned long, size_t, uint32_t, handle_t *))dlsym(
@@ -116,7 +116,7 @@ static void gdr_across(struct gdr *g, void *library)
 
     for (int i = 0; i < 2; i++) {
         error = pin(g, a, 8 * MIB, 0, &handle);
-        CHECK(error == (crosses() ? EINVAL : 0) && (error || unpin(g, handle) == 0));
+        CHECK(error == (is_across ? EINVAL : 0) && (error || unpin(g, handle) == 0));
         CHECK(pin(g, a + 4 * MIB, 4 * MIB, 0, &handle) == 0 && unpin(g, handle) == 0);
     }
     CHECK(cuMemFree(a) == CUDA_SUCCESS);
@@ -124,9 +124,21 @@ static void gdr_across(struct gdr *g, void *library)
     CHECK(counts().live == before && counts().wrong == 0);
 }
 
+/* A program that opens it before it has any memory has none across allocations. */
+static void gdr_opened(struct gdr *g, void *library)
+{
+    CHECK(g);
+    allocate(MIB);
+    gdr_across(g, library, false);
+}
+
+static struct gdr *open_gdr(void *library)
+{
+    return ((struct gdr *(*)(void))dlsym(library, "gdr_open"))();
+}
+
 static void gdr(void *library)
 {
-    struct gdr *(*open)(void) = (struct gdr * (*)(void)) dlsym(library, "gdr_open");
     int (*pin)(struct gdr *, unsigned long, size_t, uint64_t, uint32_t, handle_t *) =
         (int (*)(struct gdr *, unsigned long, size_t, uint64_t, uint32_t, handle_t *))dlsym(
             library, "gdr_pin_buffer");
@@ -138,7 +150,7 @@ static void gdr(void *library)
         (int (*)(struct gdr *, handle_t, void *, size_t))dlsym(library, "gdr_unmap");
     int (*close_)(struct gdr *) = (int (*)(struct gdr *))dlsym(library, "gdr_close");
     CUdeviceptr a = allocate(4 * MIB), b;
-    struct gdr *g = open(), *other = open();
+    struct gdr *g = open_gdr(library), *other = open_gdr(library);
     handle_t handle, second;
     void *va;
 
@@ -163,7 +175,7 @@ static void gdr(void *library)
     CHECK(close_(other) == 0 && counts().left_to_close == 1);
     trim();
     CHECK(counts().live == 0 && counts().wrong == 0);
-    other = open();
+    other = open_gdr(library);
     CHECK(pin(g, b, 64 << 10, 0, 0, &handle) == 0 && close_(other) == 0);
     CHECK(cuMemFree(b) == CUDA_SUCCESS);
     trim();
@@ -171,7 +183,7 @@ static void gdr(void *library)
     CHECK(unpin(g, handle) == 0 && counts().wrong == 0);
     trim();
     other_pins(g, library);
-    gdr_across(g, library);
+    gdr_across(g, library, crosses());
     b = allocate(4 * MIB);
     CHECK(pin(g, b, 64 << 10, 0, 0, &handle) == 0 && unpin(g, handle) == 0);
     CHECK(close_(g) == 0);
@@ -293,17 +305,24 @@ static void cufile_unkept(void *library)
 
 int main(int argc, char **argv)
 {
-    bool is_gdr = argc > 1 && strcmp(argv[1], "gdr") == 0;
+    bool is_gdr = argc > 1 && strncmp(argv[1], "gdr", 3) == 0;
     void *library = argc > 2 ? dlopen(argv[2], RTLD_NOW | RTLD_LOCAL) : NULL;
+    struct gdr *gdr_first = NULL;
     CUcontext context;
 
     if (!library)
         return 2;
+    if (strcmp(argv[1], "gdr-first") == 0)
+        gdr_first = open_gdr(library); /* before any call of CUDA */
     CHECK(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&
           cuCtxSetCurrent(context) == CUDA_SUCCESS);
     get_counts = (void (*)(struct pin_counts *))dlsym(
         library, is_gdr ? "gdr_stand_in_counts" : "cufile_stand_in_counts");
     CHECK(get_counts);
+    if (is_gdr && argv[1][3]) {
+        gdr_opened(gdr_first ? gdr_first : open_gdr(library), library);
+        return 0;
+    }
     allocate(4 * MIB); /* so that the device is never free as a whole: trim() */
     if (is_gdr)
         gdr(library);

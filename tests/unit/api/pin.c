@@ -203,6 +203,49 @@ Test(pin, of_a_block_across_pieces_every_part_is_known_to_be_freed)
         freed_across(more);
 }
 
+static bool crosses(void)
+{
+    CUdeviceptr first, block;
+    bool does;
+
+    MUST(gs_core_alloc(f.core, MIB, &first)); /* leaves part of a piece */
+    MUST(gs_core_alloc(f.core, 8 * MIB, &block));
+    does = gs_core_pin_crosses(f.core, block, 8 * MIB);
+    MUST(gs_core_free(f.core, first));
+    MUST(gs_core_free(f.core, block));
+    return does;
+}
+
+/* Cards that take no dma-buf, as the GPU has none: they register memory by its address, a piece at a time. */
+Test(pin, blocks_lie_inside_pieces_where_cards_register_memory_by_its_address)
+{
+    for (int i = 0; i < 4; i++) {
+        bool by_address = i & 1, dma_bufs = i & 2;
+
+        fixture_options(&f);
+        f.options.by_address = by_address;
+        fixture_start(&f);
+        cr_assert_eq(softcuda_without(dma_bufs ? "" : "dma_buf"), 0);
+        cr_assert_eq(crosses(), dma_bufs || !by_address, "%d", i);
+        fixture_end(&f);
+        cr_assert_eq(softcuda_without(""), 0);
+    }
+}
+
+Test(pin, blocks_lie_inside_pieces_from_when_that_is_asked_for)
+{
+    CUcontext second;
+
+    start(false);
+    cr_assert(crosses());
+    gs_core_pin_apart(f.core);
+    second = fixture_context_new();
+    cr_assert_not(crosses());
+    MUST(cuCtxDestroy(second));
+    MUST(cuCtxSetCurrent(f.context));
+    fixture_end(&f);
+}
+
 /* Where memory is scarce a piece is of 2 MiB, and of those what is pinned is all, but a block may be more. */
 Test(pin, of_a_block_across_small_pieces_all_of_it_is_pinned)
 {
