@@ -1,0 +1,185 @@
+/* Host memory that is out: at each place where an arena asks for some, nothing is lost or left half made. */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+
+#include "core/process/context.h"
+#include "core/process/limit.h"
+#include "tests/driver/softcuda.h"
+#include "tests/unit/process/sums.h"
+
+static struct fixture f;
+static unsigned until_out; /* calls of this thread; 0: there is enough */
+static _Thread_local bool counted;
+
+void *__real_calloc(size_t count, size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__real_malloc(size_t size);
+void *__wrap_malloc(size_t size);
+
+static bool is_out(void)
+{
+    return counted && until_out > 0 && --until_out == 0;
+}
+
+void *__wrap_calloc(size_t count, size_t size)
+{
+    return is_out() ? NULL : __real_calloc(count, size);
+}
+
+void *__wrap_malloc(size_t size)
+{
+    return is_out() ? NULL : __real_malloc(size);
+}
+
+struct held {
+    unsigned handles, mappings;
+    size_t used;
+};
+
+static struct held held(void)
+{
+    struct softcuda_census census;
+
+    softcuda_census(&census);
+    return (struct held){census.handles, census.mappings, gs_limit_used(f.core, 0)};
+}
+
+/* From this one on, of which each is run without the nth memory that it asks for. True: it asks for no
+ * more. */
+static bool fails_at(unsigned nth, gs_status (*call)(CUdeviceptr *ret))
+{
+    CUdeviceptr address = 0;
+    struct held before = held(), after;
+    gs_status status;
+    bool all;
+
+    until_out = nth;
+    counted = true;
+    status = call(&address);
+    counted = false;
+    all = until_out > 0;
+    until_out = 0;
+    must_add_up(&f);
+    after = held();
+    cr_assert(status == GS_OK || status == GS_NO_HOST_MEMORY, "%u: %d", nth, status);
+    cr_assert_eq(after.handles, after.mappings, "%u", nth);
+    cr_assert_eq(after.used, fixture_arena(&f).reserved, "%u", nth);
+    if (status == GS_OK)
+        MUST(gs_core_free(f.core, address));
+    else if (!address) /* of one call */
+        cr_assert(after.mappings == before.mappings && after.used == before.used, "%u", nth);
+    fixture_drain(&f);
+    must_add_up(&f);
+    return all;
+}
+
+static gs_status across(CUdeviceptr *ret)
+{
+    return gs_core_alloc(f.core, 40 * MIB, ret);
+}
+
+static gs_status small(CUdeviceptr *ret)
+{
+    return gs_core_alloc(f.core, 300 << 10, ret);
+}
+
+static gs_status ordered(CUdeviceptr *ret)
+{
+    gs_status status = gs_core_alloc_async(f.core, 10 * MIB, NULL, NULL, ret);
+
+    if (status != GS_OK)
+        return status;
+    MUST(gs_core_free_async(f.core, *ret, NULL));
+    return gs_core_alloc_async(f.core, 6 * MIB, NULL, NULL, ret);
+}
+
+static gs_status freed(CUdeviceptr *ret)
+{
+    gs_status status = gs_core_alloc(f.core, 12 * MIB, ret);
+
+    if (status != GS_OK)
+        return status;
+    MUST(gs_core_free(f.core, *ret));
+    return gs_core_alloc(f.core, 20 * MIB, ret);
+}
+
+/* An arena of which each has its pieces still to be made, beside what is free and what is not. */
+static void each(gs_status (*call)(CUdeviceptr *ret))
+{
+    CUdeviceptr block[3];
+    unsigned nth = 1;
+    bool all = false;
+
+    while (!all) {
+        setenv("SOFTCUDA_MEMORY", "1G", 1);
+        fixture_options(&f);
+        f.options.epoch_bytes = 1; /* one for each free */
+        fixture_start(&f);
+        for (int i = 0; i < 3; i++)
+            block[i] = must_alloc(&f, 6 * MIB);
+        MUST(gs_core_free(f.core, block[2]));
+        fixture_drain(&f);
+        all = fails_at(nth++, call);
+        MUST(gs_core_free(f.core, block[0]));
+        MUST(gs_core_free(f.core, block[1]));
+        fixture_end(&f);
+    }
+    cr_assert_gt(nth, 2, "some was asked for");
+}
+
+Test(host_memory, out_while_a_block_is_made_across_pieces, .timeout = 60)
+{
+    each(across);
+}
+
+Test(host_memory, out_while_a_small_block_is_made, .timeout = 60)
+{
+    each(small);
+}
+
+Test(host_memory, out_while_memory_is_freed_in_the_order_of_a_stream, .timeout = 60)
+{
+    each(ordered);
+}
+
+Test(host_memory, out_while_memory_is_freed, .timeout = 60)
+{
+    each(freed);
+}
+
+/* A piece leaves out of the midst of what is free: the rests need records. */
+Test(host_memory, out_while_pieces_leave, .timeout = 60)
+{
+    for (unsigned nth = 1; nth < 8; nth++) {
+        CUdeviceptr block[6];
+        struct gs_arena *arena;
+
+        setenv("SOFTCUDA_MEMORY", "1G", 1);
+        fixture_options(&f);
+        fixture_start(&f);
+        for (int i = 0; i < 6; i++)
+            block[i] = must_alloc(&f, 6 * MIB);
+        for (int i = 1; i < 5; i++)
+            MUST(gs_core_free(f.core, block[i]));
+        fixture_drain(&f);
+        arena = fixture_home(&f);
+        gs_latch_take(&arena->lock);
+        gs_arena_settle_locked(arena);
+        for (struct gs_block *record = arena->free.spare; record; record = arena->free.spare) {
+            arena->free.spare = record->above;
+            free(record);
+        }
+        gs_latch_release(&arena->lock);
+        until_out = nth;
+        counted = true;
+        fixture_release(&f, false);
+        counted = false;
+        until_out = 0;
+        must_add_up(&f);
+        MUST(gs_core_free(f.core, block[0]));
+        MUST(gs_core_free(f.core, block[5]));
+        fixture_release(&f, true);
+        cr_assert_eq(fixture_arena(&f).reserved, 0);
+        fixture_end(&f);
+    }
+}
