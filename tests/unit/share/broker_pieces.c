@@ -196,6 +196,38 @@ Test(share_broker_pieces, nothing_unsound_is_believed)
     close(memory);
 }
 
+static void say_unshare(int fd, uint64_t block_id)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
+    message.unshare.block_id = block_id;
+    cr_assert_eq(side_send(fd, &message, -1), 0);
+}
+
+/* What is told of as pieces is no chunk in which another block lies, nor the other way round. */
+Test(share_broker_pieces, a_chunk_is_told_of_in_one_way)
+{
+    unsigned char across[GS_IPC_HANDLE_SIZE], within[GS_IPC_HANDLE_SIZE], kept[GS_IPC_HANDLE_SIZE];
+    int fd, memory = open("/dev/null", O_RDONLY);
+
+    export_and_leave(0, kept);
+    ipc_handle_by_hand(61, 1, across);
+    ipc_handle_by_hand(61, 2, within);
+    fd = dial_broker(across + 8, -1);
+    say_share(fd, across, 3, -1);
+    share_by_hand(fd, within, memory);
+    cr_assert_eq(ask_open(fd, across), GS_REFUSED_EARLY);
+    cr_assert_eq(ask_open(fd, within), GS_REFUSED_HANDLE);
+    say_unshare(fd, 1);
+    share_by_hand(fd, within, memory);
+    say_share(fd, across, 3, -1);
+    cr_assert_eq(ask_open(fd, within), GS_REFUSED_EARLY);
+    cr_assert_eq(ask_open(fd, across), GS_REFUSED_HANDLE);
+    close(fd);
+    close(memory);
+}
+
 /* Each piece is a descriptor of the broker's, and is counted before it comes: of 200, 66 are for clients, and one
  * process has half of the rest. */
 Test(share_broker_pieces, they_count_as_descriptors)
@@ -216,6 +248,10 @@ Test(share_broker_pieces, they_count_as_descriptors)
     ipc_handle_by_hand(60, 2, ipc_handle);
     share_by_hand(fd, ipc_handle, fd);
     cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_HANDLE);
+    say_unshare(fd, 1);
+    ipc_handle_by_hand(60, 1, ipc_handle);
+    say_share(fd, ipc_handle, 67, -1);
+    cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_EARLY, "there is room again");
     close(fd);
     kill(broker, SIGTERM);
     waitpid(broker, NULL, 0);
