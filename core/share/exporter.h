@@ -123,23 +123,17 @@ static inline bool gs_export_is_brokered(const struct gs_export *export)
 {
     return export->sent == (gs_export_is_strip(export) ? export->source.strip->pieces + 1 : 1);
 }
-/* In a count of several, with a number of its own: a strip's bytes count once, of however many pieces there
- * are handles. `last` is where the strip keeps the number; NULL: it is none. */
-static inline uint64_t gs_export_bytes_once(const struct gs_export *export, uint64_t *last,
-                                            uint64_t count)
-{
-    if (last && *last == count)
-        return 0;
-    if (last)
-        *last = count;
-    return export->source.size;
-}
-/* In the share thread's counts (gs_clients). */
-static inline uint64_t gs_export_bytes(const struct gs_export *export, uint64_t count)
+/* Lock held. In a count of several, which has the next number of share->exporter.counts: a strip's bytes
+ * count once, of however many pieces there are handles. */
+static inline uint64_t gs_export_bytes_locked(const struct gs_export *export, uint64_t count)
 {
     struct gs_share_strip *strip = export->source.strip;
 
-    return gs_export_bytes_once(export, strip ? &strip->counted : NULL, count);
+    if (strip && strip->counted == count)
+        return 0;
+    if (strip)
+        strip->counted = count;
+    return export->source.size;
 }
 /* FETCH, as gs_client_serve. */
 bool gs_strip_fetch_came(struct gs_share *share, struct gs_client *client,
@@ -494,9 +488,9 @@ uint64_t gs_limbo_tick(struct gs_share *share, uint64_t now);
 /* A freed block that nobody holds can be opened within its grace only: from then on its memory may
  * be handed out at any moment. The lock is held. */
 bool gs_export_is_stale(const struct gs_share *share, const struct gs_export *export);
-/* What one client holds, and what of it is freed. */
-void gs_report_client(struct gs_share *share, const struct gs_client *client, uint64_t now,
-                      struct gs_wire_report *ret_report);
+/* Lock held. What one client holds, and what of it is freed. */
+void gs_report_client_locked(struct gs_share *share, const struct gs_client *client, uint64_t now,
+                             struct gs_wire_report *ret_report);
 bool gs_report(struct gs_share *share, struct gs_client *client,
                const struct gs_wire_query *query);
 

@@ -275,7 +275,7 @@ void gs_share_tell(struct gs_share *share)
 void gs_share_freed(struct gs_share *share, struct gs_export *export, uint64_t freed_ns)
 {
     gs_lock_take(&share->lock);
-    __atomic_store_n(&export->freed_ns, freed_ns, __ATOMIC_RELAXED); /* gs_report looks unlocked */
+    export->freed_ns = freed_ns;
     export->in_grace = share->options.grace_ns > 0;
     gs_export_recall_locked(share, export);
     gs_limbo_note_locked(share, export);

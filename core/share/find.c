@@ -44,13 +44,11 @@ static const struct gs_export *look_locked(struct gs_share *share, uint64_t addr
 
 static void describe(const struct gs_export *export, uint64_t now, struct gs_wire_found *found)
 {
-    uint64_t freed_ns = __atomic_load_n(&export->freed_ns, __ATOMIC_RELAXED);
-
     found->block_id = export->key.id;
     memcpy(found->instance, export->key.instance, sizeof found->instance);
     found->size = export->source.size;
-    found->is_freed = freed_ns != 0;
-    found->freed_ns = freed_ns && now > freed_ns ? now - freed_ns : 0;
+    found->is_freed = export->freed_ns != 0;
+    found->freed_ns = export->freed_ns && now > export->freed_ns ? now - export->freed_ns : 0;
 }
 
 /* Who has a strip open has it by a handle of any piece of it, or of a strip that shares pieces with it as
@@ -62,7 +60,7 @@ static bool is_same_memory(const struct gs_export *export, const struct gs_share
         return false;
     if (export->source.chunk_id == strip->chunk_id)
         return true;
-    return !found->is_freed && !__atomic_load_n(&export->freed_ns, __ATOMIC_RELAXED) &&
+    return !found->is_freed && !export->freed_ns &&
            export->source.address < strip->address + strip->size &&
            strip->address < export->source.address + export->source.size;
 }
@@ -80,7 +78,7 @@ static const struct gs_reference *part_of_strip(const struct gs_client *client,
     return first;
 }
 
-/* What a client has of the block; NULL: nothing. What it has stays while the share thread is here. */
+/* What a client has of the block; NULL: nothing. */
 static const struct gs_reference *part_of(const struct gs_client *client,
                                           const struct gs_share_source *source,
                                           const struct gs_wire_found *found)
@@ -124,7 +122,6 @@ bool gs_find(struct gs_share *share, struct gs_client *client, const struct gs_w
     union gs_wire_message message;
     struct gs_export_key key = {.id = find->number};
     const struct gs_export *export = NULL;
-    struct gs_share_source source = {.size = 0};
     uint64_t now = gs_now_ns();
     int pidfd = -1, error;
 
@@ -140,11 +137,9 @@ bool gs_find(struct gs_share *share, struct gs_client *client, const struct gs_w
         export = look_locked(share, find->number, &message.found);
     if (export && !gs_export_is_stale(share, export)) {
         describe(export, now, &message.found);
-        source = export->source; /* may be gone in a moment; of its strip only the place is looked at */
+        pidfd = describe_holder(share, &export->source, find->index, now, &message.found);
     }
     gs_lock_release(&share->lock);
-    if (message.found.block_id)
-        pidfd = describe_holder(share, &source, find->index, now, &message.found);
     error = gs_client_send(share, client, &message, pidfd);
     if (error == -ETOOMANYREFS)
         error = gs_client_send(share, client, &message, -1);

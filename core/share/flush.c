@@ -21,12 +21,14 @@
 
 /* ---- Exporter: the share thread ------------------------------------------------------------- */
 
-static bool references_freed(const struct gs_client *client)
+static bool references_freed(struct gs_share *share, const struct gs_client *client)
 {
     const struct gs_reference *reference = client->references;
 
-    while (reference && !__atomic_load_n(&reference->export->freed_ns, __ATOMIC_RELAXED))
+    gs_lock_take(&share->lock);
+    while (reference && !reference->export->freed_ns)
         reference = reference->hh.next;
+    gs_lock_release(&share->lock);
     return reference != NULL;
 }
 
@@ -79,7 +81,7 @@ void gs_flush_work(struct gs_share *share, uint64_t now)
         return;
     HASH_ITER(hh, share->clients.first, client, next)
     {
-        if (client->over.late || !references_freed(client))
+        if (client->over.late || !references_freed(share, client))
             continue;
         if (client->fd >= 0) {
             set_awaited(share, client, ask(share, client, now));

@@ -9,18 +9,17 @@ static struct gs_share_holder look_at_locked(struct gs_share *share, const struc
 {
     /* Whether it is one that is not known yet: none of another PID namespace. */
     struct gs_share_holder holder = {.pid = client->pid, .stopped = client->is_seen};
-    const uint64_t now = gs_now_ns(), count = ++share->exporter.lists;
+    const uint64_t now = gs_now_ns(), count = ++share->exporter.counts;
     const struct gs_reference *reference;
 
     memcpy(holder.name, client->said.name, sizeof holder.name);
     for (reference = client->references; reference; reference = reference->hh.next) {
         const struct gs_export *export = reference->export;
-        struct gs_share_strip *strip = export->source.strip;
 
         if (!export->freed_ns || !gs_is_of_device(uuid, export->source.uuid) ||
             (chunk_id && export->source.chunk_id != chunk_id))
             continue;
-        holder.bytes += gs_export_bytes_once(export, strip ? &strip->listed : NULL, count);
+        holder.bytes += gs_export_bytes_locked(export, count);
         if (now - reference->since_ns > holder.held_ns)
             holder.held_ns = now - reference->since_ns;
     }

@@ -206,7 +206,7 @@ struct gs_exporter {
     bool clock_known;       /* atomic */
     bool ever_opened;   /* atomic: some handle of this process's was */
     bool unopened_said; /* atomic: or none was, and that was said */
-    uint64_t lists;     /* looked through so far (gs_share_stats, gs_share_held) */
+    uint64_t counts;    /* of bytes, so far (gs_export_bytes_locked) */
     bool used;          /* atomic: this process shares; before that it can only be asked for memory */
     bool refusal_said;  /* atomic: why something is not exported was logged as a warning */
     /* The share thread's own. */
@@ -227,7 +227,6 @@ struct gs_clients {
     struct gs_share_stats stats; /* as they were told last, */
     uint64_t stats_due_ns;       /* and are told until then */
     uint64_t find_due_ns;        /* a block is looked for by address again */
-    uint64_t counts;             /* of strips, so far (gs_export_bytes) */
 };
 
 /* Other processes on a full GPU, and this one (pressure.c, pressure_ask.c). */

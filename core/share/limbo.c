@@ -114,41 +114,43 @@ void gs_share_bound_limbo(struct gs_share *share, const struct gs_share_options 
     gs_lock_release(&share->lock);
 }
 
+static bool is_full_locked(const struct gs_share *share)
+{
+    return share->options.limbo_limit && share->limbo.bytes >= share->options.limbo_limit;
+}
+
 bool gs_limbo_is_full(struct gs_share *share)
 {
     bool full;
 
     gs_lock_take(&share->lock);
-    full = share->options.limbo_limit && share->limbo.bytes >= share->options.limbo_limit;
+    full = is_full_locked(share);
     gs_lock_release(&share->lock);
     return full;
 }
 
-static uint64_t freed_bytes(struct gs_share *share, const struct gs_client *client)
+static uint64_t freed_bytes_locked(struct gs_share *share, const struct gs_client *client)
 {
-    const uint64_t count = ++share->clients.counts;
+    const uint64_t count = ++share->exporter.counts;
     const struct gs_reference *reference;
     uint64_t bytes = 0;
 
     for (reference = client->references; reference; reference = reference->hh.next)
-        if (__atomic_load_n(&reference->export->freed_ns, __ATOMIC_RELAXED))
-            bytes += gs_export_bytes(reference->export, count);
+        if (reference->export->freed_ns)
+            bytes += gs_export_bytes_locked(reference->export, count);
     return bytes;
 }
 
 /* Each user who holds something freed has the same part. */
-bool gs_limbo_refuses(struct gs_share *share, const struct gs_client *client,
-                      const struct gs_export *export)
+static bool has_part_locked(struct gs_share *share, const struct gs_client *client)
 {
     uid_t uids[GS_IDS_MAX + 1];
     unsigned count = 0, i;
     uint64_t own = 0;
     const struct gs_client *other;
 
-    if (!__atomic_load_n(&export->freed_ns, __ATOMIC_RELAXED) || !gs_limbo_is_full(share))
-        return false;
     for (other = share->clients.first; other; other = other->hh.next) {
-        uint64_t bytes = freed_bytes(share, other);
+        uint64_t bytes = freed_bytes_locked(share, other);
 
         own += other->uid == client->uid ? bytes : 0;
         for (i = 0; i < count && uids[i] != other->uid; i++)
@@ -159,6 +161,17 @@ bool gs_limbo_refuses(struct gs_share *share, const struct gs_client *client,
     return count > 0 && own > share->options.limbo_limit / count;
 }
 
+bool gs_limbo_refuses(struct gs_share *share, const struct gs_client *client,
+                      const struct gs_export *export)
+{
+    bool refuses;
+
+    gs_lock_take(&share->lock);
+    refuses = export->freed_ns && is_full_locked(share) && has_part_locked(share, client);
+    gs_lock_release(&share->lock);
+    return refuses;
+}
+
 /* Who holds most of it, and who has held what was freed first. */
 static void find_holders(struct gs_share *share, uint64_t now, struct gs_wire_report *ret_most,
                          struct gs_wire_report *ret_first)
@@ -166,10 +179,11 @@ static void find_holders(struct gs_share *share, uint64_t now, struct gs_wire_re
     const struct gs_client *client;
 
     *ret_most = *ret_first = (struct gs_wire_report){0};
+    gs_lock_take(&share->lock);
     for (client = share->clients.first; client; client = client->hh.next) {
         struct gs_wire_report report = {0};
 
-        gs_report_client(share, client, now, &report);
+        gs_report_client_locked(share, client, now, &report);
         if (report.limbo_reference_bytes > ret_most->limbo_reference_bytes)
             *ret_most = report;
         if (report.limbo_references &&
@@ -177,6 +191,7 @@ static void find_holders(struct gs_share *share, uint64_t now, struct gs_wire_re
              report.limbo_block_freed_ns > ret_first->limbo_block_freed_ns))
             *ret_first = report;
     }
+    gs_lock_release(&share->lock);
 }
 
 static void say(struct gs_share *share, uint64_t now, uint64_t count, uint64_t bytes)

@@ -2,6 +2,7 @@
  * Of a broker: processes that leave something here. What one said first (whom it shares with, and
  * the memory in which it confirms what may be served) stays for as long as anything of it is here.
  */
+#include "core/base/list.h"
 #include "core/share/discard.h"
 #include "core/share/exporter.h"
 #include "core/share/memory.h"
@@ -72,10 +73,7 @@ bool gs_publisher_on_publish(struct gs_share *share, struct gs_client *client,
     publisher->slots = message->slots;
     *fd = -1;
     take_ids(&publisher->listed, message);
-    publisher->next = share->store.publishers;
-    if (publisher->next)
-        publisher->next->previous = publisher;
-    share->store.publishers = publisher;
+    DL_PREPEND2(share->store.publishers, publisher, previous, next);
     client->publisher = publisher;
     let_in(share, publisher);
     return true;
@@ -134,12 +132,7 @@ void gs_publisher_unref(struct gs_share *share, struct gs_publisher *publisher)
 {
     if (!publisher || --publisher->refs > 0)
         return;
-    if (publisher->next)
-        publisher->next->previous = publisher->previous;
-    if (publisher->previous)
-        publisher->previous->next = publisher->next;
-    else
-        share->store.publishers = publisher->next;
+    DL_DELETE2(share->store.publishers, publisher, previous, next);
     gs_discard(publisher->memory,
                publisher->user->uid); /* what it is of was seen, not what its close does */
     publisher->user->refs--;

@@ -5,19 +5,17 @@
 
 #define STATS_PART 20 /* of the time, one part at most goes into looking through the exports */
 
-/* The exports it holds stay while the share thread is here. */
-static void count_reference(const struct gs_reference *reference, uint64_t now, uint64_t bytes,
-                            struct gs_wire_report *report)
+static void count_locked(const struct gs_reference *reference, uint64_t now, uint64_t bytes,
+                         struct gs_wire_report *report)
 {
     const struct gs_export *export = reference->export;
-    uint64_t freed_ns = __atomic_load_n(&export->freed_ns, __ATOMIC_RELAXED);
-    uint64_t freed_age = now > freed_ns ? now - freed_ns : 0;
+    uint64_t freed_age = now > export->freed_ns ? now - export->freed_ns : 0;
 
     report->references++;
     report->reference_bytes += bytes;
     if (now - reference->since_ns > report->reference_age_ns)
         report->reference_age_ns = now - reference->since_ns;
-    if (!freed_ns)
+    if (!export->freed_ns)
         return;
     report->limbo_references++;
     report->limbo_reference_bytes += bytes;
@@ -40,14 +38,13 @@ void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats)
 {
     struct gs_share_stats stats = {0};
     struct gs_export *export, *next;
+    uint64_t count;
 
     gs_lock_take(&share->lock);
-    share->exporter.lists++;
+    count = ++share->exporter.counts;
     HASH_ITER(hh, share->exporter.exports, export, next)
     {
-        struct gs_share_strip *strip = export->source.strip;
-        uint64_t bytes = gs_export_bytes_once(export, strip ? &strip->listed : NULL,
-                                              share->exporter.lists);
+        uint64_t bytes = gs_export_bytes_locked(export, count);
 
         stats.exports++;
         stats.bytes += bytes;
@@ -74,10 +71,10 @@ static const struct gs_share_stats *stats_of(struct gs_share *share, uint64_t no
     return &share->clients.stats;
 }
 
-void gs_report_client(struct gs_share *share, const struct gs_client *client, uint64_t now,
-                      struct gs_wire_report *report)
+void gs_report_client_locked(struct gs_share *share, const struct gs_client *client, uint64_t now,
+                             struct gs_wire_report *report)
 {
-    const uint64_t count = ++share->clients.counts;
+    const uint64_t count = ++share->exporter.counts;
     const struct gs_reference *reference;
 
     report->client_pid = (uint64_t)client->pid;
@@ -87,7 +84,7 @@ void gs_report_client(struct gs_share *share, const struct gs_client *client, ui
     report->left = client->published;
     memcpy(report->client_name, client->said.name, sizeof report->client_name);
     for (reference = client->references; reference; reference = reference->hh.next)
-        count_reference(reference, now, gs_export_bytes(reference->export, count), report);
+        count_locked(reference, now, gs_export_bytes_locked(reference->export, count), report);
 }
 
 bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs_wire_query *query)
@@ -122,7 +119,9 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
     {
         if (index++ != query->index || query->farewell)
             continue;
-        gs_report_client(share, other, now, &message.report);
+        gs_lock_take(&share->lock);
+        gs_report_client_locked(share, other, now, &message.report);
+        gs_lock_release(&share->lock);
         if (gs_fd_is_there(&other->kept_pidfd))
             pidfd = other->pidfd; /* who asks sees by it what number the process has for him */
     }

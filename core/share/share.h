@@ -187,9 +187,10 @@ struct gs_share_strip {
     uint32_t references; /* atomic: exports, and whoever makes one */
     uint32_t pieces;
     uint64_t id; /* never reused within this process, and no chunk's: GS_STRIP_IDS */
-    uint64_t counted, listed; /* the last count that had it: gs_export_bytes; gs_share_stats, gs_share_held */
-    uint64_t limbo;           /* exports of it that others keep, under the share's lock */
-    bool is_block;            /* of the library's own memory, across pieces of it */
+    bool is_block; /* of the library's own memory, across pieces of it */
+    /* Under the share's lock: */
+    uint64_t counted; /* the last count that had it (gs_export_bytes_locked) */
+    uint64_t limbo;   /* exports of it that others keep */
     uint64_t sizes[];
 };
 #define GS_STRIP_IDS (UINT64_C(1) << 63) /* chunks count up from 1 */

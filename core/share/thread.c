@@ -45,39 +45,28 @@ void gs_thread_event(struct gs_share *share, enum gs_watch kind, uint64_t id)
     }
 }
 
+static void sooner(uint64_t *due, uint64_t at)
+{
+    *due = at < *due ? at : *due;
+}
+
 uint64_t gs_thread_tick(struct gs_share *share, uint64_t now)
 {
-    uint64_t due, closing, grace, limbo, sweep, work = gs_exports_work(share, now);
+    uint64_t due = gs_exports_work(share, now);
 
     gs_mapping_work(share);
     gs_flush_work(share, now);
     gs_pleas_work(share);
-    due = gs_clients_tick(share, now);
-    closing = gs_closing_tick(share, now);
-    grace = gs_exports_tick(share, now);
-    limbo = gs_limbo_tick(share, now);
-    sweep = gs_socket_tick(share, now);
-
+    sooner(&due, gs_clients_tick(share, now));
+    sooner(&due, gs_closing_tick(share, now));
+    sooner(&due, gs_exports_tick(share, now));
+    sooner(&due, gs_limbo_tick(share, now));
+    sooner(&due, gs_socket_tick(share, now));
     if (share->options.is_broker) {
-        uint64_t left = gs_broker_tick(share, now), afar = gs_afar_tick(share, now);
-
-        due = left < due ? left : due;
-        due = afar < due ? afar : due;
+        sooner(&due, gs_broker_tick(share, now));
+        sooner(&due, gs_afar_tick(share, now));
     }
-    if (closing < due)
-        due = closing;
-    if (grace < due)
-        due = grace;
-    if (share->options.broker) {
-        uint64_t broker = gs_broker_look(share, now);
-
-        due = broker < due ? broker : due;
-    }
-    if (limbo < due)
-        due = limbo;
-    if (sweep < due)
-        due = sweep;
-    if (gs_exports_tell(share))
-        due = now;
-    return work < due ? work : due;
+    if (share->options.broker)
+        sooner(&due, gs_broker_look(share, now));
+    return gs_exports_tell(share) ? now : due;
 }
