@@ -391,7 +391,7 @@ static void close_one(struct process *process, struct opened *opened)
     gs_status status;
 
     use->opens--;
-    use->closed_ns = world.now_ns;
+    use->closed_ns = NEVER; /* while the call is under way */
     if (--opened->count == 0)
         opened->block = NULL;
     status = gs_share_close(process->share, address);
