@@ -95,6 +95,39 @@ Test(share_lease, of_a_killed_process_ends_and_says_so)
     cr_assert(side_withdraws(&side, export));
 }
 
+/* As a program does that closes what it does not know. */
+static unsigned close_connections(void)
+{
+    unsigned count = 0;
+
+    for (int fd = 3; fd < 256; fd++) {
+        int type = 0, listens = 1;
+
+        getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &(socklen_t){sizeof type});
+        getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &(socklen_t){sizeof listens});
+        count += type == SOCK_SEQPACKET && !listens && close(fd) == 0;
+    }
+    return count;
+}
+
+/* The program that shares closes the connection, and does nothing with the library from then on. What the
+ * thread has to do by itself, a while after its start, is done by then. */
+Test(share_lease, of_a_killed_process_ends_though_its_connection_was_closed_here)
+{
+    unsigned before = side.leases_ended;
+    struct gs_export *another;
+
+    gs_share_freed(side.share, export, side_now());
+    usleep(2500000);
+    cr_assert_eq(side_export(&side, &chunk, 1024, 512, &another), GS_OK);
+    gs_export_handle(another, ipc_handle);
+    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
+    cr_assert_gt(close_connections(), 0);
+    other_kill(&other);
+    cr_assert(SIDE_WAIT(__atomic_load_n(&side.leases_ended, __ATOMIC_SEQ_CST) > before));
+    cr_assert(side_withdraws(&side, export));
+}
+
 Test(share_lease, of_a_process_that_exits_without_closing_ends)
 {
     int status;
