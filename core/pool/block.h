@@ -93,6 +93,7 @@ struct gs_region {
     bool short_of_room; /* more addresses were not to be had: what does not fit is the driver's */
     unsigned pieces; /* atomic: in its addresses, also those being made and those being given back */
     struct gs_piece *lowest, *highest;
+    size_t taken; /* bytes of its addresses that those have: all up to the end of the highest, or there is a hole */
     struct gs_bins free; /* blocks that are free for whoever comes first, by size */
 };
 

@@ -39,6 +39,7 @@ void gs_piece_record_free_locked(struct gs_piece *piece)
     gs_latch_assert_held(&region->arena->lock);
     *(piece->prev ? &piece->prev->next : &region->lowest) = piece->next;
     *(piece->next ? &piece->next->prev : &region->highest) = piece->prev;
+    region->taken -= piece->span.size;
     piece->prev = piece->next = NULL;
     free(piece->index);
     piece->index = NULL;

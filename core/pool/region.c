@@ -63,12 +63,18 @@ static bool gap_below_locked(const struct gs_region *region, struct gs_piece *un
     return measure(ret, need);
 }
 
-/* Where the fewest bytes are missing, and lowest of those. */
+static bool has_hole_locked(const struct gs_region *region)
+{
+    return region->highest && gs_piece_end(region->highest) - region->base > region->taken;
+}
+
+/* Where the fewest bytes are missing, and lowest of those: of small blocks it is the same anywhere. There
+ * may be tens of thousands of pieces. */
 static bool choose_locked(const struct gs_region *region, size_t need, struct gap *ret)
 {
-    struct gs_piece *under = NULL, *over = region->lowest;
+    bool any = false, holes = has_hole_locked(region);
+    struct gs_piece *under = holes ? NULL : region->highest, *over = holes ? region->lowest : NULL;
     struct gap gap;
-    bool any = false;
 
     for (;; under = over, over = over->next) {
         if (gap_below_locked(region, under, over, need, &gap) &&
@@ -76,7 +82,7 @@ static bool choose_locked(const struct gs_region *region, size_t need, struct ga
             *ret = gap;
             any = true;
         }
-        if (!over)
+        if (!over || (any && !region->crosses))
             return any;
     }
 }
@@ -144,6 +150,7 @@ static void link_locked(struct gs_region *region, struct gs_piece *piece, struct
     piece->next = under ? under->next : region->lowest;
     *(under ? &under->next : &region->lowest) = piece;
     *(piece->next ? &piece->next->prev : &region->highest) = piece;
+    region->taken += piece->span.size;
 }
 
 gs_status gs_arena_grow_locked(struct gs_arena *arena, size_t size, struct gs_growth *ret)
@@ -183,6 +190,7 @@ gs_status gs_growth_next_locked(struct gs_arena *arena, struct gs_growth *growth
     link_locked(place->region, growth->piece, place->prev);
     place->span.base += size;
     place->span.size -= size;
+    place->region->taken -= size;
     return GS_OK;
 }
 
@@ -190,6 +198,7 @@ void gs_growth_not_mapped_locked(struct gs_growth *growth)
 {
     growth->place->span.base -= growth->piece->span.size;
     growth->place->span.size += growth->piece->span.size;
+    growth->place->region->taken += growth->piece->span.size;
     gs_piece_record_free_locked(growth->piece);
     growth->piece = NULL;
 }

@@ -102,6 +102,8 @@ static void detach_from_locked(struct gs_arena *arena, struct gs_region *region,
     struct gs_piece *piece = region->highest, *lower;
     struct gs_fence stuck = {0};
 
+    if (!gs_bins_find(&region->free, GS_PAGE_SIZE, SIZE_MAX)) /* none is; there may be many */
+        return;
     for (; piece && wish->bytes > 0 && wish->count > 0; piece = lower) {
         struct gs_block *block = piece->mapped ? wholly_free_locked(piece) : NULL;
         size_t size = piece->span.size;

@@ -76,7 +76,7 @@ static void pieces_are_in_order(const struct fixture *f, const struct gs_arena *
                                 const struct gs_region *region, struct sums *sums)
 {
     const struct gs_piece *below = NULL, *piece = region->lowest;
-    size_t starts = 0;
+    size_t starts = 0, taken = 0;
     unsigned pieces = 0;
 
     for (; piece; below = piece, piece = piece->next, pieces++) {
@@ -88,9 +88,11 @@ static void pieces_are_in_order(const struct fixture *f, const struct gs_arena *
         cr_assert_eq(gs_map_find(&f->core->map, piece->span.base), &piece->span);
         cr_assert_eq(gs_map_find(&f->core->map, gs_piece_end(piece) - 1), &piece->span);
         starts += starts_in(piece);
-        sums->reserved += piece->span.size;
+        taken += piece->span.size;
     }
+    sums->reserved += taken;
     cr_assert_eq(region->highest, below);
+    cr_assert_eq(region->taken, taken);
     cr_assert_eq(region->pieces, pieces);
     cr_assert_eq(starts, sums->blocks, "the index has others than the region");
 }
