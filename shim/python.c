@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/base/trace.h"
+#include "core/record/trace.h"
 #include "shim/lookup/elf_symbols.h"
 
 #define OLDEST   9 /* 3.9 */

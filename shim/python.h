@@ -15,7 +15,7 @@
 
 /* Looks for an interpreter in the process, if there was none yet. The dynamic linker's lock is taken. */
 void gs_python_load(void);
-/* Frames of the calling thread as names (core/base/trace.h), the innermost first; `most` of them. How many. */
+/* Frames of the calling thread as names (core/record/trace.h), the innermost first; `most` of them. How many. */
 unsigned gs_python_frames(uint64_t *ret_frames, unsigned most);
 
 #endif

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "config/explain.h"
-#include "core/base/trace.h"
+#include "core/record/trace.h"
 #include "core/process/stats.h"
 #include "core/share/directory.h"
 #include "core/share/wire.h"

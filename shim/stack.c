@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#include "core/base/trace.h"
+#include "core/record/trace.h"
 #include "process.h"
 #include "python.h"
 #include "shim/lookup/elf_symbols.h"

@@ -2,7 +2,7 @@
  * The way from unborn to ready; state.h has the picture and what holds always.
  */
 #include "state.h"
-#include "core/base/trace.h"
+#include "core/record/trace.h"
 #include "stack.h"
 #include "shim/hooks/hook.h"
 #include "shim/lookup/driver.h"

@@ -2,7 +2,7 @@
 #include "core/api/core.h"
 
 #include "core/base/cancel.h"
-#include "core/base/trace.h"
+#include "core/record/trace.h"
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
 #include "core/process/stats.h"

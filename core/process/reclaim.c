@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "core/base/trace.h"
+#include "core/record/trace.h"
 #include "core/process/context.h"
 #include "core/process/limit.h"
 

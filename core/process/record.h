@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/base/trace.h"
+#include "core/record/trace.h"
 #include "core/process/process.h"
 
 struct gs_record_call {

@@ -11,7 +11,7 @@
 
 #include "core/base/fd.h"
 #include "core/base/regular.h"
-#include "core/base/trace_format.h"
+#include "core/record/trace_format.h"
 #include "shim/command/command.h"
 
 static bool refuse(const char *path, int error)

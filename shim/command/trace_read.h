@@ -1,6 +1,6 @@
 /*
  * Reads the file in which a process recorded what became of its GPU memory
- * (core/base/trace_format.h), whoever wrote it: nothing in it is believed before it was checked.
+ * (core/record/trace_format.h), whoever wrote it: nothing in it is believed before it was checked.
  */
 #ifndef GS_SHIM_COMMAND_TRACE_READ_H
 #define GS_SHIM_COMMAND_TRACE_READ_H
@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/base/trace_format.h"
+#include "core/record/trace_format.h"
 
 struct trace_event {
     uint64_t at_ns;   /* when it took effect: an allocation has its block at its end, a free gives

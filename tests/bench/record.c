@@ -15,7 +15,7 @@
 
 #include "bench.h"
 #include "core/base/clock.h"
-#include "core/base/trace.h"
+#include "core/record/trace.h"
 
 #define BATCH 32
 

@@ -1,4 +1,4 @@
-"""Reads a recording (core/base/trace_format.h): a small reader of the tests' own, which takes nothing for
+"""Reads a recording (core/record/trace_format.h): a small reader of the tests' own, which takes nothing for
 granted and says what is wrong.
 """
 import dataclasses

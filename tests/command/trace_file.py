@@ -1,4 +1,4 @@
-"""Writes files as a recorded process does (core/base/trace_format.h), for tests of what reads them."""
+"""Writes files as a recorded process does (core/record/trace_format.h), for tests of what reads them."""
 import struct
 
 MAGIC, VERSION, BLOCK_MAGIC = b'GSTRACE\0', 1, 0x4b4c4247

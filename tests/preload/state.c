@@ -7,7 +7,7 @@
 #include "../../shim/state.h"
 #include "../../shim/lookup/driver.h"
 #include "check.h"
-#include "core/base/trace.h"
+#include "core/record/trace.h"
 #include "shim/stack.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* The file of a recording (core/base/trace_file.h). */
-#include "core/base/trace_file.h"
+/* The file of a recording (core/record/trace_file.h). */
+#include "core/record/trace_file.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /*
- * What frames that are no addresses stand for (core/base/trace_format.h). Each name is written once, by who
+ * What frames that are no addresses stand for (core/record/trace_format.h). Each name is written once, by who
  * first comes with it: what it is known by is its hash, whose place in a table without a lock is its number.
  */
 #include <stddef.h>
@@ -9,8 +9,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "core/base/trace.h"
-#include "core/base/trace_file.h"
+#include "core/record/trace.h"
+#include "core/record/trace_file.h"
 
 #define TABLE_SIZE (GS_TRACE_NAMES_MOST * sizeof(uint64_t))
 #define LOOKS      64 /* at places in a row; a table that is as full has no more room */

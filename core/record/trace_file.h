@@ -1,5 +1,5 @@
 /*
- * The file of a recording (core/base/trace.h): blocks are appended whole, one after the other.
+ * The file of a recording (core/record/trace.h): blocks are appended whole, one after the other.
  */
 #ifndef GS_CORE_BASE_TRACE_FILE_H
 #define GS_CORE_BASE_TRACE_FILE_H
@@ -10,7 +10,7 @@
 
 #include "core/base/latch.h"
 #include "core/base/log.h"
-#include "core/base/trace_format.h"
+#include "core/record/trace_format.h"
 
 /* Opens it and writes its header. NULL, or why not. */
 const char *gs_trace_file_open(const char *path, bool has_stacks, const struct gs_log *log,
@@ -26,14 +26,14 @@ void gs_trace_file_forked(void);
 bool gs_trace_take(struct gs_latch *lock, const pid_t *owner);
 
 /* The modules that can be executed, as a block of the file, if there are others than at the last time
- * (core/base/trace_modules.c). */
+ * (core/record/trace_modules.c). */
 void gs_trace_modules_put(bool exiting);
 /* The next time they are written in any case. */
 void gs_trace_modules_forget(void);
-/* As names (core/base/trace_names.c). */
+/* As names (core/record/trace_names.c). */
 void gs_trace_names_forget(void);
 /* A block of the calling thread's that waits for no other, unless nothing is recorded any more
- * (core/base/trace.c). */
+ * (core/record/trace.c). */
 void gs_trace_put_now(const struct gs_trace_block *block);
 
 #endif

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "core/base/clock.h"
-#include "core/base/trace.h"
+#include "core/record/trace.h"
 
 #define EVENT sizeof(struct gs_trace_event)
 #define IN_A_BLOCK ((GS_TRACE_BUFFER - sizeof(struct gs_trace_block)) / EVENT)

@@ -1,7 +1,7 @@
 /*
  * Which modules the return addresses of a recording lie in: the lines of /proc/self/maps that can be
  * executed, written by the thread that writes the first block with such addresses, before it, and
- * again when modules were added (core/base/trace_file.h). Another thread's block may come first: nobody
+ * again when modules were added (core/record/trace_file.h). Another thread's block may come first: nobody
  * waits for the other here.
  */
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "core/base/fd.h"
-#include "core/base/trace_file.h"
+#include "core/record/trace_file.h"
 
 #define TEXT_MOST ((size_t)4 << 20) /* what is beyond is cut off */
 #define LINE_MOST 4352              /* a path, and what is before it */

@@ -1,5 +1,5 @@
-/* Recording: the threads' buffers (core/base/trace.h). */
-#include "core/base/trace.h"
+/* Recording: the threads' buffers (core/record/trace.h). */
+#include "core/record/trace.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "core/base/cancel.h"
 #include "core/base/clock.h"
 #include "core/base/latch.h"
-#include "core/base/trace_file.h"
+#include "core/record/trace_file.h"
 
 #define OLD_NS GS_NS_PER_S /* what is in a buffer for so long is written with the next event */
 #define BEGIN ((uint32_t)sizeof(struct gs_trace_block)) /* where events begin */

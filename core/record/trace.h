@@ -1,6 +1,6 @@
 /*
  * Recording what becomes of a process's GPU memory (general.record): events of each thread in a
- * buffer of its own, and the buffers' way into one file (core/base/trace_format.h).
+ * buffer of its own, and the buffers' way into one file (core/record/trace_format.h).
  *
  *   a call ──► the thread's buffer ──► the file      when the buffer is full, or a second old; when
  *                                                    the thread ends; when the process exits
@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 #include "core/base/log.h"
-#include "core/base/trace_format.h"
+#include "core/record/trace_format.h"
 
 #define GS_TRACE_FRAMES_MAX 64
 #define GS_TRACE_BUFFER ((uint32_t)64 << 10) /* a block with its struct is no larger */
@@ -58,7 +58,7 @@ struct gs_trace_mark gs_trace_begin(void);
  * Waits for the file where the buffer is full. */
 void gs_trace_put(const struct gs_trace_mark *mark, struct gs_trace_event *event,
                   const uint64_t *frames);
-/* A frame of that name (core/base/trace_format.h), which is in the file from now on. No lock is held. */
+/* A frame of that name (core/record/trace_format.h), which is in the file from now on. No lock is held. */
 uint64_t gs_trace_name(const char *function, const char *file, unsigned line);
 /* A device that the events name, at once. */
 void gs_trace_device(const struct gs_trace_device *device);
