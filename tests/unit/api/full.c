@@ -84,6 +84,7 @@ Test(full, a_trim_keeps_as_much_as_it_is_told_and_no_more, .timeout = 60)
     CUdeviceptr live;
     CUstream stream;
 
+    setenv("SOFTCUDA_MEMORY", "512M", 1); /* of pieces of 2 MiB */
     fixture_options(&f);
     fixture_start(&f);
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
