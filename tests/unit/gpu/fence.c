@@ -104,14 +104,14 @@ Test(fence, what_was_freed_before_a_capture_comes_back_while_it_is_open)
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(cuStreamCreate(&beside, CU_STREAM_NON_BLOCKING));
     small = must_alloc(&f, 64 << 10);
-    MUST(gs_core_alloc_async(f.core, 2 * MIB, NULL, beside, &ordered));
+    MUST(gs_core_alloc_async(f.core, 4 * MIB, NULL, beside, &ordered)); /* a piece */
     reserved = fixture_arena(&f).reserved;
     MUST(gs_core_free(f.core, small));
     MUST(gs_core_free_async(f.core, ordered, beside));
     MUST(gs_core_capture_begin(f.core, stream));
     MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     must_alloc(&f, 64 << 10);
-    must_alloc(&f, 2 * MIB);
+    must_alloc(&f, 4 * MIB);
     cr_assert_eq(fixture_arena(&f).reserved, reserved, "%zu and %zu", fixture_arena(&f).reserved,
                  reserved);
     MUST(cuStreamEndCapture(stream, &graph));
