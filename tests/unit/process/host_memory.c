@@ -11,10 +11,11 @@ static struct fixture f;
 static unsigned until_out; /* calls of this thread; 0: there is enough */
 static _Thread_local bool counted;
 
+/* A sanitizer's library links only with those that can be seen. */
 void *__real_calloc(size_t count, size_t size);
-void *__wrap_calloc(size_t count, size_t size);
+__attribute__((visibility("default"))) void *__wrap_calloc(size_t count, size_t size);
 void *__real_malloc(size_t size);
-void *__wrap_malloc(size_t size);
+__attribute__((visibility("default"))) void *__wrap_malloc(size_t size);
 
 static bool is_out(void)
 {
