@@ -187,6 +187,17 @@ Test(cache, a_range_within_what_is_kept_is_found)
     cr_assert_eq(pins, 2);
 }
 
+/* Those at both its ends, not one of them alone. */
+Test(cache, what_lies_between_two_is_made_with_both)
+{
+    use_once(&lent, AT, MIB);
+    use_once(&lent, AT + 3 * MIB / 2, MIB);
+    use_once(&lent, AT + MIB / 2, 3 * MIB / 2);
+    cr_assert_eq(pins, 3);
+    cr_assert_eq(pins - unpins, 1);
+    cr_assert(is_kept_at(AT, 5 * MIB / 2));
+}
+
 static unsigned refusals;
 
 static void drain_all(void)
