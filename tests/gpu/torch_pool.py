@@ -70,7 +70,7 @@ def trained_by(torch, pool=None):
     optimizer.zero_grad(set_to_none=True)
     with torch.cuda.graph(graph, pool=pool):
         loss = step()
-    return graph, given, loss, model
+    return graph, given, loss, model, optimizer  # whose state, made before the capture, the graph works at
 
 
 def graphs(torch, _):
@@ -78,7 +78,7 @@ def graphs(torch, _):
     two = trained_by(torch, one[0].pool())  # in the memory of the first
     for number in range(40):
         torch.manual_seed(number)
-        for graph, given, loss, _ in (one, two):
+        for graph, given, loss, *_ in (one, two):
             given.copy_(torch.randn(256, 1024, device="cuda"))
             graph.replay()
             other = torch.randn(1 << 20, device="cuda") * 3  # what is freed elsewhere is nothing of the graph's
