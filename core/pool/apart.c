@@ -250,9 +250,9 @@ void gs_arena_apart_over_locked(struct gs_arena *arena)
 
 /* ---- Taking in order -------------------------------------------------------------------- */
 
-bool gs_block_suits_next_locked(const struct gs_arena *arena, struct gs_block *block)
+/* Whether a retired block can be the next one's who comes behind its free. */
+static bool suits_next_locked(const struct gs_arena *arena, struct gs_block *block)
 {
-    gs_latch_assert_held(&arena->lock);
     return !block->freed_async && !block->wiped &&
            !gs_block_is_guarded_locked(&arena->shared->guard, block);
 }
@@ -264,7 +264,7 @@ static bool suits_locked(const struct gs_arena *arena, struct gs_block *block, s
     gs_arena_round(arena, size, &small);
     return block->entry.size >= gs_piece_round(block->piece, size) &&
            (small || gs_block_is_large(block)) &&
-           gs_block_suits_next_locked(arena, block);
+           suits_next_locked(arena, block);
 }
 
 static struct gs_block *smallest_locked(const struct gs_arena *arena,
@@ -289,10 +289,12 @@ static struct gs_block *cut_locked(struct gs_arena *arena, struct gs_block *bloc
     return rest;
 }
 
-static struct gs_block *take_one_locked(struct gs_arena *arena, size_t size, struct gs_fence *ret)
+struct gs_block *gs_arena_take_in_order_locked(struct gs_arena *arena, size_t size,
+                                               struct gs_fence *ret)
 {
     struct gs_block *block, *rest;
 
+    gs_latch_assert_held(&arena->lock);
     for (struct gs_apart *apart = arena->order.apart; apart; apart = apart->next) {
         if (!apart->line.line || !(block = smallest_locked(arena, &apart->blocks, size)))
             continue;
@@ -312,14 +314,4 @@ static struct gs_block *take_one_locked(struct gs_arena *arena, size_t size, str
         return block;
     }
     return NULL;
-}
-
-struct gs_block *gs_arena_take_in_order_locked(struct gs_arena *arena, size_t size,
-                                               struct gs_behind *ret)
-{
-    struct gs_block *block = take_one_locked(arena, size, &ret->fence[0]);
-
-    gs_latch_assert_held(&arena->lock);
-    ret->count = block != NULL;
-    return block ? block : gs_arena_take_run_locked(arena, size, ret);
 }

@@ -411,7 +411,7 @@ static inline bool gs_block_has_stream_locked(const struct gs_block *block)
     return block->stream_id && block->stream->id == block->stream_id;
 }
 
-/* ---- Apart (apart.c, run.c) ------------------------------------------------------------- */
+/* ---- Apart (apart.c) -------------------------------------------------------------------- */
 
 /* Memory is out: what was freed in the order of a stream is parted from its epoch, where an event
  * can be recorded in that stream. Every stream's list joins the open epoch, or goes apart. */
@@ -424,23 +424,9 @@ bool gs_arena_retire_elsewhere_locked(struct gs_arena *arena, struct gs_block *b
 bool gs_arena_poll_apart_locked(struct gs_arena *arena);
 /* The same, and lets the lock go while it waits for that, for a second at most. */
 bool gs_arena_wait_apart_locked(struct gs_arena *arena, const struct gs_patience *patience);
-/* What work has to come behind: of one line no more than the last fence. */
-#define GS_BEHIND_MOST 32
-struct gs_behind {
-    struct gs_fence fence[GS_BEHIND_MOST];
-    unsigned count;
-};
-
-/* A live block out of what retires, whose owner's work has to come behind all of *ret; or NULL. Where
- * no block is large enough it is made of several that lie side by side, and what is free there
- * (run.c). */
+/* A live block out of what retires, whose owner's work has to come behind *ret; or NULL. */
 struct gs_block *gs_arena_take_in_order_locked(struct gs_arena *arena, size_t size,
-                                               struct gs_behind *ret);
-/* Of one block, and of several; the second once the first found none. */
-struct gs_block *gs_arena_take_run_locked(struct gs_arena *arena, size_t size,
-                                          struct gs_behind *ret);
-/* Whether a retired block can be the next one's who comes behind its free. */
-bool gs_block_suits_next_locked(const struct gs_arena *arena, struct gs_block *block);
+                                               struct gs_fence *ret);
 /* As gs_fence_pool_leaving, and as gs_arena_context_over_locked. */
 void gs_arena_apart_leaving_locked(struct gs_arena *arena, bool leaving);
 void gs_arena_apart_over_locked(struct gs_arena *arena);

@@ -243,16 +243,6 @@ static void put_back(struct gs_core *core, CUdeviceptr address)
     gs_latch_release(&piece->arena->lock);
 }
 
-/* False: not behind all of them. */
-static bool put_behind(CUstream stream, const struct gs_behind *behind)
-{
-    bool ordered = true;
-
-    for (unsigned i = 0; i < behind->count && ordered; i++)
-        ordered = gs_fence_order(&behind->fence[i], stream);
-    return ordered;
-}
-
 /*
  * What retires in any arena of the context, for a stream that comes behind its free. Nothing is
  * waited for: the GPU does, as with the driver's own stream-ordered memory (measured on an H200:
@@ -268,7 +258,7 @@ static gs_status take_in_order(struct gs_core *core, const struct gs_device *dev
 
     for (unsigned at = 0; status != GS_OK && !gs_fences_capturing(&core->fences) &&
                           (arena = gs_next_pool(core, device, &at));) {
-        struct gs_behind behind = {.count = 0};
+        struct gs_fence behind;
 
         gs_latch_take(&arena->lock);
         if (arena->context == context && !arena->dead && !arena->leaving) {
@@ -277,7 +267,7 @@ static gs_status take_in_order(struct gs_core *core, const struct gs_device *dev
             status = found(gs_arena_take_in_order_locked(arena, size, &behind), ret_address);
         }
         gs_latch_release(&arena->lock);
-        if (status == GS_OK && !put_behind(stream, &behind)) {
+        if (status == GS_OK && !gs_fence_order(&behind, stream)) {
             put_back(core, *ret_address);
             status = GS_NO_MEMORY;
         }
