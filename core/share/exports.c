@@ -44,10 +44,11 @@ static bool prepare(struct gs_share *share, struct gs_export *export)
     bool leaves = gs_broker_takes(share, export), fresh;
     struct gs_fd fd;
 
+    if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
+        return false;
     if (gs_export_is_strip(export))
         return leaves && publish_strip(share, export);
-    if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE) ||
-        (!leaves && !gs_chunk_fd_wanted(share, export)) ||
+    if ((!leaves && !gs_chunk_fd_wanted(share, export)) ||
         gs_chunk_fd(share, export, &fd, &fresh) != CUDA_SUCCESS)
         return false;
     if (leaves)

@@ -56,7 +56,7 @@ static void describe(const struct gs_export *export, uint64_t now, struct gs_wir
 static bool is_same_memory(const struct gs_export *export, const struct gs_share_source *strip,
                            const struct gs_wire_found *found)
 {
-    if (!gs_export_is_strip(export))
+    if (!gs_export_is_own(export))
         return false;
     if (export->source.chunk_id == strip->chunk_id)
         return true;
@@ -85,7 +85,7 @@ static const struct gs_reference *part_of(const struct gs_client *client,
 {
     const struct gs_reference *reference;
 
-    if (source->strip)
+    if (source->strip && !source->strip->is_block)
         return part_of_strip(client, source, found);
     HASH_FIND(hh, client->references, &found->block_id, sizeof found->block_id, reference);
     if (reference && memcmp(reference->export->key.instance, found->instance, GS_INSTANCE_SIZE) != 0)

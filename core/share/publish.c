@@ -444,8 +444,9 @@ static int send_piece(struct gs_share *share, const struct gs_export *export, in
 static void note_sent_locked(struct gs_share *share, struct gs_export *export)
 {
     export->sent++;
-    if (!gs_export_is_brokered(export)) {
-        gs_export_ask_locked(share, export, GS_WORK_CHUNK_FD); /* openers come in between */
+    if (!gs_export_is_brokered(export)) { /* openers come in between; what was freed meanwhile is revoked */
+        if (is_to_be_published(export))
+            gs_export_ask_locked(share, export, GS_WORK_CHUNK_FD);
         return;
     }
     if (export->names)

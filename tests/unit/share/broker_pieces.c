@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -93,6 +95,79 @@ Test(share_broker_pieces, a_broker_that_has_a_part_keeps_nobody_waiting)
     other_kill(&other);
     cr_assert_eq(open_it(many, &address), GS_STALE);
     opens_all(two, 2);
+}
+
+/* So many descriptors its process has made. */
+static int made(void)
+{
+    return atoi(other_ask(&other, "exports") + 3);
+}
+
+/* Each piece takes the driver 20 ms, and the process begins to exit after the first ones: from then on the driver may
+ * go at any time. */
+Test(share_broker_pieces, none_is_made_for_it_at_an_exit)
+{
+    unsigned char many[GS_IPC_HANDLE_SIZE];
+    int then;
+
+    other_ask(&other, "delay 20000");
+    export_across(MANY, many);
+    cr_assert(SIDE_WAIT(made() > 1));
+    other_ask(&other, "ends");
+    then = made();
+    usleep(300000);
+    cr_assert_leq(made(), then + 1, "one was under way");
+    other_kill(&other);
+}
+
+Test(share_broker_pieces, what_is_freed_meanwhile_is_not_left)
+{
+    unsigned char many[GS_IPC_HANDLE_SIZE];
+
+    other_ask(&other, "delay 20000");
+    export_across(MANY, many);
+    cr_assert(SIDE_WAIT(made() > 1));
+    other_ask(&other, "freed");
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
+    cr_assert_lt(made(), MANY);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 0));
+    other_kill(&other);
+}
+
+/* The client that the broker says has the block, 0: nobody. */
+static uint64_t holder_of(const unsigned char *bytes)
+{
+    union gs_wire_message message;
+    struct gs_ipc_handle ipc_handle;
+    int fd = side_broker_dial(dir);
+
+    cr_assert_eq(gs_ipc_handle_read(bytes, &ipc_handle), GS_OK);
+    do {
+        gs_wire_start(&message, GS_WIRE_FIND, 1);
+        memcpy(message.find.instance, ipc_handle.instance, GS_INSTANCE_SIZE);
+        message.find.number = ipc_handle.block_id;
+        cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+        cr_assert_gt(recv(fd, &message, sizeof message, 0), 0);
+        cr_assert_eq(message.head.type, GS_WIRE_FOUND);
+    } while (message.found.is_early);
+    close(fd);
+    return message.found.client_pid;
+}
+
+Test(share_broker_pieces, who_has_one_block_has_that_one)
+{
+    unsigned char held[GS_IPC_HANDLE_SIZE], alone[GS_IPC_HANDLE_SIZE];
+    CUdeviceptr address;
+
+    export_across(3, alone);
+    export_across(2, held);
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "left"), "ok")));
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 2));
+    other_kill(&other);
+    cr_assert_eq(open_it(held, &address), GS_OK);
+    cr_assert_eq(holder_of(held), getpid());
+    cr_assert_eq(holder_of(alone), 0);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
 }
 
 /* ---- By hand ---------------------------------------------------------------------------------- */

@@ -203,6 +203,11 @@ static void serve(const char *line)
     } else if (!strcmp(word, "across")) {
         sscanf(line, "across %lu %d", &a, &byte);
         do_across((unsigned)a, byte);
+    } else if (!strcmp(word, "exports")) {
+        printf("ok %u\n", memdriver_exports());
+    } else if (!strcmp(word, "ends")) {
+        gs_share_at_exit(side.share);
+        printf("ok\n");
     } else if (!strcmp(word, "left")) { /* all of the last one, with a broker */
         puts(gs_export_is_brokered(last_export) ? "ok" : "no");
     } else if (!strcmp(word, "open")) {
