@@ -434,6 +434,7 @@ static void check_others(void)
 {
     char word = 0;
     int pair[2], status = -1;
+    CUdeviceptr base;
     pid_t child;
 
     if (geteuid() != 0)
@@ -450,10 +451,12 @@ static void check_others(void)
     }
     start_driver();
     find_functions();
-    must_publish("w", map_all(1));
+    base = map_all(1);
+    must_publish("w", base);
     say(pair[0], &word, 1);
     expect("the other user failed", waitpid(child, &status, 0) == child && status == 0);
     expect("its own user does not find it", look_up("w").kept == 0);
+    end_all(base, 1);
 }
 
 static const struct {
