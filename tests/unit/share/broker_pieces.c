@@ -165,7 +165,7 @@ Test(share_broker_pieces, who_has_one_block_has_that_one)
     cr_assert(SIDE_WAIT(side_broker_published(dir) == 2));
     other_kill(&other);
     cr_assert_eq(open_it(held, &address), GS_OK);
-    cr_assert_eq(holder_of(held), getpid());
+    cr_assert_eq(holder_of(held), (uint64_t)getpid());
     cr_assert_eq(holder_of(alone), 0);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
 }
