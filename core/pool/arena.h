@@ -248,7 +248,8 @@ void gs_block_record_free_locked(struct gs_arena *arena, struct gs_block *block)
 /* Pieces that are to be made for one block, side by side. */
 struct gs_growth {
     struct gs_piece *place;  /* takes the addresses of those that are not made yet; `span` is of them */
-    struct gs_piece *piece;  /* the one that is being made */
+    struct gs_piece *piece;  /* the one that is being made, */
+    struct gs_block *fresh;  /* and the record of what it becomes; or NULL */
     size_t least;            /* bytes that are missing still */
     struct gs_block *block;  /* what is there of it, and nobody else's meanwhile; or NULL */
     struct gs_block *above;  /* the same behind the place */
@@ -257,11 +258,14 @@ struct gs_growth {
 /* Where a block of `size` bytes needs the fewest of new pieces. Its place and what is free beside it are
  * taken until gs_arena_grown_locked. GS_NO_HOST_MEMORY; GS_NO_MEMORY: no place. The region is there. */
 gs_status gs_arena_grow_locked(struct gs_arena *arena, size_t size, struct gs_growth *ret);
-/* The next piece to map, at its span; `scarce`: of no more than what is missing. GS_NO_HOST_MEMORY. Then:
- * it was mapped, or was not. GS_NO_HOST_MEMORY: it is to be unmapped again. */
+/* The next piece to map, at its span; `scarce`: of no more than what is missing. GS_NO_HOST_MEMORY. Then it
+ * was mapped: it is in the map, and nobody's until it has joined, under the same hold of the lock. Else, and after
+ * GS_NO_HOST_MEMORY, it leaves the map; when it is not mapped any more its addresses are the place's again. */
 gs_status gs_growth_next_locked(struct gs_arena *arena, struct gs_growth *growth, bool scarce);
 gs_status gs_growth_mapped_locked(struct gs_arena *arena, struct gs_growth *growth,
                                   CUmemGenericAllocationHandle handle);
+void gs_growth_joined_locked(struct gs_arena *arena, struct gs_growth *growth);
+void gs_growth_leaves_locked(struct gs_arena *arena, struct gs_growth *growth);
 void gs_growth_not_mapped_locked(struct gs_growth *growth);
 /* No more are made: what there is is free, and around it this block, or NULL. */
 struct gs_block *gs_arena_grown_locked(struct gs_arena *arena, struct gs_growth *growth);
@@ -314,10 +318,10 @@ static inline size_t gs_arena_behind_bytes_locked(const struct gs_arena *arena)
     return arena->reserved - arena->live - arena->free_bytes - arena->guarded.held -
            arena->order.bytes;
 }
-/* What held a range of a piece, or some of it, may do so no more: what is held there goes, unless
- * something else holds it. The piece may be spent afterwards. */
-void gs_arena_unguard_locked(struct gs_arena *arena, struct gs_piece *piece, uint64_t base,
-                             size_t size);
+/* What held a range, or some of it, may do so no more: what is held there goes, unless something else holds
+ * it. It begins in the piece, which may be spent afterwards; returns where it ends, or pieces side by side do. */
+uint64_t gs_arena_unguard_locked(struct gs_arena *arena, struct gs_piece *piece, uint64_t base,
+                                 size_t size);
 /* What stops the GPU is about to be submitted: closes the open epoch if cuMemFree's is in it. */
 void gs_arena_close_locked(struct gs_arena *arena);
 /* A live block that the program does not know yet is its device's stream-ordered memory. True: once

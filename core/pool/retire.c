@@ -471,8 +471,8 @@ static struct gs_piece *behind_locked(const struct gs_block *block)
 }
 
 /* A block that goes may become part of a neighbour, or take its piece along. */
-void gs_arena_unguard_locked(struct gs_arena *arena, struct gs_piece *piece, uint64_t base,
-                             size_t size)
+uint64_t gs_arena_unguard_locked(struct gs_arena *arena, struct gs_piece *piece, uint64_t base,
+                                 size_t size)
 {
     uint64_t end = base + size;
 
@@ -485,6 +485,7 @@ void gs_arena_unguard_locked(struct gs_arena *arena, struct gs_piece *piece, uin
         if (block->state == GS_BLOCK_HELD)
             leave_limbo_locked(arena, block);
     }
+    return base;
 }
 
 /* While a capture is open nothing is overwritten: the thread's own stream may be the one that

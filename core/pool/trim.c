@@ -81,13 +81,18 @@ static bool detach_locked(struct gs_arena *arena, struct gs_block *block, struct
     return true;
 }
 
+static bool has_all_of(const struct gs_block *block, const struct gs_piece *piece)
+{
+    return block && block->state == GS_BLOCK_FREE && block->base <= piece->span.base &&
+           gs_block_end(block) >= gs_piece_end(piece);
+}
+
 /* The free block that has all of the piece, or NULL. */
 static struct gs_block *wholly_free_locked(const struct gs_piece *piece)
 {
     struct gs_block *block = gs_piece_find_locked(piece, piece->span.base);
 
-    return block->state == GS_BLOCK_FREE && gs_block_end(block) >= gs_piece_end(piece) ? block
-                                                                                      : NULL;
+    return has_all_of(block, piece) ? block : NULL;
 }
 
 /* So many at most, of at most `largest` bytes each. */
@@ -96,21 +101,32 @@ struct wish {
     unsigned count;
 };
 
+/* A block is found by looking through all pieces below: the one of the piece above may be known. */
 static void detach_from_locked(struct gs_arena *arena, struct gs_region *region, struct wish *wish,
                                struct gs_piece **list)
 {
     struct gs_piece *piece = region->highest, *lower;
+    struct gs_block *block = NULL;
     struct gs_fence stuck = {0};
 
     if (!gs_bins_find(&region->free, GS_PAGE_SIZE, SIZE_MAX)) /* none is; there may be many */
         return;
     for (; piece && wish->bytes > 0 && wish->count > 0; piece = lower) {
-        struct gs_block *block = piece->mapped ? wholly_free_locked(piece) : NULL;
         size_t size = piece->span.size;
+        bool detached, more;
 
         lower = piece->prev;
-        if (!block || size > wish->largest || !has_passed_locked(arena, piece, &stuck) ||
-            !may_unmap_locked(arena, piece) || !detach_locked(arena, block, piece, list))
+        if (!piece->mapped || size > wish->largest)
+            continue;
+        if (!has_all_of(block, piece))
+            block = wholly_free_locked(piece);
+        if (!block || !has_passed_locked(arena, piece, &stuck) || !may_unmap_locked(arena, piece))
+            continue;
+        more = block->base < piece->span.base;
+        detached = detach_locked(arena, block, piece, list);
+        if (!more)
+            block = NULL; /* nothing is left of it; else it is what lies below */
+        if (!detached)
             continue;
         wish->bytes -= size < wish->bytes ? size : wish->bytes;
         wish->count--;

@@ -69,7 +69,9 @@ static gs_status reserve_locked(struct gs_core *core, struct gs_arena *arena, ui
         return GS_NOT_OFFERED;
     }
     if (region->size > 0 || gs_arena_is_over_locked(arena, life)) {
+        gs_latch_release(&arena->lock);
         core->driver.mem_address_free(base, size);
+        gs_latch_take(&arena->lock);
     } else {
         region->base = base;
         region->size = size;
@@ -115,7 +117,23 @@ static gs_status map(struct gs_core *core, const struct gs_device *device,
     return status;
 }
 
-/* The next piece. The lock is held, and let go meanwhile. */
+/* What was mapped and is nobody's. False: it keeps its memory and its addresses, lost but nobody else's. */
+static bool unmap(struct gs_core *core, const struct gs_device *device, const struct gs_span *span,
+                  CUmemGenericAllocationHandle handle)
+{
+    const struct gs_trace_mark mark = gs_trace_begin();
+
+    if (gs_device_unmap(&core->driver, span->base, span->size, NULL) != GS_OK)
+        return false;
+    gs_device_release(&core->driver, handle, NULL);
+    gs_limit_give(core, device->ordinal, span->size);
+    if (gs_tracing())
+        gs_record_gone(core, &mark, device->ordinal, span->base, span->size);
+    return true;
+}
+
+/* The next piece. What is not everybody's who is to have access does not join. The lock is held, and let go
+ * meanwhile. */
 static gs_status make_locked(struct gs_core *core, struct gs_arena *arena, uint64_t life,
                              struct gs_growth *growth, bool scarce)
 {
@@ -123,6 +141,7 @@ static gs_status make_locked(struct gs_core *core, struct gs_arena *arena, uint6
     const struct gs_trace_mark mark = gs_trace_begin();
     CUmemGenericAllocationHandle handle;
     struct gs_span span;
+    bool mapped;
     gs_status status = gs_growth_next_locked(arena, growth, scarce);
 
     if (status != GS_OK)
@@ -130,23 +149,30 @@ static gs_status make_locked(struct gs_core *core, struct gs_arena *arena, uint6
     span = growth->piece->span;
     gs_latch_release(&arena->lock);
     status = map(core, device, &span, &handle);
-    if (status == GS_OK && gs_tracing())
+    mapped = status == GS_OK;
+    if (mapped && gs_tracing())
         gs_record_made(core, &mark, gs_now_ns(), device->ordinal, span.base, span.size);
     gs_latch_take(&arena->lock);
-    if (status != GS_OK) {
+    if (mapped)
+        status = gs_growth_mapped_locked(arena, growth, handle);
+    if (status == GS_OK)
+        status = gs_arena_is_over_locked(arena, life)
+                     ? GS_NO_CONTEXT
+                     : gs_peers_admit_locked(core, growth->piece);
+    if (status == GS_OK) {
+        gs_growth_joined_locked(arena, growth);
+        __atomic_add_fetch(&core->figures.grown[device->ordinal], span.size, __ATOMIC_RELAXED);
+        return GS_OK;
+    }
+    if (mapped) {
+        gs_growth_leaves_locked(arena, growth);
+        gs_latch_release(&arena->lock);
+        mapped = !unmap(core, device, &span, handle);
+        gs_latch_take(&arena->lock);
+    }
+    if (!mapped)
         gs_growth_not_mapped_locked(growth);
-        return status;
-    }
-    status = gs_growth_mapped_locked(arena, growth, handle);
-    if (status != GS_OK) {
-        gs_device_unmap(&core->driver, span.base, span.size, NULL);
-        gs_device_release(&core->driver, handle, NULL);
-        gs_limit_give(core, device->ordinal, span.size);
-        return status;
-    }
-    __atomic_add_fetch(&core->figures.grown[device->ordinal], span.size, __ATOMIC_RELAXED);
-    return gs_arena_is_over_locked(arena, life) ? GS_NO_CONTEXT
-                                                : gs_peers_admit_locked(core, growth->piece);
+    return status;
 }
 
 /* More than the device has beside the arenas' pieces, or than they may have. */
@@ -179,7 +205,7 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
 {
     uint64_t began = gs_now_ns();
     struct gs_growth growth;
-    struct gs_piece *refused = NULL, *vain;
+    struct gs_piece *vain;
     size_t wanted, made;
     struct gs_block *block;
     CUcontext context;
@@ -205,14 +231,8 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
     }
     wanted = growth.least;
     status = make_all_locked(core, arena, life, &growth);
-    if (status != GS_OK && growth.piece)
-        refused = growth.piece;
     made = wanted - growth.least;
     block = gs_arena_grown_locked(arena, &growth);
-    if (refused) { /* nobody is to have what is not everybody's */
-        made -= refused->span.size < made ? refused->span.size : made;
-        gs_arena_spend_locked(arena, refused);
-    }
     vain = status != GS_OK && made > 0 ? gs_arena_detach_bytes_locked(arena, made) : NULL;
     if (status == GS_OK)
         *ret_address = gs_arena_take_from_locked(arena, block, size)->base;
@@ -222,10 +242,8 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
     if (status == GS_OK)
         gs_trace_outcome = GS_TRACE_NEW;
     gs_pieces_unmap(core, vain); /* another may need it */
-    if (refused) {
-        gs_arena_wipe(core, arena); /* gives back what is spent */
-        gs_context_purge_dead(core);
-    }
+    if (status != GS_OK)
+        gs_context_purge_dead(core); /* it may have gone meanwhile, all but what this had aside */
     gs_purge_grown(core);
     if (excess)
         gs_purge_trim(core);

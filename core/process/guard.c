@@ -37,26 +37,39 @@ struct gs_guard gs_guard_of(struct gs_core *core)
                              .arg = core};
 }
 
-/* A block that is not held yet is asked about when it does. */
-void gs_guard_ended(void *arg, uint64_t base, size_t size)
+/* What of a range lies in pieces side by side, from `base` on; returns where that ends, or the next page. */
+static uint64_t unguard(struct gs_core *core, uint64_t base, uint64_t end, bool *ret_any)
 {
-    struct gs_core *core = arg;
     struct gs_piece *piece;
     struct gs_arena *arena;
-    gs_status status = gs_context_lock_piece(core, base, &piece);
+    uint64_t done;
     bool wipes;
 
-    if (status == GS_NOT_LIVE || status == GS_NOT_OURS) /* another process's; external */
-        gs_share_look_again(core->share);
-    if (status != GS_OK)
-        return;
+    if (gs_context_lock_piece(core, base, &piece) != GS_OK)
+        return (base / GS_PAGE_SIZE + 1) * GS_PAGE_SIZE;
+    *ret_any = true;
     arena = piece->arena;
-    gs_arena_unguard_locked(arena, piece, base, size);
+    done = gs_arena_unguard_locked(arena, piece, base, end - base);
     wipes = arena->guarded.unwiped.first || arena->guarded.spent;
     gs_latch_release(&arena->lock);
     if (wipes)
         gs_arena_wipe(core, arena);
-    gs_context_purge_dead(core);
+    return done;
+}
+
+/* A block that is not held yet is asked about when it does. A piece in the range may have gone just now: what lies
+ * behind it is told all the same. */
+void gs_guard_ended(void *arg, uint64_t base, size_t size)
+{
+    struct gs_core *core = arg;
+    bool any = false;
+
+    for (uint64_t end = base + size; base < end;)
+        base = unguard(core, base, end, &any);
+    if (any)
+        gs_context_purge_dead(core);
+    else /* another process's; external */
+        gs_share_look_again(core->share);
 }
 
 void gs_guard_lease_ended(void *arg, uint64_t address)

@@ -203,6 +203,62 @@ Test(pin, of_a_block_across_pieces_every_part_is_known_to_be_freed)
         freed_across(more);
 }
 
+/* What happens before the end of a registration is told. */
+static void (*before)(void);
+
+void __real_gs_guard_ended(void *core, uint64_t base, size_t size);
+void __wrap_gs_guard_ended(void *core, uint64_t base, size_t size);
+
+void __wrap_gs_guard_ended(void *core, uint64_t base, size_t size)
+{
+    void (*now)(void) = before;
+
+    before = NULL;
+    if (now)
+        now();
+    __real_gs_guard_ended(core, base, size);
+}
+
+static void give_back(void)
+{
+    fixture_release(&f, true);
+}
+
+/* Of two pieces the lower one goes just then: a block in the upper one, which the registration of both held, is
+ * told all the same. */
+Test(pin, that_ends_over_a_piece_that_goes_holds_nothing_in_the_next)
+{
+    struct gs_reg *reg;
+    struct gs_pin upper;
+    CUdeviceptr both, low, high;
+
+    start(false);
+    MUST(gs_core_alloc(f.core, 4 * MIB, &low));
+    MUST(gs_core_free(f.core, low));
+    MUST(cuCtxSynchronize());
+    MUST(gs_core_alloc(f.core, 8 * MIB, &both));
+    cr_assert(gs_core_pin_crosses(f.core, both, 8 * MIB));
+    MUST(use_once(both, 8 * MIB));
+    MUST(gs_core_free(f.core, both));
+    MUST(cuCtxSynchronize());
+    MUST(gs_core_alloc(f.core, 4 * MIB, &low));
+    MUST(gs_core_alloc(f.core, 4 * MIB, &high));
+    cr_assert(low == both && high == both + 4 * MIB);
+    upper = request(high, 4 * MIB);
+    MUST(gs_core_pin(f.core, &upper, &reg));
+    cr_assert_eq(pins, 1, "that of both serves");
+    MUST(gs_core_free(f.core, low));
+    MUST(gs_core_free(f.core, high));
+    MUST(cuCtxSynchronize());
+    fixture_drain(&f);
+    cr_assert_eq(fixture_arena(&f).limbo, 4 * MIB);
+    before = give_back;
+    MUST(gs_core_unpin(f.core, reg));
+    cr_assert_null(before);
+    cr_assert_eq(fixture_arena(&f).limbo, 0);
+    fixture_end(&f);
+}
+
 static bool crosses(void)
 {
     CUdeviceptr first, block;
