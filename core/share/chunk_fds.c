@@ -121,38 +121,7 @@ bool gs_chunk_fd_wanted(struct gs_share *share, const struct gs_export *export)
     return wanted;
 }
 
-CUresult gs_chunk_fd(struct gs_share *share, const struct gs_export *export, struct gs_fd *ret_fd,
-                     bool *ret_fresh)
-{
-    const struct gs_share_source *source = &export->source;
-    CUresult result;
-    int fd;
-
-    if (source->behind) { /* it has one, which is kept for as long as the export */
-        *ret_fd = source->behind->fd;
-        *ret_fresh = false;
-        return gs_fd_is_there(ret_fd) ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
-    }
-    *ret_fd = share->options.is_broker ? (struct gs_fd){.fd = gs_broker_fd(export, 0)}
-                                       : find(share, source->chunk_id);
-    *ret_fresh = ret_fd->fd < 0;
-    if (!*ret_fresh)
-        return CUDA_SUCCESS;
-    result = gs_device_export(share->driver, source->handle, &fd);
-    if (result == CUDA_ERROR_OPERATING_SYSTEM && count_kept(share) > 0) {
-        shrink(share, 0); /* no descriptor is left: the kept ones are the first to go */
-        result = gs_device_export(share->driver, source->handle, &fd);
-    }
-    if (result != CUDA_SUCCESS)
-        return result;
-    *ret_fd = gs_fd_keep(fd); /* from here on: while it is sent the program may close it */
-    if (ret_fd->any)
-        return CUDA_SUCCESS;
-    gs_fd_drop(fd); /* one that cannot be told from the program's own is not sent */
-    return CUDA_ERROR_OPERATING_SYSTEM;
-}
-
-/* ---- Pieces ---------------------------------------------------------------------------------- */
+/* ---- Making one ------------------------------------------------------------------------------ */
 
 static bool is_stale(struct gs_share *share, const struct gs_export *export)
 {
@@ -176,18 +145,14 @@ static uint64_t address_of(const struct gs_export *export, uint32_t piece)
     return address;
 }
 
-/* Of what is mapped there; a broker of what it was left. */
+/* Of what is mapped there. */
 static CUresult export_piece(struct gs_share *share, const struct gs_export *export, uint32_t piece,
                              int *ret_fd)
 {
     CUmemGenericAllocationHandle handle;
-    CUresult result;
+    CUresult result =
+        share->driver->mem_retain(&handle, (void *)(uintptr_t)address_of(export, piece));
 
-    if (share->options.is_broker) {
-        *ret_fd = gs_fd_copy(gs_broker_fd(export, piece));
-        return *ret_fd >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
-    }
-    result = share->driver->mem_retain(&handle, (void *)(uintptr_t)address_of(export, piece));
     if (is_stale(share, export)) {
         if (result == CUDA_SUCCESS)
             share->driver->mem_release(handle);
@@ -200,21 +165,52 @@ static CUresult export_piece(struct gs_share *share, const struct gs_export *exp
     return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_UNKNOWN : result;
 }
 
+/* Of the chunk, or a piece; a broker has one that it was left. */
+static CUresult export_it(struct gs_share *share, const struct gs_export *export, uint32_t piece,
+                          int *ret_fd)
+{
+    if (share->options.is_broker) {
+        *ret_fd = gs_fd_copy(gs_broker_fd(export, piece));
+        return *ret_fd >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    return gs_export_is_strip(export) ? export_piece(share, export, piece, ret_fd)
+                                      : gs_device_export(share->driver, export->source.handle, ret_fd);
+}
+
 CUresult gs_piece_fd(struct gs_share *share, const struct gs_export *export, uint32_t piece,
                      struct gs_fd *ret_fd)
 {
     int fd;
-    CUresult result = export_piece(share, export, piece, &fd);
+    CUresult result = export_it(share, export, piece, &fd);
 
+    /* No descriptor is left: the kept ones are the first to go. */
     if (result == CUDA_ERROR_OPERATING_SYSTEM && gs_chunk_fds_give_up(share))
-        result = export_piece(share, export, piece, &fd);
+        result = export_it(share, export, piece, &fd);
     if (result != CUDA_SUCCESS)
         return result;
-    *ret_fd = gs_fd_keep(fd);
+    *ret_fd = gs_fd_keep(fd); /* from here on: while it is sent the program may close it */
     if (ret_fd->any)
         return CUDA_SUCCESS;
     gs_fd_drop(fd); /* one that cannot be told from the program's own is not sent */
     return CUDA_ERROR_OPERATING_SYSTEM;
+}
+
+CUresult gs_chunk_fd(struct gs_share *share, const struct gs_export *export, struct gs_fd *ret_fd,
+                     bool *ret_fresh)
+{
+    const struct gs_share_source *source = &export->source;
+
+    if (source->behind) { /* it has one, which is kept for as long as the export */
+        *ret_fd = source->behind->fd;
+        *ret_fresh = false;
+        return gs_fd_is_there(ret_fd) ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    *ret_fd = share->options.is_broker ? (struct gs_fd){.fd = gs_broker_fd(export, 0)}
+                                       : find(share, source->chunk_id);
+    *ret_fresh = ret_fd->fd < 0;
+    if (!*ret_fresh)
+        return CUDA_SUCCESS;
+    return gs_piece_fd(share, export, 0, ret_fd);
 }
 
 void gs_share_chunk_gone(struct gs_share *share, uint64_t chunk_id)

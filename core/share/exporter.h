@@ -277,6 +277,9 @@ bool gs_broker_takes(struct gs_share *share, struct gs_export *export);
 /* Publishes the export, which it takes, or the next piece of it; `fd` stays the caller's. The share thread has it
  * pinned. */
 void gs_broker_publish(struct gs_share *share, struct gs_export *export, const struct gs_fd *fd);
+/* A descriptor of it could not be had: it may go later, since none was left; or what the broker has of it is taken
+ * back. */
+void gs_broker_publish_later(struct gs_share *share, struct gs_export *export, bool may_go);
 /* Called with the lock held: takes it back. Never waits, whatever the broker does. */
 void gs_broker_take_back_locked(struct gs_share *share, struct gs_export *export);
 /* The broker's connection has something to say, or has ended; true: it was a HOLD_AFAR. */

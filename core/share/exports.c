@@ -26,10 +26,16 @@ static bool write_ipc_handle(struct gs_share *share, struct gs_export *export)
 static bool publish_strip(struct gs_share *share, struct gs_export *export)
 {
     struct gs_fd fd = {.fd = -1};
+    CUresult result = CUDA_SUCCESS;
 
-    if (gs_export_is_brokered(export) ||
-        (export->sent > 0 && gs_piece_fd(share, export, export->sent - 1, &fd) != CUDA_SUCCESS))
+    if (gs_export_is_brokered(export))
         return false;
+    if (export->sent > 0)
+        result = gs_piece_fd(share, export, export->sent - 1, &fd);
+    if (result != CUDA_SUCCESS) {
+        gs_broker_publish_later(share, export, result == CUDA_ERROR_OPERATING_SYSTEM);
+        return false;
+    }
     gs_broker_publish(share, export, &fd);
     if (fd.fd >= 0)
         gs_fd_close(&fd);

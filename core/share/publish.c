@@ -486,6 +486,20 @@ void gs_broker_publish(struct gs_share *share, struct gs_export *export, const s
     gs_lock_release(&share->lock);
 }
 
+void gs_broker_publish_later(struct gs_share *share, struct gs_export *export, bool may_go)
+{
+    if (may_go) {
+        take_note(share, -ETOOMANYREFS); /* after a while, as where too many are under way */
+        put_off(share, export);
+        return;
+    }
+    gs_log_line(&share->log, GS_LOG_WARNING,
+                "a block is shared without the broker: the driver does not export all of its memory");
+    gs_lock_take(&share->lock);
+    gs_broker_take_back_locked(share, export);
+    gs_lock_release(&share->lock);
+}
+
 void gs_broker_take_back_locked(struct gs_share *share, struct gs_export *export)
 {
     put_off_stop_locked(export);

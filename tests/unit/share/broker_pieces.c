@@ -134,6 +134,24 @@ Test(share_broker_pieces, what_is_freed_meanwhile_is_not_left)
     other_kill(&other);
 }
 
+/* Its process has no descriptor left in the midst of it, and then some again. */
+Test(share_broker_pieces, all_of_it_is_left_where_descriptors_were_out_for_a_while)
+{
+    unsigned char many[GS_IPC_HANDLE_SIZE];
+
+    other_ask(&other, "delay 20000");
+    export_across(MANY, many);
+    cr_assert(SIDE_WAIT(made() > 1));
+    other_ask(&other, "nofile 4");
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "left"), "no")));
+    usleep(100000); /* five pieces' time */
+    cr_assert_str_eq(other_ask(&other, "left"), "no");
+    other_ask(&other, "nofile 1000");
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "left"), "ok")));
+    other_kill(&other);
+    opens_all(many, MANY);
+}
+
 /* The client that the broker says has the block, 0: nobody. */
 static uint64_t holder_of(const unsigned char *bytes)
 {
