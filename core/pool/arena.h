@@ -334,8 +334,6 @@ bool gs_arena_count_async_locked(struct gs_arena *arena, struct gs_block *block)
  */
 void gs_arena_retire_lingering_locked(struct gs_arena *arena, struct gs_block *block,
                                       uint64_t stream_key);
-/* Bytes at which one closes, where the GPU is not behind. */
-size_t gs_epoch_limit_locked(const struct gs_arena *arena);
 /* With how many bytes and blocks the next one closes. */
 void gs_epoch_choose_limits_locked(struct gs_arena *arena);
 /* Closes the open epoch, if a fence can be recorded now. `at_free`: nothing was submitted since the

@@ -163,7 +163,8 @@ static void all_passed_locked(struct gs_arena *arena, struct gs_block_list *list
     }
 }
 
-size_t gs_epoch_limit_locked(const struct gs_arena *arena)
+/* Bytes at which one closes, where the GPU is not behind. */
+static size_t epoch_limit_locked(const struct gs_arena *arena)
 {
     size_t limit = arena->kept.live_peak / EPOCH_SHARE;
     size_t least = arena->first ? EPOCH_LEAST : EPOCH_LEAST_OTHER;
@@ -209,7 +210,7 @@ void gs_epoch_choose_limits_locked(struct gs_arena *arena)
     size_t behind = gs_arena_behind_bytes_locked(arena);
 
     gs_latch_assert_held(&arena->lock);
-    arena->epochs.limit = gs_epoch_limit_locked(arena);
+    arena->epochs.limit = epoch_limit_locked(arena);
     arena->epochs.blocks = arena->first ? EPOCH_BLOCKS : EPOCH_BLOCKS_OTHER;
     if (!arena->first || percent == 0 || behind < EPOCH_FINER_FROM ||
         behind <= arena->live / 200 * percent)

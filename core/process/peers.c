@@ -82,7 +82,7 @@ uint64_t gs_peers_of_import(struct gs_core *core, CUdeviceptr address, CUcontext
     return asking.devices;
 }
 
-gs_status gs_piece_set_access(struct gs_core *core, struct gs_piece *piece, CUdevice device,
+static gs_status set_piece_access(struct gs_core *core, struct gs_piece *piece, CUdevice device,
                             bool access)
 {
     const CUmemAccessDesc desc = {
@@ -106,7 +106,7 @@ gs_status gs_block_set_access(struct gs_core *core, const struct gs_block *block
 
     for (struct gs_piece *piece = block->piece; piece && status == GS_OK;
          piece = gs_block_next_piece(block, piece))
-        status = gs_piece_set_access(core, piece, device, true);
+        status = set_piece_access(core, piece, device, true);
     return status;
 }
 
@@ -146,7 +146,7 @@ static gs_status set_access_locked(struct gs_core *core, struct gs_piece *piece,
 
         if (!access && !(taken >> device & 1))
             continue;
-        status = gs_piece_set_access(core, piece, device, access);
+        status = set_piece_access(core, piece, device, access);
         if (status == GS_OK)
             continue;
         gs_log_line(&core->options.log, GS_LOG_WARNING,
@@ -168,7 +168,7 @@ gs_status gs_peers_admit_locked(struct gs_core *core, struct gs_piece *piece)
     gs_latch_assert_held(&piece->arena->lock);
     for (CUdevice device = 0; devices && status == GS_OK; device++, devices >>= 1)
         if (devices & 1)
-            status = gs_piece_set_access(core, piece, device, true);
+            status = set_piece_access(core, piece, device, true);
     return status;
 }
 

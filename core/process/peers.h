@@ -47,10 +47,7 @@ bool gs_peers_let_in(struct gs_core *core, const struct gs_piece *piece,
 /* The devices that were let in to imported memory, which is its openers', one bit each; by `from`
  * (NULL: any context of theirs). Nothing is locked. */
 uint64_t gs_peers_of_import(struct gs_core *core, CUdeviceptr address, CUcontext from);
-/* The piece is locked. GS_OK, or the driver's error. */
-gs_status gs_piece_set_access(struct gs_core *core, struct gs_piece *piece, CUdevice device,
-                              bool access);
-/* Gives it for all pieces of a block. */
+/* Gives it for all pieces of a block, which is locked. GS_OK, or the driver's error. */
 gs_status gs_block_set_access(struct gs_core *core, const struct gs_block *block, CUdevice device);
 
 /* The driver has enabled, or disabled, the current context's access to memory of `peer`. An error of the

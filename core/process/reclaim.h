@@ -64,7 +64,4 @@ bool gs_device_purge_some(struct gs_core *core, const struct gs_device *device,
  * the driver. */
 void gs_releasing_goes_after(bool after);
 
-/* Whether the calling thread is giving pieces back, and was called from there by a program's code. */
-bool gs_releasing_here(void);
-
 #endif

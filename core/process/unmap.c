@@ -24,7 +24,7 @@ void gs_releasing_goes_after(bool after)
     goes_after = after;
 }
 
-bool gs_releasing_here(void)
+static bool is_releasing_here(void)
 {
     return releasing_here > 0;
 }
@@ -116,7 +116,7 @@ static bool await(const uint64_t *count, uint64_t least, uint64_t limit_ns)
  * release nothing is waited for: it may be this thread's. */
 bool gs_releases_await(const struct gs_core *core, uint64_t limit_ns)
 {
-    return !gs_releasing_here() &&
+    return !is_releasing_here() &&
            await(&core->releases.gone, load(&core->shared.detached), limit_ns);
 }
 
@@ -129,7 +129,7 @@ uint64_t gs_core_begin_count(const struct gs_core *core)
 {
     uint64_t begun = load(&core->releases.begun);
 
-    if (!gs_releasing_here())
+    if (!is_releasing_here())
         await(&core->releases.done, begun, COUNTED_NS);
     return load(&core->releases.begun) + load(&core->shared.detached);
 }

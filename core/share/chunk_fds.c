@@ -177,6 +177,15 @@ static CUresult export_it(struct gs_share *share, const struct gs_export *export
                                       : gs_device_export(share->driver, export->source.handle, ret_fd);
 }
 
+/* Closes those that are kept; false: there were none. */
+static bool give_up_all(struct gs_share *share)
+{
+    bool any = count_kept(share) > 0;
+
+    shrink(share, 0);
+    return any;
+}
+
 CUresult gs_piece_fd(struct gs_share *share, const struct gs_export *export, uint32_t piece,
                      struct gs_fd *ret_fd)
 {
@@ -184,7 +193,7 @@ CUresult gs_piece_fd(struct gs_share *share, const struct gs_export *export, uin
     CUresult result = export_it(share, export, piece, &fd);
 
     /* No descriptor is left: the kept ones are the first to go. */
-    if (result == CUDA_ERROR_OPERATING_SYSTEM && gs_chunk_fds_give_up(share))
+    if (result == CUDA_ERROR_OPERATING_SYSTEM && give_up_all(share))
         result = export_it(share, export, piece, &fd);
     if (result != CUDA_SUCCESS)
         return result;
@@ -229,14 +238,6 @@ void gs_share_chunk_gone(struct gs_share *share, uint64_t chunk_id)
         free(entry);
     }
     errno = saved;
-}
-
-bool gs_chunk_fds_give_up(struct gs_share *share)
-{
-    bool any = count_kept(share) > 0;
-
-    shrink(share, 0);
-    return any;
 }
 
 void gs_chunk_fds_free(struct gs_share *share)

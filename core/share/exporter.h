@@ -94,8 +94,6 @@ void gs_chunk_fd_keep(struct gs_share *share, const struct gs_export *export,
                       const struct gs_fd *fd);
 /* Whether a descriptor made ahead of the first open would be kept, and there is none. */
 bool gs_chunk_fd_wanted(struct gs_share *share, const struct gs_export *export);
-/* Closes those that are kept, where no descriptor is left for something else; false: there were none. */
-bool gs_chunk_fds_give_up(struct gs_share *share);
 /* Of a piece of the strip's, the caller's. CUDA_ERROR_INVALID_HANDLE: what is mapped there is not it any more. */
 CUresult gs_piece_fd(struct gs_share *share, const struct gs_export *export, uint32_t piece,
                      struct gs_fd *ret_fd);

@@ -42,7 +42,7 @@ void gs_share_strip_gone(struct gs_share *share, struct gs_export *export)
     bool due;
 
     gs_lock_take(&share->lock);
-    __atomic_store_n(&export->freed_ns, gs_now_ns(), __ATOMIC_RELAXED); /* gs_report looks unlocked */
+    export->freed_ns = gs_now_ns();
     gs_export_recall_locked(share, export);
     gs_limbo_note_locked(share, export);
     due = gs_names_end_locked(share, export);
