@@ -11,14 +11,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
+
+#include "core/base/list.h"
 #include "shim/gpushim.h"
 #include "shim/hooks/hook.h"
 #include "shim/hooks/submit.h"
 #include "shim/lookup/driver.h"
 #include "shim/start.h"
 
-#define BUCKETS 1024
-#define LARGER  2 /* a graph's free block serves what is not smaller than a half of it */
+#define LARGER 2 /* a graph's free block serves what is not smaller than a half of it */
 
 struct graphs {
     struct graphs *next;
@@ -29,7 +32,6 @@ struct graphs {
 };
 
 struct block {
-    struct block *next; /* of its bucket */
     CUdeviceptr address;
     size_t size;
     struct graphs *graphs; /* whose it is; NULL: nobody's */
@@ -37,10 +39,12 @@ struct block {
     CUstream other;        /* that it was used in, too; */
     bool is_used, by_several; /* if in any, and if in more */
     bool is_free;          /* for the next capture of the graphs */
+    struct block *next;    /* of those that go with their graphs */
+    UT_hash_handle hh;
 };
 
 static struct gs_lock lock = GS_LOCK_INITIALIZER(GS_RANK_ORDERED); /* protects all below */
-static struct block *buckets[BUCKETS];
+static struct block *blocks; /* by address */
 static unsigned count; /* atomic: of blocks */
 static struct graphs *all;
 static struct graphs nobodys; /* of captures at once, which cannot be told apart: theirs until the end */
@@ -50,53 +54,48 @@ static gpushim_failure_fn *failure; /* atomic */
 
 /* ---- The list -------------------------------------------------------------------------------- */
 
-static struct block **bucket_of(CUdeviceptr address)
+static struct block *find_locked(CUdeviceptr address)
 {
-    return &buckets[(address >> 9) * UINT64_C(0x9e3779b97f4a7c15) >> 54];
-}
-
-_Static_assert(BUCKETS == 1 << (64 - 54), "an address is in one of them");
-
-/* Where the block's link is, or would be. */
-static struct block **find_locked(CUdeviceptr address)
-{
-    struct block **link = bucket_of(address);
+    struct block *block;
 
     gs_lock_assert_held(&lock);
-    while (*link && (*link)->address != address)
-        link = &(*link)->next;
-    return link;
+    HASH_FIND(hh, blocks, &address, sizeof address, block);
+    return block;
 }
 
 /* NULL: there is no host memory. */
 static struct block *add_locked(CUdeviceptr address)
 {
-    struct block **link = find_locked(address);
+    struct block *block = find_locked(address);
 
-    if (*link || !(*link = calloc(1, sizeof **link)))
-        return *link;
-    (*link)->address = address;
+    if (block || !(block = calloc(1, sizeof *block)))
+        return block;
+    block->address = address;
+    HASH_ADD(hh, blocks, address, sizeof block->address, block);
+    if (!block->hh.tbl) {
+        free(block);
+        return NULL;
+    }
     __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED);
-    return *link;
+    return block;
 }
 
-static void remove_locked(struct block **link)
+/* Out of the table; it is the caller's. */
+static void take_out_locked(struct block *block)
 {
-    struct block *block = *link;
-
-    *link = block->next;
-    free(block);
+    HASH_DEL(blocks, block);
     __atomic_sub_fetch(&count, 1, __ATOMIC_RELAXED);
 }
 
-static struct graphs **graphs_locked(int device, struct gpushim_graphs id)
+static struct graphs *graphs_locked(int device, struct gpushim_graphs id)
 {
-    struct graphs **link = &all;
+    struct graphs *graphs;
 
     gs_lock_assert_held(&lock);
-    while (*link && ((*link)->device != device || memcmp(&(*link)->id, &id, sizeof id) != 0))
-        link = &(*link)->next;
-    return link;
+    LL_FOREACH(all, graphs)
+        if (graphs->device == device && memcmp(&graphs->id, &id, sizeof id) == 0)
+            break;
+    return graphs;
 }
 
 /* Whose memory captures on the device allocate by now; NULL: that of nobody who was told of. */
@@ -175,12 +174,11 @@ static struct block *reuse_locked(const struct graphs *graphs, size_t size, CUst
     gs_lock_assert_held(&lock);
     if (graphs == &nobodys)
         return NULL;
-    for (unsigned i = 0; i < BUCKETS; i++)
-        for (struct block *block = buckets[i]; block; block = block->next)
-            if (block->graphs == graphs && block->is_free && !block->is_used &&
-                block->stream == stream && block->size >= size && block->size / LARGER <= size &&
-                (!best || block->size < best->size))
-                best = block;
+    for (struct block *block = blocks; block; block = block->hh.next)
+        if (block->graphs == graphs && block->is_free && !block->is_used &&
+            block->stream == stream && block->size >= size && block->size / LARGER <= size &&
+            (!best || block->size < best->size))
+            best = block;
     return best;
 }
 
@@ -279,15 +277,14 @@ enum end { IN_ORDER, BEHIND_ALL, KEPT };
 static enum end end_of(CUdeviceptr address, CUstream stream)
 {
     enum end end = IN_ORDER;
-    struct block **link, *block;
+    struct block *block;
 
     if (__atomic_load_n(&is_untold, __ATOMIC_RELAXED))
         end = BEHIND_ALL;
     if (__atomic_load_n(&count, __ATOMIC_RELAXED) == 0)
         return end;
     gs_lock_take(&lock);
-    link = find_locked(address);
-    block = *link;
+    block = find_locked(address);
     if (block && block->graphs) {
         block->is_free = true;
         block->stream = stream;
@@ -295,7 +292,8 @@ static enum end end_of(CUdeviceptr address, CUstream stream)
     } else if (block) {
         if (block->by_several || block->other != stream)
             end = BEHIND_ALL;
-        remove_locked(link);
+        take_out_locked(block);
+        free(block);
     }
     gs_lock_release(&lock);
     return end;
@@ -347,18 +345,20 @@ GS_HOOK void gpushim_used(void *memory, void *stream)
 
 GS_HOOK void gpushim_graphs_begin(int device, struct gpushim_graphs id, const void *unused)
 {
-    struct graphs **link;
+    struct graphs *graphs;
 
     if (!gs_state_enter())
         return;
     GS_KEEP_CALLER;
     gs_lock_take(&lock);
-    link = graphs_locked(device, id);
-    if (!*link && (*link = calloc(1, sizeof **link)))
-        **link = (struct graphs){.device = device, .id = id};
-    if (*link) {
-        (*link)->uses++;
-        (*link)->open = true;
+    graphs = graphs_locked(device, id);
+    if (!graphs && (graphs = calloc(1, sizeof *graphs))) {
+        *graphs = (struct graphs){.device = device, .id = id};
+        LL_PREPEND(all, graphs);
+    }
+    if (graphs) {
+        graphs->uses++;
+        graphs->open = true;
     } else {
         is_lost = true;
     }
@@ -373,7 +373,7 @@ GS_HOOK void gpushim_graphs_end(int device, struct gpushim_graphs id)
         return;
     GS_KEEP_CALLER;
     gs_lock_take(&lock);
-    graphs = *graphs_locked(device, id);
+    graphs = graphs_locked(device, id);
     if (graphs)
         graphs->open = false;
     gs_lock_release(&lock);
@@ -383,51 +383,46 @@ GS_HOOK void gpushim_graphs_end(int device, struct gpushim_graphs id)
  * several streams: a graph may be launched in any. */
 static struct block *take_back_locked(const struct graphs *graphs)
 {
-    struct block *taken = NULL;
+    struct block *taken = NULL, *block, *next;
 
     gs_lock_assert_held(&lock);
-    for (unsigned i = 0; i < BUCKETS; i++)
-        for (struct block **link = &buckets[i], *block; (block = *link);) {
-            if (block->graphs == graphs && !block->is_free) {
-                block->graphs = NULL;
-                block->is_used = block->by_several = true;
-            }
-            if (block->graphs != graphs) {
-                link = &block->next;
-                continue;
-            }
-            *link = block->next;
-            block->next = taken;
-            taken = block;
-            __atomic_sub_fetch(&count, 1, __ATOMIC_RELAXED);
+    HASH_ITER(hh, blocks, block, next)
+    {
+        if (block->graphs == graphs && !block->is_free) {
+            block->graphs = NULL;
+            block->is_used = block->by_several = true;
+        } else if (block->graphs == graphs) {
+            take_out_locked(block);
+            LL_PREPEND(taken, block);
         }
+    }
     return taken;
 }
 
 GS_HOOK void gpushim_graphs_gone(int device, struct gpushim_graphs id)
 {
-    struct graphs **link, *gone = NULL;
-    struct block *taken = NULL, *block;
-    bool pushed;
+    struct graphs *graphs;
+    struct block *taken = NULL, *block, *next;
+    bool pushed, is_entered;
 
     if (!gs_state_enter())
         return;
     GS_KEEP_CALLER;
     gs_lock_take(&lock);
-    link = graphs_locked(device, id);
-    if (*link && --(*link)->uses == 0) {
-        gone = *link;
-        *link = gone->next;
-        taken = take_back_locked(gone);
+    graphs = graphs_locked(device, id);
+    if (graphs && --graphs->uses == 0) {
+        LL_DELETE(all, graphs);
+        taken = take_back_locked(graphs);
+        free(graphs);
     }
     gs_lock_release(&lock);
-    free(gone);
-    if (!taken || enter(device, &pushed) != CUDA_SUCCESS)
+    if (!taken)
         return;
-    while ((block = taken)) {
-        taken = block->next;
-        cuMemFree_v2(block->address);
+    is_entered = enter(device, &pushed) == CUDA_SUCCESS; /* else its memory went with its context */
+    LL_FOREACH_SAFE(taken, block, next) {
+        if (is_entered)
+            cuMemFree_v2(block->address);
         free(block);
     }
-    leave(pushed);
+    leave(is_entered && pushed);
 }
