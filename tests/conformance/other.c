@@ -677,21 +677,39 @@ Test(other, an_event_is_shared_only_where_it_was_made_for_it)
     __typeof__(&cuIpcGetEventHandle) get = (__typeof__(get))need("cuIpcGetEventHandle", 4010);
     __typeof__(&cuIpcOpenEventHandle) open = (__typeof__(open))need("cuIpcOpenEventHandle", 4010);
     CUevent event = NULL, plain = NULL, again = NULL;
-    CUipcEventHandle handle;
-    CUresult r;
+    CUipcEventHandle handle, second;
+    float ms;
 
-    FAILS(cuEventCreate(&event, CU_EVENT_INTERPROCESS)); /* not with timing */
+    /* All of it measured, on an H200. */
+    CHECK(CUDA_ERROR_INVALID_VALUE, cuEventCreate(&event, CU_EVENT_INTERPROCESS)); /* not with timing */
     OK(cuEventCreate(&plain, CU_EVENT_DISABLE_TIMING));
-    r = get(&handle, plain);
-    probe("event_handle_of_a_plain_event", "%s", result_name(r));
-    cr_assert_neq(r, CUDA_SUCCESS);
+    CHECK(CUDA_ERROR_INVALID_HANDLE, get(&handle, plain));
     OK(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
     OK(get(&handle, event));
-    r = open(&again, handle);
-    probe("event_opened_where_it_was_made", "%s", result_name(r));
-    cr_assert_neq(r, CUDA_SUCCESS);
+    OK(get(&second, event));
+    cr_assert_arr_eq(&handle, &second, sizeof handle);
+    CHECK(CUDA_ERROR_INVALID_CONTEXT, open(&again, handle));
+    CHECK(CUDA_ERROR_INVALID_HANDLE, cuEventElapsedTime(&ms, event, event));
     OK(cuEventDestroy(event));
     OK(cuEventDestroy(plain));
+}
+
+/* Measured likewise. The capture goes on, as nothing was. */
+Test(other, an_event_of_several_processes_is_not_recorded_in_a_capture)
+{
+    CUevent event = NULL;
+    CUgraph graph = NULL;
+    CUstream stream = new_stream();
+
+    OK(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CHECK(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuEventRecord(event, stream));
+    OK(cuEventRecordWithFlags(event, stream, CU_EVENT_RECORD_EXTERNAL));
+    OK(cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_EXTERNAL));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphDestroy(graph));
+    OK(cuEventQuery(event));
+    OK(cuEventDestroy(event));
 }
 
 /* ---- calls that pass by ---- */

@@ -137,7 +137,9 @@ static struct sd_node *node_again(struct sd_queue *queue, const struct sd_work *
         sd_capture_invalidate(capture);
         return NULL;
     }
+    sd_work_unref(&node->work);
     node->work = *work;
+    sd_work_ref(work);
     return node;
 }
 
@@ -186,6 +188,14 @@ CUresult sd_capture_add_graph(struct sd_queue *queue, const struct sd_exec *exec
 out:
     free(added);
     return result;
+}
+
+CUresult sd_capture_external(struct sd_queue *queue, enum sd_work_kind kind,
+                             struct sd_shared *shared)
+{
+    const struct sd_work work = {.kind = kind, .event = {.shared = shared}};
+
+    return sd_capture_add(queue, &work);
 }
 
 CUresult sd_capture_record(struct sd_queue *queue, struct sd_event *event)

@@ -58,8 +58,7 @@ void sd_op_unref(struct sd_op *op)
 {
     if (!op || --op->refs)
         return;
-    if (op->work.kind == SD_SIGNAL || op->work.kind == SD_AWAIT)
-        sd_shared_unref(op->work.event.shared);
+    sd_work_unref(&op->work);
     free(op->staging);
     free(op->follow);
     free(op);

@@ -150,9 +150,13 @@ CUresult sd_event_record(CUevent handle, CUstream stream, unsigned flags)
         return result;
     if (!event || !sd_context_within(queue->context, event->context))
         return CUDA_ERROR_INVALID_HANDLE;
+    if (flags == CU_EVENT_RECORD_EXTERNAL && event->shared && queue->capture)
+        return sd_capture_external(queue, SD_SIGNAL, event->shared);
     if (flags)
         return flags == CU_EVENT_RECORD_EXTERNAL ? CUDA_ERROR_NOT_SUPPORTED
                                                  : CUDA_ERROR_INVALID_VALUE;
+    if (queue->capture && event->shared) /* the capture goes on (measured) */
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (queue->capture) {
         event_renew(event);
         return sd_capture_record(queue, event);

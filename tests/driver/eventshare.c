@@ -1,75 +1,153 @@
 /*
- * Events of several processes. Such an event is a page of a memfd that all of them map, with two
- * numbers: how often it was recorded, and the highest record whose work is done. A handle names the
- * descriptor of the process that made the event, which an importer opens as a legacy handle's
- * (ipc.c). Who waits for a record sleeps on the second number. One record that is done makes all
- * earlier ones so; one whose process was killed before is never done.
+ * Events of several processes. As the real driver (580, measured) a process keeps 4,096 of them in a file of
+ * /dev/shm that shm_open makes, cuda.shm.UID.PID.N, and gives them from the last place to the first. A handle is
+ * the pid, N and the place, 8 bytes each; what is behind them is zero, and nobody looks at it. Who opens one
+ * maps the file of that pid and N, once, for as long as it runs; the process's own pid is INVALID_CONTEXT, a
+ * file that is not there MAP_FAILED. The names are found as any reference of a library's: whoever is preloaded
+ * and has shm_open is asked.
  *
- * Nothing is measured of the real driver's errors here: INVALID_HANDLE for an event that was not
- * made for it is what CUDA documents; in the process that made it, and for junk, an event is
- * refused as memory is.
+ * A place has two numbers: how often it was recorded, and the highest record whose work is done. Who waits for
+ * a record sleeps on the second number. One record that is done makes all earlier ones so; one whose process
+ * was killed before is never done, as on the real driver.
  */
 #include "internal.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define MAGIC  0x5645435049435309ull
-#define LENGTH 4096
+#define PLACES 4096
+#define LENGTH 81920
 
 struct page {
     _Atomic uint32_t recorded, done; /* they go round */
+    uint32_t unused[3];
+};
+_Static_assert(PLACES * sizeof(struct page) == LENGTH, "a file is full of places");
+
+/* A mapped file: one that this process has made, or another's. */
+struct file {
+    struct file *next;
+    uint64_t pid, number;
+    bool own;
+    struct page *pages;
+    unsigned used; /* of an own one: how many places, */
+    bool taken[PLACES]; /* and which */
 };
 
 struct sd_shared {
-    unsigned refs; /* of events and operations; protected by sd_lock */
-    int fd;        /* -1: of another process */
-    uint64_t inode;
+    unsigned refs; /* of events, nodes and operations; protected by sd_lock */
+    struct file *file;
+    uint64_t place;
     struct page *page;
 };
 
 /* What the 64 bytes hold. */
 struct token {
-    uint64_t magic;
-    uint64_t process; /* random, of the exporting process */
-    uint64_t inode;
-    int32_t pid, fd;
+    uint64_t pid, number, place;
+    unsigned char zero[40];
 };
-_Static_assert(sizeof(struct token) <= sizeof(CUipcEventHandle), "a token is a handle");
+_Static_assert(sizeof(struct token) == sizeof(CUipcEventHandle), "a token is a handle");
 
-static struct sd_shared *shared_map(int fd)
+static struct file *files, **files_end = &files;
+static uint64_t last_number;
+
+static void name_of(uint64_t pid, uint64_t number, char ret_name[80])
+{
+    snprintf(ret_name, 80, "/cuda.shm.%u.%llx.%llu", (unsigned)geteuid(), (unsigned long long)pid,
+             (unsigned long long)number);
+}
+
+static struct file *file_map(int fd, uint64_t pid, uint64_t number)
+{
+    struct file *file = calloc(1, sizeof *file);
+
+    if (!file)
+        return NULL;
+    file->pages = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (file->pages == MAP_FAILED) {
+        free(file);
+        return NULL;
+    }
+    file->pid = pid;
+    file->number = number;
+    *files_end = file;
+    files_end = &file->next;
+    return file;
+}
+
+/* What a killed process of this pid has left is passed by. */
+static struct file *file_new(void)
+{
+    struct file *file;
+    char name[80];
+    int fd;
+
+    do {
+        name_of((uint64_t)getpid(), ++last_number, name);
+        fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+    } while (fd < 0 && errno == EEXIST);
+    if (fd < 0)
+        return NULL;
+    /* It stays open, as the real one's does. */
+    file = ftruncate(fd, LENGTH) == 0 ? file_map(fd, (uint64_t)getpid(), last_number) : NULL;
+    if (file)
+        file->own = true;
+    else
+        close(fd);
+    return file;
+}
+
+/* At the end of the process that made them, not of a child. */
+__attribute__((destructor)) static void unlink_own(void)
+{
+    char name[80];
+
+    for (const struct file *file = files; file; file = file->next)
+        if (file->own && file->pid == (uint64_t)getpid()) {
+            name_of(file->pid, file->number, name);
+            shm_unlink(name);
+        }
+}
+
+static struct sd_shared *shared_at(struct file *file, uint64_t place)
 {
     struct sd_shared *shared = calloc(1, sizeof *shared);
-    struct stat st;
 
     if (!shared)
         return NULL;
-    shared->page = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (shared->page == MAP_FAILED || fstat(fd, &st) < 0) {
-        if (shared->page != MAP_FAILED)
-            munmap(shared->page, LENGTH);
-        free(shared);
-        return NULL;
-    }
     shared->refs = 1;
-    shared->fd = -1;
-    shared->inode = st.st_ino;
+    shared->file = file;
+    shared->place = place;
+    shared->page = &file->pages[place];
     return shared;
 }
 
 struct sd_shared *sd_shared_new(void)
 {
-    int fd = sd_memfd_new(LENGTH, "softcuda-event");
-    struct sd_shared *shared = fd < 0 ? NULL : shared_map(fd);
+    struct sd_shared *shared;
+    struct file *file = files;
+    uint64_t place = PLACES - 1;
 
-    if (shared)
-        shared->fd = fd;
-    else if (fd >= 0)
-        close(fd);
+    while (file && (!file->own || file->used == PLACES || file->pid != (uint64_t)getpid()))
+        file = file->next;
+    if (!file)
+        file = file_new();
+    if (!file)
+        return NULL;
+    while (file->taken[place])
+        place--;
+    shared = shared_at(file, place);
+    if (shared) {
+        file->taken[place] = true;
+        file->used++;
+    }
     return shared;
 }
 
@@ -83,10 +161,36 @@ void sd_shared_unref(struct sd_shared *shared)
 {
     if (!shared || --shared->refs)
         return;
-    munmap(shared->page, LENGTH);
-    if (shared->fd >= 0)
-        close(shared->fd);
+    if (shared->file->own) {
+        shared->file->taken[shared->place] = false;
+        shared->file->used--;
+    }
     free(shared);
+}
+
+static bool is_shared(const struct sd_work *work)
+{
+    return work->kind == SD_SIGNAL || work->kind == SD_AWAIT;
+}
+
+void sd_work_ref(const struct sd_work *work)
+{
+    if (is_shared(work))
+        sd_shared_ref(work->event.shared);
+}
+
+void sd_work_unref(const struct sd_work *work)
+{
+    if (is_shared(work))
+        sd_shared_unref(work->event.shared);
+}
+
+void sd_shared_number(struct sd_work *work)
+{
+    if (work->kind == SD_SIGNAL)
+        work->event.record = sd_shared_record(work->event.shared);
+    else if (work->kind == SD_AWAIT)
+        work->event.record = sd_shared_last(work->event.shared);
 }
 
 uint32_t sd_shared_record(struct sd_shared *shared)
@@ -138,15 +242,31 @@ CUresult sd_ipc_get_event_handle(CUipcEventHandle *handle, CUevent event_handle)
         return CUDA_ERROR_INVALID_HANDLE;
     if (!handle)
         return CUDA_ERROR_INVALID_VALUE;
-    memset(&token, 0, sizeof token);
-    token.magic = MAGIC;
-    token.process = sd_process_token();
-    token.inode = event->shared->inode;
-    token.pid = getpid();
-    token.fd = event->shared->fd;
-    memset(handle, 0, sizeof *handle);
+    token = (struct token){.pid = event->shared->file->pid,
+                           .number = event->shared->file->number,
+                           .place = event->shared->place};
     memcpy(handle, &token, sizeof token);
     return CUDA_SUCCESS;
+}
+
+/* Another process's, mapped before or now. NULL: there is none. */
+static struct file *file_of(uint64_t pid, uint64_t number)
+{
+    struct file *file = files;
+    char name[80];
+    int fd;
+
+    while (file && (file->own || file->pid != pid || file->number != number))
+        file = file->next;
+    if (file)
+        return file;
+    name_of(pid, number, name);
+    fd = shm_open(name, O_RDWR, 0);
+    if (fd < 0)
+        return NULL;
+    file = file_map(fd, pid, number);
+    close(fd);
+    return file;
 }
 
 CUresult sd_ipc_open_event_handle(CUevent *event, CUipcEventHandle handle)
@@ -154,23 +274,22 @@ CUresult sd_ipc_open_event_handle(CUevent *event, CUipcEventHandle handle)
     struct sd_shared *shared;
     struct sd_context *context;
     struct token token;
+    struct file *file;
     CUresult result = sd_current_owner(&context);
-    int fd;
 
     if (result)
         return result;
     memcpy(&token, &handle, sizeof token);
-    if (!event || token.magic != MAGIC)
+    if (!event || token.place >= PLACES) /* not measured */
         return CUDA_ERROR_INVALID_VALUE;
-    if (token.process == sd_process_token())
+    if (token.pid == (uint64_t)getpid())
         return CUDA_ERROR_INVALID_CONTEXT;
-    result = sd_open_theirs(token.pid, token.fd, token.inode, LENGTH, &fd);
-    if (result)
-        return result;
-    shared = shared_map(fd);
-    close(fd);
-    if (!shared)
+    file = file_of(token.pid, token.number);
+    if (!file)
         return CUDA_ERROR_MAP_FAILED;
+    shared = shared_at(file, token.place);
+    if (!shared)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     /* Not INTERPROCESS: only who made it gives handles of it. */
     return sd_event_new(context, CU_EVENT_DISABLE_TIMING, shared, event);
 }

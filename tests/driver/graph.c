@@ -96,6 +96,7 @@ void sd_graph_free(struct sd_graph *graph)
 {
     for (size_t i = 0; i < graph->count; i++) {
         free(graph->nodes[i]->after);
+        sd_work_unref(&graph->nodes[i]->work);
         sd_object_free(graph->nodes[i]);
     }
     free(graph->nodes);
@@ -129,6 +130,7 @@ struct sd_node *sd_graph_add(struct sd_graph *graph, const struct sd_work *work,
     node->after_count = after_count;
     node->graph = graph;
     node->work = *work;
+    sd_work_ref(work);
     node->index = graph->count;
     graph->nodes[graph->count++] = node;
     return node;
@@ -172,8 +174,10 @@ CUresult sd_graph_get_nodes(CUgraph handle, CUgraphNode *nodes, size_t *count)
 
 static void exec_free(struct sd_exec *exec)
 {
-    for (size_t i = 0; exec->nodes && i < exec->count; i++)
+    for (size_t i = 0; exec->nodes && i < exec->count; i++) {
         free(exec->nodes[i].after);
+        sd_work_unref(&exec->nodes[i].work);
+    }
     free(exec->nodes);
     sd_op_unref(exec->last);
     sd_object_free(exec);
@@ -189,6 +193,7 @@ static bool exec_fill(struct sd_exec *exec, const struct sd_graph *graph)
         const struct sd_node *node = graph->nodes[i];
         struct sd_exec_node *to = &exec->nodes[i];
         to->work = node->work;
+        sd_work_ref(&to->work);
         to->after_count = node->after_count;
         to->after = malloc((node->after_count ? node->after_count : 1) * sizeof *to->after);
         if (!to->after)
@@ -252,6 +257,7 @@ static void launch(struct sd_exec *exec, struct sd_queue *queue, struct sd_op **
     sd_op_after(start, exec->last);
     for (size_t i = 0; i < exec->count; i++) {
         const struct sd_exec_node *node = &exec->nodes[i];
+        sd_shared_number(&ops[i]->work);
         sd_op_after(ops[i], start);
         for (size_t j = 0; j < node->after_count; j++)
             sd_op_after(ops[i], ops[node->after[j]]);
@@ -286,8 +292,10 @@ CUresult sd_graph_launch(CUgraphExec handle, CUstream stream)
     start = sd_op_new(queue->context, NULL);
     end = sd_op_new(queue->context, NULL);
     while (ops && made < exec->count &&
-           (ops[made] = sd_op_new(queue->context, &exec->nodes[made].work)))
+           (ops[made] = sd_op_new(queue->context, &exec->nodes[made].work))) {
+        sd_work_ref(&ops[made]->work);
         made++;
+    }
     if (ops && start && end && made == exec->count) {
         launch(exec, queue, ops, start, end);
     } else {

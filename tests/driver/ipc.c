@@ -108,7 +108,7 @@ static CUresult place_add(struct opened *opened, uint64_t ptr)
     return CUDA_SUCCESS;
 }
 
-CUresult sd_open_theirs(int pid, int their_fd, uint64_t inode, uint64_t size, int *ret_fd)
+static CUresult open_theirs(int pid, int their_fd, uint64_t inode, uint64_t size, int *ret_fd)
 {
     char path[64];
     struct stat st;
@@ -129,7 +129,7 @@ CUresult sd_open_theirs(int pid, int their_fd, uint64_t inode, uint64_t size, in
 CUresult sd_open_memory(int pid, int their_fd, uint64_t inode, uint64_t size, struct sd_phys **ret)
 {
     int fd;
-    CUresult result = sd_open_theirs(pid, their_fd, inode, size, &fd);
+    CUresult result = open_theirs(pid, their_fd, inode, size, &fd);
 
     if (result)
         return result;

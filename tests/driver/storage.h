@@ -305,8 +305,6 @@ void sd_context_drop_ipc(struct sd_context *context);
 unsigned sd_ipc_opened_count(void);
 /* Random, never 0: which process this is. */
 uint64_t sd_process_token(void);
-/* A descriptor of what another process has at one of its own, if that is still the file meant. */
-CUresult sd_open_theirs(int pid, int their_fd, uint64_t inode, uint64_t size, int *ret_fd);
 /* The memory behind a descriptor of another process, if that still has it. */
 CUresult sd_open_memory(int pid, int their_fd, uint64_t inode, uint64_t size, struct sd_phys **ret);
 

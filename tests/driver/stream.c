@@ -371,6 +371,8 @@ CUresult sd_stream_wait_event(CUstream stream, CUevent handle, unsigned flags)
         return result;
     if (!event)
         return CUDA_ERROR_INVALID_HANDLE;
+    if (flags == CU_EVENT_WAIT_EXTERNAL && event->shared && queue->capture)
+        return sd_capture_external(queue, SD_AWAIT, event->shared);
     if (flags)
         return flags == CU_EVENT_WAIT_EXTERNAL ? CUDA_ERROR_NOT_SUPPORTED
                                                : CUDA_ERROR_INVALID_VALUE;

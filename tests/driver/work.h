@@ -210,6 +210,11 @@ void sd_context_drop_events(struct sd_context *context);
 struct sd_shared *sd_shared_new(void); /* NULL: no room */
 struct sd_shared *sd_shared_ref(struct sd_shared *shared);
 void sd_shared_unref(struct sd_shared *shared); /* may be NULL */
+/* Of what an operation, or a node, has to do with one. */
+void sd_work_ref(const struct sd_work *work);
+void sd_work_unref(const struct sd_work *work);
+/* A graph's record, or wait, as it is launched: which one. */
+void sd_shared_number(struct sd_work *work);
 /* One record more: its number. */
 uint32_t sd_shared_record(struct sd_shared *shared);
 uint32_t sd_shared_last(const struct sd_shared *shared);
@@ -251,6 +256,9 @@ void sd_capture_invalidate(struct sd_capture *capture);
 CUresult sd_capture_add(struct sd_queue *queue, const struct sd_work *work);
 /* The queue's last nodes become the event's, and the other way round. */
 CUresult sd_capture_record(struct sd_queue *queue, struct sd_event *event);
+/* A node that records an event of several processes, or waits for it, whenever the graph runs. */
+CUresult sd_capture_external(struct sd_queue *queue, enum sd_work_kind kind,
+                             struct sd_shared *shared);
 CUresult sd_capture_wait(struct sd_queue *queue, struct sd_event *event);
 /* Several nodes at once, as from a launched graph; `after` counts from the first of them. */
 CUresult sd_capture_add_graph(struct sd_queue *queue, const struct sd_exec *exec);

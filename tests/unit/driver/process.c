@@ -246,17 +246,86 @@ Test(softdriver_process, an_event_is_opened_from_a_good_handle_of_another_proces
     GIVES(cuIpcOpenEventHandle(&again, handle), CUDA_ERROR_INVALID_CONTEXT);
     OK(cuEventDestroy(event));
     GIVES(cuIpcGetEventHandle(&handle, event), CUDA_ERROR_INVALID_HANDLE);
-    memset(&handle, 0x11, sizeof handle);
-    GIVES(cuIpcOpenEventHandle(&again, handle), CUDA_ERROR_INVALID_VALUE);
-    OK(cuIpcOpenEventHandle(&again, peer.handle));
+    memset(&handle, 0, sizeof handle);
+    handle.reserved[3] = 0x7f; /* no process's file */
+    GIVES(cuIpcOpenEventHandle(&again, handle), CUDA_ERROR_MAP_FAILED);
+    handle = peer.handle;
+    for (size_t i = 24; i < sizeof handle; i++)
+        cr_assert_eq(handle.reserved[i], 0);
+    memset(handle.reserved + 24, 0xab, sizeof handle - 24); /* nobody looks at these */
+    OK(cuIpcOpenEventHandle(&again, handle));
     GIVES(cuIpcGetEventHandle(&handle, again), CUDA_ERROR_INVALID_HANDLE);
     GIVES(cuCtxSetCurrent(NULL), CUDA_SUCCESS);
     GIVES(cuIpcOpenEventHandle(&event, peer.handle), CUDA_ERROR_INVALID_CONTEXT);
     event_peer_tell(&peer, 'g');
     event_peer_end(&peer); /* it has destroyed its event */
     OK(cuCtxSetCurrent(sd_ctx));
-    GIVES(cuIpcOpenEventHandle(&event, peer.handle), CUDA_ERROR_INVALID_VALUE);
     OK(cuEventDestroy(again));
+    OK(cuIpcOpenEventHandle(&event, peer.handle)); /* of a file that is mapped already */
+    OK(cuEventDestroy(event));
+}
+
+/* As on an H200: none is recorded in a capture, which goes on, but for a node that does it. */
+Test(softdriver_process, an_event_of_several_processes_is_recorded_by_a_graph)
+{
+    struct event_peer peer;
+    CUgraphExec exec;
+    CUdeviceptr ptr;
+    CUstream stream;
+    CUgraph graph;
+    CUevent event;
+
+    event_peer_start(&peer);
+    sd_start();
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuMemAlloc(&ptr, 512));
+    OK(cuIpcOpenEventHandle(&event, peer.handle));
+    event_peer_tell(&peer, 'g');
+    OK(cuEventSynchronize(event));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    GIVES(cuEventRecord(event, stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    OK(cuEventRecordWithFlags(event, stream, CU_EVENT_RECORD_EXTERNAL));
+    OK(cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_EXTERNAL));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiate(&exec, graph, 0));
+    OK(cuGraphDestroy(graph));
+    for (int i = 0; i < 2; i++) {
+        softcuda_hold(1);
+        OK(cuMemsetD32Async(ptr, 1, 128, stream));
+        OK(cuGraphLaunch(exec, stream));
+        cr_assert_eq(event_peer_ask(&peer, 'q'), CUDA_ERROR_NOT_READY);
+        event_peer_tell(&peer, 'w');
+        softcuda_hold(0);
+        cr_assert_eq(event_peer_answer(&peer), CUDA_SUCCESS);
+        OK(cuStreamSynchronize(stream));
+    }
+    OK(cuEventDestroy(event));
+    OK(cuGraphExecDestroy(exec));
+    OK(cuMemFree(ptr));
+    event_peer_end(&peer);
+}
+
+/* Beyond one file's places, and places that are free again. */
+Test(softdriver_process, ten_thousand_events_of_several_processes)
+{
+    enum { COUNT = 10000 };
+    static CUevent events[COUNT];
+    CUipcEventHandle first, handle;
+
+    sd_start();
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < COUNT; i++) {
+            OK(cuEventCreate(&events[i], CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+            OK(cuIpcGetEventHandle(&handle, events[i]));
+            cr_assert_eq(handle.reserved[8], 1 + i / 4096);
+            if (i == 0 && round == 0)
+                first = handle;
+            else if (i == 0)
+                cr_assert_arr_eq(&handle, &first, sizeof handle);
+        }
+        for (int i = 0; i < COUNT; i++)
+            OK(cuEventDestroy(events[i]));
+    }
 }
 
 static int fd_receive(int socket)
