@@ -56,7 +56,7 @@ static void add_holder(struct gs_text *text, const struct gs_share_holder *holde
         gs_text_add(text, " %zu MiB for %llu s", MIB(holder->bytes),
                     (unsigned long long)(holder->held_ns / 1000000000u));
     if (holder->mapped)
-        gs_text_add(text, "%s %zu MiB mapped and does not give it back",
+        gs_text_add(text, "%s not said whether it has %zu MiB mapped",
                     holder->bytes ? " and" : "", MIB(holder->mapped));
 }
 

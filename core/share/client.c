@@ -65,31 +65,29 @@ static void watch_messages(struct gs_share *share, struct gs_client *client)
              client->id);
 }
 
-bool gs_client_call_back(struct gs_client *client, enum gs_wire_type type, uint64_t id)
+bool gs_client_call_back(struct gs_client *client, const union gs_wire_message *message)
+{
+    return !gs_client_is_lost(client) && gs_conn_has_room(client->fd) &&
+           gs_wire_send(client->fd, message, -1) == 0;
+}
+
+static bool send_recall(struct gs_client *client, uint64_t block_id)
 {
     union gs_wire_message message;
 
-    if (gs_client_is_lost(client) || !gs_conn_has_room(client->fd))
-        return false;
-    gs_wire_start(&message, type, 0);
-    if (type == GS_WIRE_RECALL)
-        message.recall.block_id = id;
-    else if (type == GS_WIRE_UNMAP)
-        message.unmap.chunk_id = id;
-    else
-        message.flush.number = id;
-    return gs_wire_send(client->fd, &message, -1) == 0;
+    gs_wire_start(&message, GS_WIRE_RECALL, 0);
+    message.recall.block_id = block_id;
+    return gs_client_call_back(client, &message);
 }
 
 /*
- * Sends the RECALLs and UNMAPs that are due, and then the FLUSH, as many as leave most of the
+ * Sends the RECALLs that are due, and then the FLUSH, as many as leave most of the
  * socket's buffer free: an answer must always fit, since a client that does not take its answers is
  * let go. The rest follows when the client has read.
  */
 void gs_client_send_due(struct gs_share *share, struct gs_client *client)
 {
     struct gs_reference *reference, *next;
-    struct gs_mapping *keep, *next_mapping;
 
     if (client->said.is_agent)
         gs_agent_flush(share, client);
@@ -99,24 +97,12 @@ void gs_client_send_due(struct gs_share *share, struct gs_client *client)
             break;
         if (reference->recall != GS_RECALL_DUE)
             continue;
-        if (!gs_client_call_back(client, GS_WIRE_RECALL, reference->block_id))
+        if (!send_recall(client, reference->block_id))
             break;
         reference->recall = GS_RECALL_SENT;
         client->recalls_due--;
     }
-    HASH_ITER(hh, client->mappings, keep, next_mapping)
-    {
-        if (client->recalls_due == 0)
-            break;
-        if (keep->unmap != GS_UNMAP_DUE)
-            continue;
-        if (!gs_client_call_back(client, GS_WIRE_UNMAP, keep->chunk_id))
-            break;
-        keep->unmap = GS_UNMAP_SENT;
-        client->recalls_due--;
-    }
-    if (client->flush.due && client->recalls_due == 1 &&
-        gs_client_call_back(client, GS_WIRE_FLUSH, client->flush.number)) {
+    if (client->flush.due && client->recalls_due == 1 && gs_flush_send(share, client)) {
         client->flush.due = false;
         client->recalls_due--;
     }

@@ -81,7 +81,6 @@ static void client_free(struct gs_share *share, struct gs_client *client)
 
     HASH_ITER(hh, client->references, reference, next)
     gs_reference_drop(share, client, reference, reference->count);
-    gs_mapping_client_gone(share, client);
     gs_flush_client_gone(share, client);
     gs_plea_gone(share, client);
     if (client->published)
@@ -181,7 +180,8 @@ static void drop_unseen(struct gs_share *share, struct gs_client *client)
 /* The connection is over, by either side's doing. The client may be freed. */
 static void client_hang_up(struct gs_share *share, struct gs_client *client)
 {
-    if (!is_needed(client) && !client->mappings) { /* with them its memory goes at its exit */
+    /* Of one that may have chunks mapped their memory goes at its exit. */
+    if (!is_needed(client) && (!client->flush.maps || client->over.done)) {
         client_free(share, client);
         return;
     }
@@ -264,7 +264,6 @@ static bool goes_on(struct gs_share *share, struct gs_client *client, uint64_t n
 {
     client->due_ns = now + LATE_NS;
     gs_client_poke(share, client);
-    gs_mapping_client_gone(share, client);
     gs_flush_client_gone(share, client);
     if (client->published)
         gs_broker_drop_revoked(share, client);
@@ -361,8 +360,7 @@ static bool make_room(struct gs_share *share, const struct gs_user *user)
         return true;
     HASH_ITER(hh, share->clients.first, client, next)
     {
-        if (is_needed(client) || client->said.is_agent || client->fd < 0 ||
-            (over && client->user != user))
+        if (is_needed(client) || client->said.is_agent || (over && client->user != user))
             continue;
         if (!oldest || client->due_ns < oldest->due_ns)
             oldest = client;

@@ -2,7 +2,7 @@
  * Opener: references on their way back to the exporter.
  *
  *   idle or closed ─► fences recorded ─► passed ─► (chunk unmapped with its last block) ─► CLOSE sent
- *        │                                          └─ or kept mapped (cached.c) ───────────► CACHE sent
+ *        │                                             or kept mapped (cache.c)
  *        └──────────── opened again: nothing was given back, the mapping is used on
  *
  * A fence stands for each context that has opened the block. While a capture is open none can be
@@ -213,8 +213,7 @@ static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
     }
     remote->busy = true;
     gs_import_remove_locked(import, opened);
-    opened->keeps = import->count == 0 && gs_cached_start_locked(share, import, opened);
-    last = import->count == 0 && !opened->keeps;
+    last = import->count == 0 && !gs_cache_keeps_locked(share, import, opened);
     if (last)
         gs_import_leave_locked(share, import);
     gs_lock_release(&share->opener.lock);
@@ -296,7 +295,7 @@ static bool flush_all_locked(struct gs_share *share)
         left |= !opened->held; /* the end of what holds it is announced */
     HASH_ITER(hh, share->opener.remotes, remote, next)
     {
-        if (!remote->unsent && !remote->unmapped)
+        if (!remote->unsent)
             continue;
         if (remote->busy || !gs_remote_flush_locked(share, remote))
             left = true;
@@ -309,14 +308,14 @@ static bool flush_all_locked(struct gs_share *share)
 uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
 {
     struct gs_opened *passed;
-    uint64_t idle, kept, look, flush, fork, due = GS_NEVER;
+    uint64_t kept, look, flush, fork, due = GS_NEVER;
 
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
         return GS_NEVER;
     gs_lock_take(&share->opener.lock);
     look = gs_remotes_tick_locked(share, now);
     fork = gs_fork_tick_locked(share, now);
-    idle = gs_idle_tick_locked(share, now);
+    kept = gs_cache_tick_locked(share, now);
     wait_for_contexts_locked(share);
     passed = take_passed_locked(share);
     while (passed) {
@@ -332,7 +331,6 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
             give_back_locked(share, opened);
         }
     }
-    kept = gs_cached_tick_locked(share, now);
     share->opener.polling = flush_all_locked(share);
     if (share->opener.polling) {
         due = now + share->opener.poll_ns;
@@ -344,7 +342,6 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
     gs_lock_release(&share->opener.lock);
     due = look < due ? look : due;
     due = fork < due ? fork : due;
-    due = due < idle ? due : idle;
     return due < kept ? due : kept;
 }
 
@@ -463,11 +460,12 @@ void gs_closing_finish(struct gs_share *share)
     struct gs_import *import;
 
     gs_lock_take(&share->opener.lock);
-    gs_idle_finish_locked(share);
     HASH_ITER(hh, share->opener.opened, opened, next_opened)
     {
-        if (opened->count > 0)
-            gs_closing_start_locked(share, opened);
+        if (opened->count == 0 && opened->kept.state == GS_KEPT_NOT)
+            continue;
+        gs_cache_take_locked(share, &opened->kept);
+        gs_closing_start_locked(share, opened);
     }
     while (share->opener.closing) {
         opened = share->opener.closing;
@@ -479,7 +477,7 @@ void gs_closing_finish(struct gs_share *share)
     while (gs_share_external_next(share, 0))
         continue;
     gs_lock_take(&share->opener.lock);
-    gs_cached_finish_locked(share);
+    gs_cache_finish_locked(share);
     HASH_ITER(hh, share->opener.remotes, remote, next_remote)
     {
         gs_remote_disconnect(share, remote);

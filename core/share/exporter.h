@@ -1,7 +1,7 @@
 /*
  * Exporter: what its files, exports.c, clients.c and others (internal.h), have in common. Exports
  * are under the share's lock. Clients belong to the share thread, which also takes the lock where it
- * changes what others look at: the table of clients, who each is, its references and mappings.
+ * changes what others look at: the table of clients, who each is, its references and FLUSHes.
  */
 #ifndef GS_CORE_SHARE_EXPORTER_H
 #define GS_CORE_SHARE_EXPORTER_H
@@ -192,20 +192,19 @@ struct gs_reference {
     UT_hash_handle hh;
 };
 
-/* A chunk that a client keeps mapped though it holds nothing of it. */
-struct gs_mapping {
-    uint64_t chunk_id;
-    enum { GS_UNMAP_NONE = 0, GS_UNMAP_DUE, GS_UNMAP_SENT } unmap;
-    UT_hash_handle hh;
-};
-
-/* The FLUSH that a client is asked. */
+/* The FLUSH that a client is asked. The share thread writes it, with the lock. */
 struct gs_flush {
-    uint64_t number; /* not answered yet; 0: none; since: */
+    bool maps; /* it has had something open, and may have chunks mapped that have gone, after: */
+    uint64_t flushed, told; /* the last one that it has unmapped; that it was told of */
+    uint64_t number;        /* of the last FLUSH */
+    bool due;               /* it is not sent yet: counted in recalls_due */
+    bool open;              /* it is not answered, since: */
     uint64_t since_ns;
-    bool due;     /* it is not sent yet: counted in recalls_due */
-    bool again;   /* it is to be asked once more then */
-    bool awaited; /* counted in flush_awaited: under the lock */
+    uint64_t closing; /* the one that it has answered, but for what is on its way back; or 0. That is */
+    uint64_t closing_ns; /* asked for since then */
+    bool again;   /* it is to be asked for that once more then */
+    bool awaited; /* it is to answer that, or to end */
+    bool hung_up;
 };
 
 /* The PURGE that it waits for an answer to. */
@@ -259,11 +258,10 @@ struct gs_client {
     uint64_t since_ns;
     uint64_t due_ns; /* when its silence, idleness or lease ends; GS_NEVER */
     struct gs_reference *references;
-    struct gs_mapping *mappings; /* chunks that it has mapped without a reference */
     struct gs_flush flush;
     struct gs_plea plea;
     unsigned
-        recalls_due; /* references and mappings whose RECALL or UNMAP is not sent yet, and a FLUSH */
+        recalls_due; /* references whose RECALL is not sent yet, and a FLUSH */
     bool awaits_room;      /* the thread is told when it has read: some of these did not go */
     const char *fault;    /* why it is hung up on, in words; NULL: it does not read its answers */
     UT_hash_handle hh;
@@ -422,36 +420,31 @@ void gs_farewell_tell(struct gs_share *share, const struct gs_client *client,
 uint64_t gs_farewells_tick(struct gs_share *share, uint64_t now);
 void gs_farewells_free(struct gs_share *share);
 
-/* mappings.c: who has chunks mapped without a reference. Called by the share thread. */
-/* The client keeps the chunk of the export; false: it may not. Where there is no host memory to
- * note it, or it has too many, it is called back at once. */
-bool gs_mapping_add(struct gs_share *share, struct gs_client *client,
-                    const struct gs_export *export);
-/* It does not any more, or has a reference instead; nothing where it did not. */
-void gs_mapping_remove(struct gs_share *share, struct gs_client *client, uint64_t chunk_id);
-/* Bytes of chunks that it has mapped and that were called back. Lock held. */
-size_t gs_mapping_unanswered_locked(const struct gs_share *share, const struct gs_client *client,
-                                    const unsigned char *uuid);
-void gs_mapping_client_gone(struct gs_share *share, struct gs_client *client);
-/* Asks for the mappings of chunks that have gone. */
-void gs_mapping_work(struct gs_share *share);
-/* Any thread, the lock held: the chunk's memory goes, whoever keeps it mapped is to be asked. */
-void gs_mapping_chunk_gone_locked(struct gs_share *share, uint64_t chunk_id);
-/* Whether memory of a device with one UUID is meant where the other is; NULL means all. */
-bool gs_is_of_device(const unsigned char uuid[16], const unsigned char device[16]);
-/* Waits, the lock held, until something was given back; false: `until_ns` has come. */
-bool gs_wait_given_back_locked(struct gs_share *share, uint64_t until_ns);
-void gs_mappings_free(struct gs_share *share);
-
-/* flush.c: called by the share thread. */
-/* Asks who holds something freed whether all that was closed has come back, where somebody waits
- * for that. */
+/* flush.c */
+/* Something of the chunk is about to be granted: from now on openers may keep it mapped. False: no host
+ * memory, and they may not. */
+bool gs_flush_note_granted(struct gs_share *share, const struct gs_share_source *source);
+/* Any thread, the lock held: the chunk's memory goes, whoever may have it mapped is to be told. */
+void gs_flush_chunk_gone_locked(struct gs_share *share, uint64_t chunk_id);
+/* Lock held: the client has something open, and may have it mapped from now on. */
+void gs_flush_maps_locked(struct gs_share *share, struct gs_client *client);
+/* Lock held. Bytes of chunks that have gone, of which it was told and has not answered. */
+size_t gs_flush_unanswered_locked(const struct gs_share *share, const struct gs_client *client,
+                                  const unsigned char *uuid);
+/* The share thread: tells of chunks that have gone; and asks who holds something freed whether all that was
+ * closed has come back, where somebody waits for that. */
 void gs_flush_work(struct gs_share *share, uint64_t now);
-/* FLUSHED; false: it was not asked. */
-bool gs_flush_answered(struct gs_share *share, struct gs_client *client, uint64_t number);
-/* The client has hung up, and rests until due_ns; and is gone. */
+/* As gs_client_call_back. */
+bool gs_flush_send(struct gs_share *share, struct gs_client *client);
+/* FLUSHED, as gs_client_serve. */
+bool gs_flush_answered(struct gs_share *share, struct gs_client *client,
+                       const struct gs_wire_flushed *answer);
+/* The client has hung up; and is gone, or nobody waits for it any more. */
 void gs_flush_hung_up(struct gs_share *share, struct gs_client *client);
 void gs_flush_client_gone(struct gs_share *share, struct gs_client *client);
+/* Whether memory of a device with one UUID is meant where the other is; NULL means all. */
+bool gs_is_of_device(const unsigned char uuid[16], const unsigned char device[16]);
+void gs_flush_free(struct gs_share *share);
 
 /* pressure.c: being asked for memory. PURGE, as gs_client_serve; has what was asked for taken, and
  * tells what was given; the client is gone. */
@@ -520,8 +513,8 @@ bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t
 void gs_client_say_bye(const struct gs_client *client);
 /* Notes what a client did wrong. Always false: it is to go. */
 bool gs_client_fault(struct gs_client *client, const char *fault);
-/* Sends a RECALL, an UNMAP or a FLUSH; false where it does not go now. */
-bool gs_client_call_back(struct gs_client *client, enum gs_wire_type type, uint64_t id);
+/* Sends a RECALL or a FLUSH; false where it does not go now. */
+bool gs_client_call_back(struct gs_client *client, const union gs_wire_message *message);
 /* Sends those that are due. */
 void gs_client_send_due(struct gs_share *share, struct gs_client *client);
 /* Asks every holder to give it back. */

@@ -503,6 +503,7 @@ struct gs_reference *gs_reference_add(struct gs_share *share, struct gs_client *
     if (reference) {
         reference->count++;
         export->references++;
+        gs_flush_maps_locked(share, client);
         gs_limbo_note_locked(share, export);
         export->recalled = false; /* the newest holder was not asked */
         if (export->freed_ns || export->wanted)

@@ -24,7 +24,7 @@ static struct gs_share_holder look_at_locked(struct gs_share *share, const struc
             holder.held_ns = now - reference->since_ns;
     }
     if (!chunk_id)
-        holder.mapped = gs_mapping_unanswered_locked(share, client, uuid);
+        holder.mapped = gs_flush_unanswered_locked(share, client, uuid);
     return holder;
 }
 
@@ -55,7 +55,8 @@ static void enter(struct gs_share_held *held, const struct gs_share_holder *hold
         return;
     held->holders++;
     held->bytes += holder->bytes;
-    held->mapped += holder->mapped;
+    if (holder->mapped > held->mapped) /* who was told of more was told of the same as well */
+        held->mapped = holder->mapped;
     while (at > 0 && held->most[at - 1].bytes + held->most[at - 1].mapped <
                          holder->bytes + holder->mapped) {
         if (at < GS_SHARE_HOLDERS)

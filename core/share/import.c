@@ -147,7 +147,6 @@ static struct gs_import *record_of(struct gs_share *share, const struct gs_wire_
     import->pieced = grant->pieces > 0;
     import->read_only = grant->read_only;
     import->strict = grant->strict;
-    import->cached = import->unwanted = false;
     import->host = grant->host != 0;
     import->context = NULL;
     import->host_size = grant->size;

@@ -10,18 +10,16 @@
  *     chunk_fds.c descriptors of chunks             connect.c  making and ending them
  *     clients.c  connections and leases             request.c  asking for a block
  *     client.c   what is said on one                import.c   chunks mapped here
- *     lives.c    whether its process lives          idle.c     closed, kept for the next open
- *     serve.c    answers to messages                cached.c   cached chunks, without a reference
- *     strip.c    the program's own mappings         fetch.c    their pieces
- *     quota.c    what each user takes               closing.c  references on their way back
- *                                                   external.c what somebody else made and gave us
- *     publish.c, confirm.c                          flushed.c  they are back
+ *     lives.c    whether its process lives          cache.c    closed, kept for the next open
+ *     serve.c    answers to messages                fetch.c    pieces of a strip
+ *     strip.c    the program's own mappings         closing.c  references on their way back
+ *     quota.c    what each user takes               external.c what somebody else made and gave us
+ *     publish.c, confirm.c
  *                exports published to a broker,
  *     broker.c, publisher.c
  *                and in that
  *     farewell.c last figures, left with a broker
- *     mappings.c chunks mapped without a reference
- *     flush.c    what is on its way back
+ *     flush.c    chunks that go, mapped or not; what is on its way back
  *     pressure.c, pressure_ask.c
  *                being asked for idle memory, and asking others
  *     order.c    being told to set an option, or to collect
@@ -93,6 +91,7 @@ struct gs_client;
 struct gs_export;
 struct gs_remote;
 struct gs_opened;
+struct gs_kept;
 struct gs_external;
 struct gs_opener_context;
 
@@ -183,7 +182,7 @@ struct gs_limbo {
     bool said;             /* it is, and was said */
 };
 
-/* What is exported (exports.c, queue.c, chunk_fds.c, mappings.c). */
+/* What is exported (exports.c, queue.c, chunk_fds.c, flush.c). */
 struct gs_exporter {
     struct gs_export *exports;
     uint64_t next_export; /* atomic */
@@ -195,9 +194,10 @@ struct gs_exporter {
     unsigned telling;                             /* threads that are at telling of one */
     struct gs_chunk_fd *chunk_fds; /* the share thread adds and uses; others remove */
     uint64_t chunk_fd_uses;
-    struct gs_mapped_chunk *mapped_chunks; /* chunks that clients keep mapped without a reference */
-    struct gs_mapped_chunk *unmaps;        /* the ones among them whose memory has gone */
-    bool unmaps_new;                   /* clients are not asked for all of them yet */
+    struct gs_granted_chunk *granted; /* chunks of which something was, and that are there (flush.c); */
+    struct gs_granted_chunk *gone;    /* that have gone, and may be mapped by clients; the last */
+    uint64_t gone_count;              /* of all that ever have has this number */
+    unsigned gone_listed;
     struct gs_name *names; /* what is published under a name */
     struct gs_export *afar_due; /* that other machines hold, and the broker is to be told something of */
     bool names_due;        /* the broker is to be told of some, */
@@ -243,8 +243,7 @@ struct gs_pressure {
 struct gs_asked {
     struct gs_cond given_back; /* there is less of what others keep mapped, or in limbo */
     uint64_t flush_wanted, flush_begun; /* who waits for what comes back counts one; seen to */
-    uint64_t flush_ends_ns;             /* when the last client that has hung up has rested */
-    unsigned flush_awaited;             /* clients that are to answer, or rest */
+    uint64_t gone_begun;                /* chunks that have gone by then: the same */
     uint64_t flushes_sent;              /* the share thread's own */
     struct gs_pressure pressure;
 };
@@ -256,12 +255,10 @@ struct gs_opener {
     struct gs_remote *remotes;
     struct gs_opened *opened;
     struct gs_opened *closing; /* list of opened blocks whose last count is gone */
-    struct gs_opened *idle_oldest; /* closed, and kept for the next open */
-    unsigned idle_count;
-    struct gs_import *cached_oldest; /* mapped without a reference, for the next open */
-    unsigned cached_count; /* those that are to stay */
-    bool cached_unwanted; /* some of them are to go */
-    bool idle_armed; /* the thread comes by itself when the oldest one's time is over */
+    struct gs_kept *kept;  /* what stays for the next open, the oldest first (cache.c); */
+    struct gs_kept *to_go; /* and chunks among that which the thread is to unmap */
+    unsigned kept_count;
+    bool kept_armed; /* the thread comes by itself when the oldest one's time is over */
     struct gs_external *externals; /* from before the driver hears of them until it has forgotten them */
     struct gs_opener_context *contexts;
     struct gs_import *spare_imports; /* records that the map may still lead to: never freed */

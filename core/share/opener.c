@@ -162,8 +162,7 @@ static gs_status enter_locked(struct gs_share *share, struct gs_remote *remote,
         HASH_ADD(hh, share->opener.opened, key, sizeof opened->key, opened);
         if (opened->hh.tbl) {
             opened->recalled = granted->fresh && granted->grant.pieces > 0 && remote->fetch_recalled;
-            if (granted->import->cached)
-                gs_cached_stop_locked(share, granted->import);
+            gs_cache_take_locked(share, &granted->import->kept);
             remote->opened_count++;
             return GS_OK;
         }
@@ -203,8 +202,6 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_remote *remot
             tell(share, &granted, remote);
         gs_lock_take(&share->opener.lock);
         if (status != GS_OK) {
-            if (granted.import && !granted.fresh)
-                gs_cached_doubt_locked(share, granted.import);
             opened_free(opened);
             return status;
         }
@@ -221,8 +218,6 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_remote *remot
         gs_lock_take(&share->opener.lock);
         if (granted.fresh)
             gs_import_recycle_locked(share, granted.import);
-        else
-            gs_cached_doubt_locked(share, granted.import);
     } else {
         gs_lock_take(&share->opener.lock);
     }
@@ -240,8 +235,8 @@ static gs_status count_locked(struct gs_share *share, struct gs_opened *opened, 
 
     if (status != GS_OK)
         return status;
-    if (opened->idle)
-        gs_idle_stop_locked(share, opened);
+    if (opened->kept.state == GS_KEPT)
+        gs_cache_take_locked(share, &opened->kept);
     else if (opened->count == 0)
         gs_closing_stop_locked(share, opened);
     opened->count++;
@@ -271,7 +266,8 @@ static gs_status open_step_locked(struct gs_share *share, struct gs_remote *remo
                                   CUdeviceptr *ret_address, bool *ret_done)
 {
     *ret_done = true;
-    if (opened && opened->count == 0 && !opened->idle && opened->connection != remote->connection) {
+    if (opened && opened->count == 0 && opened->kept.state == GS_KEPT_NOT &&
+        opened->connection != remote->connection) {
         HASH_DEL(share->opener.opened, opened); /* its lease was lost; the thread finishes it */
         opened->replaced = opened->leaving = true;
         opened = NULL;
@@ -301,7 +297,7 @@ static gs_status open_locked(struct gs_share *share, const struct gs_ipc_handle 
                         "an IPC handle differs from the one of its block");
             return GS_BAD_HANDLE;
         }
-        if (opened && (opened->count > 0 || opened->idle) && is_home(opened->import, device))
+        if (opened && (opened->count > 0 || opened->kept.state == GS_KEPT) && is_home(opened->import, device))
             return count_locked(share, opened, context, ret_address);
         remote = gs_remote_find_locked(share, ipc_handle->instance);
         if (!remote)
@@ -411,7 +407,7 @@ gs_status gs_share_close(struct gs_share *share, CUdeviceptr address)
     if (opened && !opened->external) {
         if (--opened->count == 0) {
             if (has_thread)
-                gs_idle_start_locked(share, opened);
+                gs_cache_closed_locked(share, opened);
             else /* the exporter could not call it back */
                 gs_closing_start_locked(share, opened);
         }

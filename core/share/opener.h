@@ -29,6 +29,24 @@ struct gs_connection {
     bool fork_told;     /* he knows that this process has forked */
 };
 
+/* What stays for the next open (cache.c): a block that was closed, or a chunk of which nothing is held, and
+ * which may be on its way out. */
+struct gs_kept {
+    enum { GS_KEPT_NOT = 0, GS_KEPT, GS_KEPT_TO_GO } state;
+    uint64_t since_ns;
+    struct gs_opened *opened; /* NULL: */
+    struct gs_import *import;
+    struct gs_kept *older, *newer; /* in the list of its state */
+};
+
+/* An exporter's FLUSH. */
+struct gs_flush_asked {
+    uint64_t number; /* 0: none, or there is nothing more to say */
+    bool closed;     /* it asks for what is closed, too */
+    bool answered;   /* as far as chunks go */
+    uint64_t answered_ns; /* the last time */
+};
+
 /* An exporter. While it is busy only the thread that made it so reads or writes anything here but
  * `busy`, `noticed` and the links of the table. */
 struct gs_remote {
@@ -47,14 +65,12 @@ struct gs_remote {
     bool fetch_recalled; /* mapped is refused with the next ones, and a block is not kept after its close */
     bool afar; /* the last grant was of another machine's chunk, of this fabric handle: */
     unsigned char fabric[GS_FABRIC_SIZE];
-    uint64_t flush;      /* a FLUSH to be answered, 0: none; under the lock, busy or not */
-    uint64_t flushed_ns; /* the last answer */
+    struct gs_flush_asked flush; /* under the lock, busy or not */
     unsigned opened_count;
     pid_t owner_pid; /* his, not a broker's; 0 or less: of another PID namespace, or never seen; */
     bool owner_ended; /* and whether he has, as of when it was busy last: both under the lock */
     struct gs_import *imports;
     struct gs_opened *unsent;   /* blocks, and references that nobody saw, whose CLOSE did not go yet */
-    struct gs_import *unmapped; /* chunks whose UNMAPPED did not */
     UT_hash_handle hh;
 };
 
@@ -72,10 +88,7 @@ struct gs_import {
     bool pieced; /* of several pieces, whose handles are not kept: a strip, or a block across some */
     bool read_only;
     bool strict;   /* is not kept without a reference */
-    bool cached;   /* no block of it is held; in the list of cached ones, since: */
-    bool unwanted; /* and is to go */
-    uint64_t cached_ns;
-    struct gs_import *cached_older, *cached_newer;
+    struct gs_kept kept; /* no block of it is held */
     uint64_t devices; /* atomic; bit d: device d has access, */
     uint64_t homes;   /* and has opened a block; atomic as well. Of the host's memory: all, or none while it
                        * is not registered */
@@ -123,21 +136,18 @@ struct gs_opened {
     size_t size;
     CUdeviceptr start; /* what its program was told: of a strip the piece, else the address */
     uint64_t id;
-    uint64_t count; /* opens minus closes; 0: idle or closing */
-    bool idle;      /* in the list of idle ones, since: */
-    uint64_t idle_ns;
+    uint64_t count; /* opens minus closes; 0: kept or closing */
+    struct gs_kept kept;
     bool recalled;  /* the exporter wants it back */
     bool orphan;    /* the exporter has hung up */
     bool leaving;   /* its fences have passed, it cannot be revived */
     bool ready;     /* they had, but its exporter was busy */
     bool held;      /* a registration of it was in use when it was to be given back */
     bool replaced;  /* not in the table any more: its connection was lost */
-    bool keeps;     /* given back, its chunk stays mapped */
     struct gs_use *uses;
     unsigned use_count;
     struct gs_external *external; /* that it is, of this process's; NULL: of another's */
-    struct gs_opened *next; /* in `closing`, in `unsent`, or of the idle ones the next newer */
-    struct gs_opened *older;
+    struct gs_opened *next; /* in `closing`, or in `unsent` */
     UT_hash_handle hh;
 };
 
@@ -290,52 +300,31 @@ void gs_import_remove_locked(struct gs_import *import, struct gs_opened *opened)
 struct gs_opened *gs_import_at_locked(const struct gs_import *import, CUdeviceptr address);
 struct gs_opened *gs_import_started_locked(const struct gs_import *import, CUdeviceptr start);
 
-/* idle.c, cached.c: all that is kept for the next open goes back; how many blocks or chunks, and their
- * bytes, are added. opener.lock is held. */
-void gs_idle_collect_locked(struct gs_share *share, uint64_t *count, uint64_t *bytes);
-void gs_cached_collect_locked(struct gs_share *share, uint64_t *count, uint64_t *bytes);
-
-/* cached.c */
+/* cache.c */
+/* The block's last count is gone: kept for the next open, or on its way back. */
+void gs_cache_closed_locked(struct gs_share *share, struct gs_opened *opened);
 /* The import's last block is given back: whether the mapping stays for the next open. */
-bool gs_cached_start_locked(struct gs_share *share, struct gs_import *import,
-                            const struct gs_opened *last);
-/* Makes room: the oldest one is to go. False: there is none. */
-bool gs_cached_evict_locked(struct gs_share *share);
-/* A block of it is open again. */
-void gs_cached_stop_locked(struct gs_share *share, struct gs_import *import);
-/* Opening a block of the import failed: the exporter may not know any more that it is kept. */
-void gs_cached_doubt_locked(struct gs_share *share, struct gs_import *import);
-/* The exporter wants the chunk unmapped. False: it is not mapped, or is to go already. */
-bool gs_cached_call_back_locked(struct gs_share *share, struct gs_remote *remote,
-                                uint64_t chunk_id);
-/* The remote's connection was lost. */
-void gs_cached_lost_locked(struct gs_share *share);
-/* Unmaps the ones that are to go; lets go of the lock meanwhile. When to come again. */
-uint64_t gs_cached_tick_locked(struct gs_share *share, uint64_t now);
-/* Says what was unmapped; false while some is left to say. */
-bool gs_cached_flush_locked(struct gs_share *share, struct gs_remote *remote);
-/* At the very end: all. */
-void gs_cached_finish_locked(struct gs_share *share);
-
-/* flushed.c */
-/* The exporter asks; false: once more before it was answered. */
-bool gs_flush_wanted_locked(struct gs_share *share, struct gs_remote *remote, uint64_t number);
-/* Answers where nothing is on its way back any more; when to come again. */
-uint64_t gs_flush_tick_locked(struct gs_share *share, uint64_t now);
-
-/* idle.c */
-/* The last count is gone: kept for the next open, or on its way back. */
-void gs_idle_start_locked(struct gs_share *share, struct gs_opened *opened);
-/* Opened again. */
-void gs_idle_stop_locked(struct gs_share *share, struct gs_opened *opened);
+bool gs_cache_keeps_locked(struct gs_share *share, struct gs_import *import,
+                           const struct gs_opened *last);
+/* It is not kept any more; nothing where it was not. */
+void gs_cache_take_locked(struct gs_share *share, struct gs_kept *kept);
 /* The exporter wants a block back. False: there is no such block, or he has said so before. */
-bool gs_idle_recall_locked(struct gs_share *share, struct gs_remote *remote, uint64_t block_id);
-/* Nobody will call the remote's blocks back any more, if its connection was lost. */
-void gs_idle_lost_locked(struct gs_share *share, struct gs_remote *remote);
-/* Sends the ones back whose time is over; when the next one's is. */
-uint64_t gs_idle_tick_locked(struct gs_share *share, uint64_t now);
+bool gs_cache_recall_locked(struct gs_share *share, struct gs_remote *remote, uint64_t block_id);
+/* The exporter asks. False: once more before it was answered. */
+bool gs_cache_flush_came_locked(struct gs_share *share, struct gs_remote *remote,
+                                const struct gs_wire_flush *flush);
+/* What the exporter has said of chunks that go may not have been heard. */
+void gs_cache_doubt_locked(struct gs_share *share, struct gs_remote *remote);
+/* Nobody will call anything of the remote's back any more, if its connection was lost. */
+void gs_cache_lost_locked(struct gs_share *share, struct gs_remote *remote);
+/* Does away with what is to go or whose time is over; lets go of the lock meanwhile. When to come again. */
+uint64_t gs_cache_tick_locked(struct gs_share *share, uint64_t now);
+/* Answers FLUSHes, where that can be; when to come again. */
+uint64_t gs_flush_tick_locked(struct gs_share *share, uint64_t now);
+/* All goes back; how many blocks and chunks, and their bytes, are added. */
+void gs_cache_collect_locked(struct gs_share *share, uint64_t *count, uint64_t *bytes);
 /* At the very end: all. */
-void gs_idle_finish_locked(struct gs_share *share);
+void gs_cache_finish_locked(struct gs_share *share);
 
 /* remote.c: the share thread looks whether the program has closed connections. */
 void gs_remotes_look(struct gs_share *share);

@@ -73,8 +73,7 @@ bool gs_collect_came(struct gs_share *share, struct gs_client *client, uint32_t 
         return gs_client_refuse(share, client, request, GS_REFUSED_USER, 0);
     gs_wire_start(&message, GS_WIRE_COLLECTED, request);
     gs_lock_take(&share->opener.lock);
-    gs_idle_collect_locked(share, &collected->given, &collected->given_bytes);
-    gs_cached_collect_locked(share, &collected->given, &collected->given_bytes);
+    gs_cache_collect_locked(share, &collected->given, &collected->given_bytes);
     gs_lock_release(&share->opener.lock);
     collect_exports(share, collected);
     return gs_client_send(share, client, &message, -1) == 0;

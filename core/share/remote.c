@@ -65,7 +65,7 @@ static bool has_heard(const struct gs_remote *remote)
 void gs_remote_reap_locked(struct gs_share *share, struct gs_remote *remote)
 {
     if (remote->busy || remote->opened_count > 0 || remote->imports || remote->unsent ||
-        remote->unmapped || remote->astray)
+        remote->astray)
         return;
     if (remote->conn.by_broker && remote->conn.fd >= 0) {
         if (has_heard(remote))
@@ -169,7 +169,7 @@ static void take_late_locked(struct gs_share *share, struct gs_remote *remote,
         return_locked(share, remote, message->grant.block_id);
 }
 
-/* A RECALL or UNMAP of what is not here, or a second one, is fine where its answer may have crossed
+/* A RECALL of what is not here, or a second one, is fine where its answer may have crossed
  * it; an exporter that goes on talking beyond that is not listened to any more, or it could keep
  * this process busy. */
 static void take_other_locked(struct gs_share *share, struct gs_remote *remote,
@@ -179,17 +179,14 @@ static void take_other_locked(struct gs_share *share, struct gs_remote *remote,
         gs_discard(fd, gs_conn_who(remote->conn.fd).uid);
     gs_remote_note_end(remote, message);
     if (message->head.type == GS_WIRE_FLUSH)
-        remote->conn.deaf |= !gs_flush_wanted_locked(share, remote, message->flush.number);
+        remote->conn.deaf |= !gs_cache_flush_came_locked(share, remote, &message->flush);
     else if (message->head.type == GS_WIRE_BYE)
         remote->conn.deaf = true; /* there is nothing else to say but the hang-up */
-    else if (message->head.type != GS_WIRE_RECALL && message->head.type != GS_WIRE_UNMAP)
+    else if (message->head.type != GS_WIRE_RECALL)
         take_late_locked(share, remote, message);
-    else if (message->head.type == GS_WIRE_RECALL && remote->fetching &&
-             message->recall.block_id == remote->fetching)
+    else if (remote->fetching && message->recall.block_id == remote->fetching)
         remote->fetch_recalled = true;
-    else if (message->head.type == GS_WIRE_UNMAP
-                 ? gs_cached_call_back_locked(share, remote, message->unmap.chunk_id)
-                 : gs_idle_recall_locked(share, remote, message->recall.block_id))
+    else if (gs_cache_recall_locked(share, remote, message->recall.block_id))
         return;
     else if (remote->conn.crossing > 0)
         remote->conn.crossing--;
@@ -228,7 +225,7 @@ void gs_remote_release_locked(struct gs_share *share, struct gs_remote *remote)
             gs_remote_disconnect(share, remote);
         }
     }
-    gs_idle_lost_locked(share, remote);
+    gs_cache_lost_locked(share, remote);
     gs_owner_note_locked(remote);
     remote->busy = false;
     gs_cond_wake_all(&share->opener.changed);
@@ -258,14 +255,14 @@ static void look_locked(struct gs_share *share, struct gs_remote *remote)
     remote->noticed = false;
     gs_remote_look(remote);
     if (remote->conn.fd < 0) {
-        gs_idle_lost_locked(share, remote);
+        gs_cache_lost_locked(share, remote);
         return;
     }
     if (gs_conn_hung_up(remote->conn.fd)) {
         gs_remote_lost(share, remote);
         share->opener.astray = true;
         share->opener.astray_ns = 0;
-        gs_idle_lost_locked(share, remote);
+        gs_cache_lost_locked(share, remote);
         gs_remote_flush_locked(share, remote);
         gs_remote_reap_locked(share, remote);
         return;
@@ -415,15 +412,13 @@ void gs_share_forking(struct gs_share *share)
 bool gs_remote_flush_locked(struct gs_share *share, struct gs_remote *remote)
 {
     gs_remote_look(remote);
-    if (!gs_cached_flush_locked(share, remote))
-        return false;
     while (remote->unsent) {
         struct gs_opened *opened = remote->unsent;
         /* What is not taken up over a new connection he gets back without a word. */
         bool is_old = opened->connection != remote->connection;
         union gs_wire_message message;
 
-        gs_wire_start(&message, opened->keeps ? GS_WIRE_CACHE : GS_WIRE_CLOSE, 0);
+        gs_wire_start(&message, GS_WIRE_CLOSE, 0);
         message.close.block_id = opened->key.block_id;
         if (remote->conn.fd >= 0 && !is_old &&
             gs_wire_goes_later(gs_wire_send(remote->conn.fd, &message, -1)))

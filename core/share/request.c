@@ -64,14 +64,12 @@ static int take_up(struct gs_share *share, struct gs_remote *remote)
 {
     union gs_wire_message message;
     struct gs_opened *opened, *next;
-    struct gs_import *import;
     uint64_t *ids;
     unsigned count = 0;
     int error;
 
     gs_lock_take(&share->opener.lock);
-    for (import = remote->imports; import; import = import->next)
-        gs_cached_doubt_locked(share, import); /* he does not know any more who keeps what */
+    gs_cache_doubt_locked(share, remote);
     /* What is not taken up he gets back without a word. Said over this connection, it would end what is
      * opened over it. */
     while (remote->unsent) {

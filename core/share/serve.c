@@ -70,6 +70,13 @@ static enum gs_wire_reason make_chunk_fd(struct gs_share *share, const struct gs
     return *ret_error == CUDA_SUCCESS ? 0 : GS_REFUSED_DRIVER;
 }
 
+/* Whether the opener may keep the chunk mapped without a reference: it is told when that goes. */
+static bool may_be_kept(struct gs_share *share, const struct gs_export *export)
+{
+    return !share->options.isolate && !share->options.is_broker && !gs_export_is_strip(export) &&
+           !export->source.behind && gs_flush_note_granted(share, &export->source);
+}
+
 static int send_grant(struct gs_share *share, struct gs_client *client,
                       const struct gs_export *export, uint32_t request, int fd)
 {
@@ -86,8 +93,7 @@ static int send_grant(struct gs_share *share, struct gs_client *client,
     message.grant.offset = source->offset;
     message.grant.size = source->size;
     message.grant.read_only = export->read_only;
-    message.grant.strict =
-        share->options.isolate || gs_export_is_strip(export) || borrowed || source->behind;
+    message.grant.strict = !may_be_kept(share, export);
     message.grant.pieces = source->strip ? source->strip->pieces : 0;
     if (source->behind) {
         message.grant.host = source->behind->host;
@@ -134,7 +140,6 @@ bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs
     }
     if (reference) {
         ask_anew(reference);
-        gs_mapping_remove(share, client, export->source.chunk_id);
         gs_borrow_held(share, client, export);
         gs_log_line(
             &share->log, GS_LOG_DEBUG,
@@ -192,9 +197,7 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
                   : gs_client_refuse(share, client, open->head.request, GS_REFUSED_HANDLE, 0);
 }
 
-/* With `keeps` the chunk stays mapped there, which is noted before the block may go. */
-static bool on_close(struct gs_share *share, struct gs_client *client, uint64_t block_id,
-                     bool keeps)
+static bool on_close(struct gs_share *share, struct gs_client *client, uint64_t block_id)
 {
     struct gs_reference *reference;
 
@@ -202,8 +205,6 @@ static bool on_close(struct gs_share *share, struct gs_client *client, uint64_t 
     if (!reference)
         return client->over.has_lost ||
                gs_client_fault(client, "it closed a block that it does not hold");
-    if (keeps && !gs_mapping_add(share, client, reference->export))
-        return gs_client_fault(client, "it keeps mapped what it may not");
     gs_reference_drop(share, client, reference, 1);
     client->due_ns = gs_now_ns() + GS_IDLE_NS;
     return true;
@@ -255,12 +256,7 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
     case GS_WIRE_OPEN:
         return on_open(share, client, &message->open);
     case GS_WIRE_CLOSE:
-        return on_close(share, client, message->close.block_id, false);
-    case GS_WIRE_CACHE:
-        return on_close(share, client, message->cache.block_id, true);
-    case GS_WIRE_UNMAPPED:
-        gs_mapping_remove(share, client, message->unmapped.chunk_id);
-        return client->greeted;
+        return on_close(share, client, message->close.block_id);
     case GS_WIRE_PUBLISH:
         return gs_publisher_on_publish(share, client, &message->publish, fd);
     case GS_WIRE_BYE:
@@ -274,7 +270,7 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
     case GS_WIRE_TAKE_UP:
         return on_take_up(share, client, message->take_up.block_id);
     case GS_WIRE_FLUSHED:
-        return gs_flush_answered(share, client, message->flushed.number);
+        return gs_flush_answered(share, client, &message->flushed);
     case GS_WIRE_SHARE:
         return gs_broker_on_share(share, client, &message->share, fd);
     case GS_WIRE_SHARE_PIECE:

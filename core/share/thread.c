@@ -54,7 +54,6 @@ uint64_t gs_thread_tick(struct gs_share *share, uint64_t now)
 {
     uint64_t due = gs_exports_work(share, now);
 
-    gs_mapping_work(share);
     gs_flush_work(share, now);
     gs_pleas_work(share);
     sooner(&due, gs_clients_tick(share, now));

@@ -10,11 +10,10 @@
  *   CLOSE block              ------->    one reference less; no answer
  *                            <-------    RECALL block: its program has freed it. Answered by CLOSE
  *                                        as soon as the opener's program does not have it open
- *   CACHE block              ------->    as CLOSE, and its chunk stays mapped for the next OPEN
- *                            <-------    UNMAP chunk: its memory is to go
- *   UNMAPPED chunk           ------->    it is not mapped any more
- *                            <-------    FLUSH number: its memory is short (core/share/flush.c)
- *   FLUSHED number           ------->    what its program had closed by then has been given back
+ *                            <-------    FLUSH chunks, closed: they have gone, unmap what you keep of
+ *                                        them; and give back what was closed (core/share/flush.c)
+ *   FLUSHED, closing         ------->    they are not mapped any more; and once more, when what its
+ *                                        program had closed by then has been given back
  *
  * An opener whose program has closed the connection connects again and says HELLO, TAKE_UP block for
  * each that it holds still, and TAKE_UP 0: then all else of its earlier connections is given back.
@@ -66,13 +65,13 @@
 
 #include "core/share/ipc_handle.h"
 
-#define GS_WIRE_VERSION 18
+#define GS_WIRE_VERSION 19
 
 /* So many pieces come in one message at most: the kernel would take 253, but a process that may have
  * 256 descriptors has others too. */
 #define GS_PIECES_MAX 32
 
-/* All messages: a number, for ever that one's, and the struct gs_wire_… that it is. Those from AGENT on are of
+/* All messages: a number, which no other one ever gets, and the struct gs_wire_… that it is. Those from AGENT on are of
  * other machines' memory (core/share/wire_afar.h). */
 #define GS_WIRE_MESSAGES(M)                                 \
     M(GS_WIRE_HELLO, 1, hello)                              \
@@ -85,9 +84,6 @@
     M(GS_WIRE_UNSHARE, 8, unshare)                          \
     M(GS_WIRE_QUERY, 9, query)                              \
     M(GS_WIRE_REPORT, 10, report)                           \
-    M(GS_WIRE_CACHE, 11, cache)                             \
-    M(GS_WIRE_UNMAP, 12, unmap)                             \
-    M(GS_WIRE_UNMAPPED, 13, unmapped)                       \
     M(GS_WIRE_FLUSH, 14, flush)                             \
     M(GS_WIRE_FLUSHED, 15, flushed)                         \
     M(GS_WIRE_PUBLISH, 16, publish)                         \
@@ -190,7 +186,7 @@ struct gs_wire_grant {
     uint64_t offset, size;  /* of the block within the chunk */
     unsigned char uuid[16]; /* of the device that holds the memory */
     uint32_t read_only;     /* 1: the opener is to map the chunk for reading */
-    uint32_t strict;        /* 1: the chunk is not to stay mapped without a reference (no CACHE) */
+    uint32_t strict;        /* 1: the chunk is not to stay mapped without a reference */
     uint32_t pieces; /* 0: a chunk, and its descriptor came along if it was wanted. Else the block is a
                       * strip of so many, all of the chunk, which are to be fetched; what the handle is
                       * of begins at `offset`. Of less than the chunk: it lies there across them */
@@ -218,21 +214,6 @@ struct gs_wire_close {
 struct gs_wire_recall {
     struct gs_wire_head head;
     uint64_t block_id;
-};
-
-struct gs_wire_cache {
-    struct gs_wire_head head;
-    uint64_t block_id;
-};
-
-struct gs_wire_unmap {
-    struct gs_wire_head head;
-    uint64_t chunk_id;
-};
-
-struct gs_wire_unmapped {
-    struct gs_wire_head head;
-    uint64_t chunk_id;
 };
 
 struct gs_wire_take_up {
@@ -265,14 +246,22 @@ struct gs_wire_pieces {
     uint64_t sizes[GS_PIECES_MAX]; /* bytes; behind them zeros */
 };
 
+#define GS_FLUSH_CHUNKS 28
+
+/* Not before the one before it was answered. */
 struct gs_wire_flush {
     struct gs_wire_head head;
     uint64_t number; /* of the question; not 0 */
+    uint32_t closed; /* 1: the answer also says whether what was closed has been given back */
+    uint32_t chunks; /* that have gone; GS_FLUSH_CHUNKS + 1: any may have */
+    uint64_t chunk_ids[GS_FLUSH_CHUNKS];
 };
 
 struct gs_wire_flushed {
     struct gs_wire_head head;
     uint64_t number;
+    uint32_t closing; /* 1: some of it is on its way; then this is said again when none is */
+    uint32_t zero;
 };
 
 /* Comes with a sealed memfd of `slots` block ids, 8 bytes each. */
@@ -488,9 +477,6 @@ union gs_wire_message {
     struct gs_wire_unshare unshare;
     struct gs_wire_query query;
     struct gs_wire_report report;
-    struct gs_wire_cache cache;
-    struct gs_wire_unmap unmap;
-    struct gs_wire_unmapped unmapped;
     struct gs_wire_flush flush;
     struct gs_wire_flushed flushed;
     struct gs_wire_publish publish;

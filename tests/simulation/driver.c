@@ -481,6 +481,15 @@ void driver_end_context(struct process *process)
 
 /* ---- Its end -------------------------------------------------------------------------------- */
 
+bool driver_maps(const struct process *process, const struct phys *phys)
+{
+    for (unsigned i = 0; i < LENGTH(process->mappings); i++)
+        for (unsigned k = 0; k < STRIP_MAX; k++)
+            if (process->mappings[i].size && process->mappings[i].pages[k] == phys)
+                return true;
+    return false;
+}
+
 unsigned driver_count(const struct process *process)
 {
     unsigned count = 0;

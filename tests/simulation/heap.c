@@ -39,10 +39,7 @@ void sim_free(void *memory)
 
 static bool runs_out(struct process *process)
 {
-    bool out = process->allocations_left > 0 && --process->allocations_left == 0;
-
-    process->image->lacked |= out;
-    return out;
+    return process->allocations_left > 0 && --process->allocations_left == 0;
 }
 
 /* `start` has room for the record, and what follows that is as strictly aligned as asked for. */

@@ -156,7 +156,6 @@ struct image {
     uint64_t gpu_gone_ns;  /* when its GPU work ends with it; NEVER: not yet */
     uint64_t thread_ns;    /* when its share thread started last; 0: it never had one */
     uint64_t waited_ns;    /* when it first waited for what others had closed; 0: never */
-    bool lacked;           /* host memory, at some time */
     bool offers;           /* something to open, in the last round of all */
 };
 
@@ -312,6 +311,7 @@ struct phys {
     bool host;     /* a memfd of its maker's */
     bool released; /* its maker has given it back */
     uint64_t released_ns;
+    uint64_t called_ns; /* and had called back before who keeps it mapped; 0: not */
     struct image *maker;
     struct block *slots[SLOTS]; /* whose bytes these are now; NULL: nobody's */
     struct phys *next;
@@ -332,6 +332,7 @@ void driver_end_context(struct process *process);
 /* The process is no more. */
 void driver_forget(struct process *process);
 unsigned driver_count(const struct process *process);
+bool driver_maps(const struct process *process, const struct phys *phys);
 
 /* ---- rules.c --------------------------------------------------------------------------------- */
 
@@ -399,6 +400,7 @@ void rule_left(const struct process *process);
 void rule_exited(const struct process *process);
 /* What others had closed was waited for from then to then: whether all of it was back. */
 void rule_given_back(const struct process *process, uint64_t begun_ns, uint64_t ended_ns);
+void rule_none_mapped(const struct process *process, uint64_t begun_ns);
 
 /* ---- program.c, operations.c ----------------------------------------------------------------- */
 

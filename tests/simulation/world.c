@@ -270,16 +270,14 @@ static bool is_no_limbo(void)
 /* What others keep of memory that its maker or anybody has given back, in the order in which it is to go. */
 enum kept {
     KEPT_ASKED, /* its maker runs, and asks for it */
-    KEPT_KNOWN, /* or has ended */
-    KEPT_ANY,   /* or had no host memory once for a record of that, and could not ask: share.idle ends it */
+    KEPT_ANY,   /* or has ended */
 };
 
 static const struct phys *kept(enum kept most)
 {
     const struct phys *phys = world.memory;
 
-    while (phys && (!phys->released || phys->refs == 0 || (most < KEPT_ANY && phys->maker->lacked) ||
-                    (most < KEPT_KNOWN && phys->maker->over)))
+    while (phys && (!phys->released || phys->refs == 0 || (most < KEPT_ANY && phys->maker->over)))
         phys = phys->next;
     return phys;
 }
@@ -287,11 +285,6 @@ static const struct phys *kept(enum kept most)
 static bool is_none_kept_that_was_asked_for(void)
 {
     return !kept(KEPT_ASKED);
-}
-
-static bool is_none_kept_that_is_known(void)
-{
-    return !kept(KEPT_KNOWN);
 }
 
 static bool is_nothing_kept(void)
@@ -391,8 +384,7 @@ static void serve_once_more(void)
         await_no_limbo(SOON_NS);
     all_do(OP_PURGE_ALL);
     if (!world.failed && (!run_until(is_none_kept_that_was_asked_for, SOON_NS) ||
-                          !run_until(is_none_kept_that_is_known, LATER_NS) ||
-                          !run_until(is_nothing_kept, SOON_NS + world.options.idle_ns)))
+                          !run_until(is_nothing_kept, LATER_NS)))
         sim_fail("liveness: memory %llu of process %u went back to the driver, and others keep it",
                  (unsigned long long)kept(KEPT_ANY)->id, (unsigned)kept(KEPT_ANY)->maker->life->pid);
 }

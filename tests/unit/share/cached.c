@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/share/wire.h"
+#include "core/share/internal.h"
 #include "scene.h"
 #include "tests/children.h"
 
@@ -125,7 +125,7 @@ Test(share_cached, one_gpu_does_not_wait_for_what_is_unmapped_of_another)
     gs_share_await_unmapped(side.share, side_other_gpu, SIDE_HOUR);
     kill(other.pid, SIGCONT);
     gs_share_await_unmapped(side.share, side_gpu, SIDE_HOUR);
-    cr_assert_not(is_mapped());
+    cr_assert(SIDE_WAIT(!is_mapped()));
 }
 
 Test(share_cached, its_opener_is_killed_and_the_wait_ends_with_its_exit)
@@ -266,81 +266,176 @@ Test(share_cached, while_a_thousand_blocks_come_and_go_no_mapping_is_lost)
     chunk = first;
 }
 
-static void say(int fd, enum gs_wire_type type, uint64_t id)
+/* A connection by hand that has something open, and hears of chunks that go. */
+static int by_hand(struct gs_export **ret_held)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    int fd;
+
+    cr_assert_eq(side_export(&side, &chunk, 0, 512, ret_held), GS_OK);
+    gs_export_handle(*ret_held, ipc_handle);
+    fd = side_connect_by_hand(dir, ipc_handle);
+    cr_assert_eq(side_open_by_hand(fd, *ret_held), GS_WIRE_GRANT);
+    return fd;
+}
+
+static void say_flushed(int fd, uint64_t number, uint32_t closing)
 {
     union gs_wire_message message;
 
-    gs_wire_start(&message, type, 0);
-    message.cache.block_id = id;
+    gs_wire_start(&message, GS_WIRE_FLUSHED, 0);
+    message.flushed.number = number;
+    message.flushed.closing = closing;
     cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
 }
 
-/* Whoever keeps what it does not hold, or under isolation, is hung up on; UNMAPPED of what is not
- * kept may have crossed and is nothing. */
-Test(share_cached, a_false_keep_ends_the_connection)
+/* Something of each is granted, over another connection, and then they go. */
+static void go_many(uint64_t first_id, int count)
 {
-    struct gs_share_options strict = options;
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    union gs_wire_message message;
+    struct gs_share_source source = {
+        .handle = chunk.handle, .chunk_size = chunk.size, .size = 512, .alone = true};
     struct gs_export *export;
+    int fd = -1;
+
+    for (int i = 0; i < count; i++) {
+        unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+
+        source.chunk_id = first_id + (uint64_t)i;
+        cr_assert_eq(gs_share_export(side.share, &source, &export), GS_OK);
+        gs_export_handle(export, ipc_handle);
+        if (fd < 0)
+            fd = side_connect_by_hand(dir, ipc_handle);
+        cr_assert_eq(side_open_by_hand(fd, export), GS_WIRE_GRANT);
+    }
+    side_leave(fd);
+    for (int i = 0; i < count; i++)
+        gs_share_chunk_gone(side.share, first_id + (uint64_t)i);
+}
+
+/* One FLUSH at a time: what goes meanwhile is in the next one. */
+Test(share_cached, chunks_that_go_are_told_together_and_each_once)
+{
+    union gs_wire_message message;
+    struct gs_export *held;
+    int fd = by_hand(&held);
+    uint64_t number;
+
+    go_many(1000, 1);
+    cr_assert_eq(side_next_message(fd, &message), GS_WIRE_FLUSH);
+    cr_assert_eq(message.flush.chunks, 1);
+    cr_assert_eq(message.flush.chunk_ids[0], 1000);
+    cr_assert_eq(message.flush.closed, 0, "nobody waits for what is closed");
+    number = message.flush.number;
+    go_many(2000, GS_FLUSH_CHUNKS);
+    say_flushed(fd, number, 0);
+    cr_assert_eq(side_next_message(fd, &message), GS_WIRE_FLUSH);
+    cr_assert_eq(message.flush.chunks, GS_FLUSH_CHUNKS);
+    for (uint64_t i = 0; i < GS_FLUSH_CHUNKS; i++)
+        cr_assert_eq(message.flush.chunk_ids[i], 2000 + i);
+    number = message.flush.number;
+    go_many(3000, GS_FLUSH_CHUNKS + 1);
+    say_flushed(fd, number, 0);
+    cr_assert_eq(side_next_message(fd, &message), GS_WIRE_FLUSH);
+    cr_assert_eq(message.flush.chunks, GS_FLUSH_CHUNKS + 1, "these are too many to be named");
+    number = message.flush.number;
+    say_flushed(fd, number, 0);
+    gs_share_await_unmapped(side.share, NULL, SIDE_HOUR);
+    side_leave(fd);
+    cr_assert(side_gets_back(&side, held));
+}
+
+/* Chunks are not noted without end for who does not answer: it loses all that it keeps. */
+Test(share_cached, who_does_not_answer_is_told_that_any_may_have_gone)
+{
+    union gs_wire_message message;
+    struct gs_export *held;
+    int fd = by_hand(&held);
+    uint64_t number;
+
+    go_many(1000, 1);
+    cr_assert_eq(side_next_message(fd, &message), GS_WIRE_FLUSH);
+    number = message.flush.number;
+    go_many(2000, 1024 + 1);
+    cr_assert_eq(side.share->exporter.gone_listed, 1024);
+    say_flushed(fd, number, 0);
+    cr_assert_eq(side_next_message(fd, &message), GS_WIRE_FLUSH);
+    cr_assert_eq(message.flush.chunks, GS_FLUSH_CHUNKS + 1);
+    say_flushed(fd, message.flush.number, 0);
+    cr_assert(SIDE_WAIT(side.share->exporter.gone_listed == 0));
+    side_leave(fd);
+    cr_assert(side_gets_back(&side, held));
+}
+
+/* Nor is a chunk told of that nothing was ever granted of, or to who came after it had gone. */
+Test(share_cached, nobody_hears_of_what_it_cannot_have)
+{
+    union gs_wire_message message;
+    struct gs_export *held;
     int fd;
 
-    for (int isolated = 0; isolated < 2; isolated++) {
-        side_stop(&side);
-        strict.isolate = isolated;
-        side_start(&side, &strict);
-        cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
-        gs_export_handle(export, ipc_handle);
-        fd = side_connect_by_hand(dir, ipc_handle);
-        gs_wire_start(&message, GS_WIRE_OPEN, 1);
-        memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
-        cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-        cr_assert_eq(side_next_message(fd, &message), GS_WIRE_GRANT);
-        cr_assert_eq(message.grant.strict, (uint32_t)isolated);
-        say(fd, GS_WIRE_UNMAPPED, 77);
-        say(fd, GS_WIRE_CACHE, message.grant.block_id);
-        if (!isolated) {
-            cr_assert(side_gets_back(&side, export));
-            gs_share_chunk_gone(side.share, chunk.id);
-            cr_assert_eq(side_next_message(fd, &message), GS_WIRE_UNMAP);
-            cr_assert_eq(message.unmap.chunk_id, chunk.id);
-            say(fd, GS_WIRE_UNMAPPED, chunk.id);
-            gs_share_await_unmapped(side.share, NULL, SIDE_PATIENCE_MS * MS);
-            say(fd, GS_WIRE_CACHE, 12345);
-        }
-        cr_assert_eq(side_next_message(fd, &message), GS_WIRE_REFUSE);
+    go_many(1000, 3);
+    fd = by_hand(&held);
+    gs_share_chunk_gone(side.share, 555);
+    go_many(2000, 1);
+    cr_assert_eq(side_next_message(fd, &message), GS_WIRE_FLUSH);
+    cr_assert_eq(message.flush.chunks, 1);
+    cr_assert_eq(message.flush.chunk_ids[0], 2000);
+    side_leave(fd);
+    cr_assert(side_gets_back(&side, held));
+}
+
+/* Whoever answers what it was not asked, or twice, or that it gives back what it was not asked for, is hung
+ * up on. */
+Test(share_cached, a_false_answer_ends_the_connection)
+{
+    for (int lie = 0; lie < 4; lie++) {
+        union gs_wire_message message;
+        struct gs_export *held;
+        int fd = by_hand(&held);
+
+        go_many(1000 + 10 * (uint64_t)lie, 1);
+        cr_assert_eq(side_next_message(fd, &message), GS_WIRE_FLUSH);
+        say_flushed(fd, message.flush.number + (lie == 0), lie == 1 ? 2 : 0);
+        if (lie >= 2)
+            say_flushed(fd, message.flush.number, lie == 3);
+        cr_assert_eq(side_next_message(fd, &message), GS_WIRE_REFUSE, "lie %d", lie);
         cr_assert_eq(side_next_message(fd, &message), 0);
         close(fd);
+        cr_assert_not_null(strstr(side_logged(), "answers what it was not asked"));
     }
 }
 
-/* More chunks than are noted of one opener: what is too many is called back, and nothing is lost of
- * what it holds. With ASan on a busy machine it takes minutes. */
-Test(share_cached, one_too_many_is_called_back)
+/* What it closed is waited for until it says that nothing is on its way; chunks that go meanwhile are told
+ * at once. */
+Test(share_cached, while_closed_blocks_are_on_their_way_chunks_are_unmapped)
 {
-    enum { MOST = 65536 };
-    struct gs_share_source source = {
-        .handle = chunk.handle, .chunk_size = chunk.size, .size = 512, .alone = true};
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
-    struct gs_export *export, *held;
-    int fd;
+    struct gs_export *held;
+    int fd = by_hand(&held);
+    uint64_t number, begun;
 
-    cr_assert_eq(side_export(&side, &chunk, 0, 512, &held), GS_OK);
-    gs_export_handle(held, ipc_handle);
-    fd = side_connect_by_hand(dir, ipc_handle);
-    cr_assert_eq(side_open_by_hand(fd, held), GS_WIRE_GRANT);
-    for (uint64_t i = 1; i <= MOST + 1; i++) {
-        source.chunk_id = 1000 + i;
-        cr_assert_eq(gs_share_export(side.share, &source, &export), GS_OK);
-        cr_assert_eq(side_open_by_hand(fd, export), GS_WIRE_GRANT);
-        gs_export_handle(export, ipc_handle);
-        memcpy(&source.block_id, ipc_handle + 24, sizeof source.block_id);
-        say(fd, GS_WIRE_CACHE, source.block_id);
-    }
-    cr_assert_eq(side_next_message(fd, &message), GS_WIRE_UNMAP);
-    cr_assert_eq(message.unmap.chunk_id, source.chunk_id);
-    cr_assert_eq(side_open_by_hand(fd, held), GS_WIRE_GRANT);
+    gs_share_freed(side.share, held, side_now());
+    gs_share_await_given_back(side.share, NULL, 0);
+    cr_assert_eq(side_next_message(fd, &message), GS_WIRE_FLUSH);
+    cr_assert_eq(message.flush.closed, 1);
+    cr_assert_eq(message.flush.chunks, 0);
+    say_flushed(fd, message.flush.number, 1);
+    go_many(1000, 1);
+    cr_assert_eq(side_next_message(fd, &message), GS_WIRE_FLUSH);
+    cr_assert_eq(message.flush.chunks, 1);
+    cr_assert_eq(message.flush.closed, 1, "it is still to say when nothing is on its way");
+    number = message.flush.number;
+    say_flushed(fd, number, 1);
+    gs_share_await_unmapped(side.share, NULL, SIDE_HOUR);
+    begun = side_now();
+    while (side_within(begun, 600 * MS)) /* it has not said it for so long */
+        gs_share_await_given_back(side.share, NULL, 0);
+    begun = side_now();
+    for (int i = 0; i < 20; i++)
+        gs_share_await_given_back(side.share, NULL, 0);
+    cr_assert(side_within(begun, 5000 * MS), "it was waited for each time");
+    say_flushed(fd, number, 0);
+    cr_assert_eq(side_next_message(fd, &message), GS_WIRE_FLUSH, "it was to be asked again");
     side_leave(fd);
     cr_assert(side_gets_back(&side, held));
 }

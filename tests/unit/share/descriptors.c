@@ -199,7 +199,7 @@ static void answer(int fd, enum bomb kind, const union gs_wire_message *open)
     message.grant.chunk_size = 2 * MIB;
     message.grant.size = asked.size;
     throw_bomb(fd, &message, kind, true);
-    gs_wire_start(&message, GS_WIRE_UNMAP, 0); /* lies there unread in the end */
+    gs_wire_start(&message, GS_WIRE_FLUSH, 0); /* lies there unread in the end */
     for (int i = 0; i < 3; i++)
         throw_bomb(fd, &message, kind, true);
 }

@@ -297,7 +297,7 @@ static pid_t recaller(const unsigned char *at)
         while (closes < 2 && recv(fd, &message, sizeof message, 0) > 0) {
             struct gs_ipc_handle asked;
 
-            closes += message.head.type == GS_WIRE_CLOSE || message.head.type == GS_WIRE_CACHE;
+            closes += message.head.type == GS_WIRE_CLOSE;
             if (message.head.type != GS_WIRE_OPEN)
                 continue;
             gs_ipc_handle_read(message.open.ipc_handle, &asked);
@@ -373,10 +373,9 @@ Test(share_hostile, an_exporter_that_talks_without_end_is_not_listened_to)
     static const struct {
         enum gs_wire_type type;
         uint64_t id;
-    } says[] = {{GS_WIRE_RECALL, UINT64_MAX}, {GS_WIRE_UNMAP, UINT64_MAX},
-                {GS_WIRE_GRANT, UINT64_MAX}, {GS_WIRE_REFUSE, UINT64_MAX},
+    } says[] = {{GS_WIRE_RECALL, UINT64_MAX}, {GS_WIRE_GRANT, UINT64_MAX}, {GS_WIRE_REFUSE, UINT64_MAX},
                 {GS_WIRE_HELLO, UINT64_MAX}, {GS_WIRE_FLUSH, UINT64_MAX},
-                {GS_WIRE_RECALL, 5}, {GS_WIRE_UNMAP, 6}}; /* the last two: of what is open */
+                {GS_WIRE_RECALL, 5}}; /* the last: of what is open */
 
     usleep(100000); /* whoever shares has connected to all there are */
     for (size_t i = 0; i < sizeof says / sizeof *says; i++) {

@@ -60,10 +60,10 @@ static bool is_not_taken(const struct msghdr *message)
 
     return __atomic_load_n(&lacks_memory, __ATOMIC_SEQ_CST) &&
            (type == GS_WIRE_UNSHARE || type == GS_WIRE_GRANT || type == GS_WIRE_REFUSE ||
-            type == GS_WIRE_CLOSE || type == GS_WIRE_CACHE || type == GS_WIRE_UNMAPPED);
+            type == GS_WIRE_CLOSE);
 }
 
-static unsigned asked, answered; /* atomic; FLUSH and FLUSHED of this process's share thread */
+static unsigned asked, answered; /* atomic; FLUSH and last FLUSHED of this process's share thread */
 
 /* Nobody is asked, or to be asked, and has not answered. */
 static bool has_answered(void)
@@ -75,7 +75,8 @@ static void count(const struct msghdr *message, ssize_t size, uint16_t type, uns
 {
     const union gs_wire_message *said = message->msg_iov->iov_base;
 
-    if (size >= (ssize_t)sizeof said->head && said->head.type == type)
+    if (size >= (ssize_t)sizeof said->head && said->head.type == type &&
+        !(type == GS_WIRE_FLUSHED && said->flushed.closing))
         __atomic_add_fetch(count, 1, __ATOMIC_SEQ_CST);
 }
 
@@ -304,13 +305,13 @@ bool __wrap_gs_exports_tell(struct gs_share *share)
     return __real_gs_exports_tell(share);
 }
 
-bool __real_gs_wait_given_back_locked(struct gs_share *share, uint64_t until_ns);
-bool __wrap_gs_wait_given_back_locked(struct gs_share *share, uint64_t until_ns);
+bool __real_gs_cond_wait_until(struct gs_cond *cond, struct gs_lock *lock, uint64_t until_ns);
+bool __wrap_gs_cond_wait_until(struct gs_cond *cond, struct gs_lock *lock, uint64_t until_ns);
 
-bool __wrap_gs_wait_given_back_locked(struct gs_share *share, uint64_t until_ns)
+bool __wrap_gs_cond_wait_until(struct gs_cond *cond, struct gs_lock *lock, uint64_t until_ns)
 {
     __atomic_store_n(&tells_late, false, __ATOMIC_SEQ_CST);
-    return __real_gs_wait_given_back_locked(share, until_ns);
+    return __real_gs_cond_wait_until(cond, lock, until_ns);
 }
 
 /* On a busy machine it may be long between the two. */

@@ -60,7 +60,7 @@ void side_greet(int fd, const unsigned char *instance);
 int side_dial(const char *dir, const unsigned char ipc_handle[GS_IPC_HANDLE_SIZE]);
 int side_connect_by_hand(const char *dir, const unsigned char ipc_handle[GS_IPC_HANDLE_SIZE]);
 /* The type of the next message, 0 for a hang-up. RECALLs are passed over: a withdrawal that came
- * before a CACHE was read has asked for the block. */
+ * before a CLOSE was read has asked for the block. */
 int side_next_message(int fd, union gs_wire_message *ret_message);
 /* Asks for the block over a connection that has greeted; the type of the answer. */
 int side_open_by_hand(int fd, const struct gs_export *export);

@@ -103,14 +103,14 @@ int siege_say_type(int fd, enum gs_wire_type type)
     gs_wire_start(&message, type, 7); /* nobody has asked for that */
     if (type == GS_WIRE_OPEN)
         memcpy(message.open.ipc_handle, siege->ipc_handle, GS_IPC_HANDLE_SIZE);
-    else if (type == GS_WIRE_CLOSE || type == GS_WIRE_CACHE || type == GS_WIRE_RECALL)
+    else if (type == GS_WIRE_CLOSE || type == GS_WIRE_RECALL)
         message.close.block_id = ipc_handle.block_id;
-    else if (type == GS_WIRE_UNMAP || type == GS_WIRE_UNMAPPED)
-        message.unmap.chunk_id = ipc_handle.chunk_id;
     else if (type == GS_WIRE_FLUSH || type == GS_WIRE_FLUSHED)
         message.flush.number = 1;
     else if (type == GS_WIRE_PURGE)
         message.purge.wanted = UINT64_MAX;
+    if (message.head.size == 0) /* the number of a message that there was */
+        return 0;
     return siege_say(fd, &message, -1);
 }
 
@@ -591,6 +591,14 @@ Test(share_siege, who_leaves_something_serves)
     run(PUBLISHER, false);
 }
 
+static bool is_type(unsigned type)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, type, 0);
+    return message.head.size > 0;
+}
+
 Test(share_siege, every_message_resource_position_and_target_has_its_attacker)
 {
     unsigned resources = 0, positions = 0, targets = 0;
@@ -604,7 +612,7 @@ Test(share_siege, every_message_resource_position_and_target_has_its_attacker)
         targets |= 1u << attack->target;
     }
     for (unsigned type = 1; type < GS_WIRE_TYPES; type++)
-        cr_assert(types >> type & 1, "no attacker has to do with message %u", type);
+        cr_assert(types >> type & 1 || !is_type(type), "no attacker has to do with message %u", type);
     for (unsigned resource = 0; resource < SIEGE_RESOURCES; resource++)
         cr_assert(resources >> resource & 1, "no attacker takes resource %u", resource);
     for (unsigned position = 0; position < SIEGE_POSITIONS; position++)

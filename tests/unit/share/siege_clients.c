@@ -13,7 +13,7 @@
 
 #define MANY 300 /* connections, or as many as go */
 #define NO_OPENERS                                                                                 \
-    (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(REPORT) | SAYS(UNMAP) | SAYS(FLUSH) |        \
+    (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(REPORT) | SAYS(FLUSH) |                      \
      SAYS(PURGED) | SAYS(FETCH) | SAYS(PIECES))
 #define NO_AGENTS                                                                                  \
     (SAYS(SHARED_AFAR) | SAYS(UNSHARED_AFAR) | SAYS(OPEN_AFAR) | SAYS(OPENED_AFAR) |               \
@@ -160,14 +160,14 @@ static void opens_with_all(void)
     siege_stays();
 }
 
-/* Opens and gives back without a pause; no mapping of what a broker has may be kept. */
+/* Opens and gives back without a pause. */
 static void churns(void)
 {
     union gs_wire_message message;
     int fd = siege_greeted();
 
     for (unsigned i = 0;; i++) {
-        int type, arrived = -1;
+        int arrived = -1;
         struct pollfd answer = {.fd = fd, .events = POLLIN};
 
         siege_ask(fd, i % 2);
@@ -176,18 +176,16 @@ static void churns(void)
             continue;
         if (arrived >= 0)
             close(arrived);
-        type = i % 2 && siege->target != BROKER ? GS_WIRE_CACHE : GS_WIRE_CLOSE;
-        if (siege_say_type(fd, type) != 0) {
+        if (siege_say_type(fd, GS_WIRE_CLOSE) != 0) {
             close(fd);
             fd = siege_greeted();
         }
-        siege_say_type(fd, GS_WIRE_UNMAPPED);
         if (i >= 200)
             siege_holds();
     }
 }
 
-/* Holds one block, keeps another mapped, and heeds nothing. */
+/* Holds one block, has had another, and heeds nothing. */
 static void heeds_nothing(void)
 {
     union gs_wire_message message;
@@ -195,7 +193,7 @@ static void heeds_nothing(void)
 
     siege_ask(keeps, 0);
     siege_hear(keeps, &message);
-    siege_say_type(keeps, GS_WIRE_CACHE);
+    siege_say_type(keeps, GS_WIRE_CLOSE);
     siege_ask(holds, 0);
     siege_hear(holds, &message);
     siege_holds();
@@ -225,8 +223,8 @@ static void says_what_others_say(void)
 {
     static const enum gs_wire_type types[] = {
         GS_WIRE_GRANT,   GS_WIRE_REFUSE,   GS_WIRE_CLOSE,  GS_WIRE_RECALL,
-        GS_WIRE_SHARE,   GS_WIRE_SHARE_PIECE, GS_WIRE_UNSHARE,  GS_WIRE_REPORT, GS_WIRE_CACHE,
-        GS_WIRE_UNMAP,   GS_WIRE_UNMAPPED, GS_WIRE_FLUSH,  GS_WIRE_FLUSHED,
+        GS_WIRE_SHARE,   GS_WIRE_SHARE_PIECE, GS_WIRE_UNSHARE,  GS_WIRE_REPORT,
+        GS_WIRE_FLUSH,  GS_WIRE_FLUSHED,
         GS_WIRE_PUBLISH, GS_WIRE_HELLO,    GS_WIRE_PURGE,  GS_WIRE_PURGED,
         GS_WIRE_SET,     GS_WIRE_SET_TO,   GS_WIRE_COLLECT, GS_WIRE_COLLECTED,
         GS_WIRE_FAREWELL, GS_WIRE_FORKED,   GS_WIRE_FOUND,  GS_WIRE_FETCH,
@@ -561,9 +559,9 @@ const struct siege_attack siege_clients[] = {
     {"says bye and comes again", EXPORTER, LISTED_HOLDER, SAYS(OPEN) | SAYS(BYE),
      TAKES(CONNECTIONS), leaves_with_a_bye},
     {"opens and closes without end", EXPORTER, HOLDER,
-     SAYS(OPEN) | SAYS(CLOSE) | SAYS(CACHE) | SAYS(UNMAPPED), TAKES(TURNS), churns},
+     SAYS(OPEN) | SAYS(CLOSE), TAKES(TURNS), churns},
     {"gives nothing back", EXPORTER, HOLDER,
-     SAYS(OPEN) | SAYS(CACHE) | SAYS(RECALL) | SAYS(UNMAP) | SAYS(FLUSH), TAKES(LIMBO),
+     SAYS(OPEN) | SAYS(CLOSE) | SAYS(RECALL) | SAYS(FLUSH), TAKES(LIMBO),
      heeds_nothing},
     {"takes up what another has open", EXPORTER, HOLDER, SAYS(HELLO) | SAYS(TAKE_UP), TAKES(LEASES),
      takes_up_what_another_has},
@@ -572,7 +570,7 @@ const struct siege_attack siege_clients[] = {
     {"asks for memory without end", EXPORTER, SAME_USER, SAYS(PURGE) | SAYS(PURGED),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_memory},
     {"says what is not its to say", EXPORTER, SAME_USER,
-     NO_OPENERS | SAYS(CLOSE) | SAYS(CACHE) | SAYS(UNMAPPED) | SAYS(FLUSHED) | SAYS(HELLO) |
+     NO_OPENERS | SAYS(CLOSE) | SAYS(FLUSHED) | SAYS(HELLO) |
          SAYS(SHARE) | SAYS(UNSHARE) | SAYS(PUBLISH) | SAYS(SET) | SAYS(SET_TO) | SAYS(COLLECT) |
          SAYS(COLLECTED) | SAYS(FAREWELL) | SAYS(FORKED) | SAYS(FOUND) |
          SAYS(NAME) | SAYS(NAMED) | SAYS(UNNAMED) | NO_AGENTS,
@@ -607,7 +605,7 @@ const struct siege_attack siege_clients[] = {
     {"opens and closes without end", BROKER, HOLDER, SAYS(OPEN) | SAYS(CLOSE), TAKES(TURNS),
      churns},
     {"says what is not its to say", BROKER, SAME_USER,
-     NO_OPENERS | SAYS(CLOSE) | SAYS(CACHE) | SAYS(UNMAPPED) | SAYS(FLUSHED) | SAYS(PURGE) |
+     NO_OPENERS | SAYS(CLOSE) | SAYS(FLUSHED) | SAYS(PURGE) |
          SAYS(SET) | SAYS(COLLECT) | SAYS(FAREWELL) | NO_AGENTS,
      TAKES(TURNS), says_what_others_say},
     {"is an agent of machines without end", BROKER, SAME_USER,

@@ -145,7 +145,7 @@ static void broker_answers(void)
 }
 
 #define TO_OPENERS                                                                                 \
-    (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(UNMAP) | SAYS(FLUSH) | SAYS(REPORT))
+    (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(FLUSH) | SAYS(REPORT))
 
 const struct siege_attack siege_posers[] = {
     {"takes no connection", OPENER, FAKE_EXPORTER, 0, TAKES(CONNECTIONS), exporter_takes_none},

@@ -27,6 +27,15 @@ static void teardown(void)
     close(pair[1]);
 }
 
+/* Numbers of messages that there were are no others'. */
+static bool is_type(int type)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, type, 0);
+    return message.head.size > 0;
+}
+
 TestSuite(share_wire, .init = setup, .fini = teardown);
 
 /* Sends raw bytes with `count` copies of a descriptor. */
@@ -57,6 +66,8 @@ Test(share_wire, every_type_arrives_as_sent)
         union gs_wire_message sent, got;
         int fd;
 
+        if (!is_type(type))
+            continue;
         gs_wire_start(&sent, type, 77);
         memset((char *)&sent + sizeof sent.head, type, sent.head.size - sizeof sent.head);
         cr_assert_eq(gs_wire_send(pair[0], &sent, -1), 0);
@@ -76,7 +87,7 @@ Test(share_wire, any_other_length_is_refused)
         memcpy(bytes, &message, sizeof message);
         for (size_t length = 0; length <= sizeof bytes; length++)
             cr_assert_eq(gs_wire_valid((const union gs_wire_message *)bytes, length),
-                         length == message.head.size);
+                         length == message.head.size && is_type(type));
         message.head.size++;
         cr_assert_not(gs_wire_valid(&message, message.head.size));
     }
@@ -257,11 +268,13 @@ Test(share_wire, a_version_is_its_messages)
         {AT(refuse, driver_error), 20},
         {AT(close, block_id), 16},
         {AT(recall, block_id), 16},
-        {AT(cache, block_id), 16},
-        {AT(unmap, chunk_id), 16},
-        {AT(unmapped, chunk_id), 16},
         {AT(flush, number), 16},
+        {AT(flush, closed), 24},
+        {AT(flush, chunks), 28},
+        {AT(flush, chunk_ids), 32},
         {AT(flushed, number), 16},
+        {AT(flushed, closing), 24},
+        {AT(flushed, zero), 28},
         {AT(share, ipc_handle), 16},
         {AT(share, chunk_size), 80},
         {AT(share, offset), 88},
@@ -465,7 +478,7 @@ Test(share_wire, a_version_is_its_messages)
         {AT(share_piece, size), 24},
     };
 #undef AT
-    static const uint32_t lengths[] = {0, 80, 88, 96, 24, 24, 24, 128, 24, 32, 424, 24, 24, 24, 24, 24,
+    static const uint32_t lengths[] = {0, 80, 88, 96, 24, 24, 24, 128, 24, 32, 424, 0, 0, 0, 256, 32,
                                        544, 24, 16, 40, 32, 64, 40, 16, 64, 176, 16, 48, 136,
                                        32, 288, 432,
                                        88, 568, 88, 24, 24,
@@ -473,7 +486,7 @@ Test(share_wire, a_version_is_its_messages)
                                        32, 160, 24, 144, 200, 32};
     union gs_wire_message message;
 
-    cr_assert_eq(GS_WIRE_VERSION, 18);
+    cr_assert_eq(GS_WIRE_VERSION, 19);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         cr_assert_eq(places[i][0], places[i][1], "field %zu is at %zu", i, places[i][0]);
     cr_assert_eq((size_t)GS_WIRE_TYPES, sizeof lengths / sizeof *lengths);
