@@ -48,12 +48,13 @@ struct gs_graph_memory {
     size_t made;  /* and of those before, until one is launched */
 };
 
-/* Pieces on their way to the driver (core/process/unmap.c). The counts are atomic. */
+/* Pieces on their way to the driver (core/process/unmap.c), and from it. The counts are atomic. */
 struct gs_releases {
     struct gs_turn turn;  /* the program's threads that make pieces go before one that gives some back */
     uint64_t begun, done; /* calls that release a piece */
     uint64_t gone;        /* detached pieces that were */
     uint64_t last_ns;     /* when; 0: never */
+    uint64_t growths_begun, growths_ended;
 };
 
 /* What the program does by itself. */

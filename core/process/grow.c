@@ -229,10 +229,12 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
         gs_latch_release(&arena->lock);
         return status;
     }
+    gs_growth_begins(core);
     wanted = growth.least;
     status = make_all_locked(core, arena, life, &growth);
     made = wanted - growth.least;
     block = gs_arena_grown_locked(arena, &growth);
+    gs_growth_ends(core);
     vain = status != GS_OK && made > 0 ? gs_arena_detach_bytes_locked(arena, made) : NULL;
     if (status == GS_OK)
         *ret_address = gs_arena_take_from_locked(arena, block, size)->base;

@@ -144,98 +144,150 @@ bool gs_device_purge_some(struct gs_core *core, const struct gs_device *device,
     return gs_releases_await(core, RELEASED_NS) || released > 0;
 }
 
-/* Asks other processes, twice: others may take what one gave. */
-static gs_status take_from_neighbours(struct gs_core *core, struct gs_arena *arena, uint64_t life,
-                                      const struct gs_device *device, CUcontext context,
-                                      size_t size, CUdeviceptr *ret_address)
+/* ---- One block on a full device ---------------------------------------------------------- */
+
+struct request {
+    struct gs_core *core;
+    struct gs_arena *arena;
+    uint64_t life; /* of the arena's context: its record may be another's by now */
+    const struct gs_device *device;
+    CUcontext context;
+    size_t size;
+    uint64_t stream_key; /* 0: in no stream's order */
+    struct gs_patience patience; /* from wait_for_block on */
+    CUdeviceptr *ret_address;
+};
+
+static gs_status grow(struct request *r)
 {
-    gs_status status = GS_NO_MEMORY;
-
-    for (int i = 0; i < 2 && gs_is_out(status); i++) {
-        if (gs_limit_is_beyond(core, device, size) ||
-            !gs_neighbour_ask(core, device, context, size))
-            break;
-        status = gs_arena_grow(core, arena, life, size, ret_address);
-    }
-    return status;
-}
-
-/* Of what this arena has free, as much as the block needs, or all, becomes the driver's and then
- * the block. GS_NO_MEMORY: nothing was free. */
-static gs_status exchange(struct gs_core *core, struct gs_arena *arena, uint64_t life, size_t size,
-                          bool all, CUdeviceptr *ret_address)
-{
-    struct gs_piece *pieces;
-
-    gs_latch_take(&arena->lock);
-    gs_arena_settle_locked(arena);
-    pieces = gs_arena_detach_bytes_locked(arena, all ? arena->free_bytes : size + GS_PAGE_SIZE);
-    gs_latch_release(&arena->lock);
-    if (!pieces)
-        return GS_NO_MEMORY;
-    gs_pieces_unmap(core, pieces);
-    return gs_arena_grow(core, arena, life, size, ret_address);
+    return gs_arena_grow(r->core, r->arena, r->life, r->size, r->ret_address);
 }
 
 /* A block is another thread's to look at once its lock is let go: its address is all that leaves. */
-static gs_status found(const struct gs_block *block, CUdeviceptr *ret_address)
+static gs_status found(struct request *r, const struct gs_block *block)
 {
     if (!block)
         return GS_NO_MEMORY;
-    *ret_address = block->base;
+    *r->ret_address = block->base;
     return GS_OK;
 }
 
-/* From what is free in any arena of the context; with `any`, whatever it fragments. */
-static gs_status take_anywhere(struct gs_core *core, const struct gs_device *device,
-                               CUcontext context, size_t size, bool any, CUdeviceptr *ret_address)
+/* The next arena of the device, its lock taken, and whether it is the context's. NULL: no more. */
+static struct gs_arena *next_locked(struct request *r, unsigned *at, bool *ret_ours)
+{
+    struct gs_arena *arena = gs_next_pool(r->core, r->device, at);
+
+    if (arena) {
+        gs_latch_take(&arena->lock);
+        *ret_ours = arena->context == r->context && !arena->dead && !arena->leaving;
+    }
+    return arena;
+}
+
+/* From what is free in any arena of the context; with `any`, a piece of another class too. */
+static gs_status take_anywhere(struct request *r, bool any)
 {
     struct gs_arena *arena;
     gs_status status = GS_NO_MEMORY;
+    bool ours;
 
-    for (unsigned at = 0; status != GS_OK && (arena = gs_next_pool(core, device, &at));) {
-        gs_latch_take(&arena->lock);
-        if (arena->context == context && !arena->dead && !arena->leaving) {
+    for (unsigned at = 0; status != GS_OK && (arena = next_locked(r, &at, &ours));) {
+        if (ours) {
             gs_arena_settle_locked(arena);
-            status = found(any ? gs_arena_take_any_locked(arena, size)
-                               : gs_arena_take_locked(arena, size),
-                           ret_address);
+            status = found(r, any ? gs_arena_take_any_locked(arena, r->size)
+                                  : gs_arena_take_locked(arena, r->size));
         }
         gs_latch_release(&arena->lock);
     }
     return status;
 }
 
+static gs_status take_free(struct request *r)
+{
+    return take_anywhere(r, false);
+}
+
+static gs_status take_any(struct request *r)
+{
+    return take_anywhere(r, true);
+}
+
 /*
- * The same once all arenas of the device have taken back what has come back, `patience` as above.
+ * Once all arenas of the device have taken back what has come back, or comes back by `patience`.
  * What of it fits is not given to the driver first, which takes its time to clear it, and cannot
  * have it before a process that ended has let go of it (100 ms on an H200, where its exit is seen
  * after 60).
  */
-static gs_status take_returned(struct gs_core *core, const struct gs_device *device,
-                               CUcontext context, size_t size,
-                               const struct gs_patience *patience, CUdeviceptr *ret_address)
+static gs_status take_returned(struct request *r, const struct gs_patience *patience)
 {
     struct gs_arena *arena;
+    bool ours;
 
-    end_limbo(core, device, patience != NULL);
-    for (unsigned at = 0; (arena = gs_next_pool(core, device, &at));) {
-        gs_latch_take(&arena->lock);
-        collect_locked(core, arena, patience);
+    end_limbo(r->core, r->device, patience != NULL);
+    for (unsigned at = 0; (arena = next_locked(r, &at, &ours));) {
+        collect_locked(r->core, arena, patience);
         gs_latch_release(&arena->lock);
     }
-    return take_anywhere(core, device, context, size, false, ret_address);
+    return take_free(r);
+}
+
+static gs_status take_what_came_back(struct request *r)
+{
+    return take_returned(r, NULL);
+}
+
+/* What other threads give back, or had aside for a growth that failed as this one's did. */
+static gs_status await_threads(struct request *r)
+{
+    gs_status status = GS_NO_MEMORY;
+
+    if (gs_releases_await(r->core, RELEASED_NS))
+        status = grow(r);
+    if (gs_is_out(status) && gs_growths_await(r->core, RELEASED_NS))
+        status = take_free(r);
+    return status;
+}
+
+/* Of what this arena has free, as much as the block needs, or all, becomes the driver's and then
+ * the block. GS_NO_MEMORY: nothing was free. */
+static gs_status exchange(struct request *r, bool all)
+{
+    struct gs_arena *arena = r->arena;
+    struct gs_piece *pieces;
+
+    gs_latch_take(&arena->lock);
+    gs_arena_settle_locked(arena);
+    pieces = gs_arena_detach_bytes_locked(arena, all ? arena->free_bytes : r->size + GS_PAGE_SIZE);
+    gs_latch_release(&arena->lock);
+    if (!pieces)
+        return GS_NO_MEMORY;
+    gs_pieces_unmap(r->core, pieces);
+    return grow(r);
+}
+
+static gs_status exchange_some(struct request *r)
+{
+    return exchange(r, false);
+}
+
+/* What can go at once goes, and is asked for. */
+static gs_status purge_all(struct request *r)
+{
+    if (gs_device_purge(r->core, r->device, false) == 0)
+        return GS_NO_MEMORY;
+    gs_share_await_unmapped(r->core->share, r->device->uuid, UNMAPPED_NS);
+    return grow(r);
 }
 
 /* Puts back what take_in_order took; the context may have ended meanwhile. */
-static void put_back(struct gs_core *core, CUdeviceptr address)
+static void put_back(struct request *r)
 {
     struct gs_piece *piece;
     struct gs_block *block;
 
-    if (gs_context_lock_piece(core, address, &piece) != GS_OK)
+    if (gs_context_lock_piece(r->core, *r->ret_address, &piece) != GS_OK)
         return;
-    block = gs_piece_start_locked(piece, address);
+    block = gs_piece_start_locked(piece, *r->ret_address);
     if (block && block->state == GS_BLOCK_LIVE) {
         gs_arena_unlive_locked(piece->arena, block);
         gs_arena_retire_more_locked(piece->arena, block);
@@ -249,26 +301,27 @@ static void put_back(struct gs_core *core, CUdeviceptr address)
  * an allocation in one stream, while what would serve it was freed in another one behind a host
  * function, is back after 57 ms). While a capture is open no stream is made to wait.
  */
-static gs_status take_in_order(struct gs_core *core, const struct gs_device *device,
-                               CUcontext context, size_t size, CUstream stream,
-                               CUdeviceptr *ret_address)
+static gs_status take_in_order(struct request *r)
 {
     struct gs_arena *arena;
     gs_status status = GS_NO_MEMORY;
+    CUstream stream;
+    bool ours;
 
-    for (unsigned at = 0; status != GS_OK && !gs_fences_capturing(&core->fences) &&
-                          (arena = gs_next_pool(core, device, &at));) {
+    if (!r->stream_key || !gs_stream_of_key(r->stream_key, &stream))
+        return status;
+    for (unsigned at = 0; status != GS_OK && !gs_fences_capturing(&r->core->fences) &&
+                          (arena = next_locked(r, &at, &ours));) {
         struct gs_fence behind;
 
-        gs_latch_take(&arena->lock);
-        if (arena->context == context && !arena->dead && !arena->leaving) {
+        if (ours) {
             gs_arena_part_streams_locked(arena);
             gs_arena_collect_locked(arena);
-            status = found(gs_arena_take_in_order_locked(arena, size, &behind), ret_address);
+            status = found(r, gs_arena_take_in_order_locked(arena, r->size, &behind));
         }
         gs_latch_release(&arena->lock);
         if (status == GS_OK && !gs_fence_order(&behind, stream)) {
-            put_back(core, *ret_address);
+            put_back(r);
             status = GS_NO_MEMORY;
         }
     }
@@ -277,111 +330,105 @@ static gs_status take_in_order(struct gs_core *core, const struct gs_device *dev
 
 /* Waits for this arena's epochs one by one, and then for what is apart, until the block can be
  * had. */
-static gs_status wait_for_block(struct gs_core *core, struct gs_arena *arena, uint64_t life,
-                                size_t size, const struct gs_patience *patience,
-                                CUdeviceptr *ret_address)
+static gs_status wait_for_block(struct request *r)
 {
+    struct gs_arena *arena = r->arena;
     gs_status status = GS_NO_MEMORY;
     bool more = true;
     size_t left;
 
+    gs_trace_outcome = GS_TRACE_WAITED;
+    r->patience = gs_patience_of(UINT64_MAX);
     gs_latch_take(&arena->lock);
     gs_arena_part_streams_locked(arena);
     left = waits_for_all_locked(arena);
     gs_latch_release(&arena->lock);
     while (more && gs_is_out(status) && left-- > 0) {
         gs_latch_take(&arena->lock);
-        more = gs_arena_wait_oldest_locked(arena, patience) ||
-               gs_arena_wait_apart_locked(arena, patience);
+        more = gs_arena_wait_oldest_locked(arena, &r->patience) ||
+               gs_arena_wait_apart_locked(arena, &r->patience);
         gs_arena_settle_locked(arena);
-        status = gs_arena_is_over_locked(arena, life)
+        status = gs_arena_is_over_locked(arena, r->life)
                      ? GS_NO_CONTEXT
-                     : found(gs_arena_take_locked(arena, size), ret_address);
+                     : found(r, gs_arena_take_locked(arena, r->size));
         gs_latch_release(&arena->lock);
         if (more && gs_is_out(status))
-            status = exchange(core, arena, life, size, true, ret_address);
+            status = exchange(r, true);
     }
     return status;
 }
 
-/* What can go at once goes, and is asked for. */
-static gs_status purge_and_grow(struct gs_core *core, struct gs_arena *arena, uint64_t life,
-                                const struct gs_device *device, size_t size,
-                                CUdeviceptr *ret_address)
+static gs_status wait_for_all(struct request *r)
 {
-    if (gs_device_purge(core, device, false) == 0)
-        return GS_NO_MEMORY;
-    gs_share_await_unmapped(core->share, device->uuid, UNMAPPED_NS);
-    return gs_arena_grow(core, arena, life, size, ret_address);
+    gs_share_await_given_back(r->core->share, r->device->uuid, UNMAPPED_NS);
+    return take_returned(r, &r->patience);
+}
+
+static gs_status purge_waiting(struct request *r)
+{
+    purge_arenas(r->core, r->device, &r->patience, SIZE_MAX);
+    gs_releases_await(r->core, RELEASED_NS); /* what waited for the same work may have been faster */
+    gs_share_await_unmapped(r->core->share, r->device->uuid, UNMAPPED_NS);
+    return grow(r);
+}
+
+/* Asks other processes, twice: others may take what one gave. */
+static gs_status ask_neighbours(struct request *r)
+{
+    gs_status status = GS_NO_MEMORY;
+
+    for (int i = 0; i < 2 && gs_is_out(status); i++) {
+        if (gs_limit_is_beyond(r->core, r->device, r->size) ||
+            !gs_neighbour_ask(r->core, r->device, r->context, r->size))
+            break;
+        status = grow(r);
+    }
+    return status;
 }
 
 /*
  * Each step leaves the arena holding no more than the driver would for the same blocks, but for the
- * last one of its own, a block in the midst of a larger piece. Only then are others asked.
- *
- * What is waited for, each only where there is any, and by whom it ends:
- *
- *   GPU work before a cuMemFree       the GPU, as long as the driver's own free would have waited
- *   other freed blocks                the GPU, or 10 s; those freed in stream order 1 s of them
- *   pieces on their way back          the threads that are at it, or 1 s, each time
- *   blocks that openers have closed   the openers, their end, or 2 s (core/share/flush.c)
- *   idle mappings of them             the openers, or 0.5 s, each time
- *   what other processes keep         they answer, or 1 s, twice (core/share/pressure_ask.c)
- *
- * So it is refused after some 20 s where all others stand still and the GPU has passed what
- * cuMemFree freed.
+ * last one of its own, a block in the midst of a larger piece. Only then are others asked. Beside each:
+ * what it waits for, where there is any, who ends that, and after how long at most. So it is refused
+ * after some 20 s where all others stand still and the GPU has passed what cuMemFree freed.
  */
+static gs_status (*const steps[])(struct request *r) = {
+    take_what_came_back,
+    await_threads, /* pieces and growths: the threads that are at it, or 1 s each */
+    exchange_some,
+    purge_all, /* idle mappings: those who opened the memory, or 0.5 s */
+    await_threads,
+    take_free,
+    take_in_order,
+    wait_for_block, /* GPU work before a cuMemFree: the GPU, as the driver's own free would have waited;
+                       before other frees: the GPU, or 10 s, of which 1 s for those in stream order */
+    wait_for_all, /* closed blocks: those who had them open, their end, or 2 s (core/share/flush.c) */
+    purge_waiting, /* all of the above */
+    take_any,
+    ask_neighbours, /* what other processes keep: they answer, or 1 s, twice (core/share/pressure_ask.c) */
+    purge_all, /* ends that the share thread was told of since */
+    await_threads,
+};
+
 gs_status gs_arena_reclaim(struct gs_core *core, struct gs_arena *arena, uint64_t life, size_t size,
                            uint64_t stream_key, CUdeviceptr *ret_address)
 {
-    struct gs_patience patience;
-    const struct gs_device *device;
-    CUcontext context;
+    struct request request = {.core = core,
+                              .arena = arena,
+                              .life = life,
+                              .size = size,
+                              .stream_key = stream_key,
+                              .ret_address = ret_address};
     gs_status status;
-    CUstream stream;
 
     gs_latch_take(&arena->lock);
-    device = arena->device;
-    context = arena->context;
+    request.device = arena->device;
+    request.context = arena->context;
     status = gs_arena_is_over_locked(arena, life) ? GS_NO_CONTEXT : GS_NO_MEMORY;
     gs_latch_release(&arena->lock);
-
-    if (size > gs_limit_of(core, device)) /* for which nothing is given up */
+    if (size > gs_limit_of(core, request.device)) /* for which nothing is given up */
         return status;
-    if (gs_is_out(status))
-        status = take_returned(core, device, context, size, NULL, ret_address);
-    if (gs_is_out(status) && gs_releases_await(core, RELEASED_NS))
-        status = gs_arena_grow(core, arena, life, size, ret_address);
-    if (gs_is_out(status))
-        status = exchange(core, arena, life, size, false, ret_address);
-    if (gs_is_out(status))
-        status = purge_and_grow(core, arena, life, device, size, ret_address);
-    if (gs_is_out(status) && gs_releases_await(core, RELEASED_NS))
-        status = gs_arena_grow(core, arena, life, size, ret_address);
-    if (gs_is_out(status))
-        status = take_anywhere(core, device, context, size, false, ret_address);
-    if (gs_is_out(status) && stream_key && gs_stream_of_key(stream_key, &stream))
-        status = take_in_order(core, device, context, size, stream, ret_address);
-    patience = gs_patience_of(UINT64_MAX);
-    if (gs_is_out(status))
-        gs_trace_outcome = GS_TRACE_WAITED;
-    if (gs_is_out(status))
-        status = wait_for_block(core, arena, life, size, &patience, ret_address);
-    if (gs_is_out(status)) {
-        gs_share_await_given_back(core->share, device->uuid, UNMAPPED_NS);
-        status = take_returned(core, device, context, size, &patience, ret_address);
-    }
-    if (gs_is_out(status)) {
-        purge_arenas(core, device, &patience, SIZE_MAX);
-        gs_releases_await(core, RELEASED_NS); /* what waited for the same work may have been faster */
-        gs_share_await_unmapped(core->share, device->uuid, UNMAPPED_NS);
-        status = gs_arena_grow(core, arena, life, size, ret_address);
-    }
-    if (gs_is_out(status))
-        status = take_anywhere(core, device, context, size, true, ret_address);
-    if (gs_is_out(status))
-        status = take_from_neighbours(core, arena, life, device, context, size, ret_address);
-    if (gs_is_out(status)) /* the share thread tells of ends: some may have come since the last look */
-        status = purge_and_grow(core, arena, life, device, size, ret_address);
+    for (size_t i = 0; gs_is_out(status) && i < sizeof(steps) / sizeof(*steps); i++)
+        status = steps[i](&request);
     return gs_is_out(status) ? GS_NO_MEMORY : status;
 }

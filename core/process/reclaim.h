@@ -13,6 +13,12 @@ size_t gs_pieces_unmap(struct gs_core *core, struct gs_piece *pieces);
  * for this thread, so `limit_ns` is the most. Pauses count, not the clock: where all stood still, so did
  * they. */
 bool gs_releases_await(const struct gs_core *core, uint64_t limit_ns);
+/* Between these what is free beside the place of a growth is nobody's. */
+void gs_growth_begins(struct gs_core *core);
+void gs_growth_ends(struct gs_core *core);
+/* Waits for those that other threads are at, in calls of the driver, `limit_ns` at most; whether there were
+ * any. */
+bool gs_growths_await(const struct gs_core *core, uint64_t limit_ns);
 /* When the driver last got a piece; 0: never. */
 uint64_t gs_released_ns(const struct gs_core *core);
 

@@ -17,6 +17,8 @@
  * here with an allocation or a question, which are not to wait for it. */
 static _Thread_local unsigned releasing_here;
 
+static _Thread_local unsigned growing_here; /* so may who stands between us and the driver */
+
 static _Thread_local bool goes_after;
 
 void gs_releasing_goes_after(bool after)
@@ -118,6 +120,25 @@ bool gs_releases_await(const struct gs_core *core, uint64_t limit_ns)
 {
     return !is_releasing_here() &&
            await(&core->releases.gone, load(&core->shared.detached), limit_ns);
+}
+
+void gs_growth_begins(struct gs_core *core)
+{
+    growing_here++;
+    __atomic_add_fetch(&core->releases.growths_begun, 1, __ATOMIC_SEQ_CST);
+}
+
+void gs_growth_ends(struct gs_core *core)
+{
+    growing_here--;
+    __atomic_add_fetch(&core->releases.growths_ended, 1, __ATOMIC_SEQ_CST);
+}
+
+bool gs_growths_await(const struct gs_core *core, uint64_t limit_ns)
+{
+    return !growing_here &&
+           await(&core->releases.growths_ended, load(&core->releases.growths_begun),
+                 limit_ns);
 }
 
 uint64_t gs_released_ns(const struct gs_core *core)

@@ -1,8 +1,11 @@
 /* What happens while an arena grows: its lock is let go for each piece that is made, and each may fail. */
 #include <criterion/criterion.h>
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/process/context.h"
 #include "core/process/limit.h"
@@ -133,6 +136,46 @@ Test(growing, what_is_free_above_the_place_is_anybodys_where_it_is_not_needed)
     give(block[3]);
     cr_assert_eq(must_alloc(&f, 100 * MIB), block[1]);
     cr_assert_eq(other, block[3]);
+    end();
+}
+
+static bool is_over;
+
+static void *take_what_is_aside(void *unused)
+{
+    (void)unused;
+    cr_assert_eq(cuCtxSetCurrent(f.context), CUDA_SUCCESS);
+    other = must_alloc(&f, 64 * MIB);
+    __atomic_store_n(&is_over, true, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+static pthread_t second;
+
+/* Until the second thread has failed, or waits for this one. */
+static void let_another_try(unsigned nth)
+{
+    if (nth > 1)
+        return;
+    softcuda_fail("cuMemCreate", 0, CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(pthread_create(&second, NULL, take_what_is_aside, NULL), 0);
+    for (int i = 0; i < 200 && !__atomic_load_n(&is_over, __ATOMIC_SEQ_CST); i++)
+        usleep(1000);
+}
+
+Test(growing, what_a_growth_had_aside_that_failed_serves_another_that_was_refused)
+{
+    struct gs_arena *arena;
+
+    start_with(let_another_try, "1G");
+    arena = fixture_home(&f);
+    fill(2, 64 * MIB);
+    give(block[1]);
+    cr_assert_eq(gs_arena_grow(f.core, arena, arena->made_ns, 100 * MIB, &block[2]),
+                 (gs_status)CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(pthread_join(second, NULL), 0);
+    cr_assert_eq(other, block[1]);
+    softcuda_reset();
     end();
 }
 
