@@ -366,6 +366,22 @@ Test(share_cached, who_does_not_answer_is_told_that_any_may_have_gone)
     cr_assert(side_gets_back(&side, held));
 }
 
+/* Which it then unmaps. */
+Test(share_cached, where_any_may_have_gone_all_are_unmapped)
+{
+    other_start(&other, dir, NULL);
+    round_trip(0, 1);
+    cr_assert(is_mapped());
+    halt(other.pid);
+    go_many(1000, 1);                             /* this it is told alone, and answers later */
+    gs_share_await_unmapped(side.share, NULL, 100 * MS);
+    go_many(2000, GS_FLUSH_CHUNKS + 1);
+    gs_share_chunk_gone(side.share, chunk.id);
+    kill(other.pid, SIGCONT);
+    cr_assert(SIDE_WAIT(!is_mapped()));
+    chunk.id = ++side.next_id;
+}
+
 /* Nor is a chunk told of that nothing was ever granted of, or to who came after it had gone. */
 Test(share_cached, nobody_hears_of_what_it_cannot_have)
 {
@@ -431,9 +447,14 @@ Test(share_cached, while_closed_blocks_are_on_their_way_chunks_are_unmapped)
     while (side_within(begun, 600 * MS)) /* it has not said it for so long */
         gs_share_await_given_back(side.share, NULL, 0);
     begun = side_now();
-    for (int i = 0; i < 20; i++)
+    for (int i = 0; i < 20; i++) {
+        go_many(2000 + (uint64_t)i, 1);
+        cr_assert_eq(side_next_message(fd, &message), GS_WIRE_FLUSH);
+        number = message.flush.number;
+        say_flushed(fd, number, 1);
         gs_share_await_given_back(side.share, NULL, 0);
-    cr_assert(side_within(begun, 5000 * MS), "it was waited for each time");
+    }
+    cr_assert(side_within(begun, 8000 * MS), "it was waited for each time");
     say_flushed(fd, number, 0);
     cr_assert_eq(side_next_message(fd, &message), GS_WIRE_FLUSH, "it was to be asked again");
     side_leave(fd);
