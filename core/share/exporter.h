@@ -63,6 +63,11 @@ bool gs_unname_came(struct gs_share *share, struct gs_client *client,
                     const struct gs_wire_unname *message);
 void gs_names_free(struct gs_share *share);
 
+/* event.c: EVENTS, as gs_client_serve; at the very end. */
+bool gs_events_came(struct gs_share *share, struct gs_client *client,
+                    const struct gs_wire_events *events);
+void gs_events_free(struct gs_share *share);
+
 /* queue.c: the state of an export, and what the share thread is to do. All with the lock held. */
 /* It was freed, held, pinned or let go of since, or its grace is over: enters the list where it belongs. */
 void gs_limbo_note_locked(struct gs_share *share, struct gs_export *export);

@@ -182,6 +182,13 @@ struct gs_limbo {
     bool said;             /* it is, and was said */
 };
 
+/* Events of several processes (event.c). */
+struct gs_ipc_events {
+    struct gs_event_file *files;     /* of this process's, that were given out */
+    struct gs_event_import *imports; /* of others */
+    uint32_t last;                   /* so many of them had a pid of their own */
+};
+
 /* What is exported (exports.c, queue.c, chunk_fds.c, flush.c). */
 struct gs_exporter {
     struct gs_export *exports;
@@ -198,6 +205,7 @@ struct gs_exporter {
     struct gs_granted_chunk *gone;    /* that have gone, and may be mapped by clients; the last */
     uint64_t gone_count;              /* of all that ever have has this number */
     unsigned gone_listed;
+    struct gs_ipc_events ipc_events;
     struct gs_name *names; /* what is published under a name */
     struct gs_export *afar_due; /* that other machines hold, and the broker is to be told something of */
     bool names_due;        /* the broker is to be told of some, */

@@ -22,6 +22,9 @@ bool gs_memory_read(int fd, size_t at, uint64_t *ret_word);
  * memfd). Another file is not even shown to the driver, whose looks at it and closes could be held
  * up by its file system. */
 bool gs_memory_may_be_drivers(int fd);
+/* Whether it is a file of memory in ordinary pages, as those of /dev/shm are, and at least so large: what is
+ * mapped of it is there, unless somebody makes it smaller. */
+bool gs_memory_is_in_shm(int fd, uint64_t size);
 
 /* That of a program's memfd, up to byte `end`: it gets the seal without which whoever makes it smaller
  * ends everybody that has it mapped. -EINVAL: no memfd, or a smaller one; -EPERM: it takes no seals;

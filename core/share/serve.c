@@ -295,6 +295,8 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
         return gs_report(share, client, &message->query);
     case GS_WIRE_FIND:
         return gs_find(share, client, &message->find);
+    case GS_WIRE_EVENTS:
+        return gs_events_came(share, client, &message->events);
     default:
         return gs_afar_serve(share, client, message, fd);
     }

@@ -69,6 +69,7 @@ void gs_share_destroy(struct gs_share *share)
     gs_closing_finish(share);
     gs_clients_free(share);
     gs_names_free(share);
+    gs_events_free(share);
     gs_afar_free(share);
     gs_broker_free(share);
     gs_exports_free(share);

@@ -44,6 +44,9 @@
  * The same user, or root, may SET an option to a value, and have the process COLLECT
  * (core/share/order.c): answered at once by SET_TO and COLLECTED.
  *
+ * Who has the handle of an event asks whoever made it for the file that it lies in, EVENTS number, secret
+ * (core/share/event.h), and is answered by EVENTS_FILE (+ its descriptor) if he is the same user.
+ *
  * An opener has one OPEN or FETCH under way at a time; `request` ties the answer to it. One GRANT is one
  * reference and is given back by one CLOSE. A message that is not exactly of its type's length, of
  * another version or of a type the receiver does not take is refused, and so is its sender.
@@ -65,7 +68,7 @@
 
 #include "core/share/ipc_handle.h"
 
-#define GS_WIRE_VERSION 19
+#define GS_WIRE_VERSION 20
 
 /* So many pieces come in one message at most: the kernel would take 253, but a process that may have
  * 256 descriptors has others too. */
@@ -127,7 +130,9 @@
     M(GS_WIRE_ASK_AFAR, 54, ask_afar)                       \
     M(GS_WIRE_TOLD_AFAR, 55, told_afar)                     \
     M(GS_WIRE_SHARE_AFAR, 56, share_afar)                   \
-    M(GS_WIRE_SHARE_PIECE, 57, share_piece)
+    M(GS_WIRE_SHARE_PIECE, 57, share_piece)                 \
+    M(GS_WIRE_EVENTS, 58, events)                           \
+    M(GS_WIRE_EVENTS_FILE, 59, events_file)
 
 #define GS_WIRE_NUMBER(name, number, shape) name = number,
 enum gs_wire_type { GS_WIRE_MESSAGES(GS_WIRE_NUMBER) GS_WIRE_TYPES };
@@ -463,6 +468,17 @@ struct gs_wire_kept {
     uint32_t zero;
 };
 
+struct gs_wire_events {
+    struct gs_wire_head head;
+    uint64_t number; /* of the file, as the driver has it, */
+    unsigned char secret[GS_SECRET_SIZE]; /* and as a handle has it */
+};
+
+/* Comes with the file's descriptor. */
+struct gs_wire_events_file {
+    struct gs_wire_head head;
+};
+
 /* Those that are a head alone have no member. */
 union gs_wire_message {
     struct gs_wire_head head;
@@ -497,6 +513,7 @@ union gs_wire_message {
     struct gs_wire_unname unname;
     struct gs_wire_unnamed unnamed;
     struct gs_wire_kept kept;
+    struct gs_wire_events events;
     struct gs_wire_agent agent;
     struct gs_wire_shared_afar shared_afar;
     struct gs_wire_block_afar block_afar;

@@ -85,7 +85,7 @@
     "cuGraphicsUnmapResources cuGraphicsUnmapResources_ptsz cuGraphicsUnregisterResource " \
     "cuGraphicsVDPAURegisterOutputSurface cuGraphicsVDPAURegisterVideoSurface " \
     "cuGreenCtxGetDevResource cuGreenCtxGetId cuGreenCtxRecordEvent cuImportExternalMemory " \
-    "cuImportExternalSemaphore cuInit cuIpcGetEventHandle cuIpcOpenEventHandle " \
+    "cuImportExternalSemaphore cuInit " \
     "cuKernelGetLibrary cuKernelGetName cuKernelGetParamCount cuKernelGetParamInfo " \
     "cuLibraryEnumerateKernels cuLibraryGetKernelCount cuLibraryUnload cuLinkAddData " \
     "cuLinkAddData_v2 cuLinkAddFile cuLinkAddFile_v2 cuLinkComplete cuLinkCreate cuLinkCreate_v2 " \

@@ -107,6 +107,13 @@ bool gs_memory_may_be_drivers(int fd)
     return fd_file(fd, FILE_MEMORY) != NULL;
 }
 
+bool gs_memory_is_in_shm(int fd, uint64_t size)
+{
+    (void)fd;
+    (void)size;
+    return false;
+}
+
 bool gs_memory_is_pages(uint64_t address, uint64_t size)
 {
     return ((address | size) & 4095) == 0;

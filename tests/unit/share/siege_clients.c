@@ -14,7 +14,7 @@
 #define MANY 300 /* connections, or as many as go */
 #define NO_OPENERS                                                                                 \
     (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(REPORT) | SAYS(FLUSH) |                      \
-     SAYS(PURGED) | SAYS(FETCH) | SAYS(PIECES))
+     SAYS(PURGED) | SAYS(FETCH) | SAYS(PIECES) | SAYS(EVENTS_FILE))
 #define NO_AGENTS                                                                                  \
     (SAYS(SHARED_AFAR) | SAYS(UNSHARED_AFAR) | SAYS(OPEN_AFAR) | SAYS(OPENED_AFAR) |               \
      SAYS(TAKE_AFAR) | SAYS(ENDED_AFAR) | SAYS(RECALL_AFAR) | SAYS(HOLDER_AFAR) |                  \
@@ -538,6 +538,26 @@ static void asks_for_names(void)
     }
 }
 
+/* Asks for files of events, and reads nothing. */
+static void asks_for_events(void)
+{
+    union gs_wire_message message;
+
+    for (unsigned i = 0;; i++) {
+        int fd = siege_dial();
+
+        for (unsigned j = 0; j < 40; j++) {
+            gs_wire_start(&message, GS_WIRE_EVENTS, j);
+            message.events.number = j % 3;
+            if (siege_say(fd, &message, -1) != 0)
+                break;
+        }
+        if (i >= 2 * MANY)
+            siege_holds();
+        close(fd);
+    }
+}
+
 const struct siege_attack siege_clients[] = {
     {"makes connections without end", EXPORTER, UNINVITED, SAYS(HELLO) | SAYS(OPEN),
      TAKES(CONNECTIONS), greets_and_asks},
@@ -579,6 +599,10 @@ const struct siege_attack siege_clients[] = {
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_names},
     {"asks for names without end", EXPORTER, SAME_USER, SAYS(LOOK_UP) | SAYS(UNNAME),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_names},
+    {"asks for events without end", EXPORTER, LISTED, SAYS(EVENTS),
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_events},
+    {"asks for events without end", EXPORTER, SAME_USER, SAYS(EVENTS),
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_events},
     {"makes connections without end", BROKER, UNINVITED, SAYS(HELLO) | SAYS(OPEN),
      TAKES(CONNECTIONS), greets_and_asks},
     {"leaves all it can", BROKER, SAME_USER, SAYS(PUBLISH) | SAYS(SHARE) | SAYS(SHARE_PIECE), TAKES(EXPORTS),
@@ -595,6 +619,8 @@ const struct siege_attack siege_clients[] = {
      names_without_end},
     {"asks for names without end", BROKER, LISTED, SAYS(LOOK_UP) | SAYS(UNNAME),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_names},
+    {"asks for events without end", BROKER, SAME_USER, SAYS(EVENTS),
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_events},
     {"leaves in another's name", BROKER, LISTED, SAYS(HELLO) | SAYS(PUBLISH) | SAYS(SHARE),
      TAKES(EXPORTS), leaves_in_anothers_name},
     {"looks for blocks without end", BROKER, LISTED, SAYS(FIND),

@@ -476,6 +476,8 @@ Test(share_wire, a_version_is_its_messages)
         {AT(share, zero), 124},
         {AT(share_piece, block_id), 16},
         {AT(share_piece, size), 24},
+        {AT(events, number), 16},
+        {AT(events, secret), 24},
     };
 #undef AT
     static const uint32_t lengths[] = {0, 80, 88, 96, 24, 24, 24, 128, 24, 32, 424, 0, 0, 0, 256, 32,
@@ -483,10 +485,10 @@ Test(share_wire, a_version_is_its_messages)
                                        32, 288, 432,
                                        88, 568, 88, 24, 24,
                                        88, 184, 40, 104, 128, 112, 40, 40, 40, 32, 88, 64, 56, 24, 32,
-                                       32, 160, 24, 144, 200, 32};
+                                       32, 160, 24, 144, 200, 32, 40, 16};
     union gs_wire_message message;
 
-    cr_assert_eq(GS_WIRE_VERSION, 19);
+    cr_assert_eq(GS_WIRE_VERSION, 20);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         cr_assert_eq(places[i][0], places[i][1], "field %zu is at %zu", i, places[i][0]);
     cr_assert_eq((size_t)GS_WIRE_TYPES, sizeof lengths / sizeof *lengths);
