@@ -10,7 +10,7 @@
 #   conformance two_gpu cudart examples register torch_stats torch_graph_full torch_memory latency programs
 #   two_programs stress single chaos differential numba
 #   sanitizer cupy jax nccl peer command weights named pieces checkpoint own_vmm torch_share torch_kill
-#   torch_steps torch_graph torch_compile torch_fork
+#   torch_steps torch_graph torch_compile torch_fork events
 #
 # Every program has its time limit and a failure stops nothing. Ends with a table: name, native
 # result, result under the shim, equal or what differs. $OUT, /tmp/gpu-out by default, gets the
@@ -28,7 +28,7 @@ set -u
 alone='conformance two_gpu cudart examples register torch_stats torch_graph_full torch_memory latency programs'
 alone="$alone two_programs stress single chaos differential numba"
 beside='sanitizer cupy jax nccl peer command weights named pieces checkpoint own_vmm torch_share torch_kill'
-beside="$beside torch_steps torch_graph torch_compile torch_fork"
+beside="$beside torch_steps torch_graph torch_compile torch_fork events"
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 # shellcheck source=tests/lib.sh
@@ -706,6 +706,12 @@ part_named()
 part_pieces()
 {
     programs_are_good pieces own 'pieces 1' 'pieces 2' 'pieces 256' 'pieces 2000' ends churn broker off alone
+}
+
+# CUDA IPC events, between namespaces too.
+part_events()
+{
+    both events 120 "$bundle/ipc_events"
 }
 
 # Says what the driver does; no answer is wrong.
