@@ -131,8 +131,8 @@
            "Whether the CUDA IPC calls share the library's memory with other processes.")          \
     OPTION(share, dir, PATH(""), "",                                                               \
            "Folder of the sockets by which processes and containers find each other, the same "    \
-           "for all of them; when empty, the first that can be had of /run/user/UID/gpushim, "     \
-           "/tmp/gpushim-UID and /dev/shm/gpushim-UID.")                                           \
+           "for all of them; when empty, the first that can be had of /run/user/UID/gpushim "      \
+           "and /tmp/gpushim-UID.")                                                                \
     OPTION(share, grace, TIME("0", "60 min"), "1 s",                                               \
            "How long a freed block is kept when its IPC handle was given out but not opened yet.") \
     OPTION(share, settle, TIME("0", "60 min"), "200 ms",                                           \

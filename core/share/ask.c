@@ -192,39 +192,21 @@ static void ask_exporters(struct gs_asking *asking, int directory)
 }
 
 /* Which folder a process has is its own matter. */
-static void ask_own(struct gs_asking *asking)
+void gs_ask_all(struct gs_asking *asking)
 {
-    char reason[GS_REASON_SIZE];
-    int directory = -1;
-
-    for (unsigned n = 0; directory != -ENOENT; n++) {
-        directory = gs_directory_open_place(&asking->share->options, n, false, reason);
-        if (directory >= 0) {
-            ask_exporters(asking, directory);
-            gs_fd_drop(directory);
-        }
-    }
-}
-
-static void ask_peers(struct gs_asking *asking)
-{
+    struct gs_share_options options = asking->share->options;
     char reason[GS_REASON_SIZE], broker[GS_BROKER_NAME_SIZE];
     unsigned place = 0;
     int directory;
 
+    if (asking->own)
+        options.uid_count = options.gid_count = 0; /* nobody else's folders */
     gs_broker_name(broker);
-    while ((directory = gs_directory_next(&asking->share->options, &place, reason)) >= 0) {
+    while ((directory = gs_directory_next(&options, &place, reason)) >= 0) {
         ask_exporters(asking, directory);
-        ask_one(asking, directory, broker, true);
+        if (!asking->own)
+            ask_one(asking, directory, broker, true);
         gs_fd_drop(directory);
     }
-}
-
-void gs_ask_all(struct gs_asking *asking)
-{
-    if (asking->own)
-        ask_own(asking);
-    else
-        ask_peers(asking);
     end_round(asking);
 }

@@ -1,25 +1,23 @@
 /*
- * The runtime directory: where exporters put their sockets, each named by its instance in hex.
+ * The folder of the sockets (GPUSHIM_SHARE_DIR; in messages, the runtime directory): each exporter puts its own
+ * there, named by its instance in hex.
  *
  * Whoever can write to it could put a socket of his own there, so it must belong to this user (or
  * to root, or to a user that the options name), be writable by its owner alone, and not be a
  * symbolic link. It is opened once and sockets are put up through its descriptor: it cannot be
- * exchanged after the check. Others' sockets are connected to by its path, which saves the kernel's
- * look at /proc, some 20 us in a new process: whose they are their user says, and who could
- * exchange the directory could have done it before the check.
+ * exchanged after the check.
  *
- * Where the options name none there are several that it may be, in this order; each process uses
- * the first that can be had when it first shares, and looks for others' sockets in all:
+ * Where the options name none there are two places, and each process uses the first that can be had when it
+ * first shares, and looks for others' sockets in both:
  *
- *   /run/user/UID/gpushim   where /run/user/UID is this user's; it goes when he logs out
- *   /tmp/gpushim-UID        unless somebody else was there first, or the disk is full
- *   /dev/shm/gpushim-UID
+ *   /run/user/UID/gpushim   where there is a session of this user's; it goes when he logs out
+ *   /tmp/gpushim-UID
  *
- * One that others may write to (a volume of Kubernetes, 0777 or 2775; a folder like /tmp, 1777) is
- * not used itself: each user makes one of his own in it, gpushim-UID, or gpushim-UID.1 and so on
- * where another's lies there, and looks into those of the users he may share with.
+ * /tmp, and one that is named and that others may write to (a volume of Kubernetes, 0777 or 2775; a folder like
+ * /tmp, 1777), are not used themselves: each user makes one of his own in it, gpushim-UID, or gpushim-UID.1 and so
+ * on where another's lies there, and looks into those of the users he may share with.
  *
- * folder.c finds, makes and checks them, directory.c has the sockets in one, sweep.c clears it.
+ * folder.c finds, makes and checks them, directory.c has the sockets in one.
  */
 #ifndef GS_CORE_SHARE_DIRECTORY_H
 #define GS_CORE_SHARE_DIRECTORY_H
@@ -44,19 +42,17 @@ void gs_broker_name(char ret_name[GS_BROKER_NAME_SIZE]);
 
 /* ---- folder.c ------------------------------------------------------------------------------- */
 
-/* Opens and checks the first directory of this user's that there is; `make` makes one where only
- * its last part is missing. The descriptor, or -1 with the cause and the way out in words. */
-int gs_directory_open(const struct gs_share_options *options, bool make,
-                      char ret_reason[GS_REASON_SIZE]);
-
 /* All that there are, of others too, one after the other: opens the next one. *place is 0 at first.
  * -1: there is none any more, with a reason where there was none at all; -EMFILE, -ENFILE or -ENOMEM, with the
  * reason: there may be, and it cannot be opened now. */
 int gs_directory_next(const struct gs_share_options *options, unsigned *place,
                       char ret_reason[GS_REASON_SIZE]);
 
-/* The n-th place where this user's own may be; opens, makes and checks it. -1 with the reason, and
- * errno: with ENOENT it was removed just now. -ENOENT: there is no such place. */
+/* The path of the n-th place where this user's own may be; false: there are no more. */
+bool gs_directory_place(const struct gs_share_options *options, unsigned n,
+                        char ret_path[GS_FOLDER_SIZE]);
+/* Opens and checks it; `make` makes it where only its last part is missing. -1 with the cause and the way out in
+ * words, and errno. -ENOENT: there is no such place. */
 int gs_directory_open_place(const struct gs_share_options *options, unsigned n, bool make,
                             char ret_reason[GS_REASON_SIZE]);
 
@@ -75,17 +71,20 @@ const char *gs_directory_words(const struct gs_share_options *options);
 
 /* ---- directory.c ---------------------------------------------------------------------------- */
 
+/* Opens, and makes, the first directory of this user's that can be had; -1 with the reasons. */
+int gs_directory_open(const struct gs_share_options *options, char ret_reason[GS_REASON_SIZE]);
+
 /*
- * Opens a directory and puts the socket `name` up in it, in the first place where both can be done
- * (a disk may be full). The socket, with *ret_directory; or -1 with the reasons in words. Where
- * `broker`, as gs_directory_listen_broker.
+ * The same, and puts the socket `name` up in it, in the first place where both can be done.
+ * The socket, with *ret_directory; or -1 with the reasons in words. Where `broker`, as
+ * gs_directory_listen_broker.
  */
 int gs_directory_put_up(const struct gs_share_options *options, const char *name, bool broker,
                         int *ret_directory, char ret_reason[GS_REASON_SIZE]);
 
-/* Whether that can be done: leaves nothing behind. */
+/* Whether that can be done, and where: leaves no more than the folder. */
 bool gs_directory_try(const struct gs_share_options *options, const char *name,
-                      char ret_reason[GS_REASON_SIZE]);
+                      char ret_path[GS_FOLDER_SIZE], char ret_reason[GS_REASON_SIZE]);
 
 /*
  * A listening, non-blocking socket under `name`. It appears there only once it listens, so a
@@ -99,15 +98,16 @@ int gs_directory_listen(int directory, const struct gs_share_options *options, c
 int gs_directory_listen_broker(int directory, const struct gs_share_options *options,
                                char ret_reason[GS_REASON_SIZE]);
 
-/* A connection to the exporter under `name`, made within `limit_ns`; or a negative errno
+/* A connection to the exporter under `name`, which does not block, made within `limit_ns`; or a negative errno
  * (-ENOENT, -ECONNREFUSED: there is none any more; -EAGAIN: it does not take it in that time;
  * -EMFILE: no descriptor is left here). */
 int gs_directory_connect(int directory, const struct gs_share_options *options, const char *name,
                          uint64_t limit_ns);
 
-/* The same without waiting, and with the fewest calls into the kernel: by the directory's path,
- * which is checked while the exporter wakes up, and before anything is said to it. -EAGAIN: it does
- * not go, for whatever reason; gs_directory_open and the above do it, or say why not. */
+/* The same without waiting, and with the fewest calls into the kernel, some 20 us less in a new process: by the
+ * directory's path, which is checked while the exporter wakes up, and before anything is said to it (whose
+ * socket it is its user says, and who could exchange the directory could have done it before the check).
+ * -EAGAIN: it does not go, for whatever reason; gs_directory_next and the above do it, or say why not. */
 int gs_directory_connect_at_once(const struct gs_share_options *options, const char *name);
 
 /* Whether this user may connect to the socket, as far as its modes say. */
@@ -130,8 +130,6 @@ int gs_directory_exporters(int directory, const char *own,
 void gs_directory_unlink(int directory, const char *name);
 /* Lets all users come to the socket: 0, or a negative errno. */
 int gs_directory_let_all(int directory, const char *name);
-
-/* ---- sweep.c -------------------------------------------------------------------------------- */
 
 /* Removes sockets that killed processes left: at once those of this PID namespace, those of others
  * when they were not touched for an hour, of other kernels for a day (gs_directory_touch). A

@@ -1,4 +1,4 @@
-/* The runtime directory: where it may be, which one this process uses (core/share/directory.h). */
+/* The folder of the sockets: where it may be, which one this process uses (core/share/directory.h). */
 #include "core/share/directory.h"
 
 #include <dirent.h>
@@ -9,7 +9,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PLACES       3
+#include "core/base/fd.h"
+
+#define TMP          "/tmp"
+#define OWN_SIZE     24   /* a name with a number, and a zero */
 #define OWN_TRIES    8    /* names of one's own in a directory that others may write to */
 #define OTHERS_MAX   1024 /* that are looked at in such a directory, */
 #define LIST_ENTRIES 4096 /* among so many entries */
@@ -66,19 +69,26 @@ static bool is_open_to_all(const struct statx *info)
     return info->stx_mode & (S_IWGRP | S_IWOTH);
 }
 
-/* The n-th place; false: there is none. */
-static bool place(const struct gs_share_options *options, unsigned n, char *ret_path)
+bool gs_directory_place(const struct gs_share_options *options, unsigned n,
+                        char ret_path[GS_FOLDER_SIZE])
 {
-    static const char *const places[PLACES] = {"/run/user/%lu/gpushim", "/tmp/gpushim-%lu",
-                                               "/dev/shm/gpushim-%lu"};
-
-    if (options->dir[0]) {
+    if (options->dir[0])
         snprintf(ret_path, GS_FOLDER_SIZE, "%.*s", (int)sizeof options->dir, options->dir);
-        return n == 0;
-    }
-    if (n >= PLACES)
+    else if (n == 0)
+        snprintf(ret_path, GS_FOLDER_SIZE, "/run/user/%lu/gpushim", (unsigned long)geteuid());
+    else
+        snprintf(ret_path, GS_FOLDER_SIZE, TMP "/" GS_OWN_PREFIX "%lu", (unsigned long)geteuid());
+    return n < (options->dir[0] ? 1 : 2);
+}
+
+/* What is opened for it: in /tmp each user has one of his own, as in any folder that is open to all. */
+static bool place(const struct gs_share_options *options, unsigned n, char *ret_path, bool *ret_in_tmp)
+{
+    *ret_in_tmp = !options->dir[0] && n == 1;
+    if (!gs_directory_place(options, n, ret_path))
         return false;
-    snprintf(ret_path, GS_FOLDER_SIZE, places[n], (unsigned long)geteuid());
+    if (*ret_in_tmp)
+        strcpy(ret_path, TMP);
     return true;
 }
 
@@ -88,27 +98,25 @@ const char *gs_directory_words(const struct gs_share_options *options)
 }
 
 /* The name of one's own in a directory that is open to all. */
-static void own_name(unsigned attempt, char ret_name[32])
+static void own_name(unsigned attempt, char *ret_name)
 {
-    int length = snprintf(ret_name, 32, GS_OWN_PREFIX "%lu", (unsigned long)geteuid());
+    int length = snprintf(ret_name, OWN_SIZE, GS_OWN_PREFIX "%lu", (unsigned long)geteuid());
 
     if (attempt > 0)
-        snprintf(ret_name + length, 32 - (size_t)length, ".%u", attempt);
+        snprintf(ret_name + length, OWN_SIZE - (size_t)length, ".%u", attempt);
 }
 
 bool gs_directory_likely(const struct gs_share_options *options, unsigned n,
                          char ret_path[GS_FOLDER_SIZE])
 {
-    char name[32];
     size_t length;
 
-    if (!place(options, n / 2, ret_path))
-        return false;
-    if (n % 2 == 0)
-        return true;
-    own_name(0, name);
+    if (!options->dir[0] || n != 1)
+        return gs_directory_place(options, n, ret_path);
+    gs_directory_place(options, 0, ret_path);
     length = strlen(ret_path);
-    snprintf(ret_path + length, GS_FOLDER_SIZE - length, "/%s", name);
+    ret_path[length] = '/';
+    own_name(0, ret_path + length + 1);
     return true;
 }
 
@@ -137,14 +145,19 @@ void gs_directory_path(const struct gs_share_options *options, int directory,
 /* Opens a directory that is one and no link; -1 with errno. */
 static int open_plain(int parent, const char *name, struct statx *ret_info)
 {
-    int error, fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 
     if (fd < 0 || look(fd, "", ret_info) == 0)
         return fd;
-    error = errno;
-    close(fd);
-    errno = error;
+    gs_fd_drop(fd);
     return -1;
+}
+
+static bool is_link(const char *path)
+{
+    struct statx info;
+
+    return look(AT_FDCWD, path, &info) == 0 && S_ISLNK(info.stx_mode);
 }
 
 /* One's own in a directory that is open to all. Others may take it away, and that is all they can:
@@ -154,7 +167,7 @@ static int open_own(const struct gs_share_options *options, int parent, bool mak
 {
     const mode_t mode = has_others(options) ? 0755 : 0700;
     struct statx info;
-    char name[32];
+    char name[OWN_SIZE];
     int error = 0;
 
     for (unsigned i = 0; i < OWN_TRIES; i++) {
@@ -174,9 +187,8 @@ static int open_own(const struct gs_share_options *options, int parent, bool mak
             return fd;
         }
         error = fd < 0 ? errno : EEXIST;
-        if (fd >= 0)
-            close(fd);
-        if (fd < 0 && error == ENOENT)
+        gs_fd_drop(fd);
+        if (error == ENOENT)
             break;
     }
     snprintf(ret_reason, GS_REASON_SIZE,
@@ -186,76 +198,50 @@ static int open_own(const struct gs_share_options *options, int parent, bool mak
     return -1;
 }
 
-/* Whether a directory may be used; the reason if not. */
-static bool check(const struct statx *info, const struct gs_share_options *options,
-                  const char *path, char *ret_reason)
-{
-    if (info->stx_uid == 0 || gs_user_is_listed(options, info->stx_uid))
-        return true;
-    snprintf(ret_reason, GS_REASON_SIZE,
-             "%s belongs to user %u, who is not to be trusted with shared memory; name a "
-             "directory of your own",
-             path, (unsigned)info->stx_uid);
-    return false;
-}
-
-/* Whether /run/user/UID is there, and this user's: nobody else makes it. */
-static bool has_session(void)
-{
-    char path[40];
-    struct statx info;
-
-    snprintf(path, sizeof path, "/run/user/%lu", (unsigned long)geteuid());
-    return look(AT_FDCWD, path, &info) == 0 && S_ISDIR(info.stx_mode) && info.stx_uid == geteuid();
-}
-
 int gs_directory_open_place(const struct gs_share_options *options, unsigned n, bool make,
                             char ret_reason[GS_REASON_SIZE])
 {
     char path[GS_FOLDER_SIZE];
     struct statx info;
     int directory, own, cause;
+    bool in_tmp;
 
-    if (!place(options, n, path))
+    if (!place(options, n, path, &in_tmp))
         return -ENOENT;
-    if (path[0] != '/' || (options->dir[0] && !memchr(options->dir, 0, sizeof options->dir))) {
+    if (path[0] != '/' || !memchr(options->dir, 0, sizeof options->dir)) {
         snprintf(ret_reason, GS_REASON_SIZE,
                  "the runtime directory has no absolute path of at most %zu bytes; name one",
                  sizeof options->dir - 1);
         return -1;
     }
-    if (!options->dir[0] && n == 0 && !has_session()) {
-        snprintf(ret_reason, GS_REASON_SIZE, "there is no session of this user's (%s)", path);
-        errno = ENOTDIR;
-        return -1;
-    }
-    if (make && mkdir(path, 0700) != 0 && errno != EEXIST) {
-        cause = errno;
+    if (make && !in_tmp && mkdir(path, 0700) != 0 && errno != EEXIST) {
         snprintf(ret_reason, GS_REASON_SIZE, "%s cannot be made: %s; make it, with mode 0700", path,
-                 strerror(cause));
-        errno = cause == ENOENT ? ENOTDIR : cause; /* its parent is not there: no use to try again */
+                 strerror(errno));
         return -1;
     }
     directory = open_plain(AT_FDCWD, path, &info);
     if (directory < 0) {
-        bool is_link;
-
         cause = errno;
-        is_link = (cause == ELOOP || cause == ENOTDIR) && look(AT_FDCWD, path, &info) == 0 &&
-                  S_ISLNK(info.stx_mode);
-
         snprintf(ret_reason, GS_REASON_SIZE, "%s cannot be opened: %s; %s", path,
-                 is_link ? "it is a symbolic link" : strerror(cause),
+                 is_link(path) ? "it is a symbolic link" : strerror(cause),
                  cause == EMFILE ? "raise the limit of descriptors (ulimit -n)"
                                  : "name a directory you own");
         errno = cause;
         return -1;
     }
-    if (!is_open_to_all(&info) && check(&info, options, path, ret_reason))
+    if (in_tmp || is_open_to_all(&info)) {
+        own = open_own(options, directory, make, path, ret_reason);
+        cause = errno;
+    } else if (info.stx_uid == 0 || gs_user_is_listed(options, info.stx_uid)) {
         return directory;
-    errno = EACCES;
-    own = is_open_to_all(&info) ? open_own(options, directory, make, path, ret_reason) : -1;
-    cause = errno;
+    } else {
+        snprintf(ret_reason, GS_REASON_SIZE,
+                 "%s belongs to user %u, who is not to be trusted with shared memory; name a "
+                 "directory of your own",
+                 path, (unsigned)info.stx_uid);
+        own = -1;
+        cause = EACCES;
+    }
     close(directory);
     errno = cause;
     return own;
@@ -269,39 +255,24 @@ void gs_reason_add(char reason[GS_REASON_SIZE], const char *more)
     snprintf(reason + length, GS_REASON_SIZE - length, "%s%s", length ? "; " : "", more);
 }
 
-int gs_directory_open(const struct gs_share_options *options, bool make,
-                      char ret_reason[GS_REASON_SIZE])
-{
-    char reason[GS_REASON_SIZE];
-    int directory;
-
-    ret_reason[0] = 0;
-    for (unsigned n = 0;; n++) {
-        directory = gs_directory_open_place(options, n, make, reason);
-        if (directory >= 0)
-            return directory;
-        if (directory == -ENOENT)
-            return -1;
-        gs_reason_add(ret_reason, reason);
-    }
-}
-
 /* The k-th in the n-th place, which is open to all, that is of a user who may be trusted and not
  * this process's own; -1: there is none. */
 static int open_others(const struct gs_share_options *options, unsigned n, unsigned k)
 {
-    char path[GS_FOLDER_SIZE], ignored[GS_REASON_SIZE];
+    char path[GS_FOLDER_SIZE], ignored[GS_REASON_SIZE], prefix[OWN_SIZE] = GS_OWN_PREFIX;
     int parent, own, found = -1;
     struct statx info, mine = {0};
     struct dirent *entry;
+    bool in_tmp;
     DIR *list;
 
-    place(options, n, path);
+    place(options, n, path, &in_tmp);
+    if (!has_others(options))
+        own_name(0, prefix);
     parent = open_plain(AT_FDCWD, path, &info);
-    list = parent < 0 || !is_open_to_all(&info) ? NULL : fdopendir(parent);
+    list = parent < 0 || !(in_tmp || is_open_to_all(&info)) ? NULL : fdopendir(parent);
     if (!list) {
-        if (parent >= 0)
-            close(parent);
+        gs_fd_drop(parent);
         return -1;
     }
     own = open_own(options, parent, false, path, ignored);
@@ -310,7 +281,7 @@ static int open_others(const struct gs_share_options *options, unsigned n, unsig
         close(own);
     }
     for (unsigned seen = 0; found < 0 && seen < LIST_ENTRIES && (entry = readdir(list)); seen++) {
-        if (strncmp(entry->d_name, GS_OWN_PREFIX, strlen(GS_OWN_PREFIX)) != 0)
+        if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0)
             continue;
         found = open_plain(parent, entry->d_name, &info);
         if (found < 0 || ((own < 0 || !is_same(&info, &mine)) && !is_open_to_all(&info) &&

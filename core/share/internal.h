@@ -2,7 +2,6 @@
  * What the files of core/share have in common.
  *
  *   share.c    make, end                          say.c      what is said of all of it
- *   start.c    thread and socket, once
  *   thread.c   what the share thread does         wire.c     messages      ipc_handle.c IPC handles
  *   exporter.h                                    opener.h
  *     exports.c  blocks that are exported           opener.c   open, close, find
@@ -27,7 +26,7 @@
  *                names of exports, here and of others
  *     ask.h      asking the user's other processes
  *     afar.h     memory of other machines, and theirs that are opened here: its picture
- *     place.c    when this process's socket is put up, and again
+ *     place.c    thread and socket, once; when the socket is put up again
  *     limbo.c    too much freed and held
  *     held.c     who has what is freed, for the log
  *     report.c, find.c                              owners.c   whose memory is open here
@@ -35,8 +34,8 @@
  *
  * All of that is messages, time and events. What the kernel is asked stands in the system files:
  *
- *   loop.c     how the share thread waits         folder.c, directory.c, sweep.c, instance.c
- *   watch.c    its descriptors, what it is told                the runtime directory
+ *   loop.c     how the share thread waits         folder.c, directory.c, instance.c
+ *   watch.c    its descriptors, what it is told                the folder of the sockets
  *   conn.c     sockets, who is at their ends      socket.c   this process's place there
  *   alive.c    whether a process runs             discard.c  closing what others sent
  *   memory.c   memory behind a descriptor         start_broker.c
@@ -99,8 +98,10 @@ struct gs_opener_context;
 
 /* This process's place in the runtime directory (place.c, socket.c). */
 struct gs_share_place {
-    char path[GS_FOLDER_SIZE + GS_BROKER_NAME_SIZE]; /* "": not known, or none of ours */
-    uint64_t inode, device;                          /* what was put up there */
+    struct gs_seat {
+        char path[GS_FOLDER_SIZE + GS_BROKER_NAME_SIZE]; /* "": not known, or none of ours */
+        uint64_t inode, device;                          /* what was put up there */
+    } seat;
     struct gs_fd directory_is, listener_is;
     int directory, listener; /* written before that is watched; then what they are is exchanged */
     /* The share thread's own. */
@@ -313,12 +314,6 @@ struct gs_share {
     struct gs_opener opener;
 };
 
-/* ---- start.c -------------------------------------------------------------------------------- */
-
-/* Runs `start` once for all callers; where it failed, again for the next. */
-gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
-                        gs_status (*start)(struct gs_share *));
-
 /* ---- watch.c -------------------------------------------------------------------------------- */
 
 /* What an event of the loop is about: a kind, and in the bits below GS_WATCH_SHIFT an id. */
@@ -368,6 +363,9 @@ uint64_t gs_thread_tick(struct gs_share *share, uint64_t now);
 
 /* ---- place.c -------------------------------------------------------------------------------- */
 
+/* Runs `start` once for all callers; where it failed, again for the next. */
+gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
+                        gs_status (*start)(struct gs_share *));
 /* Starts the share thread, and puts up the socket that openers connect to; where that has gone,
  * another. GS_NOT_OFFERED (logged once). */
 gs_status gs_socket_start(struct gs_share *share);

@@ -3,14 +3,59 @@
  * soon as there is enough memory to be asked for; and again wherever it can be when it has gone.
  * Folders go: /run/user/UID when its user logs out, one in /tmp when somebody clears that.
  */
-#include "core/share/exporter.h"
-#include "core/share/opener.h"
+#include "core/share/alive.h"
+#include "core/share/internal.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define SWEEP_AFTER_NS (20 * GS_NS_PER_MS) /* the first openers are served before */
 #define AGAIN_NS       GS_NS_PER_S /* it is looked at, and where it cannot be put up tried, again after this */
+
+/* ---- Once ----------------------------------------------------------------------------------- */
+
+/* Until another thread has started it. One that a filter of system calls has killed meanwhile
+ * (SECCOMP_RET_KILL_THREAD) never will; whatever it had made stays as it is, and is not built on. */
+static void await_start_locked(struct gs_share *share, enum gs_start *state)
+{
+    while (*state == GS_STARTING) {
+        if (gs_cond_wait_until(&share->started, &share->lock, gs_now_ns() + GS_NS_PER_S) ||
+            *state != GS_STARTING || gs_alive_has_thread(share->starter))
+            continue;
+        *state = GS_GIVEN_UP;
+        gs_cond_wake_all(&share->started);
+        gs_log_line(&share->log, GS_LOG_WARNING,
+                    "memory cannot be shared any more: the thread that began with it was killed");
+    }
+}
+
+/*
+ * Runs `start` once, for all callers: the first does it, without the lock since it opens files, the
+ * others wait for it: as long as that takes with a folder, a socket and a thread, each of which is
+ * made or not, or a second longer than that thread lives. After a failure the next caller tries
+ * again.
+ */
+gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
+                        gs_status (*start)(struct gs_share *))
+{
+    gs_status status = GS_OK;
+
+    gs_lock_take(&share->lock);
+    await_start_locked(share, state);
+    if (*state == GS_GIVEN_UP)
+        status = GS_NOT_OFFERED;
+    if (*state == GS_NOT_STARTED) {
+        *state = GS_STARTING;
+        share->starter = gs_alive_own_thread();
+        gs_lock_release(&share->lock);
+        status = start(share);
+        gs_lock_take(&share->lock);
+        *state = status == GS_OK ? GS_STARTED : GS_NOT_STARTED;
+        gs_cond_wake_all(&share->started);
+    }
+    gs_lock_release(&share->lock);
+    return status;
+}
 
 /* ---- Putting it up -------------------------------------------------------------------------- */
 
@@ -21,7 +66,7 @@ static void say_again(struct gs_share *share)
     gs_log_line(&share->log, used ? GS_LOG_WARNING : GS_LOG_DEBUG,
                 "the socket for those who open this process's memory had been removed: there is "
                 "another now, %s",
-                share->place.path);
+                share->place.seat.path);
 }
 
 static gs_status put_up(struct gs_share *share)
@@ -55,9 +100,7 @@ static gs_status put_up(struct gs_share *share)
 
 gs_status gs_socket_start(struct gs_share *share)
 {
-    gs_status status = gs_thread_start(share);
-
-    if (status != GS_OK)
+    if (gs_thread_start(share) != GS_OK)
         return GS_NOT_OFFERED;
     if (gs_socket_is_lost(share)) {
         gs_lock_take(&share->lock);

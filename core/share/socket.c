@@ -10,10 +10,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/inotify.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,55 +21,37 @@ bool gs_socket_is_given(const struct gs_share *share)
 
 /* ---- Where it is ---------------------------------------------------------------------------- */
 
-static int look_at(const char *path, struct statx *ret_info)
+/* Of a path: what lies there now. */
+static bool seat_of(const char *path, struct gs_seat *ret_seat)
 {
-    return statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_INO, ret_info);
-}
-
-static uint64_t device_of(const struct statx *info)
-{
-    return (uint64_t)info->stx_dev_major << 32 | info->stx_dev_minor;
-}
-
-/* Called with the lock held. Where the folder has no path that is known it is not looked for. */
-static void remember_locked(struct gs_share *share, int directory)
-{
-    char folder[GS_FOLDER_SIZE];
     struct statx info;
 
-    gs_directory_path(&share->options, directory, folder);
-    snprintf(share->place.path, sizeof share->place.path, "%s/%s", folder, share->name);
-    if (folder[0] == 0 || look_at(share->place.path, &info) != 0) {
-        share->place.path[0] = 0;
-        return;
-    }
-    share->place.inode = info.stx_ino;
-    share->place.device = device_of(&info);
+    if (statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_INO, &info) != 0)
+        return false;
+    snprintf(ret_seat->path, sizeof ret_seat->path, "%s", path);
+    ret_seat->inode = info.stx_ino;
+    ret_seat->device = (uint64_t)info.stx_dev_major << 32 | info.stx_dev_minor;
+    return true;
 }
 
-/* Whoever cannot be seen from here any more (this process has another user or root now) may be
- * there. */
+/* What cannot be seen from here any more (this process has another user or root now) may be there. */
 bool gs_socket_is_lost(struct gs_share *share)
 {
-    char path[sizeof share->place.path];
-    uint64_t inode, device;
-    struct statx info;
+    struct gs_seat seat, now;
     bool any, closed;
 
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE)) /* it was taken down */
         return false;
     gs_lock_take(&share->lock);
-    any = share->socket_start == GS_STARTED && share->place.path[0];
+    any = share->socket_start == GS_STARTED && share->place.seat.path[0];
     closed = any && !gs_fd_is_there(&share->place.listener_is);
-    memcpy(path, share->place.path, sizeof path);
-    inode = share->place.inode;
-    device = share->place.device;
+    seat = share->place.seat;
     gs_lock_release(&share->lock);
     if (!any || closed)
         return closed;
-    if (look_at(path, &info) != 0)
+    if (!seat_of(seat.path, &now))
         return errno == ENOENT || errno == ENOTDIR;
-    return info.stx_ino != inode || device_of(&info) != device;
+    return now.inode != seat.inode || now.device != seat.device;
 }
 
 /* ---- Putting it up -------------------------------------------------------------------------- */
@@ -89,20 +68,23 @@ static int exchange_locked(int *number, struct gs_fd *kept, int fd)
     return *number;
 }
 
-/* Called with the lock held. The thread is told when the socket is removed or moved, alone or with its
- * folder. What becomes of the folders above is seen at the next export. */
-static void watch_place_locked(struct gs_share *share)
+/* Called with the lock held. Where it is now; the thread is told when it is removed or moved, alone or with
+ * its folder. What becomes of the folders above is seen at the next export, as all is where nothing is told.
+ * A folder whose path is not known is not looked for. */
+static void sit_down_locked(struct gs_share *share)
 {
-    char folder[sizeof share->place.path];
+    char folder[GS_FOLDER_SIZE], path[sizeof share->place.seat.path];
     int fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
 
     gs_fd_close(&share->place.notify);
     share->place.notify = gs_fd_keep(fd);
-    memcpy(folder, share->place.path, sizeof folder);
-    if (strrchr(folder, '/'))
-        *strrchr(folder, '/') = 0;
-    if (fd < 0 ||
-        inotify_add_watch(fd, share->place.path, IN_DONT_FOLLOW | IN_ATTRIB | IN_MOVE_SELF) < 0 ||
+    share->place.seat.path[0] = 0;
+    gs_directory_path(&share->options, share->place.directory, folder);
+    snprintf(path, sizeof path, "%s/%s", folder, share->name);
+    if (folder[0] && !seat_of(path, &share->place.seat))
+        share->place.seat.path[0] = 0;
+    if (fd < 0 || !share->place.seat.path[0] ||
+        inotify_add_watch(fd, path, IN_DONT_FOLLOW | IN_ATTRIB | IN_MOVE_SELF) < 0 ||
         inotify_add_watch(fd, folder, IN_ONLYDIR | IN_MOVE_SELF | IN_DELETE_SELF) < 0 ||
         gs_watch(share, GS_WATCH_ADD, fd, GS_WATCH_READ, GS_WATCH_PLACE, 0) != 0)
         gs_log_line(&share->log, GS_LOG_DEBUG,
@@ -151,10 +133,8 @@ int gs_socket_adopt(struct gs_share *share, int directory, int listener)
     exchange_locked(&share->place.listener, &share->place.listener_is, listener);
     error =
         gs_watch(share, GS_WATCH_ADD, share->place.listener, GS_WATCH_READ, GS_WATCH_LISTENER, 0);
-    if (!error && !gs_socket_is_given(share)) {
-        remember_locked(share, share->place.directory);
-        watch_place_locked(share);
-    }
+    if (!error && !gs_socket_is_given(share))
+        sit_down_locked(share);
     gs_lock_release(&share->lock);
     return error;
 }
@@ -175,14 +155,7 @@ void gs_socket_take_down(struct gs_share *share)
 
 bool gs_share_can(struct gs_share *share, char *ret_reason)
 {
-    int epoll = epoll_create1(EPOLL_CLOEXEC), wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    bool can = epoll >= 0 && wake >= 0;
+    char path[GS_FOLDER_SIZE];
 
-    if (!can)
-        snprintf(ret_reason, GS_REASON_SIZE, "no thread can serve it: %s", strerror(errno));
-    if (wake >= 0)
-        close(wake);
-    if (epoll >= 0)
-        close(epoll);
-    return can && gs_directory_try(&share->options, share->name, ret_reason);
+    return gs_directory_try(&share->options, share->name, path, ret_reason);
 }

@@ -357,7 +357,7 @@ static bool start(struct agent *agent)
         return false;
     agent->epoll = epoll_create1(EPOLL_CLOEXEC);
     agent->wake = (struct source){.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), .ready = on_wake};
-    folder = gs_directory_open(agent->share, true, reason);
+    folder = gs_directory_open(agent->share, reason);
     if (folder < 0 || !leases_open(&agent->leases, folder, agent->boot, reason) ||
         !links_start(&agent->links, agent->epoll, reason) ||
         (agent->listener.fd = link_listen(agent->options.listen, &agent->options.port, reason)) < 0)

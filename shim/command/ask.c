@@ -493,8 +493,7 @@ static bool nobody_shared(const struct gs_share_options *options)
     char path[GS_FOLDER_SIZE], reason[GS_REASON_SIZE];
     bool nobody = !options->dir[0] || access(options->dir, F_OK) == 0;
 
-    /* Every other likely path is that of this user's own within one. */
-    for (unsigned n = 0; nobody && gs_directory_likely(options, 2 * n, path); n++) {
+    for (unsigned n = 0; nobody && gs_directory_place(options, n, path); n++) {
         int directory = gs_directory_open_place(options, n, false, reason);
 
         nobody = directory >= 0 || errno == ENOENT || access(path, F_OK) != 0;

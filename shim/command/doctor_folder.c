@@ -119,8 +119,7 @@ static void say_places(struct doctor *doctor)
     char reason[GS_REASON_SIZE], path[GS_FOLDER_SIZE], all[DOCTOR_TEXT] = "";
     size_t length = 0;
 
-    /* Every other likely path is that of this user's own within one. */
-    for (unsigned n = 0; gs_directory_likely(&doctor->options, 2 * n, path); n++) {
+    for (unsigned n = 0; gs_directory_place(&doctor->options, n, path); n++) {
         int directory = gs_directory_open_place(&doctor->options, n, false, reason);
         int error = directory < 0 ? errno : 0;
         bool absent = error == ENOENT || access(path, F_OK) != 0;
@@ -141,34 +140,9 @@ static void say_places(struct doctor *doctor)
     doctor_say(doctor, DOCTOR_OK, "folder", "", "looked for at %s", all);
 }
 
-/* As the library's first use tries it: leaves nothing behind. False: in no place, for that reason.
- */
-static bool try_folder(struct doctor *doctor, char ret_path[GS_FOLDER_SIZE],
-                       char ret_reason[GS_REASON_SIZE])
-{
-    char path[GS_FOLDER_SIZE], name[32];
-    uint64_t absent = 0;
-    int directory, listener;
-
-    for (unsigned n = 0; gs_directory_likely(&doctor->options, n, path); n++)
-        absent |= (uint64_t)(access(path, F_OK) != 0) << n;
-    snprintf(name, sizeof name, "doctor.%d", (int)getpid());
-    listener = gs_directory_put_up(&doctor->options, name, false, &directory, ret_reason);
-    if (listener >= 0) {
-        gs_directory_path(&doctor->options, directory, ret_path);
-        gs_directory_unlink(directory, name);
-        close(listener);
-        close(directory);
-    }
-    for (unsigned n = 0; absent && gs_directory_likely(&doctor->options, n, path); n++)
-        if (absent >> n & 1)
-            rmdir(path); /* unless somebody uses it by now */
-    return listener >= 0;
-}
-
 void doctor_folder(struct doctor *doctor)
 {
-    char reason[GS_REASON_SIZE], path[GS_FOLDER_SIZE];
+    char reason[GS_REASON_SIZE], path[GS_FOLDER_SIZE], name[32];
     struct sockets sockets = {0}, others = {0};
     unsigned place = 0;
     int directory;
@@ -177,7 +151,8 @@ void doctor_folder(struct doctor *doctor)
         doctor_say(doctor, DOCTOR_WARN, "folder", "set share.enable = on to share with others",
                    "sharing is switched off (share.enable)");
     say_places(doctor);
-    if (try_folder(doctor, path, reason))
+    snprintf(name, sizeof name, "doctor.%d", (int)getpid());
+    if (gs_directory_try(&doctor->options, name, path, reason)) /* as the library's first use does */
         doctor_say(doctor, DOCTOR_OK, "folder", "", "a process here puts its socket up in %s",
                    path[0] ? path : "a folder of its own there");
     else
@@ -195,9 +170,6 @@ void doctor_folder(struct doctor *doctor)
     }
     if (sockets.folders)
         say_sockets(doctor, &sockets, "it");
-    else
-        doctor_say(doctor, DOCTOR_OK, "folder", "",
-                   "none is there yet: nothing is shared; the first that shares makes it");
     if (others.folders)
         say_sockets(doctor, &others, "folders of others beside it");
 }

@@ -63,7 +63,6 @@ void users_find(const struct gs_share_options *options, struct users *ret_users)
         add_owner(ret_users, AT_FDCWD, options->dir); /* one of his alone */
     add_users(ret_users, "/run/user", "");
     add_users(ret_users, options->dir[0] ? options->dir : "/tmp", GS_OWN_PREFIX);
-    add_users(ret_users, "/dev/shm", GS_OWN_PREFIX);
 }
 
 bool user_of_process(long pid, struct user *ret_user)

@@ -21,8 +21,9 @@ import yaml
 from celpy.celtypes import MapType
 
 examples = sys.argv[1]
-# The oldest versions that are looked at; before 1.36 there was no MutatingAdmissionPolicy of v1.
-OLDEST, OLDEST_WITH_POLICY = 28, 36
+# The oldest versions that are looked at; of some kinds there was no v1 before.
+OLDEST, OLDEST_OF = 28, {'MutatingAdmissionPolicy': 36, 'MutatingAdmissionPolicyBinding': 36, 'ResourceClaim': 34}
+CLAIMED = '/run/nvidia-dra/local-ipc' # where NVIDIA's DRA driver mounts a claim's folder
 LIBRARY = '/opt/gpushim/lib/libgpushim.so'
 LABEL = {'libgpushim.dev/library': 'on'}
 # By which member the items of a list are one and the same, as Kubernetes' schemas say.
@@ -59,8 +60,7 @@ def newest():
 
 
 def versions_of(manifest):
-    oldest = OLDEST_WITH_POLICY if manifest['kind'].startswith('MutatingAdmission') else OLDEST
-    return [f'1.{minor}' for minor in range(oldest, newest() + 1)]
+    return [f'1.{minor}' for minor in range(OLDEST_OF.get(manifest['kind'], OLDEST), newest() + 1)]
 
 
 def mistakes(manifest):
@@ -239,6 +239,21 @@ def check_policy():
         check(now['env'] == before['env'] and len(now['volumeMounts']) == len(before['volumeMounts']), f'{now}')
 
 
+def check_claim():
+    """Both pods name the one claim and its folder, as one user, and nothing of the node's."""
+    claim, *pods = manifests_of('kubernetes-claim.yaml')
+    parameters, = [each['opaque']['parameters'] for each in claim['spec']['devices']['config']]
+    check(parameters['kind'] == 'LocalIPCConfig' and parameters['enabled'] is True, f'{parameters}')
+    users = {pod['spec']['securityContext']['runAsUser'] for pod in pods}
+    check(len(pods) == 2 and len(users) == 1, f'{pods}')
+    for pod in pods:
+        spec, (main,) = pod['spec'], pod['spec']['containers']
+        check(variables_of(main) == {'LD_PRELOAD': LIBRARY, 'GPUSHIM_SHARE_DIR': CLAIMED} and 'volumes' not in spec,
+              f'{main}')
+        check({each['resourceClaimName'] for each in spec['resourceClaims']} == {claim['metadata']['name']} and
+              main['resources']['claims'] == [{'name': spec['resourceClaims'][0]['name']}], f'{spec}')
+
+
 # ---- All together ----------------------------------------------------------------------------------------
 
 OPERATORS = 'kubernetes-monitor.yaml' # whose kind is no one of Kubernetes' own
@@ -325,11 +340,12 @@ def check_together():
 
 
 files = sorted(os.path.basename(path) for path in glob.glob(f'{examples}/kubernetes-*.yaml'))
-check(len(files) == 7, f'the manifests are {files}')
+check(len(files) == 8, f'the manifests are {files}')
 for each in files:
     if each != OPERATORS:
         check_schemas(each)
 check_policy()
+check_claim()
 together = check_together()
 for fault in faults:
     print(fault)

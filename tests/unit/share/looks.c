@@ -251,6 +251,15 @@ Test(share_looks, an_idle_thread_sleeps_for_as_long_as_it_may)
     cr_assert_eq(READ(looks), looked);
 }
 
+/* The same for who can be asked for memory, and is not. */
+Test(share_looks, a_thread_that_nobody_asks_sleeps_for_as_long_as_it_may)
+{
+    scene_stop();
+    side_start(&side, &options);
+    cr_assert_eq(gs_share_serve(side.share), GS_OK);
+    cr_assert(sleeps(1000 * 1000), "%d ms", READ(asleep));
+}
+
 /* The same for who has memory of others open, closed and idle. */
 Test(share_looks, an_idle_opener_sleeps_for_as_long_as_it_may)
 {
