@@ -105,6 +105,18 @@ bool gs_fences_capturing(struct gs_fences *fences)
     return __atomic_load_n(&fences->captures, __ATOMIC_RELAXED) > 0;
 }
 
+bool gs_fences_captured(struct gs_fences *fences, uint64_t *ret_stream_key)
+{
+    bool any;
+
+    gs_lock_take(&fences->lock);
+    any = fences->captures > 0;
+    if (any)
+        *ret_stream_key = fences->capture[0].stream;
+    gs_lock_release(&fences->lock);
+    return any;
+}
+
 #define PAGE 4096
 
 /* The end of a registration waits for all work of the context, as cuMemFree does; beside a capture both

@@ -58,6 +58,9 @@
  *                                 a context is current, and no capture is open, or this thread's
  *                                 capture mode is RELAXED (measured). The second waits for work of
  *                                 the context: no lock held.
+ *   memcpy_dtoh_async, memcpy_htod_async, ctx_get_limit, ctx_set_limit
+ *                                 of a process that falls asleep or wakes (core/process/sleep.h): a
+ *                                 context is current, no capture is open, no lock held.
  *   stream_synchronize            waits for the GPU: no lock held, the stream does not capture.
  *   ctx_synchronize               waits for the GPU: no lock held, no capture open.
  *
@@ -89,6 +92,8 @@ CUresult CUDAAPI cuGreenCtxGetId(CUgreenCtx, unsigned long long *);
     OP(primary_ctx_release, cuDevicePrimaryCtxRelease_v2, 1)                                       \
     OP(ctx_get_flags, cuCtxGetFlags, 0)                                                            \
     OP(ctx_set_flags, cuCtxSetFlags, 0)                                                            \
+    OP(ctx_get_limit, cuCtxGetLimit, 0)                                                            \
+    OP(ctx_set_limit, cuCtxSetLimit, 0)                                                            \
     OP(device_get_count, cuDeviceGetCount, 0)                                                      \
     OP(device_get_attribute, cuDeviceGetAttribute, 1)                                              \
     OP(device_total_mem, cuDeviceTotalMem_v2, 1)                                                   \
@@ -118,6 +123,8 @@ CUresult CUDAAPI cuGreenCtxGetId(CUgreenCtx, unsigned long long *);
     OP(mem_unmap, cuMemUnmap, 0)                                                                   \
     OP(mem_set_access, cuMemSetAccess, 0)                                                          \
     OP(memset_d8_async, cuMemsetD8Async, 0)                                                        \
+    OP(memcpy_dtoh_async, cuMemcpyDtoHAsync_v2, 0)                                                 \
+    OP(memcpy_htod_async, cuMemcpyHtoDAsync_v2, 0)                                                 \
     OP(mem_get_granularity, cuMemGetAllocationGranularity, 0)                                      \
     OP(mem_get_address_range, cuMemGetAddressRange_v2, 0)                                          \
     OP(mem_get_range_handle, cuMemGetHandleForAddressRange, 0)                                     \

@@ -124,6 +124,8 @@ void gs_fences_capture_end(struct gs_fences *fences, uint64_t stream_key, CUcont
 /* The context was destroyed, a green one too: so were its captures. */
 void gs_fences_capture_context_gone(struct gs_fences *fences, CUcontext context);
 bool gs_fences_capturing(struct gs_fences *fences);
+/* One of the streams that capture, by its key; false: none does. */
+bool gs_fences_captured(struct gs_fences *fences, uint64_t *ret_stream_key);
 /* Around calls for which the driver breaks a capture of another mode or thread, but where this
  * thread's own mode is RELAXED: it is, meanwhile. False: it cannot be, and nothing has changed. */
 bool gs_fences_relax(struct gs_fences *fences, CUstreamCaptureMode *ret_mode);

@@ -116,7 +116,7 @@ static void detach_from_locked(struct gs_arena *arena, struct gs_region *region,
         bool detached, more;
 
         lower = piece->prev;
-        if (!piece->mapped || size > wish->largest)
+        if (!piece->mapped || piece->asleep || size > wish->largest)
             continue;
         if (!has_all_of(block, piece))
             block = wholly_free_locked(piece);

@@ -282,6 +282,7 @@ static gs_status of_handle(struct gs_core *core, CUcontext handle, struct gs_con
     return look_up_and_cache(core, handle, seen, true, ret);
 }
 
+/* Who falls asleep waits for all of them, so that each has its record. */
 void gs_core_context_made(struct gs_core *core, CUcontext handle)
 {
     struct gs_context *made;
@@ -290,7 +291,7 @@ void gs_core_context_made(struct gs_core *core, CUcontext handle)
     gs_lock_take(&core->lock);
     first = !core->contexts;
     gs_lock_release(&core->lock);
-    if (!first || look_up(core, handle, true, &made) != GS_OK) /* then it is asked when it is used */
+    if (look_up(core, handle, first, &made) != GS_OK) /* then it is asked when it is used */
         gs_single_context(&core->single, handle);
 }
 

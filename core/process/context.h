@@ -18,6 +18,7 @@
 #include "core/process/peers.h"
 #include "core/process/process.h"
 #include "core/process/purge.h"
+#include "core/process/sleep.h"
 #include "core/base/turn.h"
 
 #define GS_CONTEXT_ARENAS 16
@@ -38,6 +39,7 @@ struct gs_context {
 struct gs_device_figures {
     size_t used[GS_DEVICES_MAX];  /* core/process/limit.h */
     bool no_region; /* was said */
+    uint64_t shortage_ns; /* when core/process/shortage.h said something last */
     size_t leaving[GS_DEVICES_MAX]; /* of pieces that are no arena's any more */
     size_t left[GS_DEVICES_MAX], grown[GS_DEVICES_MAX]; /* the latter since the former */
 };
@@ -82,7 +84,6 @@ struct gs_core {
     struct gs_context *contexts, *spare_contexts;
     struct gs_purge purge;
     struct gs_neighbour neighbour;
-    uint64_t shortage_ns; /* atomic: when core/process/shortage.h said something last */
     struct gs_releases releases;
     struct gs_gone gone;
     struct gs_device device[GS_DEVICES_MAX];
@@ -99,6 +100,7 @@ struct gs_core {
     int device_count;      /* atomic; 0: not asked yet */
     const void *primary_turn[GS_DEVICES_MAX]; /* atomic: the thread whose it is; NULL: nobody's */
     struct gs_graph_memory graphs;
+    struct gs_sleep sleep;
 };
 
 /* The arenas of a context, one after the other; *at is 0 at first. NULL: those were all. */

@@ -15,10 +15,10 @@
 /* One thread may, as nothing was said for a while. */
 static bool may_say(struct gs_core *core)
 {
-    uint64_t now = gs_now_ns(), said = __atomic_load_n(&core->shortage_ns, __ATOMIC_RELAXED);
+    uint64_t now = gs_now_ns(), said = __atomic_load_n(&core->figures.shortage_ns, __ATOMIC_RELAXED);
 
     return (!said || now - said >= PAUSE_NS) &&
-           __atomic_compare_exchange_n(&core->shortage_ns, &said, now, false, __ATOMIC_RELAXED,
+           __atomic_compare_exchange_n(&core->figures.shortage_ns, &said, now, false, __ATOMIC_RELAXED,
                                        __ATOMIC_RELAXED);
 }
 

@@ -1,0 +1,227 @@
+/* Sleep and wake (core/process/sleep.h). */
+#include "core/process/sleep.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/clock.h"
+#include "core/process/reclaim.h"
+#include "core/process/sleep_parts.h"
+
+bool gs_sleep_refuse(struct gs_sleep_why *why, int error, const char *format, ...)
+{
+    va_list arguments;
+
+    why->error = error;
+    va_start(arguments, format);
+    vsnprintf(why->text, sizeof why->text, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+bool gs_sleep_refused_by_driver(struct gs_sleep_why *why, const char *call, gs_status status)
+{
+    return gs_sleep_refuse(why, EIO, "%s: driver error %d", call, (int)status);
+}
+
+/* ---- What is asleep ----------------------------------------------------------------------------- */
+
+void gs_core_asleep(const struct gs_core *core, struct gs_asleep *ret)
+{
+    const struct gs_asleep *figures = &core->sleep.figures;
+
+    ret->since_ns = __atomic_load_n(&figures->since_ns, __ATOMIC_ACQUIRE);
+    ret->away = __atomic_load_n(&figures->away, __ATOMIC_RELAXED);
+    ret->copied = __atomic_load_n(&figures->copied, __ATOMIC_RELAXED);
+    for (int i = 0; i < GS_STAYS_REASONS; i++)
+        ret->stays[i] = __atomic_load_n(&figures->stays[i], __ATOMIC_RELAXED);
+}
+
+size_t gs_core_away(const struct gs_core *core, int device)
+{
+    const size_t *away = __atomic_load_n(&core->sleep.away, __ATOMIC_ACQUIRE);
+
+    return away && device >= 0 && device < GS_DEVICES_MAX
+               ? __atomic_load_n(&away[device], __ATOMIC_RELAXED)
+               : 0;
+}
+
+size_t gs_core_away_here(struct gs_core *core)
+{
+    struct gs_context *context;
+
+    if (!__atomic_load_n(&core->sleep.away, __ATOMIC_ACQUIRE) ||
+        gs_context_current_unprobed(core, &context) != GS_OK)
+        return 0;
+    return gs_core_away(core, context->ordinal);
+}
+
+/* ---- Waiting ------------------------------------------------------------------------------------ */
+
+/* All that was submitted to one; a driver that records no events of contexts is waited for without end. */
+static gs_status await_context(struct gs_core *core, struct gs_context *context, uint64_t until_ns)
+{
+    struct gs_arena *arena = context->arenas[0];
+    struct gs_fence fence = {0};
+    CUcontext popped;
+    gs_status status;
+
+    gs_latch_take(&arena->lock);
+    status = arena->dead || arena->leaving ? GS_OK : gs_fence_mark(&arena->events, &fence);
+    gs_latch_release(&arena->lock);
+    if (status == GS_OK)
+        return gs_fence_wait(&fence, until_ns);
+    if (status != GS_NOT_OFFERED)
+        return status;
+    status = core->driver.ctx_push_current(context->handle);
+    if (status == GS_OK) {
+        status = gs_fences_synchronize(&core->fences);
+        core->driver.ctx_pop_current(&popped);
+    }
+    return status;
+}
+
+/* The records of contexts are recycled, not freed, and nobody ends one now. */
+static struct gs_context *next_context(struct gs_core *core, struct gs_context *context)
+{
+    gs_lock_take(&core->lock);
+    context = context ? context->next : core->contexts;
+    gs_lock_release(&core->lock);
+    return context;
+}
+
+static bool await_contexts(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *why)
+{
+    struct gs_context *context = NULL;
+
+    while ((context = next_context(core, context))) {
+        const gs_status status = await_context(core, context, until_ns);
+
+        if (status == (gs_status)CUDA_ERROR_NOT_READY)
+            return gs_sleep_refuse(why, EBUSY,
+                          "work of a context of GPU %d does not end: a kernel, or a stream that waits for "
+                          "a host function, an event or a value",
+                          (int)context->ordinal);
+        if (status != GS_OK)
+            return gs_sleep_refused_by_driver(why, "waiting for a context", status);
+    }
+    return true;
+}
+
+/* Once the GPU is done, all that was freed is free. */
+static void settle(struct gs_core *core)
+{
+    struct gs_arena *arena;
+
+    for (unsigned at = 0; (arena = gs_next_pool(core, NULL, &at));) {
+        gs_latch_take(&arena->lock);
+        if (!arena->dead && !arena->leaving) {
+            gs_arena_flush_streams_locked(arena, 0);
+            gs_arena_collect_locked(arena);
+        }
+        gs_latch_release(&arena->lock);
+    }
+}
+
+/* What is free goes for good. */
+static void give_back_free(struct gs_core *core)
+{
+    struct gs_arena *arena;
+
+    for (unsigned at = 0; (arena = gs_next_pool(core, NULL, &at));) {
+        struct gs_piece *pieces = NULL;
+
+        gs_latch_take(&arena->lock);
+        if (!arena->dead && !arena->leaving) {
+            gs_arena_collect_locked(arena);
+            pieces = gs_arena_detach_ready_locked(arena, 0);
+        }
+        gs_latch_release(&arena->lock);
+        gs_pieces_unmap(core, pieces);
+    }
+    for (unsigned i = 0; i < GS_DEVICES_MAX; i++)
+        gs_device_end_warm_up(&core->device[i]);
+}
+
+/* ---- The two calls ------------------------------------------------------------------------------ */
+
+static bool can_sleep(struct gs_core *core, struct gs_sleep_why *why)
+{
+    uint64_t stream;
+
+    if (__atomic_load_n(&core->sleep.figures.since_ns, __ATOMIC_ACQUIRE))
+        return gs_sleep_refuse(why, EALREADY, "it is asleep already");
+    if (!core->driver.memcpy_dtoh_async || !core->driver.memcpy_htod_async || !gs_device_has_vmm(&core->driver))
+        return gs_sleep_refuse(why, ENOTSUP, "this driver lacks calls that it takes");
+    if (gs_fences_captured(&core->fences, &stream))
+        return gs_sleep_refuse(why, EBUSY, "stream 0x%" PRIx64 " captures a graph", stream);
+    return true;
+}
+
+/* Everything that may fail, and is undone where it does. */
+static bool prepare(struct gs_core *core, const char *directory, struct gs_sleep_why *why)
+{
+    struct gs_sleep *sleep = &core->sleep;
+    gs_status status;
+    size_t size;
+    int error;
+
+    if (!gs_sleep_plan(core, &size))
+        return gs_sleep_refuse(why, ENOMEM, "no host memory");
+    error = gs_sleep_store_make(&sleep->store, size, directory, why->text, sizeof why->text);
+    if (error) {
+        why->error = error;
+        return false;
+    }
+    status = gs_sleep_copy(core, true);
+    if (status != GS_OK)
+        return gs_sleep_refused_by_driver(why, "copying to the host", status);
+    error = gs_sleep_store_rest(&sleep->store);
+    return error == 0 || gs_sleep_refuse(why, error, "the file could not be written: %s", strerror(error));
+}
+
+bool gs_core_sleep(struct gs_core *core, const char *directory, uint64_t until_ns,
+                   struct gs_sleep_why *ret_why)
+{
+    struct gs_sleep *sleep = &core->sleep;
+
+    if (!can_sleep(core, ret_why) || !await_contexts(core, until_ns, ret_why))
+        return false;
+    settle(core);
+    if (!await_contexts(core, until_ns, ret_why))
+        return false;
+    give_back_free(core);
+    if (!prepare(core, directory, ret_why)) {
+        gs_sleep_free_store(core);
+        gs_sleep_plan_none(core);
+        return false;
+    }
+    gs_sleep_unmap(core);
+    gs_sleep_lower_stacks(core);
+    __atomic_store_n(&sleep->figures.copied, sleep->store.size, __ATOMIC_RELAXED);
+    __atomic_store_n(&sleep->figures.since_ns, gs_now_ns(), __ATOMIC_RELEASE);
+    return true;
+}
+
+bool gs_core_wake(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *ret_why)
+{
+    struct gs_sleep *sleep = &core->sleep;
+    gs_status status;
+
+    if (!__atomic_load_n(&sleep->figures.since_ns, __ATOMIC_ACQUIRE))
+        return gs_sleep_refuse(ret_why, EALREADY, "it is awake already");
+    if (!gs_sleep_map(core, until_ns, ret_why))
+        return false;
+    status = gs_sleep_copy(core, false);
+    if (status != GS_OK) {
+        gs_sleep_fall_back(core);
+        return gs_sleep_refused_by_driver(ret_why, "copying to the GPU", status);
+    }
+    gs_sleep_join(core);
+    gs_sleep_free_store(core);
+    gs_sleep_plan_none(core);
+    return true;
+}

@@ -1,0 +1,87 @@
+/*
+ * Sleep and wake: the memory of the arenas is taken off the GPU, and comes back at the same addresses.
+ *
+ *            wait for all contexts       copy what is live        unmap, release
+ *   awake ─────────────────────────► … ─────────────────────► … ───────────────► asleep
+ *     ▲                                                                            │
+ *     └──────── copy back ◄──────── map, give access ◄──────── all memory, or none ┘
+ *
+ * The program must not come near meanwhile: who calls this has closed the gate (shim/gate.h), and
+ * opens it when the process is awake. Nothing is half done: whatever fails, the process is asleep or
+ * awake afterwards, and can be woken, or put to sleep, again.
+ *
+ * What is free goes to the driver for good. A piece with something live is copied to the host and gives
+ * its memory back; its region keeps the addresses. Some stays on the GPU, and is counted by reason.
+ */
+#ifndef GS_CORE_PROCESS_SLEEP_H
+#define GS_CORE_PROCESS_SLEEP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/gpu/driver.h"
+#include "core/process/sleep_store.h"
+
+struct gs_core;
+
+/* Why a piece stays on the GPU. */
+enum gs_stays {
+    GS_STAYS_SHARED,     /* a block of it was given a handle: others may have it open */
+    GS_STAYS_REGISTERED, /* with a network card or storage, in use */
+    GS_STAYS_ENDING,     /* its context has ended, or is about to */
+    GS_STAYS_REFUSED,    /* the driver did not unmap it */
+    GS_STAYS_REASONS
+};
+
+/* What is asleep, or what came of it. */
+struct gs_asleep {
+    uint64_t since_ns; /* 0: awake */
+    size_t away;       /* bytes of the GPU's memory that were given back, but for what was free */
+    size_t copied;     /* of these, what is kept on the host */
+    size_t stays[GS_STAYS_REASONS];
+};
+
+#define GS_SLEEP_TEXT 320
+
+/* 0, or an errno and why in words. */
+struct gs_sleep_why {
+    int error;
+    char text[GS_SLEEP_TEXT];
+};
+
+struct gs_away;       /* a piece whose memory is away */
+struct gs_away_range; /* what of it was live */
+struct gs_low_stack;  /* a context whose stack limit was lowered */
+
+/* Of a process. One thread at a time is at it; the figures are read by any. */
+struct gs_sleep {
+    struct gs_away *pieces;
+    size_t count, room;
+    struct gs_away_range *ranges;
+    size_t range_count, range_room;
+    struct gs_low_stack *stacks;
+    unsigned stack_count;
+    struct gs_sleep_store store;
+    CUcontext registered; /* in which that was registered with CUDA; NULL: it is not */
+    struct gs_asleep figures; /* atomic */
+    size_t *away;             /* by device, atomic; NULL: never */
+};
+
+/*
+ * Off the GPU. `directory`: the contents go to a file there, which has no name; NULL: to memory of this
+ * process. EALREADY; EBUSY: a stream captures, or a context's work does not end before `until_ns`;
+ * ENOMEM, ENOSPC: no room on the host; EIO: the driver refused.
+ */
+bool gs_core_sleep(struct gs_core *core, const char *directory, uint64_t until_ns,
+                   struct gs_sleep_why *ret_why);
+/* Back. EALREADY; ENOMEM: the GPU has not enough memory before `until_ns`, the log says who has it; EIO. */
+bool gs_core_wake(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *ret_why);
+
+/* From any thread, without waiting; and of one device what is away. */
+void gs_core_asleep(const struct gs_core *core, struct gs_asleep *ret);
+size_t gs_core_away(const struct gs_core *core, int device);
+/* Of the current context's. */
+size_t gs_core_away_here(struct gs_core *core);
+
+#endif

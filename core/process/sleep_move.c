@@ -1,0 +1,303 @@
+/* Memory goes off the GPU and comes back (core/process/sleep_parts.h). */
+#include "core/process/sleep_parts.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "core/base/clock.h"
+#include "core/process/limit.h"
+#include "core/process/reclaim.h"
+#include "core/process/record.h"
+
+#define STACK_LOW 16 /* bytes a thread: the driver gives back what it had for more */
+#define REST_FIRST_NS (5 * GS_NS_PER_MS) /* between tries at the GPU's memory: who tries in a loop */
+#define REST_MOST_NS (160 * GS_NS_PER_MS) /* makes releasing slow for others */
+#define MIB ((size_t)1 << 20)
+
+static void count_away(struct gs_core *core, const struct gs_away *away, bool goes)
+{
+    const size_t size = goes ? away->piece->span.size : -away->piece->span.size;
+
+    __atomic_add_fetch(&core->sleep.figures.away, size, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&core->sleep.away[away->piece->device], size, __ATOMIC_RELAXED);
+}
+
+/* ---- Copying ------------------------------------------------------------------------------------ */
+
+static gs_status copy_piece(struct gs_core *core, const struct gs_away *away, bool out)
+{
+    const struct gs_driver *driver = &core->driver;
+    const struct gs_sleep *sleep = &core->sleep;
+    gs_status status = GS_OK;
+
+    for (size_t k = 0; status == GS_OK && k < away->ranges; k++) {
+        const struct gs_away_range *range = &sleep->ranges[away->first_range + k];
+        char *host = sleep->store.base + range->offset;
+
+        status = out ? driver->memcpy_dtoh_async(host, range->address, range->size, CU_STREAM_PER_THREAD)
+                     : driver->memcpy_htod_async(range->address, host, range->size, CU_STREAM_PER_THREAD);
+    }
+    return status;
+}
+
+/* The store is registered in the context that copies first, for all of them; where that is refused
+ * the driver copies through memory of its own, which takes longer. */
+static void register_store(struct gs_core *core, CUcontext context)
+{
+    struct gs_sleep *sleep = &core->sleep;
+
+    if (!sleep->registered && !sleep->store.in_file && sleep->store.size > 0 &&
+        core->driver.mem_host_register && core->driver.mem_host_unregister &&
+        core->driver.mem_host_register(sleep->store.base, sleep->store.size,
+                                       CU_MEMHOSTREGISTER_PORTABLE) == CUDA_SUCCESS)
+        sleep->registered = context;
+}
+
+/* All of them, context by context. */
+gs_status gs_sleep_copy(struct gs_core *core, bool out)
+{
+    const struct gs_driver *driver = &core->driver;
+    const struct gs_sleep *sleep = &core->sleep;
+    gs_status status = GS_OK;
+
+    for (size_t i = 0; status == GS_OK && i < sleep->count;) {
+        const CUcontext context = sleep->pieces[i].context;
+        gs_status synchronized;
+        CUcontext popped;
+
+        status = driver->ctx_push_current(context);
+        if (status != GS_OK)
+            break;
+        register_store(core, context);
+        for (; status == GS_OK && i < sleep->count && sleep->pieces[i].context == context; i++)
+            status = copy_piece(core, &sleep->pieces[i], out);
+        synchronized = driver->stream_synchronize(CU_STREAM_PER_THREAD);
+        if (synchronized != GS_OK) /* what was submitted is at both memories still */
+            driver->ctx_synchronize();
+        driver->ctx_pop_current(&popped);
+        if (status == GS_OK)
+            status = synchronized;
+    }
+    return status;
+}
+
+void gs_sleep_free_store(struct gs_core *core)
+{
+    struct gs_sleep *sleep = &core->sleep;
+    CUcontext popped;
+
+    if (sleep->registered && core->driver.ctx_push_current(sleep->registered) == CUDA_SUCCESS) {
+        core->driver.mem_host_unregister(sleep->store.base);
+        core->driver.ctx_pop_current(&popped);
+    }
+    sleep->registered = NULL;
+    gs_sleep_store_free(&sleep->store);
+}
+
+/* ---- The stacks of contexts --------------------------------------------------------------------- */
+
+static gs_status set_stack(struct gs_core *core, CUcontext context, size_t limit, size_t *ret_before)
+{
+    const struct gs_driver *driver = &core->driver;
+    gs_status status = driver->ctx_push_current(context);
+    CUcontext popped;
+
+    if (status != GS_OK)
+        return status;
+    if (ret_before)
+        status = driver->ctx_get_limit(ret_before, CU_LIMIT_STACK_SIZE);
+    if (status == GS_OK)
+        status = driver->ctx_set_limit(CU_LIMIT_STACK_SIZE, limit);
+    driver->ctx_pop_current(&popped);
+    return status;
+}
+
+/* One that refuses keeps what it has. */
+void gs_sleep_lower_stacks(struct gs_core *core)
+{
+    struct gs_sleep *sleep = &core->sleep;
+    CUcontext contexts[GS_CONTEXTS_SEEN];
+    const unsigned count = gs_contexts_alive(core, contexts);
+
+    if (!core->driver.ctx_get_limit || !core->driver.ctx_set_limit)
+        return;
+    if (!sleep->stacks) {
+        sleep->stacks = calloc(count ? count : 1, sizeof *sleep->stacks);
+        for (unsigned i = 0; sleep->stacks && i < count; i++)
+            sleep->stacks[sleep->stack_count++].context = contexts[i];
+    }
+    for (unsigned i = 0; i < sleep->stack_count; i++) {
+        struct gs_low_stack *stack = &sleep->stacks[i];
+        size_t before;
+
+        if (!stack->low && set_stack(core, stack->context, STACK_LOW, &before) == GS_OK) {
+            stack->low = true;
+            stack->limit = before;
+        }
+    }
+}
+
+/* GS_OK: all have what they had. */
+static gs_status raise_stacks(struct gs_core *core)
+{
+    for (unsigned i = 0; i < core->sleep.stack_count; i++) {
+        struct gs_low_stack *stack = &core->sleep.stacks[i];
+        gs_status status;
+
+        if (!stack->low)
+            continue;
+        status = set_stack(core, stack->context, stack->limit, NULL);
+        if (status != GS_OK)
+            return status;
+        stack->low = false;
+    }
+    return GS_OK;
+}
+
+/* ---- Off the GPU and back ----------------------------------------------------------------------- */
+
+/* It has its memory still where the driver does not unmap it. */
+static bool unmap(struct gs_core *core, struct gs_away *away)
+{
+    const struct gs_span *span = &away->piece->span;
+    const struct gs_trace_mark mark = gs_trace_begin();
+
+    if (away->mapped && gs_device_unmap(&core->driver, span->base, span->size, NULL) != GS_OK)
+        return false;
+    away->mapped = false;
+    if (away->made) {
+        gs_device_release(&core->driver, away->handle, NULL);
+        gs_limit_give(core, away->piece->device, span->size);
+        count_away(core, away, true);
+        if (gs_tracing())
+            gs_record_gone(core, &mark, away->piece->device, span->base, span->size);
+    }
+    away->made = false;
+    return true;
+}
+
+void gs_sleep_unmap(struct gs_core *core)
+{
+    for (size_t i = core->sleep.count; i-- > 0;)
+        if (!unmap(core, &core->sleep.pieces[i]))
+            gs_sleep_keep(core, &core->sleep.pieces[i], GS_STAYS_REFUSED);
+}
+
+static gs_status make(struct gs_core *core, struct gs_away *away)
+{
+    const struct gs_device *device = &core->device[away->piece->device];
+    const size_t size = away->piece->span.size;
+    gs_status status;
+
+    if (away->made)
+        return GS_OK;
+    if (!gs_limit_take(core, device, size))
+        return GS_NO_MEMORY;
+    status = core->driver.mem_create(&away->handle, size, &device->properties, 0);
+    if (status == GS_OK) {
+        away->made = true;
+        count_away(core, away, false);
+    } else {
+        gs_limit_give(core, device->ordinal, size);
+    }
+    return status;
+}
+
+/* Where it was, for who had access. */
+static gs_status map(struct gs_core *core, struct gs_away *away)
+{
+    const struct gs_piece *piece = away->piece;
+    CUmemAccessDesc access = {.location = core->device[piece->device].properties.location,
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    gs_status status = GS_OK;
+
+    if (!away->mapped)
+        status = core->driver.mem_map(piece->span.base, piece->span.size, 0, away->handle, 0);
+    if (status != GS_OK)
+        return status;
+    away->mapped = true;
+    status = core->driver.mem_set_access(piece->span.base, piece->span.size, &access, 1);
+    for (uint64_t peers = piece->peer_access; status == GS_OK && peers; peers &= peers - 1) {
+        access.location.id = __builtin_ctzll(peers);
+        status = core->driver.mem_set_access(piece->span.base, piece->span.size, &access, 1);
+    }
+    return status;
+}
+
+void gs_sleep_fall_back(struct gs_core *core)
+{
+    for (size_t i = 0; i < core->sleep.count; i++)
+        unmap(core, &core->sleep.pieces[i]);
+    gs_sleep_lower_stacks(core);
+}
+
+/* One try. GS_NO_MEMORY, or OUT_OF_MEMORY: nothing was made. */
+static gs_status try_to_map(struct gs_core *core, const char **ret_call)
+{
+    struct gs_sleep *sleep = &core->sleep;
+    gs_status status = GS_OK;
+
+    *ret_call = "cuMemCreate";
+    for (size_t i = 0; status == GS_OK && i < sleep->count; i++)
+        status = make(core, &sleep->pieces[i]);
+    if (status == GS_OK) {
+        *ret_call = "cuCtxSetLimit";
+        status = raise_stacks(core);
+    }
+    for (size_t i = 0; status == GS_OK && i < sleep->count; i++) {
+        *ret_call = "cuMemMap or cuMemSetAccess";
+        status = map(core, &sleep->pieces[i]);
+    }
+    if (status != GS_OK)
+        gs_sleep_fall_back(core);
+    return status;
+}
+
+/* The first of several devices that are short of it. */
+static CUdevice short_of(const struct gs_core *core)
+{
+    CUdevice device = 0;
+
+    while (device + 1 < GS_DEVICES_MAX && gs_core_away(core, device) == 0)
+        device++;
+    return device;
+}
+
+bool gs_sleep_map(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *why)
+{
+    uint64_t rest = REST_FIRST_NS;
+    const char *call;
+
+    for (;; rest = rest < REST_MOST_NS ? 2 * rest : rest) {
+        const gs_status status = try_to_map(core, &call);
+        const CUdevice device = short_of(core);
+
+        if (status == GS_OK)
+            return true;
+        if (!gs_is_out(status))
+            return gs_sleep_refused_by_driver(why, call, status);
+        if (gs_now_ns() >= until_ns) {
+            gs_core_refused(core, device, gs_core_away(core, device));
+            return gs_sleep_refuse(why, ENOMEM,
+                          "GPU %d has no room for %zu MiB that are to come back: the log says who has it",
+                          (int)device, gs_core_away(core, device) / MIB);
+        }
+        gs_rest_ns(rest);
+    }
+}
+
+/* Its memory is new, and so is what others know it by. */
+static void join(struct gs_away *away)
+{
+    gs_latch_take(&away->arena->lock);
+    away->piece->handle = away->handle;
+    away->piece->id = gs_arena_next_id_locked(away->arena);
+    away->piece->asleep = false;
+    gs_latch_release(&away->arena->lock);
+}
+
+void gs_sleep_join(struct gs_core *core)
+{
+    for (size_t i = 0; i < core->sleep.count; i++)
+        join(&core->sleep.pieces[i]);
+}

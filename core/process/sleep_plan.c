@@ -1,0 +1,202 @@
+/* What goes off the GPU, and what of it is live (core/process/sleep_parts.h). */
+#include "core/process/sleep_parts.h"
+
+#include <stdlib.h>
+
+#define GAP_COPIED ((size_t)64 << 10) /* two live ranges so near are copied as one */
+
+static void count_stays(struct gs_core *core, enum gs_stays why, size_t size)
+{
+    __atomic_add_fetch(&core->sleep.figures.stays[why], size, __ATOMIC_RELAXED);
+}
+
+/* Room for one more; false: no host memory. */
+static bool grow(void **list, size_t *room, size_t count, size_t size)
+{
+    const size_t more = *room ? 2 * *room : 64;
+    void *grown;
+
+    if (count < *room)
+        return true;
+    grown = realloc(*list, more * size);
+    if (!grown)
+        return false;
+    *list = grown;
+    *room = more;
+    return true;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Whether a block's contents are anybody's. What retires still, though the GPU is done, is kept too. */
+static bool has_contents(const struct gs_block *block)
+{
+    return block->state == GS_BLOCK_LIVE || block->state == GS_BLOCK_RETIRED;
+}
+
+/* The arena's lock is held. False: no host memory. */
+static bool add_range_locked(struct gs_sleep *sleep, size_t first, uint64_t from, uint64_t to)
+{
+    struct gs_away_range *last;
+
+    if (sleep->range_count > first) {
+        last = &sleep->ranges[sleep->range_count - 1];
+        if (from - (last->address + last->size) <= GAP_COPIED) {
+            last->size = to - last->address;
+            return true;
+        }
+    }
+    if (!grow((void **)&sleep->ranges, &sleep->range_room, sleep->range_count, sizeof *sleep->ranges))
+        return false;
+    sleep->ranges[sleep->range_count++] = (struct gs_away_range){.address = from, .size = to - from};
+    return true;
+}
+
+/* The reason why a piece stays, or GS_STAYS_REASONS. */
+static enum gs_stays stays_locked(struct gs_core *core, const struct gs_piece *piece)
+{
+    const uint64_t end = gs_piece_end(piece);
+
+    if (piece->arena->dead || piece->arena->leaving)
+        return GS_STAYS_ENDING;
+    for (const struct gs_block *block = gs_piece_find_locked(piece, piece->span.base);
+         block && block->base < end; block = block->above)
+        if (block->export || block->state == GS_BLOCK_HELD || block->wiped)
+            return GS_STAYS_SHARED;
+    return gs_regcache_in_use(core->regcache, piece->span.base, piece->span.size)
+               ? GS_STAYS_REGISTERED
+               : GS_STAYS_REASONS;
+}
+
+/* A piece that goes, and what of it is live. False: no host memory. */
+static bool add_piece_locked(struct gs_core *core, struct gs_piece *piece)
+{
+    struct gs_sleep *sleep = &core->sleep;
+    const uint64_t end = gs_piece_end(piece);
+    const size_t first = sleep->range_count;
+    bool added = grow((void **)&sleep->pieces, &sleep->room, sleep->count, sizeof *sleep->pieces);
+
+    for (const struct gs_block *block = gs_piece_find_locked(piece, piece->span.base);
+         added && block && block->base < end; block = block->above)
+        if (has_contents(block))
+            added = add_range_locked(sleep, first, larger(block->base, piece->span.base),
+                                     gs_block_end(block) < end ? gs_block_end(block) : end);
+    if (!added)
+        return false;
+    sleep->pieces[sleep->count++] = (struct gs_away){.piece = piece,
+                                                     .arena = piece->arena,
+                                                     .context = piece->arena->context,
+                                                     .handle = piece->handle,
+                                                     .made = true,
+                                                     .mapped = true,
+                                                     .first_range = first,
+                                                     .ranges = sleep->range_count - first};
+    piece->asleep = true;
+    return true;
+}
+
+static bool add_region_locked(struct gs_core *core, struct gs_region *region)
+{
+    for (struct gs_piece *piece = region->lowest; piece; piece = piece->next) {
+        enum gs_stays stays;
+
+        if (!piece->mapped)
+            continue;
+        stays = stays_locked(core, piece);
+        if (stays != GS_STAYS_REASONS)
+            count_stays(core, stays, piece->span.size);
+        else if (!add_piece_locked(core, piece))
+            return false;
+    }
+    return true;
+}
+
+static bool add_all(struct gs_core *core)
+{
+    struct gs_arena *arena;
+    bool added = true;
+
+    for (unsigned at = 0; added && (arena = gs_next_pool(core, NULL, &at));) {
+        gs_latch_take(&arena->lock);
+        added = add_region_locked(core, &arena->small) && add_region_locked(core, &arena->large);
+        gs_latch_release(&arena->lock);
+    }
+    return added;
+}
+
+static void set_asleep(struct gs_away *away, bool asleep)
+{
+    gs_latch_take(&away->arena->lock);
+    away->piece->asleep = asleep;
+    gs_latch_release(&away->arena->lock);
+}
+
+void gs_sleep_keep(struct gs_core *core, struct gs_away *away, enum gs_stays why)
+{
+    set_asleep(away, false);
+    count_stays(core, why, away->piece->span.size);
+    *away = core->sleep.pieces[--core->sleep.count];
+}
+
+/* What is kept of registrations ends, and of descriptors for others. */
+static void end_uses(struct gs_core *core)
+{
+    for (size_t i = core->sleep.count; i-- > 0;) {
+        struct gs_away *away = &core->sleep.pieces[i];
+
+        if (gs_regcache_drain(core->regcache, away->piece->span.base, away->piece->span.size))
+            gs_share_chunk_gone(core->share, away->piece->id);
+        else
+            gs_sleep_keep(core, away, GS_STAYS_REGISTERED);
+    }
+}
+
+/* Where each range is in the store; its size. */
+static size_t place_ranges(struct gs_sleep *sleep)
+{
+    size_t size = 0;
+
+    for (size_t i = 0; i < sleep->count; i++)
+        for (size_t k = 0; k < sleep->pieces[i].ranges; k++) {
+            struct gs_away_range *range = &sleep->ranges[sleep->pieces[i].first_range + k];
+
+            range->offset = size;
+            size += range->size;
+        }
+    return size;
+}
+
+bool gs_sleep_plan(struct gs_core *core, size_t *ret_size)
+{
+    struct gs_sleep *sleep = &core->sleep;
+
+    if (!sleep->away)
+        __atomic_store_n(&sleep->away, calloc(GS_DEVICES_MAX, sizeof *sleep->away), __ATOMIC_RELEASE);
+    if (!sleep->away || !add_all(core))
+        return false;
+    end_uses(core);
+    *ret_size = place_ranges(sleep);
+    return true;
+}
+
+void gs_sleep_plan_none(struct gs_core *core)
+{
+    struct gs_sleep *sleep = &core->sleep;
+
+    for (size_t i = 0; i < sleep->count; i++)
+        set_asleep(&sleep->pieces[i], false);
+    free(sleep->pieces);
+    free(sleep->ranges);
+    free(sleep->stacks);
+    sleep->pieces = NULL;
+    sleep->ranges = NULL;
+    sleep->stacks = NULL;
+    sleep->count = sleep->room = sleep->range_count = sleep->range_room = sleep->stack_count = 0;
+    __atomic_store_n(&sleep->figures.since_ns, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&sleep->figures.copied, 0, __ATOMIC_RELAXED);
+    for (int i = 0; i < GS_STAYS_REASONS; i++)
+        __atomic_store_n(&sleep->figures.stays[i], 0, __ATOMIC_RELAXED);
+}
