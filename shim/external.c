@@ -133,7 +133,7 @@ static void at_exit(void)
     struct external *external;
     uint64_t until;
 
-    if (gs_state != GS_STATE_READY)
+    if (!gs_state_is_on())
         return;
     until = gs_now_ns() + gs_core_settle_ns(gs_core);
     gs_lock_take(&lock);
@@ -311,6 +311,7 @@ static void settle(uint64_t number, gs_status status, CUdeviceptr address, CUcon
 
 GS_HOOK int gpushim_attach(const struct gpushim_external *given, uint64_t *ret_address)
 {
+    GS_AROUND_AT_GATE_AS(GS_GATE_OTHER);
     struct gs_external_memory memory;
     char label[sizeof ((struct gpushim_attached *)0)->label];
     struct external *external;
@@ -387,6 +388,7 @@ static bool await(uint64_t number, uint64_t timeout_ns)
 
 GS_HOOK int gpushim_detach(uint64_t address, uint64_t timeout_ns)
 {
+    GS_AROUND_AT_GATE_AS(GS_GATE_OTHER);
     uint64_t number;
 
     if (!gs_state_enter())

@@ -378,6 +378,47 @@ GPUSHIM_API void gpushim_graphs_gone(int gpu, struct gpushim_graphs graphs);
 typedef void gpushim_failure_fn(const char *function, const char *file, uint32_t line, const char *text);
 GPUSHIM_API int gpushim_on_failure(gpushim_failure_fn *failure);
 
+/* ---- Sleep -------------------------------------------------------------------------------------- */
+
+/*
+ * A process that sleeps has its memory off the GPU, and gets it back at the same addresses when it wakes.
+ * Meanwhile calls of CUDA that need the GPU wait, on whatever thread they are made; those that only ask
+ * are answered. Moved is what the library allocates: cuMemAlloc, cudaMalloc, cudaMallocAsync and all that
+ * is built on them.
+ */
+struct gpushim_asleep {
+    size_t size;       /* of this struct */
+    uint64_t since_ns; /* of CLOCK_MONOTONIC; 0: awake */
+    uint64_t away;     /* bytes that the GPU has back, but for what was free, */
+    uint64_t copied;   /* and what of these is kept on the host */
+    uint64_t shared;   /* bytes that stay: a block beside them was given an IPC handle or a name; */
+    uint64_t registered; /* a network card or storage uses them; */
+    uint64_t ending;   /* their context has ended, but not all of its memory; */
+    uint64_t refused;  /* the driver did not unmap them */
+    char text[320];    /* why the call failed; or "" */
+};
+
+struct gpushim_sleep_how {
+    size_t size;         /* of this struct */
+    uint64_t timeout_ns; /* for calls under way, and for the GPU's work */
+    const char *directory; /* the contents go to a file there, of mode 0600 and without a name; NULL: to memory */
+};
+
+/*
+ * Puts this process to sleep. The calling thread returns when it sleeps, and may call no CUDA that needs the
+ * GPU before another thread wakes it. `asleep` may be NULL.
+ *
+ * EALREADY: it sleeps. EBUSY: a thread is in a call, a context has work, or a stream captures, beyond the
+ * timeout. ENOMEM, ENOSPC: no room on the host. ENOTSUP: not in this process. EDEADLK: called from within
+ * such a call. EIO: the driver refused. In each case nothing has changed.
+ */
+GPUSHIM_API int gpushim_sleep(const struct gpushim_sleep_how *how, struct gpushim_asleep *asleep);
+/* Wakes it. ENOMEM: the GPU did not have enough memory within the timeout; EIO: the driver refused. It sleeps
+ * on then. EALREADY: it is awake. */
+GPUSHIM_API int gpushim_wake(uint64_t timeout_ns, struct gpushim_asleep *asleep);
+/* Never waits. */
+GPUSHIM_API int gpushim_asleep(struct gpushim_asleep *asleep);
+
 #ifndef GPUSHIM_LIBRARY
 /* ---- How they are found ------------------------------------------------------------------------- */
 
@@ -574,6 +615,27 @@ GPUSHIM_API int gpushim_on_failure(gpushim_failure_fn *failure)
     GPUSHIM_CALL_OF_(gpushim_on_failure);
 
     return gpushim_has_("gpushim_on_failure", &kept, &call) ? call(failure) : GPUSHIM_NOT_LOADED;
+}
+
+GPUSHIM_API int gpushim_sleep(const struct gpushim_sleep_how *how, struct gpushim_asleep *asleep)
+{
+    GPUSHIM_CALL_OF_(gpushim_sleep);
+
+    return gpushim_has_("gpushim_sleep", &kept, &call) ? call(how, asleep) : GPUSHIM_NOT_LOADED;
+}
+
+GPUSHIM_API int gpushim_wake(uint64_t timeout_ns, struct gpushim_asleep *asleep)
+{
+    GPUSHIM_CALL_OF_(gpushim_wake);
+
+    return gpushim_has_("gpushim_wake", &kept, &call) ? call(timeout_ns, asleep) : GPUSHIM_NOT_LOADED;
+}
+
+GPUSHIM_API int gpushim_asleep(struct gpushim_asleep *asleep)
+{
+    GPUSHIM_CALL_OF_(gpushim_asleep);
+
+    return gpushim_has_("gpushim_asleep", &kept, &call) ? call(asleep) : GPUSHIM_NOT_LOADED;
 }
 #endif
 

@@ -70,6 +70,7 @@ static int error_of(gs_status status)
 
 GS_HOOK int gpushim_publish(const char *name, const struct gpushim_publication *publication)
 {
+    GS_AROUND_AT_GATE_AS(GS_GATE_OTHER);
     struct gs_naming naming;
     gs_status status;
 

@@ -206,7 +206,7 @@ void gs_say_exit(void)
  */
 void gs_shim_leaves(void)
 {
-    if (gs_state != GS_STATE_READY || getpid() != configured.process)
+    if (!gs_state_is_on() || getpid() != configured.process)
         return;
     gs_trace_at_exit(); /* made for a thread that was interrupted anywhere */
     gs_stats_leave(gs_core);

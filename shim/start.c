@@ -150,9 +150,9 @@ static struct gs_limit limit_of(const struct gs_config *config)
                              .percent = (unsigned)config->pool.limit.percent};
 }
 
-static void at_exit(void)
+void gs_shim_at_exit(void)
 {
-    if (gs_state == GS_STATE_READY) {
+    if (gs_state_is_on()) {
         gs_say_exit();
         gs_core_at_exit(gs_core);
         if (gs_tracing())
@@ -245,7 +245,7 @@ static bool start_core(const struct gs_config *config)
     gs_map = gs_core_map(gs_core);
     gs_single = gs_core_single(gs_core);
     start_recording(config);
-    atexit(at_exit);
+    atexit(gs_shim_at_exit);
     if (__cxa_at_quick_exit)
         __cxa_at_quick_exit(at_quick_exit_too, &__dso_handle);
     return true;

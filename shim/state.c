@@ -31,16 +31,17 @@ extern void *__dso_handle __attribute__((visibility("hidden")));
 static void forking(void)
 {
     GS_KEEP_ERRNO;
-    if (atomic_load_explicit(&gs_state, memory_order_acquire) == GS_STATE_READY)
+    if (gs_state_is_on())
         gs_shim_forking();
 }
 
 static void forked_child(void)
 {
-    int expected = GS_STATE_READY;
     gs_trace_forked();
-    if (atomic_compare_exchange_strong(&gs_state, &expected, GS_STATE_CHILD))
+    if (gs_state_is_on()) { /* the one thread that there is */
+        atomic_store(&gs_state, GS_STATE_CHILD);
         gs_shim_forked();
+    }
 }
 
 static void state_set(int state)
@@ -85,7 +86,7 @@ static bool enter(bool may_load_driver)
     int state = atomic_load_explicit(&gs_state, memory_order_acquire);
     if (state == GS_STATE_DISABLED || state == GS_STATE_CHILD || in_start)
         return false;
-    if (state != GS_STATE_READY) {
+    if (state < GS_STATE_READY) {
         void *row[GS_DRIVER_ROWS];
         int saved_errno = errno;
         if (gs_driver_find(may_load_driver, row)) {
@@ -100,7 +101,7 @@ static bool enter(bool may_load_driver)
         errno = saved_errno;
         state = atomic_load_explicit(&gs_state, memory_order_acquire);
     }
-    return state == GS_STATE_READY;
+    return state >= GS_STATE_READY;
 }
 
 bool gs_state_enter_slow(void)

@@ -1,14 +1,14 @@
 /*
  * Whether this process's driver calls are ours.
  *
- *   unborn ──► loading ──► ready ───► child
+ *   unborn ──► loading ──► ready ◄──► closed ───► child (from ready as well)
  *                    └───► disabled
  *
  * unborn: nothing was done yet, or libcuda was not there when last asked. loading: one thread has
  * the driver's addresses and starts the shim. ready: hooks do their work. disabled:
  * GPUSHIM_ENABLE=0, or loading failed; everything goes straight to the driver. child: forked from a
- * process that was loading or ready; everything goes straight to the driver and no lock of ours is
- * taken.
+ * process that was loading, ready or closed; everything goes straight to the driver and no lock of ours is
+ * taken. closed: as ready, but calls that stop at the gate wait there (gate.h).
  *
  * Holds always: nothing happens before the first look-up of a name of ours or the first call of an
  * exported hook. No thread waits for another while either of them is in the dynamic linker on our
@@ -25,10 +25,17 @@
 enum gs_state {
     GS_STATE_UNBORN,
     GS_STATE_LOADING,
-    GS_STATE_READY,
     GS_STATE_DISABLED,
     GS_STATE_CHILD,
+    GS_STATE_READY, /* from here on hooks do their work */
+    GS_STATE_CLOSED,
 };
+
+/* Whether they do. */
+static inline bool gs_state_is_on(void)
+{
+    return atomic_load_explicit(&gs_state, memory_order_acquire) >= GS_STATE_READY;
+}
 
 /* The slow half of gs_state_enter(). Preserves errno. */
 bool gs_state_enter_slow(void);
@@ -37,17 +44,14 @@ bool gs_state_enter_slow(void);
  * call on to gs_real, which then is filled. Loads on the first call. */
 static inline bool gs_state_enter(void)
 {
-    if (__builtin_expect(atomic_load_explicit(&gs_state, memory_order_acquire) == GS_STATE_READY,
-                         1))
-        return true;
-    return gs_state_enter_slow();
+    return __builtin_expect(gs_state_is_on(), 1) || gs_state_enter_slow();
 }
 
 /* The same for a look-up: never loads libcuda, only finds one that is loaded. True when hooks are
  * to be handed out. Preserves errno. */
 bool gs_state_enter_lookup(void);
 
-/* True once gs_real holds the driver's addresses (ready, disabled or child). */
+/* True once gs_real holds the driver's addresses (all but unborn and loading). */
 bool gs_state_has_driver(void);
 
 /*
@@ -60,6 +64,9 @@ bool gs_state_has_driver(void);
  * belong to the first hook that needs them. gs_real is filled.
  */
 bool gs_shim_start(void);
+
+/* When the process ends, by exit handlers: leaves the runtime directory, says the figures. */
+void gs_shim_at_exit(void);
 
 /* Before an enabled process forks, in the thread that does. No lock, no wait. */
 void gs_shim_forking(void);

@@ -22,12 +22,13 @@ GS_PATCHABLE(cuMemFreeAsync_ptsz);
 
 /* GS_OK: *dptr is set. GS_NO_MEMORY: core has found the device full, and waited for what may be
  * waited for. `pool` NULL: the device's current one. */
-static gs_status allocate(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream stream)
+static gs_status allocate(bool entered, CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
+                          CUstream stream)
 {
     CUdeviceptr address;
     gs_status status;
 
-    if (!gs_state_enter() || !dptr || bytesize == 0)
+    if (!entered || !dptr || bytesize == 0)
         return GS_NOT_OURS;
     GS_KEEP_ERRNO;
     if (gs_captures(stream)) {
@@ -44,7 +45,7 @@ static gs_status allocate(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
 
 #define GS_MAKES_ALLOCATES_ASYNC GS_TRACED(0)
 #define GS_MAKE_ALLOCATES_ASYNC(symbol, order, async, real)                                        \
-    gs_status status = allocate(ret, bytes, NULL, order);                                          \
+    gs_status status = allocate(gs_entered, ret, bytes, NULL, order);                                      \
                                                                                                    \
     return status == GS_OK ? CUDA_SUCCESS : GS_WITH_ROOM_AFTER(status, bytes, real);
 #define GS_RECORD_ALLOCATES_ASYNC(order)                                                           \
@@ -52,11 +53,10 @@ static gs_status allocate(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
 
 #define GS_MAKES_ALLOCATES_FROM GS_TRACED(0)
 #define GS_MAKE_ALLOCATES_FROM(symbol, order, async, real)                                         \
-    gs_status status = pool ? allocate(ret, bytes, pool, order) : GS_NOT_OURS;                     \
+    gs_status status = pool ? allocate(gs_entered, ret, bytes, pool, order) : GS_NOT_OURS;         \
                                                                                                    \
     if (status == GS_OK)                                                                           \
         return CUDA_SUCCESS;                                                                       \
-    gs_state_enter();                                                                              \
     return GS_WITH_ROOM_AFTER(status, bytes, real);
 #define GS_RECORD_ALLOCATES_FROM(order) GS_RECORD_ALLOCATES_ASYNC(order)
 
@@ -118,6 +118,7 @@ GS_HOOK CUresult CUDAAPI cuMemSetMemPool(CUmemLocation *location, CUmemAllocatio
 /* Its handle may be a new one's at once. */
 GS_HOOK CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool pool)
 {
+    GS_AT_GATE(cuMemPoolDestroy);
     uint64_t devices;
     CUresult result;
 

@@ -95,6 +95,7 @@ static CUresult end_primary(CUdevice dev, CUresult(CUDAAPI **real)(CUdevice), bo
 /* A green context retains the primary one. */
 GS_HOOK CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx hCtx)
 {
+    GS_AT_GATE(cuGreenCtxDestroy);
     CUcontext green = NULL;
     struct primary primary;
     CUresult result;
@@ -113,6 +114,7 @@ GS_HOOK CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx hCtx)
 
 GS_HOOK CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)
 {
+    GS_AT_GATE(cuCtxEnablePeerAccess);
     gs_status status = GS_OK;
     CUresult result = GS_NOTED(gs_real.cuCtxEnablePeerAccess(peerContext, Flags),
                                status = gs_core_peer_enabled(gs_core, peerContext));
@@ -125,6 +127,7 @@ GS_HOOK CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peerContext, unsigned i
 
 GS_HOOK CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peerContext)
 {
+    GS_AT_GATE(cuCtxDisablePeerAccess);
     return GS_NOTED(gs_real.cuCtxDisablePeerAccess(peerContext),
                     gs_core_peer_disabled(gs_core, peerContext));
 }

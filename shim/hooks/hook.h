@@ -1,6 +1,7 @@
 /*
  * What every hook is written with. A hook has the exact name and prototype of the entry point that it
- * takes the place of. It asks gs_state_enter first; where that says no it returns what gs_real.NAME says,
+ * takes the place of. One that stops at the gate of a sleeping process begins with GS_AT_GATE (gate.h). It asks
+ * gs_state_enter first; where that says no it returns what gs_real.NAME says,
  * and else keeps errno (GS_KEEP_ERRNO).
  *
  * gs_real.X is always callable: before libcuda is found it answers CUDA_ERROR_NOT_INITIALIZED, and
@@ -11,6 +12,7 @@
 
 #include "shim/cuda_exact.h"
 #include "shim/entry_points.h"
+#include "shim/gate.h"
 #include "shim/state.h"
 
 #include "core/base/cancel.h"

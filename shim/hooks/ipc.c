@@ -119,6 +119,7 @@ static CUresult close_memory(CUdeviceptr dptr)
 
 GS_HOOK CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr dptr)
 {
+    GS_AT_GATE(cuIpcCloseMemHandle);
     struct gs_recorded recorded;
     CUdeviceptr base = dptr;
     size_t size = 0;

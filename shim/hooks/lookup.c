@@ -28,8 +28,7 @@ static void *lead(const char *symbol, void *found, int version, cuuint64_t flags
 {
     void *led = gs_lookup_lead(found);
 
-    if (led != found || !found || version < FIRST_OURS ||
-        atomic_load_explicit(&gs_state, memory_order_acquire) != GS_STATE_READY)
+    if (led != found || !found || version < FIRST_OURS || !gs_state_is_on())
         return led;
     if (!gs_lookup_is_ours(symbol) && gs_name_row(symbol) != GS_NAME_UNKNOWN &&
         (version <= GS_KNOWN_CUDA || is_known_form(symbol, found, flags)))

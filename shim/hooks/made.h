@@ -11,7 +11,7 @@
  * own call with the same arguments. Parameters go by their names.
  *
  * With GS_UNLESS(foreign) the hook leaves by a jump where the memory is foreign; what it does else is
- * apart, so that it keeps no registers for that. With GS_TRACED(address) the call is recorded (record.h):
+ * apart, so that it keeps no registers for that. With GS_UNMARKED it is not waited for at the gate (gate.h). With GS_TRACED(address) the call is recorded (record.h):
  * the address is what it is given of memory, or 0, and GS_RECORD_SUBMITS what is noted after it, of
  * `recorded` and `result`.
  */
@@ -22,19 +22,33 @@
 #define GS_ALWAYS , GS_MADE
 #define GS_UNLESS(foreign) foreign, GS_MADE_APART
 #define GS_TRACED(address) address, GS_MADE_TRACED
+#define GS_UNMARKED , GS_MADE_UNMARKED
+
+#define GS_GATE_STOPS(symbol) GS_AT_GATE(symbol);
+#define GS_GATE_GOES(symbol)
 
 #define GS_HEAD(name, ...) CUresult name(GS_EACH(GS_DECLARED, __VA_ARGS__))
 #define GS_CALL(name, ...) name(GS_EACH(GS_NAMED, __VA_ARGS__))
 
-#define GS_MADE(foreign, what, symbol, order, async, ...)                                          \
+#define GS_MADE(foreign, what, gate, symbol, order, async, ...)                                    \
     GS_HOOK GS_HEAD(CUDAAPI symbol, __VA_ARGS__)                                                   \
     {                                                                                              \
+        GS_GATE_##gate(symbol)                                                                     \
         GS_MAKE_##what(symbol, order, async, GS_CALL(gs_real.symbol, __VA_ARGS__))                 \
     }
 
-#define GS_MADE_APART(foreign, what, symbol, order, async, ...)                                    \
+#define GS_MADE_UNMARKED(foreign, what, gate, symbol, order, async, ...)                           \
+    GS_HOOK GS_HEAD(CUDAAPI symbol, __VA_ARGS__)                                                   \
+    {                                                                                              \
+        const bool gs_entered = gs_gate_look(GS_ROW_##symbol + 1);                                 \
+                                                                                                   \
+        GS_MAKE_##what(symbol, order, async, GS_CALL(gs_real.symbol, __VA_ARGS__))                 \
+    }
+
+#define GS_MADE_APART(foreign, what, gate, symbol, order, async, ...)                              \
     __attribute__((noinline)) static GS_HEAD(ours_##symbol, __VA_ARGS__)                           \
     {                                                                                              \
+        GS_GATE_##gate(symbol)                                                                     \
         GS_MAKE_##what(symbol, order, async, GS_CALL(gs_real.symbol, __VA_ARGS__))                 \
     }                                                                                              \
     GS_HOOK GS_HEAD(CUDAAPI symbol, __VA_ARGS__)                                                   \
@@ -44,9 +58,10 @@
         return GS_CALL(ours_##symbol, __VA_ARGS__);                                                \
     }
 
-#define GS_MADE_TRACED(address, what, symbol, order, async, ...)                                   \
+#define GS_MADE_TRACED(address, what, gate, symbol, order, async, ...)                             \
     GS_DOES GS_HEAD(does_##symbol, __VA_ARGS__)                                                    \
     {                                                                                              \
+        GS_GATE_##gate(symbol)                                                                     \
         GS_MAKE_##what(symbol, order, async, GS_CALL(gs_real.symbol, __VA_ARGS__))                 \
     }                                                                                              \
     GS_RECORDS GS_HEAD(recorded_##symbol, __VA_ARGS__, void *, caller)                             \
@@ -86,12 +101,12 @@
 #define GS_EACH_11(DO, t, n, ...) DO(t, n), GS_EACH_10(DO, __VA_ARGS__)
 
 /* How a row says it. */
-#define GS_HOW_BY_HAND(MADE, foreign, what, symbol, how)
-#define GS_HOW_PLAIN(M, f, w, s, how, ...) M(f, w, s, NULL, false, __VA_ARGS__)
-#define GS_HOW_LEGACY(M, f, w, s, how, ...) M(f, w, s, NULL, false, __VA_ARGS__)
-#define GS_HOW_THREAD(M, f, w, s, how, ...) M(f, w, s, CU_STREAM_PER_THREAD, false, __VA_ARGS__)
-#define GS_HOW_STREAM(M, f, w, s, how, ...) M(f, w, s, stream, true, __VA_ARGS__)
-#define GS_HOW_PTSZ(M, f, w, s, how, ...) M(f, w, s, gs_per_thread(stream), true, __VA_ARGS__)
+#define GS_HOW_BY_HAND(MADE, foreign, what, gate, symbol, how)
+#define GS_HOW_PLAIN(M, f, w, g, s, how, ...) M(f, w, g, s, NULL, false, __VA_ARGS__)
+#define GS_HOW_LEGACY(M, f, w, g, s, how, ...) M(f, w, g, s, NULL, false, __VA_ARGS__)
+#define GS_HOW_THREAD(M, f, w, g, s, how, ...) M(f, w, g, s, CU_STREAM_PER_THREAD, false, __VA_ARGS__)
+#define GS_HOW_STREAM(M, f, w, g, s, how, ...) M(f, w, g, s, stream, true, __VA_ARGS__)
+#define GS_HOW_PTSZ(M, f, w, g, s, how, ...) M(f, w, g, s, gs_per_thread(stream), true, __VA_ARGS__)
 
 /* Rows that this file does not make are nothing in it. */
 #define GS_ELSEWHERE(...)
@@ -101,8 +116,8 @@
 #define GS_HOW(how, ...) GS_HOW_##how
 #define GS_ENTRY(symbol, since, what, gate, ...)                                                   \
     GS_ENTRY_BY(GS_PICK(GS_SECOND, GS_MAKES_##what, GS_ELSEWHERE, ),                               \
-                GS_PICK(GS_FIRST, GS_MAKES_##what, ), what, symbol, __VA_ARGS__)
-#define GS_ENTRY_BY(MADE, foreign, what, symbol, ...)                                              \
-    GS_HOW(__VA_ARGS__, )(MADE, foreign, what, symbol, __VA_ARGS__)
+                GS_PICK(GS_FIRST, GS_MAKES_##what, ), what, gate, symbol, __VA_ARGS__)
+#define GS_ENTRY_BY(MADE, foreign, what, gate, symbol, ...)                                        \
+    GS_HOW(__VA_ARGS__, )(MADE, foreign, what, gate, symbol, __VA_ARGS__)
 GS_ENTRIES(GS_ENTRY)
 #undef GS_ENTRY

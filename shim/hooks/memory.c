@@ -14,6 +14,8 @@
 #include "shim/result.h"
 #include "shim/start.h"
 
+#include "core/process/sleep.h"
+
 /* What the driver aligns the rows of a pitched allocation to (measured on an H200: 1000 bytes wide
  * give a pitch of 1024). */
 #define PITCH_ALIGNMENT 512u
@@ -24,12 +26,12 @@ GS_PATCHABLE(cuMemAlloc_v2);
 GS_PATCHABLE(cuMemAllocPitch_v2);
 GS_PATCHABLE(cuMemFree_v2);
 
-GS_DOES CUresult allocate(CUdeviceptr *dptr, size_t bytesize)
+GS_DOES CUresult allocate(bool entered, CUdeviceptr *dptr, size_t bytesize)
 {
     CUdeviceptr address;
     gs_status status;
 
-    if (!gs_state_enter() || !dptr || bytesize == 0)
+    if (!entered || !dptr || bytesize == 0)
         return gs_real.cuMemAlloc_v2(dptr, bytesize);
     GS_KEEP_ERRNO;
     status = gs_core_alloc(gs_core, bytesize, &address);
@@ -65,11 +67,11 @@ GS_DOES CUresult allocate_pitch(CUdeviceptr *dptr, size_t *pPitch, size_t WidthI
     return CUDA_SUCCESS;
 }
 
-GS_DOES CUresult free_block(CUdeviceptr dptr)
+GS_DOES CUresult free_block(bool entered, CUdeviceptr dptr)
 {
     gs_status status;
 
-    if (!gs_state_enter())
+    if (!entered)
         return gs_real.cuMemFree_v2(dptr);
     if (!gs_ours(dptr)) {
         gs_pin_foreign_going(dptr);
@@ -85,7 +87,7 @@ GS_DOES CUresult free_block(CUdeviceptr dptr)
 }
 
 #define GS_MAKES_ALLOCATES GS_TRACED(0)
-#define GS_MAKE_ALLOCATES(symbol, order, async, real) return allocate(ret, bytes);
+#define GS_MAKE_ALLOCATES(symbol, order, async, real) return allocate(gs_entered, ret, bytes);
 #define GS_RECORD_ALLOCATES(order)                                                                 \
     gs_record_alloc(&recorded, GS_TRACE_ALLOC, result, ret, bytes, NULL);
 
@@ -97,14 +99,14 @@ GS_DOES CUresult free_block(CUdeviceptr dptr)
                     (result == CUDA_SUCCESS ? *pitch : width) * height, NULL);
 
 #define GS_MAKES_FREES GS_TRACED(ptr)
-#define GS_MAKE_FREES(symbol, order, async, real) return free_block(ptr);
+#define GS_MAKE_FREES(symbol, order, async, real) return free_block(gs_entered, ptr);
 #define GS_RECORD_FREES(order) gs_record_free(&recorded, GS_TRACE_FREE, result, ptr, NULL);
 
 #include "made.h"
 
 GS_HOOK CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
 {
-    size_t free_bytes, total_bytes, cached;
+    size_t free_bytes, total_bytes, cached, away;
     uint64_t begun;
     int tries = 0;
     CUresult result;
@@ -121,6 +123,8 @@ GS_HOOK CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
          * there to the driver in between is in neither figure: both are taken again. */
         cached = gs_core_cached(gs_core);
     } while (!gs_core_count_is_right(gs_core, begun) && ++tries < INFO_TRIES);
+    away = gs_core_away_here(gs_core); /* the program has it */
+    free_bytes -= away < free_bytes ? away : free_bytes;
     free_bytes = cached < total_bytes - free_bytes ? free_bytes + cached : total_bytes;
     gs_bound_info(&free_bytes, &total_bytes);
     if (free) /* the driver takes either as NULL */

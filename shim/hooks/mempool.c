@@ -17,6 +17,7 @@ static CUdevice follow(bool ours, CUmemoryPool pool, CUresult result)
 
 GS_HOOK CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 {
+    GS_AT_GATE(cuMemPoolTrimTo);
     bool ours = gs_state_enter();
     CUresult result = gs_real.cuMemPoolTrimTo(pool, minBytesToKeep);
     GS_KEEP_CALLER;
@@ -77,6 +78,7 @@ GS_HOOK CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attr
 GS_HOOK CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map,
                                             size_t count)
 {
+    GS_AT_GATE(cuMemPoolSetAccess);
     bool ours = gs_state_enter();
     CUresult result = gs_real.cuMemPoolSetAccess(pool, map, count);
     GS_KEEP_CALLER;
@@ -103,6 +105,7 @@ GS_HOOK CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccess
 GS_HOOK CUresult CUDAAPI cuMemPoolExportPointer(CUmemPoolPtrExportData *shareData_out,
                                                 CUdeviceptr ptr)
 {
+    GS_AT_GATE(cuMemPoolExportPointer);
     if (gs_state_enter() && gs_ours(ptr))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuMemPoolExportPointer(shareData_out, ptr);

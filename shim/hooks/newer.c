@@ -94,6 +94,7 @@ void *gs_newer_found(const char *symbol, int version, void *found, bool per_thre
                "is not seen, so freed memory waits for the GPU; install a newer libgpushim",
                symbol, form, GS_KNOWN_CUDA / 1000, GS_KNOWN_CUDA % 1000 / 10);
     snprintf(why, sizeof why, "%s is newer than this library", symbol);
+    gs_gate_unknown(symbol);
     gs_single_drain(gs_single, why);
     return led ? led : found;
 }

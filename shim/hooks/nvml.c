@@ -75,7 +75,7 @@ static bool bound(void *device, unsigned long long *free, unsigned long long *to
 
     if (!gs_bound_applies())
         return false;
-    if (atomic_load(&gs_state) == GS_STATE_READY)
+    if (gs_state_is_on())
         gs_core_bound(gs_core, device_of(device), &free_bytes, &total_bytes);
     else
         gs_bound_ahead(&free_bytes, &total_bytes);

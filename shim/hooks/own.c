@@ -46,12 +46,14 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t size,
 GS_HOOK CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
                                      const CUmemAllocationProp *prop, unsigned long long flags)
 {
+    GS_AT_GATE(cuMemCreate);
     gs_state_enter();
     return GS_WITH_ROOM(device_of(prop), size, create(handle, size, prop, flags));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
 {
+    GS_AT_GATE(cuMemRelease);
     struct gs_own_handle *released;
     CUresult result;
 
@@ -67,6 +69,7 @@ GS_HOOK CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
 GS_HOOK CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle,
                                                      void *addr)
 {
+    GS_AT_GATE(cuMemRetainAllocationHandle);
     /* Success would make UCX and NCCL export the chunk with the offset of a block. */
     if (gs_state_enter() && gs_ours((CUdeviceptr)addr))
         return CUDA_ERROR_INVALID_VALUE;
@@ -78,6 +81,7 @@ GS_HOOK CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHa
                                                         void *osHandle,
                                                         CUmemAllocationHandleType shHandleType)
 {
+    GS_AT_GATE(cuMemImportFromShareableHandle);
     return GS_NOTED(gs_real.cuMemImportFromShareableHandle(handle, osHandle, shHandleType),
                     if (own()) gs_core_own_made(gs_core, *handle, 0, NULL, false));
 }
@@ -96,6 +100,7 @@ GS_HOOK CUresult CUDAAPI cuMemExportToShareableHandle(void *shareableHandle,
                                                       CUmemAllocationHandleType handleType,
                                                       unsigned long long flags)
 {
+    GS_AT_GATE(cuMemExportToShareableHandle);
     if (gs_state_enter() && handleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
         is_added(handle))
         return CUDA_ERROR_INVALID_VALUE;
@@ -113,6 +118,7 @@ cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
 GS_HOOK CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment,
                                              CUdeviceptr addr, unsigned long long flags)
 {
+    GS_AT_GATE(cuMemAddressReserve);
     return GS_NOTED(gs_real.cuMemAddressReserve(ptr, size, alignment, addr, flags),
                     if (own()) gs_own_reserved(own(), *ptr, size));
 }

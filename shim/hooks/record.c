@@ -11,7 +11,7 @@ static uint64_t number_of(CUstream stream)
 
 static bool is_ready(void)
 {
-    return atomic_load_explicit(&gs_state, memory_order_acquire) == GS_STATE_READY;
+    return gs_state_is_on();
 }
 
 void gs_record_begin(struct gs_recorded *recorded, void *caller, CUdeviceptr address)

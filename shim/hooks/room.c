@@ -54,6 +54,7 @@ static CUresult retain(CUcontext *pctx, CUdevice dev)
 
 GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
+    GS_AT_GATE(cuDevicePrimaryCtxRetain);
     return context_made(GS_WITH_ROOM(dev, 0, retain(pctx, dev)), pctx);
 }
 
@@ -62,6 +63,7 @@ GS_HOOK CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 GS_HOOK CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev,
                                           unsigned int flags)
 {
+    GS_AT_GATE(cuGreenCtxCreate);
     return GS_NOTED(GS_WITH_ROOM(dev, 0, gs_real.cuGreenCtxCreate(phCtx, desc, dev, flags)),
                     gs_single_drain(gs_single, "a green context"));
 }
@@ -140,12 +142,12 @@ launch_again(__typeof__(&cuLaunchKernelEx) const *real, const CUlaunchConfig *co
 
 /* `zero` is the stream that 0 means. Without a configuration the driver launches nothing. */
 __attribute__((always_inline)) static inline CUresult
-launch(__typeof__(&cuLaunchKernelEx) const *real, const CUlaunchConfig *config, CUfunction f,
-       void **kernelParams, void **extra, CUstream zero)
+launch(bool entered, __typeof__(&cuLaunchKernelEx) const *real, const CUlaunchConfig *config,
+       CUfunction f, void **kernelParams, void **extra, CUstream zero)
 {
     CUresult result;
 
-    if (gs_state_enter() && config) {
+    if (entered && config) {
         const CUstream order = config->hStream ? config->hStream : zero;
 
         if (is_special(config) && gs_single_matters())
@@ -163,6 +165,7 @@ GS_HOOK CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgrap
                                                 size_t numDependencies,
                                                 CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
 {
+    GS_AT_GATE(cuGraphAddMemAllocNode);
     if (gs_state_enter() && nodeParams)
         gs_graph_node(nodeParams->bytesize);
     return GS_WITH_ROOM(-1, 0,
@@ -188,28 +191,25 @@ static CUresult graph_launched(CUresult result)
 
 #define GS_MAKES_ROOM GS_ALWAYS
 #define GS_MAKE_ROOM(symbol, order, async, real)                                                   \
-    gs_state_enter();                                                                              \
     return GS_WITH_ROOM(-1, 0, real);
 
 /* The values of the settings are outputs too: a second call would take them for inputs. */
 #define GS_MAKES_LOADS GS_ALWAYS
 #define GS_MAKE_LOADS(symbol, order, async, real)                                                  \
-    gs_state_enter();                                                                              \
     return GS_WITH_ROOM_IF(settings == 0, -1, 0, real);
 
 #define GS_MAKES_MAKES_CONTEXT GS_ALWAYS
 #define GS_MAKE_MAKES_CONTEXT(symbol, order, async, real)                                          \
-    gs_state_enter();                                                                              \
     return context_made(GS_WITH_ROOM(device, 0, real), made);
 
 #define GS_MAKES_LAUNCHES GS_ALWAYS
 #define GS_MAKE_LAUNCHES(symbol, order, async, real)                                               \
-    gs_submits(order);                                                                             \
+    gs_submits_if(gs_entered, order);                                                              \
     return GS_WITH_ROOM(-1, 0, real);
 
 #define GS_MAKES_LAUNCHES_EX GS_ALWAYS
 #define GS_MAKE_LAUNCHES_EX(symbol, order, async, real)                                            \
-    return launch(&gs_real.symbol, config, function, params, extra, order);
+    return launch(gs_entered, &gs_real.symbol, config, function, params, extra, order);
 
 #define GS_MAKES_MAKES_GRAPH GS_ALWAYS
 #define GS_MAKE_MAKES_GRAPH(symbol, order, async, real)                                            \
@@ -223,7 +223,7 @@ static CUresult graph_launched(CUresult result)
 
 #define GS_MAKES_LAUNCHES_GRAPH GS_ALWAYS
 #define GS_MAKE_LAUNCHES_GRAPH(symbol, order, async, real)                                         \
-    gs_submits(order);                                                                             \
+    gs_submits_if(gs_entered, order);                                                              \
     gs_graph_room();                                                                               \
     return graph_launched(GS_WITH_ROOM(-1, 0, real));
 

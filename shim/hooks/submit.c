@@ -7,12 +7,13 @@
 
 #define GS_MAKES_SUBMITS GS_ALWAYS
 #define GS_MAKE_SUBMITS(symbol, order, async, real)                                                \
-    gs_submits(order);                                                                             \
+    gs_submits_if(gs_entered, order);                                                                          \
     return real;
 
-#define GS_MAKES_STALLS GS_ALWAYS
+#define GS_MAKES_STALLS GS_UNMARKED
 #define GS_MAKE_STALLS(symbol, order, async, real)                                                 \
-    gs_stalls();                                                                                   \
+    if (gs_entered)                                                                                \
+        gs_single_stalls(gs_single);                                                               \
     return real;
 
 #include "made.h"
@@ -21,6 +22,7 @@ GS_HOOK CUresult CUDAAPI cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS
                                                               unsigned int numDevices,
                                                               unsigned int flags)
 {
+    GS_AT_GATE(cuLaunchCooperativeKernelMultiDevice);
     gs_state_enter();
     for (unsigned int i = 0; launchParamsList && i < numDevices; i++)
         gs_submits(launchParamsList[i].hStream);

@@ -26,11 +26,11 @@ static inline void gs_submits(CUstream stream)
         gs_single_submits(gs_single, stream);
 }
 
-/* What touches no memory and may end late, or never, is about to be submitted. */
-static inline void gs_stalls(void)
+/* The same where it was entered, or was not to be. */
+static inline void gs_submits_if(bool entered, CUstream stream)
 {
-    if (gs_state_enter())
-        gs_single_stalls(gs_single);
+    if (__builtin_expect(entered, 1))
+        gs_single_submits(gs_single, stream);
 }
 
 /* Whether it still matters to which stream work goes; the state was entered. */

@@ -28,6 +28,7 @@ static bool touches_ours(CUdeviceptr ptr, size_t size)
 GS_HOOK CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
                                   CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
+    GS_AT_GATE(cuMemMap);
     if (touches_ours(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
     return GS_NOTED(gs_real.cuMemMap(ptr, size, offset, handle, flags),
@@ -36,6 +37,7 @@ GS_HOOK CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
 
 GS_HOOK CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
+    GS_AT_GATE(cuMemUnmap);
     struct gs_own_going going;
     CUresult result;
 
@@ -54,6 +56,7 @@ GS_HOOK CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size)
 
 GS_HOOK CUresult CUDAAPI cuMemAddressFree(CUdeviceptr ptr, size_t size)
 {
+    GS_AT_GATE(cuMemAddressFree);
     struct gs_own_range range;
     CUresult result;
     bool known;
@@ -73,6 +76,7 @@ GS_HOOK CUresult CUDAAPI cuMemAddressFree(CUdeviceptr ptr, size_t size)
 GS_HOOK CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc,
                                         size_t count)
 {
+    GS_AT_GATE(cuMemSetAccess);
     if (touches_ours(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
     return GS_NOTED(gs_real.cuMemSetAccess(ptr, size, desc, count),
@@ -113,6 +117,7 @@ GS_HOOK CUresult CUDAAPI cuMemGetHandleForAddressRange(void *handle, CUdeviceptr
                                                        CUmemRangeHandleType handleType,
                                                        unsigned long long flags)
 {
+    GS_AT_GATE(cuMemGetHandleForAddressRange);
     CUdeviceptr below = dptr & (EXPORT_PAGE - 1);
     struct gs_block_info info;
     CUdeviceptr last;
@@ -183,6 +188,7 @@ GS_HOOK CUresult CUDAAPI cuEGLStreamProducerPresentFrame(gs_egl_connection *conn
                                                          struct gs_egl_frame eglframe,
                                                          CUstream *pStream)
 {
+    GS_AT_GATE(cuEGLStreamProducerPresentFrame);
     if (!may_present(&eglframe))
         return CUDA_ERROR_INVALID_VALUE;
     return gs_real.cuEGLStreamProducerPresentFrame(conn, eglframe, pStream);

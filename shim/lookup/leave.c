@@ -32,7 +32,7 @@ __attribute__((noreturn)) static void leave(_Atomic(void *) *cache, const char *
 {
     void (*next)(int);
 
-    if (atomic_load_explicit(&gs_state, memory_order_acquire) == GS_STATE_READY)
+    if (gs_state_is_on())
         gs_shim_leaves();
     next = (void (*)(int))gs_next(cache, name);
     if (next)

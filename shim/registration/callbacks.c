@@ -80,6 +80,7 @@ static const struct gs_reg_backend *backend_of(const struct gpushim_pinner *pinn
 GS_HOOK int gpushim_pin(const struct gpushim_pinner *pinner, uintptr_t domain, uint64_t access,
                         uint64_t address, size_t size, void **ret_handle, void **ret_registration)
 {
+    GS_AROUND_AT_GATE_AS(GS_GATE_OTHER);
     struct gs_pin wanted = {
         .key = {.backend = backend_of(pinner), .domain = domain, .access = access},
         .base = address,
@@ -106,6 +107,7 @@ GS_HOOK int gpushim_pin(const struct gpushim_pinner *pinner, uintptr_t domain, u
 
 GS_HOOK void gpushim_unpin(void *registration)
 {
+    GS_AROUND_AT_GATE_AS(GS_GATE_OTHER);
     if (gs_pin_active())
         gs_core_unpin(gs_core, registration);
 }
@@ -124,6 +126,7 @@ static bool of_domain(const struct gs_regcache_info *info, void *arg)
 
 GS_HOOK void gpushim_flush(const struct gpushim_pinner *pinner, uintptr_t domain)
 {
+    GS_AROUND_AT_GATE_AS(GS_GATE_OTHER);
     struct domain which = {backend_of(pinner), domain};
 
     if (which.backend && gs_pin_active())
@@ -249,7 +252,7 @@ GS_HOOK int gpushim_memory(int device, struct gpushim_memory *memory)
 
     if (!memory || memory->size < MEMORY_FIRST || device < 0)
         return EINVAL;
-    if (atomic_load_explicit(&gs_state, memory_order_acquire) != GS_STATE_READY)
+    if (!gs_state_is_on())
         return ENODEV;
     gs_stats_read(gs_core, device, &stats);
     gs_stats_tell(gs_core, (unsigned)device, &figures);

@@ -67,6 +67,7 @@ static struct gs_cufile_error error_of(int err)
 
 GS_HOOK struct gs_cufile_error cuFileBufRegister(const void *base, size_t length, int flags)
 {
+    GS_AROUND_AT_GATE(cuFileBufRegister);
     __typeof__(&cuFileBufRegister) real = GS_PIN_REAL(cuFileBufRegister);
     struct call call = {.flags = flags};
     const struct gs_pin wanted = {
@@ -96,6 +97,7 @@ GS_HOOK struct gs_cufile_error cuFileBufRegister(const void *base, size_t length
 
 GS_HOOK struct gs_cufile_error cuFileBufDeregister(const void *base)
 {
+    GS_AROUND_AT_GATE(cuFileBufDeregister);
     __typeof__(&cuFileBufDeregister) real = GS_PIN_REAL(cuFileBufDeregister);
     struct gs_reg *reg;
 
@@ -132,10 +134,12 @@ static struct gs_cufile_error driver_close(struct gs_cufile_error (*real)(void))
 
 GS_HOOK struct gs_cufile_error cuFileDriverClose(void)
 {
+    GS_AROUND_AT_GATE(cuFileDriverClose);
     return driver_close(GS_PIN_REAL(cuFileDriverClose));
 }
 
 GS_HOOK struct gs_cufile_error cuFileDriverClose_v2(void)
 {
+    GS_AROUND_AT_GATE(cuFileDriverClose_v2);
     return driver_close(GS_PIN_REAL(cuFileDriverClose_v2));
 }

@@ -18,6 +18,7 @@ bool gs_pin_apart;
 /* What lies across the driver's allocations cannot be pinned. */
 GS_HOOK struct gdr *gdr_open(void)
 {
+    GS_AROUND_AT_GATE(gdr_open);
     __typeof__(&gdr_open) real = GS_PIN_REAL(gdr_open);
     struct gdr *g = real ? real() : NULL;
 
@@ -108,6 +109,7 @@ static bool acquire(struct gdr *g, unsigned long addr, size_t size, struct call 
 GS_HOOK int gdr_pin_buffer(struct gdr *g, unsigned long addr, size_t size, uint64_t p2p_token,
                            uint32_t va_space, struct gs_gdr_handle *handle)
 {
+    GS_AROUND_AT_GATE(gdr_pin_buffer);
     __typeof__(&gdr_pin_buffer) real = GS_PIN_REAL(gdr_pin_buffer);
     struct call call = {.token = p2p_token, .va_space = va_space};
     int error;
@@ -122,6 +124,7 @@ GS_HOOK int gdr_pin_buffer(struct gdr *g, unsigned long addr, size_t size, uint6
 GS_HOOK int gdr_pin_buffer_v2(struct gdr *g, unsigned long addr, size_t size, uint32_t flags,
                               struct gs_gdr_handle *handle)
 {
+    GS_AROUND_AT_GATE(gdr_pin_buffer_v2);
     __typeof__(&gdr_pin_buffer_v2) real = GS_PIN_REAL(gdr_pin_buffer_v2);
     struct call call = {.v2 = true, .flags = flags};
     int error;
@@ -135,6 +138,7 @@ GS_HOOK int gdr_pin_buffer_v2(struct gdr *g, unsigned long addr, size_t size, ui
 
 GS_HOOK int gdr_unpin_buffer(struct gdr *g, struct gs_gdr_handle handle)
 {
+    GS_AROUND_AT_GATE(gdr_unpin_buffer);
     __typeof__(&gdr_unpin_buffer) real = GS_PIN_REAL(gdr_unpin_buffer);
     struct gs_reg *reg;
 
@@ -154,6 +158,7 @@ GS_HOOK int gdr_unpin_buffer(struct gdr *g, struct gs_gdr_handle handle)
 
 GS_HOOK int gdr_map(struct gdr *g, struct gs_gdr_handle handle, void **va, size_t size)
 {
+    GS_AROUND_AT_GATE(gdr_map);
     __typeof__(&gdr_map) real = GS_PIN_REAL(gdr_map);
     struct gs_reg *reg;
     int error;
@@ -169,6 +174,7 @@ GS_HOOK int gdr_map(struct gdr *g, struct gs_gdr_handle handle, void **va, size_
 
 GS_HOOK int gdr_unmap(struct gdr *g, struct gs_gdr_handle handle, void *va, size_t size)
 {
+    GS_AROUND_AT_GATE(gdr_unmap);
     __typeof__(&gdr_unmap) real = GS_PIN_REAL(gdr_unmap);
     struct gs_reg *reg;
     int error;

@@ -46,8 +46,7 @@ void gs_pin_end_over(uint64_t address)
 
 bool gs_pin_active(void)
 {
-    return gs_pin_inside == 0 &&
-           atomic_load_explicit(&gs_state, memory_order_acquire) == GS_STATE_READY;
+    return gs_pin_inside == 0 && gs_state_is_on();
 }
 
 /* Takes the functions of a library that is loaded. Threads that come together find the same. */

@@ -21,6 +21,7 @@
 
 #include "core/api/pin.h"
 #include "shim/entry_points.h"
+#include "shim/gate.h"
 #include "shim/process.h"
 
 /* ---- libibverbs -------------------------------------------------------------------------------- */
@@ -122,6 +123,7 @@ bool gs_pin_active(void);
 #define GS_PIN_ENDS(symbol, type, of)                                                              \
     GS_HOOK int symbol(type *ended)                                                                \
     {                                                                                              \
+        GS_AROUND_AT_GATE(symbol);                                                                 \
         __typeof__(&symbol) real = GS_PIN_REAL(symbol);                                            \
         const bool active = gs_pin_active();                                                       \
         int error;                                                                                 \

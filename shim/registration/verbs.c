@@ -219,6 +219,7 @@ static bool acquire(struct call *call, struct ibv_mr **ret_mr)
 
 GS_HOOK struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
 {
+    GS_AROUND_AT_GATE(ibv_reg_mr);
     struct call call = {.how = REG_MR, .pd = pd, .addr = (uintptr_t)addr, .length = length,
                         .iova = (uintptr_t)addr, .access = (unsigned)access};
     struct ibv_mr *mr;
@@ -233,6 +234,7 @@ GS_HOOK struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, 
 GS_HOOK struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
                                        int access)
 {
+    GS_AROUND_AT_GATE(ibv_reg_mr_iova);
     struct call call = {.how = REG_IOVA, .pd = pd, .addr = (uintptr_t)addr, .length = length,
                         .iova = iova, .access = (unsigned)access};
     struct ibv_mr *mr;
@@ -247,6 +249,7 @@ GS_HOOK struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t len
 GS_HOOK struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
                                         unsigned int access)
 {
+    GS_AROUND_AT_GATE(ibv_reg_mr_iova2);
     struct call call = {.how = REG_IOVA2, .pd = pd, .addr = (uintptr_t)addr, .length = length,
                         .iova = iova, .access = access};
     struct ibv_mr *mr;
@@ -274,6 +277,7 @@ static bool find_dmabuf(struct call *call)
 GS_HOOK struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length,
                                          uint64_t iova, int fd, int access)
 {
+    GS_AROUND_AT_GATE(ibv_reg_dmabuf_mr);
     struct call call = {.how = REG_DMABUF, .pd = pd, .length = length, .iova = iova,
                         .access = (unsigned)access, .fd = fd, .offset = offset};
     struct ibv_mr *mr;
@@ -293,6 +297,7 @@ static bool plain_attributes(const struct ibv_mr_init_attr *attr)
 
 GS_HOOK struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *attr)
 {
+    GS_AROUND_AT_GATE(ibv_reg_mr_ex);
     struct call call = {.how = REG_EX, .pd = pd, .attr = attr};
     struct ibv_mr *mr;
 
@@ -342,6 +347,7 @@ static void show(struct ibv_mr *mr, void *addr, size_t length)
 
 GS_HOOK int ibv_dereg_mr(struct ibv_mr *mr)
 {
+    GS_AROUND_AT_GATE(ibv_dereg_mr);
     __typeof__(&ibv_dereg_mr) real = GS_PIN_REAL(ibv_dereg_mr);
     struct gs_reg *reg;
     size_t length;
@@ -370,6 +376,7 @@ GS_HOOK int ibv_dereg_mr(struct ibv_mr *mr)
 GS_HOOK int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr,
                          size_t length, int access)
 {
+    GS_AROUND_AT_GATE(ibv_rereg_mr);
     __typeof__(&ibv_rereg_mr) real = GS_PIN_REAL(ibv_rereg_mr);
     struct gs_reg *reg;
     struct call call;

@@ -59,7 +59,7 @@ GOES_ON = re.compile(r'TotalMem|Get(?!\w*(MemHandle|EventHandle|ForAddressRange)
 STOPS_TYPE = re.compile(r'\bCU(memGenericAllocationHandle (?!mc|\*)|arrayMapInfo\b)')
 STOPS_NAME = re.compile(r'^cuTex(ObjectCreate|RefSetAddress(?!Mode))')
 # What tells of it.
-TELLS = {'gs_submits', 'gs_submits_at'}
+TELLS = {'gs_submits', 'gs_submits_if', 'gs_submits_at'}
 
 
 # Of the headers that the vendor's want: types alone, so that they are needed nowhere.

@@ -1,0 +1,244 @@
+/* The gate of a process that sleeps (gate.h). */
+#include "gate.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "core/base/cancel.h"
+#include "core/base/clock.h"
+#include "shim/lookup/names.h"
+
+#define TASKS "/proc/self/task"
+#define REST_NS_FIRST UINT64_C(20000) /* between looks at the marks, */
+#define REST_NS_MOST  UINT64_C(2000000)
+
+__thread struct gs_gate_mark gs_gate_mark;
+
+static _Atomic(const char *) unknown; /* a call that was looked up and is in no list */
+
+void gs_gate_unknown(const char *symbol)
+{
+    const char *none = NULL;
+    char *copy = atomic_load(&unknown) ? NULL : strdup(symbol);
+
+    if (copy && !atomic_compare_exchange_strong(&unknown, &none, copy))
+        free(copy);
+}
+
+/* Signals run their handlers meanwhile and the wait goes on: what they interrupt is no call of the kernel
+ * that the program knows of. */
+void gs_gate_wait(uint32_t call)
+{
+    const int saved = errno;
+
+    while (gs_gate_mark.passing == 0 &&
+           atomic_load_explicit(&gs_state, memory_order_acquire) == GS_STATE_CLOSED) {
+        gs_gate_mark.call = 0;
+        syscall(SYS_futex, &gs_state, FUTEX_WAIT_PRIVATE, GS_STATE_CLOSED, NULL, NULL, 0);
+        gs_gate_mark.call = call;
+        __asm__ volatile("" ::: "memory");
+    }
+    errno = saved;
+}
+
+bool gs_gate_stop(uint32_t call)
+{
+    gs_gate_wait(call);
+    return gs_state_enter();
+}
+
+/* ---- Marks of other threads ------------------------------------------------------------------ */
+
+/*
+ * The variable lies as far from a thread's list of robust mutexes, which glibc has for each thread beside
+ * its pointer, as it does in this thread: the kernel tells where that is. It is read by the kernel as
+ * well, for a thread that ends takes its memory along.
+ */
+struct finder {
+    intptr_t from_list; /* to the mark */
+};
+
+static bool find_list(pid_t thread, uintptr_t *ret_list)
+{
+    size_t size;
+    void *list = NULL;
+
+    if (syscall(SYS_get_robust_list, thread, &list, &size) != 0)
+        return false;
+    *ret_list = (uintptr_t)list;
+    return true;
+}
+
+static bool finder_init(struct finder *finder)
+{
+    uintptr_t list;
+
+    if (!find_list(0, &list) || list == 0)
+        return false;
+    finder->from_list = (intptr_t)((uintptr_t)&gs_gate_mark - list);
+    return true;
+}
+
+enum look { LOOK_NONE, LOOK_MARKED, LOOK_GONE, LOOK_BLIND };
+
+static enum look look_at(const struct finder *finder, pid_t thread, struct gs_gate_mark *ret)
+{
+    struct iovec to = {ret, sizeof *ret}, from = {.iov_len = sizeof *ret};
+    uintptr_t list;
+
+    if (!find_list(thread, &list))
+        return errno == ESRCH ? LOOK_GONE : LOOK_BLIND;
+    if (list == 0) /* it has not begun, or is none of libc's */
+        return LOOK_NONE;
+    from.iov_base = (void *)(list + (uintptr_t)finder->from_list);
+    if (syscall(SYS_process_vm_readv, getpid(), &to, 1, &from, 1, 0) != (long)sizeof *ret)
+        return errno == EFAULT ? LOOK_GONE : LOOK_BLIND;
+    return ret->call != 0 || ret->passing != 0 ? LOOK_MARKED : LOOK_NONE;
+}
+
+/* How many threads there are. */
+static unsigned long count_threads(void)
+{
+    struct stat tasks;
+
+    return stat(TASKS, &tasks) == 0 ? (unsigned long)tasks.st_nlink - 2 : 0;
+}
+
+struct seen {
+    pid_t thread; /* one that is marked, */
+    uint32_t call;
+};
+
+/* Looks at all threads but this one. One that ends while they are listed may hide another: then they are
+ * listed again. */
+static enum look look_at_all(const struct finder *finder, struct seen *ret)
+{
+    const pid_t self = (pid_t)syscall(SYS_gettid);
+    const unsigned long before = count_threads();
+    DIR *tasks = opendir(TASKS);
+    enum look result = LOOK_NONE;
+    unsigned long listed = 0;
+    struct dirent *entry;
+
+    if (!tasks)
+        return LOOK_BLIND;
+    while (result == LOOK_NONE && (entry = readdir(tasks))) {
+        const pid_t thread = (pid_t)strtol(entry->d_name, NULL, 10);
+        struct gs_gate_mark mark;
+
+        if (thread <= 0)
+            continue;
+        listed++;
+        if (thread == self)
+            continue;
+        result = look_at(finder, thread, &mark);
+        if (result == LOOK_MARKED)
+            *ret = (struct seen){thread, mark.call};
+    }
+    closedir(tasks);
+    if (result == LOOK_NONE && (listed != before || listed != count_threads()))
+        result = LOOK_GONE;
+    return result;
+}
+
+/* ---- Closing and opening ------------------------------------------------------------------------ */
+
+static void set_state(int state)
+{
+    atomic_store(&gs_state, state);
+    syscall(SYS_futex, &gs_state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+/* After it no thread runs on with the state as it was before, but for those that are marked. */
+static bool fence_all(void)
+{
+    return syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0 ||
+           (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0 &&
+            syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0) ||
+           syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) == 0;
+}
+
+static const char *name_of(uint32_t call)
+{
+    if (call == 0)
+        return "a call of a library that registers memory";
+    return call <= GS_ROWS ? gs_row_names[call - 1] : "a function of gpushim.h";
+}
+
+static bool refuse(struct gs_gate_why *why, int error, const char *text)
+{
+    why->error = error;
+    snprintf(why->text, sizeof why->text, "%s", text);
+    return false;
+}
+
+/* Until no thread is marked. */
+static bool await_marked(uint64_t until_ns, struct gs_gate_why *ret_why)
+{
+    struct finder finder;
+    struct seen seen = {0};
+    uint64_t rest = REST_NS_FIRST;
+
+    if (!finder_init(&finder))
+        return refuse(ret_why, ENOTSUP, "this libc's threads cannot be looked at");
+    for (;; gs_rest_ns(rest), rest = rest < REST_NS_MOST ? 2 * rest : rest) {
+        switch (look_at_all(&finder, &seen)) {
+        case LOOK_NONE:
+            return true;
+        case LOOK_BLIND:
+            return refuse(ret_why, ENOTSUP, "the process's threads cannot be looked at here: "
+                                            "/proc, get_robust_list or process_vm_readv is refused");
+        case LOOK_MARKED:
+            ret_why->error = EBUSY;
+            snprintf(ret_why->text, sizeof ret_why->text, "thread %d is in %s still", (int)seen.thread,
+                     name_of(seen.call));
+            break;
+        case LOOK_GONE:
+            refuse(ret_why, EBUSY, "threads begin and end all the time");
+            rest = REST_NS_FIRST;
+        }
+        if (gs_now_ns() >= until_ns)
+            return false;
+    }
+}
+
+bool gs_gate_close(uint64_t until_ns, struct gs_gate_why *ret_why)
+{
+    GS_UNCANCELLED;
+    const char *call = atomic_load(&unknown);
+
+    if (call) {
+        ret_why->error = ENOTSUP;
+        snprintf(ret_why->text, sizeof ret_why->text,
+                 "the program uses %s, which is newer than this library: it would not stop", call);
+        return false;
+    }
+    gs_gate_pass(true);
+    set_state(GS_STATE_CLOSED);
+    if (fence_all() ? await_marked(until_ns, ret_why)
+                    : refuse(ret_why, ENOTSUP, "this kernel has no membarrier"))
+        return true;
+    gs_gate_open();
+    gs_gate_pass(false);
+    return false;
+}
+
+void gs_gate_open(void)
+{
+    set_state(GS_STATE_READY);
+}
+
+void gs_gate_end(void)
+{
+    set_state(GS_STATE_DISABLED);
+}

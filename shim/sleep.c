@@ -1,0 +1,194 @@
+/*
+ * gpushim_sleep and gpushim_wake: the gate (gate.h) around what core does (core/process/sleep.h).
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/clock.h"
+#include "core/process/sleep.h"
+#include "shim/gate.h"
+#include "shim/gpushim.h"
+#include "shim/hooks/hook.h"
+#include "shim/log.h"
+#include "shim/sleep.h"
+#include "shim/start.h"
+
+#define SLEPT_LEAST offsetof(struct gpushim_asleep, text)
+
+static atomic_flag busy = ATOMIC_FLAG_INIT; /* a thread is at it */
+
+static uint64_t until(uint64_t timeout_ns)
+{
+    const uint64_t now = gs_now_ns();
+
+    return timeout_ns < UINT64_MAX - now ? now + timeout_ns : UINT64_MAX;
+}
+
+/* The program ends while its memory is away: what is called from here on is the driver's, which knows
+ * none of it, and nobody waits for a wake that may never come. */
+static void at_exit(void)
+{
+    if (atomic_load(&gs_state) != GS_STATE_CLOSED)
+        return;
+    gs_shim_at_exit();
+    gs_gate_end();
+}
+
+static bool sleep_behind_gate(const char *directory, uint64_t until_ns, struct gs_sleep_why *why)
+{
+    static bool known;
+    struct gs_gate_why gate;
+
+    if (!gs_gate_close(until_ns, &gate)) {
+        why->error = gate.error;
+        snprintf(why->text, sizeof why->text, "%s", gate.text);
+        return false;
+    }
+    if (!gs_core_sleep(gs_core, directory, until_ns, why)) {
+        gs_gate_open();
+        gs_gate_pass(false);
+        return false;
+    }
+    gs_gate_pass(false);
+    if (!known)
+        known = atexit(at_exit) == 0;
+    return true;
+}
+
+static bool wake_behind_gate(uint64_t until_ns, struct gs_sleep_why *why)
+{
+    bool awake;
+
+    gs_gate_pass(true);
+    awake = gs_core_wake(gs_core, until_ns, why);
+    if (awake)
+        gs_gate_open();
+    gs_gate_pass(false);
+    return awake;
+}
+
+static bool begin(struct gs_sleep_why *why)
+{
+    why->error = 0;
+    why->text[0] = 0;
+    if (gs_gate_mark.call || gs_gate_mark.passing) {
+        why->error = EDEADLK;
+        snprintf(why->text, sizeof why->text, "it was called within a call that would be waited for");
+    } else if (atomic_flag_test_and_set(&busy)) {
+        why->error = EBUSY;
+        snprintf(why->text, sizeof why->text, "another thread is putting it to sleep, or wakes it");
+    }
+    return why->error == 0;
+}
+
+static void say(const char *what, const struct gs_sleep_why *why)
+{
+    struct gs_asleep asleep;
+
+    gs_core_asleep(gs_core, &asleep);
+    if (why->error)
+        gs_log(GS_LOG_INFO, "%s: %s", what, why->text);
+    else if (asleep.since_ns)
+        gs_log(GS_LOG_INFO, "asleep: %zu MiB are off the GPU, %zu of them kept on the host",
+               asleep.away >> 20, asleep.copied >> 20);
+    else
+        gs_log(GS_LOG_INFO, "awake");
+}
+
+void gs_shim_sleep(const char *directory, uint64_t timeout_ns, struct gs_sleep_why *ret_why)
+{
+    struct gs_asleep asleep;
+
+    if (!begin(ret_why))
+        return;
+    gs_core_asleep(gs_core, &asleep);
+    if (asleep.since_ns) {
+        ret_why->error = EALREADY;
+        snprintf(ret_why->text, sizeof ret_why->text, "it is asleep already");
+    } else {
+        sleep_behind_gate(directory, until(timeout_ns), ret_why);
+        say("not put to sleep", ret_why);
+    }
+    atomic_flag_clear(&busy);
+}
+
+void gs_shim_wake(uint64_t timeout_ns, struct gs_sleep_why *ret_why)
+{
+    if (!begin(ret_why))
+        return;
+    if (atomic_load(&gs_state) != GS_STATE_CLOSED) {
+        ret_why->error = EALREADY;
+        snprintf(ret_why->text, sizeof ret_why->text, "it is awake already");
+    } else {
+        wake_behind_gate(until(timeout_ns), ret_why);
+        say("not woken", ret_why);
+    }
+    atomic_flag_clear(&busy);
+}
+
+/* ---- gpushim.h ---------------------------------------------------------------------------------- */
+
+static void tell(struct gpushim_asleep *ret, const struct gs_sleep_why *why)
+{
+    struct gpushim_asleep all = {.size = ret ? ret->size : 0};
+    struct gs_asleep asleep;
+
+    if (!ret)
+        return;
+    gs_core_asleep(gs_core, &asleep);
+    all.since_ns = asleep.since_ns;
+    all.away = asleep.away;
+    all.copied = asleep.copied;
+    all.shared = asleep.stays[GS_STAYS_SHARED];
+    all.registered = asleep.stays[GS_STAYS_REGISTERED];
+    all.ending = asleep.stays[GS_STAYS_ENDING];
+    all.refused = asleep.stays[GS_STAYS_REFUSED];
+    if (why)
+        memcpy(all.text, why->text, sizeof all.text < sizeof why->text ? sizeof all.text : sizeof why->text);
+    memcpy(ret, &all, ret->size < sizeof all ? ret->size : sizeof all);
+}
+
+static bool is_good(const struct gpushim_asleep *ret)
+{
+    return !ret || ret->size >= SLEPT_LEAST;
+}
+
+GS_HOOK int gpushim_sleep(const struct gpushim_sleep_how *how, struct gpushim_asleep *asleep)
+{
+    struct gs_sleep_why why;
+
+    if (!how || how->size < sizeof *how || !is_good(asleep))
+        return EINVAL;
+    if (!gs_state_enter())
+        return ENODEV;
+    GS_KEEP_CALLER;
+    gs_shim_sleep(how->directory, how->timeout_ns, &why);
+    tell(asleep, &why);
+    return why.error;
+}
+
+GS_HOOK int gpushim_wake(uint64_t timeout_ns, struct gpushim_asleep *asleep)
+{
+    struct gs_sleep_why why;
+
+    if (!is_good(asleep))
+        return EINVAL;
+    if (!gs_state_enter())
+        return ENODEV;
+    GS_KEEP_CALLER;
+    gs_shim_wake(timeout_ns, &why);
+    tell(asleep, &why);
+    return why.error;
+}
+
+GS_HOOK int gpushim_asleep(struct gpushim_asleep *asleep)
+{
+    if (!asleep || !is_good(asleep))
+        return EINVAL;
+    if (!gs_state_is_on())
+        return ENODEV;
+    tell(asleep, NULL);
+    return 0;
+}

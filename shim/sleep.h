@@ -1,0 +1,16 @@
+/*
+ * Putting this process to sleep, and waking it (gpushim.h): for its own threads, and for those of the
+ * library that others ask.
+ */
+#ifndef GPUSHIM_SHIM_SLEEP_H
+#define GPUSHIM_SHIM_SLEEP_H
+
+#include <stdint.h>
+
+#include "core/process/sleep.h"
+
+/* The state was entered. ret_why->error is 0, or an errno. */
+void gs_shim_sleep(const char *directory, uint64_t timeout_ns, struct gs_sleep_why *ret_why);
+void gs_shim_wake(uint64_t timeout_ns, struct gs_sleep_why *ret_why);
+
+#endif

@@ -1,0 +1,436 @@
+/*
+ * What a program meets that sleeps: each case is a process of its own.
+ *
+ * usage: program CASE, under the library on the software driver
+ */
+#include <cuda.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "../../shim/gpushim.h"
+#include "../conformance/kernels.h"
+#include "../conformance/plain.h"
+#include "../driver/softcuda.h"
+
+#define MIB ((size_t)1 << 20)
+#define SIZE (5 * MIB)
+#define WORDS (SIZE / 4)
+#define LONG_NS UINT64_C(30000000000)
+#define SHORT_NS UINT64_C(20000000)
+#define WORKERS 3
+#define ROUNDS 60
+
+static CUcontext context;
+static CUfunction fill, copy_words;
+
+static struct {
+    __typeof__(&softcuda_hold) hold;
+    __typeof__(&softcuda_delay) delay;
+} soft;
+
+static void *driver_function(const char *name)
+{
+    void *found = dlsym(dlopen("libcuda.so.1", RTLD_NOW), name);
+
+    if (!found)
+        FAIL("the driver has no %s", name);
+    return found;
+}
+
+static void begin(void)
+{
+    CUmodule module;
+
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+    OK(cuModuleLoadData(&module, kernels_ptx));
+    OK(cuModuleGetFunction(&fill, module, "fill"));
+    OK(cuModuleGetFunction(&copy_words, module, "copy_words"));
+    soft.hold = (__typeof__(&softcuda_hold))driver_function("softcuda_hold");
+    soft.delay = (__typeof__(&softcuda_delay))driver_function("softcuda_delay");
+}
+
+static CUdeviceptr alloc(void)
+{
+    CUdeviceptr block;
+
+    OK(cuMemAlloc(&block, SIZE));
+    return block;
+}
+
+static int try_sleep(uint64_t timeout_ns, struct gpushim_asleep *ret)
+{
+    const struct gpushim_sleep_how how = {.size = sizeof how, .timeout_ns = timeout_ns};
+
+    *ret = (struct gpushim_asleep){.size = sizeof *ret};
+    return gpushim_sleep(&how, ret);
+}
+
+static void must_sleep(void)
+{
+    struct gpushim_asleep state;
+
+    if (try_sleep(LONG_NS, &state))
+        FAIL("not put to sleep: %s", state.text);
+    if (!state.since_ns || state.away == 0)
+        FAIL("it says that nothing is away");
+}
+
+static void must_wake(void)
+{
+    struct gpushim_asleep state = {.size = sizeof state};
+
+    if (gpushim_wake(LONG_NS, &state))
+        FAIL("not woken: %s", state.text);
+    if (state.since_ns || state.away)
+        FAIL("it says that something is away");
+}
+
+static void must_be(CUdeviceptr block, unsigned value)
+{
+    unsigned *host = malloc(SIZE);
+
+    OK(cuMemcpyDtoH(host, block, SIZE));
+    for (size_t i = 0; i < WORDS; i++)
+        if (host[i] != value)
+            FAIL("word %zu is %x and not %x", i, host[i], value);
+    free(host);
+}
+
+static void launch_fill(CUdeviceptr block, unsigned value, CUstream stream)
+{
+    unsigned long long count = WORDS;
+    void *arguments[] = {&block, &value, &count};
+
+    OK(cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
+}
+
+/* ---- Work on several threads -------------------------------------------------------------------- */
+
+static atomic_bool stop;
+static atomic_uint rounds;
+
+/* Allocates, fills, copies, launches and frees, and looks at each result. */
+static void *work(void *number)
+{
+    const unsigned seed = (unsigned)(uintptr_t)number << 16;
+    CUdeviceptr kept = 0;
+    CUstream stream;
+
+    OK(cuCtxSetCurrent(context));
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    kept = alloc();
+    OK(cuMemsetD32Async(kept, seed, WORDS, stream));
+    for (unsigned i = 1; !atomic_load(&stop); i++) {
+        CUdeviceptr a = alloc(), b;
+        unsigned long long count = WORDS;
+        void *arguments[] = {&b, &a, &count};
+
+        OK(cuMemAllocAsync(&b, SIZE, stream));
+        launch_fill(a, seed + i, stream);
+        OK(cuLaunchKernel(copy_words, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
+        OK(cuMemcpyDtoDAsync(a, kept, SIZE / 2, stream));
+        OK(cuStreamSynchronize(stream));
+        must_be(b, seed + i);
+        must_be(kept, seed);
+        OK(cuMemFreeAsync(b, stream));
+        OK(cuMemFree(a));
+        atomic_fetch_add(&rounds, 1);
+    }
+    OK(cuStreamSynchronize(stream));
+    return NULL;
+}
+
+/* Each time the workers have gone on. */
+static void case_work(void)
+{
+    pthread_t workers[WORKERS];
+
+    for (uintptr_t i = 0; i < WORKERS; i++)
+        if (pthread_create(&workers[i], NULL, work, (void *)(i + 1)))
+            FAIL("no thread");
+    for (int i = 0; i < ROUNDS; i++) {
+        const unsigned before = atomic_load(&rounds);
+
+        while (atomic_load(&rounds) < before + 2)
+            usleep(100);
+        must_sleep();
+        must_wake();
+    }
+    atomic_store(&stop, true);
+    for (int i = 0; i < WORKERS; i++)
+        pthread_join(workers[i], NULL);
+}
+
+/* A graph that was made before is launched after. */
+static void case_graph(void)
+{
+    CUdeviceptr a = alloc(), b = alloc();
+    CUgraphExec exec;
+    CUstream stream;
+    CUgraph graph;
+
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    launch_fill(a, 77, stream);
+    OK(cuMemcpyDtoDAsync(b, a, SIZE, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiate(&exec, graph, 0));
+    for (int i = 0; i < 3; i++) {
+        OK(cuMemsetD32(a, 1, WORDS));
+        OK(cuMemsetD32(b, 2, WORDS));
+        must_sleep();
+        must_wake();
+        must_be(b, 2);
+        OK(cuGraphLaunch(exec, stream));
+        OK(cuStreamSynchronize(stream));
+        must_be(a, 77);
+        must_be(b, 77);
+    }
+}
+
+/* ---- Who is waited for, and who waits ------------------------------------------------------------ */
+
+static CUdeviceptr shared_block;
+static atomic_bool began, done;
+
+static void *read_back(void *unused)
+{
+    static char host[SIZE];
+
+    OK(cuCtxSetCurrent(context));
+    atomic_store(&began, true);
+    OK(cuMemcpyDtoH(host, shared_block, SIZE));
+    atomic_store(&done, true);
+    return NULL;
+}
+
+/* A call that does not return is named, and the gate opens again. */
+static void case_under_way(void)
+{
+    struct gpushim_asleep state;
+    pthread_t thread;
+    int error;
+
+    shared_block = alloc();
+    soft.hold(1);
+    launch_fill(shared_block, 5, NULL);
+    if (pthread_create(&thread, NULL, read_back, NULL))
+        FAIL("no thread");
+    while (!atomic_load(&began))
+        usleep(100);
+    do { /* it may be on its way to the call still */
+        error = try_sleep(SHORT_NS, &state);
+        if (error != EBUSY)
+            FAIL("error %d: %s", error, state.text);
+    } while (!strstr(state.text, "cuMemcpyDtoH_v2"));
+    if (state.since_ns)
+        FAIL("it is said to sleep");
+    soft.hold(0);
+    pthread_join(thread, NULL);
+    must_sleep();
+    must_wake();
+    must_be(shared_block, 5);
+}
+
+static atomic_uint signals;
+
+static void count_signal(int number)
+{
+    atomic_fetch_add(&signals, 1);
+}
+
+static bool stands(pid_t thread)
+{
+    char path[64], text[32] = "";
+    FILE *file;
+
+    snprintf(path, sizeof path, "/proc/self/task/%d/syscall", (int)thread);
+    file = fopen(path, "re");
+    if (!file)
+        return false;
+    if (!fgets(text, sizeof text, file))
+        text[0] = 0;
+    fclose(file);
+    return text[0] != 'r' && strtol(text, NULL, 10) == SYS_futex;
+}
+
+static _Atomic pid_t waiter;
+
+static void *fill_and_free(void *unused)
+{
+    OK(cuCtxSetCurrent(context));
+    atomic_store(&waiter, (pid_t)syscall(SYS_gettid));
+    errno = 4711;
+    OK(cuMemsetD32(shared_block, 9, WORDS));
+    if (errno != 4711)
+        FAIL("errno is %d after the wait", errno);
+    atomic_store(&done, true);
+    return NULL;
+}
+
+/* Signals are the program's: their handlers run, and the call goes on afterwards. */
+static void case_signals(void)
+{
+    struct sigaction action = {.sa_handler = count_signal};
+    pthread_t thread;
+
+    sigaction(SIGUSR1, &action, NULL);
+    shared_block = alloc();
+    must_sleep();
+    if (pthread_create(&thread, NULL, fill_and_free, NULL))
+        FAIL("no thread");
+    for (unsigned i = 1; i <= 20; i++) {
+        while (!atomic_load(&waiter) || !stands(atomic_load(&waiter)))
+            usleep(100);
+        pthread_kill(thread, SIGUSR1);
+        while (atomic_load(&signals) < i)
+            usleep(100);
+    }
+    if (atomic_load(&done))
+        FAIL("the call is done");
+    must_wake();
+    pthread_join(thread, NULL);
+    must_be(shared_block, 9);
+}
+
+/* What the program is told of free memory does not change while it sleeps. */
+static void case_info(void)
+{
+    size_t free_before, free_now, total_before, total_now;
+
+    alloc();
+    must_sleep();
+    must_wake();
+    OK(cuMemGetInfo(&free_before, &total_before));
+    must_sleep();
+    OK(cuMemGetInfo(&free_now, &total_now));
+    if (free_now != free_before || total_now != total_before)
+        FAIL("%zu of %zu are free, and were %zu of %zu", free_now, total_now, free_before, total_before);
+    must_wake();
+}
+
+static int within;
+
+static void freed(void *unused, uint64_t address, size_t size)
+{
+    struct gpushim_asleep state;
+
+    within = try_sleep(SHORT_NS, &state);
+}
+
+static void case_within(void)
+{
+    static const struct gpushim_listener listener = {.size = sizeof listener, .freed = freed};
+    CUdeviceptr block = alloc();
+
+    if (gpushim_listen(&listener))
+        FAIL("no listener");
+    OK(cuMemFree(block));
+    if (within != EDEADLK)
+        FAIL("within a call: error %d", within);
+    alloc();
+    must_sleep();
+    must_wake();
+}
+
+/* ---- Calls that nobody knows -------------------------------------------------------------------- */
+
+static void case_unknown(void)
+{
+    struct gpushim_asleep state;
+    CUresult (*look_up)(const char *, void **, int, cuuint64_t, void *) =
+        (CUresult(*)(const char *, void **, int, cuuint64_t, void *))dlsym(RTLD_DEFAULT,
+                                                                          "cuGetProcAddress_v2");
+    void *found;
+    int error;
+
+    alloc();
+    OK(look_up("cuLaunchKernelNext", &found, 14000, 0, NULL));
+    error = try_sleep(LONG_NS, &state);
+    if (error != ENOTSUP || !strstr(state.text, "cuLaunchKernelNext"))
+        FAIL("error %d: %s", error, state.text);
+}
+
+/* ---- Ends ---------------------------------------------------------------------------------------- */
+
+/* A child that is forked meanwhile passes all on, and so does what it becomes. */
+static void case_fork(void)
+{
+    CUdeviceptr block = alloc();
+    pid_t child;
+    int status;
+
+    OK(cuMemsetD32(block, 3, WORDS));
+    must_sleep();
+    child = fork();
+    if (child == 0) {
+        struct gpushim_asleep state = {.size = sizeof state};
+
+        cuMemFree(block); /* of the parent's: whatever it says, it does not wait */
+        _exit(gpushim_asleep(&state) == ENODEV ? 7 : 1);
+    }
+    if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 7)
+        FAIL("the child ended with %x", status);
+    child = fork();
+    if (child == 0) {
+        execl("/proc/self/exe", "program", "work", (char *)NULL);
+        _exit(1);
+    }
+    if (waitpid(child, &status, 0) != child || status != 0)
+        FAIL("what the child became ended with %x", status);
+    must_wake();
+    must_be(block, 3);
+}
+
+static CUdeviceptr left_over;
+
+static void free_at_exit(void)
+{
+    cuMemFree(left_over);
+    cuDevicePrimaryCtxRelease(0);
+}
+
+/* It ends, though handlers free what is away, and other threads wait. */
+static void case_exit(void)
+{
+    pthread_t thread;
+
+    atexit(free_at_exit);
+    left_over = shared_block = alloc();
+    must_sleep();
+    if (pthread_create(&thread, NULL, read_back, NULL))
+        FAIL("no thread");
+    exit(0);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} cases[] = {
+    {"work", case_work},   {"graph", case_graph},     {"under-way", case_under_way},
+    {"signals", case_signals}, {"info", case_info},   {"within", case_within},
+    {"unknown", case_unknown}, {"fork", case_fork},   {"exit", case_exit},
+};
+
+int main(int argc, char **argv)
+{
+    for (size_t i = 0; argc == 2 && i < sizeof cases / sizeof *cases; i++)
+        if (strcmp(argv[1], cases[i].name) == 0) {
+            begin();
+            cases[i].run();
+            return 0;
+        }
+    FAIL("usage: program CASE");
+}
