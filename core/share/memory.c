@@ -124,16 +124,16 @@ bool gs_memory_read(int fd, size_t at, uint64_t *ret_word)
     return pread(fd, ret_word, sizeof *ret_word, (off_t)at) == (ssize_t)sizeof *ret_word;
 }
 
-/* Only of memory is a file system asked. */
+/* Only files of memory have seals, so no other file system is asked. */
 bool gs_memory_is_in_shm(int fd, uint64_t size)
 {
     struct statfs system;
     struct statx info;
 
     return fd >= 0 &&
-           statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_SIZE, &info) == 0 &&
-           S_ISREG(info.stx_mode) && info.stx_size >= size && fcntl(fd, F_GET_SEALS) >= 0 &&
-           fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC;
+           fcntl(fd, F_GET_SEALS) >= 0 &&
+           statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_SIZE, &info) == 0 &&
+           info.stx_size >= size && fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC;
 }
 
 bool gs_memory_may_be_drivers(int fd)

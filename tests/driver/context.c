@@ -544,6 +544,7 @@ CUresult sd_primary_reset(CUdevice dev)
         return CUDA_ERROR_INVALID_DEVICE;
     if (device->primary && device->primary->active)
         primary_end(device->primary);
+    sd_shared_forget();
     return CUDA_SUCCESS;
 }
 

@@ -36,6 +36,7 @@ struct file {
     struct file *next;
     uint64_t pid, number;
     bool own;
+    bool forgotten; /* it is mapped, for events that there are, and not looked for */
     struct page *pages;
     unsigned used; /* of an own one: how many places, */
     bool taken[PLACES]; /* and which */
@@ -233,6 +234,13 @@ void sd_shared_wait(struct sd_shared *shared, uint32_t record)
     }
 }
 
+/* Whether a real driver does, at the reset of its context, was not looked at: it may. */
+void sd_shared_forget(void)
+{
+    for (struct file *file = files; file; file = file->next)
+        file->forgotten = !file->own;
+}
+
 CUresult sd_ipc_get_event_handle(CUipcEventHandle *handle, CUevent event_handle)
 {
     const struct sd_event *event = sd_object_check(event_handle, SD_EVENT);
@@ -256,7 +264,7 @@ static struct file *file_of(uint64_t pid, uint64_t number)
     char name[80];
     int fd;
 
-    while (file && (file->own || file->pid != pid || file->number != number))
+    while (file && (file->own || file->forgotten || file->pid != pid || file->number != number))
         file = file->next;
     if (file)
         return file;

@@ -222,6 +222,8 @@ bool sd_shared_is_done(const struct sd_shared *shared, uint32_t record);
 void sd_shared_done(struct sd_shared *shared, uint32_t record);
 void sd_shared_wait(struct sd_shared *shared, uint32_t record); /* without sd_lock */
 
+/* Another process's are to be found again. */
+void sd_shared_forget(void);
 CUresult sd_ipc_get_event_handle(CUipcEventHandle *handle, CUevent event);
 CUresult sd_ipc_open_event_handle(CUevent *event, CUipcEventHandle handle);
 

@@ -209,6 +209,10 @@ static void importer(bool is_killed)
     await(to_importer[0]);
     OK("importer_destroy", D(cuEventDestroy_v2)(event));
     OK("open_of_a_destroyed_event", D(cuIpcOpenEventHandle)(&event, handle));
+    OK("reset", D(cuDevicePrimaryCtxReset_v2)(0));
+    OK("retain", D(cuDevicePrimaryCtxRetain)(&ctx, 0));
+    OK("set_current", D(cuCtxSetCurrent)(ctx));
+    OK("open_after_reset", D(cuIpcOpenEventHandle)(&event, handle));
     turn(to_exporter[1]);
 }
 

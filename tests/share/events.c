@@ -9,11 +9,13 @@
  *   events closed     a program that closes descriptors it does not know
  *   events threads    opened by many threads at once
  *   events others     another user's, whom both name
+ *   events names      what a program asks shm_open for by itself
  */
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -31,7 +33,8 @@
 /* ---- A process that does what it is told ------------------------------------------------------ */
 
 struct order {
-    enum { CREATE, OPEN, DESTROY, RECORD, GO, QUERY, SYNCHRONIZE, STREAM_WAIT, FILES, FORK, CLOSE_ALL, TOGETHER } op;
+    enum { CREATE, OPEN, DESTROY, RECORD, GO, QUERY, SYNCHRONIZE, STREAM_WAIT, FILES, FORK, CLOSE_ALL, TOGETHER,
+           WITHOUT_CONTEXT, RESET } op;
     uint32_t index;
     CUipcEventHandle handle;
 };
@@ -56,8 +59,8 @@ static uint32_t count_files(void)
         ssize_t size;
 
         snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-        size = readlink(path, file, sizeof file);
-        if (size < 18 || memcmp(file, "/dev/shm/cuda.shm.", 18) != 0)
+        size = readlink(path, file, sizeof file - 1);
+        if (size < 0 || (file[size] = 0, !strstr(file, "/cuda.shm.")))
             continue;
         count++;
         if (!(fcntl(fd, F_GETFD) & FD_CLOEXEC))
@@ -92,6 +95,13 @@ static void open_together(CUipcEventHandle handle)
             fail("pthread_create", i);
     for (int i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
+}
+
+static void begin(void)
+{
+    start_driver();
+    must("cuStreamCreate", cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    must("cuMemAlloc", cuMemAlloc(&memory, 64));
 }
 
 static struct answer obey(const struct order *order)
@@ -145,6 +155,15 @@ static struct answer obey(const struct order *order)
     case TOGETHER:
         open_together(order->handle);
         break;
+    case WITHOUT_CONTEXT:
+        must("cuCtxSetCurrent", cuCtxSetCurrent(NULL));
+        answer.result = cuIpcOpenEventHandle(event, order->handle);
+        start_driver();
+        break;
+    case RESET:
+        answer.result = cuDevicePrimaryCtxReset(0);
+        begin();
+        break;
     }
     return answer;
 }
@@ -153,9 +172,7 @@ static int process(void)
 {
     struct order order;
 
-    start_driver();
-    must("cuStreamCreate", cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    must("cuMemAlloc", cuMemAlloc(&memory, 64));
+    begin();
     while (hear_or_end(PARTY_SOCKET, &order, sizeof order)) {
         struct answer answer = obey(&order);
 
@@ -305,8 +322,11 @@ static void check_apart(const char *how)
     second = apart();
     create(&importer, 2); /* its own file has the same name as the other container's */
     other = create(&second, 0);
+    say(importer.socket, &(struct order){WITHOUT_CONTEXT, 0, handle}, sizeof(struct order));
+    expect("opened in no context", answer_of(&importer).result == CUDA_ERROR_INVALID_CONTEXT);
     must("open", open_there(&importer, 0, handle));
     must("open", open_there(&importer, 1, other));
+    expect("a descriptor is left", ask(&importer, FILES, 0).number == 2); /* of its own file */
     pass_on(&first, 0, &importer, 0);
     pass_on(&importer, 0, &first, 0);
     pass_on(&second, 0, &importer, 1);
@@ -323,7 +343,11 @@ static void check_apart(const char *how)
     must("destroy", result_of(&importer, DESTROY, 3));
     must("open", open_there(&importer, 0, handle));
     must("open", open_there(&importer, 3, create(&first, 1)));
-    expect("asked for more than once", times_logged("the file of events 1 was given") == 2);
+    expect("asked for more than once", times_logged("the file of events 1 was given") == 3);
+    /* A driver that has forgotten the file asks for it, and gets it. */
+    must("reset", result_of(&importer, RESET, 0));
+    must("open", open_there(&importer, 0, handle));
+    pass_on(&first, 0, &importer, 0);
     expect("its own opens", open_there(&first, 5, handle) == CUDA_ERROR_INVALID_CONTEXT);
     end(&importer);
     end(&second);
@@ -458,12 +482,39 @@ static void check_others(const char *how)
     end(&roots);
 }
 
+/* The same natively. */
+static void check_names(const char *how)
+{
+    const char *none[] = {"/cuda.shm.0.0.0", "/cuda.shm.0.7f000001.1", "/gpushim-none", "/cuda.shm.", "/cuda.shm.0.x.1"};
+    char name[64];
+    struct stat info;
+    int fd, again;
+
+    start_driver();
+    must("cuEventCreate", cuEventCreate(&events[0], CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        errno = 0;
+        expect(none[i], shm_open(none[i], O_RDWR, 0) == -1 && errno == ENOENT);
+    }
+    expect("no name", shm_open("/", O_RDWR, 0) == -1 && errno == EINVAL);
+    snprintf(name, sizeof name, "/gpushim-events-%d", (int)getpid());
+    errno = 4711;
+    fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0640);
+    expect("errno stays", errno == 4711);
+    expect("a file of its own", fd >= 0 && ftruncate(fd, 5) == 0 && fstat(fd, &info) == 0);
+    expect("its mode", (info.st_mode & 0777) == 0640);
+    expect("made twice", shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0640) == -1 && errno == EEXIST);
+    again = shm_open(name, O_RDONLY, 0);
+    expect("opened again", again >= 0 && fstat(again, &info) == 0 && info.st_size == 5);
+    shm_unlink(name);
+}
+
 static const struct {
     const char *how;
     void (*check)(const char *more);
 } checks[] = {{"apart", check_apart}, {"one-side", check_one_side}, {"many", check_many},
               {"ended", check_ended}, {"closed", check_closed},     {"threads", check_threads},
-              {"others", check_others}};
+              {"others", check_others}, {"names", check_names}};
 
 int main(int argc, char **argv)
 {
