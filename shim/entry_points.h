@@ -184,8 +184,8 @@ enum gs_does {
     ROW(cuIpcOpenMemHandle_v2,                11000, OPENS,           STOPS, PLAIN,                \
         CUdeviceptr *, ret, CUipcMemHandle, handle, unsigned, flags)                               \
     ROW(cuIpcCloseMemHandle,                   4010, SHARES,          STOPS, BY_HAND)              \
-    ROW(cuIpcGetEventHandle,                   4010, SHARES,          STOPS, BY_HAND)              \
-    ROW(cuIpcOpenEventHandle,                  4010, SHARES,          STOPS, BY_HAND)              \
+    ROW(cuIpcGetEventHandle,                   4010, ASKS,            GOES,  BY_HAND)              \
+    ROW(cuIpcOpenEventHandle,                  4010, ASKS,            GOES,  BY_HAND)              \
     ROW(cuMemcpy,                   4000, COPIES,       STOPS, LEGACY, GS_COPY)                    \
     ROW(cuMemcpy_ptds,              7000, COPIES,       STOPS, THREAD, GS_COPY)                    \
     ROW(cuMemcpyDtoD_v2,            3020, COPIES,       STOPS, LEGACY, GS_COPY)                    \

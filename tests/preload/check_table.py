@@ -54,7 +54,7 @@ WORK_TYPE = re.compile(r'\b(CUstream|CUlaunchConfig|CUDA_LAUNCH_PARAMS\w*)\b')
 WORK_NAME = re.compile(r'^cu(Memcpy|Memset|Launch)')
 # What goes on in a process that sleeps: what only asks, by its name, or says what is to be from now on.
 ASKING = {'ASKS', 'BOUND', 'SETS', 'FINDS', 'LEADS'}
-GOES_ON = re.compile(r'TotalMem|Get(?!\w*(MemHandle|EventHandle|ForAddressRange)$)|Set(Attribute|MemPool)$')
+GOES_ON = re.compile(r'TotalMem|Get(?!\w*(MemHandle|ForAddressRange)$)|Set(Attribute|MemPool)$|OpenEventHandle$')
 # What would have to stop: it is given memory that the library may have put away.
 STOPS_TYPE = re.compile(r'\bCU(memGenericAllocationHandle (?!mc|\*)|arrayMapInfo\b)')
 STOPS_NAME = re.compile(r'^cuTex(ObjectCreate|RefSetAddress(?!Mode))')

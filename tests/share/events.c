@@ -486,12 +486,15 @@ static void check_others(const char *how)
 static void check_names(const char *how)
 {
     const char *none[] = {"/cuda.shm.0.0.0", "/cuda.shm.0.7f000001.1", "/gpushim-none", "/cuda.shm.", "/cuda.shm.0.x.1"};
+    CUipcEventHandle handle;
     char name[64];
     struct stat info;
     int fd, again;
 
     start_driver();
     must("cuEventCreate", cuEventCreate(&events[0], CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    must("cuIpcGetEventHandle", cuIpcGetEventHandle(&handle, events[0]));
+    expect("whose handle it is", is_ours(&handle) == (strcmp(how, "native") != 0));
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
         errno = 0;
         expect(none[i], shm_open(none[i], O_RDWR, 0) == -1 && errno == ENOENT);
