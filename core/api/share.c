@@ -16,14 +16,17 @@ static struct gs_share_strip *strip_of(const struct gs_block *block)
 
     for (; piece; piece = gs_block_next_piece(block, piece))
         pieces++;
-    strip = calloc(1, sizeof *strip + pieces * sizeof *strip->sizes);
+    strip = calloc(1, sizeof *strip + 2 * pieces * sizeof *strip->sizes);
     if (!strip)
         return NULL;
     strip->references = 1;
     strip->is_block = true;
     strip->id = GS_STRIP_IDS | GS_STRIP_IDS >> 1 | block->id;
-    for (piece = block->piece; piece; piece = gs_block_next_piece(block, piece))
+    strip->ids = &strip->sizes[pieces];
+    for (piece = block->piece; piece; piece = gs_block_next_piece(block, piece)) {
+        strip->sizes[pieces + strip->pieces] = piece->id;
         strip->sizes[strip->pieces++] = piece->span.size;
+    }
     return strip;
 }
 

@@ -82,18 +82,29 @@ static struct gs_fd find(struct gs_share *share, uint64_t chunk_id)
     return fd;
 }
 
-void gs_chunk_fd_keep(struct gs_share *share, const struct gs_export *export,
+/* The id of the chunk that it is, whose descriptor is kept; 0: none is. */
+static uint64_t kept_as(const struct gs_export *export, uint32_t piece)
+{
+    const struct gs_share_strip *strip = export->source.strip;
+
+    if (strip)
+        return strip->ids ? strip->ids[piece] : 0;
+    return export->source.chunk_id;
+}
+
+void gs_piece_fd_keep(struct gs_share *share, const struct gs_export *export, uint32_t piece,
                       const struct gs_fd *fd)
 {
     struct gs_chunk_fd *entry = NULL;
-    unsigned max = gs_chunk_fds_max();
+    uint64_t id = kept_as(export, piece);
+    unsigned max = id ? gs_chunk_fds_max() : 0;
     bool kept = false;
 
     if (max > 0)
         entry = calloc(1, sizeof *entry);
     if (entry) {
         shrink(share, max - 1);
-        entry->chunk_id = export->source.chunk_id;
+        entry->chunk_id = id;
         entry->fd = *fd;
         gs_lock_take(&share->lock);
         entry->used = ++share->exporter.chunk_fd_uses;
@@ -165,14 +176,9 @@ static CUresult export_piece(struct gs_share *share, const struct gs_export *exp
     return result == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_UNKNOWN : result;
 }
 
-/* Of the chunk, or a piece; a broker has one that it was left. */
 static CUresult export_it(struct gs_share *share, const struct gs_export *export, uint32_t piece,
                           int *ret_fd)
 {
-    if (share->options.is_broker) {
-        *ret_fd = gs_fd_copy(gs_broker_fd(export, piece));
-        return *ret_fd >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
-    }
     return gs_export_is_strip(export) ? export_piece(share, export, piece, ret_fd)
                                       : gs_device_export(share->driver, export->source.handle, ret_fd);
 }
@@ -186,7 +192,7 @@ static bool give_up_all(struct gs_share *share)
     return any;
 }
 
-CUresult gs_piece_fd(struct gs_share *share, const struct gs_export *export, uint32_t piece,
+static CUresult make(struct gs_share *share, const struct gs_export *export, uint32_t piece,
                      struct gs_fd *ret_fd)
 {
     int fd;
@@ -204,22 +210,23 @@ CUresult gs_piece_fd(struct gs_share *share, const struct gs_export *export, uin
     return CUDA_ERROR_OPERATING_SYSTEM;
 }
 
-CUresult gs_chunk_fd(struct gs_share *share, const struct gs_export *export, struct gs_fd *ret_fd,
-                     bool *ret_fresh)
+CUresult gs_piece_fd(struct gs_share *share, const struct gs_export *export, uint32_t piece,
+                     struct gs_fd *ret_fd, bool *ret_fresh)
 {
-    const struct gs_share_source *source = &export->source;
-
-    if (source->behind) { /* it has one, which is kept for as long as the export */
-        *ret_fd = source->behind->fd;
-        *ret_fresh = false;
+    *ret_fresh = false;
+    *ret_fd = (struct gs_fd){.fd = -1};
+    if (export->source.behind) /* it has one, which is kept for as long as the export */
+        *ret_fd = export->source.behind->fd;
+    else if (share->options.is_broker)
+        *ret_fd = gs_fd_keep(gs_broker_fd(export, piece));
+    else
+        *ret_fd = find(share, kept_as(export, piece));
+    if (ret_fd->any)
         return gs_fd_is_there(ret_fd) ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
-    }
-    *ret_fd = share->options.is_broker ? (struct gs_fd){.fd = gs_broker_fd(export, 0)}
-                                       : find(share, source->chunk_id);
-    *ret_fresh = ret_fd->fd < 0;
-    if (!*ret_fresh)
-        return CUDA_SUCCESS;
-    return gs_piece_fd(share, export, 0, ret_fd);
+    if (export->source.behind || share->options.is_broker)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    *ret_fresh = true;
+    return make(share, export, piece, ret_fd);
 }
 
 void gs_share_chunk_gone(struct gs_share *share, uint64_t chunk_id)

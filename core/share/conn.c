@@ -206,6 +206,11 @@ static ssize_t receive(int socket, struct msghdr *header, int flags)
     }
 }
 
+static bool may_bring_many(const union gs_wire_message *message)
+{
+    return message->head.type == GS_WIRE_GRANT || message->head.type == GS_WIRE_PIECES;
+}
+
 /*
  * A message is looked at before it is taken. The kernel closes what came along and found no room
  * here, and that may take as long as its sender likes; what is still in the socket, or is here
@@ -232,7 +237,7 @@ static int receive_message(int socket, union gs_wire_message *ret_message,
     count = take_fds(&header, fds);
     lacks = header.msg_flags & MSG_CTRUNC;
     sound = !(header.msg_flags & MSG_TRUNC) && gs_wire_valid(ret_message, (size_t)got);
-    many = count > (sound && ret_message->head.type == GS_WIRE_PIECES ? GS_PIECES_MAX : 1);
+    many = count > (sound && may_bring_many(ret_message) ? GS_PIECES_MAX : 1);
     sound &= !many;
     if (!lacks)
         receive(socket, &none, 0);
@@ -268,7 +273,7 @@ int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd)
 
     if (!ret_fd)
         return error;
-    if (fds.count > 0 && ret_message->head.type == GS_WIRE_PIECES) {
+    if (fds.count > 0 && may_bring_many(ret_message)) {
         discard_all(socket, fds.fd, fds.count);
         fds.count = 0;
     }

@@ -87,21 +87,16 @@ void gs_export_ask_locked(struct gs_share *share, struct gs_export *export, enum
 /* chunk_fds.c: descriptors of chunks, kept for the next opener; the least recently used go
  * first. */
 unsigned gs_chunk_fds_max(void); /* so many are kept */
-/*
- * A descriptor of the export's chunk; the export is pinned by the share thread, which calls this.
- * It is the cache's and good until the next call, unless *ret_fresh: then it is the caller's, who
- * hands it to gs_chunk_fd_keep when it has been used.
- */
-CUresult gs_chunk_fd(struct gs_share *share, const struct gs_export *export, struct gs_fd *ret_fd,
-                     bool *ret_fresh);
-/* Takes `fd`: it is kept for the next opener, or closed. */
-void gs_chunk_fd_keep(struct gs_share *share, const struct gs_export *export,
+/* A descriptor of one of its pieces; the export is pinned by the share thread, which calls this. It is good
+ * until the next call, unless *ret_fresh: then it is the caller's, who hands it to gs_piece_fd_keep when it
+ * has been used. CUDA_ERROR_INVALID_HANDLE: what is mapped there is not the piece any more. */
+CUresult gs_piece_fd(struct gs_share *share, const struct gs_export *export, uint32_t piece,
+                     struct gs_fd *ret_fd, bool *ret_fresh);
+/* Takes `fd`: that of memory of the library's is kept for the next opener; or it is closed. */
+void gs_piece_fd_keep(struct gs_share *share, const struct gs_export *export, uint32_t piece,
                       const struct gs_fd *fd);
 /* Whether a descriptor made ahead of the first open would be kept, and there is none. */
 bool gs_chunk_fd_wanted(struct gs_share *share, const struct gs_export *export);
-/* Of a piece of the strip's, the caller's. CUDA_ERROR_INVALID_HANDLE: what is mapped there is not it any more. */
-CUresult gs_piece_fd(struct gs_share *share, const struct gs_export *export, uint32_t piece,
-                     struct gs_fd *ret_fd);
 void gs_chunk_fds_free(struct gs_share *share);
 
 /* strip.c */
@@ -138,6 +133,25 @@ static inline uint64_t gs_export_bytes_locked(const struct gs_export *export, ui
         strip->counted = count;
     return export->source.size;
 }
+static inline uint32_t gs_export_pieces(const struct gs_export *export)
+{
+    return export->source.strip ? export->source.strip->pieces : 1;
+}
+/* Descriptors of some pieces on their way: the program may close them at any moment. */
+struct gs_batch {
+    uint32_t first;
+    struct gs_wire_fds fds;
+    struct gs_fd is[GS_PIECES_MAX];
+    bool fresh[GS_PIECES_MAX];
+};
+/* From the `first` piece on, as many as there are to be had of `most`, one at least; the export is pinned.
+ * Or why there is none, and the driver's error where it is that. */
+enum gs_wire_reason gs_batch_make(struct gs_share *share, struct gs_client *client,
+                                  const struct gs_export *export, uint32_t first, unsigned most,
+                                  struct gs_batch *ret_batch, CUresult *ret_driver_error);
+void gs_batch_write(const struct gs_export *export, const struct gs_batch *batch,
+                    struct gs_wire_batch *ret);
+void gs_batch_end(struct gs_share *share, const struct gs_export *export, struct gs_batch *batch);
 /* FETCH, as gs_client_serve. */
 bool gs_strip_fetch_came(struct gs_share *share, struct gs_client *client,
                          const struct gs_wire_fetch *fetch);

@@ -25,20 +25,22 @@ static bool write_ipc_handle(struct gs_share *share, struct gs_export *export)
 /* What comes next of it: that it is there, and then each piece. False: that cannot be had now. */
 static bool publish_strip(struct gs_share *share, struct gs_export *export)
 {
+    const uint32_t piece = export->sent - 1;
     struct gs_fd fd = {.fd = -1};
     CUresult result = CUDA_SUCCESS;
+    bool fresh = false;
 
     if (gs_export_is_brokered(export))
         return false;
     if (export->sent > 0)
-        result = gs_piece_fd(share, export, export->sent - 1, &fd);
+        result = gs_piece_fd(share, export, piece, &fd, &fresh);
     if (result != CUDA_SUCCESS) {
         gs_broker_publish_later(share, export, result == CUDA_ERROR_OPERATING_SYSTEM);
         return false;
     }
     gs_broker_publish(share, export, &fd);
-    if (fd.fd >= 0)
-        gs_fd_close(&fd);
+    if (fresh)
+        gs_piece_fd_keep(share, export, piece, &fd);
     return true;
 }
 
@@ -55,13 +57,13 @@ static bool prepare(struct gs_share *share, struct gs_export *export)
     if (gs_export_is_strip(export))
         return leaves && publish_strip(share, export);
     if ((!leaves && !gs_chunk_fd_wanted(share, export)) ||
-        gs_chunk_fd(share, export, &fd, &fresh) != CUDA_SUCCESS)
+        gs_piece_fd(share, export, 0, &fd, &fresh) != CUDA_SUCCESS)
         return false;
     if (leaves)
         gs_broker_publish(share, export, &fd);
     if (!fresh)
         return false;
-    gs_chunk_fd_keep(share, export, &fd);
+    gs_piece_fd_keep(share, export, 0, &fd);
     gs_log_line(&share->log, GS_LOG_DEBUG,
                 "descriptor of block %llu made ahead in %llu us, begun at %llu us",
                 (unsigned long long)export->key.id,

@@ -80,9 +80,12 @@ static gs_status map(struct gs_share *share, struct gs_external *external,
                                   .size = memory->size,
                                   .read_only = memory->read_only,
                                   .host = host,
-                                  .fd_offset = host ? memory->offset : 0};
+                                  .fd_offset = host ? memory->offset : 0,
+                                  .pieces = 1,
+                                  .batch = {.count = 1, .sizes = {gs_page_round(memory->size)}}};
     struct gs_open_steps steps;
     struct gs_room room = {0};
+    struct gs_wire_fds fds = {.count = 1};
     gs_status status;
     int fd;
 
@@ -99,7 +102,9 @@ static gs_status map(struct gs_share *share, struct gs_external *external,
                       "its descriptor is none, or no other is left (ulimit -n)");
     }
     memcpy(grant.uuid, uuid, sizeof grant.uuid);
-    status = gs_import_map(share, &grant, fd, device, &room, &steps, &external->opened.import);
+    fds.fd[0] = fd;
+    status = gs_import_map(share, NULL, &grant, &fds, device, &room, &steps,
+                           &external->opened.import);
     if (status == GS_OK)
         return GS_OK;
     gs_fd_close(&external->behind.fd);

@@ -1,7 +1,8 @@
 /*
- * Opener: the pieces of a strip (core/share/strip.c). They are fetched some at a time, each is mapped
- * behind the one before it, and neither its descriptor nor its handle is kept: so a strip of any number
- * of pieces takes no more descriptors than one message brings.
+ * Opener: mapping what was granted. It is of pieces, of which the first came with the grant and the others are
+ * fetched, some at a time (core/share/strip.c). Each is mapped behind the one before it, and neither its
+ * descriptor nor its handle is kept: so memory of any number of pieces takes no more descriptors than one
+ * message brings.
  */
 #include "core/share/discard.h"
 #include "core/share/memory.h"
@@ -64,24 +65,6 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
     return error ? unanswered(share, remote, asked, error) : GS_OK;
 }
 
-/* Whether they are those that were asked for, and fit into what is left of the strip. */
-static bool are_valid(const struct gs_wire_grant *grant, uint32_t first, uint64_t left,
-                      const union gs_wire_message *message, const struct gs_wire_fds *fds)
-{
-    const struct gs_wire_pieces *pieces = &message->pieces;
-
-    if (message->head.type != GS_WIRE_PIECES || pieces->block_id != grant->block_id ||
-        pieces->first != first || pieces->count != fds->count || pieces->count == 0 ||
-        pieces->count > grant->pieces - first)
-        return false;
-    for (uint32_t i = 0; i < pieces->count; i++) {
-        if (pieces->sizes[i] == 0 || pieces->sizes[i] % GS_PAGE_SIZE || pieces->sizes[i] > left)
-            return false;
-        left -= pieces->sizes[i];
-    }
-    return (first + pieces->count == grant->pieces) == (left == 0);
-}
-
 /* Asks until it is answered, or refused for good. */
 static gs_status fetch(struct gs_share *share, struct gs_remote *remote,
                        const struct gs_wire_grant *grant, uint32_t first, uint64_t left,
@@ -101,26 +84,23 @@ static gs_status fetch(struct gs_share *share, struct gs_remote *remote,
             return gs_remote_refused(share, &ret_message->refuse);
         gs_rest_ns(FLIGHT_STEP_NS);
     }
-    if (are_valid(grant, first, left, ret_message, ret_fds))
+    if (ret_message->head.type == GS_WIRE_PIECES &&
+        ret_message->pieces.block_id == grant->block_id &&
+        gs_wire_batch_is_valid(&ret_message->pieces.batch, ret_fds, grant->pieces, first, left))
         return GS_OK;
     gs_remote_discard(remote, ret_fds);
     say_senseless(share);
     return GS_UNREACHABLE;
 }
 
-/* Maps one piece; of it nothing but the mapping stays. `fd` stays the caller's. */
-static gs_status map_piece(struct gs_share *share, int fd, CUdeviceptr address, size_t size)
+/* Maps one piece; of it nothing but the mapping stays. `shareable` stays the caller's. */
+static gs_status map_piece(struct gs_share *share, void *shareable, CUmemAllocationHandleType type,
+                       CUdeviceptr address, size_t size)
 {
     const struct gs_driver *driver = share->driver;
     CUmemGenericAllocationHandle handle;
-    gs_status status;
+    gs_status status = driver->mem_import(&handle, shareable, type);
 
-    if (!gs_memory_may_be_drivers(fd)) {
-        say_senseless(share);
-        return GS_UNREACHABLE;
-    }
-    status = driver->mem_import(&handle, (void *)(uintptr_t)fd,
-                                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (status != GS_OK)
         return status;
     status = driver->mem_map(address, size, 0, handle, 0);
@@ -130,65 +110,98 @@ static gs_status map_piece(struct gs_share *share, int fd, CUdeviceptr address, 
 
 /* Some more pieces; how many bytes were mapped is added, also on failure. */
 static gs_status map_some(struct gs_share *share, const struct gs_remote *remote,
-                          const struct gs_wire_pieces *pieces, struct gs_wire_fds *fds,
+                          const struct gs_wire_batch *batch, const struct gs_wire_fds *fds,
                           CUdeviceptr base, size_t *mapped)
 {
+    for (unsigned i = 0; i < batch->count; i++) {
+        gs_status status = GS_UNREACHABLE;
+
+        if (gs_memory_may_be_drivers(fds->fd[i]))
+            status = map_piece(share, (void *)(uintptr_t)fds->fd[i],
+                                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, base + *mapped,
+                                  batch->sizes[i]);
+        else if (remote)
+            say_senseless(share);
+        if (status != GS_OK)
+            return status;
+        *mapped += batch->sizes[i];
+    }
+    return GS_OK;
+}
+
+/* Those that did not come with the grant. */
+static gs_status map_rest(struct gs_share *share, struct gs_remote *remote,
+                          const struct gs_wire_grant *grant, CUdeviceptr base, size_t *mapped)
+{
+    uint64_t connection = remote->connection;
+    uint32_t first = grant->batch.count;
+    union gs_wire_message message;
+    struct gs_wire_fds fds;
     gs_status status = GS_OK;
 
-    for (unsigned i = 0; i < fds->count; i++) {
-        if (status == GS_OK)
-            status = map_piece(share, fds->fd[i], base + *mapped, pieces->sizes[i]);
-        if (status == GS_OK)
-            *mapped += pieces->sizes[i];
-        if (status == GS_OK)
-            gs_fd_drop(fds->fd[i]); /* the driver's: it has taken it */
-        else
-            gs_discard(fds->fd[i], gs_conn_who(remote->conn.fd).uid);
+    while (status == GS_OK && first < grant->pieces) {
+        if (remote->connection != connection) { /* what was granted went with it */
+            gs_say_unreachable(share, "the connection to the process that shared it was lost");
+            return GS_UNREACHABLE;
+        }
+        status = fetch(share, remote, grant, first, grant->chunk_size - *mapped, &message, &fds);
+        if (status != GS_OK)
+            return status;
+        first += message.pieces.batch.count;
+        status = map_some(share, remote, &message.pieces.batch, &fds, base, mapped);
+        gs_remote_done(remote, &fds, status == GS_OK);
     }
     return status;
 }
 
-/* All of them from `base` on. On failure nothing is mapped there. */
+/* One behind the other. On failure nothing is mapped there. */
 static gs_status map_all(struct gs_share *share, struct gs_remote *remote,
-                         const struct gs_wire_grant *grant, CUdeviceptr base)
+                         const struct gs_wire_grant *grant, const struct gs_wire_fds *fds,
+                         CUdeviceptr base)
 {
-    uint64_t connection = remote->connection;
-    union gs_wire_message message;
-    struct gs_wire_fds fds;
-    gs_status status = GS_OK;
-    uint32_t first = 0;
     size_t mapped = 0;
+    gs_status status;
 
-    remote->fetching = grant->block_id;
-    remote->fetch_recalled = false;
-    while (status == GS_OK && first < grant->pieces) {
-        if (remote->connection != connection) { /* what was granted went with it */
-            gs_say_unreachable(share, "the connection to the process that shared it was lost");
-            status = GS_UNREACHABLE;
-            break;
-        }
-        status = fetch(share, remote, grant, first, grant->chunk_size - mapped, &message, &fds);
-        if (status != GS_OK)
-            break;
-        first += message.pieces.count;
-        status = map_some(share, remote, &message.pieces, &fds, base, &mapped);
+    if (remote) {
+        remote->fetching = grant->block_id;
+        remote->fetch_recalled = false;
     }
-    remote->fetching = 0;
+    status = map_some(share, remote, &grant->batch, fds, base, &mapped);
+    if (status == GS_OK && remote)
+        status = map_rest(share, remote, grant, base, &mapped);
+    if (remote)
+        remote->fetching = 0;
     if (status != GS_OK && mapped > 0)
         share->driver->mem_unmap(base, mapped);
     return status;
 }
 
-gs_status gs_strip_map(struct gs_share *share, struct gs_remote *remote,
-                       const struct gs_wire_grant *grant, CUdevice device, struct gs_room *room,
-                       struct gs_open_steps *steps, struct gs_import **ret_import)
+/* Another machine's chunk by its fabric handle, which is of all of it. */
+static gs_status map_afar(struct gs_share *share, const struct gs_remote *remote,
+                          CUdeviceptr base, size_t size)
+{
+    CUmemFabricHandle handle;
+
+    memcpy(&handle, remote->fabric, sizeof handle);
+    return map_piece(share, &handle, CU_MEM_HANDLE_TYPE_FABRIC, base, size);
+}
+
+gs_status gs_import_map(struct gs_share *share, struct gs_remote *remote,
+                        const struct gs_wire_grant *grant, const struct gs_wire_fds *fds,
+                        CUdevice device, struct gs_room *room, struct gs_open_steps *steps,
+                        struct gs_import **ret_import)
 {
     struct gs_import *import;
-    gs_status status = gs_import_begin(share, grant, room, &import);
+    gs_status status;
 
+    if (grant->host)
+        return gs_import_map_host(share, grant, fds->fd[0], steps, ret_import);
+    status = gs_import_begin(share, grant, room, &import);
     if (status != GS_OK)
         return status;
-    status = map_all(share, remote, grant, import->span.base);
+    status = remote && remote->afar
+                 ? map_afar(share, remote, import->span.base, import->span.size)
+                 : map_all(share, remote, grant, fds, import->span.base);
     steps->imported = gs_now_ns();
     if (status == GS_OK) {
         status = gs_import_allow(share, import, device);

@@ -143,8 +143,7 @@ static struct gs_import *record_of(struct gs_share *share, const struct gs_wire_
         return NULL;
     import->span.size = grant->chunk_size;
     import->chunk_id = grant->chunk_id;
-    import->strip = grant->pieces > 0 && grant->size == grant->chunk_size;
-    import->pieced = grant->pieces > 0;
+    import->strip = grant->own != 0;
     import->read_only = grant->read_only;
     import->strict = grant->strict;
     import->host = grant->host != 0;
@@ -232,8 +231,8 @@ bool gs_host_unregister(struct gs_share *share, CUcontext context, void *memory)
     return false;
 }
 
-static gs_status map_host(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
-                          struct gs_open_steps *steps, struct gs_import **ret_import)
+gs_status gs_import_map_host(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
+                             struct gs_open_steps *steps, struct gs_import **ret_import)
 {
     struct gs_import *import = record_of(share, grant);
     gs_status status = GS_UNREACHABLE; /* no sound exporter's */
@@ -267,71 +266,6 @@ static void unmap_host(struct gs_share *share, struct gs_import *import)
         gs_memory_unmap(memory, import->span.size); /* else its addresses are not for others */
 }
 
-/* ---- Mapping --------------------------------------------------------------------------------- */
-
-static gs_status map_handle(struct gs_share *share, struct gs_import *import, CUdevice device)
-{
-    const struct gs_driver *driver = share->driver;
-    gs_status status = driver->mem_map(import->span.base, import->span.size, 0, import->handle, 0);
-
-    if (status != GS_OK)
-        return status;
-    status = gs_import_allow(share, import, device);
-    if (status != GS_OK)
-        driver->mem_unmap(import->span.base, import->span.size);
-    return status;
-}
-
-static gs_status import_map(struct gs_share *share, const struct gs_wire_grant *grant,
-                            void *shareable, CUmemAllocationHandleType type, CUdevice device,
-                            struct gs_room *room, struct gs_open_steps *steps,
-                            struct gs_import **ret_import)
-{
-    CUmemGenericAllocationHandle handle;
-    struct gs_import *import;
-    gs_status status = share->driver->mem_import(&handle, shareable, type);
-
-    steps->imported = gs_now_ns();
-    if (status != GS_OK)
-        return status;
-    status = gs_import_begin(share, grant, room, &import);
-    if (status == GS_OK) {
-        import->handle = handle;
-        status = map_handle(share, import, device);
-        if (status == GS_OK) {
-            *ret_import = import;
-            return GS_OK;
-        }
-        gs_import_abandon(share, import);
-    }
-    share->driver->mem_release(handle);
-    return status;
-}
-
-gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
-                        CUdevice device, struct gs_room *room, struct gs_open_steps *steps,
-                        struct gs_import **ret_import)
-{
-    if (!gs_memory_may_be_drivers(fd))
-        return GS_UNREACHABLE;
-    if (grant->host)
-        return map_host(share, grant, fd, steps, ret_import);
-    return import_map(share, grant, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                      device, room, steps, ret_import);
-}
-
-gs_status gs_import_map_afar(struct gs_share *share, const struct gs_wire_grant *grant,
-                             const unsigned char fabric[GS_FABRIC_SIZE], CUdevice device,
-                             struct gs_room *room, struct gs_open_steps *steps,
-                             struct gs_import **ret_import)
-{
-    CUmemFabricHandle handle;
-
-    memcpy(&handle, fabric, sizeof handle);
-    return import_map(share, grant, &handle, CU_MEM_HANDLE_TYPE_FABRIC, device, room, steps,
-                      ret_import);
-}
-
 void gs_import_unmap(struct gs_share *share, struct gs_import *import)
 {
     const struct gs_driver *driver = share->driver;
@@ -347,8 +281,6 @@ void gs_import_unmap(struct gs_share *share, struct gs_import *import)
 
     if (result == CUDA_SUCCESS)
         result = driver->mem_address_free(import->span.base, import->span.size);
-    if (result == CUDA_SUCCESS && !import->pieced)
-        result = driver->mem_release(import->handle);
     if (result == CUDA_ERROR_DEINITIALIZED) /* the process ends: the driver gave it back itself */
         return;
     if (result != CUDA_SUCCESS) /* what is left stays mapped; nothing may be given back twice */

@@ -3,7 +3,6 @@
  * come to (core/share/share.h). A block that is open is opened again by counting; anything else is
  * done by one thread at a time for each exporter, without the lock.
  */
-#include "core/share/discard.h"
 #include "core/share/opener.h"
 
 #include <stdio.h>
@@ -94,15 +93,15 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
                      CUdevice device, struct granted *ret)
 {
     struct gs_room room = {0};
-    int fd = -1;
+    struct gs_wire_fds fds;
     gs_status status;
 
     ret->import = gs_import_find(remote, ipc_handle->chunk_id);
     status =
-        gs_remote_request(share, remote, ipc_handle, bytes, !ret->import, &room, &ret->grant, &fd);
+        gs_remote_request(share, remote, ipc_handle, bytes, !ret->import, &room, &ret->grant, &fds);
     if (status == GS_UNREACHABLE && ret->import && ret->import->connection != remote->connection) {
         ret->import = NULL; /* its connection was lost meanwhile */
-        status = gs_remote_request(share, remote, ipc_handle, bytes, true, &room, &ret->grant, &fd);
+        status = gs_remote_request(share, remote, ipc_handle, bytes, true, &room, &ret->grant, &fds);
     }
     if (status != GS_OK) {
         gs_room_free(share, &room);
@@ -111,27 +110,20 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
     ret->steps.answered = gs_now_ns();
     ret->grant.read_only |= share->options.read_only;
     ret->fresh = !ret->import;
-    if (ret->fresh && ret->grant.pieces > 0)
-        status = gs_strip_map(share, remote, &ret->grant, device, &room, &ret->steps, &ret->import);
-    else if (ret->fresh && remote->afar)
-        status = gs_import_map_afar(share, &ret->grant, remote->fabric, device, &room, &ret->steps,
-                                    &ret->import);
-    else if (ret->fresh)
-        status = gs_import_map(share, &ret->grant, fd, device, &room, &ret->steps, &ret->import);
+    if (ret->fresh)
+        status = gs_import_map(share, remote, &ret->grant, &fds, device, &room, &ret->steps,
+                               &ret->import);
     else if (import_fits(ret->import, &ret->grant))
         status = gs_import_allow(share, ret->import, device);
     else
         status = GS_UNREACHABLE;
-    if (status == GS_UNREACHABLE && !(ret->fresh && ret->grant.pieces > 0)) /* which has said why */
+    if (status == GS_UNREACHABLE && (!ret->fresh || ret->grant.host)) /* else it was said */
         say_senseless(share);
     else if (status > 0)
         say_driver(share, status);
     ret->steps.mapped = gs_now_ns();
     gs_room_free(share, &room); /* it was of another size */
-    if (fd >= 0 && status != GS_OK)
-        gs_discard(fd, gs_conn_who(remote->conn.fd).uid);
-    else
-        gs_fd_drop(fd); /* the driver's: it has taken it */
+    gs_remote_done(remote, &fds, status == GS_OK);
     if (status != GS_OK)
         gs_remote_return(share, remote, ipc_handle->block_id);
     return status;
@@ -161,7 +153,7 @@ static gs_status enter_locked(struct gs_share *share, struct gs_remote *remote,
     if (status == GS_OK) {
         HASH_ADD(hh, share->opener.opened, key, sizeof opened->key, opened);
         if (opened->hh.tbl) {
-            opened->recalled = granted->fresh && granted->grant.pieces > 0 && remote->fetch_recalled;
+            opened->recalled = granted->fresh && remote->fetch_recalled;
             gs_cache_take_locked(share, &granted->import->kept);
             remote->opened_count++;
             return GS_OK;

@@ -61,8 +61,8 @@ struct gs_remote {
     uint64_t absent_ns; /* since when nobody is there to tell; 0: somebody was */
     bool busy;          /* one thread works with it, without the lock */
     bool noticed;       /* something came while it was busy: the thread looks again */
-    uint64_t fetching;   /* a strip whose pieces are on their way, 0: none; called back meanwhile, what its program */
-    bool fetch_recalled; /* mapped is refused with the next ones, and a block is not kept after its close */
+    uint64_t fetching;   /* the block that is being mapped, 0: none; called back meanwhile, what its program */
+    bool fetch_recalled; /* mapped is refused with the next pieces, and a block is not kept after its close */
     bool afar; /* the last grant was of another machine's chunk, of this fabric handle: */
     unsigned char fabric[GS_FABRIC_SIZE];
     struct gs_flush_asked flush; /* under the lock, busy or not */
@@ -81,11 +81,9 @@ struct gs_import {
     uint64_t connection;
     uint64_t chunk_id;
     unsigned char uuid[16];
-    CUmemGenericAllocationHandle handle; /* of a strip none: its pieces' were released when mapped */
     CUcontext context; /* of the host's memory: in which it is registered; NULL: that has gone, */
     size_t host_size;  /* and how much of it */
     bool strip, host;
-    bool pieced; /* of several pieces, whose handles are not kept: a strip, or a block across some */
     bool read_only;
     bool strict;   /* is not kept without a reference */
     struct gs_kept kept; /* no block of it is held */
@@ -222,12 +220,12 @@ void gs_remote_reap_locked(struct gs_share *share, struct gs_remote *remote);
 
 /* request.c */
 /* Asks for one block; with success one reference is this process's, and must go back by a CLOSE
- * over the same connection. *ret_fd is the caller's, or -1 if it was not wanted. Where `room` is
- * given and has none it may have some afterwards, also without success. */
+ * over the same connection. Descriptors of its first pieces are the caller's, none if they were not wanted.
+ * Where `room` has none it may have some afterwards, also without success. */
 gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
                             const struct gs_ipc_handle *ipc_handle, const unsigned char *bytes,
                             bool want_fd, struct gs_room *room, struct gs_wire_grant *ret_grant,
-                            int *ret_fd);
+                            struct gs_wire_fds *ret_fds);
 /* For files that ask for something else, the remote busy by this thread: sends, waiting for room up to
  * `deadline`. Then the answer: 0 with a message, -ETIMEDOUT, or another negative errno when the
  * connection has ended. -EMFILE: there is no room for the descriptors of an answer, this one or one
@@ -239,6 +237,8 @@ int gs_remote_answer(struct gs_share *share, struct gs_remote *remote, uint64_t 
 gs_status gs_remote_refused(struct gs_share *share, const struct gs_wire_refuse *refuse);
 /* Closes what the exporter sent; there is none afterwards. */
 void gs_remote_discard(const struct gs_remote *remote, struct gs_wire_fds *fds);
+/* The same of what was used, if it was: then it is the driver's, which has taken it. */
+void gs_remote_done(const struct gs_remote *remote, struct gs_wire_fds *fds, bool used);
 /* The program has closed the connection: another one takes its place, or he who has the memory has
  * ended and all is lost. */
 gs_status gs_remote_resume(struct gs_share *share, struct gs_remote *remote);
@@ -248,10 +248,13 @@ gs_status gs_remote_resume(struct gs_share *share, struct gs_remote *remote);
 void gs_owner_note_locked(struct gs_remote *remote);
 
 /* fetch.c */
-/* As gs_import_map, of a strip: fetches its pieces. */
-gs_status gs_strip_map(struct gs_share *share, struct gs_remote *remote,
-                       const struct gs_wire_grant *grant, CUdevice device, struct gs_room *room,
-                       struct gs_open_steps *steps, struct gs_import **ret_import);
+/* Maps a granted chunk, in the room if that is of its size; descriptors stay the caller's. Nothing is left
+ * behind on failure. The import is not in the map nor with its remote yet; NULL: it is of no exporter, who
+ * would be named in the log. */
+gs_status gs_import_map(struct gs_share *share, struct gs_remote *remote,
+                        const struct gs_wire_grant *grant, const struct gs_wire_fds *fds,
+                        CUdevice device, struct gs_room *room, struct gs_open_steps *steps,
+                        struct gs_import **ret_import);
 
 /* import.c */
 struct gs_import *gs_import_find(struct gs_remote *remote, uint64_t chunk_id);
@@ -264,16 +267,9 @@ void gs_room_free(struct gs_share *share, struct gs_room *room);
 gs_status gs_import_begin(struct gs_share *share, const struct gs_wire_grant *grant,
                           struct gs_room *room, struct gs_import **ret_import);
 void gs_import_abandon(struct gs_share *share, struct gs_import *import);
-/* Maps a granted chunk, in the room if that is of its size; `fd` stays the caller's. Nothing is
- * left behind on failure. The import is not in the map nor with its remote yet. */
-gs_status gs_import_map(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
-                        CUdevice device, struct gs_room *room, struct gs_open_steps *steps,
-                        struct gs_import **ret_import);
-/* The same of another machine's chunk, by its fabric handle. */
-gs_status gs_import_map_afar(struct gs_share *share, const struct gs_wire_grant *grant,
-                             const unsigned char fabric[GS_FABRIC_SIZE], CUdevice device,
-                             struct gs_room *room, struct gs_open_steps *steps,
-                             struct gs_import **ret_import);
+/* As gs_import_map, of memory of the host. */
+gs_status gs_import_map_host(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
+                             struct gs_open_steps *steps, struct gs_import **ret_import);
 /* Access for a device; and that for one which opens a block, the context current, the remote busy by this
  * thread. */
 gs_status gs_import_give(struct gs_share *share, struct gs_import *import, CUdevice device);

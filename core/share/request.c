@@ -173,6 +173,16 @@ void gs_remote_discard(const struct gs_remote *remote, struct gs_wire_fds *fds)
     fds->count = 0;
 }
 
+void gs_remote_done(const struct gs_remote *remote, struct gs_wire_fds *fds, bool used)
+{
+    if (!used) {
+        gs_remote_discard(remote, fds);
+        return;
+    }
+    for (unsigned i = 0; i < fds->count; i++)
+        gs_fd_drop(fds->fd[i]);
+}
+
 /* What is no answer to the last request. */
 static void take_other(struct gs_share *share, struct gs_remote *remote,
                        const union gs_wire_message *message, struct gs_wire_fds *fds)
@@ -244,17 +254,16 @@ gs_status gs_remote_refused(struct gs_share *share, const struct gs_wire_refuse 
     }
 }
 
-/* Where the block lies. A strip is one block, whole pages in each piece; or a block lies across some. */
+/* Where the block lies. A strip is one block, whole pages in each piece. */
 static bool place_valid(const struct gs_wire_grant *grant)
 {
-    if (grant->pieces == 0)
-        return grant->size <= grant->chunk_size &&
-               grant->offset <= grant->chunk_size - grant->size;
-    if (!grant->strict || grant->pieces > grant->chunk_size / GS_PAGE_SIZE)
+    if (grant->pieces == 0 || grant->pieces > grant->chunk_size / GS_PAGE_SIZE || grant->own > 1 ||
+        (grant->pieces > 1 && !grant->strict))
         return false;
-    if (grant->size == grant->chunk_size)
-        return grant->offset < grant->size && grant->offset % GS_PAGE_SIZE == 0;
-    return grant->size < grant->chunk_size && grant->offset <= grant->chunk_size - grant->size;
+    if (grant->own)
+        return grant->strict && grant->size == grant->chunk_size && grant->offset < grant->size &&
+               grant->offset % GS_PAGE_SIZE == 0;
+    return grant->size <= grant->chunk_size && grant->offset <= grant->chunk_size - grant->size;
 }
 
 /* Memory of the host is whole pages of a memfd, all of them granted. */
@@ -262,7 +271,7 @@ static bool behind_valid(const struct gs_wire_grant *grant)
 {
     if (!grant->host)
         return grant->fd_offset == 0;
-    return grant->host == 1 && grant->pieces == 0 && grant->offset == 0 && grant->strict &&
+    return grant->host == 1 && grant->pieces == 1 && grant->offset == 0 && grant->strict &&
            gs_memory_is_pages(grant->fd_offset, grant->size) &&
            grant->fd_offset <= UINT64_C(1) << 62;
 }
@@ -280,7 +289,8 @@ static bool grant_valid(const struct gs_wire_grant *grant, const struct gs_ipc_h
 
 static gs_status use_answer(struct gs_share *share, struct gs_remote *remote,
                             const struct gs_ipc_handle *ipc_handle,
-                            const union gs_wire_message *message, bool want_fd, int *fd)
+                            const union gs_wire_message *message, bool want_fd,
+                            const struct gs_wire_fds *fds)
 {
     bool afar = message->head.type == GS_WIRE_GRANT_AFAR && remote->conn.by_broker;
     bool is_grant = message->head.type == GS_WIRE_GRANT || afar;
@@ -288,8 +298,10 @@ static gs_status use_answer(struct gs_share *share, struct gs_remote *remote,
     if (message->head.type == GS_WIRE_REFUSE)
         return gs_remote_refused(share, &message->refuse);
     if (is_grant && grant_valid(&message->grant, ipc_handle) &&
-        (want_fd && message->grant.pieces == 0 && !afar) == (*fd >= 0) &&
-        !(afar && (message->grant.pieces || message->grant.host))) {
+        (want_fd && !afar ? gs_wire_batch_is_valid(&message->grant.batch, fds, message->grant.pieces,
+                                                   0, message->grant.chunk_size)
+                          : fds->count == 0) &&
+        !(afar && (message->grant.pieces > 1 || message->grant.host || message->grant.own))) {
         remote->afar = afar;
         if (afar)
             memcpy(remote->fabric, message->grant_afar.fabric, sizeof remote->fabric);
@@ -315,10 +327,9 @@ static void say_version(struct gs_share *share, const union gs_wire_message *mes
 /* One attempt; -1 where the connection was over before it could answer. */
 static int attempt(struct gs_share *share, struct gs_remote *remote,
                    const struct gs_ipc_handle *ipc_handle, const unsigned char *bytes, bool want_fd,
-                   struct gs_room *room, union gs_wire_message *ret_message, int *ret_fd,
-                   gs_status *ret_status)
+                   struct gs_room *room, union gs_wire_message *ret_message,
+                   struct gs_wire_fds *ret_fds, gs_status *ret_status)
 {
-    struct gs_wire_fds fds = {0};
     uint64_t deadline = remote->deadline_ns;
     int error = send_open(share, remote, bytes, want_fd, deadline);
     bool sent = error == 0;
@@ -329,13 +340,10 @@ static int attempt(struct gs_share *share, struct gs_remote *remote,
     if (remote->opened_count > 0 ||
         __atomic_load_n(&share->opener.remotes_watched, __ATOMIC_RELAXED))
         gs_remote_watch(share, remote);
-    if (sent && want_fd && room)
+    if (sent && want_fd)
         gs_room_make(share, ipc_handle->size, room);
     if (sent || error == -EPIPE || error == -ECONNRESET) /* a refusal may lie there */
-        error = gs_remote_answer(share, remote, deadline, ret_message, &fds);
-    if (fds.count > 1)
-        gs_remote_discard(remote, &fds); /* and the message is no answer to an OPEN */
-    *ret_fd = fds.count > 0 ? fds.fd[0] : -1;
+        error = gs_remote_answer(share, remote, deadline, ret_message, ret_fds);
     if (remote->conn.refused)
         gs_remote_watch(share, remote); /* somebody must tell him later what is held */
     if (error == -ETIMEDOUT) {
@@ -360,7 +368,9 @@ static int attempt(struct gs_share *share, struct gs_remote *remote,
         gs_remote_lost(share, remote);
         return -1;
     } else {
-        *ret_status = use_answer(share, remote, ipc_handle, ret_message, want_fd, ret_fd);
+        *ret_status = use_answer(share, remote, ipc_handle, ret_message, want_fd, ret_fds);
+        if (*ret_status != GS_OK)
+            gs_remote_discard(remote, ret_fds);
     }
     return 0;
 }
@@ -386,13 +396,13 @@ static bool may_come_yet(const struct gs_remote *remote)
 gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
                             const struct gs_ipc_handle *ipc_handle, const unsigned char *bytes,
                             bool want_fd, struct gs_room *room, struct gs_wire_grant *ret_grant,
-                            int *ret_fd)
+                            struct gs_wire_fds *ret_fds)
 {
     union gs_wire_message message = {0};
     uint64_t connection = remote->connection;
     gs_status status = GS_OK;
 
-    *ret_fd = -1;
+    ret_fds->count = 0;
     /* An exporter hangs up on a connection that has long been idle: that one is made anew. */
     for (int i = 0; i < 2; i++) {
         gs_remote_look(remote);
@@ -413,7 +423,7 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
         }
         if (status != GS_OK)
             return status;
-        if (attempt(share, remote, ipc_handle, bytes, want_fd, room, &message, ret_fd, &status) ==
+        if (attempt(share, remote, ipc_handle, bytes, want_fd, room, &message, ret_fds, &status) ==
             0) {
             if (!is_for_now(remote, &message, status))
                 break;
@@ -439,10 +449,6 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
     if (status == GS_STALE && remote->conn.by_broker && message.refuse.reason == GS_REFUSED_HANDLE)
         gs_say_unreachable(share, "the process that shared it has ended, and the broker does not "
                                   "have it" GS_BROKER_HELPS);
-    if (status != GS_OK && *ret_fd >= 0) {
-        gs_discard(*ret_fd, gs_conn_who(remote->conn.fd).uid);
-        *ret_fd = -1;
-    }
     if (status == GS_OK)
         *ret_grant = message.grant;
     return status;

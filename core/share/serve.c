@@ -54,22 +54,6 @@ enum gs_wire_reason gs_reason_of_send(int error)
     return error == -EMFILE || error == -ENFILE ? GS_REFUSED_FDS : GS_REFUSED_MEMORY;
 }
 
-/* A descriptor of the chunk for sending, -1 if none was asked for; or why there is none. */
-static enum gs_wire_reason make_chunk_fd(struct gs_share *share, const struct gs_export *export,
-                                         bool wanted, struct gs_fd *ret_fd,
-                                         bool *ret_fresh, CUresult *ret_error)
-{
-    *ret_fd = (struct gs_fd){.fd = -1};
-    *ret_fresh = false;
-    *ret_error = CUDA_SUCCESS;
-    if (!wanted)
-        return 0;
-    if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
-        return GS_REFUSED_ENDING;
-    *ret_error = gs_chunk_fd(share, export, ret_fd, ret_fresh);
-    return *ret_error == CUDA_SUCCESS ? 0 : GS_REFUSED_DRIVER;
-}
-
 /* Whether the opener may keep the chunk mapped without a reference: it is told when that goes. */
 static bool may_be_kept(struct gs_share *share, const struct gs_export *export)
 {
@@ -78,7 +62,8 @@ static bool may_be_kept(struct gs_share *share, const struct gs_export *export)
 }
 
 static int send_grant(struct gs_share *share, struct gs_client *client,
-                      const struct gs_export *export, uint32_t request, int fd)
+                      const struct gs_export *export, uint32_t request,
+                      const struct gs_batch *batch)
 {
     const struct gs_share_source *source = &export->source;
     bool borrowed = gs_export_is_borrowed(export);
@@ -94,45 +79,44 @@ static int send_grant(struct gs_share *share, struct gs_client *client,
     message.grant.size = source->size;
     message.grant.read_only = export->read_only;
     message.grant.strict = !may_be_kept(share, export);
-    message.grant.pieces = source->strip ? source->strip->pieces : 0;
+    message.grant.pieces = gs_export_pieces(export);
+    message.grant.own = gs_export_is_own(export);
     if (source->behind) {
         message.grant.host = source->behind->host;
         message.grant.fd_offset = source->behind->offset;
     }
     memcpy(message.grant.uuid, source->uuid, sizeof message.grant.uuid);
-    return gs_client_send(share, client, &message, fd);
+    gs_batch_write(export, batch, &message.grant.batch);
+    return gs_client_send_all(share, client, &message, &batch->fds);
 }
 
 /*
- * The pin keeps the export from being withdrawn while the driver makes a descriptor of its chunk,
+ * The pin keeps the export from being withdrawn while the driver makes descriptors of its pieces,
  * without a lock. A grant that could not be sent leaves no reference behind. False: the client is
  * to go.
  */
 bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs_export *export,
                      const struct gs_wire_open *open)
 {
-    enum gs_wire_reason reason;
+    enum gs_wire_reason reason = 0;
     struct gs_reference *reference = NULL;
-    CUresult driver_error;
-    bool fresh;
+    CUresult driver_error = CUDA_SUCCESS;
     uint64_t begun = gs_now_ns(), exported;
-    struct gs_fd fd;
+    struct gs_batch batch;
     int error = 0;
 
-    reason = make_chunk_fd(share, export,
-                           open->want_fd != 0 && !gs_export_is_strip(export) &&
-                               !gs_export_is_borrowed(export),
-                           &fd, &fresh, &driver_error);
+    batch.first = batch.fds.count = 0;
+    if (open->want_fd && !gs_export_is_borrowed(export))
+        reason = gs_batch_make(share, client, export, 0, GS_PIECES_MAX, &batch, &driver_error);
     exported = gs_now_ns();
     if (!reason) {
         reference = gs_reference_add(share, client, export);
         if (reference)
-            error = send_grant(share, client, export, open->head.request, fd.fd);
+            error = send_grant(share, client, export, open->head.request, &batch);
         else
             reason = GS_REFUSED_MEMORY;
     }
-    if (fresh)
-        gs_chunk_fd_keep(share, export, &fd);
+    gs_batch_end(share, export, &batch);
     if (error) {
         gs_reference_drop(share, client, reference, 1);
         reference = NULL;

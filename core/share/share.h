@@ -187,7 +187,8 @@ struct gs_share_strip {
     uint32_t references; /* atomic: exports, and whoever makes one */
     uint32_t pieces;
     uint64_t id; /* never reused within this process, and no chunk's: GS_STRIP_IDS */
-    bool is_block; /* of the library's own memory, across pieces of it */
+    bool is_block; /* of the library's own memory, across pieces of it, whose ids as chunks these are: */
+    const uint64_t *ids; /* or NULL */
     /* Under the share's lock: */
     uint64_t counted; /* the last count that had it (gs_export_bytes_locked) */
     uint64_t limbo;   /* exports of it that others keep */

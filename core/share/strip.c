@@ -2,18 +2,19 @@
  * Exporter: strips, memory that the program mapped itself (cuMemCreate, cuMemMap), in any number of
  * pieces side by side. The program unmaps and releases it as it likes, and nothing here may keep it
  * from that, or the memory from the driver afterwards. So nothing is kept: who opens a strip is
- * granted it and then fetches its pieces, some at a time,
+ * granted it with some of its pieces, and then fetches the others, some at a time,
  *
- *   FETCH ─► the handle that is mapped there now (cuMemRetainAllocationHandle), a descriptor of it,
- *            the handle released ─► PIECES, and the descriptors are closed
+ *   OPEN or FETCH ─► the handle that is mapped there now (cuMemRetainAllocationHandle), a descriptor of
+ *            it, the handle released ─► GRANT or PIECES, and the descriptors are closed
  *
  * and from then on has the memory by its own imports. Between the grant and the last piece the
  * program may unmap some of it: then the rest is refused, and the open with it. What is mapped at a
  * piece's place is the piece as long as no call is under way that may change that (`going`, said
  * before the driver's call) and none has (`freed_ns`): both are looked at after the handle was taken.
  *
- * A block that lies across pieces of the library's is given in the same way. It is held by its
- * references, as other blocks are, so what is mapped there is its pieces. A broker has their descriptors.
+ * All memory is given in this way. A block of the library's is held by its references, so what is mapped
+ * there is its piece, or pieces that it lies across, whose descriptors are kept (chunk_fds.c). A broker has
+ * them, and external memory has one.
  *
  * A reference of a strip holds nothing here. It is there to be called back when the memory has gone
  * (an opener that only keeps it for its next open lets it go at once), and to say who has it.
@@ -54,6 +55,76 @@ void gs_share_strip_gone(struct gs_share *share, struct gs_export *export)
 
 /* ---- Giving pieces --------------------------------------------------------------------------- */
 
+void gs_batch_end(struct gs_share *share, const struct gs_export *export, struct gs_batch *batch)
+{
+    for (unsigned i = 0; i < batch->fds.count; i++)
+        if (batch->fresh[i])
+            gs_piece_fd_keep(share, export, batch->first + i, &batch->is[i]);
+    batch->fds.count = 0;
+}
+
+/* As many descriptors as there are to be had, of `most`. An error only where there is none. */
+static CUresult make_batch(struct gs_share *share, const struct gs_export *export, unsigned most,
+                           struct gs_batch *batch)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    for (unsigned i = 0; i < most && result == CUDA_SUCCESS; i++) {
+        result = gs_piece_fd(share, export, batch->first + i, &batch->is[i], &batch->fresh[i]);
+        batch->fds.fd[i] = batch->is[i].fd;
+        batch->fds.count += result == CUDA_SUCCESS;
+    }
+    if (result == CUDA_ERROR_OPERATING_SYSTEM && batch->fds.count > 0)
+        return CUDA_SUCCESS; /* the rest when these are closed */
+    return result;
+}
+
+static bool batch_is_whole(const struct gs_batch *batch)
+{
+    for (unsigned i = 0; i < batch->fds.count; i++)
+        if (!gs_fd_is_there(&batch->is[i]))
+            return false;
+    return true;
+}
+
+enum gs_wire_reason gs_batch_make(struct gs_share *share, struct gs_client *client,
+                                  const struct gs_export *export, uint32_t first, unsigned most,
+                                  struct gs_batch *ret_batch, CUresult *ret_driver_error)
+{
+    uint32_t left = gs_export_pieces(export) - first;
+    CUresult result;
+
+    most = most < left ? most : left;
+    most = gs_client_may_send(share, client, most < GS_PIECES_MAX ? most : GS_PIECES_MAX);
+    ret_batch->first = first;
+    ret_batch->fds.count = 0;
+    if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
+        return GS_REFUSED_ENDING;
+    if (most == 0)
+        return GS_REFUSED_FLIGHT;
+    result = make_batch(share, export, most, ret_batch);
+    if (result == CUDA_SUCCESS && batch_is_whole(ret_batch))
+        return 0;
+    gs_batch_end(share, export, ret_batch);
+    if (result == CUDA_ERROR_INVALID_HANDLE)
+        return GS_REFUSED_HANDLE;
+    if (result == CUDA_SUCCESS || result == CUDA_ERROR_OPERATING_SYSTEM)
+        return GS_REFUSED_FDS;
+    *ret_driver_error = result;
+    return GS_REFUSED_DRIVER;
+}
+
+void gs_batch_write(const struct gs_export *export, const struct gs_batch *batch,
+                    struct gs_wire_batch *ret)
+{
+    const uint64_t whole = export->source.chunk_size;
+    const uint64_t *sizes = export->source.strip ? export->source.strip->sizes : &whole;
+
+    ret->first = batch->first;
+    ret->count = batch->fds.count;
+    memcpy(ret->sizes, &sizes[batch->first], batch->fds.count * sizeof *sizes);
+}
+
 /* It is held, and so is there; from now on it stays, whoever else lets go of it. */
 static void pin(struct gs_share *share, struct gs_export *export)
 {
@@ -62,82 +133,22 @@ static void pin(struct gs_share *share, struct gs_export *export)
     gs_lock_release(&share->lock);
 }
 
-/* Some pieces on their way: the program may close their descriptors at any moment. */
-struct batch {
-    struct gs_wire_fds fds;
-    struct gs_fd kept[GS_PIECES_MAX];
-};
-
-static void batch_close(const struct batch *batch)
-{
-    for (unsigned i = 0; i < batch->fds.count; i++)
-        gs_fd_close(&batch->kept[i]);
-}
-
-static bool batch_is_whole(const struct batch *batch)
-{
-    for (unsigned i = 0; i < batch->fds.count; i++)
-        if (!gs_fd_is_there(&batch->kept[i]))
-            return false;
-    return batch->fds.count > 0;
-}
-
-/* As many descriptors as there are to be had, of `most`. An error only where there is none. */
-static CUresult make_batch(struct gs_share *share, const struct gs_export *export, uint32_t first,
-                           unsigned most, struct batch *batch)
-{
-    CUresult result = CUDA_SUCCESS;
-    unsigned count = 0;
-
-    for (; count < most && result == CUDA_SUCCESS; count += result == CUDA_SUCCESS) {
-        result = gs_piece_fd(share, export, first + count, &batch->kept[count]);
-        batch->fds.fd[count] = batch->kept[count].fd;
-    }
-    batch->fds.count = count;
-    if (result == CUDA_ERROR_OPERATING_SYSTEM && count > 0)
-        return CUDA_SUCCESS; /* the rest when these are closed */
-    if (result != CUDA_SUCCESS)
-        batch_close(batch);
-    return result;
-}
-
-static int send_batch(struct gs_share *share, struct gs_client *client,
-                      const struct gs_export *export, const struct gs_wire_fetch *fetch,
-                      const struct batch *batch)
-{
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_PIECES, fetch->head.request);
-    message.pieces.block_id = export->key.id;
-    message.pieces.first = fetch->first;
-    message.pieces.count = batch->fds.count;
-    memcpy(message.pieces.sizes, &export->source.strip->sizes[fetch->first],
-           batch->fds.count * sizeof *message.pieces.sizes);
-    return gs_client_send_all(share, client, &message, &batch->fds);
-}
-
 static enum gs_wire_reason give(struct gs_share *share, struct gs_client *client,
                                 const struct gs_export *export, const struct gs_wire_fetch *fetch,
                                 CUresult *ret_driver_error, int *ret_error)
 {
-    unsigned most = fetch->count < GS_PIECES_MAX ? fetch->count : GS_PIECES_MAX;
-    struct batch batch;
+    union gs_wire_message message;
+    struct gs_batch batch;
+    enum gs_wire_reason reason = gs_batch_make(share, client, export, fetch->first, fetch->count,
+                                               &batch, ret_driver_error);
 
-    if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
-        return GS_REFUSED_ENDING;
-    most = gs_client_may_send(share, client, most);
-    if (most == 0)
-        return GS_REFUSED_FLIGHT;
-    *ret_driver_error = make_batch(share, export, fetch->first, most, &batch);
-    if (*ret_driver_error == CUDA_ERROR_INVALID_HANDLE) {
-        *ret_driver_error = CUDA_SUCCESS;
-        return GS_REFUSED_HANDLE;
-    }
-    if (*ret_driver_error != CUDA_SUCCESS)
-        return *ret_driver_error == CUDA_ERROR_OPERATING_SYSTEM ? GS_REFUSED_FDS
-                                                                : GS_REFUSED_DRIVER;
-    *ret_error = batch_is_whole(&batch) ? send_batch(share, client, export, fetch, &batch) : -EMFILE;
-    batch_close(&batch);
+    if (reason)
+        return reason;
+    gs_wire_start(&message, GS_WIRE_PIECES, fetch->head.request);
+    message.pieces.block_id = export->key.id;
+    gs_batch_write(export, &batch, &message.pieces.batch);
+    *ret_error = gs_client_send_all(share, client, &message, &batch.fds);
+    gs_batch_end(share, export, &batch);
     return *ret_error ? gs_reason_of_send(*ret_error) : 0;
 }
 

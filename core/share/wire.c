@@ -67,6 +67,20 @@ bool gs_wire_valid(const union gs_wire_message *message, size_t length)
            head->type < GS_WIRE_TYPES && head->size == sizes[head->type] && length == head->size;
 }
 
+bool gs_wire_batch_is_valid(const struct gs_wire_batch *batch, const struct gs_wire_fds *fds,
+                            uint32_t pieces, uint32_t first, uint64_t left)
+{
+    if (batch->first != first || batch->count != fds->count || batch->count == 0 ||
+        batch->count > pieces - first)
+        return false;
+    for (uint32_t i = 0; i < batch->count; i++) {
+        if (batch->sizes[i] == 0 || batch->sizes[i] % GS_PAGE_SIZE || batch->sizes[i] > left)
+            return false;
+        left -= batch->sizes[i];
+    }
+    return (first + batch->count == pieces) == (left == 0);
+}
+
 bool gs_wire_goes_later(int error)
 {
     return error == -EAGAIN || error == -ENOBUFS || error == -ENOMEM;

@@ -4,8 +4,8 @@
  *   opener                               exporter
  *   HELLO (+ own pidfd)      ------->    who opens; no answer unless it is refused
  *   OPEN handle, want_fd     ------->
- *                            <-------    GRANT (+ the chunk's descriptor), or REFUSE reason
- *   FETCH block, first       ------->    GRANT said that the memory is of several pieces:
+ *                            <-------    GRANT (+ descriptors of its first pieces), or REFUSE reason
+ *   FETCH block, first       ------->    there are more:
  *                            <-------    PIECES (+ some of their descriptors), or REFUSE; and so on
  *   CLOSE block              ------->    one reference less; no answer
  *                            <-------    RECALL block: its program has freed it. Answered by CLOSE
@@ -68,7 +68,7 @@
 
 #include "core/share/ipc_handle.h"
 
-#define GS_WIRE_VERSION 20
+#define GS_WIRE_VERSION 21
 
 /* So many pieces come in one message at most: the kernel would take 253, but a process that may have
  * 256 descriptors has others too. */
@@ -183,6 +183,12 @@ struct gs_wire_open {
     uint32_t afar;    /* 1: of a broker, and it may lie in another machine: answered by GRANT_AFAR then */
 };
 
+/* Some pieces, whose descriptors come along. */
+struct gs_wire_batch {
+    uint32_t first, count;
+    uint64_t sizes[GS_PIECES_MAX]; /* bytes; behind them zeros */
+};
+
 struct gs_wire_grant {
     struct gs_wire_head head;
     uint64_t block_id;
@@ -192,11 +198,13 @@ struct gs_wire_grant {
     unsigned char uuid[16]; /* of the device that holds the memory */
     uint32_t read_only;     /* 1: the opener is to map the chunk for reading */
     uint32_t strict;        /* 1: the chunk is not to stay mapped without a reference */
-    uint32_t pieces; /* 0: a chunk, and its descriptor came along if it was wanted. Else the block is a
-                      * strip of so many, all of the chunk, which are to be fetched; what the handle is
-                      * of begins at `offset`. Of less than the chunk: it lies there across them */
+    uint32_t pieces;    /* that the chunk is of, one after the other */
     uint32_t host;      /* 1: memory of the host. Its descriptor is a memfd, which the opener maps and */
     uint64_t fd_offset; /* registers from this byte on */
+    uint32_t own; /* 1: a strip, that the program mapped itself: the block is all of the chunk, and what the
+                   * handle is of begins at `offset` */
+    uint32_t zero;
+    struct gs_wire_batch batch; /* none, if they were not wanted; else the rest is to be fetched */
 };
 
 /* Read as a grant it is one, of a chunk that its fabric handle opens: no descriptor comes along. */
@@ -243,12 +251,11 @@ struct gs_wire_fetch {
     uint32_t first, count; /* pieces; at most so many are sent */
 };
 
-/* Comes with `count` descriptors, one at least. */
+/* One at least. */
 struct gs_wire_pieces {
     struct gs_wire_head head;
     uint64_t block_id;
-    uint32_t first, count;
-    uint64_t sizes[GS_PIECES_MAX]; /* bytes; behind them zeros */
+    struct gs_wire_batch batch;
 };
 
 #define GS_FLUSH_CHUNKS 28
@@ -550,6 +557,15 @@ bool gs_wire_is_of_another_version(const union gs_wire_message *message, size_t 
  * or the kernel has no memory for it now. */
 bool gs_wire_goes_later(int error);
 
+/* What comes with a GRANT or PIECES. */
+struct gs_wire_fds {
+    unsigned count;
+    int fd[GS_PIECES_MAX];
+};
+/* Whether they are some of so many pieces, from the `first` on, that fit into the `left` bytes. */
+bool gs_wire_batch_is_valid(const struct gs_wire_batch *batch, const struct gs_wire_fds *fds,
+                            uint32_t pieces, uint32_t first, uint64_t left);
+
 /* ---- conn.c --------------------------------------------------------------------------------- */
 
 /*
@@ -558,11 +574,7 @@ bool gs_wire_goes_later(int error);
  * descriptor goes now, since too many of this user's are under way, or the other side takes none.
  */
 int gs_wire_send(int socket, const union gs_wire_message *message, int fd);
-/* The same with several: of PIECES. */
-struct gs_wire_fds {
-    unsigned count;
-    int fd[GS_PIECES_MAX];
-};
+/* The same with several: of GRANT and PIECES. */
 int gs_wire_send_all(int socket, const union gs_wire_message *message,
                      const struct gs_wire_fds *fds);
 
@@ -577,8 +589,8 @@ int gs_wire_send_all(int socket, const union gs_wire_message *message,
  * to be read there. Whatever else came along is closed, by nobody who could be held up (discard.h).
  */
 int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd);
-/* The same for who expects PIECES, which alone may bring more than one: all are the caller's. (To the
- * others PIECES bring none: they are too late, and closed.) */
+/* The same for who expects GRANT or PIECES, which alone may bring more than one: all are the caller's.
+ * (To the others these bring none: they are too late, and closed.) */
 int gs_wire_receive_all(int socket, union gs_wire_message *ret_message,
                         struct gs_wire_fds *ret_fds);
 

@@ -6,7 +6,7 @@ import threading
 
 from holder import PATIENT_S
 
-VERSION = 19
+VERSION = 21
 REFUSE, QUERY, SET, SET_TO, COLLECT, COLLECTED, FIND, FOUND = 4, 9, 21, 22, 23, 24, 27, 28
 OTHER_USER, OUT_OF_PLACE = 2, 8  # reasons of a REFUSE
 

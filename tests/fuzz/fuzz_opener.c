@@ -70,9 +70,11 @@ static bool answer(int fd, const struct gs_wire_open *open, uint64_t *asked)
         if (ipc_handle.block_id == STRIP) {
             message.grant.chunk_size = message.grant.size = STRIP_SIZE;
             message.grant.offset = 2 * MIB;
-            message.grant.strict = 1;
-            message.grant.pieces = 2;
+            message.grant.strict = message.grant.own = 1;
         }
+        message.grant.pieces = ipc_handle.block_id == STRIP ? 2 : 1;
+        message.grant.batch.count = open->want_fd;
+        message.grant.batch.sizes[0] = open->want_fd ? 2 * MIB : 0;
         memcpy(message.grant.uuid, "softdevice00000", 16);
     }
     size = message.head.size;
@@ -84,7 +86,7 @@ static bool answer(int fd, const struct gs_wire_open *open, uint64_t *asked)
         *asked = UINT64_MAX;
     if (kind & 4)
         fds = fuzz_fds_make(&answers);
-    else if (open->want_fd && ipc_handle.block_id != STRIP)
+    else if (open->want_fd)
         fds = fuzz_fds_make(&(struct fuzz_input){(const uint8_t *)"\1\0", 2});
     if (kind & 8)
         size = fuzz_length(&answers);
@@ -109,9 +111,9 @@ static bool give_pieces(int fd, const struct gs_wire_fetch *fetch)
         fuzz_fill(&answers, &message);
     } else if (message.head.type == GS_WIRE_PIECES) {
         message.pieces.block_id = fetch->block_id;
-        message.pieces.first = fetch->first;
-        message.pieces.count = 1;
-        message.pieces.sizes[0] = 2 * MIB;
+        message.pieces.batch.first = fetch->first;
+        message.pieces.batch.count = 1;
+        message.pieces.batch.sizes[0] = 2 * MIB;
     }
     fds = kind & 4 ? fuzz_fds_make(&answers)
                    : fuzz_fds_make(&(struct fuzz_input){(const uint8_t *)"\1\0", 2});

@@ -246,11 +246,11 @@ Test(share_chunk_fds, what_is_kept_is_looked_up_under_the_lock)
     bool fresh;
 
     cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
-    cr_assert_eq(gs_chunk_fd(side.share, export, &fd, &fresh), CUDA_SUCCESS);
+    cr_assert_eq(gs_piece_fd(side.share, export, 0, &fd, &fresh), CUDA_SUCCESS);
     cr_assert(fresh);
-    gs_chunk_fd_keep(side.share, export, &fd);
+    gs_piece_fd_keep(side.share, export, 0, &fd);
     locks = 0;
-    cr_assert_eq(gs_chunk_fd(side.share, export, &again, &fresh), CUDA_SUCCESS);
+    cr_assert_eq(gs_piece_fd(side.share, export, 0, &again, &fresh), CUDA_SUCCESS);
     cr_assert_not(fresh);
     cr_assert_eq(again.fd, fd.fd);
     cr_assert_gt(locks, 0);
@@ -266,13 +266,13 @@ Test(share_chunk_fds, a_number_that_the_program_has_taken_meanwhile_is_not_kept)
     bool fresh;
 
     cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
-    cr_assert_eq(gs_chunk_fd(side.share, export, &fd, &fresh), CUDA_SUCCESS);
+    cr_assert_eq(gs_piece_fd(side.share, export, 0, &fd, &fresh), CUDA_SUCCESS);
     cr_assert(fresh);
     cr_assert_eq(dup2(own, fd.fd), fd.fd);
-    gs_chunk_fd_keep(side.share, export, &fd);
-    cr_assert_eq(gs_chunk_fd(side.share, export, &again, &fresh), CUDA_SUCCESS);
+    gs_piece_fd_keep(side.share, export, 0, &fd);
+    cr_assert_eq(gs_piece_fd(side.share, export, 0, &again, &fresh), CUDA_SUCCESS);
     cr_assert(fresh, "the program's own file would be sent");
-    gs_chunk_fd_keep(side.share, export, &again);
+    gs_piece_fd_keep(side.share, export, 0, &again);
     cr_assert(side_gets_back(&side, export));
     cr_assert_geq(fcntl(fd.fd, F_GETFD), 0, "the program's own file was closed");
     close(fd.fd);
@@ -289,7 +289,7 @@ Test(share_chunk_fds, one_that_cannot_be_told_from_others_is_not_sent)
     cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
     close(own);
     blind = true;
-    cr_assert_eq(gs_chunk_fd(side.share, export, &fd, &fresh), CUDA_ERROR_OPERATING_SYSTEM);
+    cr_assert_eq(gs_piece_fd(side.share, export, 0, &fd, &fresh), CUDA_ERROR_OPERATING_SYSTEM);
     blind = false;
     cr_assert_eq(open("/dev/null", O_RDWR | O_CLOEXEC), own, "its descriptor is left");
     close(own);
@@ -328,9 +328,9 @@ static bool was_kept(struct gs_export *export)
     struct gs_fd fd;
     bool fresh;
 
-    cr_assert_eq(gs_chunk_fd(side.share, export, &fd, &fresh), CUDA_SUCCESS);
+    cr_assert_eq(gs_piece_fd(side.share, export, 0, &fd, &fresh), CUDA_SUCCESS);
     if (fresh)
-        gs_chunk_fd_keep(side.share, export, &fd);
+        gs_piece_fd_keep(side.share, export, 0, &fd);
     return !fresh;
 }
 

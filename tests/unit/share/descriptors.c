@@ -198,6 +198,8 @@ static void answer(int fd, enum bomb kind, const union gs_wire_message *open)
     message.grant.chunk_id = asked.chunk_id;
     message.grant.chunk_size = 2 * MIB;
     message.grant.size = asked.size;
+    message.grant.pieces = message.grant.batch.count = 1;
+    message.grant.batch.sizes[0] = message.grant.chunk_size;
     throw_bomb(fd, &message, kind, true);
     gs_wire_start(&message, GS_WIRE_FLUSH, 0); /* lies there unread in the end */
     for (int i = 0; i < 3; i++)

@@ -55,7 +55,7 @@ static void lie_of_host(enum lie lie, struct gs_wire_grant *grant, int memory)
                        : lie == HOST_SMALL      ? 2 * MIB
                                                 : 0;
     grant->offset = lie == HOST_INSIDE ? 4096 : 0;
-    grant->pieces = lie == HOST_PIECES;
+    grant->chunk_size <<= lie == HOST_PIECES;
     if (lie != HOST_UNSEALED && fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK) != 0)
         _exit(1);
 }
@@ -111,6 +111,9 @@ static void lie_once(int fd, enum lie lie, const struct gs_ipc_handle *asked, ui
             lie_of_host(lie, &message.grant, memory);
         break;
     }
+    message.grant.pieces = 1 + (lie == HOST_PIECES);
+    message.grant.batch.count = 1;
+    message.grant.batch.sizes[0] = message.grant.chunk_size >> (lie == HOST_PIECES);
     if (lie == LATE && read(late[0], &go, 1) != 1)
         _exit(1);
     if (lie != SILENCE && lie != HANG_UP)

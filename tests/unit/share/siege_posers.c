@@ -88,6 +88,8 @@ static void grant(int fd)
     message.grant.chunk_id = asked.chunk_id;
     message.grant.chunk_size = 2 << 20;
     message.grant.size = asked.size;
+    message.grant.pieces = message.grant.batch.count = 1;
+    message.grant.batch.sizes[0] = message.grant.chunk_size;
     siege_say(fd, &message, memory);
     close(memory);
 }

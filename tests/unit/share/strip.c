@@ -79,6 +79,29 @@ static uint64_t references(void)
     return stats.references;
 }
 
+/* A block of the library's across three of them, which are chunks 101 to 103. */
+static void export_across(void)
+{
+    static const uint64_t ids[] = {101, 102, 103};
+    struct gs_share_strip *strip = calloc(1, sizeof *strip + 3 * sizeof *strip->sizes);
+    struct gs_share_source source = {.chunk_id = GS_STRIP_IDS | 8,
+                                     .chunk_size = 3 * PIECE,
+                                     .offset = 512,
+                                     .size = 3 * PIECE - 1024,
+                                     .address = base + 512,
+                                     .alone = true,
+                                     .strip = strip};
+
+    strip->references = 1;
+    strip->is_block = true;
+    strip->ids = ids;
+    for (; strip->pieces < 3; strip->pieces++)
+        strip->sizes[strip->pieces] = PIECE;
+    memcpy(source.uuid, side_gpu, sizeof source.uuid);
+    cr_assert_eq(gs_share_export(side.share, &source, &export), GS_OK);
+    gs_share_strip_unref(strip);
+}
+
 /* ---- An opener by hand ----------------------------------------------------------------------- */
 
 static int connect_by_hand(void)
@@ -138,7 +161,7 @@ static int fetch(int fd, uint32_t first, uint32_t count, union gs_wire_message *
     say_fetch(fd, block_id(), first, count);
     type = hear(fd, ret_message, &came);
     if (type == GS_WIRE_PIECES)
-        cr_assert_eq(came, ret_message->pieces.count);
+        cr_assert_eq(came, ret_message->pieces.batch.count);
     return type;
 }
 
@@ -149,21 +172,33 @@ static bool is_refused(int fd, enum gs_wire_reason reason)
     return fetch(fd, 0, 1, &message) == GS_WIRE_REFUSE && message.refuse.reason == reason;
 }
 
-static void open_by_hand(int fd)
+/* With `want_fd` its first pieces come with it. */
+static void ask_for_it(int fd, bool want_fd)
 {
+    const unsigned came = want_fd ? GS_PIECES_MAX : 0;
     union gs_wire_message message;
     unsigned fds;
 
     gs_wire_start(&message, GS_WIRE_OPEN, 1);
     gs_export_handle(export, message.open.ipc_handle);
-    message.open.want_fd = 1;
+    message.open.want_fd = want_fd;
     cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
     cr_assert_eq(hear(fd, &message, &fds), GS_WIRE_GRANT);
-    cr_assert_eq(fds, 0);
+    cr_assert_eq(fds, came);
+    cr_assert_eq(message.grant.batch.first, 0);
+    cr_assert_eq(message.grant.batch.count, came);
+    for (unsigned i = 0; i < GS_PIECES_MAX; i++)
+        cr_assert_eq(message.grant.batch.sizes[i], i < came ? PIECE : 0);
+    cr_assert_eq(message.grant.own, 1);
     cr_assert_eq(message.grant.pieces, PIECES);
     cr_assert_eq(message.grant.chunk_size, PIECES * PIECE);
     cr_assert_eq(message.grant.offset, 3 * PIECE);
     cr_assert_eq(message.grant.strict, 1);
+}
+
+static void open_by_hand(int fd)
+{
+    ask_for_it(fd, false);
 }
 
 static void scene_strip(void)
@@ -189,15 +224,49 @@ Test(share_strip, its_pieces_come_some_at_a_time)
     open_by_hand(fd);
     fds = side_open_fds();
     cr_assert_eq(fetch(fd, 0, PIECES, &message), GS_WIRE_PIECES);
-    cr_assert_eq(message.pieces.count, GS_PIECES_MAX);
-    cr_assert_eq(message.pieces.sizes[GS_PIECES_MAX - 1], PIECE);
+    cr_assert_eq(message.pieces.batch.count, GS_PIECES_MAX);
+    cr_assert_eq(message.pieces.batch.sizes[GS_PIECES_MAX - 1], PIECE);
     cr_assert_eq(fetch(fd, GS_PIECES_MAX, PIECES - GS_PIECES_MAX, &message), GS_WIRE_PIECES);
-    cr_assert_eq(message.pieces.first, GS_PIECES_MAX);
-    cr_assert_eq(message.pieces.count, PIECES - GS_PIECES_MAX);
-    cr_assert_eq(message.pieces.sizes[PIECES - GS_PIECES_MAX], 0);
+    cr_assert_eq(message.pieces.batch.first, GS_PIECES_MAX);
+    cr_assert_eq(message.pieces.batch.count, PIECES - GS_PIECES_MAX);
+    cr_assert_eq(message.pieces.batch.sizes[PIECES - GS_PIECES_MAX], 0);
+    cr_assert(SIDE_WAIT(side_open_fds() == fds), "the exporter keeps descriptors");
+    cr_assert_eq(memdriver_alive(), 2 * PIECES + 1, "the exporter keeps handles");
+    ask_for_it(fd, true);
     cr_assert(SIDE_WAIT(side_open_fds() == fds), "the exporter keeps descriptors");
     cr_assert_eq(memdriver_alive(), 2 * PIECES + 1, "the exporter keeps handles");
     close(fd);
+    scene_strip_end();
+}
+
+/* A chunk's descriptor is kept for its next opener, whatever part of it a block has. */
+Test(share_strip, descriptors_of_a_blocks_pieces_are_kept_until_these_go)
+{
+    union gs_wire_message message;
+    unsigned fds;
+    int fd;
+
+    scene_side();
+    map_pieces();
+    export_across();
+    fd = connect_by_hand();
+    for (unsigned round = 0; round < 3; round++) {
+        gs_wire_start(&message, GS_WIRE_OPEN, 1);
+        gs_export_handle(export, message.open.ipc_handle);
+        message.open.want_fd = 1;
+        cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+        cr_assert_eq(hear(fd, &message, &fds), GS_WIRE_GRANT);
+        cr_assert_eq(fds, 3);
+        cr_assert_eq(message.grant.own, 0);
+        cr_assert_eq(message.grant.pieces, 3);
+        cr_assert_eq(memdriver_exports(), round == 2 ? 4 : 3, "round %u", round);
+        if (round == 1)
+            gs_share_chunk_gone(side.share, 102);
+    }
+    side_leave(fd);
+    cr_assert(side_gets_back(&side, export));
+    for (uint64_t id = 101; id <= 103; id++)
+        gs_share_chunk_gone(side.share, id);
     scene_strip_end();
 }
 
@@ -412,7 +481,7 @@ Test(share_strip, an_exporter_with_few_descriptors_gives_few)
     low = (struct rlimit){(rlim_t)next + 6, limit.rlim_max};
     cr_assert(SIDE_WAIT(gets_pieces(fd, &low, &limit, &message)));
     /* What other threads had open when the limit was reckoned may be closed by now. */
-    cr_assert(message.pieces.count > 0 && message.pieces.count < 12, "%u", message.pieces.count);
+    cr_assert(message.pieces.batch.count > 0 && message.pieces.batch.count < 12, "%u", message.pieces.batch.count);
     memdriver_fail_export(CUDA_ERROR_OPERATING_SYSTEM);
     cr_assert(is_refused(fd, GS_REFUSED_FDS));
     memdriver_fail_export(CUDA_ERROR_UNKNOWN);
@@ -433,7 +502,10 @@ enum lie {
     ODD_PLACE,
     FAR_PLACE,
     NOT_STRICT,
-    WITH_FD, /* a descriptor with the grant */
+    WITH_NO_FD, /* no descriptor with the grant */
+    TWO_FDS,
+    LARGE_FIRST,
+    OTHER_OWN,
     OTHER_BLOCK,
     OTHER_FIRST,
     NONE,
@@ -454,15 +526,24 @@ enum lie {
 static void lie_in_grant(int fd, enum lie lie, const struct gs_ipc_handle *asked, uint32_t request)
 {
     union gs_wire_message message;
+    int memory = memfd_create("piece", MFD_CLOEXEC);
+    struct gs_wire_fds fds = {.fd = {memory, memory}};
 
+    if (ftruncate(memory, PIECE) != 0)
+        _exit(1);
     gs_wire_start(&message, GS_WIRE_GRANT, request);
     message.grant.block_id = asked->block_id;
     message.grant.chunk_id = asked->chunk_id;
     message.grant.chunk_size = message.grant.size = asked->size;
     message.grant.offset = lie == ODD_PLACE ? 4096 : lie == FAR_PLACE ? asked->size : PIECE;
     message.grant.strict = lie != NOT_STRICT;
-    message.grant.pieces = lie == MANY ? 3 : lie == NO_PIECE ? 0 : 2;
-    gs_wire_send(fd, &message, lie == WITH_FD ? fd : -1);
+    message.grant.pieces = lie == MANY ? 4 : lie == NO_PIECE ? 0 : 3;
+    message.grant.own = 1 + (lie == OTHER_OWN);
+    message.grant.batch.count = lie != WITH_NO_FD;
+    message.grant.batch.sizes[0] = lie == LARGE_FIRST ? 4 * PIECE : PIECE;
+    fds.count = message.grant.batch.count + (lie == TWO_FDS);
+    gs_wire_send_all(fd, &message, &fds);
+    close(memory);
 }
 
 static void lie_in_pieces(int fd, enum lie lie, const struct gs_wire_fetch *fetch)
@@ -485,16 +566,16 @@ static void lie_in_pieces(int fd, enum lie lie, const struct gs_wire_fetch *fetc
     }
     gs_wire_start(&message, GS_WIRE_PIECES, fetch->head.request);
     message.pieces.block_id = fetch->block_id + (lie == OTHER_BLOCK);
-    message.pieces.first = fetch->first + (lie == OTHER_FIRST);
-    message.pieces.count = lie == NONE ? 0 : lie == TOO_MANY ? 3 : 2;
-    message.pieces.sizes[0] = lie == ZERO_SIZE   ? 0
+    message.pieces.batch.first = fetch->first + (lie == OTHER_FIRST);
+    message.pieces.batch.count = lie == NONE ? 0 : lie == TOO_MANY ? 3 : 2;
+    message.pieces.batch.sizes[0] = lie == ZERO_SIZE   ? 0
                               : lie == ODD_SIZE  ? PIECE + 4096
                               : lie == TOO_LARGE ? UINT64_MAX & ~(PIECE - 1)
                                                  : PIECE;
-    message.pieces.sizes[1] = lie == TOO_LARGE ? 3 * PIECE : PIECE;
+    message.pieces.batch.sizes[1] = lie == TOO_LARGE ? 3 * PIECE : PIECE;
     if (lie == TOO_SMALL)
-        message.pieces.count = 1;
-    fds = (struct gs_wire_fds){message.pieces.count - (lie == FEWER_FDS),
+        message.pieces.batch.count = 1;
+    fds = (struct gs_wire_fds){message.pieces.batch.count - (lie == FEWER_FDS),
                                {memory, lie == NOT_MEMORY ? fd : memory, memory}};
     gs_wire_send_all(fd, &message, &fds);
     close(memory);
@@ -527,7 +608,7 @@ Test(share_strip, an_exporter_that_lies_is_refused_and_nothing_is_left)
 {
     cr_assert_eq(mkdir(dir, 0700), 0);
     for (int lie = HONEST; lie < LIES; lie++) {
-        struct gs_ipc_handle made = {.block_id = 5, .chunk_id = 6, .size = 2 * PIECE};
+        struct gs_ipc_handle made = {.block_id = 5, .chunk_id = 6, .size = 3 * PIECE};
         int alive = memdriver_alive(), fds = side_open_fds(), listener, status;
         struct gs_share_options quick = options;
         unsigned char asked[GS_IPC_HANDLE_SIZE];

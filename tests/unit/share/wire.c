@@ -116,7 +116,7 @@ Test(share_wire, a_descriptor_travels_and_is_close_on_exec)
     union gs_wire_message message;
     int before = side_open_fds(), fd;
 
-    gs_wire_start(&message, GS_WIRE_GRANT, 1);
+    gs_wire_start(&message, GS_WIRE_SHARE, 1);
     cr_assert_eq(gs_wire_send(pair[0], &message, pair[1]), 0);
     cr_assert_eq(gs_wire_receive(pair[1], &message, &fd), 0);
     cr_assert_geq(fd, 0);
@@ -130,7 +130,7 @@ Test(share_wire, too_many_descriptors_are_closed_and_refused)
     union gs_wire_message message, got;
     int before = side_open_fds(), fd;
 
-    gs_wire_start(&message, GS_WIRE_GRANT, 1);
+    gs_wire_start(&message, GS_WIRE_SHARE, 1);
     for (unsigned count = 2; count < 8; count++) {
         send_raw(&message, message.head.size, pair[1], count);
         cr_assert_lt(gs_wire_receive(pair[1], &got, &fd), 0);
@@ -161,7 +161,7 @@ Test(share_wire, pieces_bring_several_descriptors)
     cr_assert_eq(gs_wire_receive(pair[1], &got, &fd), 0);
     cr_assert_eq(fd, -1);
     cr_assert(SIDE_WAIT(side_open_fds() == before));
-    gs_wire_start(&message, GS_WIRE_GRANT, 1);
+    gs_wire_start(&message, GS_WIRE_SHARE, 1);
     cr_assert_eq(gs_wire_send_all(pair[0], &message, &sent), 0);
     cr_assert_eq(gs_wire_receive_all(pair[1], &got, &fds), -EPROTO);
     cr_assert_eq(fds.count, 0);
@@ -257,13 +257,18 @@ Test(share_wire, a_version_is_its_messages)
         {AT(grant, pieces), 80},
         {AT(grant, host), 84},
         {AT(grant, fd_offset), 88},
+        {AT(grant, own), 96},
+        {AT(grant, zero), 100},
+        {AT(grant, batch.first), 104},
+        {AT(grant, batch.count), 108},
+        {AT(grant, batch.sizes), 112},
         {AT(fetch, block_id), 16},
         {AT(fetch, first), 24},
         {AT(fetch, count), 28},
         {AT(pieces, block_id), 16},
-        {AT(pieces, first), 24},
-        {AT(pieces, count), 28},
-        {AT(pieces, sizes), 32},
+        {AT(pieces, batch.first), 24},
+        {AT(pieces, batch.count), 28},
+        {AT(pieces, batch.sizes), 32},
         {AT(refuse, reason), 16},
         {AT(refuse, driver_error), 20},
         {AT(close, block_id), 16},
@@ -467,7 +472,7 @@ Test(share_wire, a_version_is_its_messages)
         {AT(told_afar, limbo), 120},
         {AT(told_afar, limbo_bytes), 128},
         {AT(told_afar, age_ns), 136},
-        {AT(grant_afar, fabric), 96},
+        {AT(grant_afar, fabric), 368},
         {AT(share_afar, share.slot), 116},
         {AT(share_afar, fabric), 128},
         {AT(share_afar, held), 192},
@@ -480,15 +485,15 @@ Test(share_wire, a_version_is_its_messages)
         {AT(events, secret), 24},
     };
 #undef AT
-    static const uint32_t lengths[] = {0, 80, 88, 96, 24, 24, 24, 128, 24, 32, 424, 0, 0, 0, 256, 32,
+    static const uint32_t lengths[] = {0, 80, 88, 368, 24, 24, 24, 128, 24, 32, 424, 0, 0, 0, 256, 32,
                                        544, 24, 16, 40, 32, 64, 40, 16, 64, 176, 16, 48, 136,
                                        32, 288, 432,
                                        88, 568, 88, 24, 24,
                                        88, 184, 40, 104, 128, 112, 40, 40, 40, 32, 88, 64, 56, 24, 32,
-                                       32, 160, 24, 144, 200, 32, 40, 16};
+                                       32, 432, 24, 144, 200, 32, 40, 16};
     union gs_wire_message message;
 
-    cr_assert_eq(GS_WIRE_VERSION, 20);
+    cr_assert_eq(GS_WIRE_VERSION, 21);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         cr_assert_eq(places[i][0], places[i][1], "field %zu is at %zu", i, places[i][0]);
     cr_assert_eq((size_t)GS_WIRE_TYPES, sizeof lengths / sizeof *lengths);
@@ -532,13 +537,36 @@ Test(share_wire, descriptors_that_nobody_wants_are_not_taken)
     cr_assert(SIDE_WAIT(side_open_fds() == before));
 }
 
+/* Nobody waits for what may bring several: whoever takes it for what it says has none of them. */
+Test(share_wire, what_comes_too_late_brings_nothing)
+{
+    static const enum gs_wire_type late[] = {GS_WIRE_GRANT, GS_WIRE_PIECES};
+    union gs_wire_message message, got;
+    int before = side_open_fds(), fd;
+
+    for (int i = 0; i < 2; i++) {
+        struct gs_wire_fds fds = {2, {pair[0], pair[1]}}, came;
+
+        gs_wire_start(&message, late[i], 1);
+        cr_assert_eq(gs_wire_send_all(pair[0], &message, &fds), 0);
+        cr_assert_eq(gs_wire_receive(pair[1], &got, &fd), 0);
+        cr_assert_eq(fd, -1);
+        cr_assert(SIDE_WAIT(side_open_fds() == before));
+        cr_assert_eq(gs_wire_send_all(pair[0], &message, &fds), 0);
+        cr_assert_eq(gs_wire_receive_all(pair[1], &got, &came), 0);
+        cr_assert_eq(came.count, 2);
+        close(came.fd[0]);
+        close(came.fd[1]);
+    }
+}
+
 Test(share_wire, without_room_for_its_descriptor_a_message_comes_again)
 {
     union gs_wire_message message, got;
     struct rlimit limit, none;
     int before = side_open_fds(), fd;
 
-    gs_wire_start(&message, GS_WIRE_GRANT, 1);
+    gs_wire_start(&message, GS_WIRE_SHARE, 1);
     cr_assert_eq(gs_wire_send(pair[0], &message, pair[1]), 0);
     getrlimit(RLIMIT_NOFILE, &limit);
     none = (struct rlimit){0, limit.rlim_max};
@@ -546,7 +574,7 @@ Test(share_wire, without_room_for_its_descriptor_a_message_comes_again)
     for (int i = 0; i < 2; i++) {
         cr_assert_eq(gs_wire_receive(pair[1], &got, &fd), -EMFILE);
         cr_assert_eq(fd, -1);
-        cr_assert_eq(got.head.type, GS_WIRE_GRANT);
+        cr_assert_eq(got.head.type, GS_WIRE_SHARE);
     }
     setrlimit(RLIMIT_NOFILE, &limit);
     cr_assert_eq(gs_wire_receive(pair[1], &got, &fd), 0);
