@@ -187,7 +187,7 @@
            "The same when one block has been for so long; 0 sets no such bound.")                  \
     OPTION(share, limbo_limit, LIVE(BYTES("0", "unlimited")), "unlimited",                         \
            "When this much is freed and still held by other processes, no new IPC handle is given " \
-           "out, and what is freed is not opened by a user who holds more of it than his part.")   \
+           "out, and what is freed is not opened.")                                                \
     OPTION(share, max_clients, NUMBER("1", "65536"), "1024",                                       \
            "How many connections from other processes a process serves at a time.")
 

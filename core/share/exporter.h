@@ -339,8 +339,6 @@ struct gs_listed {
     gid_t gids[GS_IDS_MAX];
     unsigned uid_count, gid_count;
 };
-const struct gs_listed *gs_publisher_listed(const struct gs_publisher *publisher);
-bool gs_listed_has(const struct gs_listed *listed, uid_t uid, gid_t gid);
 /* Whether any of them lets a process open, so that it may connect. */
 bool gs_publishers_let(const struct gs_share *share, uid_t uid, gid_t gid);
 /* Of the user it runs as. */
@@ -353,7 +351,6 @@ void gs_publisher_unref(struct gs_share *share, struct gs_publisher *publisher);
 struct gs_user {
     uid_t uid;
     unsigned clients, exports, fds; /* connections; and published to this broker, and its descriptors */
-    unsigned farewells; /* processes of his whose last figures are here */
     unsigned names; /* that he published to this broker */
     unsigned unread; /* descriptors that it was sent, of another user, and may not have read yet */
     unsigned refs;   /* it stays for these, too */
@@ -432,9 +429,9 @@ void gs_broker_free(struct gs_share *share);
 bool gs_farewell_came(struct gs_share *share, struct gs_client *client,
                       const struct gs_wire_farewell *message);
 void gs_farewell_client_gone(struct gs_share *share, const struct gs_client *client);
-/* The one that the client asks for, if he may see it. */
-void gs_farewell_tell(struct gs_share *share, const struct gs_client *client,
-                      const struct gs_wire_query *query, struct gs_wire_report *report);
+/* The one that is asked for, or the next one. */
+void gs_farewell_tell(const struct gs_share *share, const struct gs_wire_query *query,
+                      struct gs_wire_report *report);
 /* Drops those that are too old; when the next one is, or GS_NEVER. */
 uint64_t gs_farewells_tick(struct gs_share *share, uint64_t now);
 void gs_farewells_free(struct gs_share *share);
@@ -472,6 +469,13 @@ bool gs_plea_came(struct gs_share *share, struct gs_client *client,
 void gs_pleas_work(struct gs_share *share);
 void gs_plea_gone(struct gs_share *share, struct gs_client *client);
 
+/* Whether the client is of this user, or root, whom nothing would keep from doing the same by other means: he
+ * is told who holds what, and obeyed. */
+static inline bool gs_client_is_own(const struct gs_client *client)
+{
+    return gs_user_is_own(client->uid) || client->uid == 0;
+}
+
 /* order.c: answers, as gs_client_serve. */
 bool gs_set_came(struct gs_share *share, struct gs_client *client, const struct gs_wire_set *set);
 bool gs_collect_came(struct gs_share *share, struct gs_client *client, uint32_t request);
@@ -490,10 +494,6 @@ bool gs_client_is_same(const struct gs_client *client, const struct gs_client *o
 void gs_limbo_count_locked(struct gs_share *share, struct gs_export *export);
 /* Whether as much is held as may be (limbo_limit). */
 bool gs_limbo_is_full(struct gs_share *share);
-/* The share thread: whether the client may not come to hold the export, since its user holds more
- * than his part of that. */
-bool gs_limbo_refuses(struct gs_share *share, const struct gs_client *client,
-                      const struct gs_export *export);
 /* The share thread: says so when more is in limbo than the options' bounds; when to look again. */
 uint64_t gs_limbo_tick(struct gs_share *share, uint64_t now);
 
@@ -501,14 +501,20 @@ uint64_t gs_limbo_tick(struct gs_share *share, uint64_t now);
 /* A freed block that nobody holds can be opened within its grace only: from then on its memory may
  * be handed out at any moment. The lock is held. */
 bool gs_export_is_stale(const struct gs_share *share, const struct gs_export *export);
-/* Lock held. What one client holds, and what of it is freed. */
-void gs_report_client_locked(struct gs_share *share, const struct gs_client *client, uint64_t now,
-                             struct gs_wire_report *ret_report);
+/* Which of what a client holds is counted: of one device (NULL: of all), of one chunk (0: of all), what was freed
+ * alone, and of one block, or what is the same memory (NULL: of all). */
+struct gs_which {
+    const unsigned char *uuid;
+    uint64_t chunk_id;
+    bool freed;
+    const struct gs_export *block;
+};
+/* Lock held. The client's row, added to the report: who it is, what it holds, and what of it is freed. */
+void gs_report_row_locked(struct gs_share *share, const struct gs_client *client,
+                          const struct gs_which *which, uint64_t now, struct gs_wire_report *row);
+/* Answers, as gs_client_serve. */
 bool gs_report(struct gs_share *share, struct gs_client *client,
                const struct gs_wire_query *query);
-
-/* find.c: answers, as gs_client_serve. */
-bool gs_find(struct gs_share *share, struct gs_client *client, const struct gs_wire_find *find);
 
 /* serve.c: does what a message asks for. *fd came with it; where it is taken it becomes -1. False:
  * the client is to go, it broke the protocol or does not read. */

@@ -2,12 +2,10 @@
  * Last figures of processes that have ended. One that has a broker leaves its own there, over the
  * connection that it has: its exit sends them if they go at once, and waits for nobody. The broker
  * keeps those of the last processes (GS_FAREWELLS), each for an hour at most and no longer than it
- * runs itself: they are no reason to run on. It tells them (report.c) whom the process itself would
- * have told, and root.
- *
- * Where there are more, the oldest goes of the user who has most here: nobody pushes out what a user
- * left who leaves less.
+ * runs itself: they are no reason to run on. It keeps those of its own user, whom it tells them (report.c), and
+ * root. Where there are more, the oldest goes.
  */
+#include "core/base/list.h"
 #include "core/share/exporter.h"
 
 #include <stdlib.h>
@@ -20,8 +18,6 @@ struct gs_farewell {
     uint32_t number;
     uint64_t owner; /* the client that said it; 0: it has gone, and only now is it told of */
     uint64_t ended_ns;
-    struct gs_user *user;
-    struct gs_listed listed;
     pid_t pid;
     bool is_seen;
     char name[16];
@@ -61,51 +57,36 @@ bool gs_share_leave(struct gs_share *share, unsigned device, const struct gs_fig
 
 /* ---- The broker ----------------------------------------------------------------------------- */
 
-static void drop(struct gs_share *share, struct gs_farewell **link)
+static void drop(struct gs_farewell **link)
 {
     struct gs_farewell *farewell = *link;
 
     *link = farewell->older;
-    farewell->user->farewells--;
-    gs_user_reap(share, farewell->user);
     free(farewell);
-}
-
-static void make_room(struct gs_share *share)
-{
-    struct gs_farewell **link = &share->store.farewells, **most = link;
-    unsigned count = 0;
-
-    for (; *link; link = &(*link)->older, count++)
-        if ((*link)->user->farewells >= (*most)->user->farewells)
-            most = link;
-    if (count > GS_FAREWELLS)
-        drop(share, most);
 }
 
 /* What the client has said so far; at first nothing. NULL: no host memory. */
 static struct gs_farewell *farewell_of(struct gs_share *share, const struct gs_client *client)
 {
-    struct gs_farewell *farewell;
+    struct gs_farewell *farewell, **link = &share->store.farewells;
 
-    for (farewell = share->store.farewells; farewell; farewell = farewell->older)
-        if (farewell->owner == client->id)
-            return farewell;
+    LL_SEARCH_SCALAR2(share->store.farewells, farewell, owner, client->id, older);
+    if (farewell)
+        return farewell;
     farewell = calloc(1, sizeof *farewell);
     if (!farewell)
         return NULL;
     farewell->number = ++share->store.last_farewell;
     farewell->owner = client->id;
-    farewell->user = client->user;
-    farewell->user->farewells++;
-    farewell->listed = *gs_publisher_listed(client->publisher);
     farewell->pid = client->pid;
     farewell->is_seen = client->is_seen;
     memcpy(farewell->name, client->said.name, sizeof farewell->name);
-    farewell->older = share->store.farewells;
-    share->store.farewells = farewell;
-    make_room(share);
-    return share->store.farewells == farewell ? farewell : NULL;
+    LL_PREPEND2(share->store.farewells, farewell, older);
+    for (unsigned i = 0; *link && i < GS_FAREWELLS; i++)
+        link = &(*link)->older;
+    if (*link)
+        drop(link); /* the oldest */
+    return farewell;
 }
 
 bool gs_farewell_came(struct gs_share *share, struct gs_client *client,
@@ -118,9 +99,9 @@ bool gs_farewell_came(struct gs_share *share, struct gs_client *client,
                                                        : "it did not greet first");
     if (message->device >= GS_FAREWELL_DEVICES || message->zero)
         return gs_client_fault(client, "its message has fields that make no sense");
-    farewell = farewell_of(share, client);
+    farewell = gs_client_is_own(client) ? farewell_of(share, client) : NULL;
     if (!farewell)
-        return true; /* it is not kept */
+        return true; /* nobody would be told of it, or it cannot be kept */
     farewell->ended_ns = gs_now_ns();
     farewell->figures[message->device] = message->figures;
     if (farewell->devices <= message->device)
@@ -139,20 +120,14 @@ void gs_farewell_client_gone(struct gs_share *share, const struct gs_client *cli
         }
 }
 
-static bool may_see(const struct gs_farewell *farewell, const struct gs_client *client)
-{
-    return client->uid == farewell->user->uid || client->uid == 0 ||
-           gs_listed_has(&farewell->listed, client->uid, client->gid);
-}
-
-void gs_farewell_tell(struct gs_share *share, const struct gs_client *client,
-                      const struct gs_wire_query *query, struct gs_wire_report *report)
+void gs_farewell_tell(const struct gs_share *share, const struct gs_wire_query *query,
+                      struct gs_wire_report *report)
 {
     const struct gs_farewell *farewell, *found = NULL;
     uint64_t now = gs_now_ns();
 
     for (farewell = share->store.farewells; farewell; farewell = farewell->older)
-        if (farewell->number >= query->index && !farewell->owner && may_see(farewell, client) &&
+        if (farewell->number >= query->index && !farewell->owner &&
             now - farewell->ended_ns < KEEP_NS)
             found = farewell;
     if (!found)
@@ -176,7 +151,7 @@ uint64_t gs_farewells_tick(struct gs_share *share, uint64_t now)
         uint64_t ends = (*link)->ended_ns + KEEP_NS;
 
         if (ends <= now) {
-            drop(share, link);
+            drop(link);
             continue;
         }
         due = ends < due ? ends : due;
@@ -188,5 +163,5 @@ uint64_t gs_farewells_tick(struct gs_share *share, uint64_t now)
 void gs_farewells_free(struct gs_share *share)
 {
     while (share->store.farewells)
-        drop(share, &share->store.farewells);
+        drop(&share->store.farewells);
 }

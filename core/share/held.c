@@ -3,28 +3,22 @@
 
 #include <string.h>
 
-/* `chunk_id`: of that alone, whatever the device; 0: of all. */
+/* Of what is freed; with a chunk, of that alone, whatever the device. */
 static struct gs_share_holder look_at_locked(struct gs_share *share, const struct gs_client *client,
-                                             const unsigned char *uuid, uint64_t chunk_id)
+                                             const struct gs_which *which)
 {
-    /* Whether it is one that is not known yet: none of another PID namespace. */
-    struct gs_share_holder holder = {.pid = client->pid, .stopped = client->is_seen};
-    const uint64_t now = gs_now_ns(), count = ++share->exporter.counts;
-    const struct gs_reference *reference;
+    struct gs_share_holder holder;
+    struct gs_wire_report row = {0};
 
-    memcpy(holder.name, client->said.name, sizeof holder.name);
-    for (reference = client->references; reference; reference = reference->hh.next) {
-        const struct gs_export *export = reference->export;
-
-        if (!export->freed_ns || !gs_is_of_device(uuid, export->source.uuid) ||
-            (chunk_id && export->source.chunk_id != chunk_id))
-            continue;
-        holder.bytes += gs_export_bytes_locked(export, count);
-        if (now - reference->since_ns > holder.held_ns)
-            holder.held_ns = now - reference->since_ns;
-    }
-    if (!chunk_id)
-        holder.mapped = gs_flush_unanswered_locked(share, client, uuid);
+    gs_report_row_locked(share, client, which, gs_now_ns(), &row);
+    holder = (struct gs_share_holder){.pid = client->pid,
+                                      .bytes = row.reference_bytes,
+                                      .held_ns = row.reference_age_ns,
+                                      /* Whether it is is not known yet: none of another PID namespace. */
+                                      .stopped = client->is_seen};
+    memcpy(holder.name, row.client_name, sizeof holder.name);
+    if (!which->chunk_id)
+        holder.mapped = gs_flush_unanswered_locked(share, client, which->uuid);
     return holder;
 }
 
@@ -70,13 +64,14 @@ static void enter(struct gs_share_held *held, const struct gs_share_holder *hold
 static void look(struct gs_share *share, const unsigned char *uuid, uint64_t chunk_id,
                  struct gs_share_held *ret_held)
 {
+    const struct gs_which which = {.uuid = uuid, .chunk_id = chunk_id, .freed = true};
     struct gs_share_holder holder;
     const struct gs_client *client;
 
     *ret_held = (struct gs_share_held){.holders = 0};
     gs_lock_take(&share->lock);
     for (client = share->clients.first; client; client = client->hh.next) {
-        holder = look_at_locked(share, client, uuid, chunk_id);
+        holder = look_at_locked(share, client, &which);
         enter(ret_held, &holder);
     }
     holder = look_afar_locked(share, uuid, chunk_id);

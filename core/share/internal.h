@@ -29,7 +29,7 @@
  *     place.c    thread and socket, once; when the socket is put up again
  *     limbo.c    too much freed and held
  *     held.c     who has what is freed, for the log
- *     report.c, find.c                              owners.c   whose memory is open here
+ *     report.c                                      owners.c   whose memory is open here
  *                who holds what
  *
  * All of that is messages, time and events. What the kernel is asked stands in the system files:

@@ -50,43 +50,26 @@ static void look_by_locked(struct gs_share *share, uint64_t due)
 }
 
 /* A strip's bytes are kept by the first of its exports that is, until the last. */
-static void count_locked(struct gs_share *share, const struct gs_export *export)
-{
-    struct gs_share_strip *strip = export->source.strip;
-
-    share->limbo.count++;
-    if (!strip || strip->limbo++ == 0)
-        share->limbo.bytes += export->source.size;
-    if (has_bound(&share->options) && !share->limbo.said)
-        look_by_locked(share, gs_now_ns() + LOOK_NS);
-}
-
-static void uncount_locked(struct gs_share *share, const struct gs_export *export)
-{
-    struct gs_share_strip *strip = export->source.strip;
-
-    share->limbo.count--;
-    if (!strip || --strip->limbo == 0)
-        share->limbo.bytes -= export->source.size;
-    if (!share->limbo.said || is_much_locked(share, gs_now_ns(), 2))
-        return;
-    share->limbo.said = false;
-    look_by_locked(share, gs_now_ns() + LOOK_NS);
-}
-
 void gs_limbo_count_locked(struct gs_share *share, struct gs_export *export)
 {
-    bool held = export->references > 0;
+    struct gs_share_strip *strip = export->source.strip;
+    bool held = export->references > 0, has_bytes, again;
 
     if (held && export->pins == 0)
         gs_cond_wake_all(&share->asked.given_back); /* the share thread is not at it any more */
     if (held == export->limbo_held)
         return;
     export->limbo_held = held;
-    if (held)
-        count_locked(share, export);
-    else
-        uncount_locked(share, export);
+    has_bytes = !strip || (held ? strip->limbo++ : --strip->limbo) == 0;
+    share->limbo.count = held ? share->limbo.count + 1 : share->limbo.count - 1;
+    if (has_bytes && held)
+        share->limbo.bytes += export->source.size;
+    else if (has_bytes)
+        share->limbo.bytes -= export->source.size;
+    again = !held && share->limbo.said && !is_much_locked(share, gs_now_ns(), 2);
+    share->limbo.said &= !again;
+    if (again || (held && !share->limbo.said && has_bound(&share->options)))
+        look_by_locked(share, gs_now_ns() + LOOK_NS);
 }
 
 uint64_t gs_share_freed_held(struct gs_share *share, const unsigned char uuid[16])
@@ -114,62 +97,14 @@ void gs_share_bound_limbo(struct gs_share *share, const struct gs_share_options 
     gs_lock_release(&share->lock);
 }
 
-static bool is_full_locked(const struct gs_share *share)
-{
-    return share->options.limbo_limit && share->limbo.bytes >= share->options.limbo_limit;
-}
-
 bool gs_limbo_is_full(struct gs_share *share)
 {
     bool full;
 
     gs_lock_take(&share->lock);
-    full = is_full_locked(share);
+    full = share->options.limbo_limit && share->limbo.bytes >= share->options.limbo_limit;
     gs_lock_release(&share->lock);
     return full;
-}
-
-static uint64_t freed_bytes_locked(struct gs_share *share, const struct gs_client *client)
-{
-    const uint64_t count = ++share->exporter.counts;
-    const struct gs_reference *reference;
-    uint64_t bytes = 0;
-
-    for (reference = client->references; reference; reference = reference->hh.next)
-        if (reference->export->freed_ns)
-            bytes += gs_export_bytes_locked(reference->export, count);
-    return bytes;
-}
-
-/* Each user who holds something freed has the same part. */
-static bool has_part_locked(struct gs_share *share, const struct gs_client *client)
-{
-    uid_t uids[GS_IDS_MAX + 1];
-    unsigned count = 0, i;
-    uint64_t own = 0;
-    const struct gs_client *other;
-
-    for (other = share->clients.first; other; other = other->hh.next) {
-        uint64_t bytes = freed_bytes_locked(share, other);
-
-        own += other->uid == client->uid ? bytes : 0;
-        for (i = 0; i < count && uids[i] != other->uid; i++)
-            continue;
-        if (bytes > 0 && i == count && count < GS_IDS_MAX + 1)
-            uids[count++] = other->uid;
-    }
-    return count > 0 && own > share->options.limbo_limit / count;
-}
-
-bool gs_limbo_refuses(struct gs_share *share, const struct gs_client *client,
-                      const struct gs_export *export)
-{
-    bool refuses;
-
-    gs_lock_take(&share->lock);
-    refuses = export->freed_ns && is_full_locked(share) && has_part_locked(share, client);
-    gs_lock_release(&share->lock);
-    return refuses;
 }
 
 /* Who holds most of it, and who has held what was freed first. */
@@ -177,13 +112,14 @@ static void find_holders(struct gs_share *share, uint64_t now, struct gs_wire_re
                          struct gs_wire_report *ret_first)
 {
     const struct gs_client *client;
+    const struct gs_which all = {.freed = false};
 
     *ret_most = *ret_first = (struct gs_wire_report){0};
     gs_lock_take(&share->lock);
     for (client = share->clients.first; client; client = client->hh.next) {
         struct gs_wire_report report = {0};
 
-        gs_report_client_locked(share, client, now, &report);
+        gs_report_row_locked(share, client, &all, now, &report);
         if (report.limbo_reference_bytes > ret_most->limbo_reference_bytes)
             *ret_most = report;
         if (report.limbo_references &&

@@ -13,11 +13,6 @@
 
 #include <string.h>
 
-static bool may_order(const struct gs_client *client)
-{
-    return gs_user_is_own(client->uid) || client->uid == 0;
-}
-
 bool gs_set_came(struct gs_share *share, struct gs_client *client, const struct gs_wire_set *set)
 {
     union gs_told told = {.setting = {.name = set->name, .value = set->value}};
@@ -26,7 +21,7 @@ bool gs_set_came(struct gs_share *share, struct gs_client *client, const struct 
 
     if (share->options.is_broker)
         return gs_client_fault(client, "it would set an option of a broker");
-    if (!may_order(client))
+    if (!gs_client_is_own(client))
         return gs_client_refuse(share, client, set->head.request, GS_REFUSED_USER, 0);
     if (!memchr(set->name, 0, sizeof set->name))
         return gs_client_fault(client, "its message has fields that make no sense");
@@ -69,7 +64,7 @@ bool gs_collect_came(struct gs_share *share, struct gs_client *client, uint32_t 
 
     if (share->options.is_broker)
         return gs_client_fault(client, "it has a broker collect");
-    if (!may_order(client))
+    if (!gs_client_is_own(client))
         return gs_client_refuse(share, client, request, GS_REFUSED_USER, 0);
     gs_wire_start(&message, GS_WIRE_COLLECTED, request);
     gs_lock_take(&share->opener.lock);

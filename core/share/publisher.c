@@ -87,7 +87,7 @@ bool gs_publisher_confirms(const struct gs_publisher *publisher, const struct gs
            gs_memory_read(publisher->memory, export->slot * sizeof id, &id) && id == export->key.id;
 }
 
-bool gs_listed_has(const struct gs_listed *listed, uid_t uid, gid_t gid)
+static bool listed_has(const struct gs_listed *listed, uid_t uid, gid_t gid)
 {
     for (unsigned i = 0; i < listed->uid_count; i++)
         if (listed->uids[i] == uid)
@@ -100,12 +100,7 @@ bool gs_listed_has(const struct gs_listed *listed, uid_t uid, gid_t gid)
 
 bool gs_publisher_lets(const struct gs_publisher *publisher, uid_t uid, gid_t gid)
 {
-    return uid == publisher->user->uid || gs_listed_has(&publisher->listed, uid, gid);
-}
-
-const struct gs_listed *gs_publisher_listed(const struct gs_publisher *publisher)
-{
-    return &publisher->listed;
+    return uid == publisher->user->uid || listed_has(&publisher->listed, uid, gid);
 }
 
 bool gs_publishers_let(const struct gs_share *share, uid_t uid, gid_t gid)

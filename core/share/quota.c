@@ -44,7 +44,7 @@ struct gs_user *gs_user_of(struct gs_share *share, uid_t uid)
 
 void gs_user_reap(struct gs_share *share, struct gs_user *user)
 {
-    if (user->refs + user->clients + user->exports + user->fds + user->farewells > 0)
+    if (user->refs + user->clients + user->exports + user->fds > 0)
         return;
     HASH_DEL(share->clients.users, user);
     free(user);

@@ -1,31 +1,76 @@
-/* Exporter: who holds what, in answer to QUERY. (What this process has of others: owners.c.) */
+/*
+ * Exporter: who holds what, in rows, one a client: for QUERY (`gpushim who`, `ls`), for the log and for
+ * what is said of a full GPU (held.c, limbo.c). What a row counts may be that of one device, chunk or block alone.
+ * (What this process has of others: owners.c; figures of processes that have ended: farewell.c.)
+ */
 #include "core/share/exporter.h"
 
 #include <string.h>
 
 #define STATS_PART 20 /* of the time, one part at most goes into looking through the exports */
 
+/* ---- Rows ----------------------------------------------------------------------------------- */
+
+/* Who has a strip open has it by a handle of any piece of it, or of a strip that shares pieces with it as
+ * long as all of either is mapped. */
+static bool is_same_memory(const struct gs_export *export, const struct gs_export *block)
+{
+    const struct gs_share_source *its = &export->source, *that = &block->source;
+
+    if (export == block || !gs_export_is_own(export) || !gs_export_is_own(block))
+        return export == block;
+    return its->chunk_id == that->chunk_id ||
+           (!export->freed_ns && !block->freed_ns && its->address < that->address + that->size &&
+            that->address < its->address + its->size);
+}
+
+static bool counts(const struct gs_export *export, const struct gs_which *which)
+{
+    return (!which->freed || export->freed_ns) && gs_is_of_device(which->uuid, export->source.uuid) &&
+           (!which->chunk_id || export->source.chunk_id == which->chunk_id) &&
+           (!which->block || is_same_memory(export, which->block));
+}
+
 static void count_locked(const struct gs_reference *reference, uint64_t now, uint64_t bytes,
-                         struct gs_wire_report *report)
+                         struct gs_wire_report *row)
 {
     const struct gs_export *export = reference->export;
     uint64_t freed_age = now > export->freed_ns ? now - export->freed_ns : 0;
 
-    report->references++;
-    report->reference_bytes += bytes;
-    if (now - reference->since_ns > report->reference_age_ns)
-        report->reference_age_ns = now - reference->since_ns;
+    row->references++;
+    row->reference_bytes += bytes;
+    if (now - reference->since_ns > row->reference_age_ns)
+        row->reference_age_ns = now - reference->since_ns;
     if (!export->freed_ns)
         return;
-    report->limbo_references++;
-    report->limbo_reference_bytes += bytes;
-    if (report->limbo_references > 1 && freed_age <= report->limbo_block_freed_ns)
+    row->limbo_references++;
+    row->limbo_reference_bytes += bytes;
+    if (row->limbo_references > 1 && freed_age <= row->limbo_block_freed_ns)
         return;
-    report->limbo_block_id = export->key.id;
-    report->limbo_block_size = export->source.size;
-    report->limbo_block_freed_ns = freed_age;
-    report->limbo_block_held_ns = now - reference->since_ns;
+    row->limbo_block_id = export->key.id;
+    row->limbo_block_size = export->source.size;
+    row->limbo_block_freed_ns = freed_age;
+    row->limbo_block_held_ns = now - reference->since_ns;
 }
+
+void gs_report_row_locked(struct gs_share *share, const struct gs_client *client,
+                          const struct gs_which *which, uint64_t now, struct gs_wire_report *row)
+{
+    const uint64_t count = ++share->exporter.counts;
+    const struct gs_reference *reference;
+
+    row->client_pid = (uint64_t)client->pid;
+    row->client_age_ns = now - client->since_ns;
+    row->client_seen = client->is_seen;
+    row->client_hung_up = client->fd < 0;
+    row->left = client->published;
+    memcpy(row->client_name, client->said.name, sizeof row->client_name);
+    for (reference = client->references; reference; reference = reference->hh.next)
+        if (counts(reference->export, which))
+            count_locked(reference, now, gs_export_bytes_locked(reference->export, count), row);
+}
+
+/* ---- All exports ---------------------------------------------------------------------------- */
 
 bool gs_export_is_stale(const struct gs_share *share, const struct gs_export *export)
 {
@@ -60,73 +105,136 @@ void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats)
     *ret_stats = stats;
 }
 
-/* Looking through thousands of exports keeps their lock from the program. So whoever asks again and
- * again is told what was found before. */
-static const struct gs_share_stats *stats_of(struct gs_share *share, uint64_t now)
+/* There is one at most: where handles are not stale nothing else is allocated. But strips may overlap, and
+ * what others keep of one may have gone from here: then what lies there now is meant. */
+static const struct gs_export *at_address_locked(const struct gs_share *share, uint64_t address)
 {
-    if (now >= share->clients.stats_due_ns) {
-        gs_share_stats(share, &share->clients.stats);
-        share->clients.stats_due_ns = now + STATS_PART * (gs_now_ns() - now);
+    const struct gs_export *export, *next, *gone = NULL;
+
+    HASH_ITER(hh, share->exporter.exports, export, next)
+    {
+        if (address - export->source.address >= export->source.size ||
+            gs_export_is_stale(share, export))
+            continue;
+        if (!gs_export_is_own(export) || !export->freed_ns)
+            return export;
+        gone = export;
     }
-    return &share->clients.stats;
+    return gone;
 }
 
-void gs_report_client_locked(struct gs_share *share, const struct gs_client *client, uint64_t now,
-                             struct gs_wire_report *report)
+/* Looking through thousands of exports keeps their lock from the program. So whoever asks again and
+ * again is told what was found before, or to come again: until this. */
+static uint64_t rest_after(uint64_t begun)
 {
-    const uint64_t count = ++share->exporter.counts;
-    const struct gs_reference *reference;
+    uint64_t now = gs_now_ns();
 
-    report->client_pid = (uint64_t)client->pid;
-    report->client_age_ns = now - client->since_ns;
-    report->client_seen = client->is_seen;
-    report->client_hung_up = client->fd < 0;
-    report->left = client->published;
-    memcpy(report->client_name, client->said.name, sizeof report->client_name);
-    for (reference = client->references; reference; reference = reference->hh.next)
-        count_locked(reference, now, gs_export_bytes_locked(reference->export, count), report);
+    return now + STATS_PART * (now - begun);
+}
+
+/* ---- Answers -------------------------------------------------------------------------------- */
+
+static void tell_stats(struct gs_share *share, uint64_t now, struct gs_wire_report *report)
+{
+    const struct gs_share_stats *stats = &share->clients.stats;
+
+    if (now >= share->clients.stats_due_ns) {
+        gs_share_stats(share, &share->clients.stats);
+        share->clients.stats_due_ns = rest_after(now);
+    }
+    report->exports = stats->exports;
+    report->bytes = stats->bytes;
+    report->limbo = stats->limbo;
+    report->limbo_bytes = stats->limbo_bytes;
+    if (stats->limbo_ns && now > stats->limbo_ns) /* or it was freed just now */
+        report->limbo_age_ns = now - stats->limbo_ns;
+}
+
+/* Lock held. The block that is asked for; NULL: there is none, or it is not looked for yet again. */
+static const struct gs_export *block_locked(struct gs_share *share, const struct gs_wire_query *query,
+                                            uint64_t now, struct gs_wire_report *report)
+{
+    struct gs_export_key key = {.id = query->number};
+    const struct gs_export *export = NULL;
+
+    memcpy(key.instance, query->instance, sizeof key.instance);
+    if (query->about == GS_ABOUT_BLOCK)
+        HASH_FIND(hh, share->exporter.exports, &key, sizeof key, export);
+    else if (now < share->clients.find_due_ns)
+        report->block.is_early = 1;
+    else if (!share->options.is_broker) { /* whose addresses are those of others */
+        export = at_address_locked(share, query->number);
+        share->clients.find_due_ns = rest_after(now);
+    }
+    if (!export || gs_export_is_stale(share, export))
+        return NULL;
+    report->block.id = export->key.id;
+    memcpy(report->block.instance, export->key.instance, sizeof report->block.instance);
+    report->block.size = export->source.size;
+    report->block.is_freed = export->freed_ns != 0;
+    report->block.freed_ns = export->freed_ns && now > export->freed_ns ? now - export->freed_ns : 0;
+    return export;
+}
+
+/* The n-th client, of those that have what is asked about; its pidfd, or -1. Who asks sees by it what number
+ * the process has for him. */
+static int tell_client_locked(struct gs_share *share, uint32_t index, const struct gs_which *which,
+                              uint64_t now, struct gs_wire_report *report)
+{
+    struct gs_client *client, *next;
+    uint32_t count = 0;
+    int pidfd = -1;
+
+    HASH_ITER(hh, share->clients.first, client, next)
+    {
+        const bool is_asked_about = count == index;
+        struct gs_wire_report row = *report;
+
+        if (which->block || is_asked_about)
+            gs_report_row_locked(share, client, which, now, &row);
+        count += !which->block || row.references;
+        if (!is_asked_about || count == index)
+            continue;
+        *report = row;
+        pidfd = gs_fd_is_there(&client->kept_pidfd) ? client->pidfd : -1;
+    }
+    report->clients = which->block ? count : share->clients.count;
+    return pidfd;
 }
 
 bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs_wire_query *query)
 {
     union gs_wire_message message;
+    struct gs_wire_report *report = &message.report;
+    struct gs_which which = {.freed = false};
     union gs_told told = {.figures = {0}};
-    struct gs_client *other, *next;
-    const struct gs_share_stats *stats;
     uint64_t now = gs_now_ns();
-    uint32_t index = 0;
+    bool blocks = query->about == GS_ABOUT_BLOCK || query->about == GS_ABOUT_ADDRESS;
     int pidfd = -1, error;
 
-    stats = stats_of(share, now);
+    if (!gs_client_is_own(client))
+        return gs_client_refuse(share, client, query->head.request, GS_REFUSED_USER, 0);
     gs_wire_start(&message, GS_WIRE_REPORT, query->head.request);
-    message.report.pid = (uint64_t)gs_alive_own_pid();
-    message.report.exports = stats->exports;
-    message.report.bytes = stats->bytes;
-    message.report.limbo = stats->limbo;
-    message.report.limbo_bytes = stats->limbo_bytes;
-    if (stats->limbo_ns && now > stats->limbo_ns) /* or it was freed just now */
-        message.report.limbo_age_ns = now - stats->limbo_ns;
-    message.report.is_broker = share->options.is_broker;
-    message.report.clients = share->clients.count;
-    strncpy(message.report.name, program_invocation_short_name, sizeof message.report.name - 1);
-    message.report.has_figures =
-        !query->farewell && share->events.asked &&
-        share->events.asked(share->events.arg, GS_ASKED_FIGURES, query->device, &told);
-    message.report.figures = told.figures;
-    if (query->farewell)
-        gs_farewell_tell(share, client, query, &message.report);
-    HASH_ITER(hh, share->clients.first, other, next)
-    {
-        if (index++ != query->index || query->farewell)
-            continue;
-        gs_lock_take(&share->lock);
-        gs_report_client_locked(share, other, now, &message.report);
-        gs_lock_release(&share->lock);
-        if (gs_fd_is_there(&other->kept_pidfd))
-            pidfd = other->pidfd; /* who asks sees by it what number the process has for him */
+    report->pid = (uint64_t)gs_alive_own_pid();
+    report->is_broker = share->options.is_broker;
+    report->clients = share->clients.count;
+    strncpy(report->name, program_invocation_short_name, sizeof report->name - 1);
+    if (query->about == GS_ABOUT_ENDED) {
+        gs_farewell_tell(share, query, report);
+        return gs_client_send(share, client, &message, -1) == 0;
     }
-    if (!query->farewell)
-        gs_owners_tell(share, query->index, &message.report.opened);
+    if (!blocks) {
+        tell_stats(share, now, report);
+        report->has_figures = share->events.asked &&
+                              share->events.asked(share->events.arg, GS_ASKED_FIGURES, query->device, &told);
+        report->figures = told.figures;
+        gs_owners_tell(share, query->index, &report->opened);
+    }
+    gs_lock_take(&share->lock);
+    which.block = blocks ? block_locked(share, query, now, report) : NULL;
+    if (!blocks || which.block)
+        pidfd = tell_client_locked(share, query->index, &which, now, report);
+    gs_lock_release(&share->lock);
     error = gs_client_send(share, client, &message, pidfd);
     if (error == -ETOOMANYREFS)
         error = gs_client_send(share, client, &message, -1);

@@ -173,7 +173,7 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
         gs_export_unpin(share, export, false);
         return gs_client_refuse(share, client, open->head.request, GS_REFUSED_USER, 0);
     }
-    if (export && gs_limbo_refuses(share, client, export)) {
+    if (export && export->freed_ns && gs_limbo_is_full(share)) {
         gs_export_unpin(share, export, false);
         return gs_client_refuse(share, client, open->head.request, GS_REFUSED_LIMBO, 0);
     }
@@ -277,8 +277,6 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
         return gs_unname_came(share, client, &message->unname);
     case GS_WIRE_QUERY:
         return gs_report(share, client, &message->query);
-    case GS_WIRE_FIND:
-        return gs_find(share, client, &message->find);
     case GS_WIRE_EVENTS:
         return gs_events_came(share, client, &message->events);
     default:

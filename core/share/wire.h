@@ -24,9 +24,10 @@
  * An exporter that publishes its exports to a broker says HELLO to it, PUBLISH users (+ a memfd),
  * and then SHARE handle (+ the chunk's descriptor) and UNSHARE block, without answers. In the memfd
  * it confirms what may be served after its end (core/share/confirm.c). Once the exporter has ended
- * the broker serves its openers in the same words as it did. Anybody who may open may also QUERY
- * the n-th client and the n-th owner of what is open, and is sent a REPORT; or FIND one block, by its handle or an address in it, and the
- * n-th client or the next that has it open, and is told of both by FOUND.
+ * the broker serves its openers in the same words as it did.
+ *
+ * The same user, or root, may QUERY the n-th client and the n-th owner of what is open, and is sent a REPORT; or
+ * one block, by its handle or an address in it, and the n-th client that has it open.
  *
  * A process of the same user that finds a GPU full says PURGE device, bytes (core/share/pressure.c).
  * It is answered by PURGED: at once, that this is seen to, and once more with the bytes that went back
@@ -34,7 +35,7 @@
  *
  * A process that ends in order says FAREWELL to its broker, with its last figures of each device
  * (core/share/farewell.c), without an answer. Whoever asks a broker for the process with a number, or
- * the next after it (`farewell` of QUERY), is told of that one in place of a client.
+ * the next after it (GS_ABOUT_ENDED), is told of that one in place of a client.
  *
  * Names (core/share/names.c): an exporter says NAME name, block to its broker, which answers by KEPT,
  * the only one over that connection; and NAME name, 0, where it has taken it back. Anybody who may open may LOOK_UP a name, or the next one behind it, and is
@@ -100,8 +101,6 @@
     M(GS_WIRE_COLLECTED, 24, collected)                     \
     M(GS_WIRE_FAREWELL, 25, farewell)                       \
     M(GS_WIRE_FORKED, 26, forked)                           \
-    M(GS_WIRE_FIND, 27, find)                               \
-    M(GS_WIRE_FOUND, 28, found)                             \
     M(GS_WIRE_FETCH, 29, fetch)                             \
     M(GS_WIRE_PIECES, 30, pieces)                           \
     M(GS_WIRE_NAME, 31, name)                               \
@@ -335,8 +334,17 @@ struct gs_wire_query {
     struct gs_wire_head head;
     uint32_t index;  /* of the client that is asked about, */
     uint32_t device; /* and the device whose figures are */
-    uint32_t farewell; /* 1: the figures of the process that ended with this number, or the next one */
+    uint32_t about;  /* enum gs_about: then the client is the n-th that has that block; */
     uint32_t zero;
+    uint64_t number; /* which block, with the instance as its handle has them; or the address */
+    unsigned char instance[GS_INSTANCE_SIZE];
+};
+
+enum gs_about {
+    GS_ABOUT_ALL,    /* that it shares */
+    GS_ABOUT_ENDED,  /* the process that ended with this index as its number, or the next one */
+    GS_ABOUT_BLOCK,  /* by its handle, or */
+    GS_ABOUT_ADDRESS /* by an address in the memory of who answers */
 };
 
 /* What is open of others. */
@@ -348,11 +356,20 @@ struct gs_wire_opened {
     uint64_t owner_blocks, owner_bytes, owner_mapped; /* what is open of it; with what lies around that */
 };
 
+/* What was asked about. */
+struct gs_wire_block {
+    uint64_t id; /* 0: there is none, or handles of it are stale */
+    unsigned char instance[GS_INSTANCE_SIZE];
+    uint64_t size, freed_ns; /* how long ago, where: */
+    uint32_t is_freed;
+    uint32_t is_early; /* 1: it is not looked for yet again, ask later */
+};
+
 struct gs_wire_report {
     struct gs_wire_head head;
     uint64_t pid; /* of who answers */
     uint64_t exports, bytes, limbo, limbo_bytes, limbo_age_ns;
-    uint32_t clients; /* how many there are; below: the one that was asked about, if there is */
+    uint32_t clients; /* how many there are, or have the block; below: the one that was asked about, if there is */
     uint32_t is_broker;
     uint64_t client_pid;
     uint64_t client_age_ns; /* since it connected; or since it ended */
@@ -371,29 +388,7 @@ struct gs_wire_report {
     uint32_t client_seen; /* 1: client_pid is as who answers sees it; 0: as the client does */
     uint32_t client_hung_up; /* 1: it has, and its end is not proven */
     struct gs_wire_opened opened;
-};
-
-struct gs_wire_find {
-    struct gs_wire_head head;
-    uint32_t index;      /* of the first client that may be told of */
-    uint32_t by_address; /* 1: the number is an address in the memory of who answers; 0: a block's, */
-    unsigned char instance[GS_INSTANCE_SIZE]; /* as its handle has them */
-    uint64_t number;
-};
-
-struct gs_wire_found {
-    struct gs_wire_head head;
-    uint64_t pid; /* of who answers */
-    uint64_t block_id; /* 0: there is none, or handles of it are stale */
-    unsigned char instance[GS_INSTANCE_SIZE];
-    uint64_t size, freed_ns; /* how long ago, where: */
-    uint32_t is_freed, is_broker;
-    uint32_t is_early; /* 1: it is not looked for yet again, ask later */
-    uint32_t next;     /* the index after that of the client below, who has it; 0: nobody more has */
-    uint64_t client_pid, held_ns;
-    uint32_t client_seen, zero;
-    char name[16]; /* of who answers */
-    char client_name[16];
+    struct gs_wire_block block;
 };
 
 #define GS_OPTION_SIZE 40
@@ -510,8 +505,6 @@ union gs_wire_message {
     struct gs_wire_set_to set_to;
     struct gs_wire_collected collected;
     struct gs_wire_farewell farewell;
-    struct gs_wire_find find;
-    struct gs_wire_found found;
     struct gs_wire_fetch fetch;
     struct gs_wire_pieces pieces;
     struct gs_wire_name name;

@@ -101,35 +101,30 @@ int ask_hear(int fd, uint64_t deadline_ns, union gs_wire_message *ret_answer, in
     return error;
 }
 
-int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answer, int *ret_pidfd)
+int ask_about(int fd, const struct gs_wire_query *what, uint64_t deadline_ns,
+              union gs_wire_message *ret_answer, int *ret_pidfd)
 {
-    int error = ask_send(fd, index, device);
-
-    return error ? error : ask_hear(fd, ask_deadline(ANSWER_NS), ret_answer, ret_pidfd);
-}
-
-int ask_find(int fd, const struct gs_wire_find *find, union gs_wire_message *ret_answer,
-             int *ret_pidfd)
-{
-    const uint64_t deadline = ask_deadline(ANSWER_NS);
-    union gs_wire_message message = {.find = *find};
+    union gs_wire_message query;
     int error;
 
-    gs_wire_start(&message, GS_WIRE_FIND, find->index + 1);
-    message.find.index = find->index;
-    message.find.by_address = find->by_address;
-    message.find.number = find->number;
-    memcpy(message.find.instance, find->instance, sizeof find->instance);
+    gs_wire_start(&query, GS_WIRE_QUERY, what->index + 1);
+    memcpy((char *)&query + sizeof query.head, (const char *)what + sizeof query.head,
+           sizeof *what - sizeof query.head);
     do {
-        *ret_pidfd = -1;
-        error = send_to(fd, &message);
+        error = send_to(fd, &query);
         if (!error)
-            error = hear(fd, deadline, GS_WIRE_FOUND, ret_answer, ret_pidfd);
-        if (error || ret_answer->head.type != GS_WIRE_FOUND || !ret_answer->found.is_early)
+            error = ask_hear(fd, deadline_ns, ret_answer, ret_pidfd);
+        if (error || ret_answer->head.type != GS_WIRE_REPORT || !ret_answer->report.block.is_early)
             return error;
         gs_rest_ns(EARLY_NS);
-    } while (gs_now_ns() < deadline); /* others ask it for addresses without end */
+    } while (gs_now_ns() < deadline_ns); /* others ask it for addresses without end */
     return -ETIMEDOUT;
+}
+
+int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answer, int *ret_pidfd)
+{
+    return ask_about(fd, &(struct gs_wire_query){.index = index, .device = device},
+                     ask_deadline(ANSWER_NS), ret_answer, ret_pidfd);
 }
 
 int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type,
@@ -138,20 +133,6 @@ int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type
     int error = send_to(fd, message);
 
     return error ? error : hear(fd, ask_deadline(ANSWER_NS), type, ret_answer, NULL);
-}
-
-int ask_of_ended(int fd, uint64_t deadline_ns, uint32_t number, uint32_t device,
-                 union gs_wire_message *ret_answer)
-{
-    union gs_wire_message query;
-    int error;
-
-    gs_wire_start(&query, GS_WIRE_QUERY, number);
-    query.query.index = number;
-    query.query.device = device;
-    query.query.farewell = 1;
-    error = send_to(fd, &query);
-    return error ? error : ask_hear(fd, deadline_ns, ret_answer, NULL);
 }
 
 void ask_order_silence(char *ret_reason, size_t size, int error,

@@ -84,13 +84,9 @@ int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answ
  * hear. */
 int ask_send(int fd, uint32_t index, uint32_t device);
 int ask_hear(int fd, uint64_t deadline_ns, union gs_wire_message *ret_answer, int *ret_pidfd);
-/* The same of a device of the process that ended with this number, or the next one, which a broker
- * knows. */
-int ask_of_ended(int fd, uint64_t deadline_ns, uint32_t number, uint32_t device,
-                 union gs_wire_message *ret_answer);
-/* Asks for a block and the first client from this index on that has it; as ask, but a FOUND or a REFUSE. */
-int ask_find(int fd, const struct gs_wire_find *find, union gs_wire_message *ret_answer,
-             int *ret_pidfd);
+/* The same of whatever is asked about, whose head need not be filled in. */
+int ask_about(int fd, const struct gs_wire_query *what, uint64_t deadline_ns,
+              union gs_wire_message *ret_answer, int *ret_pidfd);
 /* The same for any message with `type` of answer; a REFUSE is one, too. */
 int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type,
             union gs_wire_message *ret_answer);

@@ -169,7 +169,8 @@ static uint32_t add_ended(struct table *table, const struct row *broker, int fd,
         const struct gs_wire_report *report = &answer.report;
         struct row *added;
 
-        if (ask_of_ended(fd, deadline, found ? found : number, device, &answer) ||
+        if (ask_about(fd, &(struct gs_wire_query){.index = found ? found : number, .device = device,
+                                                  .about = GS_ABOUT_ENDED}, deadline, &answer, NULL) ||
             answer.head.type != GS_WIRE_REPORT || report->farewell < number)
             return 0;
         if (found && report->farewell != found)

@@ -306,7 +306,7 @@ int command_who(const struct call *call)
     struct gs_share_options options;
     struct json json = {.file = stdout};
     struct listing listing = {.options = &options};
-    struct gs_wire_find block;
+    struct gs_wire_query block;
     char reason[GS_REASON_SIZE];
     unsigned folders;
     const bool as_json = call_has(call, "json"), in_cluster = call_has(call, "cluster");

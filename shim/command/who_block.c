@@ -38,26 +38,26 @@ static bool read_handle(const char *text, unsigned char ret_bytes[GS_IPC_HANDLE_
     return !text[(size_t)2 * GS_IPC_HANDLE_SIZE];
 }
 
-bool who_is_block(const char *text, struct gs_wire_find *ret_find)
+bool who_is_block(const char *text, struct gs_wire_query *ret_query)
 {
     unsigned char bytes[GS_IPC_HANDLE_SIZE];
     struct gs_ipc_handle handle;
     char *end;
 
-    *ret_find = (struct gs_wire_find){.by_address = 1};
+    *ret_query = (struct gs_wire_query){.about = GS_ABOUT_ADDRESS};
     if (read_handle(text, bytes)) {
         /* One that is none of ours is no block's: who_block says so. */
         if (gs_ipc_handle_read(bytes, &handle) == GS_OK) {
-            memcpy(ret_find->instance, handle.instance, sizeof handle.instance);
-            ret_find->number = handle.block_id;
+            memcpy(ret_query->instance, handle.instance, sizeof handle.instance);
+            ret_query->number = handle.block_id;
         }
-        ret_find->by_address = 0;
+        ret_query->about = GS_ABOUT_BLOCK;
         return true;
     }
     if (text[0] != '0' || (text[1] | 0x20) != 'x' || digit(text[2]) < 0)
         return false;
     errno = 0;
-    ret_find->number = strtoull(text, &end, 16);
+    ret_query->number = strtoull(text, &end, 16);
     return !*end && !errno;
 }
 
@@ -70,19 +70,19 @@ struct holding {
 
 struct block {
     struct who who; /* whose it is */
-    struct gs_wire_found found;
+    struct gs_wire_report report;
     struct holding *holders;
     size_t count;
 };
 
 struct search {
     const struct gs_share_options *options;
-    struct gs_wire_find find;
+    struct gs_wire_query query;
     unsigned found;
     struct json *json; /* NULL: text */
 };
 
-static bool add_holder(struct block *block, struct gs_wire_found *found, int pidfd)
+static bool add_holder(struct block *block, const struct gs_wire_report *report, int pidfd)
 {
     struct holding *more = realloc(block->holders, (block->count + 1) * sizeof *more);
 
@@ -90,36 +90,34 @@ static bool add_holder(struct block *block, struct gs_wire_found *found, int pid
         return false;
     block->holders = more;
     more += block->count++;
-    who_fill_told(&more->who, &block->who, pidfd, found->client_seen, found->client_pid, found->client_name);
-    more->held_ns = found->held_ns;
+    who_fill_told(&more->who, &block->who, pidfd, report->client_seen, report->client_pid, report->client_name);
+    more->held_ns = report->reference_age_ns;
     return true;
 }
 
-/* False: there is none, or it does not tell. Whoever gives the same index again ends it, too. */
+/* False: there is none, or it does not tell. */
 static bool ask_for_block(const struct search *search, int fd, struct block *block)
 {
+    struct gs_wire_query query = search->query;
     union gs_wire_message answer;
-    struct gs_wire_find find = search->find;
-    int pidfd = -1;
+    bool more = true;
 
-    while (block->count < HOLDERS_MAX) {
-        bool more = ask_find(fd, &find, &answer, &pidfd) == 0 &&
-                    answer.head.type == GS_WIRE_FOUND && answer.found.block_id;
+    for (; more && query.index < HOLDERS_MAX; query.index++) {
+        int pidfd = -1;
 
-        if (more && find.index == 0) {
-            block->found = answer.found;
-            who_fill(&block->who, block->who.pid, answer.found.pid, answer.found.name);
+        more = ask_about(fd, &query, ask_deadline(ANSWER_NS), &answer, &pidfd) == 0 &&
+               answer.head.type == GS_WIRE_REPORT && answer.report.block.id;
+        if (more && query.index == 0) {
+            block->report = answer.report;
+            who_fill(&block->who, block->who.pid, answer.report.pid, answer.report.name);
+            query.about = GS_ABOUT_BLOCK; /* another may lie there by now */
+            query.number = answer.report.block.id;
+            memcpy(query.instance, answer.report.block.instance, sizeof query.instance);
         }
-        more = more && answer.found.next > find.index && add_holder(block, &answer.found, pidfd);
+        more = more && query.index < answer.report.clients && add_holder(block, &answer.report, pidfd);
         gs_fd_drop(pidfd);
-        if (!more)
-            break;
-        find.index = answer.found.next;
-        find.by_address = 0; /* another may lie there by now */
-        find.number = block->found.block_id;
-        memcpy(find.instance, block->found.instance, sizeof find.instance);
     }
-    return block->found.block_id != 0;
+    return block->report.block.id != 0;
 }
 
 /* ---- Telling -------------------------------------------------------------------------------- */
@@ -128,10 +126,10 @@ static void print_block(const struct block *block)
 {
     char who[WHO_TEXT], size[SHOWN], age[SHOWN], freed[64] = "";
 
-    if (block->found.is_freed)
-        snprintf(freed, sizeof freed, "; freed %s ago and kept", show_age(block->found.freed_ns, age));
-    command_say("block %llu of %s, shared by %s %s (%s)%s%s", (unsigned long long)block->found.block_id,
-                show_size(block->found.size, size), block->found.is_broker ? "broker" : "process",
+    if (block->report.block.is_freed)
+        snprintf(freed, sizeof freed, "; freed %s ago and kept", show_age(block->report.block.freed_ns, age));
+    command_say("block %llu of %s, shared by %s %s (%s)%s%s", (unsigned long long)block->report.block.id,
+                show_size(block->report.block.size, size), block->report.is_broker ? "broker" : "process",
                 who_text(&block->who, who), block->who.name, freed, block->count ? "" : "; nobody has it open");
     for (size_t i = 0; i < block->count; i++) {
         const struct holding *holder = &block->holders[i];
@@ -144,12 +142,12 @@ static void print_block(const struct block *block)
 static void write_block(struct json *json, const struct block *block)
 {
     json_open(json, NULL, '{');
-    json_bool(json, "broker", block->found.is_broker);
+    json_bool(json, "broker", block->report.is_broker);
     who_write(json, &block->who);
-    json_number(json, "block", block->found.block_id);
-    json_number(json, "bytes", block->found.size);
-    json_bool(json, "freed", block->found.is_freed);
-    json_number(json, "freed_seconds", block->found.freed_ns / GS_NS_PER_S);
+    json_number(json, "block", block->report.block.id);
+    json_number(json, "bytes", block->report.block.size);
+    json_bool(json, "freed", block->report.block.is_freed);
+    json_number(json, "freed_seconds", block->report.block.freed_ns / GS_NS_PER_S);
     json_open(json, "holders", '[');
     for (size_t i = 0; i < block->count; i++) {
         json_open(json, NULL, '{');
@@ -182,15 +180,15 @@ static void look_at(void *arg, int directory, const char *name)
     close(fd);
 }
 
-int who_block(const struct gs_wire_find *find, const char *text, bool as_json)
+int who_block(const struct gs_wire_query *query, const char *text, bool as_json)
 {
     struct gs_share_options options;
     struct json json = {.file = stdout};
-    struct search search = {.options = &options, .find = *find, .json = as_json ? &json : NULL};
+    struct search search = {.options = &options, .query = *query, .json = as_json ? &json : NULL};
     char reason[GS_REASON_SIZE];
     unsigned folders;
 
-    if (!find->by_address && !find->number) {
+    if (query->about == GS_ABOUT_BLOCK && !query->number) {
         command_complain("no handle of this library's: the driver made it, or it was changed");
         return COMMAND_WRONG;
     }
@@ -205,7 +203,7 @@ int who_block(const struct gs_wire_find *find, const char *text, bool as_json)
     }
     if (!folders && reason[0])
         command_complain("%s", reason);
-    else if (!search.found && find->by_address)
+    else if (!search.found && query->about == GS_ABOUT_ADDRESS)
         command_complain("no process that this user may ask shares memory at %s; an address is one of the "
                          "process that shares it, not of those that have it open",
                          text);

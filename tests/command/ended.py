@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 
 from holder import GPUSHIM, MIB, PATIENT_S, Holder, await_that, check, clean, end_with_faults, gpushim
-from wire import OUT_OF_PLACE, QUERY, is_refused, message, say
+from wire import ABOUT_ENDED, OUT_OF_PLACE, is_refused, message, query, say
 
 FAREWELL = 25
 # What the program does, and the status that it has then.
@@ -125,7 +125,7 @@ def prove_malformed(folder):
         check(is_refused(answers, OUT_OF_PLACE), f'it is refused: {answers}')
     answers = say(broker_path(folder), message(FAREWELL, struct.pack('<II', 0, 0)))
     check(is_refused(answers, OUT_OF_PLACE), f'one that is too short is refused: {answers}')
-    answers = say(broker_path(folder), *(message(QUERY, struct.pack('<IIII', number, device, 1, 0))
+    answers = say(broker_path(folder), *(query(number, device, ABOUT_ENDED)
                                          for number in (0, 2**32 - 1) for device in (0, 2**32 - 1)))
     check(len(answers) == 4, f'whatever is asked for is answered: {answers}')
     check([row['pid'] for row in ended(folder)] == [row['pid'] for row in before], 'what was there stays')

@@ -164,10 +164,11 @@ def wrong(folder):
         check(run.returncode == 2 and '(gpushim help who)' in run.stderr, f'who {what}: {run}')
     # Whoever asks by hand, for numbers that nobody has.
     path = wire.sockets(folder)[0]
-    for by_address, number in ((0, 0), (0, 2**64 - 1), (1, 0), (1, 2**64 - 1), (7, 5)):
-        answers = wire.say(path, wire.message(wire.FIND, struct.pack('<II16sQ', 2**32 - 1, by_address, b'x' * 16, number)))
-        check(len(answers) == 1 and answers[0][0] == wire.FOUND and
-              struct.unpack_from('<QQ', answers[0][1])[1] == 0, f'{number}: {answers}')
+    for about in (wire.ABOUT_BLOCK, wire.ABOUT_ADDRESS, 7):
+        for number in (0, 2**64 - 1):
+            answers = wire.say(path, wire.query(2**32 - 1, 0, about, number, b'x' * 16))
+            check(len(answers) == 1 and answers[0][0] == wire.REPORT and
+                  struct.unpack_from('<Q', answers[0][1], 408)[0] == 0, f'{about}, {number}: {answers}')
     check(len(blocks(folder, handle)) == 1, 'it goes on')
     exporter.end()
 

@@ -1,18 +1,26 @@
 """Messages to a process's socket by hand, for tests of what it answers to those who know the protocol."""
 import os
+import pathlib
+import re
 import socket
 import struct
 import threading
 
 from holder import PATIENT_S
 
-VERSION = 21
-REFUSE, QUERY, SET, SET_TO, COLLECT, COLLECTED, FIND, FOUND = 4, 9, 21, 22, 23, 24, 27, 28
+HEADER = (pathlib.Path(__file__).parents[2] / 'core/share/wire.h').read_text(encoding='utf-8')
+VERSION = int(re.search(r'#define GS_WIRE_VERSION (\d+)', HEADER)[1])
+REFUSE, QUERY, REPORT, SET, SET_TO, COLLECT, COLLECTED = 4, 9, 10, 21, 22, 23, 24
+ABOUT_ENDED, ABOUT_BLOCK, ABOUT_ADDRESS = 1, 2, 3  # of QUERY
 OTHER_USER, OUT_OF_PLACE = 2, 8  # reasons of a REFUSE
 
 
 def message(kind, body=b'', version=VERSION):
     return struct.pack('<IHHII', 0x67707368, version, kind, 16 + len(body), 1) + body
+
+
+def query(index=0, device=0, about=0, number=0, instance=b''):
+    return message(QUERY, struct.pack('<IIIIQ16s', index, device, about, 0, number, instance))
 
 
 def to_set(name, value):

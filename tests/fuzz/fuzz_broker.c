@@ -217,14 +217,14 @@ static void write_one(struct fuzz_input *input, uint8_t kind, union gs_wire_mess
         gs_wire_start(message, GS_WIRE_QUERY, 1);
         message->query.index = fuzz_byte(input);
         message->query.device = message->query.index % 20;
-        message->query.farewell = message->query.index % 2;
+        message->query.about = message->query.index % 5;
         break;
     case 8:
-        gs_wire_start(message, GS_WIRE_FIND, 1);
-        memset(message->find.instance, 1 + fuzz_byte(input) % 2, GS_INSTANCE_SIZE);
-        message->find.number = fuzz_byte(input) % 6;
-        message->find.index = fuzz_byte(input) % 4;
-        message->find.by_address = message->find.index / 2;
+        gs_wire_start(message, GS_WIRE_QUERY, 1);
+        memset(message->query.instance, 1 + fuzz_byte(input) % 2, GS_INSTANCE_SIZE);
+        message->query.number = fuzz_byte(input) % 6;
+        message->query.index = fuzz_byte(input) % 4;
+        message->query.about = GS_ABOUT_BLOCK + message->query.index / 2;
         break;
     default:
         gs_wire_start(message, GS_WIRE_HELLO + fuzz_byte(input) % (GS_WIRE_TYPES - 1), 0);

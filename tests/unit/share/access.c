@@ -8,12 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/share/wire.h"
 #include "scene.h"
+#include "tests/children.h"
 
 static struct gs_export *export;
 static unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
@@ -96,6 +99,32 @@ Test(share_access, a_listed_group_may_open)
     other_stop(&other);
     other_start2(&other, dir, "trustgid=0", words);
     cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
+}
+
+/* A listed user opens what he has handles of, and is told nothing of who else does. */
+Test(share_access, who_holds_what_is_told_to_nobody_who_is_only_listed)
+{
+    union gs_wire_message message;
+    int status;
+    pid_t child;
+
+    if (geteuid() != 0)
+        cr_skip_test("only root can be another user");
+    options.uids[options.uid_count++] = 65534;
+    scene_block(&export, ipc_handle);
+    cr_assert_eq(chmod(dir, 0755), 0);
+    child = fork_child();
+    if (child == 0) {
+        int fd = setuid(65534) == 0 ? side_connect_by_hand(dir, ipc_handle) : -1;
+
+        gs_wire_start(&message, GS_WIRE_QUERY, 1);
+        gs_wire_send(fd, &message, -1);
+        _exit(recv(fd, &message, sizeof message, 0) > 0 && message.head.type == GS_WIRE_REFUSE
+                  ? (int)message.refuse.reason
+                  : 0);
+    }
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(WEXITSTATUS(status), GS_REFUSED_USER);
 }
 
 /* The exporter names nobody: its socket is its own. */

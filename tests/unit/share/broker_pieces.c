@@ -161,15 +161,16 @@ static uint64_t holder_of(const unsigned char *bytes)
 
     cr_assert_eq(gs_ipc_handle_read(bytes, &ipc_handle), GS_OK);
     do {
-        gs_wire_start(&message, GS_WIRE_FIND, 1);
-        memcpy(message.find.instance, ipc_handle.instance, GS_INSTANCE_SIZE);
-        message.find.number = ipc_handle.block_id;
+        gs_wire_start(&message, GS_WIRE_QUERY, 1);
+        message.query.about = GS_ABOUT_BLOCK;
+        memcpy(message.query.instance, ipc_handle.instance, GS_INSTANCE_SIZE);
+        message.query.number = ipc_handle.block_id;
         cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
         cr_assert_gt(recv(fd, &message, sizeof message, 0), 0);
-        cr_assert_eq(message.head.type, GS_WIRE_FOUND);
-    } while (message.found.is_early);
+        cr_assert_eq(message.head.type, GS_WIRE_REPORT);
+    } while (message.report.block.is_early);
     close(fd);
-    return message.found.client_pid;
+    return message.report.client_pid;
 }
 
 Test(share_broker_pieces, who_has_one_block_has_that_one)

@@ -9,7 +9,6 @@
 
 #define HOUR_NS (3600 * GS_NS_PER_S)
 #define FIRST   50001 /* users that are not this one */
-#define SECOND  50002
 
 static struct gs_share share;
 static uint64_t clock_ns, next_id;
@@ -22,9 +21,8 @@ uint64_t __wrap_gs_now_ns(void)
 
 static void setup(void)
 {
-    share = (struct gs_share){.options = {.is_broker = true, .listen_fd = 0, .uid_count = 2}};
+    share = (struct gs_share){.options = {.is_broker = true, .listen_fd = 0, .uid_count = 1}};
     share.options.uids[0] = FIRST;
-    share.options.uids[1] = SECOND;
     clock_ns = 5 * HOUR_NS;
 }
 
@@ -92,26 +90,22 @@ static pid_t ends(uid_t uid, uint64_t hits)
     return client.pid;
 }
 
-static struct gs_wire_report ask(uid_t uid, gid_t gid, uint32_t number, uint32_t device)
+static struct gs_wire_report ask(uint32_t number, uint32_t device)
 {
-    struct gs_client client = visitor(uid, gid);
-    union gs_wire_message query;
+    const struct gs_wire_query query = {.index = number, .device = device, .about = GS_ABOUT_ENDED};
     struct gs_wire_report report = {.farewell = 0};
 
-    gs_wire_start(&query, GS_WIRE_QUERY, 0);
-    query.query = (struct gs_wire_query){.index = number, .device = device, .farewell = 1};
-    gs_farewell_tell(&share, &client, &query.query, &report);
-    leave(&client);
+    gs_farewell_tell(&share, &query, &report);
     return report;
 }
 
-/* How many the user is told of; of the last one the number of hits. */
-static unsigned told(uid_t uid, gid_t gid, uint64_t *ret_last)
+/* How many are told of; of the last one the number of hits. */
+static unsigned told(uint64_t *ret_last)
 {
-    struct gs_wire_report report = ask(uid, gid, 0, 0);
+    struct gs_wire_report report = ask(0, 0);
     unsigned count = 0;
 
-    for (; report.farewell; report = ask(uid, gid, report.farewell + 1, 0)) {
+    for (; report.farewell; report = ask(report.farewell + 1, 0)) {
         count++;
         *ret_last = report.figures.hits;
     }
@@ -126,10 +120,10 @@ Test(share_farewell, those_of_the_last_64_are_kept)
 
     for (unsigned i = 0; i < 70; i++)
         pids[i] = ends(geteuid(), 100 + i);
-    cr_assert_eq(told(geteuid(), 7, &last), 64);
+    cr_assert_eq(told(&last), 64);
     cr_assert_eq(last, 169);
-    report = ask(geteuid(), 7, 0, 0);
-    for (unsigned i = 6; i < 70; i++, report = ask(geteuid(), 7, report.farewell + 1, 0)) {
+    report = ask(0, 0);
+    for (unsigned i = 6; i < 70; i++, report = ask(report.farewell + 1, 0)) {
         cr_assert_eq(report.figures.hits, 100 + i);
         cr_assert_eq(report.client_pid, (uint64_t)pids[i]);
         cr_assert_eq(report.client_seen, 1);
@@ -146,11 +140,11 @@ Test(share_farewell, each_is_kept_for_an_hour_and_its_age_is_told)
     clock_ns += HOUR_NS / 2;
     ends(geteuid(), 2);
     cr_assert_eq(gs_farewells_tick(&share, clock_ns), clock_ns + HOUR_NS / 2);
-    cr_assert_eq(ask(geteuid(), 7, 0, 0).client_age_ns, HOUR_NS / 2);
+    cr_assert_eq(ask(0, 0).client_age_ns, HOUR_NS / 2);
     clock_ns += HOUR_NS / 2 - 1;
-    cr_assert_eq(told(geteuid(), 7, &last), 2);
+    cr_assert_eq(told(&last), 2);
     clock_ns++;
-    cr_assert_eq(told(geteuid(), 7, &last), 1, "also where nobody has come to drop it");
+    cr_assert_eq(told(&last), 1, "also where nobody has come to drop it");
     cr_assert_eq(last, 2);
     cr_assert_eq(gs_farewells_tick(&share, clock_ns), clock_ns + HOUR_NS / 2);
     cr_assert_eq(gs_farewells_tick(&share, clock_ns + HOUR_NS / 2), GS_NEVER);
@@ -164,47 +158,22 @@ Test(share_farewell, a_process_is_told_of_when_it_has_ended)
 
     cr_assert(say(&client, 0, 3));
     clock_ns += GS_NS_PER_S;
-    cr_assert_eq(told(geteuid(), 7, &last), 0);
+    cr_assert_eq(told(&last), 0);
     leave(&client);
-    cr_assert_eq(told(geteuid(), 7, &last), 1);
-    cr_assert_eq(ask(geteuid(), 7, 0, 0).client_age_ns, 0);
+    cr_assert_eq(told(&last), 1);
+    cr_assert_eq(ask(0, 0).client_age_ns, 0);
 }
 
-/* Whoever leaves most makes room, this process's own user too. */
-Test(share_farewell, nobody_pushes_out_what_another_user_left)
+/* Who would not be told of them pushes nobody's out. */
+Test(share_farewell, those_of_other_users_are_not_kept)
 {
     uint64_t last;
 
-    for (unsigned i = 0; i < 3; i++)
-        ends(geteuid(), i);
-    for (unsigned i = 0; i < 5; i++)
-        ends(FIRST, i);
-    for (unsigned i = 0; i < 300; i++)
-        ends(SECOND, i);
-    cr_assert_eq(told(0, 0, &last), 64);
-    cr_assert_eq(told(FIRST, 7, &last), 5);
-    cr_assert_eq(told(SECOND, 7, &last), 64 - 8, "and the three of this user are there");
-    cr_assert_eq(last, 299, "his own oldest went");
+    ends(geteuid(), 1);
     for (unsigned i = 0; i < 300; i++)
         ends(FIRST, i);
-    cr_assert_eq(told(FIRST, 7, &last) + told(SECOND, 7, &last), 64 - 3);
-    cr_assert_geq(told(SECOND, 7, &last), 30, "both have half of the rest");
-    cr_assert_leq(told(SECOND, 7, &last), 31);
-}
-
-Test(share_farewell, those_are_told_whom_the_process_let_in)
-{
-    struct gs_client client = process(FIRST, 60000, 61000);
-    uint64_t last;
-
-    cr_assert(say(&client, 0, 1));
-    leave(&client);
-    cr_assert_eq(told(FIRST, 7, &last), 1, "its own user");
-    cr_assert_eq(told(0, 0, &last), 1, "root");
-    cr_assert_eq(told(60000, 7, &last), 1, "a user whom it named");
-    cr_assert_eq(told(60001, 61000, &last), 1, "one of a group that it named");
-    cr_assert_eq(told(SECOND, 7, &last), 0, "nobody else, though he may connect");
-    cr_assert_eq(ask(SECOND, 7, 0, 0).figures.hits, 0);
+    cr_assert_eq(told(&last), 1);
+    cr_assert_eq(last, 1);
 }
 
 Test(share_farewell, each_device_has_its_figures)
@@ -215,13 +184,13 @@ Test(share_farewell, each_device_has_its_figures)
     cr_assert(say(&client, 1, 11));
     cr_assert(say(&client, 1, 12), "what was said last counts");
     leave(&client);
-    cr_assert_eq(ask(geteuid(), 7, 0, 0).has_figures, 1);
-    cr_assert_eq(ask(geteuid(), 7, 0, 0).figures.hits, 0);
-    cr_assert_eq(ask(geteuid(), 7, 0, 1).figures.hits, 12);
-    cr_assert_eq(ask(geteuid(), 7, 0, 3).figures.hits, 33);
-    cr_assert_eq(ask(geteuid(), 7, 0, 4).has_figures, 0);
-    cr_assert_eq(ask(geteuid(), 7, 0, UINT32_MAX).has_figures, 0);
-    cr_assert_neq(ask(geteuid(), 7, 0, UINT32_MAX).farewell, 0);
+    cr_assert_eq(ask(0, 0).has_figures, 1);
+    cr_assert_eq(ask(0, 0).figures.hits, 0);
+    cr_assert_eq(ask(0, 1).figures.hits, 12);
+    cr_assert_eq(ask(0, 3).figures.hits, 33);
+    cr_assert_eq(ask(0, 4).has_figures, 0);
+    cr_assert_eq(ask(0, UINT32_MAX).has_figures, 0);
+    cr_assert_neq(ask(0, UINT32_MAX).farewell, 0);
 }
 
 Test(share_farewell, who_talks_on_has_one_place)
@@ -233,7 +202,7 @@ Test(share_farewell, who_talks_on_has_one_place)
     for (unsigned i = 0; i < 1000; i++)
         cr_assert(say(&client, i % GS_FAREWELL_DEVICES, i));
     leave(&client);
-    cr_assert_eq(told(geteuid(), 7, &last), 2);
+    cr_assert_eq(told(&last), 2);
 }
 
 Test(share_farewell, what_makes_no_sense_is_refused_and_not_kept)
@@ -254,5 +223,5 @@ Test(share_farewell, what_makes_no_sense_is_refused_and_not_kept)
     cr_assert_not(say(&client, 0, 1), "and who is no broker keeps nothing");
     leave(&stranger);
     leave(&client);
-    cr_assert_eq(told(geteuid(), 7, &last), 0);
+    cr_assert_eq(told(&last), 0);
 }

@@ -84,13 +84,13 @@ static void looks_for_blocks(void)
 {
     union gs_wire_message message;
 
-    gs_wire_start(&message, GS_WIRE_FIND, 1);
+    gs_wire_start(&message, GS_WIRE_QUERY, 1);
     for (unsigned i = 0;; i++) {
         int fd = siege_greeted();
 
         for (unsigned j = 0; j < 200; j++) {
-            message.find.by_address = j % 2;
-            message.find.number = j % 4 ? UINT64_MAX - j : 1;
+            message.query.about = j % 2 ? GS_ABOUT_ADDRESS : GS_ABOUT_BLOCK;
+            message.query.number = j % 4 ? UINT64_MAX - j : 1;
             if (siege_say(fd, &message, -1) != 0)
                 break;
         }
@@ -227,7 +227,7 @@ static void says_what_others_say(void)
         GS_WIRE_FLUSH,  GS_WIRE_FLUSHED,
         GS_WIRE_PUBLISH, GS_WIRE_HELLO,    GS_WIRE_PURGE,  GS_WIRE_PURGED,
         GS_WIRE_SET,     GS_WIRE_SET_TO,   GS_WIRE_COLLECT, GS_WIRE_COLLECTED,
-        GS_WIRE_FAREWELL, GS_WIRE_FORKED,   GS_WIRE_FOUND,  GS_WIRE_FETCH,
+        GS_WIRE_FAREWELL, GS_WIRE_FORKED,   GS_WIRE_FETCH,
         GS_WIRE_PIECES, GS_WIRE_NAME,    GS_WIRE_NAMED,  GS_WIRE_UNNAMED};
     enum { LISTED_TYPES = sizeof types / sizeof *types, COUNT = LISTED_TYPES + GS_WIRE_TYPES - GS_WIRE_AGENT };
 
@@ -566,7 +566,7 @@ const struct siege_attack siege_clients[] = {
     {"makes silent connections without end", EXPORTER, SAME_USER, 0, TAKES(CONNECTIONS), silent},
     {"guesses without end", EXPORTER, SAME_USER, SAYS(HELLO) | SAYS(OPEN),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), guesses},
-    {"looks for blocks without end", EXPORTER, LISTED, SAYS(FIND),
+    {"looks for blocks without end", EXPORTER, LISTED, SAYS(QUERY),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), looks_for_blocks},
     {"reads no answer to its questions", EXPORTER, LISTED, SAYS(QUERY),
      TAKES(SOCKET_MEMORY) | TAKES(UNDER_WAY), questions_unread},
@@ -592,7 +592,7 @@ const struct siege_attack siege_clients[] = {
     {"says what is not its to say", EXPORTER, SAME_USER,
      NO_OPENERS | SAYS(CLOSE) | SAYS(FLUSHED) | SAYS(HELLO) |
          SAYS(SHARE) | SAYS(UNSHARE) | SAYS(PUBLISH) | SAYS(SET) | SAYS(SET_TO) | SAYS(COLLECT) |
-         SAYS(COLLECTED) | SAYS(FAREWELL) | SAYS(FORKED) | SAYS(FOUND) |
+         SAYS(COLLECTED) | SAYS(FAREWELL) | SAYS(FORKED) |
          SAYS(NAME) | SAYS(NAMED) | SAYS(UNNAMED) | NO_AGENTS,
      TAKES(TURNS), says_what_others_say},
     {"asks for names without end", EXPORTER, LISTED, SAYS(LOOK_UP) | SAYS(UNNAME),
@@ -623,7 +623,7 @@ const struct siege_attack siege_clients[] = {
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_events},
     {"leaves in another's name", BROKER, LISTED, SAYS(HELLO) | SAYS(PUBLISH) | SAYS(SHARE),
      TAKES(EXPORTS), leaves_in_anothers_name},
-    {"looks for blocks without end", BROKER, LISTED, SAYS(FIND),
+    {"looks for blocks without end", BROKER, LISTED, SAYS(QUERY),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), looks_for_blocks},
     {"reads no answer to its questions", BROKER, LISTED, SAYS(QUERY),
      TAKES(SOCKET_MEMORY) | TAKES(UNDER_WAY), questions_unread},
