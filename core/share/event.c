@@ -9,7 +9,6 @@
 #include "core/share/exporter.h"
 #include "core/share/memory.h"
 
-#define MAGIC      UINT64_C(0x3176657368757067)
 #define NO_PID     0x7f000000u /* from here on there are no processes: pids have 22 bits */
 #define NO_PID_MAX 0x7fffffffu
 #define REQUEST    1
@@ -92,7 +91,7 @@ gs_status gs_event_export(struct gs_share *share, const struct gs_fd *fd,
         status = secret_of(share, handle->number, fd, whole.secret);
     if (status != GS_OK)
         return status;
-    whole.magic = MAGIC;
+    whole.magic = GS_EVENT_MAGIC;
     memcpy(whole.instance, share->instance, sizeof whole.instance);
     *handle = whole;
     return GS_OK;
@@ -299,7 +298,7 @@ gs_status gs_event_open(struct gs_share *share, bool again, struct gs_event_hand
     struct gs_event_import *import;
 
     *ret_reason = NULL;
-    if (handle->magic != MAGIC || !share->options.enable ||
+    if (handle->magic != GS_EVENT_MAGIC || !share->options.enable ||
         memcmp(handle->instance, share->instance, sizeof handle->instance) == 0)
         return GS_NOT_OURS;
     gs_lock_take(&share->lock);

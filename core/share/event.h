@@ -35,6 +35,8 @@
 
 #define GS_EVENT_FILE_SIZE 81920 /* at least; what the driver maps, 20 bytes an event */
 
+#define GS_EVENT_MAGIC UINT64_C(0x3176657368757067)
+
 /* A CUipcEventHandle. */
 struct gs_event_handle {
     uint64_t pid, number, place; /* the driver's */

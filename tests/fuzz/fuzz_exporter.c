@@ -13,9 +13,11 @@
 #include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "../unit/share/side.h"
+#include "core/share/event.h"
 #include "core/share/internal.h"
 
 #define ROUNDS 200 /* with one exporter: clients that did not give back rest there for a while */
@@ -31,6 +33,7 @@ static struct gs_export *exports[BLOCKS];
 static unsigned char ipc_handles[BLOCKS][GS_IPC_HANDLE_SIZE];
 static struct sockaddr_un address;
 static char dir[64];
+static struct gs_event_handle event; /* of a file of events */
 
 /* Another thread of the exporter's program is short of memory: it waits for what others have. */
 static sem_t is_short, has_waited;
@@ -88,6 +91,16 @@ static void export(unsigned block)
     gs_export_handle(exports[block], ipc_handles[block]);
 }
 
+static void export_event(void)
+{
+    static struct gs_fd file;
+
+    if (!file.any)
+        file = gs_fd_keep(memfd_create("events", MFD_CLOEXEC));
+    event = (struct gs_event_handle){.pid = 1, .number = 3};
+    CHECK(gs_event_export(side.share, &file, &event) == GS_OK);
+}
+
 /* The last block is there again as soon as nobody holds it. */
 static void export_again(void)
 {
@@ -118,6 +131,7 @@ static void start(void)
     chunk = side_chunk_new(&side, 2 * MIB);
     for (unsigned i = 0; i < BLOCKS; i++)
         export(i);
+    export_event();
     address = fuzz_address(dir, ipc_handles[0] + offsetof(struct gs_ipc_handle, instance));
 }
 
@@ -215,6 +229,8 @@ static void send_one(int fd, struct fuzz_input *input)
         fuzz_fill(input, &message);
         if (message.head.type == GS_WIRE_FLUSHED && message.flushed.number == 0)
             message.flushed.number = question;
+        if (message.head.type == GS_WIRE_EVENTS && message.events.number == event.number)
+            memcpy(message.events.secret, event.secret, sizeof event.secret);
         break;
     case 5:
         free_last(fd);

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "../unit/share/side.h"
+#include "core/share/event.h"
 #include "core/share/wire.h"
 
 #define BLOCKS     4
@@ -127,6 +128,26 @@ static bool give_pieces(int fd, const struct gs_wire_fetch *fetch)
     return !(kind & 32);
 }
 
+/* To EVENTS, of which each connection has one. */
+static void give_file(int fd, uint32_t request)
+{
+    uint8_t kind = fuzz_byte(&answers);
+    struct fuzz_fds fds = fuzz_fds_make(
+        kind & 1 ? &answers : &(struct fuzz_input){(const uint8_t *)"\1\0", 2});
+    union gs_wire_message message;
+
+    gs_wire_start(&message, kind & 2 ? GS_WIRE_REFUSE : GS_WIRE_EVENTS_FILE, request + (kind > 250));
+    if (kind & 2)
+        message.refuse.reason = fuzz_byte(&answers) % 16;
+    if (kind & 4)
+        fuzz_damage(&answers, &message, message.head.size);
+    if (kind & 8)
+        fuzz_send(fd, &message, message.head.size % sizeof message, &fds);
+    fuzz_send(fd, &message, kind & 16 ? fuzz_length(&answers) % sizeof message
+              : kind & 2 && !(kind & 4) ? sizeof message.refuse : sizeof(struct gs_wire_events_file), &fds);
+    fuzz_fds_close(&fds);
+}
+
 /* To a PURGE. It hangs up then: one that is silent is waited for. */
 static void give(int fd, uint32_t request)
 {
@@ -168,6 +189,12 @@ static void serve(int fd)
         if (message.head.type == GS_WIRE_PURGE) {
             pthread_mutex_lock(&mutex);
             give(fd, message.head.request);
+            pthread_mutex_unlock(&mutex);
+            return;
+        }
+        if (message.head.type == GS_WIRE_EVENTS) {
+            pthread_mutex_lock(&mutex);
+            give_file(fd, message.head.request);
             pthread_mutex_unlock(&mutex);
             return;
         }
@@ -245,6 +272,34 @@ static void ask(struct side *side)
     CHECK(side_now() - began < 400 * TIMEOUT_NS);
 }
 
+/* What it is led to is a file of memory, and only that; and any bytes for a handle. */
+static void open_event(struct side *side)
+{
+    struct gs_event_handle handle = {.pid = 5, .number = 1, .magic = GS_EVENT_MAGIC}, led;
+    uint64_t began = side_now();
+    const char *reason;
+    gs_status status;
+    int fd = -1;
+
+    memcpy(handle.instance, instance, sizeof instance);
+    pthread_mutex_lock(&mutex);
+    if (fuzz_byte(&answers) & 1)
+        fuzz_damage(&answers, &handle.magic, sizeof handle - offsetof(struct gs_event_handle, magic));
+    pthread_mutex_unlock(&mutex);
+    led = handle;
+    status = gs_event_open(side->share, false, &led, &fd, &reason);
+    CHECK(status == GS_OK || memcmp(&led, &handle, sizeof led) == 0);
+    CHECK(status == GS_OK || (status == GS_UNREACHABLE && reason) || status == GS_NOT_OURS);
+    if (status == GS_OK) {
+        struct stat info;
+
+        CHECK(led.pid > 0x7f000000 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode));
+        CHECK(info.st_size >= GS_EVENT_FILE_SIZE);
+        close(fd);
+    }
+    CHECK(side_now() - began < 400 * TIMEOUT_NS);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     CUdeviceptr opened[8] = {0};
@@ -274,6 +329,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             opened[i] = 0;
         CHECK(side_now() - began < 400 * TIMEOUT_NS);
     }
+    if (tries % 2)
+        open_event(&side);
     for (unsigned i = 0; i < 8; i++)
         if (opened[i])
             CHECK(gs_share_close(side.share, opened[i]) == GS_OK);

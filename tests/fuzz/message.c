@@ -145,6 +145,12 @@ static void fill_look_up(struct fuzz_input *input, struct gs_wire_look_up *find)
     find->uid = kind / 16;
 }
 
+static void fill_events(struct fuzz_input *input, struct gs_wire_events *events)
+{
+    events->number = fuzz_byte(input) % 4;
+    memset(events->secret, fuzz_byte(input), sizeof events->secret);
+}
+
 void fuzz_fill(struct fuzz_input *input, union gs_wire_message *message)
 {
     _Static_assert(FUZZ_BYTES >= sizeof *message, "any message");
@@ -164,6 +170,8 @@ void fuzz_fill(struct fuzz_input *input, union gs_wire_message *message)
         fill_pieces(input, &message->pieces);
     else if (message->head.type == GS_WIRE_NAME)
         fill_name(input, &message->name);
+    else if (message->head.type == GS_WIRE_EVENTS)
+        fill_events(input, &message->events);
     else if (message->head.type == GS_WIRE_LOOK_UP)
         fill_look_up(input, &message->look_up);
     else if (message->head.type == GS_WIRE_UNNAME)
