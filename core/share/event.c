@@ -37,16 +37,17 @@ struct gs_event_import {
 
 /* ---- Exporter ------------------------------------------------------------------------------- */
 
-static struct gs_event_file *file_locked(struct gs_share *share, uint64_t number)
+/* The one of the number that is this file. */
+static struct gs_event_file *file_locked(struct gs_share *share, uint64_t number, const struct gs_fd *fd)
 {
     struct gs_event_file *file = share->exporter.ipc_events.files;
 
-    while (file && file->number != number)
+    while (file && (file->number != number || file->fd.inode != fd->inode || file->fd.device != fd->device))
         file = file->next;
     return file;
 }
 
-/* The secret of a file, which is new or was given out before. */
+/* The secret of a file, which is new or was given out before; or new in place of one that has gone. */
 static gs_status secret_of(struct gs_share *share, uint64_t number, const struct gs_fd *fd,
                            unsigned char ret_secret[GS_SECRET_SIZE])
 {
@@ -61,7 +62,7 @@ static gs_status secret_of(struct gs_share *share, uint64_t number, const struct
         return GS_NO_RANDOM;
     }
     gs_lock_take(&share->lock);
-    file = file_locked(share, number);
+    file = file_locked(share, number, fd);
     if (!file) {
         file = made;
         made->next = share->exporter.ipc_events.files;
@@ -109,10 +110,10 @@ static int fd_for(struct gs_share *share, const struct gs_client *client,
         return -1;
     *ret_reason = GS_REFUSED_HANDLE;
     gs_lock_take(&share->lock);
-    file = file_locked(share, events->number);
-    if (file && gs_bytes_equal(file->secret, events->secret, sizeof file->secret) &&
-        gs_fd_is_there(&file->fd))
-        fd = file->fd.fd;
+    for (file = share->exporter.ipc_events.files; file && fd < 0; file = file->next)
+        if (file->number == events->number && gs_fd_is_there(&file->fd) &&
+            gs_bytes_equal(file->secret, events->secret, sizeof file->secret))
+            fd = file->fd.fd;
     gs_lock_release(&share->lock);
     return fd;
 }

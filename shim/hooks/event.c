@@ -125,7 +125,7 @@ GS_HOOK int shm_open(const char *name, int flags, mode_t mode)
         return fd;
     }
     fd = next_shm_open(name, flags, mode);
-    if (is && fd >= 0 && (flags & O_CREAT)) {
+    if (is && fd >= 0 && (flags & O_CREAT) && atomic_load(&gs_state) != GS_STATE_DISABLED) {
         GS_KEEP_CALLER;
         keep(pid, number, fd);
     }

@@ -239,6 +239,11 @@ static void without_library(void)
     unsetenv("LD_PRELOAD");
 }
 
+static void switched_off(void)
+{
+    setenv("GPUSHIM_ENABLE", "0", 1);
+}
+
 static bool enter_container(void)
 {
     return unshare(CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET | CLONE_NEWPID) == 0 &&
@@ -357,9 +362,14 @@ static void check_apart(const char *how)
 static void check_one_side(const char *how)
 {
     struct party with = here(), without = party_start_in("process", NULL, without_library);
-    CUipcEventHandle ours = create(&with, 0), drivers = create(&without, 0);
+    struct party off = party_start_in("process", NULL, switched_off);
+    CUipcEventHandle ours = create(&with, 0), drivers = create(&without, 0), switched = create(&off, 0);
 
-    expect("whose handles they are", is_ours(&ours) && !is_ours(&drivers));
+    expect("whose handles they are", is_ours(&ours) && !is_ours(&drivers) && !is_ours(&switched));
+    expect("a file is kept where the library is off", ask(&off, FILES, 0).number == 1);
+    must("open where the library is off", open_there(&off, 1, ours));
+    must("open what is of there", open_there(&with, 2, switched));
+    end(&off);
     must("open a handle of the driver's", open_there(&with, 1, drivers));
     must("open a handle of the library's", open_there(&without, 1, ours));
     pass_on(&with, 0, &without, 1);

@@ -125,6 +125,8 @@ Test(share_event, a_handle_says_the_same_each_time_and_each_file_has_a_secret)
 {
     struct gs_event_handle again = drivers(NUMBER), second = drivers(NUMBER + 1), used = drivers(NUMBER);
     static const unsigned char none[GS_SECRET_SIZE];
+    int other_file = new_file(GS_EVENT_FILE_SIZE);
+    struct gs_fd newer;
 
     again.place = handle.place;
     cr_assert_eq(gs_event_export(side.share, &kept, &again), GS_OK);
@@ -133,6 +135,14 @@ Test(share_event, a_handle_says_the_same_each_time_and_each_file_has_a_secret)
     cr_assert_arr_eq(second.instance, handle.instance, sizeof handle.instance);
     cr_assert_arr_neq(second.secret, handle.secret, sizeof handle.secret);
     cr_assert_arr_neq(handle.secret, none, sizeof none);
+    opens(&again, file);
+    newer = gs_fd_keep(other_file); /* the driver has made another of that number */
+    again = drivers(NUMBER);
+    cr_assert_eq(gs_event_export(side.share, &newer, &again), GS_OK);
+    cr_assert_arr_neq(again.secret, handle.secret, sizeof handle.secret);
+    opens(&again, other_file);
+    opens(&handle, file);
+    close(other_file);
     for (size_t i = 24; i < sizeof used; i++) { /* what a driver has there stays */
         struct gs_event_handle before;
 
