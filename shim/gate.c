@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <linux/membarrier.h>
@@ -111,7 +112,7 @@ static unsigned long count_threads(void)
 {
     struct stat tasks;
 
-    return stat(TASKS, &tasks) == 0 ? (unsigned long)tasks.st_nlink - 2 : 0;
+    return fstatat(AT_FDCWD, TASKS, &tasks, 0) == 0 ? (unsigned long)tasks.st_nlink - 2 : 0;
 }
 
 struct seen {

@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/background.h"
 #include "core/base/clock.h"
 #include "core/process/sleep.h"
+#include "core/share/share.h"
 #include "shim/gate.h"
 #include "shim/gpushim.h"
 #include "shim/hooks/hook.h"
@@ -126,6 +128,60 @@ void gs_shim_wake(uint64_t timeout_ns, struct gs_sleep_why *ret_why)
         say("not woken", ret_why);
     }
     atomic_flag_clear(&busy);
+}
+
+/* ---- By order of others ------------------------------------------------------------------------ */
+
+static struct {
+    struct gs_background background;
+    bool started; /* once: to be joined before the next */
+    bool running; /* atomic; while it is true all below is the thread's */
+    bool wakes;
+    uint64_t timeout_ns;
+    char directory[GS_SLEEP_DIRECTORY];
+    struct gs_sleep_why why;
+} order;
+
+static void *run_order(void *unused)
+{
+    if (order.wakes)
+        gs_shim_wake(order.timeout_ns, &order.why);
+    else
+        gs_shim_sleep(order.directory[0] ? order.directory : NULL, order.timeout_ns, &order.why);
+    __atomic_store_n(&order.running, false, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+static void begin_order(const struct gs_sleep_order *told)
+{
+    int error;
+
+    if (order.started)
+        gs_background_join(&order.background);
+    order.wakes = told->verb == GS_SLEEP_WAKES;
+    order.timeout_ns = told->timeout_ns;
+    snprintf(order.directory, sizeof order.directory, "%s", told->directory);
+    __atomic_store_n(&order.running, true, __ATOMIC_RELAXED);
+    error = gs_background_start(&order.background, run_order, NULL);
+    order.started = error == 0;
+    if (error) {
+        order.why.error = error;
+        snprintf(order.why.text, sizeof order.why.text, "no thread can be started for it");
+        __atomic_store_n(&order.running, false, __ATOMIC_RELAXED);
+    }
+}
+
+void gs_shim_told_to_sleep(struct gs_sleep_order *told)
+{
+    told->busy = __atomic_load_n(&order.running, __ATOMIC_ACQUIRE);
+    if (!told->busy && told->verb != GS_SLEEP_STATE) {
+        begin_order(told);
+        told->busy = __atomic_load_n(&order.running, __ATOMIC_ACQUIRE);
+    }
+    if (told->busy)
+        return;
+    told->error = order.why.error;
+    snprintf(told->text, sizeof told->text, "%s", order.why.text);
 }
 
 /* ---- gpushim.h ---------------------------------------------------------------------------------- */

@@ -21,6 +21,7 @@
 #include "log.h"
 #include "oom_report.h"
 #include "say.h"
+#include "sleep.h"
 #include "shim/lookup/driver.h"
 #include "stack.h"
 #include "state.h"
@@ -219,6 +220,7 @@ static bool start_core(const struct gs_config *config)
                           .bytes = config->registrations.bytes},
         .retiring_percent = (unsigned)config->pool.retiring_limit,
         .purge_ns = config->pool.decay,
+        .sleeps = gs_shim_told_to_sleep,
         .log = {.line = core_line, .level = &gs_log_level},
     };
     struct gs_driver driver;

@@ -27,6 +27,8 @@ static bool asked(void *arg, enum gs_question question, unsigned device, union g
     case GS_ASKED_TO_SET:
         gs_settings_set(arg, &told->setting);
         return true;
+    case GS_ASKED_TO_SLEEP:
+        return gs_core_asked_to_sleep(arg, &told->sleep);
     }
     return false;
 }

@@ -51,6 +51,9 @@ struct gs_core_options {
     bool neighbours;     /* on a full device, other processes are asked for memory and give it */
     struct gs_share_options share;
     struct gs_regcache_options registrations;
+    /* Others have it sleep, or wake, or ask whether it does: begins with it in a thread of its own, and tells.
+     * NULL: it does not sleep. */
+    void (*sleeps)(struct gs_sleep_order *order);
     struct gs_log log;
 };
 

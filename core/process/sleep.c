@@ -225,3 +225,21 @@ bool gs_core_wake(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *
     gs_sleep_plan_none(core);
     return true;
 }
+
+_Static_assert((int)GS_STAYS_REASONS == GS_SLEEP_STAYS, "each reason is told");
+
+bool gs_core_asked_to_sleep(struct gs_core *core, struct gs_sleep_order *order)
+{
+    struct gs_asleep asleep;
+
+    if (!core->options.sleeps)
+        return false;
+    core->options.sleeps(order);
+    gs_core_asleep(core, &asleep);
+    order->asleep_ns = asleep.since_ns ? gs_now_ns() - asleep.since_ns + 1 : 0;
+    order->away = asleep.away;
+    order->copied = asleep.copied;
+    for (int i = 0; i < GS_STAYS_REASONS; i++)
+        order->stays[i] = asleep.stays[i];
+    return true;
+}

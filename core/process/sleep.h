@@ -78,6 +78,10 @@ bool gs_core_sleep(struct gs_core *core, const char *directory, uint64_t until_n
 /* Back. EALREADY; ENOMEM: the GPU has not enough memory before `until_ns`, the log says who has it; EIO. */
 bool gs_core_wake(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *ret_why);
 
+struct gs_sleep_order;
+/* Others ask for it (struct gs_share_events); false: it does not sleep. */
+bool gs_core_asked_to_sleep(struct gs_core *core, struct gs_sleep_order *order);
+
 /* From any thread, without waiting; and of one device what is away. */
 void gs_core_asleep(const struct gs_core *core, struct gs_asleep *ret);
 size_t gs_core_away(const struct gs_core *core, int device);

@@ -478,6 +478,7 @@ static inline bool gs_client_is_own(const struct gs_client *client)
 
 /* order.c: answers, as gs_client_serve. */
 bool gs_set_came(struct gs_share *share, struct gs_client *client, const struct gs_wire_set *set);
+bool gs_sleep_came(struct gs_share *share, struct gs_client *client, const struct gs_wire_sleep *sleep);
 bool gs_collect_came(struct gs_share *share, struct gs_client *client, uint32_t request);
 
 /* lives.c: whether the client's program has ended, as far as is proven here; and whether anything

@@ -1,7 +1,8 @@
 /*
- * What the user of a process tells it over its socket, by `gpushim set` and `gpushim collect`:
+ * What the user of a process tells it over its socket, by `gpushim set`, `collect`, `sleep` and `wake`:
  *
  *   SET option, value ──► asked (core/process/settings.c) ──► SET_TO what it was, what it is
+ *   SLEEP ──► asked (shim/sleep.c) ──► ASLEEP that a thread is at it, or what came of the last order
  *   COLLECT ──► what is closed and kept goes back; ends are told; holders are asked ──► COLLECTED
  *
  * Both are answered at once, by the share thread, which waits for nobody: what COLLECT sets going
@@ -11,6 +12,7 @@
 #include "core/share/exporter.h"
 #include "core/share/opener.h"
 
+#include <errno.h>
 #include <string.h>
 
 bool gs_set_came(struct gs_share *share, struct gs_client *client, const struct gs_wire_set *set)
@@ -36,6 +38,35 @@ bool gs_set_came(struct gs_share *share, struct gs_client *client, const struct 
     message.set_to.before = setting->before;
     message.set_to.after = setting->after;
     message.set_to.outcome = setting->outcome;
+    return gs_client_send(share, client, &message, -1) == 0;
+}
+
+bool gs_sleep_came(struct gs_share *share, struct gs_client *client, const struct gs_wire_sleep *sleep)
+{
+    union gs_told told = {.sleep = {.verb = sleep->verb,
+                                    .timeout_ns = sleep->timeout_ns,
+                                    .directory = sleep->directory}};
+    const struct gs_sleep_order *order = &told.sleep;
+    union gs_wire_message message;
+
+    if (share->options.is_broker)
+        return gs_client_fault(client, "it would have a broker sleep");
+    if (!gs_client_is_own(client))
+        return gs_client_refuse(share, client, sleep->head.request, GS_REFUSED_USER, 0);
+    if (sleep->verb > GS_SLEEP_WAKES || sleep->zero || !memchr(sleep->directory, 0, sizeof sleep->directory))
+        return gs_client_fault(client, "its message has fields that make no sense");
+    gs_wire_start(&message, GS_WIRE_ASLEEP, sleep->head.request);
+    if (!share->events.asked || !share->events.asked(share->events.arg, GS_ASKED_TO_SLEEP, 0, &told)) {
+        message.asleep.error = ENOTSUP;
+        return gs_client_send(share, client, &message, -1) == 0;
+    }
+    message.asleep.busy = order->busy;
+    message.asleep.error = (uint32_t)order->error;
+    message.asleep.asleep_ns = order->asleep_ns;
+    message.asleep.away = order->away;
+    message.asleep.copied = order->copied;
+    memcpy(message.asleep.stays, order->stays, sizeof message.asleep.stays);
+    memcpy(message.asleep.text, order->text, strnlen(order->text, sizeof message.asleep.text - 1));
     return gs_client_send(share, client, &message, -1) == 0;
 }
 

@@ -267,6 +267,8 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
         return gs_plea_came(share, client, &message->purge);
     case GS_WIRE_SET:
         return gs_set_came(share, client, &message->set);
+    case GS_WIRE_SLEEP:
+        return gs_sleep_came(share, client, &message->sleep);
     case GS_WIRE_COLLECT:
         return gs_collect_came(share, client, message->head.request);
     case GS_WIRE_NAME:

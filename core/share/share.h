@@ -86,7 +86,7 @@ struct gs_figures {
 };
 
 /* What others ask the process for, over its socket. */
-enum gs_question { GS_ASKED_MEMORY, GS_ASKED_FIGURES, GS_ASKED_TO_SET };
+enum gs_question { GS_ASKED_MEMORY, GS_ASKED_FIGURES, GS_ASKED_TO_SET, GS_ASKED_TO_SLEEP };
 
 /* An option that is to have another value. */
 enum gs_set_outcome { GS_SET_DONE, GS_SET_UNKNOWN, GS_SET_WRONG /* it cannot have this value */ };
@@ -97,7 +97,22 @@ struct gs_setting {
     enum gs_set_outcome outcome;
 };
 
+/* The process is to sleep, or to wake: what it is asked, and what it tells. */
+#define GS_SLEEP_DIRECTORY 256
+#define GS_SLEEP_STAYS 4
+struct gs_sleep_order {
+    enum gs_sleep_verb { GS_SLEEP_STATE, GS_SLEEP_GOES, GS_SLEEP_WAKES } verb;
+    uint64_t timeout_ns;
+    const char *directory; /* where the contents go to a file; "": to memory */
+    bool busy;             /* told: it is at it; else what came of the last order: */
+    int error;             /* 0, or an errno, */
+    char text[320];        /* and why */
+    uint64_t asleep_ns;    /* how long it sleeps; 0: it is awake */
+    uint64_t away, copied, stays[GS_SLEEP_STAYS]; /* bytes, as gpushim.h has them */
+};
+
 union gs_told {
+    struct gs_sleep_order sleep;
     struct gs_figures figures;
     struct gs_setting setting;
 };
@@ -113,7 +128,7 @@ struct gs_share_events {
     bool (*in_use)(void *arg, uint64_t base, size_t size, bool going);
     /* Others ask. For memory: whether somebody will take what they ask for (gs_share_purge), soon and in
      * another thread. For the figures of a device (its number in CUDA): whether it, or a later one, has
-     * any. To set an option: whether there was an answer. May not wait. NULL: nobody answers. */
+     * any. To set an option, to sleep: whether there was an answer. May not wait. NULL: nobody answers. */
     bool (*asked)(void *arg, enum gs_question question, unsigned device, union gs_told *told);
     void *arg;
 };

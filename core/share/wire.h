@@ -42,8 +42,9 @@
  * answered by NAMED, which has a handle where he may open it. The same user may UNNAME one that was
  * published before some time: answered by UNNAMED, whether there was one.
  *
- * The same user, or root, may SET an option to a value, and have the process COLLECT
- * (core/share/order.c): answered at once by SET_TO and COLLECTED.
+ * The same user, or root, may SET an option to a value, and have the process COLLECT, or SLEEP and wake
+ * (core/share/order.c): answered at once by SET_TO, COLLECTED and ASLEEP, which says that it is at it, or what
+ * came of it.
  *
  * Who has the handle of an event asks whoever made it for the file that it lies in, EVENTS number, secret
  * (core/share/event.h), and is answered by EVENTS_FILE (+ its descriptor) if he is the same user.
@@ -69,7 +70,7 @@
 
 #include "core/share/ipc_handle.h"
 
-#define GS_WIRE_VERSION 21
+#define GS_WIRE_VERSION 22
 
 /* So many pieces come in one message at most: the kernel would take 253, but a process that may have
  * 256 descriptors has others too. */
@@ -131,7 +132,9 @@
     M(GS_WIRE_SHARE_AFAR, 56, share_afar)                   \
     M(GS_WIRE_SHARE_PIECE, 57, share_piece)                 \
     M(GS_WIRE_EVENTS, 58, events)                           \
-    M(GS_WIRE_EVENTS_FILE, 59, events_file)
+    M(GS_WIRE_EVENTS_FILE, 59, events_file)                 \
+    M(GS_WIRE_SLEEP, 60, sleep)                             \
+    M(GS_WIRE_ASLEEP, 61, asleep)
 
 #define GS_WIRE_NUMBER(name, number, shape) name = number,
 enum gs_wire_type { GS_WIRE_MESSAGES(GS_WIRE_NUMBER) GS_WIRE_TYPES };
@@ -165,6 +168,7 @@ struct gs_wire_head {
 };
 
 #include "core/share/wire_afar.h" /* whose messages begin with the head, too */
+#include "core/share/wire_sleep.h"
 
 struct gs_wire_hello {
     struct gs_wire_head head;
@@ -503,6 +507,8 @@ union gs_wire_message {
     struct gs_wire_purged purged;
     struct gs_wire_set set;
     struct gs_wire_set_to set_to;
+    struct gs_wire_sleep sleep;
+    struct gs_wire_asleep asleep;
     struct gs_wire_collected collected;
     struct gs_wire_farewell farewell;
     struct gs_wire_fetch fetch;

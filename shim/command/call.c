@@ -104,7 +104,7 @@ static const struct reading *list_options(const struct command *command)
     char *letter, off[GS_OPTION_NAME_SIZE];
 
     reading = (struct reading){.count = 0};
-    letter = stpcpy(reading.letters, command->most > 2 ? "+:h" : ":h");
+    letter = stpcpy(reading.letters, command->takes[0] == TAKES_PROGRAM ? "+:h" : ":h");
     add_option(&reading, NULL, "help");
     for (size_t n = 0; !is_last(command, n); n++) {
         const struct command_option *row = &command->options[n];

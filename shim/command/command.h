@@ -32,11 +32,14 @@ int command_help(const struct call *call);
 int command_ls(const struct call *call);
 int command_run(const struct call *call);
 int command_set(const struct call *call);
+int command_sleep(const struct call *call);
+int command_swap(const struct call *call);
 int command_who(const struct call *call);
 int command_stats(const struct call *call);
 int command_top(const struct call *call);
 int command_trim(const struct call *call);
 int command_version(const struct call *call);
+int command_wake(const struct call *call);
 
 /* gpushim, or gpushim-broker where it was called by that name. */
 extern const char *command_program;

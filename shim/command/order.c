@@ -48,7 +48,7 @@ void order_each(struct order *order)
     static const struct ask_time time = {15 * GS_NS_PER_S, 30 * GS_NS_PER_S};
     char reason[GS_REASON_SIZE];
 
-    ask_each_within(order->options, &time, look_at, order, reason);
+    ask_each_within(order->options, order->time ? order->time : &time, look_at, order, reason);
     if (order->only && !order->found)
         ask_complain_of_absent(order->only);
     order->failed |= order->only ? !order->found : ask_left_out();

@@ -13,6 +13,7 @@ struct order {
     long only; /* 0: all */
     bool found, failed;
     struct json *json; /* NULL: text */
+    const struct ask_time *time; /* that what they are told may take; NULL: as giving memory back does */
     /* `silent` says why the process cannot be told; "": it can, over the connection. */
     void (*tell)(struct order *order, const struct who *who, int fd, const char *silent);
 };

@@ -79,6 +79,17 @@ static void fill_set(struct fuzz_input *input, struct gs_wire_set *set)
     set->value = fuzz_byte(input) * UINT64_C(0x0101010101010101);
 }
 
+static void fill_sleep(struct fuzz_input *input, struct gs_wire_sleep *sleep)
+{
+    uint8_t kind = fuzz_byte(input);
+
+    if (kind == 255)
+        memset(sleep->directory, 'x', sizeof sleep->directory); /* does not end */
+    sleep->verb = kind % 4;
+    sleep->zero = kind % 32 == 31;
+    sleep->timeout_ns = fuzz_byte(input) * UINT64_C(0x0101010101010101);
+}
+
 static void fill_farewell(struct fuzz_input *input, struct gs_wire_farewell *farewell)
 {
     uint8_t kind = fuzz_byte(input);
@@ -162,6 +173,8 @@ void fuzz_fill(struct fuzz_input *input, union gs_wire_message *message)
         fill_purged(input, &message->purged);
     else if (message->head.type == GS_WIRE_SET)
         fill_set(input, &message->set);
+    else if (message->head.type == GS_WIRE_SLEEP)
+        fill_sleep(input, &message->sleep);
     else if (message->head.type == GS_WIRE_FAREWELL)
         fill_farewell(input, &message->farewell);
     else if (message->head.type == GS_WIRE_FETCH)

@@ -15,6 +15,7 @@
 #include "shim/log.h"
 #include "shim/lookup/leave.h"
 #include "shim/say.h"
+#include "shim/sleep.h"
 #include "shim/oom_report.h"
 #include "shim/lookup/driver.h"
 #include "core/process/record.h"
@@ -99,6 +100,10 @@ const char *gs_log_configure(enum gs_log_level level, const char *path)
 }
 
 void gs_say_configured(const struct gs_config *config)
+{
+}
+
+void gs_shim_told_to_sleep(struct gs_sleep_order *order)
 {
 }
 

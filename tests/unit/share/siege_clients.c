@@ -228,7 +228,8 @@ static void says_what_others_say(void)
         GS_WIRE_PUBLISH, GS_WIRE_HELLO,    GS_WIRE_PURGE,  GS_WIRE_PURGED,
         GS_WIRE_SET,     GS_WIRE_SET_TO,   GS_WIRE_COLLECT, GS_WIRE_COLLECTED,
         GS_WIRE_FAREWELL, GS_WIRE_FORKED,   GS_WIRE_FETCH,
-        GS_WIRE_PIECES, GS_WIRE_NAME,    GS_WIRE_NAMED,  GS_WIRE_UNNAMED};
+        GS_WIRE_PIECES, GS_WIRE_NAME,    GS_WIRE_NAMED,  GS_WIRE_UNNAMED,
+        GS_WIRE_SLEEP, GS_WIRE_ASLEEP};
     enum { LISTED_TYPES = sizeof types / sizeof *types, COUNT = LISTED_TYPES + GS_WIRE_TYPES - GS_WIRE_AGENT };
 
     for (unsigned i = 0;; i++) {
@@ -593,7 +594,7 @@ const struct siege_attack siege_clients[] = {
      NO_OPENERS | SAYS(CLOSE) | SAYS(FLUSHED) | SAYS(HELLO) |
          SAYS(SHARE) | SAYS(UNSHARE) | SAYS(PUBLISH) | SAYS(SET) | SAYS(SET_TO) | SAYS(COLLECT) |
          SAYS(COLLECTED) | SAYS(FAREWELL) | SAYS(FORKED) |
-         SAYS(NAME) | SAYS(NAMED) | SAYS(UNNAMED) | NO_AGENTS,
+         SAYS(NAME) | SAYS(NAMED) | SAYS(UNNAMED) | SAYS(SLEEP) | SAYS(ASLEEP) | NO_AGENTS,
      TAKES(TURNS), says_what_others_say},
     {"asks for names without end", EXPORTER, LISTED, SAYS(LOOK_UP) | SAYS(UNNAME),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_names},
@@ -632,7 +633,7 @@ const struct siege_attack siege_clients[] = {
      churns},
     {"says what is not its to say", BROKER, SAME_USER,
      NO_OPENERS | SAYS(CLOSE) | SAYS(FLUSHED) | SAYS(PURGE) |
-         SAYS(SET) | SAYS(COLLECT) | SAYS(FAREWELL) | NO_AGENTS,
+         SAYS(SET) | SAYS(COLLECT) | SAYS(SLEEP) | SAYS(FAREWELL) | NO_AGENTS,
      TAKES(TURNS), says_what_others_say},
     {"is an agent of machines without end", BROKER, SAME_USER,
      SAYS(AGENT) | SAYS(MACHINE_AFAR) | SAYS(KEPT_AFAR) | SAYS(TAKE_AFAR),

@@ -354,6 +354,17 @@ Test(share_wire, a_version_is_its_messages)
         {AT(set_to, after), 24},
         {AT(set_to, outcome), 32},
         {AT(set_to, zero), 36},
+        {AT(sleep, timeout_ns), 16},
+        {AT(sleep, verb), 24},
+        {AT(sleep, zero), 28},
+        {AT(sleep, directory), 32},
+        {AT(asleep, busy), 16},
+        {AT(asleep, error), 20},
+        {AT(asleep, asleep_ns), 24},
+        {AT(asleep, away), 32},
+        {AT(asleep, copied), 40},
+        {AT(asleep, stays), 48},
+        {AT(asleep, text), 80},
         {AT(collected, given), 16},
         {AT(collected, given_bytes), 24},
         {AT(collected, ended), 32},
@@ -479,10 +490,10 @@ Test(share_wire, a_version_is_its_messages)
                                        32, 288, 432,
                                        88, 568, 88, 24, 24,
                                        88, 184, 40, 104, 128, 112, 40, 40, 40, 32, 88, 64, 56, 24, 32,
-                                       32, 432, 24, 144, 200, 32, 40, 16};
+                                       32, 432, 24, 144, 200, 32, 40, 16, 288, 400};
     union gs_wire_message message;
 
-    cr_assert_eq(GS_WIRE_VERSION, 21);
+    cr_assert_eq(GS_WIRE_VERSION, 22);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         cr_assert_eq(places[i][0], places[i][1], "field %zu is at %zu", i, places[i][0]);
     cr_assert_eq((size_t)GS_WIRE_TYPES, sizeof lengths / sizeof *lengths);

@@ -1,0 +1,225 @@
+/*
+ * gpushim sleep, wake and swap: processes take their memory off the GPU, and get it back. Each begins with
+ * it in a thread of its own when it is told so (core/share/order.c); from then on it is asked whether it is
+ * at it still.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shim/command/command.h"
+#include "shim/command/order.h"
+#include "shim/command/show.h"
+
+#define TIMEOUT_NS (30 * GS_NS_PER_S)
+#define MOVES_NS (600 * GS_NS_PER_S) /* for the copies, beside that */
+#define ASKED_AGAIN_NS (20 * GS_NS_PER_MS)
+
+struct sleeping {
+    struct order order; /* first: what tells it is given this */
+    enum gs_sleep_verb verb;
+    uint64_t timeout_ns;
+    char directory[GS_SLEEP_DIRECTORY];
+};
+
+/* One answer; ret_reason is "" where it came. */
+static void ask_it(int fd, const struct sleeping *sleeping, enum gs_sleep_verb verb,
+                   struct gs_wire_asleep *ret, char *ret_reason, size_t size)
+{
+    union gs_wire_message message, answer = {.head = {0}};
+    int error;
+
+    gs_wire_start(&message, GS_WIRE_SLEEP, 1);
+    message.sleep.verb = verb;
+    message.sleep.timeout_ns = sleeping->timeout_ns;
+    memcpy(message.sleep.directory, sleeping->directory, sizeof message.sleep.directory);
+    error = ask_for(fd, &message, GS_WIRE_ASLEEP, &answer);
+    ret_reason[0] = 0;
+    if (error || answer.head.type != GS_WIRE_ASLEEP)
+        ask_order_silence(ret_reason, size, error, &answer);
+    *ret = answer.asleep;
+    ret->text[sizeof ret->text - 1] = 0;
+}
+
+/* Until it is done with it. */
+static void have_it(int fd, const struct sleeping *sleeping, struct gs_wire_asleep *ret, char *ret_reason,
+                    size_t size)
+{
+    const uint64_t deadline = ask_deadline(sleeping->timeout_ns + MOVES_NS);
+
+    ask_it(fd, sleeping, sleeping->verb, ret, ret_reason, size);
+    while (!ret_reason[0] && ret->busy) {
+        if (gs_now_ns() >= deadline) {
+            snprintf(ret_reason, size, "is at it still");
+            return;
+        }
+        gs_rest_ns(ASKED_AGAIN_NS);
+        ask_it(fd, sleeping, GS_SLEEP_STATE, ret, ret_reason, size);
+    }
+    if (!ret_reason[0] && ret->error)
+        snprintf(ret_reason, size, "%s", ret->text[0] ? ret->text : "it does not sleep");
+}
+
+static const char *const stays[GS_SLEEP_STAYS] = {"shared", "registered", "of ended contexts",
+                                                  "that the driver did not unmap"};
+static const char *const stays_json[GS_SLEEP_STAYS] = {"shared_bytes", "registered_bytes", "ending_bytes",
+                                                       "refused_bytes"};
+
+static void say_it(const struct who *who, const struct gs_wire_asleep *asleep, uint64_t took_ns)
+{
+    char away[SHOWN], copied[SHOWN], text[256] = "";
+    size_t used = 0;
+
+    if (!asleep->asleep_ns) {
+        command_say("pid %ld (%s): awake, in %.2f s", who->pid, who->name, (double)took_ns / 1e9);
+        return;
+    }
+    for (int i = 0; i < GS_SLEEP_STAYS; i++) {
+        char size[SHOWN];
+
+        if (asleep->stays[i] && used < sizeof text)
+            used += (size_t)snprintf(text + used, sizeof text - used, "; %s %s stay",
+                                     show_size(asleep->stays[i], size), stays[i]);
+    }
+    command_say("pid %ld (%s): asleep, in %.2f s: %s off the GPU, %s kept on the host%s", who->pid, who->name,
+                (double)took_ns / 1e9, show_size(asleep->away, away), show_size(asleep->copied, copied), text);
+}
+
+static void write_it(struct json *json, const struct who *who, const struct gs_wire_asleep *asleep,
+                     uint64_t took_ns, const char *silent)
+{
+    json_open(json, NULL, '{');
+    who_write(json, who);
+    if (!silent[0]) {
+        json_text(json, "state", asleep->asleep_ns ? "asleep" : "awake");
+        json_number(json, "took_ns", took_ns);
+        json_number(json, "away_bytes", asleep->away);
+        json_number(json, "kept_bytes", asleep->copied);
+        for (int i = 0; i < GS_SLEEP_STAYS; i++)
+            json_number(json, stays_json[i], asleep->stays[i]);
+    }
+    json_text(json, "silent", silent[0] ? silent : NULL);
+    json_close(json, '}');
+}
+
+static void tell_it(struct order *order, const struct who *who, int fd, const char *silent)
+{
+    const struct sleeping *sleeping = (const struct sleeping *)order;
+    const uint64_t began = gs_now_ns();
+    struct gs_wire_asleep asleep = {.busy = 0};
+    char reason[sizeof asleep.text];
+
+    snprintf(reason, sizeof reason, "%s", silent);
+    if (!silent[0])
+        have_it(fd, sleeping, &asleep, reason, sizeof reason);
+    order->failed |= reason[0] != 0;
+    if (order->json)
+        write_it(order->json, who, &asleep, gs_now_ns() - began, reason);
+    else if (reason[0])
+        command_complain("process %ld (%s): %s", who->pid, who->name, reason);
+    else
+        say_it(who, &asleep, gs_now_ns() - began);
+}
+
+/* False: it was not done, which was said. */
+static bool order_one(struct sleeping *sleeping, long pid, enum gs_sleep_verb verb)
+{
+    struct order *order = &sleeping->order;
+    const struct ask_time time = {sleeping->timeout_ns + MOVES_NS, sleeping->timeout_ns + MOVES_NS};
+
+    order->only = pid;
+    order->found = order->failed = false;
+    order->time = &time;
+    sleeping->verb = verb;
+    order_each(order);
+    order->time = NULL;
+    return !order->failed;
+}
+
+/* "30s", "0.5 s", "2": seconds. */
+static bool read_timeout(const char *text, uint64_t *ret_ns)
+{
+    char *end;
+    const double seconds = strtod(text, &end);
+
+    end += strspn(end, " ");
+    if (end == text || (strcmp(end, "s") != 0 && *end) || !isfinite(seconds) || seconds < 0 || seconds > 86400)
+        return false;
+    *ret_ns = (uint64_t)(seconds * 1e9);
+    return true;
+}
+
+/* Of all: the options, and what is asked. COMMAND_WELL: it can begin. */
+static int begin(const struct call *call, struct sleeping *ret, struct gs_share_options *options)
+{
+    const char *timeout = call_value(call, "timeout"), *to = call_value(call, "to");
+    char path[PATH_MAX];
+
+    *ret = (struct sleeping){.order = {.options = options, .tell = tell_it}, .timeout_ns = TIMEOUT_NS};
+    if (timeout && !read_timeout(timeout, &ret->timeout_ns))
+        return call_wrong(call, "--timeout takes seconds from 0 to 86400, and not '%s'", timeout);
+    for (int i = 0; i < call->argc; i++)
+        if (call_pid(call, call->argv[i]) <= 0)
+            return COMMAND_USAGE;
+    if (to && !realpath(to, path)) {
+        command_complain("%s: %s", to, strerror(errno));
+        return COMMAND_WRONG;
+    }
+    if (to && snprintf(ret->directory, sizeof ret->directory, "%s", path) >= (int)sizeof ret->directory) {
+        command_complain("%s: its path is longer than %zu characters", to, sizeof ret->directory - 1);
+        return COMMAND_WRONG;
+    }
+    return command_share_options(options) ? COMMAND_WELL : COMMAND_WRONG;
+}
+
+static int order_all(const struct call *call, enum gs_sleep_verb verb)
+{
+    struct gs_share_options options;
+    struct json json = {.file = stdout};
+    struct sleeping sleeping;
+    bool well = true;
+    int status = begin(call, &sleeping, &options);
+
+    if (status != COMMAND_WELL)
+        return status;
+    if (call_has(call, "json")) {
+        sleeping.order.json = &json;
+        json_open(&json, NULL, '[');
+    }
+    for (int i = 0; i < call->argc; i++)
+        well &= order_one(&sleeping, call_pid(call, call->argv[i]), verb);
+    if (sleeping.order.json) {
+        json_close(&json, ']');
+        json_end(&json);
+    }
+    return well ? COMMAND_WELL : COMMAND_WRONG;
+}
+
+int command_sleep(const struct call *call)
+{
+    return order_all(call, GS_SLEEP_GOES);
+}
+
+int command_wake(const struct call *call)
+{
+    return order_all(call, GS_SLEEP_WAKES);
+}
+
+/* The second does not wake where the first does not sleep. */
+int command_swap(const struct call *call)
+{
+    struct gs_share_options options;
+    struct sleeping sleeping;
+    int status = begin(call, &sleeping, &options);
+
+    if (status != COMMAND_WELL)
+        return status;
+    return order_one(&sleeping, call_pid(call, call->argv[0]), GS_SLEEP_GOES) &&
+                   order_one(&sleeping, call_pid(call, call->argv[1]), GS_SLEEP_WAKES)
+               ? COMMAND_WELL
+               : COMMAND_WRONG;
+}

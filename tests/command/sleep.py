@@ -1,0 +1,131 @@
+"""gpushim sleep, wake and swap: what a process then has of the GPU, what is said, and who may.
+
+    sleep.py GPUSHIM SHIM LIBCUDA
+"""
+import json
+import os
+import subprocess
+import tempfile
+
+from holder import GPUSHIM, MIB, Holder, await_that, check, clean, end_with_faults, for_everybody, gpushim
+
+NOBODY = 65534
+LIVE = 100 * MIB
+
+FILL = 'ctypes.memset(held[-1].value, 0x5a, {size})'
+LOOK = 'print("right" if ctypes.string_at(held[-1].value, {size}) == b"Z" * {size} else "wrong")'
+FREE = '''
+free, total = ctypes.c_size_t(), ctypes.c_size_t()
+assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+print(free.value)
+'''
+
+
+def run(one, code):
+    return one.do('do ' + code.strip().encode().hex())
+
+
+def answers(folder, one):
+    found = gpushim(folder, 'stats', str(one.pid), '--json')
+    return found.returncode == 0 and 'live_bytes' in json.loads(found.stdout)[0]
+
+
+def start(folder, **settings):
+    """One that can be asked, with 100 MiB that have contents."""
+    one = Holder(folder, **{'SOFTCUDA_MEMORY': '256M', 'GPUSHIM_POOL_NEIGHBOURS': 'on', **settings})
+    one.do(f'alloc {LIVE}')
+    run(one, FILL.format(size=LIVE))
+    await_that(lambda: answers(folder, one), 'a process that holds enough can be asked')
+    return one
+
+
+def is_right(one, when):
+    check(run(one, LOOK.format(size=LIVE)) == 'right', f'the contents are right {when}')
+
+
+def says(folder, status, arguments, *words):
+    run_of = gpushim(folder, *arguments)
+    check(run_of.returncode == status and all(word in run_of.stdout + run_of.stderr for word in words) and
+          bool(run_of.stderr) == bool(status), f'{arguments} ends with {status} and {words}: {run_of}')
+    return run_of
+
+
+def prove_it(folder):
+    one = start(folder)
+    pid = str(one.pid)
+    says(folder, 1, ('wake', pid), pid, 'awake already')
+    says(folder, 0, ('sleep', pid), f'pid {pid} (', 'asleep, in ', '100.0 MiB kept on the host')
+    says(folder, 1, ('sleep', pid), pid, 'asleep already')
+    says(folder, 0, ('wake', pid), f'pid {pid} (', 'awake, in ')
+    is_right(one, 'after the wake')
+    told = json.loads(says(folder, 0, ('sleep', pid, '--json')).stdout)[0]
+    check(told['state'] == 'asleep' and told['pid'] == one.pid and told['kept_bytes'] == LIVE and
+          told['away_bytes'] >= LIVE and told['shared_bytes'] == 0 and told['silent'] is None, f'as JSON: {told}')
+    told = json.loads(says(folder, 0, ('wake', pid, '--json')).stdout)[0]
+    check(told['state'] == 'awake' and told['away_bytes'] == 0, f'as JSON: {told}')
+    is_right(one, 'after the second wake')
+    one.end()
+
+
+def prove_a_file(folder):
+    one = start(folder)
+    pid = str(one.pid)
+    place = os.path.join(folder, 'contents')
+    os.mkdir(place)
+    says(folder, 1, ('sleep', pid, '--to', os.path.join(folder, 'nowhere')), 'nowhere')
+    says(folder, 0, ('sleep', pid, '--to', place), 'asleep')
+    check(not os.listdir(place), 'the file has no name')
+    links = [os.readlink(f'/proc/{pid}/map_files/{name}') for name in os.listdir(f'/proc/{pid}/map_files')] \
+        if os.geteuid() == 0 else [place]
+    check(any(link.startswith(place) for link in links), 'and is there')
+    says(folder, 0, ('wake', pid), 'awake')
+    is_right(one, 'from the file')
+    one.end()
+
+
+def prove_a_swap(folder):
+    """Of 256 MiB two have room, and three have not."""
+    first = start(folder)
+    says(folder, 0, ('sleep', str(first.pid)), 'asleep')
+    second, third = start(folder), start(folder)
+    says(folder, 1, ('wake', str(first.pid), '--timeout', '0.1s'), 'GPU 0', 'no room')
+    says(folder, 0, ('swap', str(second.pid), str(first.pid)), f'pid {second.pid} (', f'pid {first.pid} (')
+    is_right(first, 'after a swap')
+    says(folder, 1, ('swap', str(second.pid), str(second.pid)), 'asleep already')
+    says(folder, 0, ('sleep', str(first.pid), str(third.pid)), f'pid {first.pid} (', f'pid {third.pid} (')
+    says(folder, 0, ('wake', str(second.pid), str(third.pid)), 'awake')
+    is_right(second, 'after the others slept')
+    is_right(third, 'as the last')
+    for one in (first, second, third):
+        one.end()
+
+
+def prove_what_stays(folder):
+    one = start(folder)
+    one.do('share 0')
+    says(folder, 0, ('sleep', str(one.pid)), 'MiB shared stay')
+    says(folder, 0, ('wake', str(one.pid)), 'awake')
+    is_right(one, 'where it stayed')
+    one.end()
+
+
+def prove_what_is_wrong(folder):
+    one = start(folder, GPUSHIM_SHARE_UIDS=str(NOBODY))
+    says(folder, 2, ('sleep', 'x'), 'x')
+    says(folder, 2, ('sleep', str(one.pid), '--timeout', 'soon'), 'soon')
+    says(folder, 2, ('sleep',), 'sleep')
+    says(folder, 1, ('sleep', str(os.getpid())), str(os.getpid()))
+    if os.geteuid() == 0:
+        os.chmod(folder, 0o777)
+        command = for_everybody(folder, GPUSHIM)
+        other = subprocess.run([command, 'sleep', str(one.pid)], env=clean(folder), capture_output=True, text=True,
+                               user=NOBODY, group=NOBODY, extra_groups=(), check=False)
+        check(other.returncode == 1 and 'asleep' not in other.stdout, f'another user may not: {other}')
+        is_right(one, 'when another user had it sleep')
+    one.end()
+
+
+for prove in (prove_it, prove_a_file, prove_a_swap, prove_what_stays, prove_what_is_wrong):
+    with tempfile.TemporaryDirectory() as name:
+        prove(name)
+end_with_faults()
