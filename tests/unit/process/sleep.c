@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -257,6 +258,54 @@ Test(sleep, a_stack_is_low_meanwhile, .timeout = 60)
     MUST(cuCtxGetLimit(&now, CU_LIMIT_STACK_SIZE));
     cr_assert_eq(now, before);
     fixture_end(&f);
+}
+
+/* What looks for idle memory meanwhile finds none there. */
+Test(sleep, what_is_away_or_about_to_go_is_not_trimmed, .timeout = 60)
+{
+    struct gs_arena *arena;
+    struct fixture f;
+    size_t reserved;
+
+    start(&f, "4G");
+    MUST(gs_core_free(f.core, must_alloc(&f, 100 * MIB)));
+    fixture_drain(&f);
+    arena = fixture_home(&f);
+    reserved = arena->reserved;
+    cr_assert_gt(reserved, 0);
+    for (struct gs_piece *piece = arena->large.lowest; piece; piece = piece->next)
+        piece->asleep = true;
+    fixture_release(&f, true);
+    cr_assert_eq(arena->reserved, reserved);
+    for (struct gs_piece *piece = arena->large.lowest; piece; piece = piece->next)
+        piece->asleep = false;
+    fixture_end(&f);
+}
+
+/* Before anything has moved. */
+Test(sleep, without_room_on_the_host_nothing_moves, .timeout = 60)
+{
+    struct rlimit before, little;
+    struct gs_sleep_why why;
+    struct blocks blocks;
+    struct fixture f;
+    size_t bytes;
+
+    start(&f, "1G");
+    make(&f, &blocks);
+    bytes = device_bytes();
+    cr_assert_eq(getrlimit(RLIMIT_AS, &before), 0);
+    little = (struct rlimit){1, before.rlim_max};
+    cr_assert_eq(setrlimit(RLIMIT_AS, &little), 0);
+    cr_assert_not(goes(&f, &why));
+    cr_assert_eq(setrlimit(RLIMIT_AS, &before), 0);
+    cr_assert_eq(why.error, ENOMEM, "%s", why.text);
+    cr_assert_eq(asleep(&f).since_ns, 0);
+    cr_assert_leq(device_bytes(), bytes);
+    cr_assert(are_right(&blocks));
+    cr_assert(goes(&f, &why), "%s", why.text);
+    cr_assert(comes(&f, &why), "%s", why.text);
+    end(&f, &blocks);
 }
 
 /* Whatever call fails, with whatever error: the process is awake or asleep, and the next try is right. */
