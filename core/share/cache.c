@@ -26,13 +26,13 @@
 
 void gs_cache_take_locked(struct gs_share *share, struct gs_kept *kept)
 {
+    bool stays = kept->state == GS_KEPT;
+    struct gs_kept **list = stays ? &share->opener.kept : &share->opener.to_go;
+
     if (kept->state == GS_KEPT_NOT)
         return;
-    if (kept->state == GS_KEPT_TO_GO)
-        DL_DELETE2(share->opener.to_go, kept, older, newer);
-    else
-        DL_DELETE2(share->opener.kept, kept, older, newer);
-    share->opener.kept_count -= kept->state == GS_KEPT;
+    DL_DELETE2(*list, kept, older, newer);
+    share->opener.kept_count -= stays;
     kept->state = GS_KEPT_NOT;
 }
 

@@ -34,6 +34,7 @@ static struct handle *handle_new(struct process *process, struct phys *phys)
             continue;
         handle->number = ++world.next_number;
         handle->phys = phys;
+        handle->retained = false;
         phys_ref(phys);
         return handle;
     }
@@ -92,6 +93,17 @@ static bool fails(struct process *process)
     return process->driver_left > 0 && --process->driver_left == 0;
 }
 
+/* In half of the worlds that have memory in pieces there is room for the descriptor of one at a time: else all
+ * would come with the grant. */
+static bool has_a_piece_under_way(const struct process *process)
+{
+    bool any = false;
+
+    for (unsigned i = 0; i < FDS_MAX && world.seed / 10 % 2; i++)
+        any |= process->fds[i].file && process->fds[i].is_piece;
+    return any;
+}
+
 static CUresult mem_export(void *ret_fd, CUmemGenericAllocationHandle number,
                            CUmemAllocationHandleType type, unsigned long long flags)
 {
@@ -112,12 +124,15 @@ static CUresult mem_export(void *ret_fd, CUmemGenericAllocationHandle number,
         memcpy(ret_fd, &handle->phys->id, sizeof handle->phys->id);
         return CUDA_SUCCESS;
     }
+    if (handle->retained && has_a_piece_under_way(process_here()))
+        return CUDA_ERROR_OPERATING_SYSTEM;
     file = file_new(FILE_MEMORY);
     file->phys = handle->phys;
     phys_ref(file->phys);
     fd = fd_new(process_here(), file);
     if (fd < 0)
         return CUDA_ERROR_OPERATING_SYSTEM;
+    process_here()->fds[fd].is_piece = handle->retained;
     *(int *)ret_fd = fd;
     return CUDA_SUCCESS;
 }
@@ -256,6 +271,7 @@ static CUresult mem_retain(CUmemGenericAllocationHandle *ret_handle, void *addre
     handle = phys ? handle_new(process_here(), phys) : NULL;
     if (!handle)
         return CUDA_ERROR_INVALID_VALUE;
+    handle->retained = true;
     *ret_handle = handle->number;
     return CUDA_SUCCESS;
 }

@@ -116,6 +116,7 @@ struct descriptor {
     struct file *file;
     bool is_kept;     /* for long: the program may close it meanwhile */
     bool is_programs; /* the program's own: not the library's to close */
+    bool is_piece;    /* made of what is mapped at an address */
 };
 
 struct file *file_new(enum file_kind kind);
@@ -173,6 +174,7 @@ enum process_state { PROCESS_NONE, PROCESS_RUNS, PROCESS_DYING };
 struct handle { /* of the driver's; 0: none */
     uint64_t number;
     struct phys *phys;
+    bool retained; /* had of what is mapped at an address */
 };
 
 struct mapping {
