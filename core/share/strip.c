@@ -176,8 +176,10 @@ bool gs_strip_fetch_came(struct gs_share *share, struct gs_client *client,
     share->exporter.served_ns = gs_now_ns();
     gs_thread_expect(share, share->exporter.served_ns);
     gs_export_unpin(share, export, false);
-    if (error == -EAGAIN || error == -EPIPE || error == -ECONNRESET)
+    if (error == -EAGAIN)
         return false;
+    if (gs_client_has_gone(error)) /* what he said before that is read still: he may have given it back */
+        return true;
     return !reason || gs_client_refuse(share, client, fetch->head.request, reason,
                                        (uint32_t)driver_error);
 }
