@@ -59,10 +59,11 @@ static inline bool gs_export_is_borrowed(const struct gs_export *export)
 
 /* The share thread, which has it pinned: its fabric handle, where it is to have one. */
 void gs_afar_prepare(struct gs_share *share, struct gs_export *export);
-/* The broker said HOLD_AFAR. It is answered with the next: */
+/* The broker said HOLD_AFAR. */
 void gs_afar_hold_came(struct gs_share *share, const struct gs_wire_hold_afar *message);
-/* Tells the broker what it is to know: 0, or why that does not go now. */
-int gs_afar_tell_locked(struct gs_share *share);
+/* What the broker is to know next: false, there is nothing; and it was told that. */
+bool gs_afar_next_locked(struct gs_share *share, union gs_wire_message *ret_message);
+void gs_afar_told_locked(struct gs_share *share);
 /* All with the lock held. The broker is to be told something of it; and is not any more, since it goes. */
 static inline void gs_afar_due_locked(struct gs_share *share, struct gs_export *export)
 {
@@ -98,7 +99,7 @@ static inline void gs_afar_recall_locked(struct gs_share *share, struct gs_expor
 
 /* AGENT; and all else of other machines that a client says, as gs_client_serve. */
 bool gs_afar_serve(struct gs_share *share, struct gs_client *client,
-                   const union gs_wire_message *message, int *fd);
+                   const union gs_wire_message *message);
 /* A client has gone, that is the agent or may be known to it as a holder. */
 void gs_afar_client_gone(struct gs_share *share, struct gs_client *client);
 /* Does what is due; when to come again. */
@@ -136,12 +137,12 @@ struct gs_lease {
 
 /* Of what the broker has taken; as gs_client_serve. */
 bool gs_lend_share_came(struct gs_share *share, struct gs_client *client,
-                        const struct gs_wire_share_afar *message);
+                        const struct gs_wire_share *message);
 bool gs_lend_take_came(struct gs_share *share, struct gs_client *agent,
                        const struct gs_wire_take_afar *message);
 bool gs_lend_held_came(struct gs_share *share, struct gs_client *client,
                        const struct gs_wire_hold_afar *message);
-bool gs_lend_recall_came(struct gs_share *share, struct gs_client *client, uint64_t block_id);
+void gs_lend_recall_came(struct gs_share *share, struct gs_client *client, uint64_t block_id);
 /* The agent is new: it is told what is shared. */
 void gs_lend_tell_all(struct gs_share *share);
 /* And is gone: what it waits for ends. */

@@ -111,20 +111,13 @@ static bool agent_serve(struct gs_share *share, struct gs_client *client,
 }
 
 bool gs_afar_serve(struct gs_share *share, struct gs_client *client,
-                   const union gs_wire_message *message, int *fd)
+                   const union gs_wire_message *message)
 {
     if (!share->options.is_broker || !client->greeted)
         return gs_client_fault(client, "it sent a message that is not an opener's to send");
     switch (message->head.type) {
     case GS_WIRE_AGENT:
         return on_agent(share, client, &message->agent);
-    case GS_WIRE_SHARE_AFAR:
-        return gs_broker_on_share(share, client, &message->share_afar.share, fd) &&
-               gs_lend_share_came(share, client, &message->share_afar);
-    case GS_WIRE_HELD_AFAR:
-        return gs_lend_held_came(share, client, &message->hold_afar);
-    case GS_WIRE_RECALL:
-        return gs_lend_recall_came(share, client, message->recall.block_id);
     case GS_WIRE_FORGET_AFAR:
         return gs_forget_came(share, client, &message->forget_afar);
     case GS_WIRE_ASK_AFAR:

@@ -17,7 +17,7 @@ static void hold_locked(struct gs_share *share, struct gs_export *export)
         gs_export_recall_locked(share, export);
 }
 
-/* One that is going is not held: its UNSHARE is on its way. */
+/* One that is going is not held: its broker hears of that. */
 void gs_afar_hold_came(struct gs_share *share, const struct gs_wire_hold_afar *message)
 {
     struct gs_export_key key = {.id = message->block_id};

@@ -200,7 +200,7 @@ static void tell_shared(struct gs_share *share, const struct gs_export *export)
     message.shared_afar.offset = export->source.offset;
     memcpy(message.shared_afar.uuid, export->source.uuid, sizeof message.shared_afar.uuid);
     memcpy(message.shared_afar.fabric, export->far->fabric, GS_FABRIC_SIZE);
-    message.shared_afar.uid = gs_publisher_user(export->publisher)->uid;
+    message.shared_afar.uid = export->publisher->user->uid;
     message.shared_afar.read_only = export->read_only;
     gs_agent_tell(share, &message, -1);
     if (export->far->recalled)
@@ -218,23 +218,21 @@ static bool hold_for_unknown(struct gs_share *share, const struct gs_export *exp
 
 /* What nobody here knows of would be held for as long as its process runs. He comes again, and leaves
  * all of it anew, ever later where that is of no use (core/share/publish.c). */
-static bool comes_again(struct gs_client *client, const struct gs_wire_share_afar *message)
+static bool comes_again(struct gs_client *client, const struct gs_wire_share *message)
 {
     return !message->held ||
            gs_client_fault(client, "no room is left for what it holds for other machines");
 }
 
 bool gs_lend_share_came(struct gs_share *share, struct gs_client *client,
-                        const struct gs_wire_share_afar *message)
+                        const struct gs_wire_share *message)
 {
     struct gs_export_key key;
     struct gs_ipc_handle read;
     struct gs_export *export;
     struct gs_lease *lease, *next;
 
-    if (message->zero || message->held > 1)
-        return gs_client_fault(client, "its message has fields that make no sense");
-    gs_ipc_handle_read(message->share.ipc_handle, &read);
+    gs_ipc_handle_read(message->ipc_handle, &read);
     memcpy(key.instance, read.instance, sizeof key.instance);
     key.id = read.block_id;
     export = gs_export_find(share, &key);
@@ -299,16 +297,14 @@ bool gs_lend_held_came(struct gs_share *share, struct gs_client *client,
     return true;
 }
 
-bool gs_lend_recall_came(struct gs_share *share, struct gs_client *client, uint64_t block_id)
+void gs_lend_recall_came(struct gs_share *share, struct gs_client *client, uint64_t block_id)
 {
     struct gs_export *export = shared_by(share, client, block_id);
 
     if (!export)
-        return client->publisher ||
-               gs_client_fault(client, "it sent a message that is not an opener's to send");
+        return;
     export->far->recalled = true;
     tell_of(share, GS_WIRE_RECALL_AFAR, export);
-    return true;
 }
 
 void gs_lend_owner_gone(struct gs_share *share, struct gs_export *export)

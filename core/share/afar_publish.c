@@ -27,31 +27,25 @@ void gs_afar_prepare(struct gs_share *share, struct gs_export *export)
     gs_lock_release(&share->lock);
 }
 
-static int tell_one(const struct gs_share *share, enum gs_wire_type type, const struct gs_export *export)
+bool gs_afar_next_locked(struct gs_share *share, union gs_wire_message *ret_message)
 {
-    union gs_wire_message message;
+    const struct gs_export *export = share->exporter.afar_due;
 
-    gs_wire_start(&message, type, 0);
-    message.hold_afar.block_id = export->key.id; /* of a RECALL it is in the same place */
-    if (type == GS_WIRE_HELD_AFAR)
-        message.hold_afar.hold = export->far->held;
-    return gs_wire_send(share->link.fd, &message, -1);
+    if (!export)
+        return false;
+    gs_wire_start(ret_message, export->far->answer_due ? GS_WIRE_HELD_AFAR : GS_WIRE_RECALL, 0);
+    ret_message->hold_afar.block_id = export->key.id; /* of a RECALL it is in the same place */
+    if (export->far->answer_due)
+        ret_message->hold_afar.hold = export->far->held;
+    return true;
 }
 
-int gs_afar_tell_locked(struct gs_share *share)
+void gs_afar_told_locked(struct gs_share *share)
 {
-    struct gs_export *export;
-    int error = share->exporter.afar_due && !gs_fd_is_there(&share->link.fd_is) ? -EBADF : 0;
+    struct gs_export *export = share->exporter.afar_due;
+    bool *due = export->far->answer_due ? &export->far->answer_due : &export->far->recall_due;
 
-    while (!error && (export = share->exporter.afar_due)) {
-        struct gs_far *far = export->far;
-
-        if (far->answer_due && !(error = tell_one(share, GS_WIRE_HELD_AFAR, export)))
-            far->answer_due = false;
-        if (!error && far->recall_due && !(error = tell_one(share, GS_WIRE_RECALL, export)))
-            far->recall_due = false;
-        if (!error)
-            gs_afar_gone_locked(share, export);
-    }
-    return error;
+    *due = false;
+    if (!export->far->recall_due)
+        gs_afar_gone_locked(share, export);
 }

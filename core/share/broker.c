@@ -5,10 +5,14 @@
  *   exporter (publish.c)                          broker (this file; shim/command/broker.c)
  *   first export: connects, starts one if need be
  *   PUBLISH users (+ memfd)        ------->       of whose users it is, and where it confirms
+ *                                  <-------       PULL: what is next?
  *   SHARE handle (+ descriptor)    ------->       keeps it; openers go to the exporter meanwhile
- *   SHARE_PIECE + descriptor, each ------->       of a block that lies across pieces: it is kept with the last
- *   strikes it out of the memfd
- *   UNSHARE, when that goes        ------->       drops it
+ *                                  <-------       PULL block, piece: where it lies across pieces
+ *   SHARE handle (+ descriptor)    ------->       it is kept when all of them are here
+ *                                  <-------       PULL: what is next?
+ *   strikes a block out of the memfd, and then, or with its next answer:
+ *   RING                           ------->       reads the memfd: what is not there any more it drops
+ *                                  <-------       PULL, and so on
  *   ends, in order or killed       - - - ->       serves what stands in the memfd, for keep_ns
  *                                                 beyond its last opener, to those users
  *
@@ -17,7 +21,8 @@
  * exporter confirms in its own memory (confirm.c): struck out there before the block may be used
  * again, and read by the broker once the exporter's end is proven (lives.c), however long that takes.
  * One that has lost its connection and lives on confirms nothing any more as soon as it sees that, and
- * what it does not confirm is dropped.
+ * what it does not confirm is dropped. Nothing of a broker that does not ask piles up: it is told one thing
+ * at a time, and what the others are is looked for when it asks.
  *
  * A broker that ends takes nobody down: exporters go on by themselves, say so, and leave all they
  * export with the next one, which they start if need be. A new broker has nothing of an exporter's,
@@ -25,12 +30,14 @@
  */
 #include "core/share/afar.h"
 #include "core/share/discard.h"
+#include "core/share/memory.h"
 #include "core/share/opener.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define SCAN_MIN_NS (10 * GS_NS_PER_MS)
+#define READ_MAX    512 /* words of a memfd at once */
 
 const struct gs_driver gs_broker_driver = {0};
 
@@ -54,8 +61,8 @@ static void chunk_drop(struct gs_share *share, struct gs_published_chunk *chunk)
 }
 
 /* NULL: no memory. */
-static struct gs_published_chunk *chunk_new(struct gs_share *share, const struct gs_export_key *key,
-                                            uint32_t pieces)
+static struct gs_published_chunk *chunk_new(struct gs_share *share, struct gs_user *user,
+                                            const struct gs_export_key *key, uint32_t pieces)
 {
     uint32_t fd_count = pieces ? pieces : 1;
     struct gs_published_chunk *chunk = calloc(1, sizeof *chunk + fd_count * sizeof *chunk->fds);
@@ -73,37 +80,30 @@ static struct gs_published_chunk *chunk_new(struct gs_share *share, const struct
     }
     if (!pieces || chunk->strip)
         HASH_ADD(hh, share->store.published_chunks, key, sizeof chunk->key, chunk);
-    if (chunk->hh.tbl)
-        return chunk;
-    gs_share_strip_unref(chunk->strip);
-    free(chunk);
-    return NULL;
+    if (!chunk->hh.tbl) {
+        gs_share_strip_unref(chunk->strip);
+        free(chunk);
+        return NULL;
+    }
+    chunk->user = user;
+    user->fds += fd_count;
+    share->store.published_fds += fd_count;
+    return chunk;
 }
 
-/* The chunk's record with one export more; *fd becomes -1 where it is kept. NULL: no memory; or it is told of as
- * something else than before. */
-static struct gs_published_chunk *chunk_take(struct gs_share *share,
-                                             const struct gs_export_key *key, struct gs_user *user,
-                                             uint32_t pieces, int *fd)
+/* The chunk's record with one export more. NULL: no memory; or it is told of as something else than before. */
+static struct gs_published_chunk *chunk_take(struct gs_share *share, struct gs_user *user,
+                                             const struct gs_export_key *key, uint32_t pieces)
 {
     struct gs_published_chunk *chunk;
 
     HASH_FIND(hh, share->store.published_chunks, key, sizeof *key, chunk);
     if (chunk && (pieces || chunk->strip))
         return NULL;
-    if (!chunk) {
-        chunk = chunk_new(share, key, pieces);
-        if (!chunk)
-            return NULL;
-        chunk->user = user;
-        user->fds += chunk->fd_count;
-        share->store.published_fds += chunk->fd_count;
-        if (!pieces) {
-            chunk->fds[chunk->came++] = *fd;
-            *fd = -1;
-        }
-    }
-    chunk->exports++;
+    if (!chunk)
+        chunk = chunk_new(share, user, key, pieces);
+    if (chunk)
+        chunk->exports++;
     return chunk;
 }
 
@@ -118,7 +118,8 @@ static void export_drop(struct gs_share *share, struct gs_export *export)
     gs_lock_release(&share->lock);
     gs_lend_export_gone(share, export);
     chunk_drop(share, chunk_of(export));
-    gs_publisher_user(export->publisher)->exports--;
+    export->publisher->left[export->slot] = NULL;
+    export->publisher->user->exports--;
     gs_publisher_unref(share, export->publisher);
     free(export);
 }
@@ -168,24 +169,28 @@ static bool is_its_name(struct gs_share *share, const struct gs_client *client)
 /* Whether the client is who shares under its instance: the first one that said so, for as long as
  * it is here. Else a neighbour that knows a handle could leave others of the same name. One that
  * has lost its connection comes again, and leaves all of it anew. */
-static bool is_sharer(struct gs_share *share, struct gs_client *client)
+bool gs_broker_takes_from(struct gs_share *share, struct gs_client *client)
 {
     struct gs_client *other, *next;
 
-    if (client->shares)
-        return true;
     HASH_ITER(hh, share->clients.first, other, next)
     {
-        if (!other->shares || memcmp(other->instance, client->instance, GS_INSTANCE_SIZE) != 0)
+        if (!other->publisher || memcmp(other->instance, client->instance, GS_INSTANCE_SIZE) != 0)
             continue;
         if (other->id > client->id || other->uid != client->uid ||
             (other->fd >= 0 && !gs_conn_hung_up(other->fd)))
             return false;
         gs_broker_client_gone(share, other, false);
-        other->shares = false;
+        gs_publisher_unref(share, other->publisher);
+        other->publisher = NULL;
     }
-    client->shares = is_its_name(share, client);
-    return client->shares;
+    return is_its_name(share, client);
+}
+
+/* Whether all its memory is here. */
+static bool is_whole(const struct gs_export *export)
+{
+    return chunk_of(export)->came == chunk_of(export)->fd_count;
 }
 
 /* How many descriptors are kept: what the clients may need stays free, or half of all. */
@@ -223,112 +228,12 @@ static bool has_room(struct gs_share *share, const struct gs_client *client, uin
     return false;
 }
 
-bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
-                        const struct gs_wire_share *message, int *fd)
+static bool is_sound(const struct gs_wire_share *message, const struct gs_ipc_handle *ipc_handle)
 {
-    struct gs_export_key chunk_key;
-    struct gs_published_chunk *chunk;
-    struct gs_ipc_handle ipc_handle;
-    struct gs_export *export;
-    unsigned fds;
-    bool entered;
-
-    if (!share->options.is_broker || !client->publisher)
-        return gs_client_fault(client, client->greeted ? "it takes this process for a broker"
-                                                       : "it did not greet first");
-    if (gs_ipc_handle_read(message->ipc_handle, &ipc_handle) != GS_OK ||
-        !gs_broker_is_sound(message->chunk_size, message->offset, ipc_handle.size,
-                            message->read_only) ||
-        message->zero || message->pieces > message->chunk_size / GS_PAGE_SIZE ||
-        (message->pieces && *fd >= 0))
-        return gs_client_fault(client, "its message has fields that make no sense");
-    if (memcmp(ipc_handle.instance, client->instance, GS_INSTANCE_SIZE) != 0 ||
-        !is_sharer(share, client))
-        return gs_client_fault(client, "it shares in the name of another process");
-    memcpy(chunk_key.instance, ipc_handle.instance, sizeof chunk_key.instance);
-    chunk_key.id = ipc_handle.chunk_id;
-    /* Where a limit is met the block is not kept: it can be opened while its exporter lives. */
-    if (!message->pieces && *fd < 0) /* there was no room for its descriptor */
-        return true;
-    if (!has_room(share, client, message->pieces ? message->pieces : 1))
-        return true;
-    export = export_new(client, message, &ipc_handle);
-    if (!export)
-        return true;
-    if (gs_export_find(share, &export->key)) {
-        free(export);
-        return gs_client_fault(client, "it shared one block twice");
-    }
-    fds = share->store.published_fds;
-    chunk = chunk_take(share, &chunk_key, client->user, message->pieces, fd);
-    if (!chunk) {
-        free(export);
-        return true;
-    }
-    export->source.handle = (CUmemGenericAllocationHandle)(uintptr_t)chunk;
-    export->source.strip = chunk->strip; /* as long as the chunk */
-    export->publisher = gs_publisher_ref(client->publisher);
-    client->user->exports++;
-    gs_lock_take(&share->lock);
-    HASH_ADD(hh, share->exporter.exports, key, sizeof export->key, export);
-    entered = export->hh.tbl != NULL;
-    gs_lock_release(&share->lock);
-    if (entered) {
-        client->published++;
-        client->published_fds += share->store.published_fds - fds;
-    } else {
-        chunk_drop(share, chunk);
-        client->user->exports--;
-        gs_publisher_unref(share, export->publisher);
-        free(export);
-    }
-    return true;
-}
-
-/* Whether all its memory is here. */
-static bool is_whole(const struct gs_export *export)
-{
-    return chunk_of(export)->came == chunk_of(export)->fd_count;
-}
-
-/* Whether so many bytes may be the next piece: all of them together are the chunk. */
-static bool piece_fits(const struct gs_published_chunk *chunk, uint64_t chunk_size, uint64_t size)
-{
-    uint64_t left = chunk_size;
-
-    for (uint32_t i = 0; i < chunk->came; i++)
-        left -= chunk->strip->sizes[i];
-    return size > 0 && size % GS_PAGE_SIZE == 0 && size <= left &&
-           (size == left) == (chunk->came + 1 == chunk->fd_count);
-}
-
-/* The export that the client left under this number, or NULL. */
-static struct gs_export *left_by(struct gs_share *share, const struct gs_client *client,
-                                 uint64_t block_id)
-{
-    struct gs_export_key key = {.id = block_id};
-    struct gs_export *export;
-
-    memcpy(key.instance, client->instance, sizeof key.instance);
-    export = gs_export_find(share, &key);
-    return export && export->owner == client->id ? export : NULL;
-}
-
-bool gs_broker_on_share_piece(struct gs_share *share, struct gs_client *client,
-                              const struct gs_wire_share_piece *message, int *fd)
-{
-    struct gs_export *export = left_by(share, client, message->block_id);
-    struct gs_published_chunk *chunk;
-
-    if (!export || *fd < 0) /* one that found no room here; or its descriptor found none */
-        return client->greeted;
-    chunk = chunk_of(export);
-    if (is_whole(export) || !piece_fits(chunk, export->source.chunk_size, message->size))
-        return gs_client_fault(client, "its message has fields that make no sense");
-    chunk->strip->sizes[chunk->came] = message->size;
-    chunk->fds[chunk->came++] = *fd;
-    *fd = -1;
-    return true;
+    return ipc_handle->block_id && message->far <= 1 && message->held <= message->far &&
+           gs_broker_is_sound(message->chunk_size, message->offset, ipc_handle->size, message->read_only) &&
+           message->pieces <= message->chunk_size / GS_PAGE_SIZE &&
+           message->piece < (message->pieces ? message->pieces : 1);
 }
 
 /* One that the client left here. */
@@ -341,39 +246,152 @@ static void drop_of(struct gs_share *share, struct gs_client *client, struct gs_
     client->published_fds -= fds - share->store.published_fds;
 }
 
-bool gs_broker_on_unshare(struct gs_share *share, struct gs_client *client,
-                          const struct gs_wire_unshare *message)
+/* NULL: no memory, or its chunk is something else. */
+static struct gs_export *enter(struct gs_share *share, struct gs_client *client,
+                               const struct gs_wire_share *message, const struct gs_ipc_handle *ipc_handle)
 {
+    struct gs_export *export = export_new(client, message, ipc_handle);
+    struct gs_published_chunk *chunk = NULL;
+    unsigned fds = share->store.published_fds;
+    struct gs_export_key chunk_key;
+
+    memcpy(chunk_key.instance, ipc_handle->instance, sizeof chunk_key.instance);
+    chunk_key.id = ipc_handle->chunk_id;
+    if (export)
+        chunk = chunk_take(share, client->user, &chunk_key, message->pieces);
+    if (!chunk) {
+        free(export);
+        return NULL;
+    }
+    export->source.handle = (CUmemGenericAllocationHandle)(uintptr_t)chunk;
+    export->source.strip = chunk->strip; /* as long as the chunk */
+    gs_lock_take(&share->lock);
+    HASH_ADD(hh, share->exporter.exports, key, sizeof export->key, export);
+    gs_lock_release(&share->lock);
+    if (!export->hh.tbl) {
+        chunk_drop(share, chunk);
+        free(export);
+        return NULL;
+    }
+    export->publisher = gs_publisher_ref(client->publisher);
+    export->publisher->left[export->slot] = export;
+    client->user->exports++;
+    client->shares = true;
+    client->published++;
+    client->published_fds += share->store.published_fds - fds;
+    return export;
+}
+
+/* The descriptor of the next piece, or of a chunk that has none yet. Pieces are all of the chunk together. False: it
+ * does not fit. */
+static bool take_fd(const struct gs_export *export, const struct gs_wire_share *message, int *fd)
+{
+    struct gs_published_chunk *chunk = chunk_of(export);
+    uint64_t left = export->source.chunk_size, size = message->piece_size;
+
+    for (uint32_t i = 0; chunk->strip && i < chunk->came; i++)
+        left -= chunk->strip->sizes[i];
+    if (chunk->strip && (message->piece != chunk->came || size == 0 || size % GS_PAGE_SIZE != 0 || size > left ||
+                         (size == left) != (chunk->came + 1 == chunk->fd_count)))
+        return false;
+    if (is_whole(export))
+        return true;
+    if (chunk->strip)
+        chunk->strip->sizes[chunk->came] = size;
+    chunk->fds[chunk->came++] = *fd;
+    *fd = -1;
+    return true;
+}
+
+/* Where a limit is met the block is not kept: it can be opened while its exporter lives. */
+static bool on_share(struct gs_share *share, struct gs_client *client,
+                     const struct gs_wire_share *message, int *fd)
+{
+    uint64_t block_id = client->pull.block_id;
+    struct gs_ipc_handle ipc_handle;
+    struct gs_export_key key;
     struct gs_export *export;
 
-    if (!share->options.is_broker || !client->greeted)
-        return gs_client_fault(client, client->greeted ? "it takes this process for a broker"
-                                                       : "it did not greet first");
-    export = left_by(share, client, message->block_id);
-    if (export) /* else it found no room here */
-        drop_of(share, client, export);
+    client->pull.block_id = 0;
+    if (gs_ipc_handle_read(message->ipc_handle, &ipc_handle) != GS_OK || !is_sound(message, &ipc_handle))
+        return gs_client_fault(client, "its message has fields that make no sense");
+    if (memcmp(ipc_handle.instance, client->instance, GS_INSTANCE_SIZE) != 0)
+        return gs_client_fault(client, "it shares in the name of another process");
+    memcpy(key.instance, client->instance, sizeof key.instance);
+    key.id = ipc_handle.block_id;
+    export = gs_export_find(share, &key);
+    if (message->piece ? key.id != block_id : export != NULL)
+        return gs_client_fault(client, "it shared one block twice, or a piece that was not asked for");
+    if (*fd < 0) { /* there was no room for its descriptor */
+        if (export)
+            drop_of(share, client, export);
+        return true;
+    }
+    if (!message->piece && has_room(share, client, message->pieces ? message->pieces : 1) &&
+        gs_publisher_has_room(share, client->publisher, message->slot))
+        export = enter(share, client, message, &ipc_handle);
+    if (!export) /* or it was taken back since this was sent */
+        return true;
+    if (!take_fd(export, message, fd))
+        return gs_client_fault(client, "its message has fields that make no sense");
+    client->pull.block_id = is_whole(export) ? 0 : export->key.id;
+    client->pull.piece = chunk_of(export)->came;
     return true;
+}
+
+/* ---- Answers ------------------------------------------------------------------------------------ */
+
+bool gs_broker_answered(struct gs_share *share, struct gs_client *client,
+                        const union gs_wire_message *message, int *fd)
+{
+    bool stays = true;
+
+    if (!client->pull.asked)
+        return gs_client_fault(client, "it sent a message that it was not asked for");
+    if (!client->publisher) /* its process has come again, and this lay here unread */
+        return true;
+    client->pull.asked = client->pull.kept = false;
+    client->pull.due = true;
+    if (message->head.request)
+        gs_broker_drop_revoked(share, client);
+    if (message->head.type == GS_WIRE_SHARE)
+        stays = on_share(share, client, &message->share, fd) &&
+                (!message->share.far || gs_lend_share_came(share, client, &message->share));
+    else if (message->head.type == GS_WIRE_NAME)
+        stays = gs_name_came(share, client, &message->name, &client->pull.kept);
+    else if (message->head.type == GS_WIRE_HELD_AFAR)
+        stays = gs_lend_held_came(share, client, &message->hold_afar);
+    else if (message->head.type == GS_WIRE_RECALL)
+        gs_lend_recall_came(share, client, message->recall.block_id);
+    if (stays)
+        gs_client_send_due(share, client);
+    return stays;
 }
 
 void gs_broker_drop_revoked(struct gs_share *share, struct gs_client *client)
 {
-    struct gs_export *export, *next;
+    const struct gs_publisher *publisher = client->publisher;
+    uint64_t ids[READ_MAX];
 
-    HASH_ITER(hh, share->exporter.exports, export, next)
-    {
-        if (export->owner == client->id && !gs_publisher_confirms(export->publisher, export))
+    for (uint32_t slot = 0; slot < publisher->room; slot++) {
+        struct gs_export *export = publisher->left[slot];
+
+        if (slot % READ_MAX == 0)
+            gs_memory_read(publisher->memory, slot, ids, READ_MAX);
+        if (export && ids[slot % READ_MAX] != export->key.id)
             drop_of(share, client, export);
     }
 }
 
 void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, bool ended)
 {
-    struct gs_export *export, *next;
+    const struct gs_publisher *publisher = client->publisher;
     uint64_t now = gs_now_ns();
 
-    HASH_ITER(hh, share->exporter.exports, export, next)
-    {
-        if (export->owner != client->id)
+    for (uint32_t slot = 0; slot < publisher->room; slot++) {
+        struct gs_export *export = publisher->left[slot];
+
+        if (!export)
             continue;
         if (!ended || !is_whole(export) || !gs_publisher_confirms(export->publisher, export)) {
             export_drop(share, export);

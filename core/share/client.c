@@ -59,10 +59,13 @@ void gs_client_watch_exit(struct gs_share *share, struct gs_client *client)
 
 static void watch_messages(struct gs_share *share, struct gs_client *client)
 {
-    client->awaits_room = client->recalls_due > 0;
+    bool awaits = client->recalls_due > 0 || client->pull.due;
+
+    if (awaits == client->awaits_room)
+        return;
+    client->awaits_room = awaits;
     gs_watch(share, GS_WATCH_CHANGE, client->fd,
-             GS_WATCH_READ | (client->awaits_room ? GS_WATCH_WRITE : 0), GS_WATCH_CLIENT,
-             client->id);
+             GS_WATCH_READ | (awaits ? GS_WATCH_WRITE : 0), GS_WATCH_CLIENT, client->id);
 }
 
 bool gs_client_call_back(struct gs_client *client, const union gs_wire_message *message)
@@ -80,6 +83,18 @@ static bool send_recall(struct gs_client *client, uint64_t block_id)
     return gs_client_call_back(client, &message);
 }
 
+static void pull(struct gs_share *share, struct gs_client *client)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_PULL, 0);
+    message.pull.kept = client->pull.kept;
+    message.pull.block_id = client->pull.block_id;
+    message.pull.piece = client->pull.block_id ? client->pull.piece : 0;
+    client->pull.due = gs_client_send(share, client, &message, -1) != 0;
+    client->pull.asked = !client->pull.due;
+}
+
 /*
  * Sends the RECALLs that are due, and then the FLUSH, as many as leave most of the
  * socket's buffer free: an answer must always fit, since a client that does not take its answers is
@@ -91,6 +106,8 @@ void gs_client_send_due(struct gs_share *share, struct gs_client *client)
 
     if (client->said.is_agent)
         gs_agent_flush(share, client);
+    if (client->pull.due)
+        pull(share, client);
     HASH_ITER(hh, client->references, reference, next)
     {
         if (client->recalls_due == 0)

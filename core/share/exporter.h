@@ -20,11 +20,9 @@ struct gs_export {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     uint64_t references; /* by all clients together */
     unsigned pins;  /* by the share thread: while it serves an open, while `work` is not done */
-    bool given_out; /* until then it may be withdrawn at any time: nobody else's work pins it */
     bool opened;    /* somebody has held it: no grace any more */
-    uint32_t sent; /* messages about it that a broker has; with all of them (gs_export_is_brokered) that may serve */
-    uint32_t slot; /* it later, as long as this slot says so */
-    struct gs_export *put_off_next, **put_off_at; /* it is to be left as soon as that one reads */
+    struct gs_export *offered_before, *offered_behind; /* in the list of what a broker is to have; NULL: not in it */
+    uint32_t slot; /* 0: no broker was told of it. Else that may serve it later, as long as this slot says so */
     struct gs_publisher *publisher; /* in a broker: who left it there */
     uint64_t owner; /* in a broker: the client that left it there; 0: that has ended, */
     uint64_t keep_until_ns; /* and nobody has had it open since keep_ns before this */
@@ -47,16 +45,16 @@ struct gs_export {
 /* names.c: what is published here, or was left with this broker, under a name. */
 /* The lock is held. The export's names end; true: the broker is to be told. */
 bool gs_names_end_locked(struct gs_share *share, struct gs_export *export);
-/* Tells the broker what it does not know yet: 0, or why that does not go now. */
-int gs_names_tell_locked(struct gs_share *share);
-/* What it answers. */
-void gs_names_kept(struct gs_share *share, const struct gs_wire_kept *message);
-/* The broker was told of an export, whose names it may hear of now; is lost, with all that it knew. */
-void gs_names_are_due_locked(struct gs_share *share);
+/* One that the broker does not know as it is, and what it is to be told; NULL: there is none. It was told that;
+ * and has answered. */
+struct gs_name *gs_names_next_locked(struct gs_share *share, union gs_wire_message *ret_message);
+void gs_names_told_locked(struct gs_share *share, struct gs_name *name);
+void gs_names_answered_locked(struct gs_share *share, bool kept);
+/* The broker is lost, with all that it knew. */
 void gs_names_forget_locked(struct gs_share *share);
-/* Answers, as gs_client_serve. */
+/* Answers, as gs_client_serve; of a NAME, whether it is kept. */
 bool gs_name_came(struct gs_share *share, struct gs_client *client,
-                  const struct gs_wire_name *message);
+                  const struct gs_wire_name *message, bool *ret_kept);
 bool gs_look_up_came(struct gs_share *share, struct gs_client *client,
                      const struct gs_wire_look_up *message);
 bool gs_unname_came(struct gs_share *share, struct gs_client *client,
@@ -116,10 +114,10 @@ static inline bool gs_strip_is_stale_locked(const struct gs_export *export)
     return (gs_export_is_own(export) || export->source.behind) &&
            (export->freed_ns || export->going > 0);
 }
-/* Whether the broker has all of it. */
-static inline bool gs_export_is_brokered(const struct gs_export *export)
+/* Lock held. Whether the broker was given all of it. */
+static inline bool gs_export_is_brokered(const struct gs_share *share, const struct gs_export *export)
 {
-    return export->sent == (gs_export_is_strip(export) ? export->source.strip->pieces + 1 : 1);
+    return export->slot && share->link.given != export;
 }
 /* Lock held. In a count of several, which has the next number of share->exporter.counts: a strip's bytes
  * count once, of however many pieces there are handles. */
@@ -234,6 +232,15 @@ struct gs_plea {
     uint64_t wanted;
 };
 
+/* What a broker asks a client that shares. */
+struct gs_pull {
+    bool due;   /* it is to be asked, as soon as there is room */
+    bool asked; /* and has not answered yet */
+    bool kept;  /* what it said last was a name, and is kept */
+    uint64_t block_id; /* that it shared last, of which this piece is wanted; 0: none */
+    uint32_t piece;
+};
+
 /* Who a client says it is. */
 struct gs_said {
     char name[16];
@@ -261,12 +268,14 @@ struct gs_client {
     struct gs_fd kept_fd, kept_pidfd; /* what they are: the program may close them */
     bool greeted;
     unsigned char instance[GS_INSTANCE_SIZE]; /* whose memory it wants, or publishes to a broker */
-    struct gs_publisher *publisher; /* what it said before it published anything to this broker */
+    struct gs_publisher *publisher; /* what it said before it published anything to this broker; nobody else may
+                                     * in the name of its instance */
+    struct gs_pull pull;
+    bool shares; /* it has left some here */
     unsigned unread; /* descriptors that it was sent, of another user, and may not have read yet */
     uint64_t published; /* exports that it has published to this broker */
     unsigned published_fds; /* with so many descriptors */
     bool crowded;  /* it can send no descriptor, for what its user sent before cannot be closed */
-    bool shares;   /* it has left some: nobody else may in the name of its instance */
     struct gs_over over;
     uid_t uid;
     gid_t gid;
@@ -286,20 +295,13 @@ struct gs_client {
     UT_hash_handle hh;
 };
 
-/* publish.c: whether the export may be published to a broker now. Where that one does not read it
- * is as soon as it does. */
-bool gs_broker_takes(struct gs_share *share, struct gs_export *export);
-/* Publishes the export, which it takes, or the next piece of it; `fd` stays the caller's. The share thread has it
- * pinned. */
-void gs_broker_publish(struct gs_share *share, struct gs_export *export, const struct gs_fd *fd);
-/* A descriptor of it could not be had: it may go later, since none was left; or what the broker has of it is taken
- * back. */
-void gs_broker_publish_later(struct gs_share *share, struct gs_export *export, bool may_go);
-/* Called with the lock held: takes it back. Never waits, whatever the broker does. */
+/* publish.c: the export is to be left with a broker; and not any more, since it goes: never waits, whatever the
+ * broker does. Both with the lock held. */
+void gs_broker_offer_locked(struct gs_share *share, struct gs_export *export);
 void gs_broker_take_back_locked(struct gs_share *share, struct gs_export *export);
 /* The broker's connection has something to say, or has ended; true: it was a HOLD_AFAR. */
 bool gs_broker_event(struct gs_share *share, struct gs_wire_hold_afar *ret_hold);
-/* Looks for a broker where there was none, and publishes all exports to it; when to come again. */
+/* Answers the broker, and looks for one where there is none; when to come again. */
 uint64_t gs_broker_look(struct gs_share *share, uint64_t now);
 
 /* start_broker.c: starts one, which puts its socket up: 0, or a negative errno. */
@@ -307,42 +309,40 @@ int gs_broker_start(const struct gs_share *share);
 
 /* confirm.c: what a broker may serve after this process's end, said in memory that it reads then.
  * For a new connection: a descriptor for the broker, the caller's, or a negative errno. */
-int gs_confirm_start(struct gs_share *share, uint32_t *ret_slots);
+int gs_confirm_start(struct gs_share *share);
 void gs_confirm_end_locked(struct gs_share *share);
-/* The connection is lost, and this process goes on: nothing of it is confirmed any more. The broker
- * may see both ends at once, that of the connection and later that of the process. */
-void gs_confirm_forget_locked(struct gs_share *share);
-/* False: there is no slot left. */
-bool gs_confirm_locked(struct gs_share *share, struct gs_export *export);
-/* Never fails, never waits. The broker is to be told so that it lets go of the memory: the id is
- * kept until that goes. */
+bool gs_confirm_has_room_locked(const struct gs_share *share);
+void gs_confirm_locked(struct gs_share *share, struct gs_export *export);
+/* Never fails, never waits. */
 void gs_confirm_revoke_locked(struct gs_share *share, struct gs_export *export);
-/* The same for one that it never heard of. */
-void gs_confirm_cancel_locked(struct gs_share *share, struct gs_export *export);
-/* How many blocks it was not told of, and their bytes; tells it: 0, or why that does not go now. */
-uint32_t gs_confirm_untold_locked(const struct gs_share *share, uint64_t *ret_bytes);
-int gs_confirm_tell_locked(struct gs_share *share);
 
 /* publisher.c, of a broker: whether what it is told of a block's place in a chunk makes sense. */
 bool gs_broker_is_sound(uint64_t chunk_size, uint64_t offset, uint64_t size, uint32_t read_only);
-/* Who publishes something, and for whom. */
-struct gs_publisher;
-/* As gs_client_serve. */
-bool gs_publisher_on_publish(struct gs_share *share, struct gs_client *client,
-                             const struct gs_wire_publish *message, int *fd);
-/* Whether its process confirmed the export. Once it has ended that is for ever. */
-bool gs_publisher_confirms(const struct gs_publisher *publisher, const struct gs_export *export);
-bool gs_publisher_lets(const struct gs_publisher *publisher, uid_t uid, gid_t gid);
-/* The users and groups that it shares with besides its own user; whether the process is of one. */
 struct gs_listed {
     uid_t uids[GS_IDS_MAX];
     gid_t gids[GS_IDS_MAX];
     unsigned uid_count, gid_count;
 };
+/* Who publishes something, and for whom. */
+struct gs_publisher {
+    unsigned refs;
+    struct gs_user *user;    /* that it runs as, */
+    struct gs_listed listed; /* and whom it shares with besides */
+    int memory;              /* the ids of what may be served */
+    struct gs_export **left; /* here, by their slots; and how many of these there is room for */
+    uint32_t room;
+    struct gs_publisher *next, *previous;
+};
+/* As gs_client_serve. */
+bool gs_publisher_on_publish(struct gs_share *share, struct gs_client *client,
+                             const struct gs_wire_publish *message, int *fd);
+/* Whether something may be in this slot. */
+bool gs_publisher_has_room(const struct gs_share *share, struct gs_publisher *publisher, uint32_t slot);
+/* Whether its process confirmed the export. Once it has ended that is for ever. */
+bool gs_publisher_confirms(const struct gs_publisher *publisher, const struct gs_export *export);
+bool gs_publisher_lets(const struct gs_publisher *publisher, uid_t uid, gid_t gid);
 /* Whether any of them lets a process open, so that it may connect. */
 bool gs_publishers_let(const struct gs_share *share, uid_t uid, gid_t gid);
-/* Of the user it runs as. */
-struct gs_user *gs_publisher_user(const struct gs_publisher *publisher);
 struct gs_publisher *gs_publisher_ref(struct gs_publisher *publisher);
 void gs_publisher_unref(struct gs_share *share, struct gs_publisher *publisher);
 
@@ -390,13 +390,10 @@ void gs_client_lost(struct gs_client *client);
 uint64_t gs_unread_tick(struct gs_share *share, uint64_t now);
 void gs_unread_free(struct gs_share *share);
 
-/* broker.c: messages; as gs_client_serve. */
-bool gs_broker_on_share(struct gs_share *share, struct gs_client *client,
-                        const struct gs_wire_share *message, int *fd);
-bool gs_broker_on_share_piece(struct gs_share *share, struct gs_client *client,
-                              const struct gs_wire_share_piece *message, int *fd);
-bool gs_broker_on_unshare(struct gs_share *share, struct gs_client *client,
-                          const struct gs_wire_unshare *message);
+/* broker.c: whether the client may share under its instance; and it answers to a PULL, as gs_client_serve. */
+bool gs_broker_takes_from(struct gs_share *share, struct gs_client *client);
+bool gs_broker_answered(struct gs_share *share, struct gs_client *client,
+                        const union gs_wire_message *message, int *fd);
 /* A chunk of which something was left here; or the pieces that a block lies across. */
 struct gs_published_chunk {
     struct gs_export_key key; /* of the chunk: the exporter's instance and the chunk's id */
@@ -417,7 +414,7 @@ static inline int gs_broker_fd(const struct gs_export *export, uint32_t piece)
 /* The client that published exports here has ended (then they are served), or lives on without its
  * connection (then nobody knows what it does with the memory: they are dropped). */
 void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, bool ended);
-/* It has hung up: what its process does not confirm any more is dropped. */
+/* What its process does not confirm any more is dropped. */
 void gs_broker_drop_revoked(struct gs_share *share, struct gs_client *client);
 uint64_t gs_broker_tick(struct gs_share *share, uint64_t now);
 /* Whether it takes in who comes now: then it is needed. */

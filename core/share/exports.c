@@ -22,46 +22,15 @@ static bool write_ipc_handle(struct gs_share *share, struct gs_export *export)
     return true;
 }
 
-/* What comes next of it: that it is there, and then each piece. False: that cannot be had now. */
-static bool publish_strip(struct gs_share *share, struct gs_export *export)
-{
-    const uint32_t piece = export->sent - 1;
-    struct gs_fd fd = {.fd = -1};
-    CUresult result = CUDA_SUCCESS;
-    bool fresh = false;
-
-    if (gs_export_is_brokered(export))
-        return false;
-    if (export->sent > 0)
-        result = gs_piece_fd(share, export, piece, &fd, &fresh);
-    if (result != CUDA_SUCCESS) {
-        gs_broker_publish_later(share, export, result == CUDA_ERROR_OPERATING_SYSTEM);
-        return false;
-    }
-    gs_broker_publish(share, export, &fd);
-    if (fresh)
-        gs_piece_fd_keep(share, export, piece, &fd);
-    return true;
-}
-
-/* Makes a descriptor of the chunk for whoever opens it first, and for the broker. False: it had
- * been. */
+/* Makes a descriptor of the chunk for whoever opens it first. False: it had been. */
 static bool prepare(struct gs_share *share, struct gs_export *export)
 {
     uint64_t begun = gs_now_ns();
-    bool leaves = gs_broker_takes(share, export), fresh;
+    bool fresh;
     struct gs_fd fd;
 
-    if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
-        return false;
-    if (gs_export_is_strip(export))
-        return leaves && publish_strip(share, export);
-    if ((!leaves && !gs_chunk_fd_wanted(share, export)) ||
-        gs_piece_fd(share, export, 0, &fd, &fresh) != CUDA_SUCCESS)
-        return false;
-    if (leaves)
-        gs_broker_publish(share, export, &fd);
-    if (!fresh)
+    if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE) || !gs_chunk_fd_wanted(share, export) ||
+        gs_piece_fd(share, export, 0, &fd, &fresh) != CUDA_SUCCESS || !fresh)
         return false;
     gs_piece_fd_keep(share, export, 0, &fd);
     gs_log_line(&share->log, GS_LOG_DEBUG,
@@ -91,14 +60,14 @@ static struct gs_export *next_work(struct gs_share *share, enum gs_work work)
  * in between. And the driver's calls of one process hold up those of another (measured on an H200:
  * an open takes 153 us beside such calls and 86 us without), so while somebody opens there is one
  * after each open, most likely of what is opened next (1,000 in a row take 99 us each so, and 114
- * where each waits for its own). What a broker is to have does not wait: its process may be killed.
+ * where each waits for its own). A broker does not wait: its process may be killed.
  */
 static uint64_t make_next_fd(struct gs_share *share, uint64_t now)
 {
     struct gs_export *export;
     bool exported = false;
 
-    if (!share->options.broker && now - share->exporter.served_ns < CALM_NS &&
+    if (now - share->exporter.served_ns < CALM_NS &&
         now - share->exporter.ahead_ns < CALM_NS &&
         share->exporter.ahead_ns >= share->exporter.served_ns)
         return share->exporter.ahead_ns + CALM_NS;
@@ -217,8 +186,10 @@ void gs_share_given_out(struct gs_share *share, struct gs_export *export)
     if ((!ahead && !share->options.broker) || gs_export_is_own(export))
         return;
     gs_lock_take(&share->lock);
-    export->given_out = true;
-    gs_export_ask_locked(share, export, GS_WORK_CHUNK_FD);
+    if (ahead)
+        gs_export_ask_locked(share, export, GS_WORK_CHUNK_FD);
+    if (share->options.broker)
+        gs_broker_offer_locked(share, export);
     gs_lock_release(&share->lock);
     errno = saved;
 }

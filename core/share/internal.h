@@ -136,12 +136,16 @@ struct gs_link {
     /* The share thread's own: since when there is one; when to look for another, and how long after
      * the last look that is (0: there was none). */
     uint64_t found_ns, retry_ns, pause_ns;
-    uint64_t slow_ns; /* until then nothing is published to it; 0: it takes what it is given */
-    uint32_t named;   /* the last NAME that it was told: under the lock */
-    bool absent;      /* there is none, as far as was looked: under the lock */
-    bool full;        /* atomic: its socket has no room, and the kernel says when it has; */
-    uint64_t full_ns; /* when that is told of */
-    struct gs_export *put_off;      /* what is to be published to it then */
+    uint64_t again_ns;  /* an answer did not go: the next attempt; 0: it did */
+    uint64_t silent_ns; /* when it is told of that it asks nothing */
+    /* Under the lock: */
+    bool absent;  /* there is none, as far as was looked */
+    bool asks;    /* a PULL is not answered yet */
+    bool revoked; /* something was taken back, and it does not know that */
+    struct gs_export *next;  /* of `offered`, the first that it was not told of */
+    struct gs_export *given; /* that it was told of last and has not done with; the piece of it that it asks for */
+    uint32_t piece;
+    struct gs_name *named;   /* that it was told of last, likewise */
     struct gs_confirmed *confirmed; /* what it may serve when this process has ended */
 };
 
@@ -208,9 +212,9 @@ struct gs_exporter {
     unsigned gone_listed;
     struct gs_ipc_events ipc_events;
     struct gs_name *names; /* what is published under a name */
+    struct gs_export *offered; /* to a broker: a list, in the order in which handles were given out */
     struct gs_export *afar_due; /* that other machines hold, and the broker is to be told something of */
-    bool names_due;        /* the broker is to be told of some, */
-    struct gs_cond names_told; /* and has answered, or is lost */
+    struct gs_cond names_told; /* the broker has answered to one, or is lost */
     int64_t clock_ahead_ns; /* atomic, as gs_clock_ahead_ns says, once that is: */
     bool clock_known;       /* atomic */
     bool ever_opened;   /* atomic: some handle of this process's was */

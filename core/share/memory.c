@@ -119,9 +119,12 @@ void gs_memory_unmap(void *memory, size_t whole)
     munmap(memory, whole);
 }
 
-bool gs_memory_read(int fd, size_t at, uint64_t *ret_word)
+void gs_memory_read(int fd, size_t first, uint64_t *ret_words, size_t count)
 {
-    return pread(fd, ret_word, sizeof *ret_word, (off_t)at) == (ssize_t)sizeof *ret_word;
+    ssize_t got = pread(fd, ret_words, count * sizeof *ret_words, (off_t)(first * sizeof *ret_words));
+
+    for (size_t i = got > 0 ? (size_t)got / sizeof *ret_words : 0; i < count; i++)
+        ret_words[i] = 0;
 }
 
 /* Only files of memory have seals, so no other file system is asked. */

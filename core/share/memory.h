@@ -16,8 +16,8 @@ int gs_memory_new(size_t size, uint64_t **ret_words);
 void gs_memory_free(uint64_t *words, size_t size);
 /* Whether nobody can make it smaller, nor answer a read of it as slowly as he likes. */
 bool gs_memory_is_sound(int fd);
-/* Reads the word at that byte; false: it has none. */
-bool gs_memory_read(int fd, size_t at, uint64_t *ret_word);
+/* Reads so many words from that one on; what is not there is 0. */
+void gs_memory_read(int fd, size_t first, uint64_t *ret_words, size_t count);
 /* Whether a driver may have made it: a device, something without a type, or memory of its own (a
  * memfd). Another file is not even shown to the driver, whose looks at it and closes could be held
  * up by its file system. */

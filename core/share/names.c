@@ -8,8 +8,8 @@
  * A name is one user's: each may have the same. It stands in the table of the process that published
  * it, which ends with that process and leaves nothing behind, and in its broker's, which serves the
  * block then. There is no third place: whoever looks one up asks the processes (look_up.c) and takes
- * the newest. What was published anew, or taken back, is told to the broker behind all that it was told
- * before, so it never has an older one again.
+ * the newest. What was published anew, or taken back, the broker is told when it asks for what is next, behind
+ * all that it was told before: so it never has an older one again.
  *
  * A broker is told in its own order and trusts nobody: a name is of the user at the connection's
  * other end, of a block that this very connection left here, and one user's are bounded.
@@ -35,9 +35,8 @@ struct gs_name {
     char process[16];
     uint64_t since_ns, offset;
     bool told;  /* the broker was told of it as it is, */
-    bool known; /* or of something else of that name; */
-    uint32_t request; /* it has not answered that yet; 0: it has, */
-    bool kept;        /* and has it */
+    bool known; /* or of something else of that name, */
+    bool kept;  /* and has it */
     UT_hash_handle hh;
 };
 
@@ -125,6 +124,8 @@ static void detach_locked(struct gs_name *name)
 static void drop_locked(struct gs_share *share, struct gs_name *name)
 {
     detach_locked(name);
+    if (share->link.named == name)
+        share->link.named = NULL;
     if (name->user)
         name->user->names--;
     HASH_DEL(share->exporter.names, name);
@@ -174,7 +175,6 @@ static bool end_locked(struct gs_share *share, struct gs_name *name)
     }
     detach_locked(name);
     name->told = false;
-    share->exporter.names_due = true;
     return true;
 }
 
@@ -214,7 +214,6 @@ gs_status gs_share_name(struct gs_share *share, struct gs_export *export,
     if (status == GS_OK) {
         *ret_since_ns = gs_names_now(share);
         put_locked(name, export, naming, offset, *ret_since_ns);
-        share->exporter.names_due = share->options.broker;
     }
     gs_lock_release(&share->lock);
     if (status == GS_OK && share->options.broker)
@@ -229,7 +228,7 @@ static bool is_untold_locked(const struct gs_share *share, const char *text, uin
 
     if (name && is_embedded(name))
         return false;
-    return name && (!name->told || name->request) && name->since_ns == since_ns;
+    return name && (!name->told || share->link.named == name) && name->since_ns == since_ns;
 }
 
 /* Whether the broker has it as it was published then; or somebody else has by now published it anew. */
@@ -260,11 +259,6 @@ bool gs_names_await_kept(struct gs_share *share, const char *text, uint64_t sinc
 
 /* ---- Telling the broker ---------------------------------------------------------------------- */
 
-void gs_names_are_due_locked(struct gs_share *share)
-{
-    share->exporter.names_due |= share->exporter.names != NULL;
-}
-
 void gs_names_forget_locked(struct gs_share *share)
 {
     struct gs_name *name, *next;
@@ -273,69 +267,53 @@ void gs_names_forget_locked(struct gs_share *share)
     {
         name->known = name->kept = false;
         name->told = is_embedded(name);
-        name->request = 0;
         if (!name->export)
             drop_locked(share, name);
     }
-    gs_names_are_due_locked(share);
+    share->link.named = NULL;
     gs_cond_wake_all(&share->exporter.names_told);
 }
 
-static int tell_locked(struct gs_share *share, struct gs_name *name)
+static bool is_due(const struct gs_share *share, const struct gs_name *name)
 {
-    const struct gs_export *export = brokered_export(name);
-    union gs_wire_message message;
-    int error;
+    return !name->told && (!brokered_export(name) || gs_export_is_brokered(share, name->export));
+}
 
-    if (++share->link.named == 0)
-        share->link.named++;
-    gs_wire_start(&message, GS_WIRE_NAME, share->link.named);
-    message.name.block_id = export ? export->key.id : 0;
-    message.name.since_ns = name->since_ns;
-    message.name.offset = export ? name->offset : 0;
-    memcpy(message.name.naming.name, name->key.name, sizeof name->key.name);
+struct gs_name *gs_names_next_locked(struct gs_share *share, union gs_wire_message *ret_message)
+{
+    struct gs_name *name = share->exporter.names;
+    const struct gs_export *export;
+
+    while (name && !is_due(share, name))
+        name = name->hh.next;
+    if (!name)
+        return NULL;
+    export = brokered_export(name);
+    gs_wire_start(ret_message, GS_WIRE_NAME, 0);
+    ret_message->name.block_id = export ? export->key.id : 0;
+    ret_message->name.since_ns = name->since_ns;
+    ret_message->name.offset = export ? name->offset : 0;
+    memcpy(ret_message->name.naming.name, name->key.name, sizeof name->key.name);
     if (export)
-        message.name.naming = name->naming;
-    error = gs_wire_send(share->link.fd, &message, -1);
-    if (error)
-        return error;
+        ret_message->name.naming = name->naming;
+    return name;
+}
+
+void gs_names_told_locked(struct gs_share *share, struct gs_name *name)
+{
     name->told = name->known = true;
-    name->request = share->link.named;
+    share->link.named = name;
     if (!name->export)
         drop_locked(share, name);
-    return 0;
 }
 
-int gs_names_tell_locked(struct gs_share *share)
+void gs_names_answered_locked(struct gs_share *share, bool kept)
 {
-    struct gs_name *name, *next;
-    int error = 0;
-
-    if (!share->exporter.names_due || share->link.fd < 0)
-        return 0;
-    HASH_ITER(hh, share->exporter.names, name, next)
-    {
-        if (!error && !name->told && (!brokered_export(name) || gs_export_is_brokered(name->export)))
-            error = gs_fd_is_there(&share->link.fd_is) ? tell_locked(share, name) : -EBADF;
-    }
-    share->exporter.names_due = error != 0;
-    return error;
-}
-
-void gs_names_kept(struct gs_share *share, const struct gs_wire_kept *message)
-{
-    struct gs_name *name, *next;
-
-    gs_lock_take(&share->lock);
-    HASH_ITER(hh, share->exporter.names, name, next)
-    {
-        if (!name->request || name->request != message->head.request)
-            continue;
-        name->request = 0;
-        name->kept = name->told && message->kept == 1;
-    }
+    if (!share->link.named)
+        return;
+    share->link.named->kept = share->link.named->told && kept;
+    share->link.named = NULL;
     gs_cond_wake_all(&share->exporter.names_told);
-    gs_lock_release(&share->lock);
 }
 
 /* ---- A broker is told ------------------------------------------------------------------------ */
@@ -374,18 +352,13 @@ static bool keep_locked(struct gs_share *share, struct gs_client *client,
 }
 
 bool gs_name_came(struct gs_share *share, struct gs_client *client,
-                  const struct gs_wire_name *message)
+                  const struct gs_wire_name *message, bool *ret_kept)
 {
     struct gs_export_key key = {.id = message->block_id};
     uint64_t since_ns = message->since_ns, now = gs_names_now(share);
     struct gs_export *export = NULL;
-    union gs_wire_message answer;
     struct gs_name *name;
-    bool kept = false;
 
-    if (!share->options.is_broker || !client->publisher)
-        return gs_client_fault(client, client->greeted ? "it names what it has not left here"
-                                                       : "it did not greet first");
     if (!gs_naming_is_good(&message->naming))
         return gs_client_fault(client, "its message has fields that make no sense");
     since_ns = since_ns < now ? since_ns : now; /* or nothing would ever come after it */
@@ -399,14 +372,10 @@ bool gs_name_came(struct gs_share *share, struct gs_client *client,
     if (name && name->since_ns > since_ns)
         export = NULL; /* somebody else was later */
     else if (export)
-        kept = keep_locked(share, client, message, since_ns, name, export);
+        *ret_kept = keep_locked(share, client, message, since_ns, name, export);
     else if (name) /* taken back, or of a block that is not kept here */
         drop_locked(share, name);
     gs_lock_release(&share->lock);
-    gs_wire_start(&answer, GS_WIRE_KEPT, message->head.request);
-    answer.kept.kept = kept;
-    if (message->block_id) /* one who does not read it, as he is stopped, loses nothing here by that */
-        gs_client_send(share, client, &answer, -1);
     return true;
 }
 
@@ -487,7 +456,7 @@ static void fill(struct gs_share *share, const struct gs_name *name, bool whole,
     else
         memcpy(found->process, name->process, sizeof found->process);
     memcpy(found->uuid, export->source.uuid, sizeof found->uuid);
-    found->kept = share->options.is_broker || (name->kept && gs_export_is_brokered(export));
+    found->kept = share->options.is_broker || (name->kept && gs_export_is_brokered(share, export));
 }
 
 bool gs_look_up_came(struct gs_share *share, struct gs_client *client,

@@ -1,86 +1,97 @@
 /*
- * Exporter: publishing exports to a broker (broker.c has the picture): finding one, starting it
- * where there is none, telling it what is exported and what is not any more, and going on without
- * it.
+ * Exporter: its broker (broker.c has the picture): finding one, starting it where there is none, answering
+ * what it asks, and going on without it.
+ *
+ * What is to be left with a broker stands in one list, in the order in which handles were given out; the
+ * broker was told of what lies before `next`. It asks for one thing at a time and is told one thing at a time, so
+ * nothing piles up for one that does not ask. That something was taken back (confirm.c) comes with the next answer.
  */
+#include "core/base/list.h"
 #include "core/share/afar.h"
 #include "core/share/discard.h"
 
 #include <string.h>
 
-#define SEND_BUFFER    8192 /* 22 messages (measured): see below */
-#define SEND_WAIT_MS   500 /* for a broker that does not answer or read: openers wait meanwhile */
-#define ROOM_NS        (10 * GS_NS_PER_MS) /* for room is looked again after this */
-#define PUBLISH_MAX      16 /* of those that were put off, in one round */
-#define RETRY_NS       (20 * GS_NS_PER_MS) /* where too many descriptors are under way */
+#define SEND_BUFFER    8192 /* what is under way to a broker that is stopped: no more than it was to be told */
+#define CONNECT_MS     500  /* for a broker that takes no connection: openers wait meanwhile */
+#define AGAIN_NS       (20 * GS_NS_PER_MS) /* where there was no descriptor, or too many are under way */
 #define START_WAIT_NS  (3 * GS_NS_PER_S)
 #define START_AGAIN_NS (50 * GS_NS_PER_MS)
-#define FULL_SAID_NS   GS_NS_PER_S /* a broker that reads nothing for so long is told of, */
-#define FULL_AGAIN_NS  (60 * GS_NS_PER_S) /* and then so often */
+#define SILENT_NS      GS_NS_PER_S /* a broker that asks nothing for so long is told of, */
+#define SILENT_AGAIN_NS (60 * GS_NS_PER_S) /* and then so often */
 #define LOOK_FIRST_NS  GS_NS_PER_S /* for another broker, and then twice as late each time, but */
 #define LOOK_LAST_NS   (64 * GS_NS_PER_S)
 
+/* ---- What it is to have ----------------------------------------------------------------------- */
+
+static bool is_to_be_left(const struct gs_export *export)
+{
+    return !export->freed_ns || (export->far && export->far->held);
+}
+
+void gs_broker_offer_locked(struct gs_share *share, struct gs_export *export)
+{
+    if (export->offered_before)
+        return;
+    DL_APPEND2(share->exporter.offered, export, offered_before, offered_behind);
+    if (!share->link.next)
+        share->link.next = export;
+    if (share->link.asks || share->link.fd < 0)
+        gs_thread_wake(share);
+}
+
+static void revoke_locked(struct gs_share *share, struct gs_export *export)
+{
+    if (share->link.given == export)
+        share->link.given = NULL;
+    if (!export->slot)
+        return;
+    gs_confirm_revoke_locked(share, export);
+    if (!share->link.revoked && share->link.asks)
+        gs_thread_wake(share);
+    share->link.revoked = true;
+}
+
+void gs_broker_take_back_locked(struct gs_share *share, struct gs_export *export)
+{
+    if (!export->offered_before)
+        return;
+    revoke_locked(share, export);
+    if (share->link.next == export)
+        share->link.next = export->offered_behind;
+    DL_DELETE2(share->exporter.offered, export, offered_before, offered_behind);
+    export->offered_before = NULL;
+}
+
 /* ---- The connection ------------------------------------------------------------------------- */
 
-/* Sends, waiting a little for room: share thread only. */
-static int send_waiting(int fd, const union gs_wire_message *message, int attached)
-{
-    uint64_t looked = gs_now_ns(), waited = 0;
-    int error;
-
-    while ((error = gs_wire_send(fd, message, attached)) == -EAGAIN || error == -ETOOMANYREFS) {
-        waited += gs_look_counts(&looked);
-        if (waited >= SEND_WAIT_MS * GS_NS_PER_MS)
-            return error;
-        if (error == -ETOOMANYREFS) /* descriptors under way, a limit of the user's */
-            gs_rest_ns(GS_NS_PER_MS);
-        else
-            gs_conn_wait(fd, -1, true, looked + ROOM_NS);
-    }
-    return error;
-}
-
+/* Who this is, whose it may be when this process has ended, and what of it. On a new connection there is room for
+ * that. */
 static int greet(struct gs_share *share, int fd)
-{
-    union gs_wire_message message;
-    int error, pidfd = gs_alive_own_pidfd();
-
-    gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, share->instance, GS_INSTANCE_SIZE);
-    message.hello.stack = gs_alive_own_stack();
-    message.hello.pid = (uint64_t)gs_alive_own_pid();
-    strncpy(message.hello.name, program_invocation_short_name, sizeof message.hello.name - 1);
-    error = send_waiting(fd, &message, pidfd);
-    gs_fd_drop(pidfd);
-    return error;
-}
-
-/* Whose it may be when this process has ended, and what of it. */
-static int send_publish(struct gs_share *share, int fd)
 {
     const struct gs_share_options *options = &share->options;
     union gs_wire_message message;
-    int error, memory;
+    int error, pidfd = gs_alive_own_pidfd(), memory;
 
+    gs_wire_hello(&message, share->instance);
+    error = gs_wire_send(fd, &message, pidfd);
+    gs_fd_drop(pidfd);
+    if (error)
+        return error;
     gs_wire_start(&message, GS_WIRE_PUBLISH, 0);
     message.publish.uid_count = options->uid_count;
     message.publish.gid_count = options->gid_count;
     memcpy(message.publish.uids, options->uids, options->uid_count * sizeof *options->uids);
     memcpy(message.publish.gids, options->gids, options->gid_count * sizeof *options->gids);
-    memory = gs_confirm_start(share, &message.publish.slots);
+    memory = gs_confirm_start(share);
     if (memory < 0)
         return memory;
-    error = send_waiting(fd, &message, memory);
+    error = gs_wire_send(fd, &message, memory);
     gs_fd_drop(memory);
     return error;
 }
 
-/*
- * A greeted connection to a broker of a user who may be trusted with the memory, or an errno. What
- * it does not read stays under way, and descriptors that are under way are counted for the user:
- * beyond a limit none goes from any of his processes to any other. So a broker that is stopped has
- * few of each process's there.
- */
+/* A greeted connection to a broker of a user who may be trusted with the memory, or an errno. */
 static int connect_broker(struct gs_share *share)
 {
     struct gs_conn_who who;
@@ -89,7 +100,7 @@ static int connect_broker(struct gs_share *share)
 
     gs_broker_name(name);
     fd = gs_directory_connect(share->place.directory, &share->options, name,
-                              SEND_WAIT_MS * GS_NS_PER_MS);
+                              CONNECT_MS * GS_NS_PER_MS);
     if (fd < 0)
         return fd;
     gs_conn_limit(fd, SEND_BUFFER);
@@ -103,8 +114,6 @@ static int connect_broker(struct gs_share *share)
     } else {
         error = greet(share, fd);
     }
-    if (!error)
-        error = send_publish(share, fd);
     if (error == -EPIPE || error == -ECONNRESET)
         error = 0; /* it has hung up: the share thread finds that, and reads why (say_lost) */
     if (!error)
@@ -143,81 +152,22 @@ static void pause_looking(struct gs_share *share)
                            share->link.pause_ns / 512 * share->instance[0];
 }
 
-/* Whether it is to be published to a broker, and is not yet. */
-static bool is_to_be_published(const struct gs_export *export)
-{
-    return export->given_out && !gs_export_is_brokered(export) &&
-           (!export->freed_ns || (export->far && export->far->held));
-}
-
-/* The broker takes nothing for the moment. A list, since there may be very many: all of them asked
- * for again whenever it has read a few would be too much. */
-static void put_off(struct gs_share *share, struct gs_export *export)
-{
-    gs_lock_take(&share->lock);
-    if (!export->put_off_at && is_to_be_published(export)) {
-        export->put_off_at = &share->link.put_off;
-        export->put_off_next = share->link.put_off;
-        if (share->link.put_off)
-            share->link.put_off->put_off_at = &export->put_off_next;
-        share->link.put_off = export;
-    }
-    gs_lock_release(&share->lock);
-}
-
-static void put_off_stop_locked(struct gs_export *export)
-{
-    if (!export->put_off_at)
-        return;
-    *export->put_off_at = export->put_off_next;
-    if (export->put_off_next)
-        export->put_off_next->put_off_at = export->put_off_at;
-    export->put_off_at = NULL;
-}
-
-/* Some of those that were put off, since the broker takes them now; whether there were any. */
-static bool leave_some(struct gs_share *share)
-{
-    struct gs_export *export;
-    int count = 0;
-
-    gs_lock_take(&share->lock);
-    for (; count < PUBLISH_MAX && (export = share->link.put_off); count++) {
-        put_off_stop_locked(export);
-        if (is_to_be_published(export))
-            gs_export_ask_locked(share, export, GS_WORK_CHUNK_FD);
-    }
-    gs_lock_release(&share->lock);
-    return count > 0;
-}
-
-/* All that is exported, where another broker than the first was found. */
-static void leave_all(struct gs_share *share)
-{
-    struct gs_export *export, *next;
-
-    gs_lock_take(&share->lock);
-    HASH_ITER(hh, share->exporter.exports, export, next)
-    {
-        if (is_to_be_published(export))
-            gs_export_ask_locked(share, export, GS_WORK_CHUNK_FD);
-    }
-    gs_lock_release(&share->lock);
-}
-
-/* What it was told counts no more: whoever is found next is told all anew. */
+/* What it was told counts no more: whoever is found next is told all anew. Nothing of it is confirmed any
+ * more: the broker may see both ends at once, that of the connection and later that of the process. */
 static void forget(struct gs_share *share)
 {
-    struct gs_export *export, *next;
+    struct gs_export *export;
 
     gs_lock_take(&share->lock);
-    share->link.slow_ns = 0;
-    __atomic_store_n(&share->link.full, false, __ATOMIC_RELEASE);
+    share->link.asks = false;
+    DL_FOREACH2(share->exporter.offered, export, offered_behind)
+    revoke_locked(share, export);
+    gs_confirm_end_locked(share);
+    share->link.revoked = false;
     share->link.fd = -1;
     share->link.absent = true;
-    HASH_ITER(hh, share->exporter.exports, export, next)
-    export->sent = 0;
-    gs_confirm_forget_locked(share);
+    share->link.again_ns = 0;
+    share->link.next = share->exporter.offered;
     gs_names_forget_locked(share);
     gs_lock_release(&share->lock);
 }
@@ -256,6 +206,10 @@ static void find_broker(struct gs_share *share)
     }
     gs_lock_take(&share->lock);
     share->link.absent = fd < 0;
+    if (fd >= 0) {
+        share->link.fd = fd;
+        share->link.fd_is = gs_fd_keep(fd);
+    }
     gs_cond_wake_all(&share->exporter.names_told);
     gs_lock_release(&share->lock);
     if (fd < 0) {
@@ -266,250 +220,189 @@ static void find_broker(struct gs_share *share)
                     strerror(-fd), share->options.broker_program);
         return;
     }
-    gs_lock_take(&share->lock);
-    share->link.fd = fd;
-    share->link.fd_is = gs_fd_keep(fd);
-    gs_lock_release(&share->lock);
     share->link.found_ns = gs_now_ns();
-    if (!again)
-        return;
-    gs_log_line(&share->log, GS_LOG_INFO, "there is a broker: all that is shared is left with it");
-    leave_all(share);
+    share->link.silent_ns = share->link.found_ns + SILENT_NS;
+    if (again)
+        gs_log_line(&share->log, GS_LOG_INFO, "there is a broker: all that is shared is left with it");
 }
 
-/* Whether anything is to be published to a broker; a new export looks for one by itself. */
-static bool has_exports(struct gs_share *share)
-{
-    struct gs_export *export, *next;
-    bool has = false;
+/* ---- Answers ---------------------------------------------------------------------------------- */
 
-    gs_lock_take(&share->lock);
-    HASH_ITER(hh, share->exporter.exports, export, next)
-    {
-        has = is_to_be_published(export);
-        if (has)
-            break;
+/* False: that does not go now. */
+static bool answer_locked(struct gs_share *share, union gs_wire_message *message, int fd)
+{
+    message->head.request = share->link.revoked;
+    if (!gs_fd_is_there(&share->link.fd_is) || gs_wire_send(share->link.fd, message, fd) != 0) {
+        share->link.again_ns = gs_now_ns() + AGAIN_NS;
+        return false;
     }
-    gs_lock_release(&share->lock);
-    return has;
+    share->link.asks = share->link.revoked = false;
+    share->link.silent_ns = gs_now_ns() + SILENT_NS;
+    return true;
 }
 
-/* The broker's socket is full: nobody waits, the kernel says when it has read. */
-static void await_room(struct gs_share *share)
+/* What goes without a descriptor; false: there is nothing of that. */
+static bool say_locked(struct gs_share *share)
 {
-    if (share->link.full)
+    union gs_wire_message message;
+    struct gs_name *name;
+
+    if (gs_afar_next_locked(share, &message)) {
+        if (answer_locked(share, &message, -1))
+            gs_afar_told_locked(share);
+        return true;
+    }
+    name = gs_names_next_locked(share, &message);
+    if (name && answer_locked(share, &message, -1))
+        gs_names_told_locked(share, name);
+    return name != NULL;
+}
+
+/* The one of which it asks for a piece; or the next. NULL: there is none, or no room for it. */
+static struct gs_export *next_locked(struct gs_share *share)
+{
+    struct gs_export *given = share->link.given;
+
+    if (given && is_to_be_left(given))
+        return given;
+    if (given)
+        revoke_locked(share, given);
+    while (share->link.next && !is_to_be_left(share->link.next))
+        share->link.next = share->link.next->offered_behind;
+    return gs_confirm_has_room_locked(share) ? share->link.next : NULL;
+}
+
+/* Its descriptor is not to be had: later, since none is left, or never. */
+static void pass_over(struct gs_share *share, struct gs_export *export, CUresult error)
+{
+    if (error == CUDA_ERROR_OPERATING_SYSTEM) {
+        share->link.again_ns = gs_now_ns() + AGAIN_NS;
         return;
-    share->link.full_ns = gs_now_ns() + FULL_SAID_NS;
-    __atomic_store_n(&share->link.full, true, __ATOMIC_RELEASE);
-    gs_watch(share, GS_WATCH_CHANGE, share->link.fd, GS_WATCH_READ | GS_WATCH_WRITE,
-             GS_WATCH_BROKER, 0);
-}
-
-static void say_full(struct gs_share *share, uint64_t now)
-{
-    uint64_t bytes;
-    uint32_t blocks;
-
-    gs_lock_take(&share->lock);
-    blocks = gs_confirm_untold_locked(share, &bytes);
-    gs_lock_release(&share->lock);
-    share->link.full_ns = now + FULL_AGAIN_NS;
+    }
     gs_log_line(&share->log, GS_LOG_WARNING,
-                "the broker (process %d) reads nothing: %u blocks that were freed here, %llu KiB, "
-                "are kept by it, so the driver does not get them back, and what is shared now is "
-                "as long as this process runs; let it go on, or end it",
-                (int)gs_conn_who(share->link.fd).pid, blocks,
-                (unsigned long long)(bytes + 1023) / 1024);
-}
-
-/* Why something did not go. */
-static void take_note(struct gs_share *share, int error)
-{
-    if (error == -EAGAIN)
-        await_room(share);
-    else if (gs_wire_goes_later(error) || error == -ETOOMANYREFS)
-        share->link.slow_ns = gs_now_ns() + RETRY_NS;
-}
-
-/* It is told what it was not told yet: 0, or why that does not go now. */
-static int tell_locked(struct gs_share *share)
-{
-    int error = gs_confirm_tell_locked(share);
-
-    if (!error)
-        error = gs_names_tell_locked(share);
-    return error ? error : gs_afar_tell_locked(share);
-}
-
-static bool tell(struct gs_share *share)
-{
-    int error;
-
+                "a block is shared without the broker: the driver does not export all of its memory");
     gs_lock_take(&share->lock);
-    error = tell_locked(share);
+    revoke_locked(share, export);
+    if (share->link.next == export)
+        share->link.next = export->offered_behind;
     gs_lock_release(&share->lock);
-    take_note(share, error);
-    return error == 0;
 }
 
-uint64_t gs_broker_look(struct gs_share *share, uint64_t now)
-{
-    bool connected = is_connected(share);
-
-    if (connected && share->link.full) {
-        if (now >= share->link.full_ns)
-            say_full(share, now);
-        return share->link.full_ns;
-    }
-    if (connected && now >= share->link.slow_ns) {
-        share->link.slow_ns = 0;
-        if (tell(share) && leave_some(share))
-            return now;
-    }
-    if (connected)
-        return share->link.full      ? share->link.full_ns
-               : share->link.slow_ns ? share->link.slow_ns
-                                     : GS_NEVER;
-    if (!share->link.pause_ns)
-        return GS_NEVER;
-    if (now < share->link.retry_ns)
-        return share->link.retry_ns;
-    if (!has_exports(share))
-        return GS_NEVER;
-    find_broker(share);
-    return share->link.fd < 0 ? share->link.retry_ns : GS_NEVER;
-}
-
-/* Whether the export has its place in what this process confirms. One lock for that and for telling
- * all before it: else what another thread takes back in between has no place to be noted. */
-static bool confirm(struct gs_share *share, struct gs_export *export)
-{
-    bool confirmed;
-    int error;
-
-    gs_lock_take(&share->lock);
-    error = tell_locked(share);
-    confirmed = !error && gs_confirm_locked(share, export);
-    gs_lock_release(&share->lock);
-    take_note(share, error);
-    if (error)
-        put_off(share, export);
-    else if (!confirmed)
-        gs_log_line(&share->log, GS_LOG_DEBUG,
-                    "a block is shared without the broker: it has as many of this process as it "
-                    "keeps (share.broker_blocks)");
-    return confirmed;
-}
-
-bool gs_broker_takes(struct gs_share *share, struct gs_export *export)
-{
-    bool takes = !share->link.full && !share->link.slow_ns;
-
-    if (share->options.broker && !takes)
-        put_off(share, export);
-    return share->options.broker && takes;
-}
-
-static int send_share(struct gs_share *share, struct gs_export *export, int fd)
+static void give_locked(struct gs_share *share, struct gs_export *export, uint32_t piece, int fd)
 {
     const struct gs_share_source *source = &export->source;
     union gs_wire_message message;
+    bool first = !export->slot;
 
-    gs_afar_prepare(share, export);
-    gs_wire_start(&message, export->far ? GS_WIRE_SHARE_AFAR : GS_WIRE_SHARE, 0);
-    if (export->far) {
-        memcpy(message.share_afar.fabric, export->far->fabric, GS_FABRIC_SIZE);
-        message.share_afar.held = export->far->held;
-    }
+    if (first)
+        gs_confirm_locked(share, export);
+    gs_wire_start(&message, GS_WIRE_SHARE, 0);
     memcpy(message.share.ipc_handle, export->ipc_handle, GS_IPC_HANDLE_SIZE);
     message.share.chunk_size = source->chunk_size;
     message.share.offset = source->offset;
     memcpy(message.share.uuid, source->uuid, sizeof message.share.uuid);
     message.share.read_only = export->read_only;
     message.share.slot = export->slot;
-    message.share.pieces = source->strip ? source->strip->pieces : 0;
-    return gs_wire_send(share->link.fd, &message, fd);
+    if (source->strip) {
+        message.share.pieces = source->strip->pieces;
+        message.share.piece = piece;
+        message.share.piece_size = source->strip->sizes[piece];
+    }
+    if (export->far) {
+        message.share.far = 1;
+        message.share.held = export->far->held;
+        memcpy(message.share.fabric, export->far->fabric, GS_FABRIC_SIZE);
+    }
+    if (answer_locked(share, &message, fd)) {
+        share->link.given = export;
+        if (first)
+            share->link.next = export->offered_behind;
+    } else if (first) {
+        gs_confirm_revoke_locked(share, export); /* it has not heard of it */
+    }
 }
 
-static int send_piece(struct gs_share *share, const struct gs_export *export, int fd)
+/* What is pinned, or a piece of it. */
+static void give(struct gs_share *share, struct gs_export *export)
+{
+    uint32_t piece = export->slot ? share->link.piece : 0;
+    CUresult result;
+    bool fresh;
+    struct gs_fd fd;
+
+    gs_afar_prepare(share, export);
+    result = gs_piece_fd(share, export, piece, &fd, &fresh);
+    if (result != CUDA_SUCCESS) {
+        pass_over(share, export, result);
+        return;
+    }
+    gs_lock_take(&share->lock);
+    if (!gs_fd_is_there(&fd)) /* the program may have closed it meanwhile */
+        share->link.again_ns = gs_now_ns() + AGAIN_NS;
+    else
+        give_locked(share, export, piece, fd.fd);
+    gs_lock_release(&share->lock);
+    if (fresh)
+        gs_piece_fd_keep(share, export, piece, &fd);
+}
+
+/* The broker has asked. What is to be done comes first, then what is to be had, then that there is something
+ * to read. False: there is nothing. */
+static bool answer(struct gs_share *share)
 {
     union gs_wire_message message;
+    struct gs_export *export = NULL;
 
-    gs_wire_start(&message, GS_WIRE_SHARE_PIECE, 0);
-    message.share_piece.block_id = export->key.id;
-    message.share_piece.size = export->source.strip->sizes[export->sent - 1];
-    return gs_wire_send(share->link.fd, &message, fd);
-}
-
-static void note_sent_locked(struct gs_share *share, struct gs_export *export)
-{
-    export->sent++;
-    if (!gs_export_is_brokered(export)) { /* openers come in between; what was freed meanwhile is revoked */
-        if (is_to_be_published(export))
-            gs_export_ask_locked(share, export, GS_WORK_CHUNK_FD);
-        return;
-    }
-    if (export->names)
-        gs_names_are_due_locked(share);
-    if (export->freed_ns)
-        gs_afar_recall_locked(share, export); /* this broker does not know it */
-}
-
-void gs_broker_publish(struct gs_share *share, struct gs_export *export, const struct gs_fd *fd)
-{
-    bool first = fd->fd < 0 || !gs_export_is_strip(export);
-    int error;
-
-    if (!is_connected(share) && gs_now_ns() >= share->link.retry_ns)
-        find_broker(share);
-    if (share->link.fd < 0 || gs_export_is_brokered(export) || first != (export->sent == 0))
-        return; /* the last: it is another broker meanwhile, and asked for anew */
-    if (fd->fd >= 0 && !gs_fd_is_there(fd)) { /* the program may have closed it meanwhile */
-        put_off(share, export);
-        return;
-    }
-    if (export->sent == 0 && !confirm(share, export))
-        return;
-    error = export->sent ? send_piece(share, export, fd->fd) : send_share(share, export, fd->fd);
-    take_note(share, error);
-    if (share->link.full || share->link.slow_ns)
-        put_off(share, export);
-    else if (error)
-        gs_log_line(&share->log, GS_LOG_WARNING,
-                    "a block is shared without the broker, which does not take it: %s",
-                    strerror(-error));
     gs_lock_take(&share->lock);
-    if (!error)
-        note_sent_locked(share, export);
-    else if (export->sent == 0)
-        gs_confirm_cancel_locked(share, export);
+    if (!say_locked(share)) {
+        export = next_locked(share);
+        if (export) {
+            gs_export_pin_locked(share, export);
+        } else if (share->link.revoked) {
+            gs_wire_start(&message, GS_WIRE_RING, 0);
+            answer_locked(share, &message, -1);
+        }
+    }
     gs_lock_release(&share->lock);
+    if (!export)
+        return false;
+    give(share, export);
+    gs_export_unpin(share, export, false);
+    return true;
 }
 
-void gs_broker_publish_later(struct gs_share *share, struct gs_export *export, bool may_go)
+/* The last one is done with, and what it was about may be told of. False: it asks for what there is not. */
+static bool on_pull(struct gs_share *share, const struct gs_wire_pull *pull)
 {
-    if (may_go) {
-        take_note(share, -ETOOMANYREFS); /* after a while, as where too many are under way */
-        put_off(share, export);
-        return;
+    struct gs_export *given;
+    bool sound = true;
+
+    gs_lock_take(&share->lock);
+    gs_names_answered_locked(share, pull->kept == 1);
+    given = share->link.given;
+    if (given && given->key.id == pull->block_id) {
+        sound = gs_export_is_strip(given) && pull->piece > 0 && pull->piece < given->source.strip->pieces;
+        share->link.piece = pull->piece;
+    } else if (given) {
+        share->link.given = NULL;
+        if (given->freed_ns)
+            gs_afar_recall_locked(share, given); /* this broker does not know it */
     }
+    share->link.asks = true;
+    gs_lock_release(&share->lock);
+    return sound;
+}
+
+/* ---- Its events -------------------------------------------------------------------------------- */
+
+static void say_silent(struct gs_share *share, uint64_t now)
+{
+    share->link.silent_ns = now + SILENT_AGAIN_NS;
     gs_log_line(&share->log, GS_LOG_WARNING,
-                "a block is shared without the broker: the driver does not export all of its memory");
-    gs_lock_take(&share->lock);
-    gs_broker_take_back_locked(share, export);
-    gs_lock_release(&share->lock);
-}
-
-void gs_broker_take_back_locked(struct gs_share *share, struct gs_export *export)
-{
-    put_off_stop_locked(export);
-    if (!export->sent || share->link.fd < 0)
-        return;
-    export->sent = 0;
-    gs_confirm_revoke_locked(share, export);
-    if (!__atomic_load_n(&share->link.full, __ATOMIC_ACQUIRE) &&
-        gs_wire_goes_later(gs_confirm_tell_locked(share)))
-        gs_thread_wake(share);
+                "the broker (process %d) reads nothing: it keeps what was freed here since, so the driver does "
+                "not get that back, and what is shared now is as long as this process runs; let it go on, or "
+                "end it",
+                (int)gs_conn_who(share->link.fd).pid);
 }
 
 /* What a broker that hangs up has said last. */
@@ -530,31 +423,17 @@ static void say_lost(struct gs_share *share, int error, const union gs_wire_mess
                         : "");
 }
 
-/* The broker reads again. */
-static void on_room(struct gs_share *share)
-{
-    __atomic_store_n(&share->link.full, false, __ATOMIC_RELEASE);
-    gs_watch(share, GS_WATCH_CHANGE, share->link.fd, GS_WATCH_READ, GS_WATCH_BROKER, 0);
-}
-
 bool gs_broker_event(struct gs_share *share, struct gs_wire_hold_afar *ret_hold)
 {
     const struct gs_fd kept = share->link.fd_is;
     int fd = share->link.fd, error;
     union gs_wire_message message;
 
-    if (!is_connected(share))
+    if (!is_connected(share) || !gs_conn_has_more(fd))
         return false;
-    if (!gs_conn_has_more(fd)) {
-        if (share->link.full && gs_conn_has_room(fd))
-            on_room(share);
-        return false;
-    }
     error = gs_wire_receive(fd, &message, NULL);
-    if (error == 0 && message.head.type == GS_WIRE_KEPT) {
-        gs_names_kept(share, &message.kept); /* if there is room by now, that is told again */
+    if (error == 0 && message.head.type == GS_WIRE_PULL && on_pull(share, &message.pull))
         return false;
-    }
     if (error == 0 && message.head.type == GS_WIRE_HOLD_AFAR) {
         *ret_hold = message.hold_afar;
         return true;
@@ -566,4 +445,33 @@ bool gs_broker_event(struct gs_share *share, struct gs_wire_hold_afar *ret_hold)
         gs_hang_up(fd);
     look_for_next(share);
     return false;
+}
+
+/* Whether there is more to be done at once. */
+static bool serve(struct gs_share *share, uint64_t now)
+{
+    if (!share->link.asks || now < share->link.again_ns ||
+        __atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
+        return false;
+    share->link.again_ns = 0;
+    return answer(share) && share->link.asks && !share->link.again_ns;
+}
+
+uint64_t gs_broker_look(struct gs_share *share, uint64_t now)
+{
+    if (!is_connected(share)) {
+        if (now < share->link.retry_ns)
+            return share->link.retry_ns;
+        if (!share->exporter.offered)
+            return GS_NEVER;
+        find_broker(share);
+        return share->link.fd < 0 ? share->link.retry_ns : share->link.silent_ns;
+    }
+    if (serve(share, now))
+        return now;
+    if (share->link.asks)
+        return share->link.again_ns ? share->link.again_ns : GS_NEVER;
+    if (now >= share->link.silent_ns)
+        say_silent(share, now);
+    return share->link.silent_ns;
 }

@@ -10,14 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct gs_publisher {
-    unsigned refs;
-    struct gs_user *user;
-    struct gs_listed listed;
-    int memory; /* its ids of what may be served */
-    uint32_t slots;
-    struct gs_publisher *next, *previous;
-};
+#define SLOTS_FIRST 64
 
 /* Whether the block lies within the chunk as every exporter's does. */
 bool gs_broker_is_sound(uint64_t chunk_size, uint64_t offset, uint64_t size, uint32_t read_only)
@@ -57,7 +50,7 @@ bool gs_publisher_on_publish(struct gs_share *share, struct gs_client *client,
                                                        : "it did not greet first");
     if (client->publisher)
         return gs_client_fault(client, "it said twice whom it shares with");
-    if (message->zero || message->uid_count > GS_IDS_MAX || message->gid_count > GS_IDS_MAX)
+    if (message->uid_count > GS_IDS_MAX || message->gid_count > GS_IDS_MAX)
         return gs_client_fault(client, "its message has fields that make no sense");
     if (!gs_process_is_listed(&share->options, client->uid, client->gid))
         return gs_client_fault(client, "it is of a user who may open here, and leave nothing");
@@ -70,7 +63,6 @@ bool gs_publisher_on_publish(struct gs_share *share, struct gs_client *client,
     publisher->user = client->user;
     publisher->user->refs++;
     publisher->memory = *fd;
-    publisher->slots = message->slots;
     *fd = -1;
     take_ids(&publisher->listed, message);
     DL_PREPEND2(share->store.publishers, publisher, previous, next);
@@ -81,10 +73,30 @@ bool gs_publisher_on_publish(struct gs_share *share, struct gs_client *client,
 
 bool gs_publisher_confirms(const struct gs_publisher *publisher, const struct gs_export *export)
 {
-    uint64_t id = 0;
+    uint64_t id;
 
-    return export->slot < publisher->slots &&
-           gs_memory_read(publisher->memory, export->slot * sizeof id, &id) && id == export->key.id;
+    gs_memory_read(publisher->memory, export->slot, &id, 1);
+    return id == export->key.id;
+}
+
+bool gs_publisher_has_room(const struct gs_share *share, struct gs_publisher *publisher, uint32_t slot)
+{
+    uint32_t room = publisher->room ? publisher->room : SLOTS_FIRST;
+    struct gs_export **left;
+
+    if (slot < publisher->room)
+        return !publisher->left[slot];
+    if (slot > share->options.published_max)
+        return false;
+    while (room <= slot)
+        room *= 2;
+    left = realloc(publisher->left, room * sizeof *left);
+    if (!left)
+        return false;
+    memset(left + publisher->room, 0, (room - publisher->room) * sizeof *left);
+    publisher->left = left;
+    publisher->room = room;
+    return true;
 }
 
 static bool listed_has(const struct gs_listed *listed, uid_t uid, gid_t gid)
@@ -112,11 +124,6 @@ bool gs_publishers_let(const struct gs_share *share, uid_t uid, gid_t gid)
     return false;
 }
 
-struct gs_user *gs_publisher_user(const struct gs_publisher *publisher)
-{
-    return publisher->user;
-}
-
 struct gs_publisher *gs_publisher_ref(struct gs_publisher *publisher)
 {
     publisher->refs++;
@@ -132,5 +139,6 @@ void gs_publisher_unref(struct gs_share *share, struct gs_publisher *publisher)
                publisher->user->uid); /* what it is of was seen, not what its close does */
     publisher->user->refs--;
     gs_user_reap(share, publisher->user);
+    free(publisher->left);
     free(publisher);
 }

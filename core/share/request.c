@@ -41,12 +41,8 @@ static int send_hello(const struct gs_share *share, struct gs_remote *remote, ui
     /* Where the kernel told who the exporter is it tells that who this is. */
     int error, pidfd = remote->conn.pidfd >= 0 ? -1 : gs_alive_own_pidfd();
 
-    gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, remote->instance, GS_INSTANCE_SIZE);
+    gs_wire_hello(&message, remote->instance);
     memcpy(message.hello.from, share->instance, GS_INSTANCE_SIZE);
-    message.hello.stack = gs_alive_own_stack();
-    message.hello.pid = (uint64_t)gs_alive_own_pid();
-    strncpy(message.hello.name, program_invocation_short_name, sizeof message.hello.name - 1);
     error = gs_remote_send(remote, &message, pidfd, deadline);
     if (error == -ETOOMANYREFS) /* the kernel mostly tells who this is */
         error = gs_remote_send(remote, &message, -1, deadline);

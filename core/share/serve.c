@@ -231,6 +231,18 @@ static bool on_take_up(struct gs_share *share, struct gs_client *client, uint64_
     return true;
 }
 
+static bool on_publish(struct gs_share *share, struct gs_client *client,
+                       const struct gs_wire_publish *message, int *fd)
+{
+    if (!gs_broker_takes_from(share, client))
+        return gs_client_fault(client, "it shares in the name of another process");
+    if (!gs_publisher_on_publish(share, client, message, fd))
+        return false;
+    client->pull.due = true;
+    gs_client_send_due(share, client);
+    return true;
+}
+
 bool gs_client_serve(struct gs_share *share, struct gs_client *client,
                      const union gs_wire_message *message, int *fd)
 {
@@ -242,7 +254,7 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
     case GS_WIRE_CLOSE:
         return on_close(share, client, message->close.block_id);
     case GS_WIRE_PUBLISH:
-        return gs_publisher_on_publish(share, client, &message->publish, fd);
+        return on_publish(share, client, &message->publish, fd);
     case GS_WIRE_BYE:
         client->over.done = true;
         return client->greeted;
@@ -256,11 +268,11 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
     case GS_WIRE_FLUSHED:
         return gs_flush_answered(share, client, &message->flushed);
     case GS_WIRE_SHARE:
-        return gs_broker_on_share(share, client, &message->share, fd);
-    case GS_WIRE_SHARE_PIECE:
-        return gs_broker_on_share_piece(share, client, &message->share_piece, fd);
-    case GS_WIRE_UNSHARE:
-        return gs_broker_on_unshare(share, client, &message->unshare);
+    case GS_WIRE_NAME:
+    case GS_WIRE_HELD_AFAR:
+    case GS_WIRE_RECALL:
+    case GS_WIRE_RING:
+        return gs_broker_answered(share, client, message, fd);
     case GS_WIRE_FAREWELL:
         return gs_farewell_came(share, client, &message->farewell);
     case GS_WIRE_PURGE:
@@ -271,8 +283,6 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
         return gs_sleep_came(share, client, &message->sleep);
     case GS_WIRE_COLLECT:
         return gs_collect_came(share, client, message->head.request);
-    case GS_WIRE_NAME:
-        return gs_name_came(share, client, &message->name);
     case GS_WIRE_LOOK_UP:
         return gs_look_up_came(share, client, &message->look_up);
     case GS_WIRE_UNNAME:
@@ -282,6 +292,6 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
     case GS_WIRE_EVENTS:
         return gs_events_came(share, client, &message->events);
     default:
-        return gs_afar_serve(share, client, message, fd);
+        return gs_afar_serve(share, client, message);
     }
 }

@@ -1,6 +1,8 @@
 /* Messages between openers and exporters (core/share/wire.h): building and checking. */
 #include "core/share/wire.h"
 
+#include "core/share/alive.h"
+
 #include <errno.h>
 #include <string.h>
 
@@ -19,6 +21,15 @@ void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint3
         .size = sizes[type],
         .request = request,
     };
+}
+
+void gs_wire_hello(union gs_wire_message *message, const unsigned char instance[GS_INSTANCE_SIZE])
+{
+    gs_wire_start(message, GS_WIRE_HELLO, 0);
+    memcpy(message->hello.instance, instance, GS_INSTANCE_SIZE);
+    message->hello.stack = gs_alive_own_stack();
+    message->hello.pid = (uint64_t)gs_alive_own_pid();
+    strncpy(message->hello.name, program_invocation_short_name, sizeof message->hello.name - 1);
 }
 
 const char *gs_wire_reason_text(uint32_t reason)

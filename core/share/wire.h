@@ -21,10 +21,18 @@
  * forked says FORKED, behind HELLO or as soon as it has: the child has its descriptors of the GPU, and
  * so its exit is no proof that its GPU work is over.
  *
- * An exporter that publishes its exports to a broker says HELLO to it, PUBLISH users (+ a memfd),
- * and then SHARE handle (+ the chunk's descriptor) and UNSHARE block, without answers. In the memfd
- * it confirms what may be served after its end (core/share/confirm.c). Once the exporter has ended
- * the broker serves its openers in the same words as it did.
+ * An exporter that publishes its exports to a broker says HELLO to it and PUBLISH users (+ a memfd), in
+ * which it confirms what may be served after its end (core/share/confirm.c). From then on the broker
+ * asks: each PULL is answered once, when there is something (core/share/publish.c),
+ *
+ *   SHARE handle (+ a descriptor)      the next block, in the order in which handles were given out; or of
+ *                                      the last one the piece that PULL names
+ *   NAME name, block; or NAME name, 0  published; taken back. The next PULL says whether it is kept
+ *   HELD_AFAR, RECALL                  of other machines (core/share/afar.h)
+ *   RING                               nothing of these
+ *
+ * and each answer's `request` is 1 where something was taken back since the last one: then the broker reads the
+ * memfd. Once the exporter has ended the broker serves its openers in the same words as it did.
  *
  * The same user, or root, may QUERY the n-th client and the n-th owner of what is open, and is sent a REPORT; or
  * one block, by its handle or an address in it, and the n-th client that has it open.
@@ -37,8 +45,7 @@
  * (core/share/farewell.c), without an answer. Whoever asks a broker for the process with a number, or
  * the next after it (GS_ABOUT_ENDED), is told of that one in place of a client.
  *
- * Names (core/share/names.c): an exporter says NAME name, block to its broker, which answers by KEPT,
- * the only one over that connection; and NAME name, 0, where it has taken it back. Anybody who may open may LOOK_UP a name, or the next one behind it, and is
+ * Names (core/share/names.c): anybody who may open may LOOK_UP a name, or the next one behind it, and is
  * answered by NAMED, which has a handle where he may open it. The same user may UNNAME one that was
  * published before some time: answered by UNNAMED, whether there was one.
  *
@@ -70,7 +77,7 @@
 
 #include "core/share/ipc_handle.h"
 
-#define GS_WIRE_VERSION 22
+#define GS_WIRE_VERSION 23
 
 /* So many pieces come in one message at most: the kernel would take 253, but a process that may have
  * 256 descriptors has others too. */
@@ -86,7 +93,6 @@
     M(GS_WIRE_CLOSE, 5, close)                              \
     M(GS_WIRE_RECALL, 6, recall)                            \
     M(GS_WIRE_SHARE, 7, share)                              \
-    M(GS_WIRE_UNSHARE, 8, unshare)                          \
     M(GS_WIRE_QUERY, 9, query)                              \
     M(GS_WIRE_REPORT, 10, report)                           \
     M(GS_WIRE_FLUSH, 14, flush)                             \
@@ -109,7 +115,6 @@
     M(GS_WIRE_NAMED, 33, named)                             \
     M(GS_WIRE_UNNAME, 34, unname)                           \
     M(GS_WIRE_UNNAMED, 35, unnamed)                         \
-    M(GS_WIRE_KEPT, 36, kept)                               \
     M(GS_WIRE_AGENT, 37, agent)                             \
     M(GS_WIRE_SHARED_AFAR, 38, shared_afar)                 \
     M(GS_WIRE_UNSHARED_AFAR, 39, block_afar)                \
@@ -129,12 +134,12 @@
     M(GS_WIRE_GRANT_AFAR, 53, grant_afar)                   \
     M(GS_WIRE_ASK_AFAR, 54, ask_afar)                       \
     M(GS_WIRE_TOLD_AFAR, 55, told_afar)                     \
-    M(GS_WIRE_SHARE_AFAR, 56, share_afar)                   \
-    M(GS_WIRE_SHARE_PIECE, 57, share_piece)                 \
     M(GS_WIRE_EVENTS, 58, events)                           \
     M(GS_WIRE_EVENTS_FILE, 59, events_file)                 \
     M(GS_WIRE_SLEEP, 60, sleep)                             \
-    M(GS_WIRE_ASLEEP, 61, asleep)
+    M(GS_WIRE_ASLEEP, 61, asleep)                           \
+    M(GS_WIRE_PULL, 62, pull)                               \
+    M(GS_WIRE_RING, 63, ring)
 
 #define GS_WIRE_NUMBER(name, number, shape) name = number,
 enum gs_wire_type { GS_WIRE_MESSAGES(GS_WIRE_NUMBER) GS_WIRE_TYPES };
@@ -279,12 +284,10 @@ struct gs_wire_flushed {
     uint32_t zero;
 };
 
-/* Comes with a sealed memfd of `slots` block ids, 8 bytes each. */
+/* Comes with a sealed memfd of block ids, 8 bytes each. */
 struct gs_wire_publish {
     struct gs_wire_head head;
-    uint32_t slots;
     uint32_t uid_count, gid_count; /* whom the exporter shares with besides its own user */
-    uint32_t zero;
     uint32_t uids[GS_IDS_MAX], gids[GS_IDS_MAX];
 };
 
@@ -296,29 +299,24 @@ struct gs_wire_share {
     unsigned char uuid[16]; /* of the device that holds the memory */
     uint32_t read_only;
     uint32_t slot;   /* which holds the block's id for as long as it may be served */
-    uint32_t pieces; /* 0: the chunk's descriptor comes along. Else none does: the block lies across so
-                      * many pieces, all of the chunk, and a SHARE_PIECE comes for each */
-    uint32_t zero;
-};
-
-/* Comes with the descriptor of the next piece of a block that a SHARE told of. */
-struct gs_wire_share_piece {
-    struct gs_wire_head head;
-    uint64_t block_id;
-    uint64_t size; /* of the piece */
-};
-
-/* As SHARE, of what other machines may open. */
-struct gs_wire_share_afar {
-    struct gs_wire_share share;
+    uint32_t pieces; /* 0: the chunk's descriptor comes along. Else it lies across so many pieces, all of the
+                      * chunk, each of which is asked for, and there comes that of: */
+    uint32_t piece;
+    uint64_t piece_size;
+    uint32_t far;  /* 1: other machines may open it, and below is */
+    uint32_t held; /* 1: a broker before this one said that they hold it */
     unsigned char fabric[GS_FABRIC_SIZE]; /* of the chunk */
-    uint32_t held; /* 1: a broker before this one said that other machines hold it */
-    uint32_t zero;
 };
 
-struct gs_wire_unshare {
+struct gs_wire_pull {
     struct gs_wire_head head;
-    uint64_t block_id;
+    uint64_t block_id; /* that was shared last: this piece of it is wanted. 0: the broker has done with it */
+    uint32_t piece;    /* not the first */
+    uint32_t kept; /* 1: the last answer was a NAME, and is kept */
+};
+
+struct gs_wire_ring {
+    struct gs_wire_head head;
 };
 
 struct gs_wire_purge {
@@ -468,12 +466,6 @@ struct gs_wire_unnamed {
     uint32_t zero;
 };
 
-struct gs_wire_kept {
-    struct gs_wire_head head;
-    uint32_t kept; /* 0: there was no room, or it is not a block that was left here */
-    uint32_t zero;
-};
-
 struct gs_wire_events {
     struct gs_wire_head head;
     uint64_t number; /* of the file, as the driver has it, */
@@ -495,8 +487,7 @@ union gs_wire_message {
     struct gs_wire_close close;
     struct gs_wire_recall recall;
     struct gs_wire_share share;
-    struct gs_wire_share_piece share_piece;
-    struct gs_wire_unshare unshare;
+    struct gs_wire_pull pull;
     struct gs_wire_query query;
     struct gs_wire_report report;
     struct gs_wire_flush flush;
@@ -518,7 +509,6 @@ union gs_wire_message {
     struct gs_wire_named named;
     struct gs_wire_unname unname;
     struct gs_wire_unnamed unnamed;
-    struct gs_wire_kept kept;
     struct gs_wire_events events;
     struct gs_wire_agent agent;
     struct gs_wire_shared_afar shared_afar;
@@ -537,11 +527,12 @@ union gs_wire_message {
     struct gs_wire_grant_afar grant_afar;
     struct gs_wire_ask_afar ask_afar;
     struct gs_wire_told_afar told_afar;
-    struct gs_wire_share_afar share_afar;
 };
 
 /* Fills in the head for a message of `type`, whose other bytes become zero. */
 void gs_wire_start(union gs_wire_message *message, enum gs_wire_type type, uint32_t request);
+/* HELLO of this process to that exporter, or of that one to its broker. */
+void gs_wire_hello(union gs_wire_message *message, const unsigned char instance[GS_INSTANCE_SIZE]);
 
 #define GS_WIRE_VERSION_TEXT "another version of this library (protocol %u, here %u)"
 

@@ -8,8 +8,9 @@
  *                                                          its HELLO counts nothing
  *                  <-------      KEPT_AFAR ...             what this broker's openers have of other machines,
  *                  <-------      MACHINE_AFAR 0, LISTED    and that was all
- *                  <-------      SHARED_AFAR       <----   SHARE_AFAR: SHARE with a fabric handle
- *                  <-------      UNSHARED_AFAR     <----   UNSHARE, or its end without the memory
+ *                  <-------      SHARED_AFAR       <----   SHARE with a fabric handle
+ *                  <-------      UNSHARED_AFAR             it is not confirmed any more, or its process ends
+ *                                                          without the memory
  *   TAKE_AFAR      ------->      (one lease of a machine)
  *                                HOLD_AFAR 1       ---->   while it runs: the block is held, as by an opener
  *                                                  <----   HELD_AFAR 1, or 0: it is free already

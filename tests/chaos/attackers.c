@@ -311,6 +311,7 @@ static void send_share(int fd, const struct gs_ipc_handle *ipc_handle, int memor
     gs_ipc_handle_write(ipc_handle, message.share.ipc_handle);
     message.share.chunk_size = 2 << 20;
     message.share.offset = offset;
+    message.share.slot = (uint32_t)ipc_handle->block_id;
     for (int error = -EAGAIN; error == -EAGAIN || error == -ETOOMANYREFS;) {
         error = gs_wire_send(fd, &message, memory);
         if (error)
@@ -318,6 +319,14 @@ static void send_share(int fd, const struct gs_ipc_handle *ipc_handle, int memor
         if (time_is_up())
             break;
     }
+}
+
+/* Whether it is asked for what is next; not by a broker that is stopped. */
+static bool is_asked(int fd)
+{
+    struct pollfd asked = {.fd = fd, .events = POLLIN};
+
+    return poll(&asked, 1, 1000) == 1 && is_asked_by_hand(fd);
 }
 
 /* Leaves as many blocks with the broker as it can, each with a descriptor. */
@@ -329,7 +338,7 @@ static void fill(void)
     gs_random(ipc_handle.instance, sizeof ipc_handle.instance);
     hello_as(fd, (const unsigned char *)&ipc_handle, 1, -1);
     leave_by_hand(fd);
-    while (!time_is_up()) {
+    while (is_asked(fd) && !time_is_up()) {
         ipc_handle.block_id++;
         ipc_handle.chunk_id = ipc_handle.block_id < 8000 ? ipc_handle.block_id : 1;
         send_share(fd, &ipc_handle, null, 0);
@@ -352,8 +361,7 @@ static void squat(void)
         hello_as(fd, board->own, 1, -1);
         if (i % 4)
             leave_by_hand(fd);
-        gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
-        message.unshare.block_id = ipc_handle.block_id;
+        gs_wire_start(&message, GS_WIRE_RING, 1);
         gs_wire_send(fd, &message, -1);
         ipc_handle.block_id += i % 1000;
         send_share(fd, &ipc_handle, null, i % 3 ? 0 : UINT64_MAX - 5);

@@ -133,14 +133,16 @@ static void fit_afar(struct fuzz_input *input, union gs_wire_message *message)
         message->agent.knows = small % 2;
         message->agent.zero = 0;
         break;
-    case GS_WIRE_SHARE_AFAR:
+    case GS_WIRE_SHARE:
         make_ipc_handle(choice, message->share.ipc_handle);
         message->share.chunk_size = CHUNK;
-        message->share.offset = 0;
-        message->share.read_only = 0;
         message->share.slot = choice % 5;
-        message->share_afar.held = small % 2;
-        message->share_afar.zero = 0;
+        message->share.far = small > 0;
+        message->share.held = small % 2;
+        message->share.pieces = choice / 64;
+        message->share.chunk_size = (choice / 128 + 1) * CHUNK;
+        message->share.piece = small / 2;
+        message->share.piece_size = CHUNK;
         break;
     case GS_WIRE_TAKE_AFAR:
         make_ipc_handle(choice, message->take_afar.ipc_handle);
@@ -201,8 +203,7 @@ static void write_one(struct fuzz_input *input, uint8_t kind, union gs_wire_mess
         message->share.slot = fuzz_byte(input) % 5; /* where its id may stand */
         break;
     case 3:
-        gs_wire_start(message, GS_WIRE_UNSHARE, 0);
-        message->unshare.block_id = fuzz_byte(input) % 6;
+        gs_wire_start(message, GS_WIRE_RING, fuzz_byte(input) % 2);
         break;
     case 4:
         gs_wire_start(message, GS_WIRE_OPEN, 1);
@@ -251,7 +252,7 @@ static void send_one(int fd, struct fuzz_input *input, uint8_t kind)
         size = fuzz_length(input);
     if (damage & 4)
         fds = fuzz_fds_make(input);
-    else if (message.head.type == GS_WIRE_SHARE || message.head.type == GS_WIRE_SHARE_AFAR)
+    else if (message.head.type == GS_WIRE_SHARE)
         fds = fuzz_fds_make(&(struct fuzz_input){(const uint8_t *)"\1\0", 2});
     else if (message.head.type == GS_WIRE_PUBLISH)
         fds = fuzz_confirmed_make(input);

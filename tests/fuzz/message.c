@@ -45,7 +45,6 @@ size_t fuzz_length(struct fuzz_input *input)
 
 static void fill_publish(struct fuzz_input *input, struct gs_wire_publish *leave)
 {
-    leave->slots = fuzz_byte(input) * UINT32_C(0x01010101); /* few, or more than there are */
     leave->uid_count = fuzz_byte(input);
     leave->gid_count = fuzz_byte(input);
     for (unsigned i = 0; i < leave->uid_count % 4; i++)

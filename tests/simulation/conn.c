@@ -189,6 +189,16 @@ static void trace(const struct file *socket, const char *how, const union gs_wir
               (int)socket->life->pid);
 }
 
+/* The kernel has no memory for one message between a process and its broker. */
+static bool goes(enum gs_wire_type type)
+{
+    struct process *process = process_here();
+
+    if (type != GS_WIRE_PULL && type != GS_WIRE_RING && type != GS_WIRE_SHARE && type != GS_WIRE_NAME)
+        return true;
+    return process->sends_left == 0 || --process->sends_left > 0;
+}
+
 int gs_wire_send_all(int socket, const union gs_wire_message *message,
                      const struct gs_wire_fds *fds)
 {
@@ -205,6 +215,8 @@ int gs_wire_send_all(int socket, const union gs_wire_message *message,
         return -EAGAIN;
     if (fds->count > 0 && process_here()->no_flight)
         return -ETOOMANYREFS;
+    if (!goes(message->head.type))
+        return -ENOBUFS;
     for (unsigned i = 0; i < fds->count; i++)
         if (!process_here()->fds[fds->fd[i]].file)
             return -EBADF;

@@ -203,6 +203,10 @@ static void fail_for(struct process *process, const struct decision *decision)
 {
     unsigned soon = 1 + decision->arg % 32;
 
+    if (decision->kind == DECIDE_FLIGHT && world.broker && decision->arg % 4 == 1) {
+        process->sends_left = 1 + decision->arg / 4 % 8;
+        return;
+    }
     world.short_of_memory = true;
     if (decision->kind == DECIDE_MEMORY)
         process->allocations_left = soon;

@@ -165,7 +165,8 @@ void rule_left(const struct process *process)
         return;
     for (struct block *block = world.blocks; block; block = block->next) {
         if (block->image != process->image || block->state != BLOCK_LIVE || block->is_external ||
-            (block->piece_count && !block->crosses) || !block->export || !gs_export_is_brokered(block->export))
+            (block->piece_count && !block->crosses) || !block->export ||
+            !gs_export_is_brokered(process->share, block->export))
             continue;
         for (unsigned i = 0; i < PROCESSES_MAX; i++) {
             const struct process *broker = &world.processes[i];
@@ -175,6 +176,30 @@ void rule_left(const struct process *process)
                 block->left_with = broker->image;
         }
     }
+}
+
+static bool is_left(const struct block *block)
+{
+    for (unsigned i = 0; i < PROCESSES_MAX; i++) {
+        const struct process *broker = &world.processes[i];
+
+        if (broker->state == PROCESS_RUNS && broker->is_broker && broker->share &&
+            broker->machine == block->image->machine &&
+            (export_in(broker, block) || broker->share->store.published_said))
+            return true;
+    }
+    return false;
+}
+
+const struct block *rule_not_left(void)
+{
+    const struct block *block = world.blocks;
+
+    while (block && (block->state != BLOCK_LIVE || block->is_external || block->image->over ||
+                     (block->piece_count && !block->crosses) || !block->export || !block->image->clean ||
+                     block->maker->image != block->image || block->maker->ends != ENDS_NOT || is_left(block)))
+        block = block->next;
+    return block;
 }
 
 void rule_exited(const struct process *process)

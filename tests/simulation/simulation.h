@@ -237,6 +237,7 @@ struct process {
     unsigned heap_count;
     unsigned allocations_left; /* 0: no limit; else one more fails when it comes to 1 */
     bool no_flight;            /* no descriptor goes from here */
+    unsigned sends_left;       /* as allocations_left: of what it says to its broker, or that to it */
     struct child *forked;
     struct file *mapped_words;
     /* loop.c */
@@ -400,6 +401,8 @@ void rule_works_on(const struct image *image);
 /* It has what it shared with brokers; and, its exit is seen by all. */
 void rule_left(const struct process *process);
 void rule_exited(const struct process *process);
+/* Something that is shared and that no broker has; NULL: all is left with one. */
+const struct block *rule_not_left(void);
 /* What others had closed was waited for from then to then: whether all of it was back. */
 void rule_given_back(const struct process *process, uint64_t begun_ns, uint64_t ended_ns);
 void rule_none_mapped(const struct process *process, uint64_t begun_ns);

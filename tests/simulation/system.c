@@ -92,14 +92,12 @@ bool gs_memory_is_sound(int fd)
     return fd_file(fd, FILE_WORDS) || memfd(fd);
 }
 
-bool gs_memory_read(int fd, size_t at, uint64_t *ret_word)
+void gs_memory_read(int fd, size_t first, uint64_t *ret_words, size_t count)
 {
     const struct file *file = fd_file(fd, FILE_WORDS);
 
-    if (!file || at + sizeof *ret_word > file->size)
-        return false;
-    *ret_word = file->words[at / sizeof *ret_word];
-    return true;
+    for (size_t i = 0; i < count; i++)
+        ret_words[i] = file && first + i < file->size / sizeof *ret_words ? file->words[first + i] : 0;
 }
 
 bool gs_memory_may_be_drivers(int fd)

@@ -13,6 +13,7 @@
 #define LATER_NS     (40 * GS_NS_PER_S) /* whoever is there no more is given up by then */
 #define GIVEN_UP_NS (25 * GS_NS_PER_S) /* before core/share/connect.c gives up who is not there */
 #define BROKER_NS    (40 * GS_NS_PER_S)
+#define LEFT_NS      (100 * GS_NS_PER_S) /* a broker is looked for by then: core/share/publish.c */
 #define CALM_STEPS   200000 /* more are a thread that never rests */
 
 struct world world;
@@ -302,6 +303,11 @@ static bool is_nobody_left(void)
 
 static const struct process *ending;
 
+static bool is_all_left(void)
+{
+    return !rule_not_left();
+}
+
 static bool is_never(void)
 {
     return false;
@@ -374,6 +380,10 @@ static void serve_once_more(void)
 {
     world.settled = true;
     all_do(OP_EXPORT);
+    if (world.broker && !world.failed && !world.short_of_memory && world.options.max_clients > PROCESSES_MAX &&
+        !run_until(is_all_left, LEFT_NS))
+        sim_fail("liveness: block %llu of process %u is shared, and no broker has it",
+                 (unsigned long long)rule_not_left()->id, (unsigned)rule_not_left()->image->life->pid);
     for (struct block *block = world.blocks; block; block = block->next)
         block->image->offers |= block->state == BLOCK_LIVE &&
                                 (!block->is_external || external_is_served(block));

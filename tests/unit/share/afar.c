@@ -452,7 +452,7 @@ Test(share_afar, without_an_agent_an_open_fails_and_says_why)
 static int ask_to_open(const unsigned char *ipc_handle)
 {
     union gs_wire_message message;
-    int opener = dial_broker(ipc_handle + offsetof(struct gs_ipc_handle, instance), -1);
+    int opener = greet_broker(ipc_handle + offsetof(struct gs_ipc_handle, instance), -1);
 
     gs_wire_start(&message, GS_WIRE_OPEN, 1);
     memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);

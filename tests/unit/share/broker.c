@@ -1,10 +1,13 @@
 /* Memory that is left with a broker: opened when its process has ended, and never a stale byte. */
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -237,7 +240,7 @@ Test(share_broker, serves_nobody_while_the_process_that_shares_lives)
     int fd;
 
     export_and_leave(0, ipc_handle);
-    fd = dial_broker(ipc_handle + 8, -1);
+    fd = greet_broker(ipc_handle + 8, -1);
     cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_EARLY);
     close(fd);
 }
@@ -257,7 +260,7 @@ Test(share_broker, keeps_what_a_living_process_confirms_whose_connection_was_los
     cr_assert(SIDE_WAIT(side_broker_published(dir) == 2));
     closed = side_now();
     close(fd);
-    fd = dial_broker(ipc_handle + 8, -1);
+    fd = greet_broker(ipc_handle + 8, -1);
     while (side_within(closed, 2500 * MS)) {
         cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_EARLY);
         usleep(50000);
@@ -279,16 +282,12 @@ Test(share_broker, takes_back_for_the_owner_alone_and_believes_nothing_unsound)
 
     export_and_leave(0, real);
     fd = dial_broker(real + 8, -1); /* says that it is the other one */
-    gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
-    memcpy(&message.unshare.block_id, real + 24, sizeof message.unshare.block_id);
-    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-    share_by_hand(fd, real, memory); /* again: refused, and so is its sender */
-    cr_assert_eq(ask_open(fd, real), GS_REFUSED_MESSAGE);
+    cr_assert_eq(answer_to_open(fd), GS_REFUSED_MESSAGE);
     cr_assert_eq(side_broker_published(dir), 1);
     close(fd);
     ipc_handle_by_hand(9, 1, ipc_handle);
-    fd = dial_broker(real + 8, -1); /* another's handle */
-    share_by_hand(fd, ipc_handle, memory);
+    fd = dial_broker(ipc_handle + 8, -1);
+    share_by_hand(fd, real, memory); /* another's handle */
     cr_assert_eq(ask_open(fd, real), GS_REFUSED_MESSAGE);
     close(fd);
     fd = dial_broker(ipc_handle + 8, -1); /* a block beyond its chunk */
@@ -421,21 +420,21 @@ Test(share_broker, keeps_as_many_as_it_may_and_half_of_one)
 Test(share_broker, who_shares_stays_connected_with_nothing_left_there)
 {
     pid_t broker = broker_by_hand("GPUSHIM_SHARE_MAX_CLIENTS", "3");
-    int fd, others[6], memory = open("/dev/null", O_RDONLY);
+    int fd, others[6], memory = open("/dev/null", O_RDONLY), confirmed = leave_memory();
     struct pollfd end;
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    union gs_wire_message message;
 
     ipc_handle_by_hand(9, 1, ipc_handle);
-    fd = dial_broker(ipc_handle + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
+    fd = greet_broker(ipc_handle + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
+    leave_by_hand_in(fd, confirmed);
     share_by_hand(fd, ipc_handle, memory);
     cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
-    gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
-    message.unshare.block_id = 1;
-    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+    ring_by_hand(fd, confirmed, 1);
     cr_assert(SIDE_WAIT(side_broker_published(dir) == 0));
+    for (int i = 0; i < 3; i++)
+        cr_assert(is_asked_by_hand(fd));
     for (int i = 0; i < 6; i++)
-        others[i] = dial_broker(ipc_handle + 8, -1); /* more than there is room for */
+        others[i] = greet_broker(ipc_handle + 8, -1); /* more than there is room for */
     end = (struct pollfd){.fd = fd, .events = POLLIN};
     cr_assert_eq(poll(&end, 1, 300), 0, "it was hung up on to make room");
     for (int i = 0; i < 6; i++)
@@ -444,6 +443,107 @@ Test(share_broker, who_shares_stays_connected_with_nothing_left_there)
     waitpid(broker, NULL, 0);
     close(fd);
     close(memory);
+}
+
+/* Where each confirms what is its own. */
+Test(share_broker, two_in_one_place_are_not_both_kept)
+{
+    unsigned char real[GS_IPC_HANDLE_SIZE], first[GS_IPC_HANDLE_SIZE], second[GS_IPC_HANDLE_SIZE];
+    int fd, memory = open("/dev/null", O_RDONLY);
+    union gs_wire_message message;
+
+    export_and_leave(0, real); /* so that a broker runs */
+    ipc_handle_by_hand(9, 1, first);
+    ipc_handle_by_hand(9, 2, second);
+    fd = dial_broker(first + 8, -1);
+    share_by_hand(fd, first, memory);
+    gs_wire_start(&message, GS_WIRE_SHARE, 0);
+    memcpy(message.share.ipc_handle, second, GS_IPC_HANDLE_SIZE);
+    message.share.slot = 1;
+    message.share.chunk_size = 2 * MIB;
+    cr_assert_eq(side_send(fd, &message, memory), 0);
+    cr_assert_eq(ask_open(fd, first), GS_REFUSED_EARLY);
+    cr_assert_eq(ask_open(fd, second), GS_REFUSED_HANDLE);
+    close(fd);
+    close(memory);
+}
+
+/* Each answer is to one question. */
+Test(share_broker, who_reads_nothing_that_it_is_asked_is_hung_up_on)
+{
+    unsigned char real[GS_IPC_HANDLE_SIZE], instance[GS_INSTANCE_SIZE] = {9};
+    union gs_wire_message message;
+    int fd;
+
+    export_and_leave(0, real);
+    fd = dial_broker(instance, -1);
+    gs_wire_start(&message, GS_WIRE_RING, 1);
+    cr_assert(SIDE_WAIT(gs_wire_send(fd, &message, -1) == -EPIPE));
+    close(fd);
+}
+
+/* A broker by hand, as soon as somebody has something for it. */
+static int be_broker(int listener)
+{
+    union gs_wire_message message;
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(side_next_message(fd, &message), GS_WIRE_HELLO);
+    cr_assert_eq(side_next_message(fd, &message), GS_WIRE_PUBLISH);
+    return fd;
+}
+
+static void pull(int fd, uint64_t block_id, uint32_t piece)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_PULL, 0);
+    message.pull.block_id = block_id;
+    message.pull.piece = piece;
+    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+}
+
+static uint64_t next_shared(int fd)
+{
+    union gs_wire_message message;
+    struct gs_ipc_handle ipc_handle;
+
+    cr_assert_eq(side_next_message(fd, &message), GS_WIRE_SHARE);
+    cr_assert_eq(gs_ipc_handle_read(message.share.ipc_handle, &ipc_handle), GS_OK);
+    return ipc_handle.block_id;
+}
+
+/* Nor is anything lost where one asks twice. */
+Test(share_broker, who_asks_for_a_piece_that_there_is_not_is_hung_up_on)
+{
+    static const uint32_t unsound[] = {0, 3, UINT32_MAX};
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    union gs_wire_message message;
+    char path[128];
+    int listener, fd;
+
+    mkdir(dir, 0700);
+    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
+    listener = side_listen(path);
+    cr_assert_eq(strncmp(other_ask(&other, "across 3 70"), "ok ", 3), 0);
+    for (unsigned i = 0; i < 3; i++) {
+        fd = be_broker(listener);
+        pull(fd, 0, 0);
+        pull(fd, next_shared(fd), unsound[i]);
+        cr_assert_eq(side_next_message(fd, &message), 0, "piece %u", unsound[i]);
+        close(fd);
+    }
+    fd = be_broker(listener);
+    pull(fd, 0, 0);
+    pull(fd, 0, 0);
+    cr_assert_eq(next_shared(fd), 1);
+    other_export(&other, 0, 512, 70, ipc_handle);
+    cr_assert_eq(next_shared(fd), 2);
+    other_kill(&other);
+    close(fd);
+    close(listener);
+    unlink(path);
 }
 
 /* What a process shared that the broker hung up on is not served when that process ends next. */
@@ -462,7 +562,7 @@ Test(share_broker, what_a_faulty_process_left_is_dropped_at_once)
         _exit(ask_open(fd, ipc_handle) != GS_REFUSED_MESSAGE);
     }
     cr_assert_eq(waitpid(child, NULL, 0), child);
-    fd = dial_broker(ipc_handle + 8, -1);
+    fd = greet_broker(ipc_handle + 8, -1);
     cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_HANDLE);
     close(fd);
     kill(broker, SIGTERM);
@@ -511,7 +611,7 @@ static pid_t sharer_with_child(const unsigned char *ipc_handle, int before, pid_
     if (sharer == 0) {
         int fd = dial_broker(ipc_handle + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
 
-        gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
+        gs_wire_start(&message, GS_WIRE_FORKED, 0);
         for (int i = 0; i < before; i++)
             gs_wire_send(fd, &message, -1);
         share_by_hand(fd, ipc_handle, memory);
@@ -542,7 +642,7 @@ Test(share_broker, that_keeps_nothing_keeps_what_is_held)
         ipc_handle_by_hand(tries, 1, ipc_handle);
         sharer = sharer_with_child(ipc_handle, 0, &child);
         cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
-        fd = dial_broker(ipc_handle + 8, -1);
+        fd = greet_broker(ipc_handle + 8, -1);
         cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_EARLY);
         usleep(10000);
         halt(broker);
@@ -580,7 +680,7 @@ Test(share_broker, serves_what_a_process_said_last_though_its_child_holds_the_co
     sharer = sharer_with_child(ipc_handle, 40, &child);
     end_process(sharer);
     kill(broker, SIGCONT);
-    fd = dial_broker(ipc_handle + 8, -1);
+    fd = greet_broker(ipc_handle + 8, -1);
     cr_assert(SIDE_WAIT(ask_open(fd, ipc_handle) == 0));
     close(fd);
     kill(child, SIGKILL);
@@ -624,7 +724,7 @@ Test(share_broker, serves_what_one_left_that_it_has_no_pidfd_of_when_it_has_ende
     ipc_handle_by_hand(9, 1, ipc_handle);
     sharer = leave_unseen(ipc_handle, true);
     left = side_now();
-    fd = dial_broker(ipc_handle + 8, -1);
+    fd = greet_broker(ipc_handle + 8, -1);
     while (side_within(left, 2500 * MS)) {
         cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_EARLY,
                      "served while it may use the memory for something else, or dropped");
@@ -644,7 +744,7 @@ Test(share_broker, serves_what_one_left_that_it_has_no_pidfd_of_and_that_nobody_
 
     ipc_handle_by_hand(9, 1, ipc_handle);
     sharer = leave_unseen(ipc_handle, false);
-    fd = dial_broker(ipc_handle + 8, -1);
+    fd = greet_broker(ipc_handle + 8, -1);
     cr_assert(SIDE_WAIT(ask_open(fd, ipc_handle) == 0));
     close(fd);
     waitpid(sharer, NULL, 0);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "broker_scene.h"
+#include "leave_by_hand.h"
 #include "tests/children.h"
 
 #define PIECE  (2 * MIB)
@@ -191,7 +192,9 @@ Test(share_broker_pieces, who_has_one_block_has_that_one)
 
 /* ---- By hand ---------------------------------------------------------------------------------- */
 
-static void say_share(int fd, const unsigned char *ipc_handle, uint32_t pieces, int memory)
+/* Of a chunk of three pieces, if it has not more. */
+static void say_share(int fd, const unsigned char *ipc_handle, uint32_t pieces, uint32_t piece, uint64_t size,
+                      int memory)
 {
     union gs_wire_message message;
 
@@ -200,16 +203,8 @@ static void say_share(int fd, const unsigned char *ipc_handle, uint32_t pieces, 
     message.share.slot = 1;
     message.share.chunk_size = (pieces > 60 ? pieces : 3) * PIECE;
     message.share.pieces = pieces;
-    cr_assert_eq(side_send(fd, &message, memory), 0);
-}
-
-static void say_piece(int fd, uint64_t size, int memory)
-{
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_SHARE_PIECE, 0);
-    message.share_piece.block_id = 1;
-    message.share_piece.size = size;
+    message.share.piece = piece;
+    message.share.piece_size = size;
     cr_assert_eq(side_send(fd, &message, memory), 0);
 }
 
@@ -226,9 +221,8 @@ static int left_and_opened(const uint64_t *sizes)
     child = fork_child();
     if (child == 0) {
         fd = dial_broker(ipc_handle + 8, -1);
-        say_share(fd, ipc_handle, 3, -1);
         for (unsigned i = 0; sizes[i]; i++)
-            say_piece(fd, sizes[i], memory);
+            say_share(fd, ipc_handle, 3, i, sizes[i], memory);
         ask_open(fd, ipc_handle); /* it has read them all */
         _exit(0);
     }
@@ -249,11 +243,11 @@ Test(share_broker_pieces, a_part_of_it_is_not_served)
     export_and_leave(0, kept); /* so there is a broker */
     cr_assert_eq(left_and_opened((uint64_t[]){PIECE, PIECE, PIECE, 0}), 0);
     cr_assert_eq(left_and_opened((uint64_t[]){PIECE, PIECE, 0}), GS_REFUSED_HANDLE);
-    cr_assert_eq(left_and_opened((uint64_t[]){0}), GS_REFUSED_HANDLE);
+    cr_assert_eq(left_and_opened((uint64_t[]){PIECE, 0}), GS_REFUSED_HANDLE);
 }
 
-/* What a broker says to who left a block and then pieces that cannot be: it hangs up. */
-static int faulty(const uint64_t *sizes, uint32_t pieces, int with)
+/* What a broker says to who leaves these pieces of one block, from that one on: it hangs up where they cannot be. */
+static int faulty(const uint64_t *sizes, uint32_t pieces, uint32_t first)
 {
     static unsigned char instance = 40;
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
@@ -261,9 +255,8 @@ static int faulty(const uint64_t *sizes, uint32_t pieces, int with)
 
     ipc_handle_by_hand(++instance, 1, ipc_handle);
     fd = dial_broker(ipc_handle + 8, -1);
-    say_share(fd, ipc_handle, pieces, with);
     for (unsigned i = 0; sizes[i]; i++)
-        say_piece(fd, sizes[i], memory);
+        say_share(fd, ipc_handle, pieces, first + i, sizes[i], memory);
     reason = ask_open(fd, ipc_handle);
     close(fd);
     close(memory);
@@ -273,49 +266,40 @@ static int faulty(const uint64_t *sizes, uint32_t pieces, int with)
 Test(share_broker_pieces, nothing_unsound_is_believed)
 {
     unsigned char kept[GS_IPC_HANDLE_SIZE];
-    int memory = open("/dev/null", O_RDONLY);
 
     export_and_leave(0, kept);
-    cr_assert_eq(faulty((uint64_t[]){PIECE, 0}, 3, -1), GS_REFUSED_EARLY, "nothing is wrong yet");
-    cr_assert_eq(faulty((uint64_t[]){0}, 3, memory), GS_REFUSED_MESSAGE, "a descriptor of none");
-    cr_assert_eq(faulty((uint64_t[]){0}, 4, -1), GS_REFUSED_MESSAGE, "more than it has pages");
-    cr_assert_eq(faulty((uint64_t[]){PIECE / 2, 0}, 3, -1), GS_REFUSED_MESSAGE, "half a page");
-    cr_assert_eq(faulty((uint64_t[]){2 * PIECE, PIECE, 0}, 3, -1), GS_REFUSED_MESSAGE, "all in two");
-    cr_assert_eq(faulty((uint64_t[]){PIECE, PIECE, 2 * PIECE, 0}, 3, -1), GS_REFUSED_MESSAGE,
+    cr_assert_eq(faulty((uint64_t[]){PIECE, PIECE, 0}, 3, 0), GS_REFUSED_EARLY, "nothing is wrong yet");
+    cr_assert_eq(faulty((uint64_t[]){PIECE, 0}, 4, 0), GS_REFUSED_MESSAGE, "more than it has pages");
+    cr_assert_eq(faulty((uint64_t[]){PIECE, 0}, 3, 1), GS_REFUSED_MESSAGE, "not the first of all");
+    cr_assert_eq(faulty((uint64_t[]){PIECE, 0}, 3, 3), GS_REFUSED_MESSAGE, "beyond the last");
+    cr_assert_eq(faulty((uint64_t[]){PIECE / 2, 0}, 3, 0), GS_REFUSED_MESSAGE, "half a page");
+    cr_assert_eq(faulty((uint64_t[]){2 * PIECE, PIECE, 0}, 3, 0), GS_REFUSED_MESSAGE, "all in two");
+    cr_assert_eq(faulty((uint64_t[]){PIECE, PIECE, 2 * PIECE, 0}, 3, 0), GS_REFUSED_MESSAGE,
                  "more than all");
-    cr_assert_eq(faulty((uint64_t[]){PIECE, PIECE, PIECE, PIECE, 0}, 3, -1), GS_REFUSED_MESSAGE,
+    cr_assert_eq(faulty((uint64_t[]){PIECE, PIECE, PIECE, PIECE, 0}, 3, 0), GS_REFUSED_MESSAGE,
                  "a fourth");
-    cr_assert_eq(faulty((uint64_t[]){PIECE, 0}, 1, -1), GS_REFUSED_MESSAGE, "not all in the last");
+    cr_assert_eq(faulty((uint64_t[]){PIECE, 0}, 1, 0), GS_REFUSED_MESSAGE, "not all in the last");
     cr_assert(SIDE_WAIT(side_broker_published(dir) == 2), "the first one's process goes on");
-    close(memory);
-}
-
-static void say_unshare(int fd, uint64_t block_id)
-{
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
-    message.unshare.block_id = block_id;
-    cr_assert_eq(side_send(fd, &message, -1), 0);
 }
 
 /* What is told of as pieces is no chunk in which another block lies, nor the other way round. */
 Test(share_broker_pieces, a_chunk_is_told_of_in_one_way)
 {
     unsigned char across[GS_IPC_HANDLE_SIZE], within[GS_IPC_HANDLE_SIZE], kept[GS_IPC_HANDLE_SIZE];
-    int fd, memory = open("/dev/null", O_RDONLY);
+    int fd, memory = open("/dev/null", O_RDONLY), confirmed = leave_memory();
 
     export_and_leave(0, kept);
     ipc_handle_by_hand(61, 1, across);
     ipc_handle_by_hand(61, 2, within);
-    fd = dial_broker(across + 8, -1);
-    say_share(fd, across, 3, -1);
+    fd = greet_broker(across + 8, -1);
+    leave_by_hand_in(fd, confirmed);
+    say_share(fd, across, 3, 0, PIECE, memory);
     share_by_hand(fd, within, memory);
     cr_assert_eq(ask_open(fd, across), GS_REFUSED_EARLY);
     cr_assert_eq(ask_open(fd, within), GS_REFUSED_HANDLE);
-    say_unshare(fd, 1);
+    ring_by_hand(fd, confirmed, 1);
     share_by_hand(fd, within, memory);
-    say_share(fd, across, 3, -1);
+    say_share(fd, across, 3, 0, PIECE, memory);
     cr_assert_eq(ask_open(fd, within), GS_REFUSED_EARLY);
     cr_assert_eq(ask_open(fd, across), GS_REFUSED_HANDLE);
     close(fd);
@@ -328,23 +312,24 @@ Test(share_broker_pieces, they_count_as_descriptors)
 {
     const struct rlimit few = {200, 200};
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    int fd, confirmed = leave_memory();
     pid_t broker;
-    int fd;
 
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
     broker = broker_by_hand("GPUSHIM_SHARE_MAX_CLIENTS", "1");
     ipc_handle_by_hand(60, 1, ipc_handle);
-    fd = dial_broker(ipc_handle + 8, -1);
-    say_share(fd, ipc_handle, 68, -1);
+    fd = greet_broker(ipc_handle + 8, -1);
+    leave_by_hand_in(fd, confirmed);
+    say_share(fd, ipc_handle, 68, 0, PIECE, fd);
     cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_HANDLE);
-    say_share(fd, ipc_handle, 67, -1);
+    say_share(fd, ipc_handle, 67, 0, PIECE, fd);
     cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_EARLY);
     ipc_handle_by_hand(60, 2, ipc_handle);
     share_by_hand(fd, ipc_handle, fd);
     cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_HANDLE);
-    say_unshare(fd, 1);
+    ring_by_hand(fd, confirmed, 1);
     ipc_handle_by_hand(60, 1, ipc_handle);
-    say_share(fd, ipc_handle, 67, -1);
+    say_share(fd, ipc_handle, 67, 0, PIECE, fd);
     cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_EARLY, "there is room again");
     close(fd);
     kill(broker, SIGTERM);

@@ -61,9 +61,11 @@ int answer_to_open(int fd)
 {
     union gs_wire_message message;
 
-    for (int tries = 0; recv(fd, &message, sizeof message, 0) <= 0; tries++)
-        if (tries || errno != ECONNRESET) /* a reset comes before the last words */
-            return -1;
+    do /* who shares is asked, too */
+        for (int tries = 0; recv(fd, &message, sizeof message, 0) <= 0; tries++)
+            if (tries || errno != ECONNRESET) /* a reset comes before the last words */
+                return -1;
+    while (message.head.type == GS_WIRE_PULL);
     return message.head.type == GS_WIRE_GRANT ? 0 : (int)message.refuse.reason;
 }
 

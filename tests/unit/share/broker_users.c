@@ -15,25 +15,19 @@
 
 Test(share_broker, nobody_shares_in_the_name_of_another)
 {
-    unsigned char real[GS_IPC_HANDLE_SIZE], squat[GS_IPC_HANDLE_SIZE], next[GS_IPC_HANDLE_SIZE];
-    int fd, memory = open("/dev/null", O_RDONLY);
-    struct gs_ipc_handle ipc_handle;
+    unsigned char real[GS_IPC_HANDLE_SIZE], next[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
+    int fd;
 
     export_and_leave(0, real);
-    memcpy(&ipc_handle, real, sizeof ipc_handle);
-    ipc_handle.block_id++; /* what it will share next */
-    gs_ipc_handle_write(&ipc_handle, squat);
     fd = dial_broker(real + 8, -1);
-    share_by_hand(fd, squat, memory);
-    cr_assert_eq(ask_open(fd, squat), GS_REFUSED_MESSAGE);
+    cr_assert_eq(answer_to_open(fd), GS_REFUSED_MESSAGE);
     cr_assert_eq(side_broker_published(dir), 1);
     export_and_leave(1, next);
     other_kill(&other);
     cr_assert_eq(open_it(next, &address), GS_OK);
     cr_assert_eq(*(char *)address, 71);
     close(fd);
-    close(memory);
 }
 
 static void need_two_users(void)
@@ -81,13 +75,11 @@ static void claim(void *arg)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct gs_ipc_handle made = {.block_id = 900, .chunk_id = 1, .size = 512};
-    int fd, memory = open("/dev/null", O_RDONLY);
 
     memcpy(made.instance, arg, sizeof made.instance);
     gs_ipc_handle_write(&made, ipc_handle);
-    fd = dial_broker(made.instance, -1);
-    share_by_hand(fd, ipc_handle, memory);
-    ask_open(fd, ipc_handle); /* by now it was looked at */
+    if (ask_open(dial_broker(made.instance, -1), ipc_handle) != GS_REFUSED_MESSAGE)
+        _exit(3); /* it was believed */
 }
 
 Test(share_broker, another_user_does_not_share_in_the_name_of_a_process_before_it_does)
@@ -160,7 +152,7 @@ static void ask_of_machines(void *arg)
 {
     static const unsigned char instance[GS_INSTANCE_SIZE] = {1};
     union gs_wire_message message;
-    int fd = dial_broker(instance, -1);
+    int fd = greet_broker(instance, -1);
 
     gs_wire_start(&message, GS_WIRE_ASK_AFAR, 7);
     if (gs_wire_send(fd, &message, -1) != 0 || answer_to_open(fd) != GS_REFUSED_USER)

@@ -299,22 +299,21 @@ static void attack_broker(enum bomb kind, int *ret_fds)
 {
     for (int i = 0; i < EACH; i++) {
         struct gs_ipc_handle ipc_handle = {.block_id = 1, .chunk_id = 1, .size = 512};
+        int fd = dial_broker(), memory = leave_memory();
         union gs_wire_message message;
-        int fd = dial_broker();
 
         memset(ipc_handle.instance, (int)kind * EACH + i + 100, sizeof ipc_handle.instance);
         gs_wire_start(&message, GS_WIRE_HELLO, 0);
         memcpy(message.hello.instance, ipc_handle.instance, sizeof ipc_handle.instance);
         gs_wire_send(fd, &message, -1);
-        leave_by_hand(fd);
+        leave_by_hand_in(fd, memory);
         gs_wire_start(&message, GS_WIRE_SHARE, 0);
         gs_ipc_handle_write(&ipc_handle, message.share.ipc_handle);
         message.share.chunk_size = 2 * MIB;
+        message.share.slot = 2; /* which says something else: it goes with the connection */
         throw_bomb(fd, &message, kind, true);
         if (i == 0) {
-            gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
-            message.unshare.block_id = 1;
-            gs_wire_send(fd, &message, -1);
+            ring_by_hand(fd, memory, 2);
         } else if (i == 1) {
             gs_wire_start(&message, GS_WIRE_QUERY, 1);
             throw_bomb(fd, &message, kind, true);
@@ -322,6 +321,7 @@ static void attack_broker(enum bomb kind, int *ret_fds)
             send(fd, "garbage", 7, MSG_NOSIGNAL);
             throw_bomb(fd, &message, kind, false);
         }
+        close(memory);
         ret_fds[i] = fd;
     }
 }
@@ -369,6 +369,14 @@ static int greet_broker(unsigned char instance)
     return fd;
 }
 
+/* False: it is not read any more. */
+static bool is_asked_soon(int fd)
+{
+    struct pollfd asked = {.fd = fd, .events = POLLIN};
+
+    return poll(&asked, 1, 10000) == 1 && is_asked_by_hand(fd);
+}
+
 /* Hundreds before anybody can see that the closers are stuck: all that are left when it breaks the
  * protocol, and others taken back one by one before. */
 static void attack_closers(void)
@@ -376,25 +384,27 @@ static void attack_closers(void)
     static int bombs[MANY]; /* they take longer to make than to send */
     struct gs_ipc_handle ipc_handle = {.size = 512};
     union gs_wire_message message;
-    int fd = greet_broker(99);
-    struct pollfd room = {.fd = fd, .events = POLLOUT};
+    int fd = greet_broker(99), memory = leave_memory();
+    bool asked = true;
 
     memset(ipc_handle.instance, 99, sizeof ipc_handle.instance);
     for (int i = 0; i < MANY; i++)
         bombs[i] = bomb_new(BOMB_NESTED);
-    leave_by_hand(fd);
+    leave_by_hand_in(fd, memory);
     for (int i = 0; i < MANY; i++) {
-        ipc_handle.block_id = ipc_handle.chunk_id = (uint64_t)i;
+        asked = asked && is_asked_soon(fd);
+        ipc_handle.block_id = ipc_handle.chunk_id = 1 + (uint64_t)i;
         gs_wire_start(&message, GS_WIRE_SHARE, 0);
         gs_ipc_handle_write(&ipc_handle, message.share.ipc_handle);
         message.share.chunk_size = 2 * MIB;
+        message.share.slot = 1 + (uint32_t)i;
         throw(fd, &message, BOMB_NESTED, bombs[i], true);
-        gs_wire_start(&message, GS_WIRE_UNSHARE, 0);
-        message.unshare.block_id = ipc_handle.block_id;
-        if (i >= MANY / 2)
-            gs_wire_send(fd, &message, -1);
-        poll(&room, 1, 10000); /* then it is not read any more */
+        if (i < MANY / 2)
+            continue;
+        asked = asked && is_asked_soon(fd);
+        ring_by_hand(fd, memory, 1 + (uint64_t)i);
     }
+    close(memory);
     send(fd, "?", 1, MSG_NOSIGNAL); /* else what it left is kept until it ends */
     close(fd);
 }
@@ -429,7 +439,6 @@ static int greet_crowded(union gs_wire_message *message)
     cr_assert_eq(gs_wire_send(fd, message, -1), 0);
     cr_assert_eq(side_next_message(fd, message), GS_WIRE_REPORT); /* it has been taken in */
     gs_wire_start(message, GS_WIRE_PUBLISH, 0);
-    message->publish.slots = PUBLISH_SLOTS;
     memory = leave_memory();
     error = gs_wire_send(fd, message, memory);
     close(memory);
@@ -471,7 +480,6 @@ Test(share_descriptors, can_be_sent_again_to_a_broker_when_those_before_are_clos
     cr_assert_eq(message.refuse.reason, GS_REFUSED_FLIGHT, "%u", message.refuse.reason);
     bombs_end(BOMB_NESTED);
     gs_wire_start(&message, GS_WIRE_PUBLISH, 0);
-    message.publish.slots = PUBLISH_SLOTS;
     cr_assert(SIDE_WAIT(gs_wire_send(fd, &message, memory) == 0));
     close(memory);
     close(early);

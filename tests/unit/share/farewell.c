@@ -54,7 +54,6 @@ static struct gs_client process(uid_t uid, uid_t listed_uid, gid_t listed_gid)
     int memory = leave_memory();
 
     gs_wire_start(&message, GS_WIRE_PUBLISH, 0);
-    message.publish.slots = PUBLISH_SLOTS;
     message.publish.uid_count = message.publish.gid_count = 1;
     message.publish.uids[0] = listed_uid;
     message.publish.gids[0] = listed_gid;

@@ -4,9 +4,11 @@
 #define GS_TESTS_LEAVE_BY_HAND_H
 
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "core/share/wire.h"
@@ -30,8 +32,31 @@ static inline void leave_by_hand_in(int fd, int memory)
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_PUBLISH, 0);
-    message.publish.slots = PUBLISH_SLOTS;
     gs_wire_send(fd, &message, memory);
+}
+
+/* The block in this slot is taken back, and the broker is told that there is something to read. */
+static inline void ring_by_hand(int fd, int memory, uint64_t slot)
+{
+    const uint64_t none = 0;
+    union gs_wire_message message;
+
+    if (pwrite(memory, &none, sizeof none, (off_t)(slot * sizeof none)) != (ssize_t)sizeof none)
+        abort();
+    gs_wire_start(&message, GS_WIRE_RING, 1);
+    gs_wire_send(fd, &message, -1);
+}
+
+/* Reads until it is asked for what is next; false: it has been hung up on. */
+static inline bool is_asked_by_hand(int fd)
+{
+    union gs_wire_message message;
+
+    do
+        if (recv(fd, &message, sizeof message, 0) <= 0)
+            return false;
+    while (message.head.type != GS_WIRE_PULL);
+    return true;
 }
 
 static inline void leave_by_hand(int fd)

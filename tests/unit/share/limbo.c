@@ -50,7 +50,7 @@ static void close_block(int i)
 /* What the share thread says is heard so many microseconds before it goes on. */
 static unsigned rests_us; /* atomic */
 
-static bool lacks_memory;  /* atomic; the kernel, for an UNSHARE or an answer */
+static bool lacks_memory;  /* atomic; the kernel, for a RING or an answer */
 static unsigned not_taken; /* atomic; such messages */
 
 static bool is_not_taken(const struct msghdr *message)
@@ -59,7 +59,7 @@ static bool is_not_taken(const struct msghdr *message)
     uint16_t type = said->head.type;
 
     return __atomic_load_n(&lacks_memory, __ATOMIC_SEQ_CST) &&
-           (type == GS_WIRE_UNSHARE || type == GS_WIRE_GRANT || type == GS_WIRE_REFUSE ||
+           (type == GS_WIRE_RING || type == GS_WIRE_GRANT || type == GS_WIRE_REFUSE ||
             type == GS_WIRE_CLOSE);
 }
 

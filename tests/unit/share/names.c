@@ -344,12 +344,17 @@ static void slow_broker(unsigned read[256], bool keeps)
 
         fd = accept(listener, NULL, NULL);
         while (recv(fd, &message, sizeof message, 0) > 0) {
-            if (message.head.type != GS_WIRE_NAME)
+            bool is_name = message.head.type == GS_WIRE_NAME;
+
+            if (message.head.type == GS_WIRE_HELLO)
                 continue;
-            usleep(50000);
-            __atomic_add_fetch(&read[(unsigned char)message.name.naming.name[0]], 1, __ATOMIC_SEQ_CST);
-            gs_wire_start(&message, GS_WIRE_KEPT, message.head.request);
-            message.kept.kept = keeps;
+            if (is_name) {
+                usleep(50000);
+                __atomic_add_fetch(&read[(unsigned char)message.name.naming.name[0]], 1,
+                                   __ATOMIC_SEQ_CST);
+            }
+            gs_wire_start(&message, GS_WIRE_PULL, 0);
+            message.pull.kept = is_name && keeps;
             gs_wire_send(fd, &message, -1);
         }
         close(fd);

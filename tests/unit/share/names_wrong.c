@@ -197,7 +197,7 @@ static bool is_served(int fd)
     if (side_send(fd, &message, -1) != 0)
         return false;
     while (recv(fd, &message, sizeof message, 0) > 0)
-        if (message.head.type != GS_WIRE_KEPT) /* the answers to what was said before */
+        if (message.head.type != GS_WIRE_PULL) /* the answers to what was said before */
             return message.head.type == GS_WIRE_REPORT;
     return false;
 }
@@ -250,7 +250,9 @@ static bool is_sent_off(const union gs_wire_message *message, bool greets)
     bool off;
 
     cr_assert_eq(side_send(fd, message, -1), 0);
-    off = recv(fd, &answer, sizeof answer, 0) <= 0 || answer.head.type == GS_WIRE_REFUSE;
+    do /* who shares is asked, too */
+        off = recv(fd, &answer, sizeof answer, 0) <= 0 || answer.head.type == GS_WIRE_REFUSE;
+    while (!off && answer.head.type == GS_WIRE_PULL);
     close(fd);
     return off;
 }

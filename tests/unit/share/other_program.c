@@ -209,7 +209,9 @@ static void serve(const char *line)
         gs_share_at_exit(side.share);
         printf("ok\n");
     } else if (!strcmp(word, "left")) { /* all of the last one, with a broker */
-        puts(gs_export_is_brokered(last_export) ? "ok" : "no");
+        gs_lock_take(&side.share->lock);
+        puts(gs_export_is_brokered(side.share, last_export) ? "ok" : "no");
+        gs_lock_release(&side.share->lock);
     } else if (!strcmp(word, "open")) {
         do_open(argument);
     } else if (!strcmp(word, "close")) {

@@ -20,7 +20,7 @@
      SAYS(TAKE_AFAR) | SAYS(ENDED_AFAR) | SAYS(RECALL_AFAR) | SAYS(HOLDER_AFAR) |                  \
      SAYS(HOLDS_AFAR) | SAYS(MACHINE_AFAR) | SAYS(KEPT_AFAR) | SAYS(FORGET_AFAR) |                 \
      SAYS(FORGOTTEN_AFAR) | SAYS(HOLD_AFAR) | SAYS(HELD_AFAR) | SAYS(GRANT_AFAR) |                 \
-     SAYS(ASK_AFAR) | SAYS(TOLD_AFAR) | SAYS(SHARE_AFAR) | SAYS(AGENT))
+     SAYS(ASK_AFAR) | SAYS(TOLD_AFAR) | SAYS(AGENT))
 
 /* Whether it was hung up on; looks for a millisecond. */
 static bool is_over(int fd)
@@ -223,13 +223,13 @@ static void says_what_others_say(void)
 {
     static const enum gs_wire_type types[] = {
         GS_WIRE_GRANT,   GS_WIRE_REFUSE,   GS_WIRE_CLOSE,  GS_WIRE_RECALL,
-        GS_WIRE_SHARE,   GS_WIRE_SHARE_PIECE, GS_WIRE_UNSHARE,  GS_WIRE_REPORT,
+        GS_WIRE_SHARE,   GS_WIRE_RING,  GS_WIRE_REPORT,
         GS_WIRE_FLUSH,  GS_WIRE_FLUSHED,
         GS_WIRE_PUBLISH, GS_WIRE_HELLO,    GS_WIRE_PURGE,  GS_WIRE_PURGED,
         GS_WIRE_SET,     GS_WIRE_SET_TO,   GS_WIRE_COLLECT, GS_WIRE_COLLECTED,
         GS_WIRE_FAREWELL, GS_WIRE_FORKED,   GS_WIRE_FETCH,
         GS_WIRE_PIECES, GS_WIRE_NAME,    GS_WIRE_NAMED,  GS_WIRE_UNNAMED,
-        GS_WIRE_SLEEP, GS_WIRE_ASLEEP};
+        GS_WIRE_SLEEP, GS_WIRE_ASLEEP, GS_WIRE_PULL};
     enum { LISTED_TYPES = sizeof types / sizeof *types, COUNT = LISTED_TYPES + GS_WIRE_TYPES - GS_WIRE_AGENT };
 
     for (unsigned i = 0;; i++) {
@@ -290,11 +290,12 @@ static int say_publish(int fd, int memory)
     union gs_wire_message message;
 
     gs_wire_start(&message, GS_WIRE_PUBLISH, 0);
-    message.publish.slots = PUBLISH_SLOTS;
     return siege_say(fd, &message, memory);
 }
 
-static int say_share(int fd, const struct gs_ipc_handle *ipc_handle, uint32_t pieces, int attached)
+/* A chunk; or one of many pieces, of which the last never comes. */
+static int say_share(int fd, const struct gs_ipc_handle *ipc_handle, uint32_t pieces, uint32_t piece,
+                     int attached)
 {
     union gs_wire_message message;
 
@@ -302,6 +303,8 @@ static int say_share(int fd, const struct gs_ipc_handle *ipc_handle, uint32_t pi
     gs_ipc_handle_write(ipc_handle, message.share.ipc_handle);
     message.share.chunk_size = (pieces ? pieces : 1) * (uint64_t)(2 << 20);
     message.share.pieces = pieces;
+    message.share.piece = piece;
+    message.share.piece_size = 2 << 20;
     message.share.slot = (uint32_t)ipc_handle->block_id % PUBLISH_SLOTS;
     return siege_say(fd, &message, attached);
 }
@@ -320,15 +323,16 @@ static void is_read(int fd)
             _exit(1); /* it was hung up on */
 }
 
-/* The next piece of the block, of which there are more than come. */
-static int say_piece(int fd, uint64_t block_id, int attached)
+/* Waits to be asked; of which block for a piece, 0: for what is next. */
+static uint64_t is_asked(int fd)
 {
     union gs_wire_message message;
+    int type;
 
-    gs_wire_start(&message, GS_WIRE_SHARE_PIECE, 0);
-    message.share_piece.block_id = block_id;
-    message.share_piece.size = 2 << 20;
-    return siege_say(fd, &message, attached);
+    while ((type = siege_hear(fd, &message)) != GS_WIRE_PULL)
+        if (type == 0)
+            _exit(1); /* it was hung up on */
+    return message.pull.block_id;
 }
 
 /* Leaves as much as goes, each block with a descriptor of its own, and every other one across many pieces;
@@ -341,15 +345,12 @@ static void leaves_all_it_can(void)
     memset(ipc_handle.instance, 0x55, sizeof ipc_handle.instance);
     siege_greet(fd, ipc_handle.instance, NULL);
     say_publish(fd, memory);
+    is_asked(fd);
     for (unsigned i = 0;; i++) {
-        struct pollfd room = {.fd = fd, .events = POLLOUT};
-
         ipc_handle.block_id = ipc_handle.chunk_id = i + 1;
-        while (say_share(fd, &ipc_handle, i % 2 * 100, i % 2 ? -1 : null) == -EAGAIN)
-            poll(&room, 1, 10);
-        for (unsigned piece = 0; i % 2 && piece < 99; piece++)
-            while (say_piece(fd, ipc_handle.block_id, null) == -EAGAIN)
-                poll(&room, 1, 10);
+        say_share(fd, &ipc_handle, i % 2 * 100, 0, null);
+        for (unsigned piece = 1; is_asked(fd) == ipc_handle.block_id && piece < 99; piece++)
+            say_share(fd, &ipc_handle, 100, piece, null);
         if (i == 1000) { /* more than there is room for */
             is_read(fd);
             siege_holds();
@@ -375,8 +376,8 @@ static void leaves_from_many(void)
             continue;
         siege_greet(*fd, ipc_handle.instance, NULL);
         say_publish(*fd, memory);
-        say_share(*fd, &ipc_handle, 0, null);
-        siege_say_type(*fd, GS_WIRE_UNSHARE);
+        say_share(*fd, &ipc_handle, 0, 0, null);
+        siege_say_type(*fd, GS_WIRE_RING);
         if (i >= 2 * MANY)
             siege_holds();
     }
@@ -424,7 +425,7 @@ static void leaves_in_anothers_name(void)
         siege_greet(fd, ipc_handle.instance, NULL);
         say_publish(fd, memory);
         for (ipc_handle.block_id = 2; ipc_handle.block_id < 5; ipc_handle.block_id++)
-            say_share(fd, &ipc_handle, 0, null);
+            say_share(fd, &ipc_handle, 0, 0, null);
         if (i >= 20)
             siege_holds();
         read_all_and_close(fd);
@@ -505,12 +506,10 @@ static void names_without_end(void)
     memset(ipc_handle.instance, 0x66, sizeof ipc_handle.instance);
     siege_greet(fd, ipc_handle.instance, NULL);
     say_publish(fd, memory);
-    say_share(fd, &ipc_handle, 0, null);
+    say_share(fd, &ipc_handle, 0, 0, null);
     for (unsigned i = 0;; i++) {
-        struct pollfd room = {.fd = fd, .events = POLLOUT};
-
-        while (say_name(fd, i % 3000) == -EAGAIN)
-            poll(&room, 1, 50);
+        is_asked(fd);
+        say_name(fd, i % 3000);
         if (i >= 4000)
             siege_holds();
     }
@@ -592,7 +591,7 @@ const struct siege_attack siege_clients[] = {
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_memory},
     {"says what is not its to say", EXPORTER, SAME_USER,
      NO_OPENERS | SAYS(CLOSE) | SAYS(FLUSHED) | SAYS(HELLO) |
-         SAYS(SHARE) | SAYS(UNSHARE) | SAYS(PUBLISH) | SAYS(SET) | SAYS(SET_TO) | SAYS(COLLECT) |
+         SAYS(SHARE) | SAYS(RING) | SAYS(PUBLISH) | SAYS(SET) | SAYS(SET_TO) | SAYS(COLLECT) | SAYS(PULL) |
          SAYS(COLLECTED) | SAYS(FAREWELL) | SAYS(FORKED) |
          SAYS(NAME) | SAYS(NAMED) | SAYS(UNNAMED) | SAYS(SLEEP) | SAYS(ASLEEP) | NO_AGENTS,
      TAKES(TURNS), says_what_others_say},
@@ -606,10 +605,10 @@ const struct siege_attack siege_clients[] = {
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_events},
     {"makes connections without end", BROKER, UNINVITED, SAYS(HELLO) | SAYS(OPEN),
      TAKES(CONNECTIONS), greets_and_asks},
-    {"leaves all it can", BROKER, SAME_USER, SAYS(PUBLISH) | SAYS(SHARE) | SAYS(SHARE_PIECE), TAKES(EXPORTS),
+    {"leaves all it can", BROKER, SAME_USER, SAYS(PUBLISH) | SAYS(SHARE), TAKES(EXPORTS),
      leaves_all_it_can},
     {"leaves from many connections", BROKER, LISTED,
-     SAYS(HELLO) | SAYS(PUBLISH) | SAYS(SHARE) | SAYS(UNSHARE),
+     SAYS(HELLO) | SAYS(PUBLISH) | SAYS(SHARE) | SAYS(RING),
      TAKES(CONNECTIONS) | TAKES(EXPORTS) | TAKES(UNDER_WAY), leaves_from_many},
     {"says farewell without end", BROKER, LISTED, SAYS(HELLO) | SAYS(PUBLISH) | SAYS(FAREWELL),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), says_farewell_without_end},

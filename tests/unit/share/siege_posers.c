@@ -51,6 +51,8 @@ static int hears_until(enum siege_position position, enum gs_wire_type last)
             close(fd);
             fd = -1;
         }
+        if (type == GS_WIRE_PUBLISH)
+            siege_say_type(fd, GS_WIRE_PULL);
         if (type == GS_WIRE_OPEN)
             memcpy(siege->ipc_handle, message.open.ipc_handle, GS_IPC_HANDLE_SIZE);
     }
@@ -131,15 +133,15 @@ static void broker_talks(void)
     talks(hears_until(FAKE_BROKER, GS_WIRE_SHARE), GS_WIRE_RECALL);
 }
 
-/* To names of which it was told nothing. */
-static void broker_answers(void)
+/* And reads none of the answers. */
+static void broker_asks(void)
 {
     int fd = hears_until(FAKE_BROKER, GS_WIRE_SHARE);
 
     for (unsigned i = 0;; i++) {
         struct pollfd room = {.fd = fd, .events = POLLOUT};
 
-        while (siege_say_type(fd, GS_WIRE_KEPT) == -EAGAIN)
+        while (siege_say_type(fd, GS_WIRE_PULL) == -EAGAIN)
             poll(&room, 1, 50);
         if (i == 1000)
             siege_holds();
@@ -166,7 +168,7 @@ const struct siege_attack siege_posers[] = {
     {"talks without end", PUBLISHER, FAKE_BROKER,
      SAYS(GRANT) | SAYS(REFUSE) | SAYS(REPORT) | SAYS(QUERY) | SAYS(RECALL),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), broker_talks},
-    {"answers what it was not told without end", PUBLISHER, FAKE_BROKER, SAYS(KEPT),
-     TAKES(TURNS) | TAKES(SOCKET_MEMORY), broker_answers},
+    {"asks without end", PUBLISHER, FAKE_BROKER, SAYS(PULL),
+     TAKES(TURNS) | TAKES(SOCKET_MEMORY) | TAKES(UNDER_WAY), broker_asks},
 };
 const size_t siege_poser_count = sizeof siege_posers / sizeof *siege_posers;
