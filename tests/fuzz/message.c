@@ -107,17 +107,24 @@ static void fill_fetch(struct fuzz_input *input, struct gs_wire_fetch *fetch)
     fetch->count = kind & 16 ? UINT32_MAX : kind / 32;
 }
 
-/* Often what fits a strip of two pieces of 2 MiB. */
+/* Often what fits memory of two pieces of 2 MiB. */
+static void fill_batch(struct fuzz_input *input, struct gs_wire_batch *batch)
+{
+    uint8_t kind = fuzz_byte(input);
+
+    batch->first = kind & 2 ? fuzz_byte(input) : 0;
+    batch->count = kind & 4 ? fuzz_byte(input) : 1 + kind / 128;
+    for (unsigned i = 0; i < 3; i++)
+        batch->sizes[i] = kind & 8 ? fuzz_byte(input) * UINT64_C(0x0101010101010101)
+                                  : (UINT64_C(1) + (kind >> 4) % 3) << 21;
+}
+
 static void fill_pieces(struct fuzz_input *input, struct gs_wire_pieces *pieces)
 {
     uint8_t kind = fuzz_byte(input);
 
     pieces->block_id = kind & 1 ? fuzz_byte(input) % 8 : 3;
-    pieces->first = kind & 2 ? fuzz_byte(input) : 0;
-    pieces->count = kind & 4 ? fuzz_byte(input) : 1 + kind / 128;
-    for (unsigned i = 0; i < 3; i++)
-        pieces->sizes[i] = kind & 8 ? fuzz_byte(input) * UINT64_C(0x0101010101010101)
-                                    : (UINT64_C(1) + (kind >> 4) % 3) << 21;
+    fill_batch(input, &pieces->batch);
 }
 
 /* One of few names, so that they meet each other; or none. */

@@ -74,7 +74,8 @@ static uint64_t must_open(const unsigned char *ipc_handle)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
     union gs_wire_message message;
-    int received, fd;
+    struct gs_wire_fds fds;
+    int received;
 
     snprintf(to.sun_path, sizeof to.sun_path, "%s/", dir);
     for (unsigned i = 0; i < GS_INSTANCE_SIZE; i++)
@@ -88,12 +89,12 @@ static uint64_t must_open(const unsigned char *ipc_handle)
     memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
     message.open.want_fd = 1;
     cr_assert_eq(gs_wire_send(client, &message, -1), 0);
-    while ((received = gs_wire_receive(client, &message, &fd)) == -EAGAIN)
+    while ((received = gs_wire_receive_all(client, &message, &fds)) == -EAGAIN)
         usleep(500);
     cr_assert_eq(received, 0);
     cr_assert_eq(message.head.type, GS_WIRE_GRANT);
-    cr_assert_geq(fd, 0);
-    close(fd);
+    cr_assert_eq(fds.count, 1);
+    close(fds.fd[0]);
     return message.grant.block_id;
 }
 
