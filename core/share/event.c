@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/share/alive.h"
 #include "core/share/discard.h"
 #include "core/share/exporter.h"
 #include "core/share/memory.h"
@@ -163,14 +162,16 @@ static int reach(struct gs_share *share, const unsigned char *instance, uint64_t
 static int await_answer(const struct gs_fd *socket, int pidfd, uint64_t deadline_ns,
                         union gs_wire_message *ret_answer, int *ret_fd)
 {
+    enum gs_conn_event event;
     int error;
 
     for (;;) {
         error = gs_fd_is_there(socket) ? gs_wire_receive(socket->fd, ret_answer, ret_fd) : -EBADF;
         if (error != -EAGAIN)
             return error;
-        if (gs_conn_wait(socket->fd, pidfd, false, deadline_ns) != GS_CONN_READY)
-            return -ETIMEDOUT;
+        event = gs_conn_wait(socket->fd, pidfd, false, deadline_ns);
+        if (event != GS_CONN_READY) /* a child may hold its socket */
+            return event == GS_CONN_EXITED ? -ESRCH : -ETIMEDOUT;
     }
 }
 
@@ -218,10 +219,8 @@ static int ask(const struct gs_fd *socket, const struct gs_event_key *key, uint6
     gs_wire_start(&message, GS_WIRE_EVENTS, REQUEST);
     message.events.number = key->number;
     memcpy(message.events.secret, key->secret, sizeof message.events.secret);
-    if (error != -ESRCH && !(pidfd >= 0 && gs_alive_exited(pidfd)))
+    if (error != -ESRCH)
         error = gs_wire_send(socket->fd, &message, -1);
-    else
-        error = -ESRCH; /* a child may hold its socket */
     if (!error)
         error = await_answer(socket, pidfd, deadline_ns, &answer, &fd);
     gs_fd_drop(pidfd);

@@ -33,7 +33,7 @@
 /* ---- A process that does what it is told ------------------------------------------------------ */
 
 struct order {
-    enum { CREATE, OPEN, DESTROY, RECORD, GO, QUERY, SYNCHRONIZE, STREAM_WAIT, FILES, FORK, CLOSE_ALL, TOGETHER,
+    enum { CREATE, OPEN, DESTROY, RECORD, GO, QUERY, SYNCHRONIZE, STREAM_WAIT, FILES, FORK, CLOSE_FILES, CLOSE_ALL, TOGETHER,
            WITHOUT_CONTEXT, RESET } op;
     uint32_t index;
     CUipcEventHandle handle;
@@ -49,18 +49,26 @@ static CUevent events[EVENTS];
 static CUstream stream;
 static CUdeviceptr memory;
 
-/* Descriptors of files of events; a program that this process executes has none of them. */
-static uint32_t count_files(void)
+static bool is_file_of_events(int fd)
 {
     char path[32], file[64];
+    ssize_t size;
+
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    size = readlink(path, file, sizeof file - 1);
+    if (size < 0)
+        return false;
+    file[size] = 0;
+    return strstr(file, "/cuda.shm.");
+}
+
+/* Descriptors of them; a program that this process executes has none. */
+static uint32_t count_files(void)
+{
     uint32_t count = 0;
 
     for (int fd = 0; fd < 1024; fd++) {
-        ssize_t size;
-
-        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-        size = readlink(path, file, sizeof file - 1);
-        if (size < 0 || (file[size] = 0, !strstr(file, "/cuda.shm.")))
+        if (!is_file_of_events(fd))
             continue;
         count++;
         if (!(fcntl(fd, F_GETFD) & FD_CLOEXEC))
@@ -147,6 +155,11 @@ static struct answer obey(const struct order *order)
     case FORK:
         if (fork_child() == 0)
             stay_until_end_of(getppid());
+        break;
+    case CLOSE_FILES:
+        for (int fd = PARTY_SOCKET + 1; fd < 1024; fd++)
+            if (is_file_of_events(fd))
+                close(fd);
         break;
     case CLOSE_ALL:
         for (int fd = PARTY_SOCKET + 1; fd < 1024; fd++)
@@ -439,17 +452,19 @@ static void check_ended(const char *how)
 
 static void check_closed(const char *how)
 {
-    struct party exporter = here(), importer = here();
-    CUipcEventHandle before = create(&exporter, 0), after;
+    for (int op = CLOSE_FILES; op <= CLOSE_ALL; op++) {
+        struct party exporter = here(), importer = here();
+        CUipcEventHandle before = create(&exporter, 0), after;
 
-    ask(&exporter, CLOSE_ALL, 0);
-    after = create(&exporter, 1);
-    expect("whose handles they are", is_ours(&before) && !is_ours(&after));
-    must("open, by the driver alone", open_there(&importer, 0, before));
-    must("open, by the driver alone", open_there(&importer, 1, after));
-    pass_on(&importer, 0, &exporter, 0);
-    end(&importer);
-    end(&exporter);
+        ask(&exporter, op, 0);
+        after = create(&exporter, 1);
+        expect("whose handles they are", is_ours(&before) && !is_ours(&after));
+        must("open, by the driver alone", open_there(&importer, 0, before));
+        must("open, by the driver alone", open_there(&importer, 1, after));
+        pass_on(&importer, 0, &exporter, 0);
+        end(&importer);
+        end(&exporter);
+    }
 }
 
 static void check_threads(const char *how)
