@@ -369,9 +369,9 @@ def check_layers(folder):
          ['name shim/start.c core/pool/no.c: a comment names a file that is not there']),
         ('core/README.md', '| `said` of `struct gs_log` (core/base/log.h) | all | why |\n',
          ['callback gs_log.said: core/README.md has it, exceptions.txt not, or the other way round']),
-        ('core/README.md', '| ' + ', '.join(f'`f{i}`' for i in range(10)) + ' of `struct gs_up` (core/base/log.h) | all | why |\n',
-         [f'callback gs_up.f{i}: core/README.md has it, exceptions.txt not, or the other way round' for i in range(10)] +
-         ['core/README.md: 11 callbacks, 10 are enough']),
+        ('core/README.md', '| ' + ', '.join(f'`f{i}`' for i in 'abcdefghijk') + ' of `struct gs_up` (core/base/log.h) | all | why |\n',
+         [f'callback gs_up.f{i}: core/README.md has it, exceptions.txt not, or the other way round' for i in 'abcdefghijk'] +
+         ['core/README.md: 12 callbacks, 11 are enough']),
         ('tests/layers/exceptions.txt', 'file core/base/log.c: long\n',
          ['exceptions.txt: not needed any more: file core/base/log.c']),
         ('tests/layers/exceptions.txt', 'file core/base/log.c\n',

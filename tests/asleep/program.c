@@ -1,7 +1,7 @@
 /*
  * What a program meets that sleeps: each case is a process of its own.
  *
- * usage: program CASE, under the library on the software driver
+ * usage: asleep CASE, under the library; under-way and unknown want the software driver
  */
 #include <cuda.h>
 #include <dlfcn.h>
@@ -33,11 +33,6 @@
 static CUcontext context;
 static CUfunction fill, copy_words;
 
-static struct {
-    __typeof__(&softcuda_hold) hold;
-    __typeof__(&softcuda_delay) delay;
-} soft;
-
 static void *driver_function(const char *name)
 {
     void *found = dlsym(dlopen("libcuda.so.1", RTLD_NOW), name);
@@ -57,8 +52,6 @@ static void begin(void)
     OK(cuModuleLoadData(&module, kernels_ptx));
     OK(cuModuleGetFunction(&fill, module, "fill"));
     OK(cuModuleGetFunction(&copy_words, module, "copy_words"));
-    soft.hold = (__typeof__(&softcuda_hold))driver_function("softcuda_hold");
-    soft.delay = (__typeof__(&softcuda_delay))driver_function("softcuda_delay");
 }
 
 static CUdeviceptr alloc(void)
@@ -219,12 +212,14 @@ static void *read_back(void *unused)
 /* A call that does not return is named, and the gate opens again. */
 static void case_under_way(void)
 {
+    __typeof__(&softcuda_hold) hold;
     struct gpushim_asleep state;
     pthread_t thread;
     int error;
 
     shared_block = alloc();
-    soft.hold(1);
+    hold = (__typeof__(&softcuda_hold))driver_function("softcuda_hold");
+    hold(1);
     launch_fill(shared_block, 5, NULL);
     if (pthread_create(&thread, NULL, read_back, NULL))
         FAIL("no thread");
@@ -237,7 +232,7 @@ static void case_under_way(void)
     } while (!strstr(state.text, "cuMemcpyDtoH_v2"));
     if (state.since_ns)
         FAIL("it is said to sleep");
-    soft.hold(0);
+    hold(0);
     pthread_join(thread, NULL);
     must_sleep();
     must_wake();
@@ -432,5 +427,5 @@ int main(int argc, char **argv)
             cases[i].run();
             return 0;
         }
-    FAIL("usage: program CASE");
+    FAIL("usage: asleep CASE");
 }

@@ -10,7 +10,7 @@
 #   conformance two_gpu cudart examples register torch_stats torch_graph_full torch_memory latency programs
 #   two_programs stress single chaos differential numba
 #   sanitizer cupy jax nccl peer command weights named pieces checkpoint own_vmm torch_share torch_kill
-#   torch_steps torch_graph torch_compile torch_fork events
+#   torch_steps torch_graph torch_compile torch_fork events sleep
 #
 # Every program has its time limit and a failure stops nothing. Ends with a table: name, native
 # result, result under the shim, equal or what differs. $OUT, /tmp/gpu-out by default, gets the
@@ -28,7 +28,7 @@ set -u
 alone='conformance two_gpu cudart examples register torch_stats torch_graph_full torch_memory latency programs'
 alone="$alone two_programs stress single chaos differential numba"
 beside='sanitizer cupy jax nccl peer command weights named pieces checkpoint own_vmm torch_share torch_kill'
-beside="$beside torch_steps torch_graph torch_compile torch_fork events"
+beside="$beside torch_steps torch_graph torch_compile torch_fork events sleep"
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 # shellcheck source=tests/lib.sh
@@ -712,6 +712,14 @@ part_pieces()
 part_events()
 {
     both events 120 "$bundle/ipc_events"
+}
+
+# Memory that goes and comes, beside a checkpoint: 8 GiB; all sizes by hand (tests/gpu/sleep.py).
+part_sleep()
+{
+    run native "$logs/sleep" 300 python3 "$root/tests/gpu/sleep.py" "$shim" "$bundle/asleep" --gib 8
+    cut -c 1-200 "$logs/sleep"
+    row sleep - "$(tail -n 1 "$logs/sleep")" 'told'
 }
 
 # Says what the driver does; no answer is wrong.

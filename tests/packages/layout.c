@@ -27,5 +27,12 @@ int main(void)
     AT(external, kind), AT(external, access), AT(external, device), AT(external, fd), AT(external, offset);
     AT(external, address), AT(external, bytes), AT(external, label), AT(external, deleter), AT(external, arg);
     puts("");
+    BEGIN(asleep);
+    AT(asleep, since_ns), AT(asleep, away), AT(asleep, copied), AT(asleep, shared), AT(asleep, refused);
+    AT(asleep, text);
+    puts("");
+    BEGIN(sleep_how);
+    AT(sleep_how, timeout_ns), AT(sleep_how, directory);
+    puts("");
     return 0;
 }

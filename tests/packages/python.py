@@ -74,7 +74,8 @@ def prove_layout():
     sys.path.insert(0, scratch)
     from gpushim import _structs  # pylint: disable=import-outside-toplevel
     structs = {'memory': _structs.Memory, 'registration_counts': _structs.RegistrationCounts, 'named': _structs.Named,
-               'publication': _structs.Publication, 'external': _structs.External}
+               'publication': _structs.Publication, 'external': _structs.External,
+               'asleep': _structs.Asleep, 'sleep_how': _structs.SleepHow}
     lines = subprocess.run([LAYOUT], capture_output=True, text=True, check=True).stdout.splitlines()
     check(len(lines) == len(structs), f'{lines}')
     for line in lines:

@@ -4,6 +4,7 @@
     python -m gpushim kernelspec              installs a Jupyter kernel that has it
     gpushim.stats()                           what this process holds of the GPUs' memory
     with gpushim.tag('optimizer'): ...        what is allocated here, by name in recordings
+    gpushim.sleep(); gpushim.wake()           this process's memory off the GPU, and back
     gpushim.publish('weights', tensor)        under a name, for other processes;
     torch.from_dlpack(gpushim.open('weights').array())
 
@@ -14,14 +15,14 @@ import ctypes
 import os
 import shutil
 import threading
-from typing import Any, Dict, Iterator
+from typing import Any, Dict, Iterator, Optional
 
 from gpushim import _built, _structs, memory
 from gpushim.memory import Array, Memory, Named, NotLoaded, attach, lookup, publish, unpublish
 from gpushim.memory import open_memory as open  # pylint: disable=redefined-builtin
 
 __all__ = ['Array', 'Memory', 'Named', 'NotLoaded', 'attach', 'command', 'library', 'loaded', 'lookup', 'memory', 'open',
-           'publish', 'stats', 'tag', 'unpublish', 'version']
+           'publish', 'sleep', 'stats', 'tag', 'unpublish', 'version', 'wake']
 __version__ = _built.VERSION
 
 _DEVICES = 64  # the most that the library serves
@@ -69,6 +70,27 @@ def stats() -> Dict[str, Any]:
     counts = _structs.RegistrationCounts.sized()
     memory.call('gpushim_registration_counts', ctypes.byref(counts))
     return {'devices': devices, 'registrations': _structs.as_dict(counts)}
+
+
+def sleep(timeout: float = 30.0, directory: Optional[str] = None) -> Dict[str, int]:
+    """Takes this process's memory off the GPU. Its calls of CUDA that need the GPU wait until wake(), which so has to be
+    called by another thread than one that waits. The contents go to the host's memory, or to a file in `directory`. Returns
+    what is away, and what stays by reason, in bytes. OSError says why it does not sleep, and it is awake then."""
+    how = _structs.SleepHow.sized(timeout_ns=int(timeout * 1e9), directory=None if directory is None else os.fsencode(directory))
+    return _slept('gpushim_sleep', ctypes.byref(how))
+
+
+def wake(timeout: float = 30.0) -> Dict[str, int]:
+    """Brings it back, at the same addresses; waits for the GPU's memory so long. OSError: it sleeps on."""
+    return _slept('gpushim_wake', ctypes.c_uint64(int(timeout * 1e9)))
+
+
+def _slept(function: str, first: Any) -> Dict[str, int]:
+    told = _structs.Asleep.sized()
+    error = memory.call(function, first, ctypes.byref(told))
+    if error:
+        raise OSError(error, told.text.decode(errors='replace'))
+    return {name: value for name, value in _structs.as_dict(told).items() if name != 'text'}
 
 
 _tags = threading.local()

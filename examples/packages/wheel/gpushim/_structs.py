@@ -39,6 +39,15 @@ class Named(Struct):
                 ('label', ctypes.c_char * 64), ('note_size', ctypes.c_size_t), ('note', ctypes.c_ubyte * 256)]
 
 
+class Asleep(Struct):
+    _fields_ = [('size', ctypes.c_size_t), *_all(ctypes.c_uint64, 'since_ns away copied shared registered ending refused'),
+                ('text', ctypes.c_char * 320)]
+
+
+class SleepHow(Struct):
+    _fields_ = [('size', ctypes.c_size_t), ('timeout_ns', ctypes.c_uint64), ('directory', ctypes.c_char_p)]
+
+
 DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 

@@ -1,0 +1,155 @@
+"""Sleep and wake on a GPU: how fast memory goes and comes, beside a checkpoint by the driver (cuCheckpointProcess*).
+
+    sleep.py LIBRARY [PROGRAM] [--gib 8,60] [--rounds 3]
+
+LIBRARY is libgpushim.so. For each size a process of this file's own has so much memory in blocks of 256 MiB, each filled
+with a number of its own. Under the library it sleeps and wakes by itself, so many rounds; natively this process has the driver
+checkpoint and restore it. A row says how long each took, in GB/s as well, and whether the contents are right. PROGRAM is
+that of tests/asleep: its cases for a GPU run, work for several threads and graphs among them. Without a GPU the exit status
+is 77. Where contents are wrong, or a case fails, it is 1.
+"""
+import argparse
+import ctypes
+import os
+import subprocess
+import sys
+import time
+
+BLOCK = 256 << 20
+CASES = ('work', 'graph', 'signals', 'info', 'within', 'fork', 'exit')
+TIMEOUT_NS = 120 * 10**9
+
+
+class How(ctypes.Structure):  # gpushim_sleep_how
+    _fields_ = [('size', ctypes.c_size_t), ('timeout_ns', ctypes.c_uint64), ('directory', ctypes.c_char_p)]
+
+
+class Asleep(ctypes.Structure):  # gpushim_asleep
+    _fields_ = [('size', ctypes.c_size_t), *((name, ctypes.c_uint64) for name in (
+        'since_ns', 'away', 'copied', 'shared', 'registered', 'ending', 'refused')), ('text', ctypes.c_char * 320)]
+
+
+def must(result, call):
+    if result != 0:
+        sys.exit(f'{call}: error {result}')
+
+
+class Holder:
+    """What a child has of the GPU."""
+
+    def __init__(self, size):
+        self.cuda = ctypes.CDLL('libcuda.so.1')
+        if self.cuda.cuInit(0) != 0:
+            sys.exit(77)
+        context = ctypes.c_void_p()
+        must(self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), 'cuDevicePrimaryCtxRetain')
+        must(self.cuda.cuCtxSetCurrent(context), 'cuCtxSetCurrent')
+        self.blocks = []
+        for number in range(size // BLOCK):
+            block = ctypes.c_uint64()
+            must(self.cuda.cuMemAlloc_v2(ctypes.byref(block), ctypes.c_size_t(BLOCK)), 'cuMemAlloc')
+            must(self.cuda.cuMemsetD32_v2(block, ctypes.c_uint(number + 1), ctypes.c_size_t(BLOCK // 4)), 'cuMemsetD32')
+            self.blocks.append(block)
+        must(self.cuda.cuCtxSynchronize(), 'cuCtxSynchronize')
+
+    def is_right(self):
+        """The first and last page of each, and of one all."""
+        host = (ctypes.c_uint32 * (BLOCK // 4))()
+        for number, block in enumerate(self.blocks):
+            size = BLOCK if number == 0 else 4096
+            for at in (0, BLOCK - size):
+                must(self.cuda.cuMemcpyDtoH_v2(host, ctypes.c_uint64(block.value + at), ctypes.c_size_t(size)), 'cuMemcpyDtoH')
+                if any(word != number + 1 for word in host[:size // 4]):
+                    return False
+        return True
+
+
+def rate(size, seconds):
+    return f'{seconds * 1000:.0f} ms, {size / seconds / 1e9:.1f} GB/s'
+
+
+def sleeps(size, rounds):
+    """In a child, under the library."""
+    holder = Holder(size)
+    library = ctypes.CDLL(None)
+    how = How(ctypes.sizeof(How), TIMEOUT_NS, None)
+    for number in range(rounds):
+        told = Asleep(size=ctypes.sizeof(Asleep))
+        began = time.monotonic()
+        if library.gpushim_sleep(ctypes.byref(how), ctypes.byref(told)):
+            sys.exit(f'not put to sleep: {told.text.decode()}')
+        out, away = time.monotonic() - began, told.away
+        began = time.monotonic()
+        if library.gpushim_wake(ctypes.c_uint64(TIMEOUT_NS), ctypes.byref(told)):
+            sys.exit(f'not woken: {told.text.decode()}')
+        back = time.monotonic() - began
+        right = holder.is_right()
+        print(f'sleep {size / (1 << 30):g} GiB round {number + 1}: out {rate(size, out)} ({away >> 20} MiB); back {rate(size, back)}; '
+              f'contents {"right" if right else "WRONG"}', flush=True)
+        if not right:
+            sys.exit(1)
+
+
+def is_held(size):
+    """In a child: answers when it has the memory, and again when it was restored."""
+    holder = Holder(size)
+    print('held', flush=True)
+    sys.stdin.readline()
+    print('right' if holder.is_right() else 'WRONG', flush=True)
+
+
+def child(role, size, rounds, environment):
+    return subprocess.Popen([sys.executable, __file__, 'child', role, str(size), str(rounds)], text=True, env=environment,
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE if role == 'held' else None)
+
+
+def checkpoint(size):
+    """By the driver, from here."""
+    cuda = ctypes.CDLL('libcuda.so.1')
+    if cuda.cuInit(0) != 0 or not hasattr(cuda, 'cuCheckpointProcessLock'):
+        print('checkpoint: this driver has none')
+        return
+    one = child('held', size, 1, {name: value for name, value in os.environ.items() if name != 'LD_PRELOAD'})
+    one.stdout.readline()
+    zeros, times = (ctypes.c_uint64 * 8)(), []
+    for call in ('Lock', 'Checkpoint', 'Restore', 'Unlock'):
+        began = time.monotonic()
+        result = getattr(cuda, 'cuCheckpointProcess' + call)(one.pid, ctypes.byref(zeros))
+        times.append(time.monotonic() - began)
+        if result != 0:
+            print(f'checkpoint {size / (1 << 30):g} GiB: cuCheckpointProcess{call}: error {result}')
+            one.kill()
+            one.wait()
+            return
+    right, _ = one.communicate('look\n')
+    print(f'checkpoint {size / (1 << 30):g} GiB: out {rate(size, times[0] + times[1])}; back {rate(size, times[2] + times[3])}; contents '
+          f'{right.strip()}', flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('library')
+    parser.add_argument('program', nargs='?')
+    parser.add_argument('--gib', default='8,60')
+    parser.add_argument('--rounds', type=int, default=3)
+    options = parser.parse_args()
+    under = {**os.environ, 'LD_PRELOAD': os.path.abspath(options.library)}
+    status = 0
+    for gib in options.gib.split(','):
+        size = int(float(gib) * (1 << 30)) // BLOCK * BLOCK
+        status = status or child('sleeps', size, options.rounds, under).wait()
+        checkpoint(size)
+    for case in CASES if options.program else ():
+        began, done = time.monotonic(), subprocess.run([options.program, case], env=under, check=False)
+        print(f'{case}: {"ok" if done.returncode == 0 else "FAILED"} in {time.monotonic() - began:.1f} s', flush=True)
+        status = status or done.returncode
+    sys.exit(status)
+
+
+if sys.argv[1:2] == ['child']:
+    if sys.argv[2] == 'held':
+        is_held(int(sys.argv[3]))
+    else:
+        sleeps(int(sys.argv[3]), int(sys.argv[4]))
+else:
+    main()
