@@ -12,7 +12,6 @@
 
 #include <string.h>
 
-#define SEND_BUFFER    8192 /* what is under way to a broker that is stopped: no more than it was to be told */
 #define CONNECT_MS     500  /* for a broker that takes no connection: openers wait meanwhile */
 #define AGAIN_NS       (20 * GS_NS_PER_MS) /* where there was no descriptor, or too many are under way */
 #define START_WAIT_NS  (3 * GS_NS_PER_S)
@@ -103,7 +102,6 @@ static int connect_broker(struct gs_share *share)
                               CONNECT_MS * GS_NS_PER_MS);
     if (fd < 0)
         return fd;
-    gs_conn_limit(fd, SEND_BUFFER);
     who = gs_conn_who(fd);
     if (who.uid == (uid_t)-1 || !gs_process_is_listed(&share->options, who.uid, who.gid)) {
         gs_log_line(&share->log, share->link.pause_ns ? GS_LOG_DEBUG : GS_LOG_WARNING,
@@ -261,12 +259,8 @@ static bool say_locked(struct gs_share *share)
 /* The one of which it asks for a piece; or the next. NULL: there is none, or no room for it. */
 static struct gs_export *next_locked(struct gs_share *share)
 {
-    struct gs_export *given = share->link.given;
-
-    if (given && is_to_be_left(given))
-        return given;
-    if (given)
-        revoke_locked(share, given);
+    if (share->link.given)
+        return share->link.given;
     while (share->link.next && !is_to_be_left(share->link.next))
         share->link.next = share->link.next->offered_behind;
     return gs_confirm_has_room_locked(share) ? share->link.next : NULL;
