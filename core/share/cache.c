@@ -29,8 +29,6 @@ void gs_cache_take_locked(struct gs_share *share, struct gs_kept *kept)
     bool stays = kept->state == GS_KEPT;
     struct gs_kept **list = stays ? &share->opener.kept : &share->opener.to_go;
 
-    if (kept->state == GS_KEPT_NOT)
-        return;
     DL_DELETE2(*list, kept, older, newer);
     share->opener.kept_count -= stays;
     kept->state = GS_KEPT_NOT;

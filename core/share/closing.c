@@ -464,7 +464,8 @@ void gs_closing_finish(struct gs_share *share)
     {
         if (opened->count == 0 && opened->kept.state == GS_KEPT_NOT)
             continue;
-        gs_cache_take_locked(share, &opened->kept);
+        if (opened->kept.state != GS_KEPT_NOT)
+            gs_cache_take_locked(share, &opened->kept);
         gs_closing_start_locked(share, opened);
     }
     while (share->opener.closing) {

@@ -154,7 +154,8 @@ static gs_status enter_locked(struct gs_share *share, struct gs_remote *remote,
         HASH_ADD(hh, share->opener.opened, key, sizeof opened->key, opened);
         if (opened->hh.tbl) {
             opened->recalled = granted->fresh && remote->fetch_recalled;
-            gs_cache_take_locked(share, &granted->import->kept);
+            if (granted->import->kept.state != GS_KEPT_NOT)
+                gs_cache_take_locked(share, &granted->import->kept);
             remote->opened_count++;
             return GS_OK;
         }

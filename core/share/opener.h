@@ -302,7 +302,7 @@ void gs_cache_closed_locked(struct gs_share *share, struct gs_opened *opened);
 /* The import's last block is given back: whether the mapping stays for the next open. */
 bool gs_cache_keeps_locked(struct gs_share *share, struct gs_import *import,
                            const struct gs_opened *last);
-/* It is not kept any more; nothing where it was not. */
+/* It is kept, or to go, and is not any more. */
 void gs_cache_take_locked(struct gs_share *share, struct gs_kept *kept);
 /* The exporter wants a block back. False: there is no such block, or he has said so before. */
 bool gs_cache_recall_locked(struct gs_share *share, struct gs_remote *remote, uint64_t block_id);
