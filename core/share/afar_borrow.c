@@ -19,6 +19,7 @@
 /* An open that waits. */
 struct gs_waiting {
     uint64_t client;
+    uint32_t before; /* it has asked over the connection behind so many */
     uint32_t request;
     struct gs_waiting *next;
 };
@@ -32,12 +33,15 @@ struct gs_opening {
     struct gs_opening *next;
 };
 
-static struct gs_client *client_of(struct gs_share *share, uint64_t id)
+static struct gs_client *client_of(struct gs_share *share, const struct gs_waiting *waiting)
 {
     struct gs_client *client;
 
-    HASH_FIND(hh, share->clients.first, &id, sizeof id, client);
-    return client && client->fd >= 0 && !gs_client_is_lost(client) ? client : NULL;
+    HASH_FIND(hh, share->clients.first, &waiting->client, sizeof waiting->client, client);
+    return client && client->over.before == waiting->before && client->fd >= 0 &&
+                   !gs_client_is_lost(client)
+               ? client
+               : NULL;
 }
 
 static void tell_ended(struct gs_share *share, uint64_t lease)
@@ -134,8 +138,8 @@ bool gs_borrow_open(struct gs_share *share, struct gs_client *client, const stru
         free(waiting);
         return gs_client_refuse(share, client, open->head.request, GS_REFUSED_MEMORY, 0);
     }
-    *waiting = (struct gs_waiting){client->id, open->head.request, opening->waiting};
-    opening->waiting = waiting;
+    *waiting = (struct gs_waiting){client->id, client->over.before, open->head.request, NULL};
+    LL_APPEND(opening->waiting, waiting); /* the newest grant is the last one */
     return true;
 }
 
@@ -156,7 +160,7 @@ static void refuse_all(struct gs_share *share, struct gs_opening *opening,
                        enum gs_wire_reason reason)
 {
     for (const struct gs_waiting *waiting = opening->waiting; waiting; waiting = waiting->next) {
-        struct gs_client *client = client_of(share, waiting->client);
+        struct gs_client *client = client_of(share, waiting);
 
         if (client)
             gs_client_refuse(share, client, waiting->request, reason, 0);
@@ -203,7 +207,7 @@ static struct gs_export *export_new(struct gs_share *share, const struct gs_open
 static void grant_all(struct gs_share *share, struct gs_opening *opening)
 {
     for (const struct gs_waiting *waiting = opening->waiting; waiting; waiting = waiting->next) {
-        struct gs_client *client = client_of(share, waiting->client);
+        struct gs_client *client = client_of(share, waiting);
         union gs_wire_message open;
         struct gs_export *export;
 
@@ -288,12 +292,7 @@ static void tell_held(struct gs_share *share, struct gs_client *client,
 void gs_borrow_held(struct gs_share *share, struct gs_client *client,
                     const struct gs_export *export)
 {
-    struct gs_reference *reference;
-
-    if (!gs_export_is_borrowed(export) || !share->store.afar.agent)
-        return;
-    HASH_FIND(hh, client->references, &export->key.id, sizeof export->key.id, reference);
-    if (reference && reference->count == 1)
+    if (gs_export_is_borrowed(export) && share->store.afar.agent)
         tell_held(share, client, export);
 }
 

@@ -35,7 +35,7 @@ static void hang_up(struct gs_share *share, struct gs_client *client, const char
 {
     gs_log_line(&share->log, GS_LOG_WARNING, "the agent (process %d) is hung up on: %s",
                 (int)client->pid, why);
-    client->over.done = true; /* and it is dismissed when its hang-up is seen */
+    client->over.shut = true; /* and it is dismissed when its hang-up is seen */
     gs_conn_shut(client->fd);
 }
 
@@ -46,7 +46,7 @@ static bool enqueue(struct gs_share *share, struct gs_client *client,
     struct gs_afar *afar = &share->store.afar;
     struct gs_agent_line *line = NULL;
 
-    if (client->over.done)
+    if (client->over.shut)
         return false;
     if (afar->waiting < LINE_MAX + HASH_COUNT(share->exporter.exports))
         line = malloc(offsetof(struct gs_agent_line, message) + message->head.size);

@@ -96,14 +96,15 @@ bool gs_cache_keeps_locked(struct gs_share *share, struct gs_import *import,
 
 /* ---- What the exporter says, or cannot any more --------------------------------------------------- */
 
-bool gs_cache_recall_locked(struct gs_share *share, struct gs_remote *remote, uint64_t block_id)
+bool gs_cache_recall_locked(struct gs_share *share, struct gs_remote *remote,
+                            const struct gs_wire_recall *recall)
 {
-    struct gs_opened_key key = {.block_id = block_id};
+    struct gs_opened_key key = {.block_id = recall->block_id};
     struct gs_opened *opened;
 
     memcpy(key.instance, remote->instance, sizeof key.instance);
     HASH_FIND(hh, share->opener.opened, &key, sizeof key, opened);
-    if (!opened || opened->recalled)
+    if (!opened || opened->generation != recall->head.request || opened->recalled)
         return false;
     opened->recalled = true;
     if (opened->kept.state == GS_KEPT)

@@ -74,12 +74,12 @@ bool gs_client_call_back(struct gs_client *client, const union gs_wire_message *
            gs_wire_send(client->fd, message, -1) == 0;
 }
 
-static bool send_recall(struct gs_client *client, uint64_t block_id)
+static bool send_recall(struct gs_client *client, const struct gs_reference *reference)
 {
     union gs_wire_message message;
 
-    gs_wire_start(&message, GS_WIRE_RECALL, 0);
-    message.recall.block_id = block_id;
+    gs_wire_start(&message, GS_WIRE_RECALL, reference->generation);
+    message.recall.block_id = reference->block_id;
     return gs_client_call_back(client, &message);
 }
 
@@ -114,7 +114,7 @@ void gs_client_send_due(struct gs_share *share, struct gs_client *client)
             break;
         if (reference->recall != GS_RECALL_DUE)
             continue;
-        if (!send_recall(client, reference->block_id))
+        if (!send_recall(client, reference))
             break;
         reference->recall = GS_RECALL_SENT;
         client->recalls_due--;
@@ -162,7 +162,11 @@ void gs_clients_part(struct gs_share *share)
     struct gs_client *client, *next;
 
     HASH_ITER(hh, share->clients.first, client, next)
-    gs_client_close_socket(share, client);
+    {
+        if (client->fd >= 0 && client->greeted && !client->references && !gs_client_is_lost(client))
+            gs_client_say_bye(client); /* else it would look for somebody to say that to */
+        gs_client_close_socket(share, client);
+    }
 }
 
 void gs_client_poke(struct gs_share *share, const struct gs_client *client)

@@ -1,23 +1,25 @@
 /*
- * Exporter: the processes that open memory of this one. One client is one connection and one
- * lease; what it has opened are its references. The share thread alone touches clients.
+ * Exporter: the holders, each a program of a process that opens memory of this one. What it has opened are
+ * its references. The share thread alone touches clients.
  *
  *   accept ─► silent ── HELLO ─► greeted ── OPEN, CLOSE … ─► hung up ─► gone
- *               └─ timeout          └─ idle without references └─ its program's end is proven
+ *               └─ timeout  │       └─ idle without references └─ its program's end is proven
+ *                           └─ of a holder that is here: this is its connection now, what it holds stays its own
  *
- * A client without references costs nothing to lose: it is dropped when it is silent or idle for
+ * One without references costs nothing to lose: it is dropped when it is silent or idle for
  * too long, and the oldest such one makes room when there are too many; an opener connects again by
- * itself. One with references is kept until its lease ends, by proof alone (lives.c):
+ * itself. One with references is kept until it ends, by proof alone (lives.c):
+ *   it says BYE                   at once: it uses nothing
  *   hung up, then exited          at once: its GPU work is over; settle_ns more where it has forked:
  *                                 a child that was killed with it may let go of the GPU last
- *   exited, then hung up          a forked child held the socket: settle_ns more
+ *   exited, then hung up          a forked child held the socket, the present one or one before that
+ *                                 (an elder): settle_ns more
  *   another program of its        settle_ns more, likewise: the GPU is taken from the one before ere
  *   process says hello (exec)     that one's first instruction (measured: at 11 ms, and 60 to 500 ms)
- *   its process says that it      settle_ns more: where it was not its only connection a child may
- *   uses nothing over it          have it
  * No time that passes ends one: a process that is killed hangs up first, its GPU work runs on until
  * the kernel has taken its memory and its descriptors, and its exit is reported then, seconds later
- * perhaps. Where it lives on, its program has closed the socket and may use what it holds on.
+ * perhaps. Where it lives on, its program has closed the socket and may use what it holds on: it comes
+ * back, and says what that is.
  */
 #include "core/share/afar.h"
 #include "core/share/discard.h"
@@ -50,10 +52,12 @@ static void client_forget_exit(struct gs_share *share, struct gs_client *client)
     client->pidfd = -1;
 }
 
-/* It holds something, or has left something here, and may again, over this very connection. */
+/* It holds something, or has left something here, and may again, over this very connection; or its hang-up
+ * proves something. */
 static bool is_needed(const struct gs_client *client)
 {
-    return client->references || client->published > 0 || (client->shares && !client->over.ended);
+    return client->references || client->published > 0 || client->over.elder_of ||
+           (client->shares && !client->over.ended);
 }
 
 /* ---- Ends ------------------------------------------------------------------------------------ */
@@ -74,13 +78,9 @@ static void end_published(struct gs_share *share, struct gs_client *client)
     gs_broker_client_gone(share, client, ended);
 }
 
-/* The lease is over: every reference goes back. */
 static void client_free(struct gs_share *share, struct gs_client *client)
 {
-    struct gs_reference *reference, *next;
-
-    HASH_ITER(hh, client->references, reference, next)
-    gs_reference_drop(share, client, reference, reference->count);
+    gs_references_drop(share, client, true);
     gs_flush_client_gone(share, client);
     gs_plea_gone(share, client);
     if (client->published)
@@ -92,6 +92,7 @@ static void client_free(struct gs_share *share, struct gs_client *client)
     gs_lock_take(&share->lock);
     HASH_DEL(share->clients.first, client);
     gs_lock_release(&share->lock);
+    gs_elder_gone(share, client);
     gs_client_leave_place(share, client);
     gs_user_reap(share, client->user);
     gs_publisher_unref(share, client->publisher);
@@ -130,36 +131,13 @@ static void client_ended(struct gs_share *share, struct gs_client *client, bool 
     client_forget_exit(share, client);
     end_sharing(share, client);
     rests |= gs_client_is_lost(client); /* nothing may wake the thread again to look */
-    if (client->fd >= 0) /* a forked child has the connection */
+    client->due_ns = gs_now_ns() + LATE_NS;
+    if (client->fd >= 0 || gs_client_has_elder(share, client)) /* a forked child has the connection */
         return;
     if (rests)
         rest(share, client);
     else
         client_free(share, client);
-}
-
-/* What it has, an earlier one that is lost has from now on, if there is memory for that (places: quota.c). */
-static bool leave_to_the_one_before(struct gs_share *share, const struct gs_client *client)
-{
-    struct gs_client *other, *next, *before = NULL;
-    struct gs_reference *reference, *after, *known;
-
-    HASH_ITER(hh, share->clients.first, other, next)
-    {
-        if (other != client && other->fd < 0 && !other->over.done &&
-            gs_client_is_same(client, other))
-            before = other;
-    }
-    if (!before)
-        return false;
-    HASH_ITER(hh, client->references, reference, after)
-    {
-        HASH_FIND(hh, before->references, &reference->block_id, sizeof reference->block_id, known);
-        if (!known && !gs_reference_add(share, before, reference->export))
-            return false;
-    }
-    before->said.forked |= client->said.forked;
-    return true;
 }
 
 /* A broker hands no memory out: that of its own machine it need not hold for one whose end never shows,
@@ -171,7 +149,7 @@ static void drop_unseen(struct gs_share *share, struct gs_client *client)
     HASH_ITER(hh, client->references, reference, next)
     {
         if (!gs_export_is_borrowed(reference->export))
-            gs_reference_drop(share, client, reference, reference->count);
+            gs_reference_drop(share, client, reference);
     }
     if (client->published)
         end_published(share, client);
@@ -181,7 +159,7 @@ static void drop_unseen(struct gs_share *share, struct gs_client *client)
 static void client_hang_up(struct gs_share *share, struct gs_client *client)
 {
     /* Of one that may have chunks mapped their memory goes at its exit. */
-    if (!is_needed(client) && (!client->flush.maps || client->over.done)) {
+    if (client->over.elder_of || (!is_needed(client) && !client->flush.maps)) {
         client_free(share, client);
         return;
     }
@@ -190,10 +168,6 @@ static void client_hang_up(struct gs_share *share, struct gs_client *client)
     /* An exit that has happened by now may have come first: only the rest proves the lease over. */
     if (gs_client_has_ended(client)) {
         client_ended(share, client, true);
-    } else if (client->over.done) {
-        rest(share, client);
-    } else if (client->over.uncounted && leave_to_the_one_before(share, client)) {
-        client_free(share, client);
     } else {
         if (share->options.is_broker && !gs_client_end_shows(client))
             drop_unseen(share, client);
@@ -246,10 +220,15 @@ static bool serve_one(struct gs_share *share, struct gs_client *client)
     if (error == -EAGAIN)
         return false;
     if (error == 0)
-        stays = gs_client_serve(share, client, &message, &fd);
+        stays = client->over.elder_of || gs_client_serve(share, client, &message, &fd);
     if (fd >= 0)
         gs_discard(fd, client->uid);
-    if (stays)
+    if (stays && message.head.type == GS_WIRE_HELLO && gs_client_comes_back(share, client)) {
+        if (!client->over.elder_of)
+            client_free(share, client);
+        return false;
+    }
+    if (stays && gs_client_is_let_in(share, client))
         return true;
     client->said.forked |= error != -ENOTCONN; /* it may have said so behind this, unheard */
     send_off(share, client, error, &message);
@@ -286,17 +265,7 @@ static void look_after(struct gs_share *share, struct gs_client *client, uint64_
         client_free(share, client);
     else if (gs_client_has_ended(client))
         client_ended(share, client, client->over.ended || client->said.forked);
-    else if (client->over.done)
-        rest(share, client);
     else if (!goes_on(share, client, now))
-        client_free(share, client);
-}
-
-void gs_client_end(struct gs_share *share, struct gs_client *client)
-{
-    client->over.done = true;
-    if (client->fd < 0 || gs_client_is_lost(client)) /* else a forked child has it still, and what its
-                                                        parent had */
         client_free(share, client);
 }
 

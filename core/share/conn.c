@@ -89,16 +89,6 @@ bool gs_conn_is_read(int socket)
     return ioctl(socket, SIOCOUTQ, &unread) != 0 || unread == 0;
 }
 
-/* The kernel drops what was unread, and leaves an error. */
-bool gs_conn_was_read(int socket)
-{
-    int error = 0;
-    socklen_t size = sizeof error;
-
-    return gs_conn_is_read(socket) &&
-           (getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != ECONNRESET);
-}
-
 void gs_conn_shut(int socket)
 {
     shutdown(socket, SHUT_RDWR);

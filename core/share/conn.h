@@ -38,8 +38,6 @@ bool gs_conn_has_more(int socket);
 bool gs_conn_hung_up(int socket);
 /* Whether the other side has read all that was sent, or there is no other side any more. */
 bool gs_conn_is_read(int socket);
-/* The same when it has hung up; asked once, before anything else is said or read. */
-bool gs_conn_was_read(int socket);
 /* Ends the connection and keeps the descriptor. */
 void gs_conn_shut(int socket);
 

@@ -10,7 +10,6 @@
 
 #define ABSENT_NS (30 * GS_NS_PER_S) /* who is not there is given up after this, though he runs */
 #define LAST_MAX  64 /* messages that are read of who has hung up */
-#define HEARD_NS  (10 * GS_NS_PER_S) /* by then what was said over a new connection has been heard */
 
 static void forget_pidfd(struct gs_remote *remote)
 {
@@ -32,7 +31,7 @@ static void set_disconnected(struct gs_remote *remote)
 {
     forget_socket(remote);
     forget_pidfd(remote);
-    remote->astray = false;
+    remote->astray = remote->conn.may_hold = false;
     remote->absent_ns = 0;
     remote->connection++;
 }
@@ -76,7 +75,7 @@ void gs_remote_note_end(struct gs_remote *remote, const union gs_wire_message *m
 {
     remote->conn.refused |= remote->conn.resumed && message->head.type == GS_WIRE_REFUSE &&
                             message->head.request == 0;
-    if (message->head.type == GS_WIRE_BYE)
+    if (message->head.type == GS_WIRE_BYE && !remote->conn.refused)
         remote->conn.may_hold = false;
 }
 
@@ -118,34 +117,20 @@ static bool may_run(const struct gs_remote *remote)
            (remote->conn.pid <= 0 && !gs_fd_is_there(&remote->conn.kept_pidfd));
 }
 
-/* Whether he may think that more is held than is: he may not have heard what was given back over this
- * connection, or, where nothing was taken up over it, that. What was not read is told once, so who tried to
- * say something more has taken the telling: then the time decides. */
-static bool may_err(const struct gs_remote *remote, bool was_read)
-{
-    return remote->conn.may_hold ||
-           (remote->conn.resumed &&
-            (!was_read || gs_now_ns() - remote->conn.connected_ns < HEARD_NS));
-}
-
 /*
- * What is held over it is taken up over another one, if whoever has the memory lives: he may have lost
+ * What is held is said over another connection, if whoever has the memory lives: he may have lost
  * this one as a program loses it, which closes what it does not know, or have thought that nobody
- * reads here. That it is nothing he is told as well.
+ * reads here. That it is nothing he is told as well, but where he has said that himself.
  */
 void gs_remote_lost(struct gs_share *share, struct gs_remote *remote)
 {
-    bool was_read = true;
-
     gs_remote_look(remote);
     if (remote->astray)
         return;
-    if (remote->conn.fd >= 0) {
-        was_read = gs_conn_was_read(remote->conn.fd);
+    if (remote->conn.fd >= 0)
         hear_last(remote);
-    }
-    if (remote->conn.fd < 0 || (remote->opened_count == 0 && !remote->conn.refused &&
-                                !(may_err(remote, was_read) && may_run(remote)))) {
+    if (remote->conn.fd < 0 ||
+        (remote->opened_count == 0 && !(remote->conn.may_hold && may_run(remote)))) {
         gs_remote_disconnect(share, remote);
         return;
     }
@@ -241,7 +226,7 @@ static void set_connected(struct gs_share *share, struct gs_remote *remote, int 
     remote->conn.stack = 0;
     remote->conn.kept_fd = gs_fd_keep(fd);
     remote->conn.kept_pidfd = gs_fd_keep(pidfd);
-    remote->conn.greeted = remote->conn.may_hold = false;
+    remote->conn.greeted = false;
     remote->conn.resumed = remote->conn.refused = false;
     remote->conn.deaf = false;
     remote->conn.fork_told = false;

@@ -18,7 +18,7 @@ struct gs_export {
     struct gs_export_key key;
     struct gs_share_source source;
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    uint64_t references; /* by all clients together */
+    uint64_t references; /* holders */
     unsigned pins;  /* by the share thread: while it serves an open, while `work` is not done */
     bool opened;    /* somebody has held it: no grace any more */
     struct gs_export *offered_before, *offered_behind; /* in the list of what a broker is to have; NULL: not in it */
@@ -170,12 +170,14 @@ void gs_export_reference(struct gs_share *share, struct gs_export *export);
 void gs_export_drop(struct gs_share *share, struct gs_export *export);
 /* Takes the pin away; `granted`: with a reference in its place. */
 void gs_export_unpin(struct gs_share *share, struct gs_export *export, bool granted);
-/* One reference more of what is pinned, or held by another connection, before its opener hears of it. NULL:
- * no host memory. And so many less; of the last one the reference is freed. */
+/* The client holds what is pinned, before it hears of that; *ret_fresh: it did not before. NULL: no host
+ * memory. And holds it no more: the reference is freed. */
 struct gs_reference *gs_reference_add(struct gs_share *share, struct gs_client *client,
-                                      struct gs_export *export);
+                                      struct gs_export *export, bool *ret_fresh);
 void gs_reference_drop(struct gs_share *share, struct gs_client *client,
-                       struct gs_reference *reference, uint64_t count);
+                       struct gs_reference *reference);
+/* All that it holds; or what it did not name. */
+void gs_references_drop(struct gs_share *share, struct gs_client *client, bool all);
 /* Tells of leases and graces that are over (lease_ended); true: there are more. */
 bool gs_exports_tell(struct gs_share *share);
 /* Announces graces that are over at `now`; when the next one is, or GS_NEVER. */
@@ -188,8 +190,6 @@ void gs_client_readable(struct gs_share *share, uint64_t id);
 void gs_client_exited(struct gs_share *share, uint64_t id);
 /* Does what is due at `now`; when to come again, or GS_NEVER. */
 uint64_t gs_clients_tick(struct gs_share *share, uint64_t now);
-/* Another connection of its process has taken up what it holds. May free it. */
-void gs_client_end(struct gs_share *share, struct gs_client *client);
 /* The client has said hello: other programs of its process are over. May free their clients. */
 void gs_clients_end_replaced(struct gs_share *share, const struct gs_client *by);
 /* All are hung up on, and keep what they hold: nobody is here to answer any more. */
@@ -203,8 +203,9 @@ void gs_clients_free(struct gs_share *share);
 struct gs_reference {
     uint64_t block_id;
     struct gs_export *export;
-    uint64_t count;
+    uint32_t generation; /* of the last grant: a CLOSE of another one is late */
     uint64_t since_ns;
+    bool named; /* by its holder, since that came back */
     enum { GS_RECALL_NONE = 0, GS_RECALL_DUE, GS_RECALL_SENT } recall;
     UT_hash_handle hh;
 };
@@ -246,21 +247,25 @@ struct gs_said {
     char name[16];
     unsigned char from[GS_INSTANCE_SIZE]; /* its own instance; zero: none */
     uint64_t stack; /* where the stack of its program begins, which an exec changes; 0: not known */
+    uint32_t number; /* of its last hello */
+    uint32_t holds;  /* blocks that it names still, having come back */
     bool forked;    /* or it may have: its exit is no proof that its GPU work is over */
     bool is_agent;  /* it is this machine's (afar_agent.c) */
     uint64_t told_agent; /* the agent that knows it as a holder; 0: none does */
 };
 
-/* What is over of a client, or of an earlier one of its process. */
+/* What is over of a client. */
 struct gs_over {
-    bool ended;    /* its program's end was proven (lives.c) */
-    bool done;     /* its process uses nothing over this connection any more */
-    bool rests;    /* hung up, one of these is true, and due_ns is settle_ns after that was seen */
-    bool late;     /* hung up, and not over GS_LOOK_NS later: nobody waits for it any more */
-    bool uncounted; /* it came back where there was no room, to the place of one that is lost */
-    bool has_lost; /* it was to take up what it does not hold, and will close that */
+    bool ended; /* its program's end was proven (lives.c) */
+    bool rests; /* that, and hung up; due_ns is settle_ns after that was seen */
+    bool late;  /* hung up, and not over GS_LOOK_NS later: nobody waits for it any more */
+    bool shut;  /* it was hung up on, and its hang-up is not seen yet */
+    uint32_t before;   /* connections, before this one */
+    bool uncounted;    /* let in where there was no room: to come back, and for nothing else */
+    uint64_t elder_of; /* the holder that has another connection since; 0: it is one itself */
 };
 
+/* A holder, and its connection. */
 struct gs_client {
     uint64_t id;
     int fd;    /* -1: hung up */
@@ -365,7 +370,6 @@ bool gs_user_may(const struct gs_user *user, uint64_t has, uint64_t all, uint64_
 /* Whether a connection of the process may be let in beyond what is counted: quota.c says when. */
 bool gs_user_has_place(const struct gs_share *share, const struct gs_conn_who *who);
 void gs_client_take_place(struct gs_share *share, struct gs_client *client, bool counts);
-/* Its place is that of one of its process that has none, if there is such a one. */
 void gs_client_leave_place(struct gs_share *share, struct gs_client *client);
 /* Its next message, as gs_wire_receive; also -ETOOMANYREFS: it may have come with a descriptor,
  * which is not taken now. */
@@ -481,11 +485,25 @@ bool gs_collect_came(struct gs_share *share, struct gs_client *client, uint32_t 
 /* lives.c: whether the client's program has ended, as far as is proven here; and whether anything
  * ever shows that. */
 bool gs_client_has_ended(const struct gs_client *client);
+bool gs_client_has_pidfd(const struct gs_client *client);
 bool gs_client_end_shows(const struct gs_client *client);
 /* Whether `by` is a connection of another program that its process has become since. */
 bool gs_client_is_replaced(const struct gs_client *client, const struct gs_client *by);
-/* Whether both are connections of one process, made for the same memory. */
-bool gs_client_is_same(const struct gs_client *client, const struct gs_client *other);
+/* Whether the newer one is of the same holder: one program of one process, for the same memory. */
+bool gs_client_is_same(const struct gs_client *client, const struct gs_client *newer);
+
+/* resume.c */
+/* The client has said hello. True: its connection is its holder's, and what it has is that one's before; where
+ * somebody has that still it is an elder, else it is to go. */
+bool gs_client_comes_back(struct gs_share *share, struct gs_client *client);
+/* It names a block that it holds; as gs_client_serve. */
+bool gs_client_resumes(struct gs_share *share, struct gs_client *client,
+                       const struct gs_wire_resume *resume);
+/* Whether there is a place for it; he is told. */
+bool gs_client_is_let_in(struct gs_share *share, struct gs_client *client);
+/* Whether somebody has a connection before the holder's; that is over, if it was one. */
+bool gs_client_has_elder(const struct gs_share *share, const struct gs_client *holder);
+void gs_elder_gone(struct gs_share *share, const struct gs_client *elder);
 
 /* limbo.c */
 /* Called with the lock held: others have come to hold the freed block, or hold it no more. */

@@ -428,9 +428,9 @@ void gs_export_unpin(struct gs_share *share, struct gs_export *export, bool gran
     gs_lock_release(&share->lock);
 }
 
-static void drop_locked(struct gs_share *share, struct gs_export *export, uint64_t references)
+static void drop_locked(struct gs_share *share, struct gs_export *export)
 {
-    export->references -= references;
+    export->references--;
     gs_limbo_note_locked(share, export);
     note_unheld(share, export);
 }
@@ -438,19 +438,21 @@ static void drop_locked(struct gs_share *share, struct gs_export *export, uint64
 void gs_export_drop(struct gs_share *share, struct gs_export *export)
 {
     gs_lock_take(&share->lock);
-    drop_locked(share, export, 1);
+    drop_locked(share, export);
     gs_lock_release(&share->lock);
 }
 
 /* ---- Who holds it ------------------------------------------------------------------------------ */
 
-/* What the client has of it; at first nothing. NULL: no host memory. */
-static struct gs_reference *reference_locked(struct gs_client *client, struct gs_export *export)
+/* The client's reference of it. NULL: no host memory. */
+static struct gs_reference *reference_locked(struct gs_client *client, struct gs_export *export,
+                                             bool *ret_fresh)
 {
     uint64_t block_id = export->key.id;
     struct gs_reference *reference;
 
     HASH_FIND(hh, client->references, &block_id, sizeof block_id, reference);
+    *ret_fresh = !reference;
     if (reference)
         return reference;
     reference = calloc(1, sizeof *reference);
@@ -460,22 +462,23 @@ static struct gs_reference *reference_locked(struct gs_client *client, struct gs
     reference->export = export;
     reference->since_ns = gs_now_ns();
     HASH_ADD(hh, client->references, block_id, sizeof reference->block_id, reference);
-    if (reference->hh.tbl)
-        return reference;
-    free(reference);
-    return NULL;
+    if (!reference->hh.tbl) {
+        free(reference);
+        return NULL;
+    }
+    export->references++;
+    return reference;
 }
 
 struct gs_reference *gs_reference_add(struct gs_share *share, struct gs_client *client,
-                                      struct gs_export *export)
+                                      struct gs_export *export, bool *ret_fresh)
 {
     struct gs_reference *reference;
 
     gs_lock_take(&share->lock);
-    reference = reference_locked(client, export);
+    reference = reference_locked(client, export, ret_fresh);
     if (reference) {
-        reference->count++;
-        export->references++;
+        reference->named = true;
         gs_flush_maps_locked(share, client);
         gs_limbo_note_locked(share, export);
         export->recalled = false; /* the newest holder was not asked */
@@ -487,19 +490,27 @@ struct gs_reference *gs_reference_add(struct gs_share *share, struct gs_client *
 }
 
 void gs_reference_drop(struct gs_share *share, struct gs_client *client,
-                       struct gs_reference *reference, uint64_t count)
+                       struct gs_reference *reference)
 {
     struct gs_export *export = reference->export;
 
     gs_lock_take(&share->lock);
-    reference->count -= count;
-    if (reference->count == 0) {
-        client->recalls_due -= reference->recall == GS_RECALL_DUE;
-        HASH_DEL(client->references, reference);
-        free(reference);
-    }
-    drop_locked(share, export, count);
+    client->recalls_due -= reference->recall == GS_RECALL_DUE;
+    HASH_DEL(client->references, reference);
+    free(reference);
+    drop_locked(share, export);
     gs_lock_release(&share->lock);
+}
+
+void gs_references_drop(struct gs_share *share, struct gs_client *client, bool all)
+{
+    struct gs_reference *reference, *next;
+
+    HASH_ITER(hh, client->references, reference, next)
+    {
+        if (all || !reference->named)
+            gs_reference_drop(share, client, reference);
+    }
 }
 
 void gs_exports_free(struct gs_share *share)

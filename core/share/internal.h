@@ -9,7 +9,8 @@
  *     chunk_fds.c descriptors of chunks             connect.c  making and ending them
  *     clients.c  connections and leases             request.c  asking for a block
  *     client.c   what is said on one                import.c   chunks mapped here
- *     lives.c    whether its process lives          cache.c    closed, kept for the next open
+ *     resume.c   a holder that comes back           cache.c    closed, kept for the next open
+ *     lives.c    whether its process lives
  *     serve.c    answers to messages                fetch.c    pieces of a strip
  *     strip.c    the program's own mappings         closing.c  references on their way back
  *     quota.c    what each user takes               external.c what somebody else made and gave us
@@ -229,8 +230,7 @@ struct gs_exporter {
 /* The share thread's own: who is connected (clients.c, quota.c, report.c). */
 struct gs_clients {
     struct gs_client *first;
-    unsigned count;     /* of those that count, */
-    unsigned uncounted; /* and of those that came back where there was no room (clients.c) */
+    unsigned count;     /* of those that count (quota.c) */
     uint64_t next_id;
     struct gs_user *users;
     struct gs_unread *unread; /* and when they are looked at, if there are any */
@@ -276,6 +276,7 @@ struct gs_opener {
     struct gs_opener_context *contexts;
     struct gs_import *spare_imports; /* records that the map may still lead to: never freed */
     uint64_t next_import, next_remote;
+    uint32_t hellos; /* atomic: said so far */
     bool astray; /* the thread is to look whether the program has closed connections: */
     uint64_t astray_ns; /* not before this */
     uint64_t look_ns; /* when the thread looks at remotes that were busy when they had something */

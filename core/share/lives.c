@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* The program may have closed it, and its number may be another file's. */
-static bool has_pidfd(const struct gs_client *client)
+bool gs_client_has_pidfd(const struct gs_client *client)
 {
     return client->pidfd >= 0 && gs_fd_is_there(&client->kept_pidfd);
 }
@@ -21,14 +21,14 @@ bool gs_client_has_ended(const struct gs_client *client)
 {
     if (client->over.ended)
         return true;
-    if (has_pidfd(client))
+    if (gs_client_has_pidfd(client))
         return gs_alive_exited(client->pidfd);
     return client->is_seen && !gs_alive_runs(client->pid);
 }
 
 bool gs_client_end_shows(const struct gs_client *client)
 {
-    return client->over.ended || has_pidfd(client) || client->is_seen;
+    return client->over.ended || gs_client_has_pidfd(client) || client->is_seen;
 }
 
 bool gs_client_is_replaced(const struct gs_client *client, const struct gs_client *by)
@@ -44,9 +44,13 @@ static bool has_name(const struct gs_client *client)
     return memcmp(client->said.from, none, sizeof none) != 0;
 }
 
-bool gs_client_is_same(const struct gs_client *client, const struct gs_client *other)
+/* Where the kernel does not tell who a caller is, one of them that is connected is not taken for another. */
+bool gs_client_is_same(const struct gs_client *client, const struct gs_client *newer)
 {
-    return has_name(client) && client->uid == other->uid && client->pid == other->pid &&
-           memcmp(client->said.from, other->said.from, sizeof client->said.from) == 0 &&
-           memcmp(client->instance, other->instance, sizeof client->instance) == 0;
+    return has_name(client) && client->uid == newer->uid && client->pid == newer->pid &&
+           memcmp(client->said.from, newer->said.from, sizeof client->said.from) == 0 &&
+           memcmp(client->instance, newer->instance, sizeof client->instance) == 0 &&
+           (newer->is_seen || client->fd < 0 || gs_conn_hung_up(client->fd) ||
+            (gs_client_has_pidfd(client) && gs_client_has_pidfd(newer) &&
+             gs_alive_is_same(client->pidfd, newer->pidfd)));
 }

@@ -125,7 +125,7 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
     gs_room_free(share, &room); /* it was of another size */
     gs_remote_done(remote, &fds, status == GS_OK);
     if (status != GS_OK)
-        gs_remote_return(share, remote, ipc_handle->block_id);
+        gs_remote_return(share, remote, &ret->grant);
     return status;
 }
 
@@ -138,6 +138,7 @@ static gs_status enter_locked(struct gs_share *share, struct gs_remote *remote,
     opened->remote = remote;
     opened->import = granted->import;
     opened->connection = remote->connection;
+    opened->generation = granted->grant.head.request;
     opened->start = granted->import->span.base + granted->grant.offset;
     opened->address = granted->import->strip ? granted->import->span.base : opened->start;
     opened->size = granted->grant.size;
@@ -207,7 +208,7 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_remote *remot
         /* Of the host's memory it waits for the context's GPU work, as natively unregistering does. */
         if (granted.fresh)
             gs_import_unmap(share, granted.import);
-        gs_remote_return(share, remote, ipc_handle->block_id);
+        gs_remote_return(share, remote, &granted.grant);
         gs_lock_take(&share->opener.lock);
         if (granted.fresh)
             gs_import_recycle_locked(share, granted.import);

@@ -18,13 +18,14 @@ struct gs_connection {
     uint64_t connected_ns, sent_ns; /* for people */
     uint32_t request;
     unsigned crossing;  /* CLOSEs sent: a RECALL of the same block may have come across; and blocks
-                         * taken up, which are called back anew */
+                         * named, which are called back anew */
     unsigned abandoned; /* requests whose answers were not waited for */
     bool by_broker;     /* connected to the broker that has its memory, itself having ended */
     bool deaf;          /* it talks without being asked: nothing but answers is read any more */
     bool greeted;       /* HELLO was sent, */
-    bool may_hold;      /* something was asked for or taken up: he may think that it is held */
-    bool resumed, refused; /* what was held over another was taken up; and that was refused */
+    bool may_hold; /* by this process, as far as he knows: it has asked, and he has not said BYE since; kept over
+                    * connections */
+    bool resumed, refused; /* it is another one; and that was refused */
     bool watched;       /* the thread watches the connection */
     bool fork_told;     /* he knows that this process has forked */
 };
@@ -57,7 +58,7 @@ struct gs_remote {
     uint64_t deadline_ns; /* of the call that has made it busy: whatever it waits for, together */
     uint64_t known;       /* the connection that the blocks' `orphan` was last looked at for */
     bool astray;        /* the program has closed the connection, over which things are held: */
-    uint64_t astray_ns; /* they are to be taken up over another; when that was tried last */
+    uint64_t astray_ns; /* he is to be told over another; when that was tried last */
     uint64_t absent_ns; /* since when nobody is there to tell; 0: somebody was */
     bool busy;          /* one thread works with it, without the lock */
     bool noticed;       /* something came while it was busy: the thread looks again */
@@ -129,6 +130,7 @@ struct gs_opened {
     struct gs_remote *remote;
     struct gs_import *import;
     uint64_t connection;
+    uint32_t generation; /* of its grant */
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
     size_t size;
@@ -165,7 +167,7 @@ struct gs_opener_context {
 gs_status gs_remote_connect(struct gs_share *share, struct gs_remote *remote);
 /* Connects to the same again: 0, or a negative errno. Where he has ended what was held is lost. */
 int gs_remote_connect_again(struct gs_share *share, struct gs_remote *remote);
-/* Hangs up without a word; what was held may be taken up over another connection. */
+/* Hangs up without a word; what is held is named over another connection. */
 void gs_remote_hang_up(struct gs_remote *remote);
 /* Takes note of it where the program has closed the connection, whose number may be another file's:
  * then there is none. */
@@ -176,8 +178,8 @@ static inline bool gs_remote_may_go(const struct gs_remote *remote)
     return remote->opened_count == 0 && !remote->imports;
 }
 void gs_remote_disconnect(struct gs_share *share, struct gs_remote *remote);
-/* Takes note where a connection is refused over which something was to be taken up, and where he says
- * that nothing is held over it. */
+/* Takes note where a connection is refused over which he was to be told what is held, and where he says
+ * that it is nothing. */
 void gs_remote_note_end(struct gs_remote *remote, const union gs_wire_message *message);
 /* Its connection has ended, and by nothing that was done here. */
 void gs_remote_lost(struct gs_share *share, struct gs_remote *remote);
@@ -185,8 +187,9 @@ void gs_remote_lost(struct gs_share *share, struct gs_remote *remote);
 /* remote.c */
 struct gs_remote *gs_remote_find_locked(struct gs_share *share, const unsigned char *instance);
 struct gs_remote *gs_remote_new_locked(struct gs_share *share, const unsigned char *instance);
-/* Gives a reference back that nobody has seen. */
-void gs_remote_return(struct gs_share *share, struct gs_remote *remote, uint64_t block_id);
+/* Gives back what was granted and nobody has seen. */
+void gs_remote_return(struct gs_share *share, struct gs_remote *remote,
+                      const struct gs_wire_grant *grant);
 /* Takes a message that is no answer to the last request; `fd` came with it and is closed. */
 void gs_remote_take_other(struct gs_share *share, struct gs_remote *remote,
                           const union gs_wire_message *message, int fd);
@@ -304,8 +307,9 @@ bool gs_cache_keeps_locked(struct gs_share *share, struct gs_import *import,
                            const struct gs_opened *last);
 /* It is kept, or to go, and is not any more. */
 void gs_cache_take_locked(struct gs_share *share, struct gs_kept *kept);
-/* The exporter wants a block back. False: there is no such block, or he has said so before. */
-bool gs_cache_recall_locked(struct gs_share *share, struct gs_remote *remote, uint64_t block_id);
+/* The exporter wants a block back. False: that came late, or he has said so before. */
+bool gs_cache_recall_locked(struct gs_share *share, struct gs_remote *remote,
+                            const struct gs_wire_recall *recall);
 /* The exporter asks. False: once more before it was answered. */
 bool gs_cache_flush_came_locked(struct gs_share *share, struct gs_remote *remote,
                                 const struct gs_wire_flush *flush);

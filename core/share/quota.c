@@ -196,12 +196,8 @@ void gs_unread_free(struct gs_share *share)
 
 /* ---- Places ---------------------------------------------------------------------------------- */
 
-/*
- * Who comes back for what it holds has its place already, though there are max_clients: its new
- * connection is not counted as long as a lost one of its process is. One of these that is lost as well
- * leaves what it has to the one before it: of a process there is never more than one that does not
- * count for each one that does.
- */
+/* Who comes back for what it holds has its place already, though there are max_clients: its new
+ * connection is let in uncounted, one for each that its process has lost, and takes that one's place as it says hello. */
 
 static bool is_process(const struct gs_client *client, uid_t uid, pid_t pid)
 {
@@ -228,33 +224,14 @@ bool gs_user_has_place(const struct gs_share *share, const struct gs_conn_who *w
 void gs_client_take_place(struct gs_share *share, struct gs_client *client, bool counts)
 {
     client->over.uncounted = !counts;
-    share->clients.uncounted += !counts;
     share->clients.count += counts;
     client->user->clients += counts;
 }
 
 void gs_client_leave_place(struct gs_share *share, struct gs_client *client)
 {
-    struct gs_client *other, *next, *heir = NULL;
-
-    if (client->over.uncounted) {
-        share->clients.uncounted--;
-        return;
-    }
-    if (share->clients.uncounted) {
-        HASH_ITER(hh, share->clients.first, other, next)
-        {
-            if (other->over.uncounted && is_process(other, client->uid, client->pid))
-                heir = other;
-        }
-    }
-    if (heir) {
-        heir->over.uncounted = false;
-        share->clients.uncounted--;
-        return;
-    }
-    share->clients.count--;
-    client->user->clients--;
+    share->clients.count -= !client->over.uncounted;
+    client->user->clients -= !client->over.uncounted;
 }
 
 /* ---- Descriptors that come ------------------------------------------------------------------ */

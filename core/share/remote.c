@@ -52,7 +52,7 @@ static void look_later(struct gs_share *share, struct gs_remote *remote, uint64_
     share->opener.look_ns = gs_now_ns() + ns;
 }
 
-/* Whether a broker has heard what was taken up over this connection and given back. That he has hung up
+/* Whether a broker has heard what was named over this connection and given back. That he has hung up
  * is looked at last: what he had not read is gone then, and looks as if it were read. */
 static bool has_heard(const struct gs_remote *remote)
 {
@@ -125,7 +125,8 @@ bool gs_opener_has_thread(struct gs_share *share)
 /* ---- Between requests ----------------------------------------------------------------------- */
 
 /* Where the exporter reads nothing it goes later, as any CLOSE. */
-static void return_locked(struct gs_share *share, struct gs_remote *remote, uint64_t block_id)
+static void return_locked(struct gs_share *share, struct gs_remote *remote,
+                          const struct gs_wire_grant *grant)
 {
     struct gs_opened *opened;
 
@@ -133,12 +134,13 @@ static void return_locked(struct gs_share *share, struct gs_remote *remote, uint
     if (remote->conn.fd < 0)
         return;
     opened = calloc(1, sizeof *opened);
-    if (!opened) { /* only what is held is taken up over the next connection */
+    if (!opened) { /* only what is held is named over the next connection */
         gs_conn_shut(remote->conn.fd);
         return;
     }
     memcpy(opened->key.instance, remote->instance, sizeof opened->key.instance);
-    opened->key.block_id = block_id;
+    opened->key.block_id = grant->block_id;
+    opened->generation = grant->head.request;
     opened->connection = remote->connection;
     opened->next = remote->unsent;
     remote->unsent = opened;
@@ -146,10 +148,11 @@ static void return_locked(struct gs_share *share, struct gs_remote *remote, uint
         gs_thread_wake(share);
 }
 
-void gs_remote_return(struct gs_share *share, struct gs_remote *remote, uint64_t block_id)
+void gs_remote_return(struct gs_share *share, struct gs_remote *remote,
+                      const struct gs_wire_grant *grant)
 {
     gs_lock_take(&share->opener.lock);
-    return_locked(share, remote, block_id);
+    return_locked(share, remote, grant);
     gs_lock_release(&share->opener.lock);
     /* He may close his end before he has heard it, as a program does that closes what it does not know: then
      * the thread says it again. */
@@ -166,7 +169,7 @@ static void take_late_locked(struct gs_share *share, struct gs_remote *remote,
     else
         remote->conn.deaf = true;
     if (message->head.type == GS_WIRE_GRANT || message->head.type == GS_WIRE_GRANT_AFAR)
-        return_locked(share, remote, message->grant.block_id);
+        return_locked(share, remote, &message->grant);
 }
 
 /* A RECALL of what is not here, or a second one, is fine where its answer may have crossed
@@ -186,7 +189,7 @@ static void take_other_locked(struct gs_share *share, struct gs_remote *remote,
         take_late_locked(share, remote, message);
     else if (remote->fetching && message->recall.block_id == remote->fetching)
         remote->fetch_recalled = true;
-    else if (gs_cache_recall_locked(share, remote, message->recall.block_id))
+    else if (gs_cache_recall_locked(share, remote, &message->recall))
         return;
     else if (remote->conn.crossing > 0)
         remote->conn.crossing--;
@@ -414,11 +417,11 @@ bool gs_remote_flush_locked(struct gs_share *share, struct gs_remote *remote)
     gs_remote_look(remote);
     while (remote->unsent) {
         struct gs_opened *opened = remote->unsent;
-        /* What is not taken up over a new connection he gets back without a word. */
+        /* What is not named over a new connection he gets back without a word. */
         bool is_old = opened->connection != remote->connection;
         union gs_wire_message message;
 
-        gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+        gs_wire_start(&message, GS_WIRE_CLOSE, opened->generation);
         message.close.block_id = opened->key.block_id;
         if (remote->conn.fd >= 0 && !is_old &&
             gs_wire_goes_later(gs_wire_send(remote->conn.fd, &message, -1)))

@@ -35,7 +35,7 @@ int gs_remote_send(const struct gs_remote *remote, const union gs_wire_message *
     }
 }
 
-static int send_hello(const struct gs_share *share, struct gs_remote *remote, uint64_t deadline)
+static int send_hello(struct gs_share *share, struct gs_remote *remote, uint32_t holds)
 {
     union gs_wire_message message;
     /* Where the kernel told who the exporter is it tells that who this is. */
@@ -43,53 +43,81 @@ static int send_hello(const struct gs_share *share, struct gs_remote *remote, ui
 
     gs_wire_hello(&message, remote->instance);
     memcpy(message.hello.from, share->instance, GS_INSTANCE_SIZE);
-    error = gs_remote_send(remote, &message, pidfd, deadline);
+    message.hello.holds = holds;
+    message.hello.number = __atomic_add_fetch(&share->opener.hellos, 1, __ATOMIC_RELAXED);
+    error = gs_remote_send(remote, &message, pidfd, remote->deadline_ns);
     if (error == -ETOOMANYREFS) /* the kernel mostly tells who this is */
-        error = gs_remote_send(remote, &message, -1, deadline);
+        error = gs_remote_send(remote, &message, -1, remote->deadline_ns);
     gs_fd_drop(pidfd);
     if (error || !__atomic_load_n(&share->opener.forked, __ATOMIC_SEQ_CST))
         return error;
     gs_wire_start(&message, GS_WIRE_FORKED, 0);
     remote->conn.fork_told = true;
-    return gs_remote_send(remote, &message, -1, deadline);
+    return gs_remote_send(remote, &message, -1, remote->deadline_ns);
 }
 
-/* Greets over a new connection and takes up what was held over one that the program has closed: 0,
- * or a negative errno. */
-static int take_up(struct gs_share *share, struct gs_remote *remote)
+struct lease {
+    uint64_t block_id;
+    uint32_t generation;
+};
+
+/* What this process has of the remote, whatever connection it was opened over: also of one that was given up,
+ * and what its GPU may be at still. How many blocks; *ret_leases is the caller's, NULL: no host memory, or none. */
+static uint32_t held(struct gs_share *share, const struct gs_remote *remote,
+                     struct lease **ret_leases)
+{
+    const uint32_t most = remote->opened_count;
+    struct gs_opened *opened, *next;
+    uint32_t count = 0;
+
+    *ret_leases = most ? calloc(most, sizeof **ret_leases) : NULL;
+    if (!*ret_leases)
+        return 0;
+    HASH_ITER(hh, share->opener.opened, opened, next)
+    {
+        if (opened->remote == remote && count < most)
+            (*ret_leases)[count++] = (struct lease){opened->key.block_id, opened->generation};
+    }
+    for (opened = share->opener.closing; opened; opened = opened->next)
+        if (opened->remote == remote && opened->replaced && count < most)
+            (*ret_leases)[count++] = (struct lease){opened->key.block_id, opened->generation};
+    return count;
+}
+
+/* Says over a new connection who this is, and what it holds: all else he has back then, so that no CLOSE of
+ * it is to go any more. 0, or a negative errno: the connection is of no use. */
+static int greet(struct gs_share *share, struct gs_remote *remote)
 {
     union gs_wire_message message;
-    struct gs_opened *opened, *next;
-    uint64_t *ids;
-    unsigned count = 0;
-    int error;
+    struct lease *leases;
+    uint32_t count;
+    int error = 0;
 
     gs_lock_take(&share->opener.lock);
     gs_cache_doubt_locked(share, remote);
-    /* What is not taken up he gets back without a word. Said over this connection, it would end what is
-     * opened over it. */
     while (remote->unsent) {
-        opened = remote->unsent;
+        struct gs_opened *opened = remote->unsent;
+
         remote->unsent = opened->next;
         free(opened);
     }
-    ids = calloc(remote->opened_count + 1, sizeof *ids); /* behind them a zero: that was all */
-    HASH_ITER(hh, share->opener.opened, opened, next)
-    {
-        if (ids && opened->remote == remote && opened->connection == remote->connection)
-            ids[count++] = opened->key.block_id;
-    }
+    count = held(share, remote, &leases);
+    if (remote->opened_count > 0 && !leases)
+        error = -ENOMEM;
     gs_lock_release(&share->opener.lock);
-    error = ids ? send_hello(share, remote, remote->deadline_ns) : -ENOMEM;
-    remote->conn.greeted = error == 0;
-    for (unsigned i = 0; !error && i <= count; i++) {
-        gs_wire_start(&message, GS_WIRE_TAKE_UP, 0);
-        message.take_up.block_id = ids[i];
+    if (!error)
+        error = send_hello(share, remote, count);
+    for (uint32_t i = 0; !error && i < count; i++) {
+        gs_wire_start(&message, GS_WIRE_RESUME, leases[i].generation);
+        message.resume.block_id = leases[i].block_id;
         error = gs_remote_send(remote, &message, -1, remote->deadline_ns);
     }
+    free(leases);
     remote->conn.crossing += count;
-    remote->conn.may_hold = count > 0;
-    free(ids);
+    remote->conn.may_hold |= count > 0;
+    remote->conn.greeted = error == 0;
+    if (error && remote->conn.fd >= 0)
+        gs_conn_shut(remote->conn.fd);
     return error;
 }
 
@@ -97,7 +125,7 @@ gs_status gs_remote_resume(struct gs_share *share, struct gs_remote *remote)
 {
     if (gs_remote_connect_again(share, remote) != 0)
         return GS_UNREACHABLE;
-    if (take_up(share, remote) != 0) {
+    if (greet(share, remote) != 0) {
         gs_remote_hang_up(remote);
         return GS_UNREACHABLE;
     }
@@ -119,17 +147,16 @@ static gs_status connect_or_resume(struct gs_share *share, struct gs_remote *rem
     return gs_remote_connect(share, remote);
 }
 
-static int send_open(const struct gs_share *share, struct gs_remote *remote,
+static int send_open(struct gs_share *share, struct gs_remote *remote,
                      const unsigned char *bytes, bool want_fd, uint64_t deadline)
 {
     union gs_wire_message message;
     int error = 0;
 
     if (!remote->conn.greeted)
-        error = send_hello(share, remote, deadline);
+        error = greet(share, remote);
     if (error)
         return error;
-    remote->conn.greeted = true;
     gs_wire_start(&message, GS_WIRE_OPEN, ++remote->conn.request);
     memcpy(message.open.ipc_handle, bytes, GS_IPC_HANDLE_SIZE);
     message.open.want_fd = want_fd;
@@ -304,7 +331,7 @@ static gs_status use_answer(struct gs_share *share, struct gs_remote *remote,
         return GS_OK;
     }
     if (is_grant)
-        gs_remote_return(share, remote, message->grant.block_id);
+        gs_remote_return(share, remote, &message->grant);
     gs_log_line(&share->log, GS_LOG_WARNING,
                 "the exporter of shared memory gave an answer that makes no sense; refused");
     return GS_UNREACHABLE;

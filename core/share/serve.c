@@ -28,6 +28,8 @@ static bool on_hello(struct gs_share *share, struct gs_client *client,
     gs_lock_release(&share->lock);
     memcpy(client->said.from, hello->from, sizeof client->said.from);
     client->said.stack = hello->stack;
+    client->said.holds = hello->holds;
+    client->said.number = hello->number;
     /* The pidfd that an opener sent is used where the kernel has none for us. It can harm its
      * sender alone: by it, only his own lease ends. */
     if (client->pidfd < 0 && *fd >= 0 && gs_alive_is_pidfd(*fd)) {
@@ -39,8 +41,7 @@ static bool on_hello(struct gs_share *share, struct gs_client *client,
     return true;
 }
 
-/* Who gets another reference is asked for it too, and whom it could not be granted not again: a RECALL
- * more than he has references makes him deaf. What is due comes behind the grant. */
+/* What is granted anew is asked for anew, behind the grant. */
 static void ask_anew(struct gs_reference *reference)
 {
     if (reference->recall == GS_RECALL_SENT)
@@ -92,7 +93,7 @@ static int send_grant(struct gs_share *share, struct gs_client *client,
 
 /*
  * The pin keeps the export from being withdrawn while the driver makes descriptors of its pieces,
- * without a lock. A grant that could not be sent leaves no reference behind. False: the client is
+ * without a lock. A grant that could not be sent leaves all as it was. False: the client is
  * to go.
  */
 bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs_export *export,
@@ -101,6 +102,7 @@ bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs
     enum gs_wire_reason reason = 0;
     struct gs_reference *reference = NULL;
     CUresult driver_error = CUDA_SUCCESS;
+    bool is_new = false;
     uint64_t begun = gs_now_ns(), exported;
     struct gs_batch batch;
     int error = 0;
@@ -110,7 +112,7 @@ bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs
         reason = gs_batch_make(share, client, export, 0, GS_PIECES_MAX, &batch, &driver_error);
     exported = gs_now_ns();
     if (!reason) {
-        reference = gs_reference_add(share, client, export);
+        reference = gs_reference_add(share, client, export, &is_new);
         if (reference)
             error = send_grant(share, client, export, open->head.request, &batch);
         else
@@ -118,11 +120,13 @@ bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs
     }
     gs_batch_end(share, export, &batch);
     if (error) {
-        gs_reference_drop(share, client, reference, 1);
+        if (is_new) /* else it holds what was granted before */
+            gs_reference_drop(share, client, reference);
         reference = NULL;
         reason = gs_reason_of_send(error);
     }
     if (reference) {
+        reference->generation = open->head.request;
         ask_anew(reference);
         gs_borrow_held(share, client, export);
         gs_log_line(
@@ -181,54 +185,26 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
                   : gs_client_refuse(share, client, open->head.request, GS_REFUSED_HANDLE, 0);
 }
 
-static bool on_close(struct gs_share *share, struct gs_client *client, uint64_t block_id)
+/* Of what is not held, or was granted anew, it comes late. */
+static bool on_close(struct gs_share *share, struct gs_client *client,
+                     const struct gs_wire_close *close)
 {
     struct gs_reference *reference;
 
-    HASH_FIND(hh, client->references, &block_id, sizeof block_id, reference);
-    if (!reference)
-        return client->over.has_lost ||
-               gs_client_fault(client, "it closed a block that it does not hold");
-    gs_reference_drop(share, client, reference, 1);
+    HASH_FIND(hh, client->references, &close->block_id, sizeof close->block_id, reference);
+    if (!reference || reference->generation != close->head.request)
+        return client->greeted || gs_client_fault(client, "it did not greet first");
+    gs_reference_drop(share, client, reference);
     client->due_ns = gs_now_ns() + GS_IDLE_NS;
     return true;
 }
 
-/* One reference more for what an earlier connection of its process has. That one keeps its own
- * until all is told, so nothing can go in between. */
-static bool take_up_one(struct gs_share *share, struct gs_client *client, uint64_t block_id)
+/* It uses nothing of what it may hold. */
+static bool on_bye(struct gs_share *share, struct gs_client *client)
 {
-    struct gs_client *other, *next;
-    struct gs_reference *reference;
-
-    HASH_ITER(hh, share->clients.first, other, next)
-    {
-        if (other == client || !gs_client_is_same(client, other))
-            continue;
-        HASH_FIND(hh, other->references, &block_id, sizeof block_id, reference);
-        if (!reference)
-            continue;
-        return gs_reference_add(share, client, reference->export) ||
-               gs_client_fault(client, "no host memory is left for what it takes up");
-    }
-    client->over.has_lost = true; /* it is another user's by now, say, and the lease that one's */
-    return true;
-}
-
-static bool on_take_up(struct gs_share *share, struct gs_client *client, uint64_t block_id)
-{
-    struct gs_client *other, *next;
-
-    if (!client->greeted)
-        return gs_client_fault(client, "it did not greet first");
-    if (block_id)
-        return take_up_one(share, client, block_id);
-    HASH_ITER(hh, share->clients.first, other, next)
-    {
-        if (other != client && gs_client_is_same(client, other))
-            gs_client_end(share, other);
-    }
-    return true;
+    gs_references_drop(share, client, true);
+    gs_flush_client_gone(share, client);
+    return client->greeted;
 }
 
 static bool on_publish(struct gs_share *share, struct gs_client *client,
@@ -252,19 +228,18 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
     case GS_WIRE_OPEN:
         return on_open(share, client, &message->open);
     case GS_WIRE_CLOSE:
-        return on_close(share, client, message->close.block_id);
+        return on_close(share, client, &message->close);
     case GS_WIRE_PUBLISH:
         return on_publish(share, client, &message->publish, fd);
     case GS_WIRE_BYE:
-        client->over.done = true;
-        return client->greeted;
+        return on_bye(share, client);
     case GS_WIRE_FETCH:
         return gs_strip_fetch_came(share, client, &message->fetch);
     case GS_WIRE_FORKED:
         client->said.forked = true;
         return client->greeted;
-    case GS_WIRE_TAKE_UP:
-        return on_take_up(share, client, message->take_up.block_id);
+    case GS_WIRE_RESUME:
+        return gs_client_resumes(share, client, &message->resume);
     case GS_WIRE_FLUSHED:
         return gs_flush_answered(share, client, &message->flushed);
     case GS_WIRE_SHARE:

@@ -162,10 +162,9 @@ bool gs_strip_fetch_came(struct gs_share *share, struct gs_client *client,
     int error = 0;
 
     HASH_FIND(hh, client->references, &fetch->block_id, sizeof fetch->block_id, reference);
-    if (!reference && client->over.has_lost)
-        return gs_client_refuse(share, client, fetch->head.request, GS_REFUSED_HANDLE, 0);
-    if (!reference)
-        return gs_client_fault(client, "it wants pieces of what it does not hold");
+    if (!reference) /* the connection that it was granted over was lost meanwhile, say */
+        return client->greeted &&
+               gs_client_refuse(share, client, fetch->head.request, GS_REFUSED_HANDLE, 0);
     export = reference->export;
     if (!gs_export_is_strip(export) || fetch->count == 0 ||
         fetch->first >= export->source.strip->pieces ||

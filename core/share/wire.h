@@ -15,8 +15,9 @@
  *   FLUSHED, closing         ------->    they are not mapped any more; and once more, when what its
  *                                        program had closed by then has been given back
  *
- * An opener whose program has closed the connection connects again and says HELLO, TAKE_UP block for
- * each that it holds still, and TAKE_UP 0: then all else of its earlier connections is given back.
+ * What is opened is the opener's, whatever connection it has: it has one at a time, the newest. Where it
+ * has lost one it connects again, and says HELLO with the number of blocks that it holds still, and RESUME
+ * block for each: all else that it held is given back.
  * One that hangs up by itself says BYE before: it uses nothing of what it may hold. One that has
  * forked says FORKED, behind HELLO or as soon as it has: the child has its descriptors of the GPU, and
  * so its exit is no proof that its GPU work is over.
@@ -56,9 +57,11 @@
  * Who has the handle of an event asks whoever made it for the file that it lies in, EVENTS number, secret
  * (core/share/event.h), and is answered by EVENTS_FILE (+ its descriptor) if he is the same user.
  *
- * An opener has one OPEN or FETCH under way at a time; `request` ties the answer to it. One GRANT is one
- * reference and is given back by one CLOSE. A message that is not exactly of its type's length, of
- * another version or of a type the receiver does not take is refused, and so is its sender.
+ * An opener has one OPEN or FETCH under way at a time; `request` ties the answer to it. An OPEN's is also the
+ * generation of what it is granted: RECALL, CLOSE and RESUME name it, and where the block was
+ * granted anew since, or is not held, they come late and mean nothing. A message that is not exactly of
+ * its type's length, of another version or of a type the receiver does not take is refused, and so is its
+ * sender.
  *
  * The version counts the whole protocol: with any change of a message's length, fields or meaning,
  * or a type more, it goes up by one (a test has the shape of each message of this version). There
@@ -77,7 +80,7 @@
 
 #include "core/share/ipc_handle.h"
 
-#define GS_WIRE_VERSION 23
+#define GS_WIRE_VERSION 24
 
 /* So many pieces come in one message at most: the kernel would take 253, but a process that may have
  * 256 descriptors has others too. */
@@ -98,7 +101,7 @@
     M(GS_WIRE_FLUSH, 14, flush)                             \
     M(GS_WIRE_FLUSHED, 15, flushed)                         \
     M(GS_WIRE_PUBLISH, 16, publish)                         \
-    M(GS_WIRE_TAKE_UP, 17, take_up)                         \
+    M(GS_WIRE_RESUME, 17, resume)                           \
     M(GS_WIRE_BYE, 18, bye)                                 \
     M(GS_WIRE_PURGE, 19, purge)                             \
     M(GS_WIRE_PURGED, 20, purged)                           \
@@ -182,6 +185,8 @@ struct gs_wire_hello {
     uint64_t stack;                           /* changes with the program that a process runs */
     uint64_t pid;                             /* as the opener sees itself: for people */
     char name[16];                            /* of the program: for people */
+    uint32_t holds; /* so many RESUMEs follow: of what it held over other connections all else is over */
+    uint32_t number; /* of this HELLO, of all of its program's: one that is heard behind the next comes late */
 };
 
 struct gs_wire_open {
@@ -237,9 +242,9 @@ struct gs_wire_recall {
     uint64_t block_id;
 };
 
-struct gs_wire_take_up {
+struct gs_wire_resume {
     struct gs_wire_head head;
-    uint64_t block_id; /* 0: that was all */
+    uint64_t block_id;
 };
 
 /* Either side's last word: nothing is held over this connection. */
@@ -493,7 +498,7 @@ union gs_wire_message {
     struct gs_wire_flush flush;
     struct gs_wire_flushed flushed;
     struct gs_wire_publish publish;
-    struct gs_wire_take_up take_up;
+    struct gs_wire_resume resume;
     struct gs_wire_purge purge;
     struct gs_wire_purged purged;
     struct gs_wire_set set;

@@ -211,7 +211,7 @@ static void write_one(struct fuzz_input *input, uint8_t kind, union gs_wire_mess
         message->open.want_fd = fuzz_byte(input) % 3;
         break;
     case 5:
-        gs_wire_start(message, GS_WIRE_CLOSE, 0);
+        gs_wire_start(message, GS_WIRE_CLOSE, fuzz_byte(input) % 4 > 0);
         message->close.block_id = fuzz_byte(input) % 6;
         break;
     case 6:

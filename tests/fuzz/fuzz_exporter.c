@@ -221,7 +221,7 @@ static void send_one(int fd, struct fuzz_input *input)
         write_open(&message, fuzz_byte(input), fuzz_byte(input) % 3);
         break;
     case 2:
-        gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+        gs_wire_start(&message, GS_WIRE_CLOSE, fuzz_byte(input) % 4 > 0);
         message.close.block_id = fuzz_byte(input) % (BLOCKS + 2);
         break;
     case 3:
@@ -266,7 +266,7 @@ static void honest_client(void)
     CHECK(wait_readable(fd, SOON) && gs_wire_receive(fd, &message, &got_fd) == 0);
     CHECK(message.head.type == GS_WIRE_GRANT && got_fd >= 0);
     close(got_fd);
-    gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+    gs_wire_start(&message, GS_WIRE_CLOSE, 1);
     message.close.block_id = 1;
     CHECK(fuzz_send(fd, &message, message.head.size, &none));
     close(fd);

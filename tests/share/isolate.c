@@ -92,7 +92,7 @@ static void leave(void)
 
     must("cuMemsetD32", cuMemsetD32(mapped + granted.offset, THEFT, granted.size / 4));
     must("cuCtxSynchronize", cuCtxSynchronize());
-    gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+    gs_wire_start(&message, GS_WIRE_CLOSE, granted.head.request);
     message.close.block_id = granted.block_id;
     gs_wire_send(thief_fd, &message, -1);
 }

@@ -111,13 +111,6 @@ bool gs_conn_is_read(int socket)
     return !file || !file->peer || file->peer->unread == 0;
 }
 
-bool gs_conn_was_read(int socket)
-{
-    struct file *file = socket_of(socket);
-
-    return gs_conn_is_read(socket) && !(file && file->was_unread);
-}
-
 void gs_conn_shut(int socket)
 {
     struct file *file = socket_of(socket);

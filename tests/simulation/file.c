@@ -48,8 +48,6 @@ static void hang_up(struct file *file)
 {
     struct file *peer = file->peer;
 
-    if (peer && file->first)
-        peer->was_unread = true;
     while (file->first) {
         struct message *message = file->first;
 

@@ -106,7 +106,7 @@ struct file {
     struct file *peer; /* NULL: it has hung up */
     struct message *first, **last;
     size_t unread, limit; /* what lies here, and how much of what is sent from here may lie there */
-    bool shut, was_unread; /* the other side has gone without reading all */
+    bool shut; /* the other side has gone */
     /* Listeners: sockets that nobody has accepted yet, `first_caller` by `next_caller`. */
     struct file *first_caller, *next_caller;
     unsigned callers;

@@ -102,7 +102,7 @@ static void give_back(uint64_t block_id)
 {
     union gs_wire_message message;
 
-    gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+    gs_wire_start(&message, GS_WIRE_CLOSE, 1);
     message.close.block_id = block_id;
     cr_assert_eq(gs_wire_send(client, &message, -1), 0);
 }

@@ -659,7 +659,7 @@ Test(share_broker, that_keeps_nothing_keeps_what_is_held)
     cr_assert_eq(answer, 0, "refused: %d", answer);
     cr_assert(all_rest(broker));
     cr_assert_eq(side_broker_published(dir), 1, "dropped while it is held");
-    gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+    gs_wire_start(&message, GS_WIRE_CLOSE, 1);
     message.close.block_id = 1;
     cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
     cr_assert(SIDE_WAIT(side_broker_published(dir) == 0));

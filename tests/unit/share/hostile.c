@@ -148,7 +148,7 @@ Test(share_hostile, messages_out_of_order_are_hung_up_on)
 
         if (i >= 2)
             hello(fd);
-        gs_wire_start(&message, i == 6 ? GS_WIRE_GRANT : GS_WIRE_CLOSE, 0);
+        gs_wire_start(&message, i == 6 ? GS_WIRE_GRANT : GS_WIRE_RESUME, 0);
         if (i == 0 || i == 3)
             ask_open(fd, i); /* before HELLO; with a flag that is none */
         else if (i == 1)
@@ -156,7 +156,7 @@ Test(share_hostile, messages_out_of_order_are_hung_up_on)
         else if (i == 2)
             hello(fd); /* twice */
         else
-            gs_wire_send(fd, &message, -1); /* a close of nothing; an exporter's message */
+            gs_wire_send(fd, &message, -1); /* more than it holds; an exporter's message */
         cr_assert(is_hung_up_on(fd), "case %d", i);
         close(fd);
     }
@@ -199,7 +199,7 @@ Test(share_hostile, every_fault_is_named_in_the_log)
 {
     static const char *const words[] = {"it did not greet first", "it wants another process",
                                         "it greeted twice", "fields that make no sense",
-                                        "closed a block that it does not hold",
+                                        "names more than it said that it holds",
                                         "not an opener's to send", "for a broker",
                                         "something that is no message",
                                         "answers what it was not asked", "not an opener's to send"};
@@ -210,7 +210,7 @@ Test(share_hostile, every_fault_is_named_in_the_log)
 
         if (i > 1)
             hello(fd);
-        gs_wire_start(&message, i == 4 ? GS_WIRE_CLOSE : i == 5 ? GS_WIRE_GRANT
+        gs_wire_start(&message, i == 4 ? GS_WIRE_RESUME : i == 5 ? GS_WIRE_GRANT
                                                         : i == 8 ? GS_WIRE_FLUSHED
                                                         : i == 9 ? GS_WIRE_PURGED
                                                                  : GS_WIRE_PUBLISH, 0);
@@ -317,15 +317,15 @@ Test(share_hostile, two_hundred_silent_ones_keep_nobody_out)
     cr_assert(SIDE_WAIT(side_open_fds() <= before + 3));
 }
 
-/* A connection of this process, which says who it is, and what an open over it is answered. */
-static enum gs_wire_type dial_and_open(int *ret_fd)
+/* A connection of this process, for one of the holders in it, and what an open over it is answered. */
+static enum gs_wire_type dial_and_open(int *ret_fd, int holder)
 {
     union gs_wire_message message;
     int got;
 
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     memcpy(message.hello.instance, ipc_handle + 8, GS_INSTANCE_SIZE);
-    memset(message.hello.from, 7, sizeof message.hello.from);
+    memset(message.hello.from, 1 + holder, sizeof message.hello.from);
     message.hello.stack = gs_alive_stack(getpid());
     *ret_fd = dial();
     gs_wire_send(*ret_fd, &message, -1);
@@ -346,23 +346,22 @@ static void leave(int fd)
 /* It goes on with what it has, so that its place is taken; nobody else is let in, and it once. */
 Test(share_hostile, who_lost_his_connection_comes_back_to_one_who_has_no_room)
 {
-    union gs_wire_message message;
     unsigned long address;
     int fds[64], back, more;
 
     for (int i = 0; i < 64; i++)
-        cr_assert_eq(dial_and_open(&fds[i]), GS_WIRE_GRANT);
-    cr_assert_eq(dial_and_open(&back), GS_WIRE_REFUSE);
+        cr_assert_eq(dial_and_open(&fds[i], i), GS_WIRE_GRANT);
+    cr_assert_eq(dial_and_open(&back, 64), GS_WIRE_REFUSE);
     close(back);
     for (int i = 0; i < 3; i++) {
         close(i == 0 ? fds[0] : back);
-        cr_assert(SIDE_WAIT(dial_and_open(&back) == GS_WIRE_GRANT || close(back)));
+        cr_assert_eq(dial_and_open(&more, 64), GS_WIRE_REFUSE, "the place is another's");
+        close(more);
+        cr_assert(SIDE_WAIT(dial_and_open(&back, 0) == GS_WIRE_GRANT || close(back)));
         cr_assert_eq(other_open(&other, ipc_handle, &address), GS_UNREACHABLE);
-        cr_assert_eq(dial_and_open(&more), GS_WIRE_REFUSE);
+        cr_assert_eq(dial_and_open(&more, 64), GS_WIRE_REFUSE);
         close(more);
     }
-    gs_wire_start(&message, GS_WIRE_TAKE_UP, 0); /* nothing: that ends what it had over others */
-    gs_wire_send(back, &message, -1);
     for (int i = 1; i < 64; i++)
         leave(fds[i]);
     leave(back);
@@ -376,12 +375,12 @@ Test(share_hostile, beyond_max_clients_with_holds_the_next_is_refused)
     unsigned long address;
 
     for (int i = 0; i < 64; i++)
-        cr_assert_eq(dial_and_open(&fds[i]), GS_WIRE_GRANT);
+        cr_assert_eq(dial_and_open(&fds[i], i), GS_WIRE_GRANT);
     cr_assert_eq(other_open(&other, ipc_handle, &address), GS_UNREACHABLE);
     for (int i = 0; i < 64; i++) {
         union gs_wire_message message;
 
-        gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+        gs_wire_start(&message, GS_WIRE_CLOSE, 1);
         memcpy(&message.close.block_id, ipc_handle + 24, sizeof message.close.block_id);
         gs_wire_send(fds[i], &message, -1);
         close(fds[i]);
@@ -744,6 +743,7 @@ Test(share_hostile, who_was_refused_is_not_asked_again_for_what_he_holds)
     fly_descriptors(40);
     cr_assert_eq(open_of(fd, theirs, 2), GS_WIRE_REFUSE, "there was room, and this proves nothing");
     land_descriptors();
+    cr_assert(!other_withdraws(&other), "what it was granted before is lost");
     newer = side_connect_by_hand(dir, theirs);
     cr_assert_eq(open_of(newer, theirs, 1), GS_WIRE_GRANT);
     cr_assert_eq(next_of(newer), GS_WIRE_RECALL, "who came last is asked");

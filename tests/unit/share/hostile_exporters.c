@@ -305,7 +305,7 @@ static pid_t recaller(const unsigned char *at)
                 continue;
             gs_ipc_handle_read(message.open.ipc_handle, &asked);
             lie_once(fd, ++opens == 1 ? NO_FD : HONEST, &asked, message.head.request);
-            gs_wire_start(&message, GS_WIRE_RECALL, 0);
+            gs_wire_start(&message, GS_WIRE_RECALL, message.head.request);
             message.recall.block_id = asked.block_id;
             gs_wire_send(fd, &message, -1);
         }
@@ -341,7 +341,7 @@ static int say_for_ever(int fd, enum gs_wire_type type, uint64_t id)
     union gs_wire_message message;
     int said = 0, error = 0;
 
-    gs_wire_start(&message, type, 0);
+    gs_wire_start(&message, type, type == GS_WIRE_RECALL ? 1 : 0);
     message.recall.block_id = id;
     while (said < 20000 && (error == 0 || (error == -EAGAIN && poll(&room, 1, 1000) == 1))) {
         error = gs_wire_send(fd, &message, -1);

@@ -421,7 +421,7 @@ Test(share_idle, who_gives_back_before_it_reads_leaves_the_exporter_in_peace)
         gs_share_freed(side.share, exports[i], side_now());
     cr_assert(all_rest(0)); /* as many were asked for as there is room for */
     for (int i = 0; i < 20; i++) {
-        gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+        gs_wire_start(&message, GS_WIRE_CLOSE, (uint32_t)i + 1);
         gs_export_handle(exports[i], ipc_handle);
         memcpy(&message.close.block_id, ipc_handle + 24, sizeof message.close.block_id);
         cr_assert_eq(gs_wire_send(fd, &message, -1), 0);

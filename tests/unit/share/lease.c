@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/auxv.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -18,6 +17,7 @@
 
 #include "core/share/exporter.h"
 #include "core/share/wire.h"
+#include "by_name.h"
 #include "scene.h"
 #include "tests/children.h"
 
@@ -166,7 +166,7 @@ Test(share_lease, stays_when_only_a_forked_child_ends)
     cr_assert(side_gets_back(&side, export));
 }
 
-/* The other's program closes its connection, which a child that it forked has still, and it takes up
+/* The other's program closes its connection, which a child that it forked has still, and it resumes
  * over another what it has open. */
 static int lose_to_a_child(void)
 {
@@ -184,7 +184,7 @@ static int lose_to_a_child(void)
 }
 
 /* Nobody tells his thread, but that it is come to by whom he has it from. */
-Test(share_lease, who_has_closed_his_connection_takes_up_what_he_has)
+Test(share_lease, who_has_closed_his_connection_resumes_what_he_has)
 {
     other_ask(&other, "close %lx", address);
     cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
@@ -197,7 +197,7 @@ Test(share_lease, who_has_closed_his_connection_takes_up_what_he_has)
     cr_assert(side_gets_back(&side, export));
 }
 
-Test(share_lease, that_was_taken_up_does_not_end_with_the_child_that_has_the_connection)
+Test(share_lease, that_was_resumed_does_not_end_with_the_child_that_has_the_connection)
 {
     int child = lose_to_a_child();
 
@@ -208,14 +208,31 @@ Test(share_lease, that_was_taken_up_does_not_end_with_the_child_that_has_the_con
     cr_assert(side_gets_back(&side, export));
 }
 
-Test(share_lease, that_was_taken_up_and_closed_stays_with_the_child_that_has_the_connection)
+Test(share_lease, that_was_resumed_and_closed_is_over_whoever_has_the_connection_before)
 {
     int child = lose_to_a_child();
 
     other_ask(&other, "close %lx", address);
-    cr_assert(side_stays_held(&side, export, 600), "the child still has it");
-    kill(child, SIGKILL);
     cr_assert(side_gets_back(&side, export));
+    kill(child, SIGKILL);
+}
+
+/* It is seen by the connection that was lost, and by nothing else. */
+static uint64_t end_with_a_child_that_has_the_one_before(void)
+{
+    int child = lose_to_a_child();
+    uint64_t ended;
+
+    other_kill(&other);
+    cr_assert(side_stays_held(&side, export, 600), "the child may have its GPU at it");
+    ended = side_now();
+    kill(child, SIGKILL);
+    return ended;
+}
+
+Test(share_lease, that_was_resumed_rests_after_the_child_that_has_the_connection_before)
+{
+    assert_rests(end_with_a_child_that_has_the_one_before);
 }
 
 Test(share_lease, of_a_process_that_becomes_another_program_stays_until_it_exits)
@@ -300,7 +317,7 @@ static int open_by_hand(int fd, int pidfd)
 }
 
 /* It says that it is the process that has the block open: who it is, the kernel tells. */
-Test(share_lease, is_not_taken_up_by_another_process)
+Test(share_lease, is_not_resumed_by_another_process)
 {
     unsigned char others[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
@@ -311,9 +328,10 @@ Test(share_lease, is_not_taken_up_by_another_process)
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     memcpy(message.hello.instance, ipc_handle + 8, GS_INSTANCE_SIZE);
     memcpy(message.hello.from, others + 8, GS_INSTANCE_SIZE);
+    message.hello.holds = 1;
     cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-    gs_wire_start(&message, GS_WIRE_TAKE_UP, 0);
-    memcpy(&message.take_up.block_id, ipc_handle + 24, sizeof message.take_up.block_id);
+    gs_wire_start(&message, GS_WIRE_RESUME, 1);
+    memcpy(&message.resume.block_id, ipc_handle + 24, sizeof message.resume.block_id);
     cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
     cr_assert_eq(side_open_by_hand(fd, export), GS_WIRE_GRANT);
     cr_assert_eq(export->references, 2, "%llu, and not the other's and this open's",
@@ -375,59 +393,6 @@ Test(share_lease, of_a_process_that_nobody_has_waited_for_is_over)
     waitpid(child, NULL, 0);
 }
 
-static int connect_by_name(void)
-{
-    union gs_wire_message message;
-    int fd = side_dial(dir, ipc_handle);
-
-    gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    memcpy(message.hello.instance, ipc_handle + 8, GS_INSTANCE_SIZE);
-    memset(message.hello.from, 7, sizeof message.hello.from);
-    message.hello.pid = (uint64_t)getpid();
-    message.hello.stack = getauxval(AT_RANDOM);
-    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-    return fd;
-}
-
-static void say(int fd, enum gs_wire_type type, uint64_t block_id)
-{
-    union gs_wire_message message;
-
-    gs_wire_start(&message, type, 0);
-    message.take_up.block_id = block_id;
-    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-}
-
-static uint64_t open_by_name(int fd)
-{
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_OPEN, 1);
-    memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
-    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
-    cr_assert_eq(side_next_message(fd, &message), GS_WIRE_GRANT);
-    return message.grant.block_id;
-}
-
-/* As the library's own do, whose program may have closed the connection. */
-Test(share_lease, of_a_process_that_says_who_it_is_stays_without_a_connection)
-{
-    uint64_t block_id;
-    int fd = connect_by_name();
-
-    stop_other();
-    block_id = open_by_name(fd);
-    close(fd);
-    cr_assert(side_stays_held(&side, export, LATE_MS));
-    fd = connect_by_name();
-    say(fd, GS_WIRE_TAKE_UP, block_id);
-    say(fd, GS_WIRE_TAKE_UP, 0);
-    cr_assert(side_stays_held(&side, export, 100));
-    say(fd, GS_WIRE_CLOSE, block_id);
-    cr_assert(side_gets_back(&side, export));
-    close(fd);
-}
-
 static void *wait_for_ever(void *unused)
 {
     for (;;)
@@ -446,10 +411,10 @@ Test(share_lease, of_a_process_whose_memory_cannot_be_seen_any_more_stays_until_
     cr_assert_eq(pipe2(told, O_CLOEXEC), 0);
     child = fork_child();
     if (child == 0) {
-        int fd = connect_by_name();
+        int fd = connect_by_name(ipc_handle, 0, 0);
         pthread_t thread;
 
-        open_by_name(fd);
+        open_again(fd, ipc_handle, 1);
         close(fd);
         if (pthread_create(&thread, NULL, wait_for_ever, NULL) != 0 || write(told[1], "", 1) != 1)
             _exit(1);
@@ -507,10 +472,10 @@ static bool is_first_client(int asks)
  * nobody, and says nothing of a process that lives. */
 Test(share_lease, stays_where_the_program_has_closed_the_pidfd)
 {
-    int fd = connect_by_name(), asks, got, ends[2];
+    int fd = connect_by_name(ipc_handle, 0, 0), asks, got, ends[2];
 
     stop_other();
-    open_by_name(fd);
+    open_again(fd, ipc_handle, 1);
     asks = side_dial(dir, ipc_handle);
     cr_assert(SIDE_WAIT(is_first_client(asks)), "the one before it stays");
     close(asks);

@@ -192,7 +192,7 @@ Test(share_memory, a_chunk_that_cannot_be_noted_is_granted_not_to_be_kept)
         is_strict = type == GS_WIRE_GRANT && message.grant.strict;
         strict += is_strict;
         if (type == GS_WIRE_GRANT) {
-            gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+            gs_wire_start(&message, GS_WIRE_CLOSE, 1);
             memcpy(&message.close.block_id, ipc_handle + 24, sizeof message.close.block_id);
             cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
         }

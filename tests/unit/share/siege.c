@@ -100,7 +100,8 @@ int siege_say_type(int fd, enum gs_wire_type type)
     struct gs_ipc_handle ipc_handle;
 
     gs_ipc_handle_read(siege->ipc_handle, &ipc_handle);
-    gs_wire_start(&message, type, 7); /* nobody has asked for that */
+    /* Nobody has asked for that; but a CLOSE is of what siege_ask was granted. */
+    gs_wire_start(&message, type, type == GS_WIRE_CLOSE ? 1 : 7);
     if (type == GS_WIRE_OPEN)
         memcpy(message.open.ipc_handle, siege->ipc_handle, GS_IPC_HANDLE_SIZE);
     else if (type == GS_WIRE_CLOSE || type == GS_WIRE_RECALL)
@@ -122,6 +123,7 @@ void siege_greet(int fd, const unsigned char *to, const unsigned char *from)
     memcpy(message.hello.instance, to, GS_INSTANCE_SIZE);
     if (from)
         memcpy(message.hello.from, from, GS_INSTANCE_SIZE);
+    message.hello.holds = from ? 8 : 0;
     siege_say(fd, &message, -1);
 }
 

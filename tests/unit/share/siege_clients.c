@@ -433,7 +433,7 @@ static void leaves_in_anothers_name(void)
 }
 
 /* In the name of an honest opener: what it has open, which then is not its any more. */
-static void takes_up_what_another_has(void)
+static void resumes_what_another_has(void)
 {
     union gs_wire_message message;
 
@@ -441,8 +441,8 @@ static void takes_up_what_another_has(void)
         int fd = siege_dial();
 
         siege_greet(fd, siege->ipc_handle + 8, siege->other);
-        gs_wire_start(&message, GS_WIRE_TAKE_UP, 0);
-        for (message.take_up.block_id = 8; message.take_up.block_id-- > 0;) /* 0: that was all */
+        gs_wire_start(&message, GS_WIRE_RESUME, 1);
+        for (message.resume.block_id = 8; message.resume.block_id-- > 0;)
             siege_say(fd, &message, -1);
         if (i >= 20)
             siege_holds();
@@ -450,7 +450,7 @@ static void takes_up_what_another_has(void)
     }
 }
 
-/* Each connection rests, for what it held. */
+/* With each connection goes what it held. */
 static void leaves_with_a_bye(void)
 {
     union gs_wire_message message;
@@ -583,8 +583,8 @@ const struct siege_attack siege_clients[] = {
     {"gives nothing back", EXPORTER, HOLDER,
      SAYS(OPEN) | SAYS(CLOSE) | SAYS(RECALL) | SAYS(FLUSH), TAKES(LIMBO),
      heeds_nothing},
-    {"takes up what another has open", EXPORTER, HOLDER, SAYS(HELLO) | SAYS(TAKE_UP), TAKES(LEASES),
-     takes_up_what_another_has},
+    {"resumes what another has open", EXPORTER, HOLDER, SAYS(HELLO) | SAYS(RESUME), TAKES(LEASES),
+     resumes_what_another_has},
     {"asks for memory without end", EXPORTER, LISTED, SAYS(PURGE) | SAYS(REFUSE), TAKES(TURNS),
      asks_for_memory},
     {"asks for memory without end", EXPORTER, SAME_USER, SAYS(PURGE) | SAYS(PURGED),

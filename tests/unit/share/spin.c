@@ -141,7 +141,7 @@ static void open_again_and_again(uint64_t ns, uint64_t work_ns)
                 continue;
             if (message.head.type != GS_WIRE_GRANT)
                 _exit(2);
-            gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+            gs_wire_start(&message, GS_WIRE_CLOSE, 1);
             message.close.block_id = 1;
             gs_wire_send(fd, &message, -1);
             for (uint64_t begun = side_now(); side_now() < begun + work_ns;)

@@ -291,7 +291,7 @@ Test(share_strip, what_has_gone_is_given_no_more_of)
     cr_assert(SIDE_WAIT(gs_wire_receive_all(fd, &message, &(struct gs_wire_fds){0}) == 0));
     cr_assert_eq(message.head.type, GS_WIRE_RECALL);
     cr_assert(is_refused(fd, GS_REFUSED_HANDLE));
-    gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+    gs_wire_start(&message, GS_WIRE_CLOSE, 1);
     message.close.block_id = block_id();
     cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
     cr_assert(SIDE_WAIT(exports() == 0));

@@ -1,0 +1,165 @@
+/*
+ * A holder that comes back over another connection: what it names is its own, all else that it held is over, and
+ * what comes late means nothing (core/share/resume.c).
+ */
+#include <criterion/criterion.h>
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "by_name.h"
+#include "core/share/exporter.h"
+#include "scene.h"
+
+#define LATE_MS 1500 /* nobody waits for a client after a second (core/share/clients.c) */
+
+static struct gs_export *export;
+static unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+
+static void setup(void)
+{
+    scene_new();
+    options.settle_ns = 0;
+    options.timeout_ns = 2000 * MS;
+    scene_block(&export, ipc_handle);
+}
+
+TestSuite(share_resume, .init = setup, .fini = scene_end, .timeout = 120);
+
+/* As the library's own do, whose program may have closed the connection. It has not heard of the newest grant, and goes
+ * on with the one before. */
+Test(share_resume, of_a_process_that_says_who_it_is_stays_without_a_connection)
+{
+    uint64_t block_id;
+    int fd = connect_by_name(ipc_handle, 0, 0);
+
+    block_id = open_again(fd, ipc_handle, 1);
+    open_again(fd, ipc_handle, 2);
+    close(fd);
+    cr_assert(side_stays_held(&side, export, LATE_MS));
+    fd = connect_by_name(ipc_handle, 0, 1);
+    say(fd, GS_WIRE_RESUME, 1, block_id);
+    cr_assert(side_stays_held(&side, export, 100));
+    say(fd, GS_WIRE_CLOSE, 1, block_id);
+    cr_assert(side_gets_back(&side, export));
+    close(fd);
+}
+
+/* What a holder that comes back does not name, it does not hold. */
+Test(share_resume, that_is_not_named_by_who_comes_back_is_over)
+{
+    int fd = connect_by_name(ipc_handle, 0, 0);
+
+    open_again(fd, ipc_handle, 1);
+    close(fd);
+    fd = connect_by_name(ipc_handle, 0, 2);
+    say(fd, GS_WIRE_RESUME, 1, 12345);
+    cr_assert(side_stays_held(&side, export, 100), "it has not named all");
+    say(fd, GS_WIRE_RESUME, 1, 12346);
+    cr_assert(side_gets_back(&side, export));
+    cr_assert_eq(side_export(&side, &chunk, 0, 512, &export), GS_OK);
+    gs_export_handle(export, ipc_handle);
+    open_again(fd, ipc_handle, 1);
+    close(fd);
+    fd = connect_by_name(ipc_handle, 0, 0); /* nothing at all */
+    cr_assert(side_gets_back(&side, export));
+    close(fd);
+}
+
+/* Who names what it holds, and is cut off in the midst, names it again. */
+Test(share_resume, that_was_not_named_yet_when_the_connection_was_lost_stays)
+{
+    uint64_t block_id;
+    int fd = connect_by_name(ipc_handle, 0, 0);
+
+    block_id = open_again(fd, ipc_handle, 1);
+    close(fd);
+    fd = connect_by_name(ipc_handle, 0, 2);
+    say(fd, GS_WIRE_RESUME, 1, 12345);
+    close(fd);
+    cr_assert(side_stays_held(&side, export, 100));
+    fd = connect_by_name(ipc_handle, 0, 1);
+    say(fd, GS_WIRE_RESUME, 1, block_id);
+    cr_assert(side_stays_held(&side, export, 100));
+    close(fd);
+}
+
+Test(share_resume, a_close_of_an_earlier_grant_comes_late_and_ends_nothing)
+{
+    uint64_t block_id;
+    int fd = connect_by_name(ipc_handle, 0, 0);
+
+    block_id = open_again(fd, ipc_handle, 7);
+    cr_assert_eq(open_again(fd, ipc_handle, 8), block_id);
+    cr_assert(SIDE_WAIT(export->references == 1), "one holder");
+    for (int i = 0; i < 2; i++)
+        say(fd, GS_WIRE_CLOSE, 7, block_id);
+    say(fd, GS_WIRE_CLOSE, 9, block_id);
+    cr_assert(side_stays_held(&side, export, 100));
+    for (int i = 0; i < 2; i++) /* the second one means nothing */
+        say(fd, GS_WIRE_CLOSE, 8, block_id);
+    cr_assert(side_gets_back(&side, export));
+    close(fd);
+}
+
+/* What was freed is called back from who comes back when he has named it, and once. */
+Test(share_resume, is_called_back_once_from_who_comes_back)
+{
+    union gs_wire_message message;
+    uint64_t block_id;
+    int fd = connect_by_name(ipc_handle, 0, 0), got;
+
+    block_id = open_again(fd, ipc_handle, 3);
+    gs_share_freed(side.share, export, side_now());
+    cr_assert(SIDE_WAIT(gs_wire_receive(fd, &message, &got) == 0));
+    cr_assert_eq(message.head.type, GS_WIRE_RECALL);
+    cr_assert_eq(message.head.request, 3);
+    close(fd);
+    fd = connect_by_name(ipc_handle, 0, 1);
+    cr_assert_not(poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 100), "it has not named it");
+    say(fd, GS_WIRE_RESUME, 4, block_id);
+    cr_assert(SIDE_WAIT(gs_wire_receive(fd, &message, &got) == 0));
+    cr_assert_eq(message.head.type, GS_WIRE_RECALL);
+    cr_assert_eq(message.head.request, 4);
+    cr_assert_not(poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 100), "once is enough");
+    close(fd);
+}
+
+/* Two connections may be heard in either order, and numbers begin anew after the last one. */
+Test(share_resume, is_not_ended_by_a_hello_that_is_heard_behind_the_next)
+{
+    int fd[3];
+
+    for (int i = 0; i < 3; i++) {
+        fd[i] = connect_by_name(ipc_handle, (uint32_t[]){UINT32_MAX, 1, 0}[i], 0);
+        if (i < 2)
+            open_again(fd[i], ipc_handle, 1);
+    }
+    cr_assert(side_stays_held(&side, export, 100));
+    for (int i = 0; i < 3; i++)
+        close(fd[i]);
+}
+
+/* The process has another connection since, and a child may have this one: it has no say. */
+Test(share_resume, is_not_ended_over_a_connection_before_the_newest)
+{
+    union gs_wire_message message;
+    uint64_t block_id;
+    int before = connect_by_name(ipc_handle, 0, 0), fd;
+
+    block_id = open_again(before, ipc_handle, 1);
+    fd = connect_by_name(ipc_handle, 0, 1);
+    say(fd, GS_WIRE_RESUME, 1, block_id);
+    cr_assert(side_stays_held(&side, export, 100));
+    say(before, GS_WIRE_CLOSE, 1, block_id);
+    say(before, GS_WIRE_BYE, 1, 0);
+    say(before, GS_WIRE_HELLO, 1, 0);
+    gs_wire_start(&message, GS_WIRE_OPEN, 2);
+    memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
+    cr_assert_eq(gs_wire_send(before, &message, -1), 0);
+    cr_assert(side_stays_held(&side, export, 100));
+    say(fd, GS_WIRE_CLOSE, 1, block_id);
+    cr_assert(side_gets_back(&side, export));
+    close(before);
+    close(fd);
+}
