@@ -96,6 +96,7 @@ struct gs_core {
     struct gs_peers peers;
     struct gs_programs programs;
     struct gs_async_count async[GS_DEVICES_MAX]; /* by device */
+    uint64_t refused[GS_DEVICES_MAX];            /* atomic: calls that found no memory */
     struct gs_device_figures figures;
     int device_count;      /* atomic; 0: not asked yet */
     const void *primary_turn[GS_DEVICES_MAX]; /* atomic: the thread whose it is; NULL: nobody's */

@@ -218,7 +218,8 @@ static bool tell_locked(struct gs_core *core, unsigned device, struct gs_figures
                                        .waits = counts->waits,
                                        .late = counts->late,
                                        .wait_ns = counts->wait_ns,
-                                       .map_ns = counts->map_ns};
+                                       .map_ns = counts->map_ns,
+                                       .refused = LOAD(core->refused[device])};
     for (unsigned i = SLOW; i < GS_TOOK; i++)
         ret_figures->slow += counts->took[i];
     memcpy(ret_figures->uuid, core->device[device].uuid, sizeof ret_figures->uuid);

@@ -81,7 +81,8 @@ struct gs_share_options {
 struct gs_figures {
     uint64_t reserved, live, cached, retired, ordered, limbo, reserved_peak, live_peak;
     uint64_t hits, misses, grown, trims, waits, late, wait_ns, map_ns;
-    uint64_t slow; /* calls that took a millisecond or more */
+    uint64_t slow;    /* calls that took a millisecond or more */
+    uint64_t refused; /* calls that found no memory */
     unsigned char uuid[16];
 };
 

@@ -84,6 +84,8 @@ const struct command commands[] = {
       {"listen", 0, "ADDRESS:PORT", TAKES_TEXT,
        "served over HTTP at /metrics until SIGTERM or SIGINT; :9465 is 127.0.0.1:9465, and other machines reach only an "
        "address that they can, as 0.0.0.0:9465 or [::]:9465"},
+      {"host", 0, "NAME", TAKES_TEXT,
+       "a name by which it may be asked, besides addresses, localhost and this machine's own name; as often as needed"},
       {"textfile", 0, "FILE", TAKES_FILE,
        "written once into FILE, which is exchanged as a whole: for node_exporter's textfile collector, which wants it to "
        "end in .prom. A file that is there and that this command did not make stays"}},

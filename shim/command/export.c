@@ -37,7 +37,7 @@ int command_export(const struct call *call)
     if (textfile && !*textfile)
         return call_wrong(call, "--textfile takes the path of a file");
     if (listen)
-        return export_serve(listen);
+        return export_serve(call, listen);
     if (textfile)
         return write_file(textfile);
     return export_write(stdout) ? COMMAND_WELL : COMMAND_WRONG;

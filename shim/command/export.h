@@ -8,11 +8,13 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "shim/command/call.h"
+
 /* Asks all processes and writes what they have. False, and said unless it is the file's error: they
  * cannot be asked. */
 bool export_write(FILE *file);
 
 /* Serves it at ADDRESS:PORT until SIGTERM or SIGINT. The program's exit status. */
-int export_serve(const char *where);
+int export_serve(const struct call *call, const char *where);
 
 #endif

@@ -3,8 +3,8 @@
 #include "shim/command/export_http.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define ROOT_PAGE                                                                                  \
     "<!DOCTYPE html><html><head><title>gpushim export</title></head><body>"                        \
@@ -14,8 +14,10 @@
 static const struct {
     const char *line, *body, *more;
 } statuses[] = {
-    [HTTP_OK] = {"200 OK", "", ""},
+    [HTTP_OK] = {"200 OK", ROOT_PAGE, ""},
     [HTTP_BAD] = {"400 Bad Request", "this is no request of HTTP/1.1\n", ""},
+    [HTTP_NO_HOST] = {"403 Forbidden",
+                      "this machine has another name; ask by its address, or add the name: gpushim export --host\n", ""},
     [HTTP_NO_PATH] = {"404 Not Found", "there is nothing but /metrics\n", ""},
     [HTTP_NO_METHOD] = {"405 Method Not Allowed", "only GET and HEAD\n", "Allow: GET, HEAD\r\n"},
     [HTTP_TOO_LONG] = {"431 Request Header Fields Too Large", "at most 8 KiB\n", ""},
@@ -24,34 +26,49 @@ static const struct {
          "the processes could not be asked; standard error of gpushim export says why\n", ""},
 };
 
-bool http_is_whole(const char *text, size_t size)
+bool http_is_whole(const char *text)
 {
-    return memmem(text, size, "\n\r\n", 3) || memmem(text, size, "\n\n", 2);
+    return strstr(text, "\n\r\n") || strstr(text, "\n\n");
+}
+
+/* NAME, NAME:PORT, [ADDRESS]:PORT, up to a blank, a line's end or a path. */
+static void put_host(const char *text, char ret_host[HTTP_HOST])
+{
+    const size_t length = *text == '[' ? strcspn(text, "]\r\n") + 1 : strcspn(text, ":/ \t\r\n");
+
+    snprintf(ret_host, HTTP_HOST, "%.*s", (int)length, text);
+}
+
+static void find_host(const char *text, char ret_host[HTTP_HOST])
+{
+    ret_host[0] = 0;
+    while ((text = strchr(text, '\n')) && !ret_host[0])
+        if (strncasecmp(++text, "host:", 5) == 0)
+            put_host(text + 5 + strspn(text + 5, " \t"), ret_host);
 }
 
 /* The path of what is asked for, which may be a whole URL and have a query; its length. */
-static const char *path_of(const char *target, size_t *ret_length)
+static const char *path_of(const char *target, struct http_request *request, size_t *ret_length)
 {
     const char *host = strncmp(target, "http://", 7) == 0 ? target + 7 : NULL;
 
-    if (host)
+    if (host) {
+        put_host(host, request->host);
         target = host[strcspn(host, "/")] ? host + strcspn(host, "/") : "/";
+    }
     *ret_length = strcspn(target, "?");
     return target;
 }
 
-struct http_request http_read(const char *text, size_t size)
+struct http_request http_read(const char *text)
 {
     struct http_request request = {.status = HTTP_BAD};
     char line[HTTP_REQUEST_MAX + 1];
     char *target, *after;
     const char *path;
-    size_t length = 0;
+    size_t length = strcspn(text, "\n");
 
-    while (length < size && text[length] != '\n' && text[length] != 0)
-        length++;
-    memcpy(line, text, length);
-    line[length] = 0;
+    snprintf(line, sizeof line, "%.*s", (int)length, text);
     if (length && line[length - 1] == '\r')
         line[length - 1] = 0;
     target = strchr(line, ' ');
@@ -60,7 +77,8 @@ struct http_request http_read(const char *text, size_t size)
         strspn(after + 8, "0123456789") != 1 || after[9])
         return request;
     *target++ = *after = 0;
-    path = path_of(target, &length);
+    find_host(text, request.host);
+    path = path_of(target, &request, &length);
     request.head_only = strcmp(line, "HEAD") == 0;
     request.page = length == 8 && strncmp(path, "/metrics", 8) == 0 ? HTTP_METRICS : HTTP_ROOT;
     if (request.page == HTTP_ROOT && (length != 1 || *path != '/'))
@@ -72,32 +90,19 @@ struct http_request http_read(const char *text, size_t size)
     return request;
 }
 
-char *http_answer(const struct http_request *request, const char *body, size_t size,
-                  size_t *ret_size)
+const char *http_body(const struct http_request *request)
 {
-    bool is_metrics = request->status == HTTP_OK && request->page == HTTP_METRICS;
-    const char *type = is_metrics                   ? "text/plain; version=0.0.4; charset=utf-8"
+    return request->status == HTTP_OK && request->page == HTTP_METRICS ? NULL : statuses[request->status].body;
+}
+
+size_t http_head(const struct http_request *request, size_t size, char ret_head[HTTP_HEAD])
+{
+    const char *type = !http_body(request)          ? "text/plain; version=0.0.4; charset=utf-8"
                        : request->status == HTTP_OK ? "text/html; charset=utf-8"
                                                     : "text/plain; charset=utf-8";
-    char head[512], *answer;
-    int length;
 
-    if (!is_metrics) {
-        body = request->status == HTTP_OK ? ROOT_PAGE : statuses[request->status].body;
-        size = strlen(body);
-    }
-    length = snprintf(
-        head, sizeof head,
+    return (size_t)snprintf(
+        ret_head, HTTP_HEAD,
         "HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n%sConnection: close\r\n\r\n",
         statuses[request->status].line, type, size, statuses[request->status].more);
-    if (request->head_only)
-        size = 0;
-    answer = malloc((size_t)length + size);
-    if (!answer)
-        return NULL;
-    memcpy(answer, head, (size_t)length);
-    if (size)
-        memcpy(answer + length, body, size);
-    *ret_size = (size_t)length + size;
-    return answer;
 }

@@ -1,29 +1,25 @@
 /*
- * gpushim export --listen: one thread that serves up to CLIENTS_MAX connections, none of which
- * another waits for. Nothing here blocks but ppoll:
+ * gpushim export --listen: a process for each connection, PLACES of them at a time. It reads the request, has all
+ * processes asked, answers, and waits until the client hangs up: closed with something unread, it would lose the answer.
+ * It has PATIENCE_S for each of these, and then alarm(2) ends it. Where all places are taken, the oldest connection that
+ * does not ask just then makes room: nobody keeps others out by being slow.
  *
- *   READS    the request, until its head is whole
- *   AWAITS   the figures
- *   WRITES   the answer
- *   LINGERS  until the client hangs up: closed with something unread, it would lose the answer
- *
- * Asking processes takes seconds where one does not answer, so a child does it and writes the text
- * into a pipe. Whoever asks meanwhile is given the same text.
- *
- * A client has PATIENCE_NS for each of these. Where all places are taken, the one that has taken
- * longest to read or be read makes room: nobody keeps others out by being slow.
+ * One asks at a time, by a lock of the file that its text is left in. Who waited for that is given the same text.
  */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -32,374 +28,260 @@
 #include "shim/command/export.h"
 #include "shim/command/export_http.h"
 
-#define CLIENTS_MAX 64
-#define PATIENCE_NS (10 * GS_NS_PER_S)
-#define COLLECT_NS  (60 * GS_NS_PER_S)
-#define RETRY_NS    GS_NS_PER_S /* of accept, where the kernel has nothing to give */
+#define PLACES     64
+#define PATIENCE_S 10
+#define ASKING_S   60 /* with the others' before it */
 
-enum stage { READS, AWAITS, WRITES, LINGERS };
-
-struct client {
-    int fd;
-    enum stage stage;
-    uint64_t until_ns; /* in AWAITS it is the collector's that counts */
-    struct http_request request;
-    size_t got;
-    char *answer;
-    size_t size, sent;
-    char text[HTTP_REQUEST_MAX];
-};
-
-static struct server {
-    int listener;
-    uint64_t accept_ns; /* not before */
-    struct client *clients[CLIENTS_MAX];
-    unsigned count;
-    pid_t collector; /* 0: none */
-    int pipe;
-    uint64_t collect_until_ns;
-    char *text;
-    size_t length, room;
+static struct {
+    const struct call *call;
+    int listener, text; /* the file, which children lock */
+    struct {
+        pid_t pid; /* 0: free */
+        uint64_t number; /* of its connection */
+    } places[PLACES];
+    uint64_t connections;
+    struct shared {
+        uint64_t told_ns; /* when the text was whole; 0: there is none */
+        bool asks[PLACES];
+    } *shared; /* with all children */
 } server;
 
 static volatile sig_atomic_t ended;
 
-static void end(int signal)
+static void on_end(int number)
 {
-    ended = 1;
+    ended = number;
 }
 
-/* ---- One client ----------------------------------------------------------------------------- */
-
-static void drop(unsigned i)
+static void on_child(int number)
 {
-    close(server.clients[i]->fd);
-    free(server.clients[i]->answer);
-    free(server.clients[i]);
-    server.clients[i] = server.clients[--server.count];
+    (void)number; /* ppoll ends */
 }
 
-/* What is to be written is there, or the client goes: then false. */
-static bool give(struct client *client, const char *body, size_t size)
+/* ---- A connection, in its process --------------------------------------------------------------- */
+
+/* A page in somebody's browser may have its own name lead here, and would read what is told to this machine alone: it does
+ * not ask by an address, nor by a name that this machine has or was given. */
+static bool is_ours(const char *host)
 {
-    client->answer = http_answer(&client->request, body, size, &client->size);
-    client->stage = WRITES;
-    client->until_ns = gs_now_ns() + PATIENCE_NS;
-    return client->answer != NULL;
+    char own[HTTP_HOST] = "localhost", six[HTTP_HOST] = "";
+    unsigned char address[sizeof(struct in6_addr)];
+    bool is = !host[0] || strcasecmp(own, host) == 0 || inet_pton(AF_INET, host, address) == 1;
+
+    if (host[0] == '[')
+        snprintf(six, sizeof six, "%.*s", (int)strcspn(host + 1, "]"), host + 1);
+    is |= inet_pton(AF_INET6, six, address) == 1;
+    is |= gethostname(own, sizeof own - 1) == 0 && strcasecmp(own, host) == 0;
+    for (unsigned i = 0; i < server.call->count; i++)
+        is |= strcmp(server.call->given[i].option->name, "host") == 0 && strcasecmp(server.call->given[i].value, host) == 0;
+    return is;
 }
 
-/* False: the client goes. So below. */
-static bool read_request(struct client *client)
+static struct http_request read_request(int fd)
 {
-    ssize_t got =
-        recv(client->fd, client->text + client->got, sizeof client->text - client->got, 0);
+    static char text[HTTP_REQUEST_MAX + 1];
+    size_t got = 0;
 
-    if (got <= 0)
-        return got < 0 && (errno == EAGAIN || errno == EINTR);
-    client->got += (size_t)got;
-    if (http_is_whole(client->text, client->got))
-        client->request = http_read(client->text, client->got);
-    else if (client->got == sizeof client->text)
-        client->request.status = HTTP_TOO_LONG;
-    else
-        return true;
-    if (client->request.status != HTTP_OK || client->request.page != HTTP_METRICS)
-        return give(client, NULL, 0);
-    client->stage = AWAITS;
-    return true;
-}
+    while (got < HTTP_REQUEST_MAX) {
+        const ssize_t more = recv(fd, text + got, HTTP_REQUEST_MAX - got, 0);
 
-static bool write_answer(struct client *client)
-{
-    ssize_t sent =
-        send(client->fd, client->answer + client->sent, client->size - client->sent, MSG_NOSIGNAL);
-
-    if (sent < 0)
-        return errno == EAGAIN || errno == EINTR;
-    client->sent += (size_t)sent;
-    if (client->sent < client->size)
-        return true;
-    client->stage = LINGERS;
-    client->until_ns = gs_now_ns() + PATIENCE_NS;
-    return shutdown(client->fd, SHUT_WR) == 0;
-}
-
-static bool linger(struct client *client)
-{
-    ssize_t got = recv(client->fd, client->text, sizeof client->text, 0);
-
-    return got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
-}
-
-static bool serve(struct client *client)
-{
-    switch (client->stage) {
-    case READS:
-        return read_request(client);
-    case WRITES:
-        return write_answer(client);
-    case LINGERS:
-        return linger(client);
-    case AWAITS: /* nothing is asked of poll then, so it has hung up */
-        break;
+        if (more <= 0)
+            _exit(0); /* it has hung up */
+        got += (size_t)more;
+        if (memchr(text, 0, got))
+            return (struct http_request){.status = HTTP_BAD};
+        if (http_is_whole(text))
+            return http_read(text);
     }
-    return false;
+    return (struct http_request){.status = HTTP_TOO_LONG};
 }
 
-/* ---- All clients ---------------------------------------------------------------------------- */
-
-/* The one that may best be spared: it lingers, or it is the slowest. -1: all wait for the figures.
- */
-static int slowest(void)
+static void write_all(int fd, const char *text, size_t size)
 {
-    int found = -1;
+    for (ssize_t sent; size > 0; text += sent, size -= (size_t)sent)
+        if ((sent = send(fd, text, size, MSG_NOSIGNAL)) < 0)
+            _exit(0);
+}
 
-    for (unsigned i = 0; i < server.count; i++) {
-        const struct client *client = server.clients[i];
-        const struct client *other = found < 0 ? NULL : server.clients[found];
+/* Into the file. False: they cannot be asked. */
+static bool ask_all(void)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    bool well = file && export_write(file);
 
-        if (client->stage == AWAITS)
-            continue;
-        if (!other || (client->stage == LINGERS && other->stage != LINGERS) ||
-            ((client->stage == LINGERS) == (other->stage == LINGERS) &&
-             client->until_ns < other->until_ns))
-            found = (int)i;
+    if (file)
+        well = fclose(file) == 0 && well;
+    server.shared->told_ns = 0;
+    well = well && ftruncate(server.text, 0) == 0 && pwrite(server.text, text, size, 0) == (ssize_t)size;
+    server.shared->told_ns = well ? gs_now_ns() : 0;
+    free(text);
+    return well;
+}
+
+/* The text, from `began` on or later; NULL: there is none. */
+static char *find_text(uint64_t began, size_t *ret_size)
+{
+    struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    char *text = NULL;
+    off_t size = -1;
+
+    if (fcntl(server.text, F_SETLKW, &all) == 0 && (server.shared->told_ns >= began || ask_all()))
+        size = lseek(server.text, 0, SEEK_END);
+    if (size > 0 && (text = malloc((size_t)size)) && pread(server.text, text, (size_t)size, 0) != size)
+        free(text), text = NULL;
+    all.l_type = F_UNLCK;
+    fcntl(server.text, F_SETLK, &all);
+    *ret_size = text ? (size_t)size : 0;
+    return text;
+}
+
+static void answer(int fd, unsigned place)
+{
+    const uint64_t began = gs_now_ns();
+    struct http_request request = read_request(fd);
+    char head[HTTP_HEAD], rest[4096], *text = NULL;
+    const char *body;
+    size_t size = 0;
+
+    if (request.status == HTTP_OK && !is_ours(request.host))
+        request.status = HTTP_NO_HOST;
+    if (!http_body(&request)) {
+        alarm(ASKING_S);
+        server.shared->asks[place] = true;
+        text = find_text(began, &size);
+        server.shared->asks[place] = false;
+        request.status = text ? HTTP_OK : HTTP_BROKEN;
     }
-    return found;
+    body = http_body(&request);
+    if (body)
+        size = strlen(body);
+    alarm(PATIENCE_S);
+    write_all(fd, head, http_head(&request, size, head));
+    if (!request.head_only)
+        write_all(fd, body ? body : text, size);
+    shutdown(fd, SHUT_WR);
+    alarm(PATIENCE_S);
+    while (recv(fd, rest, sizeof rest, 0) > 0)
+        continue;
 }
 
-static void take_client(void)
+static void serve(int fd, unsigned place)
 {
-    int fd = accept4(server.listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    struct client *client;
-
-    if (fd < 0) {
-        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-            server.accept_ns = gs_now_ns() + RETRY_NS;
-        return;
-    }
-    if (server.count == CLIENTS_MAX)
-        drop((unsigned)slowest());
-    client = calloc(1, sizeof *client);
-    if (!client) {
-        close(fd);
-        return;
-    }
-    client->fd = fd;
-    client->until_ns = gs_now_ns() + PATIENCE_NS;
-    server.clients[server.count++] = client;
-}
-
-static void drop_late(uint64_t now)
-{
-    for (unsigned i = server.count; i-- > 0;)
-        if (server.clients[i]->stage != AWAITS && now >= server.clients[i]->until_ns)
-            drop(i);
-}
-
-/* ---- The figures ---------------------------------------------------------------------------- */
-
-/* In the child: asks, and writes what is found into the pipe. What it has of its parent's sockets
- * would keep them open. */
-static void collect_in_child(int fd)
-{
-    FILE *file = fdopen(fd, "w");
     sigset_t none;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     signal(SIGTERM, SIG_DFL);
     signal(SIGINT, SIG_DFL);
+    signal(SIGALRM, SIG_DFL);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     close(server.listener);
-    for (unsigned i = 0; i < server.count; i++)
-        close(server.clients[i]->fd);
-    _exit(file && export_write(file) && fflush(file) == 0 ? 0 : 1);
+    alarm(PATIENCE_S);
+    answer(fd, place);
+    _exit(0);
 }
 
-/* All that wait for the figures have them, or are told that there are none. */
-static void give_all(bool well)
-{
-    for (unsigned i = server.count; i-- > 0;) {
-        struct client *client = server.clients[i];
+/* ---- Places ------------------------------------------------------------------------------------- */
 
-        if (client->stage != AWAITS)
-            continue;
-        if (!well)
-            client->request.status = HTTP_BROKEN;
-        if (!give(client, server.text, server.length))
-            drop(i);
+/* A free one, or the oldest that may be spared; -1: all of them ask. */
+static int find_place(void)
+{
+    int found = -1;
+
+    for (int i = 0; i < PLACES; i++) {
+        if (!server.places[i].pid)
+            return i;
+        if (!server.shared->asks[i] && (found < 0 || server.places[i].number < server.places[found].number))
+            found = i;
     }
+    return found;
 }
 
-static void collect(void)
+static void free_place(pid_t pid)
 {
-    int ends[2];
-
-    if (pipe2(ends, O_CLOEXEC) != 0)
-        goto failed;
-    server.collector = fork();
-    if (server.collector == 0)
-        collect_in_child(ends[1]);
-    close(ends[1]);
-    if (server.collector < 0) {
-        close(ends[0]);
-        goto failed;
-    }
-    fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    server.pipe = ends[0];
-    server.length = 0;
-    server.collect_until_ns = gs_now_ns() + COLLECT_NS;
-    return;
-failed:
-    command_complain("no process can be started that asks the others: %s", strerror(errno));
-    server.collector = 0;
-    give_all(false);
+    for (unsigned i = 0; i < PLACES; i++)
+        if (server.places[i].pid == pid)
+            server.places[i].pid = 0;
 }
 
-static void end_collection(bool well)
+static void note_ended(void)
 {
-    int status = 1;
+    pid_t pid;
 
-    if (!well)
-        kill(server.collector, SIGKILL);
-    close(server.pipe);
-    while (waitpid(server.collector, &status, 0) < 0 && errno == EINTR)
-        ;
-    server.collector = 0;
-    give_all(well && status == 0);
+    while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
+        free_place(pid);
 }
 
-static void read_figures(void)
+static void end_place(unsigned place)
 {
-    ssize_t got;
-
-    if (server.room - server.length < 4096) {
-        size_t room = server.room ? 2 * server.room : 65536;
-        char *text = realloc(server.text, room);
-
-        if (!text) {
-            end_collection(false);
-            return;
-        }
-        server.text = text;
-        server.room = room;
-    }
-    got = read(server.pipe, server.text + server.length, server.room - server.length);
-    if (got > 0)
-        server.length += (size_t)got;
-    else if (got == 0 || (errno != EAGAIN && errno != EINTR))
-        end_collection(got == 0);
+    if (!server.places[place].pid)
+        return;
+    kill(server.places[place].pid, SIGKILL);
+    waitpid(server.places[place].pid, NULL, 0);
+    server.places[place].pid = 0;
 }
 
-/* ---- The loop ------------------------------------------------------------------------------- */
-
-static bool somebody_awaits(void)
+/* False: the kernel has nothing to give for now. */
+static bool take_connection(unsigned place)
 {
-    for (unsigned i = 0; i < server.count; i++)
-        if (server.clients[i]->stage == AWAITS)
-            return true;
-    return false;
+    const int fd = accept4(server.listener, NULL, NULL, SOCK_CLOEXEC);
+    pid_t child;
+
+    if (fd < 0)
+        return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
+    end_place(place);
+    server.shared->asks[place] = false;
+    child = fork();
+    if (child == 0)
+        serve(fd, place);
+    if (child < 0)
+        command_complain("no process can be started for a connection: %s", strerror(errno));
+    close(fd);
+    server.places[place].pid = child > 0 ? child : 0;
+    server.places[place].number = server.connections++;
+    return child > 0;
 }
 
-static bool takes_clients(uint64_t now)
-{
-    return now >= server.accept_ns && (server.count < CLIENTS_MAX || slowest() >= 0);
-}
-
-static struct timespec time_left(uint64_t now)
-{
-    uint64_t until = now + 3600 * GS_NS_PER_S, left;
-
-    for (unsigned i = 0; i < server.count; i++)
-        if (server.clients[i]->stage != AWAITS && server.clients[i]->until_ns < until)
-            until = server.clients[i]->until_ns;
-    if (server.collector && server.collect_until_ns < until)
-        until = server.collect_until_ns;
-    if (server.accept_ns > now && server.accept_ns < until)
-        until = server.accept_ns;
-    left = until > now ? until - now : 0;
-    return (struct timespec){(time_t)(left / GS_NS_PER_S), (long)(left % GS_NS_PER_S)};
-}
-
-/* Clients first and from the last, so that one that goes leaves the others' numbers as polled. */
 static void turn(const sigset_t *waiting)
 {
-    static const short events[] = {[READS] = POLLIN, [WRITES] = POLLOUT, [LINGERS] = POLLIN};
-    struct pollfd polled[CLIENTS_MAX + 2];
-    uint64_t now = gs_now_ns();
-    struct timespec left = time_left(now);
-    unsigned count = server.count;
+    static const struct timespec second = {1, 0}; /* after it, who asked may be spared */
+    const int place = find_place();
+    struct pollfd next = {.fd = place < 0 ? -1 : server.listener, .events = POLLIN};
+    const int ready = ppoll(&next, 1, place < 0 ? &second : NULL, waiting);
 
-    for (unsigned i = 0; i < count; i++)
-        polled[i] = (struct pollfd){.fd = server.clients[i]->fd,
-                                    .events = events[server.clients[i]->stage]};
-    polled[count] =
-        (struct pollfd){.fd = takes_clients(now) ? server.listener : -1, .events = POLLIN};
-    polled[count + 1] =
-        (struct pollfd){.fd = server.collector ? server.pipe : -1, .events = POLLIN};
-    if (ppoll(polled, count + 2, &left, waiting) < 0)
-        return;
-    for (unsigned i = count; i-- > 0;)
-        if (polled[i].revents && !serve(server.clients[i]))
-            drop(i);
-    if (polled[count + 1].revents)
-        read_figures();
-    if (server.collector && gs_now_ns() >= server.collect_until_ns)
-        end_collection(false);
-    drop_late(gs_now_ns());
-    if (polled[count].revents && takes_clients(gs_now_ns()))
-        take_client();
-    if (!server.collector && somebody_awaits())
-        collect();
+    note_ended();
+    if (ready > 0 && (server.places[place].pid == 0 || !server.shared->asks[place]) && !take_connection((unsigned)place))
+        ppoll(NULL, 0, &second, waiting);
 }
 
 /* ---- The start ------------------------------------------------------------------------------ */
 
-union address {
-    struct sockaddr any;
-    struct sockaddr_in four;
-    struct sockaddr_in6 six;
-};
-
-/* ADDRESS:PORT, [ADDRESS]:PORT or :PORT. */
-static bool read_address(const char *where, union address *ret_address)
+/* ADDRESS:PORT, [ADDRESS]:PORT or :PORT; NULL: it is none. */
+static struct addrinfo *read_address(const char *where)
 {
-    const char *colon = strrchr(where, ':');
-    char host[64], *last;
-    unsigned long port;
-    size_t length;
+    static const struct addrinfo wanted = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
+    const char *colon = strrchr(where, ':'), *port = colon ? colon + 1 : "";
+    const bool bracketed = where[0] == '[' && colon > where && colon[-1] == ']';
+    struct addrinfo *found;
+    char host[64];
 
-    memset(ret_address, 0, sizeof *ret_address);
-    if (!colon || (size_t)(colon - where) >= sizeof host || !colon[1] ||
-        strspn(colon + 1, "0123456789") != strlen(colon + 1))
-        return false;
-    port = strtoul(colon + 1, NULL, 10);
-    if (port > 65535)
-        return false;
-    length = (size_t)(colon - where);
-    memcpy(host, where, length);
-    host[length] = 0;
-    last = length ? host + length - 1 : host;
-    ret_address->four.sin_family = AF_INET;
-    ret_address->four.sin_port = htons((uint16_t)port);
-    if (!*host || strcmp(host, "localhost") == 0)
+    if (!*port || port[strspn(port, "0123456789")] || strtoul(port, NULL, 10) > 65535 || colon - where >= (int)sizeof host)
+        return NULL;
+    snprintf(host, sizeof host, "%.*s", (int)(colon - where) - 2 * bracketed, where + bracketed);
+    if (!bracketed && (!host[0] || strcmp(host, "localhost") == 0))
         strcpy(host, "127.0.0.1");
-    if (*host != '[' || *last != ']')
-        return inet_pton(AF_INET, host, &ret_address->four.sin_addr) == 1;
-    *last = 0;
-    ret_address->six =
-        (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
-    return inet_pton(AF_INET6, host + 1, &ret_address->six.sin6_addr) == 1;
+    if (bracketed != (strchr(host, ':') != NULL) || getaddrinfo(host, port, &wanted, &found) != 0)
+        return NULL;
+    return found;
 }
 
 static const char *remedy_of(int error)
 {
     switch (error) {
     case EADDRINUSE:
-        return "something listens there, maybe another gpushim export (ss -ltnp tells who): end "
-               "that, or name "
-               "another port";
+        return "something listens there, maybe another gpushim export (ss -ltnp tells who): end that, or name another port";
     case EADDRNOTAVAIL:
         return "name an address that this machine has (ip address lists them), or 0.0.0.0 for all";
     case EACCES:
@@ -414,74 +296,80 @@ static const char *remedy_of(int error)
 /* Says where it serves: with port 0 the kernel chose. */
 static bool say_where(void)
 {
-    union address address;
+    struct sockaddr_storage address;
     socklen_t size = sizeof address;
-    char host[INET6_ADDRSTRLEN];
-    bool is_six;
+    char host[HTTP_HOST], port[8];
 
-    if (getsockname(server.listener, &address.any, &size) != 0)
+    if (getsockname(server.listener, (struct sockaddr *)&address, &size) != 0 ||
+        getnameinfo((struct sockaddr *)&address, size, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV))
         return false;
-    is_six = address.any.sa_family == AF_INET6;
-    if (!inet_ntop(address.any.sa_family,
-                   is_six ? (const void *)&address.six.sin6_addr
-                          : (const void *)&address.four.sin_addr,
-                   host, sizeof host))
-        return false;
-    command_say(is_six ? "serves http://[%s]:%u/metrics" : "serves http://%s:%u/metrics", host,
-                ntohs(is_six ? address.six.sin6_port : address.four.sin_port));
+    command_say(strchr(host, ':') ? "serves http://[%s]:%s/metrics" : "serves http://%s:%s/metrics", host, port);
     return fflush(stdout) == 0;
 }
 
-static bool start_listening(const char *where, const union address *address)
+static bool start_listening(const char *where, const struct addrinfo *address)
 {
-    bool is_six = address->any.sa_family == AF_INET6;
     int on = 1;
 
-    server.listener = socket(address->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (server.listener >= 0 &&
-        setsockopt(server.listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
-        bind(server.listener, &address->any, is_six ? sizeof address->six : sizeof address->four) ==
-            0 &&
-        listen(server.listener, CLIENTS_MAX) == 0)
+    server.listener = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); /* accept may find none */
+    if (server.listener >= 0 && setsockopt(server.listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+        bind(server.listener, address->ai_addr, address->ai_addrlen) == 0 && listen(server.listener, PLACES) == 0)
         return true;
     command_complain("%s cannot be listened at: %s; %s", where, strerror(errno), remedy_of(errno));
     return false;
 }
 
-int export_serve(const char *where)
+/* What the children share. False, and said: there is no memory for it. */
+static bool make_shared(void)
+{
+    server.shared = mmap(NULL, sizeof *server.shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    server.text = (int)syscall(SYS_memfd_create, "gpushim export", MFD_CLOEXEC);
+    if (server.shared != MAP_FAILED && server.text >= 0)
+        return true;
+    command_complain("there is no memory left: %s", strerror(errno));
+    return false;
+}
+
+/* `ret_waiting` has those signals that end it alone while it waits: else one could come just before that. */
+static void hear_signals(sigset_t *ret_waiting)
+{
+    static const struct {
+        int number;
+        void (*handler)(int);
+    } heard[] = {{SIGTERM, on_end}, {SIGINT, on_end}, {SIGCHLD, on_child}};
+    sigset_t held;
+
+    sigemptyset(&held);
+    for (size_t i = 0; i < sizeof heard / sizeof *heard; i++) {
+        sigaction(heard[i].number, &(struct sigaction){.sa_handler = heard[i].handler}, NULL);
+        sigaddset(&held, heard[i].number);
+    }
+    sigprocmask(SIG_BLOCK, &held, ret_waiting);
+    for (size_t i = 0; i < sizeof heard / sizeof *heard; i++)
+        sigdelset(ret_waiting, heard[i].number);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+int export_serve(const struct call *call, const char *where)
 {
     struct gs_share_options options;
-    struct sigaction action = {.sa_handler = end};
-    union address address;
-    sigset_t endings, waiting;
+    struct addrinfo *address = read_address(where);
+    sigset_t waiting;
+    bool well;
 
-    if (!read_address(where, &address)) {
-        command_complain(
-            "--listen takes ADDRESS:PORT, and not '%s'; as 127.0.0.1:9465, :9465 or [::1]:9465",
-            where);
-        return COMMAND_USAGE;
-    }
-    if (!command_share_options(&options) || !start_listening(where, &address))
+    server.call = call;
+    if (!address)
+        return call_wrong(call, "--listen takes ADDRESS:PORT, and not '%s'; as 127.0.0.1:9465, :9465 or [::1]:9465", where);
+    well = command_share_options(&options) && make_shared() && start_listening(where, address);
+    freeaddrinfo(address);
+    if (!well)
         return COMMAND_WRONG;
-    sigemptyset(&endings);
-    sigaddset(&endings, SIGTERM);
-    sigaddset(&endings, SIGINT);
-    sigprocmask(SIG_BLOCK, &endings,
-                &waiting); /* but for ppoll: else one could come just before it */
-    sigdelset(&waiting, SIGTERM);
-    sigdelset(&waiting, SIGINT);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGINT, &action, NULL);
-    signal(SIGPIPE, SIG_IGN);
+    hear_signals(&waiting);
     if (!say_where())
         command_complain("where it serves cannot be written: %s", strerror(errno));
     while (!ended)
         turn(&waiting);
-    if (server.collector)
-        end_collection(false);
-    while (server.count)
-        drop(server.count - 1);
-    close(server.listener);
-    free(server.text);
+    for (unsigned i = 0; i < PLACES; i++)
+        end_place(i); /* one that has just begun still has the listener, too */
     return COMMAND_WELL;
 }

@@ -13,7 +13,7 @@
 
 #include "core/base/printable.h"
 #include "shim/command/command.h"
-#include "shim/command/figures.h"
+#include "shim/command/gpus.h"
 #include "shim/command/show.h"
 
 #define OF_FIGURES(member) offsetof(struct gs_figures, member)
@@ -59,6 +59,8 @@ static const struct line of_gpus[] = {
      "Allocations: from what is free for the program, or by looking further.", "from=\"cache\"",
      OF_FIGURES(hits), PLAIN},
     {"gpushim_allocations_total", "counter", NULL, "from=\"further\"", OF_FIGURES(misses), PLAIN},
+    {"gpushim_refused_allocations_total", "counter", "Calls that were refused for want of GPU memory.", NULL,
+     OF_FIGURES(refused), PLAIN},
     {"gpushim_slow_calls_total", "counter", "Calls that took a millisecond or more.", NULL,
      OF_FIGURES(slow), PLAIN},
     {"gpushim_waits_total", "counter", "Waits of allocations for the GPU.", NULL, OF_FIGURES(waits),
@@ -68,11 +70,11 @@ static const struct line of_gpus[] = {
     {"gpushim_wait_seconds_total", "counter", "Time in waits for the GPU.", NULL,
      OF_FIGURES(wait_ns), NANOSECONDS},
     {"gpushim_map_seconds_total", "counter",
-     "Time of the program's threads in making chunks and giving them back.", NULL,
+     "Time of the program's threads in making pieces and giving them back.", NULL,
      OF_FIGURES(map_ns), NANOSECONDS},
-    {"gpushim_chunks_made_total", "counter", "Chunks of memory that came from the driver.", NULL,
+    {"gpushim_pieces_made_total", "counter", "Pieces of memory that came from the driver.", NULL,
      OF_FIGURES(grown), PLAIN},
-    {"gpushim_chunks_given_back_total", "counter", "Chunks of memory that went back to the driver.",
+    {"gpushim_pieces_given_back_total", "counter", "Pieces of memory that went back to the driver.",
      NULL, OF_FIGURES(trims), PLAIN},
 };
 
@@ -91,6 +93,10 @@ static const struct line of_processes[] = {
     {"gpushim_freed_held_oldest_seconds", "gauge",
      "How long ago the first of these blocks was freed; 0 where there is none.", NULL,
      OF_REPORT(limbo_age_ns), NANOSECONDS},
+    {"gpushim_opened_bytes", "gauge", "GPU memory of other processes that the process has open.", NULL,
+     OF_REPORT(opened.bytes), PLAIN},
+    {"gpushim_opened_of_ended_bytes", "gauge", "What of that is of processes that have ended.", NULL,
+     OF_REPORT(opened.ended_bytes), PLAIN},
 };
 
 #define LINES(lines) (sizeof(lines) / sizeof *(lines))
@@ -191,8 +197,8 @@ static void put_info(FILE *file, const struct table *table)
 {
     put_metric(
         file, "gpushim_process_info", "gauge",
-        "1 for each process with the library and each broker. Whether it answers, and why not; "
-        "not_asked: it holds too little to be asked.");
+        "1 for each process with the library and each broker: its command line, user and container or pod, and whether it "
+        "answers; not_asked: it has no socket here to be asked at.");
     for (const struct row *row = table->rows; row < table->rows + table->count; row++) {
         if (!row->is_first)
             continue;
@@ -200,7 +206,11 @@ static void put_info(FILE *file, const struct table *table)
         put_who(file, table, row);
         fprintf(file, ",role=\"%s\",answers=\"%s\",", row->is_broker ? "broker" : "process",
                 answer_of(row));
-        put_label(file, "silent", row->has_figures ? "" : row->silent);
+        put_label(file, "command_line", row->who.command);
+        fputc(',', file);
+        put_label(file, "user", row->who.user);
+        fputc(',', file);
+        put_label(file, "place", row->who.place);
         fputs("} 1\n", file);
     }
 }
@@ -254,6 +264,32 @@ static void put_counts(FILE *file, const struct table *table)
     }
 }
 
+/* What NVML tells of each GPU; none where there is no NVML. */
+static void put_gpus(FILE *file, const struct table *table)
+{
+    static const struct {
+        const char *metric, *help;
+    } metrics[] = {
+        {"gpushim_gpu_total_bytes", "Memory of the GPU, where NVML tells it."},
+        {"gpushim_gpu_free_bytes", "Memory of the GPU that nobody has."},
+        {"gpushim_gpu_outside_bytes", "Memory of the GPU that is used, and by no process that is told of here."}};
+    static struct gpu gpus[GPUS_MOST];
+    const unsigned count = gpus_find(table, gpus);
+    char uuid[SHOWN_UUID];
+
+    for (size_t m = 0; m < sizeof metrics / sizeof *metrics; m++) {
+        put_metric(file, metrics[m].metric, "gauge", metrics[m].help);
+        for (const struct gpu *gpu = gpus; gpu < gpus + count; gpu++) {
+            const uint64_t all = gpu->own + gpu->others, used = gpu->memory.used;
+            const uint64_t numbers[] = {gpu->memory.total, gpu->memory.left, used > all ? used - all : 0};
+
+            if (gpu->is_known)
+                fprintf(file, "%s{gpu=\"%s\"} %" PRIu64 "\n", metrics[m].metric, show_uuid("GPU", gpu->uuid, uuid),
+                        numbers[m]);
+        }
+    }
+}
+
 static void put_about(FILE *file, const struct timespec *began)
 {
     struct timespec now;
@@ -278,6 +314,7 @@ bool export_write(FILE *file)
         return false;
     put_about(file, &began);
     put_counts(file, &table);
+    put_gpus(file, &table);
     put_info(file, &table);
     put_flag(file, &table, "gpushim_up",
              "Whether the process answers; of those that have a socket.", is_up, is_askable);

@@ -186,8 +186,9 @@ static void write_row(struct json *json, const struct row *row)
         json_number(json, "live_peak_bytes", figures->live_peak);
         json_number(json, "allocations_from_cache", figures->hits);
         json_number(json, "allocations_that_looked_further", figures->misses);
-        json_number(json, "chunks_made", figures->grown);
-        json_number(json, "chunks_given_back", figures->trims);
+        json_number(json, "allocations_refused", figures->refused);
+        json_number(json, "pieces_made", figures->grown);
+        json_number(json, "pieces_given_back", figures->trims);
         json_number(json, "waits", figures->waits);
         json_number(json, "waits_given_up", figures->late);
         json_number(json, "wait_ns", figures->wait_ns);

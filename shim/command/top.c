@@ -16,23 +16,12 @@
 
 #include "core/base/printable.h"
 #include "shim/command/command.h"
-#include "shim/command/doctor_cuda.h"
+#include "shim/command/gpus.h"
 #include "shim/command/stats.h"
 
-#define GPUS_MOST  64
 #define LINE_BYTES 8192
 #define BAR_LEAST  10
 #define BAR_MOST   100
-
-/* One that any row is of. */
-struct gpu {
-    unsigned char uuid[16];
-    unsigned device;  /* by its number in the first of these processes; */
-    bool is_numbered; /* and in all others */
-    uint64_t own, others; /* what this user's processes with the library have, and other users' */
-    bool is_known;
-    struct doctor_nvml_memory memory;
-};
 
 struct page {
     unsigned columns, lines, printed;
@@ -44,7 +33,6 @@ static struct {
     struct termios before;
     bool is_raw; /* keys come at once */
     char order;  /* m, c, p or r */
-    struct doctor_nvml nvml;
 } top = {.order = 'm'};
 
 static volatile sig_atomic_t ended, resumed;
@@ -97,73 +85,6 @@ static void hear_signals(void)
 
     for (size_t i = 0; i < sizeof heard / sizeof *heard; i++)
         sigaction(heard[i].number, &(struct sigaction){.sa_handler = heard[i].handler}, NULL);
-}
-
-/* ---- GPUs --------------------------------------------------------------------------------------- */
-
-static struct gpu *gpu_of(const struct row *row, struct gpu *gpus, unsigned *count)
-{
-    for (unsigned i = 0; i < *count; i++)
-        if (memcmp(gpus[i].uuid, row->figures.uuid, sizeof gpus[i].uuid) == 0)
-            return &gpus[i];
-    if (*count == GPUS_MOST)
-        return NULL;
-    gpus[*count] = (struct gpu){.device = row->device, .is_numbered = true};
-    memcpy(gpus[*count].uuid, row->figures.uuid, sizeof gpus->uuid);
-    return &gpus[(*count)++];
-}
-
-/* Those of others answer root alone. */
-static bool is_own(const struct who *who)
-{
-    static char own[sizeof who->user];
-    struct who self;
-
-    if (!own[0]) {
-        who_fill(&self, getpid(), 0, "");
-        memcpy(own, self.user, sizeof own);
-    }
-    return geteuid() != 0 || strcmp(who->user, own) == 0;
-}
-
-static void ask_nvml(struct gpu *gpu)
-{
-    static const char *const kinds[] = {"GPU", "MIG"};
-    void *handle;
-
-    for (size_t i = 0; i < 2 && !gpu->is_known && top.nvml.by_uuid && top.nvml.memory; i++) {
-        char uuid[SHOWN_UUID];
-
-        gpu->is_known = top.nvml.by_uuid(show_uuid(kinds[i], gpu->uuid, uuid), &handle) == 0 &&
-                        top.nvml.memory(handle, &gpu->memory) == 0 && gpu->memory.total > 0;
-    }
-}
-
-static int by_device(const void *left, const void *right)
-{
-    const struct gpu *a = left, *b = right;
-
-    return a->device != b->device ? (a->device > b->device) - (a->device < b->device)
-                                  : memcmp(a->uuid, b->uuid, sizeof a->uuid);
-}
-
-static unsigned find_gpus(const struct table *table, struct gpu *gpus)
-{
-    unsigned count = 0;
-
-    for (size_t i = 0; i < table->count; i++) {
-        const struct row *row = &table->rows[i];
-        struct gpu *gpu = row->has_figures && !row->ended ? gpu_of(row, gpus, &count) : NULL;
-
-        if (!gpu)
-            continue;
-        gpu->is_numbered &= gpu->device == row->device;
-        *(is_own(&row->who) ? &gpu->own : &gpu->others) += row->figures.reserved;
-    }
-    for (unsigned i = 0; i < count; i++)
-        ask_nvml(&gpus[i]);
-    qsort(gpus, count, sizeof *gpus, by_device);
-    return count;
 }
 
 /* ---- The page ----------------------------------------------------------------------------------- */
@@ -275,7 +196,7 @@ static void put_next(void *arg, const char *text)
 static void draw(const struct table *table)
 {
     static struct gpu gpus[GPUS_MOST];
-    const unsigned gpu_count = find_gpus(table, gpus);
+    const unsigned gpu_count = gpus_find(table, gpus);
     const char *no_colour = getenv("NO_COLOR");
     struct page page = {.utf8 = strcmp(nl_langinfo(CODESET), "UTF-8") == 0, .colour = !no_colour || !*no_colour};
     struct sheet sheet;
@@ -369,7 +290,6 @@ int top_run(long only, unsigned every_ms)
     bool well, goes_on;
 
     setlocale(LC_CTYPE, "");
-    doctor_find_nvml(&top.nvml);
     if (!figures_find(&table, only, FIGURES_ENDED))
         return COMMAND_WRONG;
     hear_signals();

@@ -2,7 +2,7 @@
 the server answers as HTTP wants it, and nobody who is slow keeps others out; what alerts and dashboard of
 examples/monitoring name is there.
 
-    export.py GPUSHIM SHIM LIBCUDA FOLDER_OF_EXAMPLES
+    export.py GPUSHIM SHIM LIBCUDA FOLDER_OF_EXAMPLES LIBNVIDIA_ML
 """
 import contextlib
 import ctypes
@@ -10,10 +10,11 @@ import json
 import os
 import pathlib
 import re
-import select
+import resource
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -32,8 +33,8 @@ OF_STATS |= {(f'gpushim_{metric}', None): name for metric, name in (
     ('reserved_bytes', 'reserved_bytes'), ('reserved_peak_bytes', 'reserved_peak_bytes'),
     ('live_peak_bytes', 'live_peak_bytes'), ('slow_calls_total', 'calls_over_1_ms'),
     ('waits_total', 'waits'), ('waits_given_up_total', 'waits_given_up'), ('wait_seconds_total', 'wait_ns'),
-    ('map_seconds_total', 'map_ns'), ('chunks_made_total', 'chunks_made'),
-    ('chunks_given_back_total', 'chunks_given_back'))}
+    ('map_seconds_total', 'map_ns'), ('pieces_made_total', 'pieces_made'),
+    ('pieces_given_back_total', 'pieces_given_back'), ('refused_allocations_total', 'allocations_refused'))}
 OF_WHO = {'gpushim_shared_blocks': 'blocks', 'gpushim_shared_bytes': 'bytes',
           'gpushim_freed_held_blocks': 'freed_blocks', 'gpushim_freed_held_bytes': 'freed_bytes'}
 
@@ -75,12 +76,46 @@ def prove_figures(folder, holder):
         found = values(metrics, metric, **labels)
         check(len(found) == 1 and abs(found[0] - expected) < 1e-9,
               f'{metric} {own} is {found}, and {name} of gpushim stats {expected}')
-    of_gpus = {metric for metric, (_, samples) in metrics.items() if any('gpu' in dict(key) for key in samples)}
+    of_gpus = {metric for metric, (_, samples) in metrics.items() if any('device' in dict(key) for key in samples)}
     check(of_gpus == {metric for metric, _ in OF_STATS}, f'all metrics of a GPU are compared: {of_gpus}')
+    prove_gpu(folder, dashed(rows[0]['uuid']))
+    info = [dict(key) for key in metrics['gpushim_process_info'][1] if dict(key)['pid'] == str(holder.pid)][0]
+    check((info['command_line'], info['user'], info['answers']) == (rows[0]['command'], rows[0]['user'], 'yes') and
+          not info.keys() & {'silent'}, f'who it is: {info}')
     who = [row for row in json.loads(gpushim(folder, 'who', '--json').stdout) if row['pid'] == holder.pid]
     for metric, name in OF_WHO.items():
         check(values(metrics, metric, pid=str(holder.pid)) == [who[0][name]], f'{metric} is not {who[0][name]}')
     check(values(metrics, 'gpushim_up', pid=str(holder.pid)) == [1], 'who answers is up')
+
+
+def prove_gpu(folder, gpu):
+    """What NVML says of it (tests/command/nvml.c), and what of that nobody here has; nothing is made up without it."""
+    names = ('total', 'free', 'outside')
+    def with_libraries(folder_of_libraries):
+        run = subprocess.run([GPUSHIM, 'export', '--prometheus'], capture_output=True, text=True, timeout=PATIENT_S, check=False,
+                             env={**clean(folder), 'LD_LIBRARY_PATH': folder_of_libraries})
+        return parsed(run.stdout)
+    without = with_libraries('/nonexistent')
+    check(without and not any(values(without, f'gpushim_gpu_{name}_bytes') for name in names), 'none where there is no NVML')
+    metrics = with_libraries(os.path.dirname(os.path.abspath(sys.argv[5])))
+    reserved = int(sum(values(metrics, 'gpushim_reserved_bytes', gpu=gpu)))
+    found = [values(metrics, f'gpushim_gpu_{name}_bytes', gpu=gpu) for name in names]
+    check(found == [[1024 * MIB], [768 * MIB], [max(256 * MIB - reserved, 0)]] and 0 < reserved, f'{found}, {reserved}')
+
+
+REFUSE = b"""
+address = ctypes.c_uint64()
+assert [cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 << 45)) for _ in range(2)] == [2, 2]
+""".hex()
+
+
+def prove_refused(folder, holder):
+    """Each call that found no memory counts."""
+    pid = str(holder.pid)
+    before = values(export(folder), 'gpushim_refused_allocations_total', pid=pid)
+    holder.do(f'do {REFUSE}')
+    after = values(export(folder), 'gpushim_refused_allocations_total', pid=pid)
+    check(before == [0] and after == [2], f'two more are refused: {before}, {after}')
 
 
 def prove_freed(folder, holder, reader):
@@ -94,6 +129,9 @@ def prove_freed(folder, holder, reader):
                'and it grows old')
     metrics = export(folder)
     check(values(metrics, 'gpushim_freed_held_bytes', pid=pid) == [96 * MIB], 'as the process shares it, too')
+    check(values(metrics, 'gpushim_opened_bytes', pid=str(reader.pid)) == [96 * MIB] and
+          values(metrics, 'gpushim_opened_bytes', pid=pid) == [0] and
+          values(metrics, 'gpushim_opened_of_ended_bytes', pid=str(reader.pid)) == [0], 'who has it open says so')
     check(values(metrics, 'gpushim_processes', answers='yes') == [2], 'two processes answer')
     quiet = Holder(folder)
     quiet.do(f'alloc {MIB}')
@@ -111,7 +149,7 @@ def prove_stopped(folder, holder):
     metrics, pid = export(folder), str(holder.pid)
     check(values(metrics, 'gpushim_process_stopped', pid=pid) == [1], 'who is stopped is told as that')
     check(values(metrics, 'gpushim_up', pid=pid) == [0], 'and is not up')
-    check(values(metrics, 'gpushim_process_info', pid=pid, answers='no', silent='does not answer') == [1], 'why')
+    check(values(metrics, 'gpushim_process_info', pid=pid, answers='no') == [1], 'and does not answer')
     check(not values(metrics, 'gpushim_reserved_bytes', pid=pid), 'it has no figures: none is made up')
     holder.process.send_signal(signal.SIGCONT)
 
@@ -123,6 +161,16 @@ class Mute:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.bind(self.path)
         self.socket.listen(64)
+
+    def asked_by(self, processes):
+        """Which of the processes asks next, and by what it does; what others asked before is over."""
+        self.socket.settimeout(PATIENT_S)
+        while True:
+            asked = self.socket.accept()[0]
+            pid = struct.unpack('3i', asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+            if pid in processes():
+                return pid, asked
+            asked.close()
 
     def end(self):
         self.socket.close()
@@ -196,8 +244,8 @@ def prove_http(server, holder):
     check(status == 200 and body == b'' and int(headers['content-length']) > 1000, f'HEAD: {headers} {body}')
     status, headers, body = server.get('/')
     check(status == 200 and b'href="/metrics"' in body and 'html' in headers['content-type'], f'/: {body}')
-    for request, expected in ((b'GET /metrics?a=b HTTP/1.0\n\n', 200), (b'GET http://x/metrics HTTP/1.1\r\n\r\n', 200),
-                              (b'GET http://x HTTP/1.1\r\n\r\n', 200), (b'GET /metric HTTP/1.1\r\n\r\n', 404),
+    for request, expected in ((b'GET /metrics?a=b HTTP/1.0\n\n', 200), (b'GET http://[::1]/metrics HTTP/1.1\r\n\r\n', 200),
+                              (b'GET http://localhost HTTP/1.1\r\n\r\n', 200), (b'GET http://x/metrics HTTP/1.1\r\n\r\n', 403), (b'GET /metric HTTP/1.1\r\n\r\n', 404),
                               (b'GET /metrics/ HTTP/1.1\r\n\r\n', 404), (b'nonsense\r\n\r\n', 400),
                               (b'GET /metrics\r\n\r\n', 400), (b'GET /metrics HTTP/2.0\r\n\r\n', 400),
                               (b'GET /metrics HTTP/1.1 x\r\n\r\n', 400), (b'\0 / HTTP/1.1\r\n\r\n', 400),
@@ -210,6 +258,13 @@ def prove_http(server, holder):
     for method in ('POST', 'PUT', 'DELETE', 'OPTIONS', 'get', 'X' * 15):
         status, headers, _ = server.get(method=method)
         check(status == 405 and headers.get('allow') == 'get, head', f'{method}: {status} {headers}')
+    own = socket.gethostname()
+    for host, expected in (('', 200), ('127.0.0.1:9465', 200), ('[::1]:9465', 200), ('LocalHost', 200), (own, 200),
+                           (f'{own}:1', 200), ('x', 403), ('127.0.0.1.example.com', 403), ('localhost.example.com:80', 403),
+                           ('metrics.example.com', 403), ('[', 403), (500 * 'x', 403)):
+        for path in ('/', '/metrics'):
+            status, _, body = server.get(path, host=host)
+            check(status == expected and (status == 200 or b'--host' in body), f'asked as {host!r}: {status} {body}')
     connection = server.connect()
     for byte in b'GET / HTTP/1.1\r\n\r\n':
         connection.sendall(bytes([byte]))
@@ -218,7 +273,6 @@ def prove_http(server, holder):
 
 def prove_slow(server):
     """More of them than there are places: good ones are served at any time, and in the end all are gone."""
-    before = server.descriptors()
     slow = [server.send(b'GET /metrics HTTP/1.1\r\nX: ') for _ in range(40)]
     slow += [server.connect() for _ in range(20)]
     check(server.get()[0] == 200, 'one is served beside those that send nothing')
@@ -227,43 +281,42 @@ def prove_slow(server):
     for _ in range(5):
         check(server.get()[0] == 200, 'one is served where all places were taken')
     check(answer(slow[0])[0] == 0, 'who sends half a request is dropped')
-    await_that(lambda: server.descriptors() <= before, 'so are those who send nothing or read nothing')
+    await_that(lambda: not server.places(), 'so are those who send nothing or read nothing')
     for connection in slow:
         connection.close()
 
 
 def prove_places(server):
     """Where all places are taken by who sends nothing, the one that has been there longest makes room."""
-    before = server.descriptors()
+    descriptors = server.descriptors()
     waiting = []
     for _ in range(64):
         waiting.append(server.connect())
-        await_that(lambda: server.descriptors() >= before + len(waiting), 'it has a place')
-    check(server.get('/')[0] == 200, 'one more is served')
+        await_that(lambda: len(server.places()) >= len(waiting), 'it has a place')
+    check(server.get('/')[0] == 200 and server.descriptors() == descriptors, 'one more is served')
     waiting[-1].sendall(b'GET / HTTP/1.1\r\n\r\n')
     check(answer(waiting.pop())[0] == 200, 'who came last still has its place')
     check(answer(waiting.pop(0))[0] == 0, 'who came first has none')
     for connection in waiting:
         connection.close()
-    await_that(lambda: server.descriptors() <= before, 'all are gone')
+    await_that(lambda: not server.places(), 'all are gone')
 
 
-def prove_room_while_it_asks(server):
-    """Who makes room sees so at once: the process that asks the others keeps nobody's connection."""
-    before = server.descriptors()
+def prove_room_while_it_asks(server, mute):
+    """Who makes room sees so at once, and who asks the others makes none."""
     idle = server.connect()
-    await_that(lambda: server.descriptors() > before, 'it has a place')
-    first, collector = ask_and_stop(server)
+    await_that(server.places, 'it has a place')
+    first, asker = ask_and_stop(server, mute)
     more = []
     for _ in range(64):
         more.append(server.connect())
     check(answer(idle)[0] == 0, 'who came first makes room')
-    check(server.collectors() == [collector] and state_of(collector) == 'T', 'before who asks is done')
-    os.kill(collector, signal.SIGCONT)
+    check(state_of(asker) == 'T', 'and not who asks')
+    os.kill(asker, signal.SIGCONT)
     check(answer(first)[0] == 200, 'who waits is served')
     for connection in more:
         connection.close()
-    await_that(lambda: server.descriptors() <= before, 'all are gone')
+    await_that(lambda: not server.places(), 'all are gone')
 
 
 def state_of(pid):
@@ -273,45 +326,47 @@ def state_of(pid):
         return 'Z'
 
 
-def sockets(pid):
-    """Those that the process has open."""
-    found = set()
-    with contextlib.suppress(FileNotFoundError):
-        for name in os.listdir(f'/proc/{pid}/fd'):
-            with contextlib.suppress(FileNotFoundError):
-                found.add(os.readlink(f'/proc/{pid}/fd/{name}'))
-    return {each for each in found if each.startswith('socket:')}
-
-
-def ask_and_stop(server):
-    """A connection that waits for figures, and the process that asks for them, stopped."""
+def ask_and_stop(server, mute):
+    """A connection that waits for figures, and the process that asks the mute one for them, stopped."""
     while True:
         connection = server.send(b'GET /metrics HTTP/1.1\r\n\r\n')
-        seen = []
-        await_that(lambda: seen.extend(server.collectors()) or seen or select.select([connection], [], [], 0)[0],
-                   'it asks, or has answered before it was seen to')
-        for collector in server.collectors():
-            await_that(lambda pid=collector: not sockets(pid) & sockets(server.process.pid), 'it keeps nobody\'s connection')
-            os.kill(collector, signal.SIGSTOP)
-            await_that(lambda pid=collector: state_of(pid) in 'TZ', 'who asks stops')
-            if state_of(collector) == 'T':
-                return connection, collector
+        asker, asked = mute.asked_by(server.places)
+        with asked, contextlib.suppress(ProcessLookupError):
+            os.kill(asker, signal.SIGSTOP)
+            await_that(lambda: state_of(asker) in 'TZ', 'who asks stops')
+        if state_of(asker) == 'T':
+            return connection, asker
         answer(connection)  # it was done before
 
 
-def prove_waiting(folder, server):
-    """While processes are asked, which a silent one makes last, others are served; if that fails it is said."""
-    mute = Mute(folder, 'c')
-    for ending, expected in ((signal.SIGCONT, 200), (signal.SIGKILL, 500)):
-        first, collector = ask_and_stop(server)
+def prove_waiting(server, mute):
+    """While processes are asked, which a silent one makes last, others are served, and who wants figures has the same; if
+    who asks is gone, another does."""
+    for ending, expected in ((signal.SIGCONT, 200), (signal.SIGKILL, 0)):
+        first, asker = ask_and_stop(server, mute)
         check(server.get('/')[0] == 200, 'who asks for something else is served meanwhile')
         second = server.send(b'GET /metrics HTTP/1.1\r\n\r\n')
-        check(server.get('/')[0] == 200 and server.collectors() == [collector], 'one asks for all')
-        os.kill(collector, ending)
-        check(answer(first)[0] == expected, f'then the answer comes: {expected}')
-        check(answer(second)[0] == expected, 'to all that wait')
-    mute.end()
-    check(server.get()[0] == 200, 'after a failure it goes on')
+        await_that(lambda: any(is_locked_out(pid) for pid in server.places()), 'the second waits for the first')
+        os.kill(asker, ending)
+        status, _, text = answer(first)
+        check(status == expected, f'then the answer comes: {expected}')
+        status, _, same = answer(second)
+        check(status == 200 and same and (same == text) == (expected == 200), 'to all that wait')
+
+
+def is_locked_out(pid):
+    """Whether the process waits for a lock of a file."""
+    waits = [line.split() for line in pathlib.Path('/proc/locks').read_text(encoding='ascii').splitlines() if '->' in line]
+    return any(str(pid) in line for line in waits)
+
+
+def prove_failure(folder):
+    """What cannot be told is an error of its own."""
+    def no_files():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    server = Server(folder, preexec_fn=no_files, restore_signals=False)  # SIGXFSZ stays ignored
+    check(server.get()[0] == 500 and server.get('/')[0] == 200, 'it says so, and serves what it can')
+    server.end()
 
 
 def prove_start(folder, server):
@@ -331,6 +386,10 @@ def prove_start(folder, server):
         check(again.get('/')[0] == 200, 'and again at the same address')
         again.end()
         idle.close()
+    named = Server(folder, ':0', '--host', 'a.example.com', '--host=metrics.example.com')
+    check([named.get('/', host=host)[0] for host in ('a.example.com', 'METRICS.example.com:80', 'example.com')] ==
+          [200, 200, 403], 'by names that it was given, too')
+    named.end()
     if socket.has_ipv6 and os.path.exists('/proc/net/if_inet6') and \
             'lo' in pathlib.Path('/proc/net/if_inet6').read_text(encoding='ascii'):
         other = Server(folder, '[::1]:0')
@@ -359,7 +418,7 @@ def prove_examples(folder, examples):
         check(len(expressions) >= 5, f'{name} has expressions: {expressions}')
         for expression in expressions:
             named = set(re.findall(r'\bgpushim_\w+', expression))
-            check(named and named <= there, f'{name}: {expression} names what is not there: {named - there}')
+            check((named or expression.startswith('up{')) and named <= there, f'{name}: {expression} names what is not there: {named - there}')
 
 
 def main():
@@ -375,16 +434,20 @@ def main():
         pid = str(holder.pid)
         await_that(lambda: values(export(folder), 'gpushim_shared_blocks', pid=pid) == [1], 'it shares a block')
         prove_figures(folder, holder)
+        prove_refused(folder, holder)
         prove_stopped(folder, reader)
         prove_freed(folder, holder, reader)
         prove_labels(folder)
         prove_file(folder)
         server = Server(folder)
         prove_http(server, holder)
-        prove_waiting(folder, server)
+        mute = Mute(folder, 'c')
+        prove_waiting(server, mute)
+        prove_room_while_it_asks(server, mute)
+        mute.end()
+        prove_failure(folder)
         prove_start(folder, server)
         prove_places(server)
-        prove_room_while_it_asks(server)
         prove_slow(server)
         prove_examples(folder, sys.argv[4])
         server.end()

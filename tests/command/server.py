@@ -1,4 +1,5 @@
 """gpushim export --listen, for tests: started, asked over HTTP byte by byte, looked into and ended."""
+import atexit
 import os
 import pathlib
 import re
@@ -10,9 +11,10 @@ from holder import GPUSHIM, PATIENT_S, check, clean
 
 
 class Server:
-    def __init__(self, folder, where='127.0.0.1:0'):
-        self.process = subprocess.Popen([GPUSHIM, 'export', '--prometheus', '--listen', where],
-                                        env=clean(folder), text=True, stdout=subprocess.PIPE)
+    def __init__(self, folder, where='127.0.0.1:0', *arguments, **how):
+        self.process = subprocess.Popen([GPUSHIM, 'export', '--prometheus', '--listen', where, *arguments],
+                                        env=clean(folder), text=True, stdout=subprocess.PIPE, **how)
+        atexit.register(self.process.kill)  # a test that fails leaves none behind
         said = re.fullmatch(r'serves http://(.*):(\d+)/metrics\n', self.process.stdout.readline())
         check(said, 'it says where it serves')
         self.host, self.port = said[1].strip('[]'), int(said[2])
@@ -28,10 +30,11 @@ class Server:
     def ask(self, request):
         return answer(self.send(request))
 
-    def get(self, path='/metrics', method='GET'):
-        return self.ask(f'{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n'.encode())
+    def get(self, path='/metrics', method='GET', host='127.0.0.1'):
+        return self.ask(f'{method} {path} HTTP/1.1\r\nHost: {host}\r\n\r\n'.encode())
 
-    def collectors(self):
+    def places(self):
+        """Processes, each of a connection."""
         path = f'/proc/{self.process.pid}/task/{self.process.pid}/children'
         return [int(pid) for pid in pathlib.Path(path).read_text(encoding='ascii').split()]
 
