@@ -162,6 +162,17 @@ static void variable_load(struct gs_loader *loader, struct gs_text name, struct 
             return;
         }
     }
+    for (size_t i = 0; i < gs_old_name_count; i++) {
+        const struct gs_old_name *old = &gs_old_names[i];
+        char variable[GS_OPTION_NAME_SIZE], now[GS_OPTION_NAME_SIZE], changed[GS_QUOTE_SIZE];
+        gs_option_variable(&(struct gs_option){.section = old->section, .key = old->key}, variable);
+        if (!gs_text_equal(name, variable + strlen("GPUSHIM_")))
+            continue;
+        gs_option_variable(gs_option_now(old), now);
+        gs_complain(loader, (struct gs_place){0}, "%s is called %s now, and is taken for that", variable, now);
+        gs_loader_set(loader, gs_option_now(old), (struct gs_place){0}, now, gs_old_value(old, value, changed));
+        return;
+    }
     for (const char *const *reserved = gs_reserved_names; *reserved; reserved++) {
         if (gs_text_equal(name, *reserved))
             return;

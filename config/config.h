@@ -45,6 +45,9 @@ struct gs_config_amount {
     uint64_t percent;
 };
 
+/* An amount as one number (gpushim set): its bytes, or this and its percent. */
+#define GS_CONFIG_PERCENT (UINT64_C(1) << 63)
+
 struct gs_config_ids {
     size_t count;
     uint64_t ids[GS_CONFIG_IDS_MAX];
@@ -75,7 +78,7 @@ struct gs_config_path {
         options(GS_CONFIG_MEMBER)                                                                  \
     } name;
 
-/* The fields: config.general.log, config.pool.small_limit, ... Bytes and nanoseconds. */
+/* The fields: config.general.log, config.debug.small_limit, ... Bytes and nanoseconds. */
 struct gs_config {
     GS_CONFIG_SECTIONS(GS_CONFIG_STRUCT)
     char read_files[GS_CONFIG_READ_SIZE]; /* with commas between them, "" if none was read */

@@ -84,11 +84,12 @@ static void print_sample(FILE *out)
 static void print_readme(FILE *out)
 {
     fprintf(out, "%s\n\n%s\n\n", about_files, about_values);
-    fputs("| Section, key | Variable | Allowed | Default | What it does |\n"
-          "|---|---|---|---|---|\n",
-          out);
     for (size_t i = 0; i < gs_option_count; i++) {
         const struct gs_option *option = &gs_options[i];
+        const bool debug = strcmp(option->section, "debug") == 0;
+        if (i == 0 || (debug && strcmp(option[-1].section, "debug") != 0))
+            fprintf(out, "%s%s%s| Section, key | Variable | Allowed | Default | What it does |\n|---|---|---|---|---|\n",
+                    i ? "\n" : "", debug ? gs_sections[gs_section_count - 1].help : "", debug ? "\n\n" : "");
         char variable[GS_OPTION_NAME_SIZE], allowed[GS_OPTION_ALLOWED_SIZE];
         gs_option_variable(option, variable);
         gs_option_allowed(option, allowed);

@@ -48,8 +48,8 @@ struct gs_config_origins {
 struct gs_config_row {
     const char *section, *key, *standard, *help;
     const char *type; /* "bool", "enum", "bytes", "time", "number", "path" or "ids" */
-    char name[GS_OPTION_NAME_SIZE];     /* pool.small_limit, log */
-    char variable[GS_OPTION_NAME_SIZE]; /* GPUSHIM_POOL_SMALL_LIMIT */
+    char name[GS_OPTION_NAME_SIZE];     /* debug.small_limit, log */
+    char variable[GS_OPTION_NAME_SIZE]; /* GPUSHIM_DEBUG_SMALL_LIMIT */
     char allowed[GS_OPTION_ALLOWED_SIZE];
     char value[GS_VALUE_SIZE]; /* as a variable takes it; reading it gives the same */
     bool fits_file;            /* and so does a line of a file */

@@ -94,6 +94,24 @@ static void section_read(struct reader *reader, struct gs_text line)
     }
 }
 
+/* Whether the key is what an option was called before, which then has the value. */
+static bool old_key_read(struct reader *reader, struct gs_text key, struct gs_text value)
+{
+    for (size_t i = 0; i < gs_old_name_count; i++) {
+        const struct gs_old_name *old = &gs_old_names[i];
+        const struct gs_option *option = gs_option_now(old);
+        char name[GS_OPTION_NAME_SIZE], changed[GS_QUOTE_SIZE];
+        if (strcmp(old->section, reader->section) != 0 || !gs_text_equal(key, old->key))
+            continue;
+        gs_complain(reader->loader, reader->place, "%s is called %s under [%s] now, and is taken for that", old->key, option->key,
+                    option->section);
+        gs_option_name(option, name);
+        gs_loader_set(reader->loader, option, reader->place, name, gs_old_value(old, value, changed));
+        return true;
+    }
+    return false;
+}
+
 static void key_complain(struct reader *reader, struct gs_text key, struct gs_text value)
 {
     char quoted_key[GS_QUOTE_SIZE], quoted[GS_QUOTE_SIZE];
@@ -124,7 +142,8 @@ static void key_read(struct reader *reader, struct gs_text line)
         gs_text_trim((struct gs_text){equals + 1, line.size - (size_t)(equals + 1 - line.at)});
     const struct gs_option *option = option_find(reader->section, key);
     if (!option) {
-        key_complain(reader, key, value);
+        if (!old_key_read(reader, key, value))
+            key_complain(reader, key, value);
         return;
     }
     gs_option_name(option, name);

@@ -46,12 +46,12 @@ static void number_format(enum gs_option_type type, uint64_t number, char ret[GS
         snprintf(ret, GS_VALUE_SIZE, "%llu", (unsigned long long)number);
 }
 
-static void amount_format(const struct gs_config_amount *amount, char ret[GS_VALUE_SIZE])
+static void amount_format(const struct gs_option *option, const struct gs_config_amount *amount, char ret[GS_VALUE_SIZE])
 {
     if (amount->percent)
         snprintf(ret, GS_VALUE_SIZE, "%llu %%", (unsigned long long)amount->percent);
-    else if (amount->bytes)
-        in_units(amount->bytes, byte_units, ret);
+    else if (amount->bytes || strcmp(option->low, "0") == 0)
+        number_format(GS_OPTION_BYTES, amount->bytes, ret);
     else
         snprintf(ret, GS_VALUE_SIZE, "off");
 }
@@ -86,7 +86,7 @@ static void field_format(const struct gs_config *config, const struct gs_option 
         number_format(option->type, number, ret);
         break;
     case GS_OPTION_AMOUNT:
-        amount_format(field, ret);
+        amount_format(option, field, ret);
         break;
     case GS_OPTION_PATH:
         snprintf(ret, GS_VALUE_SIZE, "%s", ((const struct gs_config_path *)field)->text);

@@ -37,6 +37,13 @@ struct gs_option {
     size_t offset; /* of the field in struct gs_config */
 };
 
+/* What an option was called before. */
+struct gs_old_name {
+    const char *section, *key;
+    const char *now;  /* the option's name, as gs_option_name has it */
+    const char *unit; /* what has to stand behind an old value; "" */
+};
+
 struct gs_section {
     const char *name;
     const char *help;
@@ -46,7 +53,12 @@ extern const struct gs_option gs_options[];
 extern const size_t gs_option_count;
 extern const struct gs_section gs_sections[];
 extern const size_t gs_section_count;
+extern const struct gs_old_name gs_old_names[];
+extern const size_t gs_old_name_count;
 extern const char *const gs_reserved_names[]; /* ends with NULL */
+
+/* Longest result of gs_quote, its NUL included. */
+#define GS_QUOTE_SIZE 72
 
 struct gs_text gs_text_of(const char *string);
 bool gs_text_equal(struct gs_text text, const char *string);
@@ -55,12 +67,17 @@ bool gs_text_equal_caseless(struct gs_text text, const char *string);
 struct gs_text gs_text_trim(struct gs_text text);
 char gs_char_lower(char c);
 
-/* "pool.small_limit", "log" */
+/* "debug.small_limit", "log" */
 void gs_option_name(const struct gs_option *option, char ret[GS_OPTION_NAME_SIZE]);
-/* "GPUSHIM_POOL_SMALL_LIMIT", "GPUSHIM_LOG" */
+/* "GPUSHIM_DEBUG_SMALL_LIMIT", "GPUSHIM_LOG" */
 void gs_option_variable(const struct gs_option *option, char ret[GS_OPTION_NAME_SIZE]);
 /* "a size from 0 to 2 MiB" */
 void gs_option_allowed(const struct gs_option *option, char ret[GS_OPTION_ALLOWED_SIZE]);
+
+/* The option that it is now. */
+const struct gs_option *gs_option_now(const struct gs_old_name *old);
+/* Its value as that option takes it. */
+struct gs_text gs_old_value(const struct gs_old_name *old, struct gs_text value, char ret[GS_QUOTE_SIZE]);
 
 /* Reads a value (blanks around it are dropped) into the option's field. NULL on success; otherwise
  * what is wrong, to be read after the value ("is too large"), and the field is as before. */
@@ -104,9 +121,6 @@ void gs_loader_deliver(const struct gs_loader *loader, gs_config_complain_fn *co
 /* Adds one line. What comes from outside has to go through gs_quote or gs_printable; %m is errno. */
 void gs_complain(struct gs_loader *loader, struct gs_place place, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-
-/* Longest result of gs_quote, its NUL included. */
-#define GS_QUOTE_SIZE 72
 
 /* The text made printable (core/base/printable.h), in quotes. */
 const char *gs_quote(struct gs_text text, char ret[GS_QUOTE_SIZE]);

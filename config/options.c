@@ -39,6 +39,10 @@ const size_t gs_section_count = sizeof gs_sections / sizeof *gs_sections;
 
 const char *const gs_reserved_names[] = {GS_CONFIG_RESERVED(GS_RESERVED) NULL};
 
+#define GS_OLD(section_, key_, now_, unit_) {.section = section_, .key = key_, .now = now_, .unit = unit_},
+const struct gs_old_name gs_old_names[] = {GS_CONFIG_OLD_NAMES(GS_OLD)};
+const size_t gs_old_name_count = sizeof gs_old_names / sizeof *gs_old_names;
+
 /* gs_loader keeps one bit an option. */
 _Static_assert(sizeof gs_options / sizeof *gs_options <= 64, "more options than bits");
 _Static_assert(sizeof gs_options / sizeof *gs_options <= GS_CONFIG_OPTIONS_MAX, "no place for all");
@@ -61,6 +65,28 @@ void gs_option_variable(const struct gs_option *option, char ret[GS_OPTION_NAME_
         else if (ret[i] >= 'a' && ret[i] <= 'z')
             ret[i] += 'A' - 'a';
     }
+}
+
+const struct gs_option *gs_option_now(const struct gs_old_name *old)
+{
+    char name[GS_OPTION_NAME_SIZE];
+    for (size_t i = 0; i < gs_option_count; i++) {
+        gs_option_name(&gs_options[i], name);
+        if (gs_text_equal(gs_text_of(old->now), name))
+            return &gs_options[i];
+    }
+    return NULL; /* a test has them all */
+}
+
+struct gs_text gs_old_value(const struct gs_old_name *old, struct gs_text value, char ret[GS_QUOTE_SIZE])
+{
+    value = gs_text_trim(value);
+    if (!*old->unit || value.size + 4 > GS_QUOTE_SIZE)
+        return value;
+    if (gs_text_equal(value, "0")) /* set no such limit */
+        return gs_text_of("unlimited");
+    snprintf(ret, GS_QUOTE_SIZE, "%.*s %s", (int)value.size, value.at, old->unit);
+    return gs_text_of(ret);
 }
 
 static void words_allowed(const char *const *words, char ret[GS_OPTION_ALLOWED_SIZE])
@@ -86,7 +112,8 @@ void gs_option_allowed(const struct gs_option *option, char ret[GS_OPTION_ALLOWE
         snprintf(ret, size, "a size from %s to %s", option->low, option->high);
         break;
     case GS_OPTION_AMOUNT:
-        snprintf(ret, size, "off, 1 %% to 100 %% or a size from %s to %s", option->low, option->high);
+        snprintf(ret, size, "%s1 %% to 100 %% or a size from %s to %s", gs_text_equal(gs_text_of(option->low), "0") ? "" : "off, ",
+                 option->low, option->high);
         break;
     case GS_OPTION_TIME:
         snprintf(ret, size, "a time from %s to %s", option->low, option->high);

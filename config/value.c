@@ -121,7 +121,7 @@ static const char *amount_parse(const struct gs_option *option, struct gs_text t
     if (text.size > 0 && text.at[text.size - 1] == '%') {
         text.size--;
         wrong = ranged_parse(&percent, gs_text_trim(text), &amount.percent);
-    } else if (!gs_text_equal_caseless(text, "off")) {
+    } else if (strcmp(option->low, "0") == 0 || !gs_text_equal_caseless(text, "off")) {
         bytes.type = GS_OPTION_BYTES;
         wrong = ranged_parse(&bytes, text, &amount.bytes);
     }

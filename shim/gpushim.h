@@ -213,7 +213,7 @@ struct gpushim_publication {
  * line of log says so.
  *
  * EINVAL: a name, label, note or size as no name has. ENODEV: neither libgpushim's memory nor a mapping of the
- * program's that it follows (share.own_vmm), or it does nothing in this process. EFAULT: not allocated, or
+ * program's that it follows (debug.user_vmm), or it does nothing in this process. EFAULT: not allocated, or
  * freed; memory of another process is that one's to publish. ENOTSUP: it cannot be shared, and the log says
  * why. ENOSPC: 1024 names in this process. ENOMEM.
  */
@@ -313,7 +313,7 @@ struct gpushim_external {
  * *ret_address is for CUDA, and for gpushim_detach.
  *
  * The end comes by gpushim_detach, or with the context in which it was attached. When the process ends in
- * order all of it is detached, GPU work and other processes are waited for GPUSHIM_SHARE_SETTLE at most, and
+ * order all of it is detached, GPU work and other processes are waited for GPUSHIM_DEBUG_SETTLE at most, and
  * then the deleters are called whoever has it: before libcuda's own end.
  *
  * EINVAL: a field as none is, a size or an offset that does not fit, a descriptor of another kind, memory of

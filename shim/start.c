@@ -92,7 +92,7 @@ static void fill_broker(struct gs_share_options *options, const struct gs_config
         gs_log(GS_LOG_INFO, "this process's memory stays on its machine: share.reach = cluster "
                             "needs a broker (share.strategy = broker)");
     options->keep_ns = config->share.keep;
-    options->published_max = (uint32_t)config->share.broker_blocks;
+    options->published_max = (uint32_t)config->debug.broker_blocks;
     options->listen_fd = -1;
     if (options->broker && strcmp(program, "installed") == 0) {
         gs_broker_find(gs_elf_path(), installed, sizeof installed);
@@ -110,22 +110,22 @@ static void fill_share(struct gs_share_options *options, const struct gs_config 
     const char *dir = config->share.dir.text;
 
     options->enable = config->share.enable;
-    options->grace_ns = config->share.grace;
-    options->settle_ns = config->share.settle;
-    options->timeout_ns = config->share.timeout;
-    options->max_clients = (uint32_t)config->share.max_clients;
-    options->idle_ns = config->share.idle;
-    options->idle_blocks = (uint32_t)config->share.idle_blocks;
+    options->grace_ns = config->debug.grace;
+    options->settle_ns = config->debug.settle;
+    options->timeout_ns = config->debug.timeout;
+    options->max_clients = (uint32_t)config->debug.max_clients;
+    options->idle_ns = config->debug.idle;
+    options->idle_blocks = (uint32_t)config->debug.idle_blocks;
     options->export_ahead = true;
     fill_broker(options, config);
-    options->read_only = config->share.access == GS_CONFIG_SHARE_ACCESS_READ_ONLY;
+    options->read_only = config->debug.access == GS_CONFIG_SHARE_ACCESS_READ_ONLY;
     options->isolate = config->share.isolate != GS_CONFIG_SHARE_ISOLATE_OFF;
     options->limbo_warning =
-        config->share.limbo_warning == UINT64_MAX ? 0 : config->share.limbo_warning;
-    options->limbo_warning_blocks = config->share.limbo_warning_blocks;
-    options->limbo_warning_ns = config->share.limbo_warning_age;
+        config->debug.limbo_warning == UINT64_MAX ? 0 : config->debug.limbo_warning;
+    options->limbo_warning_blocks = config->debug.limbo_warning_blocks;
+    options->limbo_warning_ns = config->debug.limbo_warning_age;
     options->limbo_limit =
-        config->share.limbo_limit == UINT64_MAX ? 0 : config->share.limbo_limit;
+        config->debug.limbo_limit == UINT64_MAX ? 0 : config->debug.limbo_limit;
     for (size_t i = 0; i < config->share.gids.count; i++)
         options->gids[options->gid_count++] = (gid_t)config->share.gids.ids[i];
     for (size_t i = 0; i < config->share.uids.count; i++)
@@ -203,22 +203,22 @@ static bool start_core(const struct gs_config *config)
 {
     struct gs_core_options options = {
         .free_native = config->pool.free == GS_CONFIG_POOL_FREE_NATIVE,
-        .lone_stream = config->pool.lone_stream,
+        .lone_stream = config->debug.single_stream,
         .cross = config->debug.pool_cross && !__atomic_load_n(&gs_pin_apart, __ATOMIC_RELAXED),
         .by_address = has_peer_memory(),
         .whole_pieces = config->share.isolate != GS_CONFIG_SHARE_ISOLATE_OFF,
         .small_limit = config->share.isolate == GS_CONFIG_SHARE_ISOLATE_ALONE
                            ? 0
-                           : to_size(config->pool.small_limit),
-        .epoch_bytes = to_size(config->pool.epoch_bytes),
-        .cache_limit = to_size(config->pool.cache_limit),
-        .cache_percent = (unsigned)config->pool.cache_share,
+                           : to_size(config->debug.small_limit),
+        .epoch_bytes = to_size(config->debug.epoch_bytes),
+        .cache_limit = config->pool.cache_limit.percent ? SIZE_MAX : to_size(config->pool.cache_limit.bytes),
+        .cache_percent = (unsigned)config->pool.cache_limit.percent,
         .limit = limit_of(config),
-        .neighbours = config->pool.neighbours,
-        .own_vmm = config->share.own_vmm,
-        .registrations = {.count = config->registrations.count,
-                          .bytes = config->registrations.bytes},
-        .retiring_percent = (unsigned)config->pool.retiring_limit,
+        .neighbours = config->debug.reclaim_from_peers,
+        .own_vmm = config->debug.user_vmm,
+        .registrations = {.count = config->debug.registrations_count,
+                          .bytes = config->debug.registrations_bytes},
+        .retiring_percent = (unsigned)config->debug.retired_limit,
         .purge_ns = config->pool.decay,
         .sleeps = gs_shim_told_to_sleep,
         .log = {.line = core_line, .level = &gs_log_level},

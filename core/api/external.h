@@ -21,7 +21,7 @@ uint64_t gs_core_external_next(struct gs_core *core, uint64_t until_ns);
 /* What uses it still, for the log. */
 void gs_core_external_say(struct gs_core *core, CUdeviceptr address);
 
-/* share.settle. */
+/* debug.settle. */
 uint64_t gs_core_settle_ns(const struct gs_core *core);
 
 #endif

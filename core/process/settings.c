@@ -4,10 +4,10 @@
  *
  *   log                          each line, before it is put together
  *   pool.decay                   the purge thread, which wakes for it (core/process/purge.c)
- *   pool.cache_limit, _share     each arena's bound is made anew here; every free looks at that, and
+ *   pool.cache_limit             each arena's bound is made anew here; every free looks at that, and
  *                                the purge thread for what is kept already
  *   share.limbo_*                the share thread, which looks at once (core/share/limbo.c)
- *   registrations.bytes, .count  the next registration that is made or ends
+ *   debug.registrations_bytes, .count  the next registration that is made or ends
  */
 #include "core/process/settings.h"
 
@@ -16,7 +16,9 @@
 #include "core/process/context.h"
 #include "core/process/purge.h"
 
-enum option { LOG, DECAY, CACHE_LIMIT, CACHE_SHARE, WARNING, WARNING_BLOCKS, WARNING_AGE, LIMIT, BYTES, COUNT };
+#define PERCENT (UINT64_C(1) << 63) /* and so many; below, or all ones: bytes */
+
+enum option { LOG, DECAY, CACHE_LIMIT, WARNING, WARNING_BLOCKS, WARNING_AGE, LIMIT, BYTES, COUNT };
 
 /* The values that config takes, too: what comes from outside is not believed. */
 static const struct {
@@ -26,14 +28,13 @@ static const struct {
 } rows[] = {
     [LOG] = {"log", GS_LOG_DEBUG, false},
     [DECAY] = {"pool.decay", 3600 * GS_NS_PER_S, false},
-    [CACHE_LIMIT] = {"pool.cache_limit", SIZE_MAX, false},
-    [CACHE_SHARE] = {"pool.cache_share", 100, false},
-    [WARNING] = {"share.limbo_warning", UINT64_MAX, true},
-    [WARNING_BLOCKS] = {"share.limbo_warning_blocks", 1000000000, false},
-    [WARNING_AGE] = {"share.limbo_warning_age", 86400 * GS_NS_PER_S, false},
-    [LIMIT] = {"share.limbo_limit", UINT64_MAX, true},
-    [BYTES] = {"registrations.bytes", UINT64_MAX, false},
-    [COUNT] = {"registrations.count", 1048576, false},
+    [CACHE_LIMIT] = {"pool.cache_limit", UINT64_MAX, false},
+    [WARNING] = {"debug.limbo_warning", UINT64_MAX, true},
+    [WARNING_BLOCKS] = {"debug.limbo_warning_blocks", 1000000000, false},
+    [WARNING_AGE] = {"debug.limbo_warning_age", 86400 * GS_NS_PER_S, false},
+    [LIMIT] = {"debug.limbo_limit", UINT64_MAX, true},
+    [BYTES] = {"debug.registrations_bytes", UINT64_MAX, false},
+    [COUNT] = {"debug.registrations_count", 1048576, false},
 };
 
 #define ROWS (sizeof rows / sizeof *rows)
@@ -51,16 +52,18 @@ static uint64_t set_decay(struct gs_core *core, uint64_t value)
     return before;
 }
 
-static uint64_t set_cache(struct gs_core *core, enum option option, uint64_t value)
+static uint64_t set_cache(struct gs_core *core, uint64_t value)
 {
     struct gs_arena_shared *shared = &core->shared;
+    const bool by_percent = value >= PERCENT && value <= PERCENT + 100;
     struct gs_arena *arena;
-    uint64_t before;
+    uint64_t before, percent;
 
-    if (option == CACHE_LIMIT)
-        before = __atomic_exchange_n(&shared->cache_limit, (size_t)value, __ATOMIC_RELAXED);
-    else
-        before = __atomic_exchange_n(&shared->cache_percent, (unsigned)value, __ATOMIC_RELAXED);
+    before = __atomic_exchange_n(&shared->cache_limit, by_percent || value > SIZE_MAX ? SIZE_MAX : (size_t)value,
+                                 __ATOMIC_RELAXED);
+    percent = __atomic_exchange_n(&shared->cache_percent, by_percent ? (unsigned)(value - PERCENT) : 0, __ATOMIC_RELAXED);
+    if (percent)
+        before = PERCENT + percent;
     for (unsigned at = 0; (arena = gs_next_pool(core, NULL, &at));) {
         gs_latch_take(&arena->lock);
         gs_arena_limit_locked(arena);
@@ -94,8 +97,7 @@ static uint64_t set(struct gs_core *core, enum option option, uint64_t value)
     case DECAY:
         return set_decay(core, value);
     case CACHE_LIMIT:
-    case CACHE_SHARE:
-        return set_cache(core, option, value);
+        return set_cache(core, value);
     case BYTES:
         return gs_regcache_set_bytes(core->regcache, value);
     case COUNT:
@@ -115,7 +117,9 @@ void gs_settings_set(struct gs_core *core, struct gs_setting *setting)
     setting->outcome = option < ROWS && (option != LOG || core->options.log.level)
                            ? GS_SET_DONE
                            : GS_SET_UNKNOWN;
-    if (setting->outcome == GS_SET_DONE && setting->value > rows[option].most)
+    if (setting->outcome == GS_SET_DONE &&
+        (setting->value > rows[option].most ||
+         (option == CACHE_LIMIT && setting->value > PERCENT + 100 && setting->value != UINT64_MAX)))
         setting->outcome = GS_SET_WRONG;
     if (setting->outcome != GS_SET_DONE)
         return;

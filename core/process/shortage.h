@@ -37,7 +37,7 @@ struct gs_shortage {
     bool has_info;
     size_t free, total;
     /* The user's other processes. */
-    bool asked; /* for their figures; false: pool.neighbours is off */
+    bool asked; /* for their figures; false: debug.reclaim_from_peers is off */
     struct gs_share_others others;
     unsigned unheard; /* who did not answer when asked for what they keep idle, */
     int unheard_pid;  /* and one of them; 0: not seen from here */

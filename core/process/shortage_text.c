@@ -79,7 +79,7 @@ static void add_others(struct gs_text *text, const struct gs_shortage *shortage)
     const struct gs_share_others *others = &shortage->others;
 
     if (!shortage->asked)
-        gs_text_add(text, "; this user's other processes were not asked (pool.neighbours is off)");
+        gs_text_add(text, "; this user's other processes were not asked (debug.reclaim_from_peers is off)");
     if (others->answered) {
         gs_text_add(text, "; %u other processes of this user have %zu MiB, %zu of them cached:",
                     others->answered, MIB(others->reserved), MIB(others->cached));

@@ -145,7 +145,7 @@ bool gs_kept_came(struct gs_share *share, const struct gs_wire_kept_afar *messag
     }
     gs_log_line(&share->log, GS_LOG_WARNING,
                 "a lease of another machine cannot be noted: no memory is left, or there are too "
-                "many (share.broker_blocks)");
+                "many (debug.broker_blocks)");
     return true;
 }
 

@@ -221,7 +221,7 @@ static bool has_room(struct gs_share *share, const struct gs_client *client, uin
         return true;
     gs_log_line(&share->log, share->store.published_said ? GS_LOG_DEBUG : GS_LOG_WARNING,
                 "a block of process %d (%.15s), with %u descriptors, is not kept: %u of at most %u are "
-                "(share.broker_blocks), with %u descriptors of at most %u (ulimit -n)",
+                "(debug.broker_blocks), with %u descriptors of at most %u (ulimit -n)",
                 (int)client->pid, client->said.name, fds, HASH_COUNT(share->exporter.exports), most,
                 share->store.published_fds, fd_most);
     share->store.published_said = true;

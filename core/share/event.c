@@ -227,7 +227,7 @@ static int ask(const struct gs_fd *socket, const struct gs_event_key *key, uint6
     return file_in(&answer, error, fd, who.uid, ret_again, ret_reason);
 }
 
-/* Ended by the exporter's answer or end, or by share.timeout: natively nobody is asked. */
+/* Ended by the exporter's answer or end, or by debug.timeout: natively nobody is asked. */
 static int fetch(struct gs_share *share, const struct gs_event_key *key, const char **ret_reason)
 {
     const uint64_t deadline = gs_now_ns() + share->options.timeout_ns;

@@ -57,7 +57,7 @@ gs_status gs_event_export(struct gs_share *share, const struct gs_fd *fd,
  * Leads another process's handle to a file of this one's: the pid is exchanged. *ret_fd is the file, the
  * caller's, -1 where the driver should have it; `again`: it has not. GS_NOT_OURS: it is the driver's alone, or
  * of this process; or that and GS_UNREACHABLE, GS_NO_HOST_MEMORY with the reason. Waits for the exporter, for
- * share.timeout at most; no lock is held.
+ * debug.timeout at most; no lock is held.
  */
 gs_status gs_event_open(struct gs_share *share, bool again, struct gs_event_handle *handle,
                         int *ret_fd, const char **ret_reason);

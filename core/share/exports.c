@@ -144,7 +144,7 @@ gs_status gs_share_export(struct gs_share *share, const struct gs_share_source *
     if (gs_limbo_is_full(share)) {
         gs_say_not_exported(share,
                             "as much memory is freed and still held by other processes as may "
-                            "be (share.limbo_limit); have them close it, or end them");
+                            "be (debug.limbo_limit); have them close it, or end them");
         return GS_NOT_OFFERED;
     }
     status = gs_socket_start(share);
@@ -319,7 +319,7 @@ void gs_share_end_graces(struct gs_share *share, const unsigned char uuid[16])
     if (count > 0)
         gs_log_line(&share->log, GS_LOG_INFO,
                     "the GPU is out of memory: %u freed block%s whose handle%s nobody has opened "
-                    "yet may be used again before share.grace is over",
+                    "yet may be used again before debug.grace is over",
                     count, count == 1 ? "" : "s", count == 1 ? "" : "s");
     gs_share_tell(share);
 }

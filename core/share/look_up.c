@@ -117,7 +117,7 @@ static enum gs_peer_state hear(struct gs_asking *asking, struct gs_peer *peer, i
     return GS_SILENT;
 }
 
-/* Asks about a name, within share.timeout, and `limit_ns`; what came of it is in *ret_inquiry, and how many
+/* Asks about a name, within debug.timeout, and `limit_ns`; what came of it is in *ret_inquiry, and how many
  * have not answered is returned. Natively there is nothing like it. */
 static unsigned inquire(struct gs_share *share, enum gs_wire_type type, const char *name,
                         uint64_t since_ns, uint64_t limit_ns, struct inquiry *ret_inquiry)

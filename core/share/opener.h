@@ -195,7 +195,7 @@ void gs_remote_take_other(struct gs_share *share, struct gs_remote *remote,
                           const union gs_wire_message *message, int fd);
 /* Waits, the lock held, until some remote is no longer busy; false: `deadline_ns` has come. Who has
  * made it busy ends it, at his own deadline at the latest; natively an open waits for nobody, and
- * one that fails here after share.timeout has met a process that is stopped or gone. */
+ * one that fails here after debug.timeout has met a process that is stopped or gone. */
 bool gs_remote_await_locked(struct gs_share *share, uint64_t deadline_ns);
 /* It is no longer busy; may free it. Lets go of the lock meanwhile. */
 void gs_remote_release_locked(struct gs_share *share, struct gs_remote *remote);

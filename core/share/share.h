@@ -380,7 +380,7 @@ gs_status gs_share_name(struct gs_share *share, struct gs_export *export,
 /*
  * Then, without a lock: with a broker this waits until that is told of it, or there is none:
  * GS_NAME_KEPT_NS at most; and the user's other processes give the name up. Those who do not answer are
- * waited for GS_SHARE_TELL_NS in all, and share.timeout is the most of either.
+ * waited for GS_SHARE_TELL_NS in all, and debug.timeout is the most of either.
  */
 #define GS_NAME_KEPT_NS   UINT64_C(5000000000) /* a broker may have to start */
 #define GS_NAME_ANSWER_NS UINT64_C(1000000000) /* for those who do not answer a look-up, in all */

@@ -71,12 +71,12 @@ int gs_broker_start(const struct gs_share *share)
         return -ENOENT;
     snprintf(dir, sizeof dir, "GPUSHIM_SHARE_DIR=%s", options->dir);
     snprintf(keep, sizeof keep, "GPUSHIM_SHARE_KEEP=%lluns", (unsigned long long)options->keep_ns);
-    snprintf(settle, sizeof settle, "GPUSHIM_SHARE_SETTLE=%lluns",
+    snprintf(settle, sizeof settle, "GPUSHIM_DEBUG_SETTLE=%lluns",
              (unsigned long long)options->settle_ns);
-    snprintf(timeout, sizeof timeout, "GPUSHIM_SHARE_TIMEOUT=%lluns",
+    snprintf(timeout, sizeof timeout, "GPUSHIM_DEBUG_TIMEOUT=%lluns",
              (unsigned long long)options->timeout_ns);
-    snprintf(clients, sizeof clients, "GPUSHIM_SHARE_MAX_CLIENTS=%u", options->max_clients);
-    snprintf(blocks, sizeof blocks, "GPUSHIM_SHARE_BROKER_BLOCKS=%u", options->published_max);
+    snprintf(clients, sizeof clients, "GPUSHIM_DEBUG_MAX_CLIENTS=%u", options->max_clients);
+    snprintf(blocks, sizeof blocks, "GPUSHIM_DEBUG_BROKER_BLOCKS=%u", options->published_max);
     list_ids(uids, sizeof uids, "GPUSHIM_SHARE_UIDS=", options->uids, options->uid_count);
     list_ids(gids, sizeof gids, "GPUSHIM_SHARE_GIDS=", options->gids, options->gid_count);
     stack = mmap(NULL, 2 * START_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -37,7 +37,7 @@ const char *gs_wire_reason_text(uint32_t reason)
     static const char *const texts[] = {
         [GS_REFUSED_HANDLE] = "the handle is stale or was changed",
         [GS_REFUSED_USER] = "another user, whom share.uids and share.gids do not name",
-        [GS_REFUSED_BUSY] = "it serves as many as it may (share.max_clients)",
+        [GS_REFUSED_BUSY] = "it serves as many as it may (debug.max_clients)",
         [GS_REFUSED_FDS] = "no descriptor is left there (ulimit -n)",
         [GS_REFUSED_DRIVER] = "the driver there does not export the memory",
         [GS_REFUSED_MEMORY] = "no host memory is left there",
@@ -46,7 +46,7 @@ const char *gs_wire_reason_text(uint32_t reason)
         [GS_REFUSED_VERSION] = "another version of this library",
         [GS_REFUSED_FLIGHT] = "too many descriptors of its user are under way (ulimit -n)",
         [GS_REFUSED_LIMBO] =
-            "it is freed, and too much of what is freed is held (share.limbo_limit there)",
+            "it is freed, and too much of what is freed is held (debug.limbo_limit there)",
         [GS_REFUSED_EARLY] = "the process that shared it runs, and is to be asked itself",
         [GS_REFUSED_ALONE] = "it is of no process of this machine, and no gpushim-agent is here "
                              "that asks others; start one beside the broker",

@@ -159,7 +159,7 @@ enum gs_wire_reason {
     GS_REFUSED_MESSAGE = 8, /* a message that the protocol does not have, or not at this point */
     GS_REFUSED_VERSION = 9, /* another version of the protocol; the head has the refuser's */
     GS_REFUSED_FLIGHT = 11, /* too many descriptors of the user's are under way, for the moment */
-    GS_REFUSED_LIMBO = 12,  /* it is freed, and too much of that is held (share.limbo_limit) */
+    GS_REFUSED_LIMBO = 12,  /* it is freed, and too much of that is held (debug.limbo_limit) */
     GS_REFUSED_EARLY = 10,  /* by a broker: the process still runs and serves it itself */
     GS_REFUSED_ALONE = 13,  /* it may lie in another machine, and there is no agent here */
     GS_REFUSED_DIRECTORY = 14, /* by an agent: it cannot reach its directory, or is not let in */
@@ -402,7 +402,7 @@ struct gs_wire_report {
 
 struct gs_wire_set {
     struct gs_wire_head head;
-    uint64_t value; /* bytes, nanoseconds, a number, or which of the words; UINT64_MAX: unlimited */
+    uint64_t value; /* bytes, nanoseconds, a number, which of the words, or percent from 1 << 63 on; UINT64_MAX: unlimited */
     char name[GS_OPTION_SIZE]; /* as config has it: "pool.decay"; ends in zeros */
 };
 

@@ -30,7 +30,7 @@
  *                  <-------      HOLDER_AFAR gone          nothing of other machines is held by him any more
  *
  * Answers have the `request` of the question. OPEN_AFAR is answered when the agent can; the openers
- * wait for share.timeout at most, and what comes later is ended at once.
+ * wait for debug.timeout at most, and what comes later is ended at once.
  *
  * What the agent says of other machines' agents:
  *   MACHINE_AFAR machine, boot, LISTING    it is there, and what follows is all that it has. Leases of

@@ -30,11 +30,11 @@ fail()
     exit 1
 }
 
-export GPUSHIM_BUILD="$build" GPUSHIM_CONFIG= GPUSHIM_SHARE_DIR="$place/run" GPUSHIM_POOL_NEIGHBOURS=on
+export GPUSHIM_BUILD="$build" GPUSHIM_CONFIG= GPUSHIM_SHARE_DIR="$place/run" GPUSHIM_DEBUG_RECLAIM_FROM_PEERS=on
 [ -z "$software" ] || export SOFTCUDA_MACHINE="$place/machine" SOFTCUDA_MEMORY="$((mib * 5 / 3))M"
 gpushim()
 {
-    env -u GPUSHIM_BUILD -u GPUSHIM_POOL_NEIGHBOURS "$build/shim/command/gpushim" "$@"
+    env -u GPUSHIM_BUILD -u GPUSHIM_DEBUG_RECLAIM_FROM_PEERS "$build/shim/command/gpushim" "$@"
 }
 
 # await LOG LINES: until it has so many.

@@ -47,7 +47,7 @@ fail()
 }
 
 export GPUSHIM_BUILD="$build" GPUSHIM_CONFIG= GPUSHIM_SHARE_DIR="$place/run" GPUSHIM_SHARE_STRATEGY=broker \
-    GPUSHIM_SHARE_ACCESS=read-only \
+    GPUSHIM_DEBUG_ACCESS=read-only \
     GPUSHIM_SHARE_BROKER="${GPUSHIM_SHARE_BROKER:-$build/shim/command/gpushim-broker}"
 
 weights()

@@ -28,7 +28,7 @@
 #include "shim/agent/leases.h"
 #include "shim/agent/link.h"
 
-#define AGENT_OPEN_NS (20 * GS_NS_PER_S) /* for one open; its process waits for 30 s (share.timeout) */
+#define AGENT_OPEN_NS (20 * GS_NS_PER_S) /* for one open; its process waits for 30 s (debug.timeout) */
 
 struct agent_options {
     struct directory_options directory;

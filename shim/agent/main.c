@@ -261,9 +261,9 @@ static bool read_share(struct gs_share_options *ret_options)
     gs_config_load(&config, &sources, NULL, NULL);
     *ret_options = (struct gs_share_options){.enable = true,
                                              .listen_fd = -1,
-                                             .published_max = (uint32_t)config.share.broker_blocks,
-                                             .settle_ns = config.share.settle,
-                                             .timeout_ns = config.share.timeout};
+                                             .published_max = (uint32_t)config.debug.broker_blocks,
+                                             .settle_ns = config.debug.settle,
+                                             .timeout_ns = config.debug.timeout};
     for (size_t i = 0; i < config.share.uids.count; i++)
         ret_options->uids[ret_options->uid_count++] = (uid_t)config.share.uids.ids[i];
     if (strlen(config.share.dir.text) >= sizeof ret_options->dir)

@@ -157,7 +157,7 @@ void ask_complain_of_absent(long pid)
                          pid);
     else
         command_complain("process %ld cannot be asked: it holds less than 64 MiB and neither shares nor opens memory, "
-                         "has pool.neighbours off, or has another share.dir (gpushim stats %ld)",
+                         "has debug.reclaim_from_peers off, or has another share.dir (gpushim stats %ld)",
                          pid, pid);
 }
 

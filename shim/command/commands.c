@@ -110,7 +110,7 @@ const struct command commands[] = {
     {"trim", RUNS(command_trim), "has processes give back what they keep and do not use", "PID|all", 1, 1,
      {TAKES_PID_OR_ALL},
      "Has that process, or all of this user's (for root: of everybody), give back to the driver what they keep of GPU "
-     "memory and do not use. They have to have pool.neighbours on, as they do where nobody says otherwise.",
+     "memory and do not use. They have to have debug.reclaim_from_peers on, as they do where nobody says otherwise.",
      {LIST_JSON},
      {{"gpushim trim all", "before a large program without the library"}}},
     {"collect", RUNS(command_collect), "has processes give each other back what is closed and kept", "PID|all", 1, 1,

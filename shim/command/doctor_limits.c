@@ -24,7 +24,7 @@
 
 void doctor_look_at_descriptors(struct doctor *doctor, uint64_t limit, const char *where)
 {
-    const uint64_t clients = doctor->config->share.max_clients;
+    const uint64_t clients = doctor->config->debug.max_clients;
 
     if (limit < FD_NEEDED)
         doctor_say(doctor, DOCTOR_FAIL, "descriptors", "raise it: ulimit -n 32768",
@@ -36,7 +36,7 @@ void doctor_look_at_descriptors(struct doctor *doctor, uint64_t limit, const cha
             "raise it: ulimit -n 32768 (LimitNOFILE= of systemd, --ulimit nofile= of containers)",
             "%s may have %" PRIu64 " open: an eighth is kept for shared chunks, and opening more "
             "than that again and again is slow; no %" PRIu64
-            " others (share.max_clients) can be served at a time",
+            " others (debug.max_clients) can be served at a time",
             where, limit, clients);
     else
         doctor_say(doctor, DOCTOR_OK, "descriptors", "",

@@ -101,11 +101,11 @@ bool command_share_options(struct gs_share_options *options)
     *options = (struct gs_share_options){.enable = true,
                                          .is_broker = true,
                                          .listen_fd = -1,
-                                         .settle_ns = config->share.settle,
-                                         .timeout_ns = config->share.timeout,
+                                         .settle_ns = config->debug.settle,
+                                         .timeout_ns = config->debug.timeout,
                                          .keep_ns = config->share.keep,
-                                         .published_max = (uint32_t)config->share.broker_blocks,
-                                         .max_clients = (uint32_t)config->share.max_clients};
+                                         .published_max = (uint32_t)config->debug.broker_blocks,
+                                         .max_clients = (uint32_t)config->debug.max_clients};
     for (size_t i = 0; i < config->share.uids.count; i++)
         options->uids[options->uid_count++] = (uid_t)config->share.uids.ids[i];
     for (size_t i = 0; i < config->share.gids.count; i++)

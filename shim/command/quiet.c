@@ -63,8 +63,8 @@ static void say(long pid, bool apart, const struct gs_config *config, const char
         snprintf(ret_why, QUIET_WHY, "is not known: it has another folder; ask with GPUSHIM_SHARE_DIR=%.*s",
                  (int)sizeof((struct gs_share_options *)NULL)->dir, /* longer ones are none */
                  dir[0] ? dir : "'', for none is set there");
-    else if (!config->pool.neighbours)
-        snprintf(ret_why, QUIET_WHY, "cannot be asked: pool.neighbours is off there, and it neither shares nor opens "
+    else if (!config->debug.reclaim_from_peers)
+        snprintf(ret_why, QUIET_WHY, "cannot be asked: debug.reclaim_from_peers is off there, and it neither shares nor opens "
                                      "memory");
     else
         snprintf(ret_why, QUIET_WHY, "holds too little to be asked, and neither shares nor opens memory");

@@ -51,15 +51,15 @@ void run_check(const char *path, const struct run_machine *library);
 struct gs_config;
 struct gs_option;
 
-/* The option of "pool.decay=5 s", whose value goes to *ret, or NULL, and said, after `before`: it is no
- * option, or no value for it. */
-const struct gs_option *run_option_read(const char *before, const char *text, struct gs_config *ret);
+/* The option of "pool.decay=5 s", whose value goes to *ret, and as text to *ret_value until the next is read; or NULL, and
+ * said, after `before`: it is no option, or no value for it. */
+const struct gs_option *run_option_read(const char *before, const char *text, struct gs_config *ret, const char **ret_value);
 /* "pool.decay=5 s": in the environment from now on, if config takes it. False, and said: it is no
  * option, or no value for it. */
 bool run_option_set(const char *text);
 /* What --no-... calls the i-th option; "": it is not on or off. False: there are no more. */
 bool run_option_off_name(size_t i, char ret[]);
-/* "neighbours" of --no-neighbours: the same for an option that is on or off. */
+/* "single-stream" of --no-single-stream: the same for an option that is on or off. */
 bool run_option_off(const char *name);
 /* NAME=VALUE of each variable that was set, a line each. */
 void run_option_print(void);

@@ -108,31 +108,53 @@ static bool check(const char *before, const struct gs_option *option, const char
     return false;
 }
 
-const struct gs_option *run_option_read(const char *before, const char *text, struct gs_config *ret)
+/* The option of that name, or one that had it before, which is said; what it was called then is in *ret_old. */
+static const struct gs_option *find(const char *before, struct gs_text name, const struct gs_old_name **ret_old)
 {
-    const char *equals = strchr(text, '=');
-    struct gs_text name = {text, equals ? (size_t)(equals - text) : strlen(text)};
-    char quoted[GS_QUOTE_SIZE];
+    *ret_old = NULL;
+    for (size_t i = 0; i < gs_option_count; i++)
+        if (is_name(&gs_options[i], name))
+            return &gs_options[i];
+    for (size_t i = 0; i < gs_old_name_count; i++) {
+        char was[GS_OPTION_NAME_SIZE];
 
-    name = gs_text_trim(name);
-    for (size_t i = 0; i < gs_option_count; i++) {
-        if (!is_name(&gs_options[i], name))
+        gs_option_name(&(struct gs_option){.section = gs_old_names[i].section, .key = gs_old_names[i].key}, was);
+        if (!gs_text_equal(name, was))
             continue;
-        if (equals)
-            return check(before, &gs_options[i], equals + 1, ret) ? &gs_options[i] : NULL;
-        command_complain("%s%s has no value; write %s=VALUE", before, gs_quote(name, quoted), text);
-        return NULL;
+        *ret_old = &gs_old_names[i];
+        command_complain("%s%s is called %s now, and is taken for that", before, was, gs_old_names[i].now);
+        return gs_option_now(&gs_old_names[i]);
     }
     complain_of_name(before, name);
     return NULL;
 }
 
+const struct gs_option *run_option_read(const char *before, const char *text, struct gs_config *ret, const char **ret_value)
+{
+    static char changed[GS_QUOTE_SIZE];
+    const char *equals = strchr(text, '=');
+    const struct gs_text name = gs_text_trim((struct gs_text){text, equals ? (size_t)(equals - text) : strlen(text)});
+    const struct gs_old_name *old;
+    const struct gs_option *option = find(before, name, &old);
+    char quoted[GS_QUOTE_SIZE];
+
+    if (option && !equals)
+        command_complain("%s%s has no value; write %s=VALUE", before, gs_quote(name, quoted), text);
+    if (!option || !equals)
+        return NULL;
+    *ret_value = equals + 1;
+    if (old && *old->unit) /* else it stays as it is, with an end */
+        *ret_value = gs_old_value(old, gs_text_of(equals + 1), changed).at;
+    return check(before, option, *ret_value, ret) ? option : NULL;
+}
+
 bool run_option_set(const char *text)
 {
     static struct gs_config config;
-    const struct gs_option *option = run_option_read("-o: ", text, &config);
+    const char *value;
+    const struct gs_option *option = run_option_read("-o: ", text, &config, &value);
 
-    return option && set(option, strchr(text, '=') + 1);
+    return option && set(option, value);
 }
 
 /* ---- On or off ------------------------------------------------------------------------------ */

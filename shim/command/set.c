@@ -27,6 +27,7 @@ struct setting {
 static uint64_t number_of(const struct gs_option *option, const struct gs_config *config)
 {
     const void *field = (const char *)config + option->offset;
+    const struct gs_config_amount *amount = field;
     unsigned word = 0;
     uint64_t number = 0;
 
@@ -34,6 +35,8 @@ static uint64_t number_of(const struct gs_option *option, const struct gs_config
         memcpy(&word, field, sizeof word);
     else if (option->type == GS_OPTION_BOOL)
         word = *(const bool *)field;
+    else if (option->type == GS_OPTION_AMOUNT)
+        number = amount->percent ? GS_CONFIG_PERCENT + amount->percent : amount->bytes;
     else
         memcpy(&number, field, sizeof number);
     return word + number;
@@ -53,6 +56,11 @@ static void text_of(const struct gs_option *option, uint64_t number, char ret[GS
     } else if (option->type == GS_OPTION_ENUM) {
         word = number < words ? (unsigned)number : 0;
         memcpy(field, &word, sizeof word);
+    } else if (option->type == GS_OPTION_AMOUNT) {
+        const bool by_percent = number >= GS_CONFIG_PERCENT && number <= GS_CONFIG_PERCENT + 100;
+
+        *(struct gs_config_amount *)field = (struct gs_config_amount){.bytes = by_percent ? 0 : number,
+                                                                      .percent = by_percent ? number - GS_CONFIG_PERCENT : 0};
     } else {
         memcpy(field, &number, sizeof number);
     }
@@ -160,10 +168,11 @@ int command_set(const struct call *call)
     static struct gs_config config;
     struct gs_share_options options;
     struct setting setting = {.order = {.options = &options, .tell = tell_it}, .config = &config};
+    const char *value;
 
     if ((setting.order.only = call_pid(call, call->argv[0])) <= 0)
         return COMMAND_USAGE;
-    setting.option = run_option_read("", call->argv[1], &config);
+    setting.option = run_option_read("", call->argv[1], &config, &value);
     if (!setting.option || !can_change(setting.option) || !command_share_options(&options))
         return COMMAND_WRONG;
     order_each(&setting.order);

@@ -2,7 +2,7 @@
  * The window through which other devices see a GPU's memory (BAR1) can be much smaller than that
  * memory, and everything registered takes room in it, other processes' registrations too. What is
  * kept here is bounded to half of the smallest window of the machine's GPUs. NVML knows its size;
- * without NVML the option registrations.bytes alone is the bound.
+ * without NVML the option debug.registrations_bytes alone is the bound.
  */
 #include "pinning.h"
 

@@ -375,4 +375,4 @@ def test(cluster, machines, a, b):
 
 if not shutil.which('openssl'):
     skip('there is no openssl, the program')
-with_machines(test, 2, GPUSHIM_SHARE_BROKER_BLOCKS=str(BLOCKS))
+with_machines(test, 2, GPUSHIM_DEBUG_BROKER_BLOCKS=str(BLOCKS))

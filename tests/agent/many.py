@@ -25,13 +25,13 @@ def main():
     try:
         first = cluster.start()[0]
         before = costs(first.agent.pid)
-        sharer = Program(first, GPUSHIM_SHARE_MAX_CLIENTS='1024')
+        sharer = Program(first, GPUSHIM_DEBUG_MAX_CLIENTS='1024')
         handles = sharer.do(f'[share(alloc(65536, i % 251)) for i in range({exports})]')
         check(all(len(handle) == 128 for handle in handles), 'all are shared')
         await_that(lambda: exports_there(cluster)[0] == exports, 'all are in the directory')
         print(f'exports: {exports}, writes of etcd: {exports_there(cluster)[1]}')
         # Nothing stays mapped: each open goes to the other machine.
-        readers = [Program(machine, GPUSHIM_SHARE_IDLE='0') for machine in cluster.machines[1:]]
+        readers = [Program(machine, GPUSHIM_DEBUG_IDLE='0') for machine in cluster.machines[1:]]
         each = opens // len(readers)
         _, revision = exports_there(cluster)
         for reader in readers:

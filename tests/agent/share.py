@@ -58,7 +58,7 @@ def check_killed(one, two, a):
 def check_warned(cluster, one, b):
     """Who holds it its process cannot know: it says who does."""
     with open(f'{cluster.folder}/said', 'w+', encoding='utf-8') as said:
-        a = Program(one, stderr=said, GPUSHIM_SHARE_LIMBO_WARNING_AGE='100ms')
+        a = Program(one, stderr=said, GPUSHIM_DEBUG_LIMBO_WARNING_AGE='100ms')
         pointer = a.do(f'alloc({4 * MIB}, 0x45)')
         there = opens(b, a.do(f'share({pointer})'))
         a.do(f'free({pointer})')

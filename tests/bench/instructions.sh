@@ -128,8 +128,8 @@ pair '256 MiB' 645 --size 256M
 # Which has others in its chunk.
 pair '1 MiB' 645 --size 1M --live 301
 # As in a program of several streams, where freed memory waits for the GPU.
-GPUSHIM_POOL_LONE_STREAM=off
-export GPUSHIM_POOL_LONE_STREAM
+GPUSHIM_DEBUG_SINGLE_STREAM=off
+export GPUSHIM_DEBUG_SINGLE_STREAM
 pair '64 KiB, several streams' 685 --size 64K
 pair '256 MiB, several streams' 1595 --size 256M
 [ -z "$over" ] || die "over budget: ${over#, }; make it cheaper, or say why the budget is to grow"

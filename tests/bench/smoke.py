@@ -291,7 +291,7 @@ def ipc():
 
 
 def neighbour():
-    os.environ['GPUSHIM_POOL_NEIGHBOURS'] = 'on'
+    os.environ['GPUSHIM_DEBUG_RECLAIM_FROM_PEERS'] = 'on'
     for mode in ('native', 'shim'):
         for _ in range(20):  # on a busy machine who is asked may answer too late
             line = measure(mode, 'neighbour', '--cachers', 2)

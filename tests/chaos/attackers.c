@@ -32,7 +32,7 @@
 #define SENT_MOST       400 /* descriptors under way, where the kernel limits them */
 #define ANY_USER        65534
 #define ANSWER_MS       20000
-/* Each keeps a place (share.max_clients) for as long as the attacker lives: two of these take fewer than there are. */
+/* Each keeps a place (debug.max_clients) for as long as the attacker lives: two of these take fewer than there are. */
 #define CLAIMS          400
 
 /* -1: it is not taken within that time (0: whatever that takes), or refused. */

@@ -481,7 +481,7 @@ static bool make_world(struct supervisor *sup)
     world->next_life = 1;
     snprintf(world->board, sizeof world->board, "%.490s/board", options->dir);
     snprintf(share, sizeof share, "%s/share", options->dir);
-    setenv("GPUSHIM_SHARE_GRACE", "600 ms", 1);
+    setenv("GPUSHIM_DEBUG_GRACE", "600 ms", 1);
     return mkdir(world->board, 0700) == 0 && mkdir(share, 0700) == 0 && make_pipes(world);
 }
 

@@ -120,7 +120,7 @@ struct chaos_launch {
     unsigned namespaces;     /* 0: the supervisor's own; 1: pid, ipc, net, mount; 2: and user */
     char faults[96];         /* SOFTCUDA_FAULTS, or empty */
     char die[48];            /* CHAOS_DIE, or empty */
-    const char *idle;        /* GPUSHIM_SHARE_IDLE, or NULL */
+    const char *idle;        /* GPUSHIM_DEBUG_IDLE, or NULL */
 };
 
 /* ---- deadly.c ---- */

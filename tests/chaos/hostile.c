@@ -207,15 +207,15 @@ static pid_t start_under_shim(const char *shim, const char *role)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setenv("GPUSHIM_SHARE_DIR", hostile_dir, 1);
     setenv("GPUSHIM_CONFIG", "", 1);
-    setenv("GPUSHIM_SHARE_IDLE", "0", 1); /* each open asks */
-    setenv("GPUSHIM_SHARE_GRACE", "20 ms", 1);
+    setenv("GPUSHIM_DEBUG_IDLE", "0", 1); /* each open asks */
+    setenv("GPUSHIM_DEBUG_GRACE", "20 ms", 1);
     snprintf(number, sizeof number, "%d s", ANSWER_S);
-    setenv("GPUSHIM_SHARE_TIMEOUT", number, 1);
+    setenv("GPUSHIM_DEBUG_TIMEOUT", number, 1);
     setenv("GPUSHIM_SHARE_KEEP", "12 s", 1); /* more than what an open waits for */
     if (broker_program) {
         setenv("GPUSHIM_SHARE_STRATEGY", "broker", 1);
         setenv("GPUSHIM_SHARE_BROKER", broker_program, 1);
-        setenv("GPUSHIM_SHARE_BROKER_BLOCKS", BLOCKS_MOST, 1);
+        setenv("GPUSHIM_DEBUG_BROKER_BLOCKS", BLOCKS_MOST, 1);
     }
     setenv("LD_PRELOAD", shim, 1);
     snprintf(number, sizeof number, "%d", board_fd);

@@ -111,7 +111,7 @@ static void set_environment(const struct chaos_options *options,
     if (launch && launch->die[0])
         setenv("CHAOS_DIE", launch->die, 1);
     if (launch && launch->idle)
-        setenv("GPUSHIM_SHARE_IDLE", launch->idle, 1);
+        setenv("GPUSHIM_DEBUG_IDLE", launch->idle, 1);
     if (options->shim[0])
         setenv("LD_PRELOAD", options->shim, 1);
 }

@@ -14,7 +14,7 @@ from holder import (GPUSHIM, MIB, Holder, await_that, check, clean, end_with_fau
 import wire
 
 # Nothing comes back by itself while a test runs.
-LONG = {'GPUSHIM_SHARE_IDLE': '60 min', 'GPUSHIM_POOL_DECAY': '60 min', 'GPUSHIM_SHARE_GRACE': '60 min'}
+LONG = {'GPUSHIM_DEBUG_IDLE': '60 min', 'GPUSHIM_POOL_DECAY': '60 min', 'GPUSHIM_DEBUG_GRACE': '60 min'}
 
 
 def rows(folder, *arguments):

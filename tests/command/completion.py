@@ -72,7 +72,7 @@ def check_bash():
     expect('bash, an option', in_bash('gpushim', 'config', '--ch'), ['--check'])
     expect('bash, a setting', in_bash('gpushim', 'set', '1', 'pool.dec'), ['pool.decay='])
     expect('bash, its values', in_bash('gpushim', 'run', '-o', 'pool.free='), ['deferred', 'native'])
-    expect('bash, a value', in_bash('gpushim', 'run', '--set=share.own_vmm=of'), ['off'])
+    expect('bash, a value', in_bash('gpushim', 'run', '--set=debug.user_vmm=of'), ['off'])
     expect('bash, what is told by all', in_bash('gpushim', 'trim', 'a'), ['all'])
     expect('bash, a process', in_bash('gpushim', 'stats', str(one.pid)), [str(one.pid)])
     expect('bash, a process after options', in_bash('gpushim', 'stats', '--watch', '1', str(one.pid)), [str(one.pid)])

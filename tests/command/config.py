@@ -115,21 +115,21 @@ def check_defaults():
 
 def check_origins(folder):
     home = os.path.join(folder, 'home\nof # mine')
-    user = write(home, 'gpushim.conf', '[pool]\ndecay = 3 s\nsmall_limit = 512K\ncache_share = 0\n')
+    user = write(home, 'gpushim.conf', '[pool]\ndecay = 3 s\ncache_limit = 10 %\nlimit = off\n')
     settings = {'XDG_CONFIG_HOME': home, 'GPUSHIM_CONFIG': None, 'GPUSHIM_LOG': 'info',
                 'GPUSHIM_POOL_DECAY': '60 s'}
     options, found = as_json('origins', 0, **settings)
     expect_origin('of a variable', options['log'], 'environment', variable='GPUSHIM_LOG')
     expect_origin('of the stronger', options['pool.decay'], 'environment',
                   variable='GPUSHIM_POOL_DECAY')
-    expect_origin('of a file', options['pool.small_limit'], 'file', user, 3)
-    expect_origin('of a default that is named', options['pool.cache_share'], 'file', user, 4)
+    expect_origin('of a file', options['pool.cache_limit'], 'file', user, 3)
+    expect_origin('of a default that is named', options['pool.limit'], 'file', user, 4)
     values = [(options[name]['value'], options[name]['is_default'])
-              for name in ('log', 'pool.decay', 'pool.small_limit', 'pool.cache_share')]
-    if [options[name]['default'] for name in ('log', 'pool.decay', 'pool.small_limit', 'pool.cache_share')] != \
-            ['warning', '2 s', '1 MiB', options['pool.cache_share']['default']]:
+              for name in ('log', 'pool.decay', 'pool.cache_limit', 'pool.limit')]
+    if [options[name]['default'] for name in ('log', 'pool.decay', 'pool.cache_limit', 'pool.limit')] != \
+            ['warning', '2 s', 'unlimited', 'off']:
         fault('defaults beside other values', options)
-    if values != [('info', False), ('1 min', False), ('512 KiB', False), ('0', True)]:
+    if values != [('info', False), ('1 min', False), ('10 %', False), ('off', True)]:
         fault('values', values)
     if found['files'][0] != {'path': user, 'read': True, 'why_not': None} or len(found['files']) < 2:
         fault('files', found['files'])
@@ -137,20 +137,20 @@ def check_origins(folder):
     shown = user.replace('\n', r'\x0a')
     expected = {('general', 'log'): 'changed by environment GPUSHIM_LOG, default: warning',
                 ('pool', 'decay'): 'changed by environment GPUSHIM_POOL_DECAY, default: 2 s',
-                ('pool', 'small_limit'): f'changed by {shown}:3, default: 1 MiB',
-                ('pool', 'cache_share'): f'{shown}:4'}
+                ('pool', 'cache_limit'): f'changed by {shown}:3, default: unlimited',
+                ('pool', 'limit'): f'{shown}:4'}
     for name, remark in expected.items():
         if rows(listed.stdout)[name][1] != remark:
             fault('the remark', rows(listed.stdout)[name], f'not {remark}')
     expect('the list of files', listed, 0, re.escape(f'#   {shown}: read'), of='stdout')
     expect('what is not the default is marked', config(**settings), 0, r'log = info +# changed, default: '
-           'warning', r'cache_share = 0', of='stdout')
+           'warning', r'limit = off', of='stdout')
 
 
 def check_listing_is_a_file(folder):
     """What is listed can be read as a configuration, and is the same one."""
     settings = {'GPUSHIM_LOG': 'off', 'GPUSHIM_POOL_CACHE_LIMIT': '18446744073709551614',
-                'GPUSHIM_SHARE_UIDS': '1 2,3', 'GPUSHIM_SHARE_GRACE': '1500us',
+                'GPUSHIM_SHARE_UIDS': '1 2,3', 'GPUSHIM_DEBUG_GRACE': '1500us',
                 'GPUSHIM_LOG_TARGET': '/tmp/a b#c', 'GPUSHIM_SHARE_DIR': '/' + 'd' * 1022,
                 'GPUSHIM_SHARE_ISOLATE': 'ALONE'}
     options, _ = as_json('as set', 0, **settings)
@@ -199,7 +199,7 @@ def check_mistakes(folder):
 def check_misspelt():
     names = {'GPU_SHIM_LOG': 'GPUSHIM_LOG', 'GPUSHIMLOG': 'GPUSHIM_LOG',
              'LIBGPUSHIM_POOL_DECAYS': 'GPUSHIM_POOL_DECAY', 'gpushim_share_dir': 'GPUSHIM_SHARE_DIR',
-             'GPUSHM_SHARE_GRACE': 'GPUSHIM_SHARE_GRACE', 'GPU_SHIM_CONFIG': 'GPUSHIM_CONFIG'}
+             'GPUSHM_DEBUG_GRACE': 'GPUSHIM_DEBUG_GRACE', 'GPU_SHIM_CONFIG': 'GPUSHIM_CONFIG'}
     for name, right in names.items():
         pattern = (f'environment: {name} is ignored: the library\'s variables begin with GPUSHIM_; did you '
                    rf'mean {right}\?')

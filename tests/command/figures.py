@@ -140,7 +140,7 @@ def prove_elsewhere(folder):
         with open(file, 'w', encoding='utf-8') as conf:
             conf.write(f'[share]\ndir = {other}\n')
         holder, opener = Holder(folder, GPUSHIM_SHARE_DIR=other), Holder(folder, GPUSHIM_SHARE_DIR=None, GPUSHIM_CONFIG=file)
-        alone = Holder(folder, GPUSHIM_POOL_NEIGHBOURS='off')
+        alone = Holder(folder, GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='off')
         small, plain = Holder(folder), Holder(folder, GPUSHIM_SHARE_DIR='')
         holder.do(f'alloc {96 * MIB}')
         opener.do('open ' + holder.do('share 0'))
@@ -148,7 +148,7 @@ def prove_elsewhere(folder):
         for one in (small, plain):
             one.do(f'alloc {MIB}')
         for one, word in ((holder, f'GPUSHIM_SHARE_DIR={other}'), (opener, f'GPUSHIM_SHARE_DIR={other}'),
-                          (plain, "with GPUSHIM_SHARE_DIR='', for none is set there"), (alone, 'pool.neighbours is off'),
+                          (plain, "with GPUSHIM_SHARE_DIR='', for none is set there"), (alone, 'debug.reclaim_from_peers is off'),
                           (small, 'holds too little')):
             row = of(folder, one.pid)
             check(word in (row.get('silent') or ''), f'{word}: {row}')

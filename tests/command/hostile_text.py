@@ -95,7 +95,7 @@ libc.prctl(15, {name!r}, 0, 0, 0)
 
 
 def prove_names(folder):
-    owner, opener, quiet = (Holder(folder, GPUSHIM_POOL_DECAY='60 min', GPUSHIM_POOL_NEIGHBOURS='on') for _ in range(3))
+    owner, opener, quiet = (Holder(folder, GPUSHIM_POOL_DECAY='60 min', GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on') for _ in range(3))
     owner.do(f'alloc {96 * MIB}')
     owner.do(f'alloc {2 * MIB}')
     handle = owner.do('share 1')
@@ -294,9 +294,9 @@ def prove_log(folder):
     """What the library says of its peers, at debug level, and where memory runs out."""
     log, reports = os.path.join(folder, 'log'), os.path.join(folder, 'reports')
     one = Holder(folder, GPUSHIM_LOG='debug', GPUSHIM_LOG_TARGET=log, GPUSHIM_POOL_LIMIT=str(8 * MIB),
-                 GPUSHIM_POOL_OOM_REPORT=reports, GPUSHIM_POOL_NEIGHBOURS='on', GPUSHIM_POOL_DECAY='60 min')
+                 GPUSHIM_POOL_OOM_REPORT=reports, GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on', GPUSHIM_POOL_DECAY='60 min')
     one.do('do ' + b'import time'.hex())
-    others = [Holder(folder, GPUSHIM_POOL_NEIGHBOURS='on') for _ in range(TOLD_OF)]
+    others = [Holder(folder, GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on') for _ in range(TOLD_OF)]
     for other in others:
         other.do(f'alloc {96 * MIB}')
     for at in range(0, len(NAMES), TOLD_OF):

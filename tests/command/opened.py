@@ -12,8 +12,8 @@ import tempfile
 
 from holder import GPUSHIM, MIB, Holder, await_that, check, clean, end_with_faults, gpushim
 
-LONG = {'GPUSHIM_SHARE_IDLE': '60 min', 'GPUSHIM_POOL_DECAY': '60 min', 'GPUSHIM_SHARE_GRACE': '60 min'}
-NOW = {'GPUSHIM_SHARE_IDLE': '0', 'GPUSHIM_SHARE_GRACE': '0'}  # what is closed or freed goes at once
+LONG = {'GPUSHIM_DEBUG_IDLE': '60 min', 'GPUSHIM_POOL_DECAY': '60 min', 'GPUSHIM_DEBUG_GRACE': '60 min'}
+NOW = {'GPUSHIM_DEBUG_IDLE': '0', 'GPUSHIM_DEBUG_GRACE': '0'}  # what is closed or freed goes at once
 BROKER = {**LONG, 'GPUSHIM_SHARE_STRATEGY': 'broker', 'GPUSHIM_SHARE_BROKER': GPUSHIM + '-broker'}
 
 

@@ -25,7 +25,7 @@ EVENT_BYTES, BLOCK_BYTES = 48, 64 << 10
 OUT_OF_MEMORY, INVALID_VALUE = 2, 1
 ENVIRONMENT = {name: value for name, value in os.environ.items()
                if not name.startswith(('GPUSHIM_', 'LD_', 'SOFTCUDA_'))}
-ENVIRONMENT.update(GPUSHIM_CONFIG='', LD_LIBRARY_PATH=driver, LC_ALL='C', GPUSHIM_POOL_NEIGHBOURS='off')
+ENVIRONMENT.update(GPUSHIM_CONFIG='', LD_LIBRARY_PATH=driver, LC_ALL='C', GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='off')
 faults = []
 
 # What every program of the tests begins with: calls that note what they were and what came of them.

@@ -161,13 +161,16 @@ def cannot_be_preloaded(folder):
 
 def options():
     given = tells('-o', 'pool.decay=5 s', '-olog=debug', '-o', 'general.log=error', '-o',
-                  'share.dir=', '--no-share', '--no-lone-stream', '--no-neighbours',
+                  'share.dir=', '--no-share', '--no-single-stream', '--no-reclaim-from-peers',
                   settings={'GPUSHIM_POOL_DECAY': '1 s', 'GPUSHIM_POOL_FREE': 'native'})
     expected = {'POOL_DECAY': '5 s', 'LOG': 'error', 'SHARE_DIR': '', 'SHARE_ENABLE': 'off',
-                'CONFIG': '', 'POOL_LONE_STREAM': 'off', 'POOL_NEIGHBOURS': 'off', 'POOL_FREE': 'native'}
+                'CONFIG': '', 'DEBUG_SINGLE_STREAM': 'off', 'DEBUG_RECLAIM_FROM_PEERS': 'off', 'POOL_FREE': 'native'}
     check({name[8:]: value for name, value in given.items() if name.startswith('GPUSHIM_')}
           == expected, f'options: {given}')
-    check(tells('--no-lone-stream').get('GPUSHIM_POOL_LONE_STREAM') == 'off', '--no-lone-stream')
+    check(tells('--no-single-stream').get('GPUSHIM_DEBUG_SINGLE_STREAM') == 'off', '--no-single-stream')
+    for old, given in (('pool.' 'lone_stream=off', {'DEBUG_SINGLE_STREAM': 'off'}), ('pool.cache_share=5', {'POOL_CACHE_LIMIT': '5 %'})):
+        ran = Ran(['-o', old, '--print']).expect(0, 'LD_PRELOAD=.*\n' + ''.join(f'GPUSHIM_{n}={v}\n' for n, v in given.items()), '.*is called .* now.*\n')
+        check(f"{old.split('=')[0]} is called " in ran.err, f'an old name is understood, and says so: {ran.err}')
     check(tells('-o', 'log_target=/a=b=c').get('GPUSHIM_LOG_TARGET') == '/a=b=c', 'a value with equals signs')
     check(tells('--no-enable', '-o', 'enable=on').get('GPUSHIM_ENABLE') == 'on', 'the last counts')
 
@@ -186,7 +189,7 @@ def wrong_options(folder):
     program = ['--', 'touch', started]
     for arguments, said in (
             (['-o', 'pool.decy=5 s'], r'.*"pool.decy"; did you mean pool.decay\?\n'),
-            (['-o', 'small_limit=5'], r'.*"small_limit"; did you mean pool.small_limit\?\n'),
+            (['-o', 'small_limit=5'], r'.*"small_limit"; did you mean debug.small_limit\?\n'),
             (['-o', 'share.decay=5 s'], r'.*"share.decay"; did you mean pool.decay\?\n'),
             (['-o', 'GPUSHIM_LOG=info'], r'.*"GPUSHIM_LOG"; did you mean log\?\n'),
             (['-o', 'xyzzy=1'], r".*no option has the name \"xyzzy\"; 'gpushim config' lists them\n"),

@@ -50,7 +50,7 @@ def prove_every_option(folder, holder):
             fails(folder, 1, (str(holder.pid), f'{name}={value}'), f'{name} cannot change')
             continue
         least = 'off' if option['type'] == 'enum' else '0'
-        if name in ('share.limbo_warning', 'share.limbo_limit'):
+        if name in ('debug.limbo_warning', 'debug.limbo_limit'):
             least = '1 B' # 0 is no bound, as unlimited
         changes(folder, holder, name, option['value'], least)
         run = gpushim(folder, 'set', str(holder.pid), f'{name}={value}', '--json')
@@ -62,12 +62,18 @@ def prove_every_option(folder, holder):
             changes(folder, holder, name, word, value)
     changes(folder, holder, 'general.log', 'warning', 'warning')
     changes(folder, holder, 'pool.decay', '2 s', '90 s', ' 90000ms')
+    changes(folder, holder, 'pool.cache_limit', 'unlimited', '7 %')
+    changes(folder, holder, 'pool.cache_limit', '7 %', '64 MiB')
+    changes(folder, holder, 'pool.cache_limit', '64 MiB', '100 %', '100%')
+    run = gpushim(folder, 'set', str(holder.pid), 'pool.cache_share=0', '--json')
+    check(run.returncode == 0 and 'pool.cache_share is called pool.cache_limit now' in run.stderr and
+          json.loads(run.stdout)['after'] == 'unlimited', f'an old name is understood, and says so: {run}')
 
 
 def prove_decay(folder):
     """From never to soon, and what a limit allows."""
     for first, option in (('0', 'pool.decay=10ms'), ('60 min', 'pool.decay=10ms'), ('60 min', 'pool.cache_limit=4M'),
-                          ('60 min', 'pool.cache_share=1'), ('0', 'pool.cache_limit=0')):
+                          ('60 min', 'pool.cache_limit=1 %'), ('60 min', 'pool.cache_share=1'), ('0', 'pool.cache_limit=0')):
         holder = start(folder, GPUSHIM_POOL_DECAY=first, SOFTCUDA_MACHINE=os.path.join(folder, 'other'))
         holder.do(f'alloc {256 * MIB}')
         holder.do('free 2')
@@ -86,14 +92,14 @@ def prove_limbo_and_log(folder):
     opener.do(f'open {holder.do("share 1")}')
     holder.do('free 1')
     await_that(lambda: figures(folder, holder.pid).get('limbo_bytes') == 32 * MIB, 'what is freed is held')
-    changes(folder, holder, 'share.limbo_limit', 'unlimited', '1 MiB', '1M')
+    changes(folder, holder, 'debug.limbo_limit', 'unlimited', '1 MiB', '1M')
     check(holder.do('share 0').startswith('refused'), 'no handle is given out beyond the limit')
-    check('share.limbo_limit' in log.read_text(), 'and the log says why')
-    changes(folder, holder, 'share.limbo_limit', '1 MiB', 'unlimited')
+    check('debug.limbo_limit' in log.read_text(), 'and the log says why')
+    changes(folder, holder, 'debug.limbo_limit', '1 MiB', 'unlimited')
     check(len(holder.do('share 0')) == 128, 'and again without it')
-    for option, before, after in (('share.limbo_warning', 'unlimited', '1 MiB'),
-                                  ('share.limbo_warning_blocks', '0', '1'),
-                                  ('share.limbo_warning_age', '60 s', '1 ms')):
+    for option, before, after in (('debug.limbo_warning', 'unlimited', '1 MiB'),
+                                  ('debug.limbo_warning_blocks', '0', '1'),
+                                  ('debug.limbo_warning_age', '60 s', '1 ms')):
         lines = log.read_text().count('still held by other processes')
         changes(folder, holder, option, before, after)
         await_that(lambda: log.read_text().count('still held by other processes') > lines, f'{option} warns at once')
@@ -133,7 +139,7 @@ def prove_hostile(folder, holder):
     """By hand: what makes no sense is refused in words or hung up on, and changes nothing."""
     [path] = wire.sockets(folder)
     for text, outcome in ((wire.to_set(b'no.such', 1), 1), (wire.to_set(b'', 1), 1), (wire.to_set(b'pool.decay\0x', 1 << 63), 2),
-                          (wire.to_set(b'log', 5), 2), (wire.to_set(b'pool.cache_share', 101), 2)):
+                          (wire.to_set(b'log', 5), 2), (wire.to_set(b'pool.cache_limit', (1 << 63) + 101), 2)):
         answers = wire.say(path, text)
         check([kind for kind, _ in answers] == [wire.SET_TO] and
               struct.unpack('<QQII', answers[0][1]) == (0, 0, outcome, 0), f'{text} gets {outcome}: {answers}')

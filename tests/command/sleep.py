@@ -32,7 +32,7 @@ def answers(folder, one):
 
 def start(folder, **settings):
     """One that can be asked, with 100 MiB that have contents."""
-    one = Holder(folder, **{'SOFTCUDA_MEMORY': '256M', 'GPUSHIM_POOL_NEIGHBOURS': 'on', **settings})
+    one = Holder(folder, **{'SOFTCUDA_MEMORY': '256M', 'GPUSHIM_DEBUG_RECLAIM_FROM_PEERS': 'on', **settings})
     one.do(f'alloc {LIVE}')
     run(one, FILL.format(size=LIVE))
     await_that(lambda: answers(folder, one), 'a process that holds enough can be asked')

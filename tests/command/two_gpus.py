@@ -32,7 +32,7 @@ def do(one, code):
 
 
 def start(folder):
-    one = Holder(folder, SOFTCUDA_DEVICES='2', GPUSHIM_POOL_DECAY='60 min', GPUSHIM_POOL_NEIGHBOURS='on')
+    one = Holder(folder, SOFTCUDA_DEVICES='2', GPUSHIM_POOL_DECAY='60 min', GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on')
     do(one, f'globals().update(ctypes=ctypes, cuda=cuda, context=context); exec({ON!r}, globals())')
     return one
 

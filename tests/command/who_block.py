@@ -13,8 +13,8 @@ import tempfile
 from holder import GPUSHIM, MIB, Holder, await_that, check, clean, end_with_faults, gpushim
 import wire
 
-LONG = {'GPUSHIM_SHARE_IDLE': '60 min', 'GPUSHIM_POOL_DECAY': '60 min', 'GPUSHIM_SHARE_GRACE': '60 min'}
-NEVER = {'GPUSHIM_SHARE_IDLE': '0', 'GPUSHIM_SHARE_GRACE': '0'}  # what is closed or freed goes at once
+LONG = {'GPUSHIM_DEBUG_IDLE': '60 min', 'GPUSHIM_POOL_DECAY': '60 min', 'GPUSHIM_DEBUG_GRACE': '60 min'}
+NEVER = {'GPUSHIM_DEBUG_IDLE': '0', 'GPUSHIM_DEBUG_GRACE': '0'}  # what is closed or freed goes at once
 
 
 def blocks(folder, what):

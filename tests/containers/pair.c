@@ -39,7 +39,7 @@
 #define PIECE   ((size_t)2 << 20)
 #define WAIT_MS 40000
 #define WAIT_NS (UINT64_C(1000000) * WAIT_MS)
-#define SOON_S  15 /* less than share.timeout: who has ended is not waited for */
+#define SOON_S  15 /* less than debug.timeout: who has ended is not waited for */
 #define STAMP   0x5ca1ab1eu
 #define ANSWER  0x0ddba11u
 

@@ -68,7 +68,7 @@ static void fill_purged(struct fuzz_input *input, struct gs_wire_purged *purged)
 
 static void fill_set(struct fuzz_input *input, struct gs_wire_set *set)
 {
-    static const char *const names[] = {"log", "pool.decay", "share.limbo_limit", "nothing"};
+    static const char *const names[] = {"log", "pool.decay", "debug.limbo_limit", "nothing"};
     uint8_t kind = fuzz_byte(input);
 
     if (kind == 255)

@@ -3,7 +3,7 @@ that holds memory of cuMemCreate.
 
     checkpoint.py [LIBRARY [ROW...]]
 
-The library adds POSIX descriptors to what a program makes by itself (share.own_vmm), and its pools have them. This
+The library adds POSIX descriptors to what a program makes by itself (debug.user_vmm), and its pools have them. This
 asks whether they stand in the way of a checkpoint where nothing was ever exported: a program of this file's own holds
 such memory, is locked and checkpointed, restored and unlocked, and looks at its memory again. Rows:
 
@@ -15,7 +15,7 @@ such memory, is locked and checkpointed, restored and unlocked, and looks at its
     opened               the same, which another process has open by cuIpcOpenMemHandle
 
 each natively; then, where LIBRARY (libgpushim.so) is named, plain, allocated and opened under it, and plain with
-GPUSHIM_SHARE_OWN_VMM=off; or of all these the rows that are named. One line a row, then what follows for the default.
+GPUSHIM_DEBUG_USER_VMM=off; or of all these the rows that are named. One line a row, then what follows for the default.
 Where there is no driver with these calls (570 and later) or no GPU it says so, and the exit status is 77. Prints
 facts and asserts nothing: 0 when all rows were asked.
 """
@@ -30,7 +30,7 @@ WORD = 0x5ca1ab1e
 PATIENT_S = 60
 DESCRIPTORS = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 ROWS = ('plain', 'descriptors', 'exported', 'kept', 'allocated', 'opened')
-UNDER = (('plain', {}), ('plain', {'GPUSHIM_SHARE_OWN_VMM': 'off'}), ('allocated', {}), ('opened', {}))
+UNDER = (('plain', {}), ('plain', {'GPUSHIM_DEBUG_USER_VMM': 'off'}), ('allocated', {}), ('opened', {}))
 CALLS = {'checkpoint': ('Lock', 'Checkpoint'), 'restore': ('Restore', 'Unlock')}
 
 
@@ -184,7 +184,7 @@ def main():
     if 'plain' in found and 'descriptors' in found:
         print('descriptors that nobody asked for make ' +
               ('no difference' if found['plain'] == found['descriptors'] else
-               'a difference: share.own_vmm is to be off by default'))
+               'a difference: debug.user_vmm is to be off by default'))
     return 0
 
 

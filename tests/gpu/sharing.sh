@@ -82,7 +82,7 @@ for flags in '' '--cachers 4' '--pieces 40 --takes 80'; do
     for enable in on off; do
         echo "neighbour shim, $enable $flags"
         # shellcheck disable=SC2086
-        GPUSHIM_LOG=info GPUSHIM_POOL_NEIGHBOURS=$enable timeout 60 sh "$with" shim \
+        GPUSHIM_LOG=info GPUSHIM_DEBUG_RECLAIM_FROM_PEERS=$enable timeout 60 sh "$with" shim \
             "$bundle/tests/bench/neighbour" $flags || echo "ended with $?"
     done
 done

@@ -74,7 +74,7 @@ class Machine:
         return {**os.environ, 'LD_PRELOAD': SHIM, 'LD_LIBRARY_PATH': os.path.dirname(LIBCUDA),
                 'SOFTCUDA_MACHINE': str(self.path / 'machine'), 'SOFTCUDA_MEMORY': '4G',
                 'GPUSHIM_SHARE_DIR': str(self.run), 'GPUSHIM_LOG': 'info',
-                'GPUSHIM_POOL_NEIGHBOURS': 'on',
+                'GPUSHIM_DEBUG_RECLAIM_FROM_PEERS': 'on',
                 'GPUSHIM_POOL_DECAY': '10 min', **settings}  # nothing goes unasked
 
     def cache(self, *arguments, wrap=(), fds=(), **settings):
@@ -132,7 +132,7 @@ class Machine:
 
 def idle_memory_is_given(machine):
     machine.cache('--percent', 60)
-    machine.fails('--percent', 60, GPUSHIM_POOL_NEIGHBOURS='off')
+    machine.fails('--percent', 60, GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='off')
     machine.succeeds('--percent', 60)
     machine.leave()
     check(machine.left() == [], f'{machine.left()} are left')
@@ -154,7 +154,7 @@ def many_give_together(machine):
 
 
 def one_that_wants_none_to_ask_keeps_it(machine):
-    machine.cache('--percent', 60, GPUSHIM_POOL_NEIGHBOURS='off')
+    machine.cache('--percent', 60, GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='off')
     check(machine.left() == [], 'it has no socket')
     machine.fails('--percent', 60)
 

@@ -112,7 +112,7 @@ def it_is_said_on_small_stacks():
     """With all that it can have: another one is asked, memory is waited for, and it is JSON as well."""
     run = os.path.join(PLACE, 'small')
     machine = {'SOFTCUDA_MACHINE': os.path.join(PLACE, 'small machine'), 'memory': '512M',
-               'GPUSHIM_SHARE_DIR': run, 'GPUSHIM_POOL_NEIGHBOURS': 'on',
+               'GPUSHIM_SHARE_DIR': run, 'GPUSHIM_DEBUG_RECLAIM_FROM_PEERS': 'on',
                'GPUSHIM_POOL_DECAY': '10 min'}
     other = Taker(**machine)
     other.must(f'alloc {160 * MIB}')
@@ -175,7 +175,7 @@ def a_file_that_cannot_be_written_is_named():
 
 def other_processes_are_named():
     """They share a device; one of them is stopped then, and is not waited for."""
-    machine = {'SOFTCUDA_MACHINE': os.path.join(PLACE, 'machine'), 'GPUSHIM_POOL_NEIGHBOURS': 'on',
+    machine = {'SOFTCUDA_MACHINE': os.path.join(PLACE, 'machine'), 'GPUSHIM_DEBUG_RECLAIM_FROM_PEERS': 'on',
                'GPUSHIM_POOL_DECAY': '10 min', 'memory': '512M'}
     file = os.path.join(PLACE, 'others.json')
     run = os.path.join(PLACE, 'run')

@@ -31,7 +31,7 @@ class Taker:
                        if not name.startswith(('GPUSHIM_', 'SOFTCUDA_', 'LD_', 'NVML_'))}
         environment |= {'LD_LIBRARY_PATH': os.path.dirname(LIBCUDA), 'SOFTCUDA_MEMORY': memory,
                         'GPUSHIM_SHARE_DIR': os.path.join(PLACE, 'run'),
-                        'GPUSHIM_LOG_TARGET': self.log, 'GPUSHIM_POOL_NEIGHBOURS': 'off',
+                        'GPUSHIM_LOG_TARGET': self.log, 'GPUSHIM_DEBUG_RECLAIM_FROM_PEERS': 'off',
                         'GPUSHIM_CONFIG': ''}
         environment |= {name: str(value) for name, value in options.items()}
         if library:

@@ -93,7 +93,7 @@ static void all_kept(void)
     CHECK(counts().live == 0 && counts().wrong == 0);
 }
 
-/* Under registrations.count = 2. */
+/* Under debug.registrations_count = 2. */
 static void two_kept(void)
 {
     for (int i = 0; i < 4; i++) {

@@ -171,7 +171,7 @@ int main(int argc, char **argv)
         setenv(name, value + 1, 1);
         setenv("GPUSHIM_LOG_TARGET", log, 1);
     }
-    setenv("GPUSHIM_SHARE_IDLE", "10 min", 1);
+    setenv("GPUSHIM_DEBUG_IDLE", "10 min", 1);
     setenv("GPUSHIM_POOL_DECAY", strcmp(argv[1], "purge") ? "0" : "300 ms", 1);
     child = fork_child(); /* its end takes all with it that it keeps there */
     if (child == 0) {

@@ -288,8 +288,8 @@ static void reader(void)
     CUdeviceptr block;
     unsigned char ready;
 
-    setenv("GPUSHIM_SHARE_SETTLE", "50ms", 1);
-    setenv("GPUSHIM_SHARE_GRACE", "0", 1);
+    setenv("GPUSHIM_DEBUG_SETTLE", "50ms", 1);
+    setenv("GPUSHIM_DEBUG_GRACE", "0", 1);
     setenv("GPUSHIM_POOL_DECAY", "60min", 1); /* the block stays at its address */
     other = party_start("reading", NULL);
     start_driver();

@@ -278,9 +278,9 @@ static void check_read_only(bool by_opener, bool with_broker)
     struct opener first, second, third, shares;
     struct answer answer;
 
-    setenv("GPUSHIM_SHARE_ACCESS", by_opener ? "read-write" : "read-only", 1);
+    setenv("GPUSHIM_DEBUG_ACCESS", by_opener ? "read-write" : "read-only", 1);
     shares = exporter_start(1, handles);
-    setenv("GPUSHIM_SHARE_ACCESS", by_opener ? "read-only" : "read-write", 1);
+    setenv("GPUSHIM_DEBUG_ACCESS", by_opener ? "read-only" : "read-write", 1);
     opener_start(&first);
     answer = opener_ask(&first, handles, 1);
     if (answer.opened != 1 || answer.write != CUDA_ERROR_INVALID_VALUE)
@@ -292,7 +292,7 @@ static void check_read_only(bool by_opener, bool with_broker)
     if (answer.opened != 1 || answer.write != CUDA_ERROR_INVALID_VALUE)
         fail("a copy into what was passed on", answer.write);
     opener_stop(&shares);
-    setenv("GPUSHIM_SHARE_ACCESS", "read-write", 1);
+    setenv("GPUSHIM_DEBUG_ACCESS", "read-write", 1);
     opener_start(&third);
     answer = opener_ask(&third, handles, 1);
     if (answer.opened != with_broker)

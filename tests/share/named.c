@@ -6,7 +6,7 @@
  *   named pieces     an address in the middle of several, and what is mapped beside it later
  *   named refused    what cannot be shared, and why; what is not mapped
  *   named full       one name more than a process may have: what that says, and that the others stay
- *   named off        share.own_vmm = off: the library does not follow it
+ *   named off        debug.user_vmm = off: the library does not follow it
  *   named churn      a thread unmaps, maps anew and publishes: who finds it opens what was published, or nothing
  *   named broker B   with a broker (the program B) the name is its process's alone, and takes one over that is kept
  *   named ends       the process that published it is killed
@@ -477,7 +477,7 @@ int main(int argc, char **argv)
     surroundings_new();
     setenv("GPUSHIM_SHARE_DIR", surroundings_folder, 1);
     if (!strcmp(how, "off"))
-        setenv("GPUSHIM_SHARE_OWN_VMM", "off", 1);
+        setenv("GPUSHIM_DEBUG_USER_VMM", "off", 1);
     if (!strcmp(how, "broker"))
         setenv("GPUSHIM_SHARE_STRATEGY", "broker", 1);
     if (!strcmp(how, "others")) {

@@ -221,7 +221,7 @@ int main(int argc, char **argv)
     if (strcmp(how, "left") == 0)
         return leave_block();
     surroundings_new();
-    setenv("GPUSHIM_POOL_NEIGHBOURS", "off", 1);
+    setenv("GPUSHIM_DEBUG_RECLAIM_FROM_PEERS", "off", 1);
     if (!mkdtemp(above))
         fail("no folder", errno);
     snprintf(folder, sizeof folder, "%s/run", above);

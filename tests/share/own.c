@@ -12,7 +12,7 @@
  *   own churn        a thread unmaps and maps anew at random, while others open: what one gets is what
  *                    was mapped when its handle was given out, or nothing
  *   own broker B     with a broker (the program B) it is its process's alone all the same
- *   own off          share.own_vmm = off: as natively
+ *   own off          debug.user_vmm = off: as natively
  *   own alone        share.isolate = alone: a handle is of one piece
  *   own opener       opens, reads, writes and closes as it is told
  *
@@ -420,11 +420,11 @@ int main(int argc, char **argv)
         return exporter(argc > 2);
     surroundings_new();
     setenv("GPUSHIM_SHARE_DIR", surroundings_folder, 1);
-    setenv("GPUSHIM_SHARE_IDLE", !strcmp(how, "idle") || !strcmp(how, "full") ? "60 min" : "0", 1);
+    setenv("GPUSHIM_DEBUG_IDLE", !strcmp(how, "idle") || !strcmp(how, "full") ? "60 min" : "0", 1);
     if (!strcmp(how, "strips"))
         setenv("GPUSHIM_LOG", "debug", 1);
     if (!strcmp(how, "off"))
-        setenv("GPUSHIM_SHARE_OWN_VMM", "off", 1);
+        setenv("GPUSHIM_DEBUG_USER_VMM", "off", 1);
     if (!strcmp(how, "alone"))
         setenv("GPUSHIM_SHARE_ISOLATE", "alone", 1);
     if (!strcmp(how, "broker"))

@@ -40,7 +40,7 @@ void surroundings_new(void)
         fail("no log", errno);
     fcntl(log_file, F_SETFL, O_APPEND);
     surroundings_folder = folder_new("around");
-    setenv("GPUSHIM_POOL_NEIGHBOURS", "on", 1); /* tests have it off, as they share no folder */
+    setenv("GPUSHIM_DEBUG_RECLAIM_FROM_PEERS", "on", 1); /* tests have it off, as they share no folder */
     dup2(log_file, STDERR_FILENO);
     first = getpid();
     atexit(at_end);

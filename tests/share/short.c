@@ -3,7 +3,7 @@
  *
  *   short open      another process has open what was freed
  *   short stopped   it has closed it and is stopped, so that it does not give its idle mapping back
- *   short idle0     the same under share.idle 0: it keeps nothing, and the allocation succeeds
+ *   short idle0     the same under debug.idle 0: it keeps nothing, and the allocation succeeds
  *   short work      GPU work that does not end is before what was freed
  *   short often     the allocation is tried without end: one line a second
  *   short reader    the other process; with a number more it closes what it opened, and says so when
@@ -36,7 +36,7 @@ static uint32_t mappings(void)
 
 static bool keeps_nothing(void)
 {
-    return !strcmp(getenv("GPUSHIM_SHARE_IDLE"), "0");
+    return !strcmp(getenv("GPUSHIM_DEBUG_IDLE"), "0");
 }
 
 /* ---- Who has it ----------------------------------------------------------------------------- */
@@ -218,7 +218,7 @@ int main(int argc, char **argv)
     if (argc != 2)
         fail("one word", argc);
     dir = folder_new("short");
-    setenv("GPUSHIM_SHARE_IDLE", strcmp(argv[1], "idle0") ? "10 min" : "0", 1);
+    setenv("GPUSHIM_DEBUG_IDLE", strcmp(argv[1], "idle0") ? "10 min" : "0", 1);
     snprintf(log_path, sizeof log_path, "%s.log", dir);
     setenv("GPUSHIM_LOG_TARGET", log_path, 1);
     child = fork_child(); /* its end takes all with it that it keeps there */

@@ -6,7 +6,7 @@
  *   waits together   four threads open blocks of a process that is stopped: none waits for the others
  *   waits exporter   shares blocks and says their handles
  *
- * The library is preloaded, with a share.timeout of TIMEOUT_MS.
+ * The library is preloaded, with a debug.timeout of TIMEOUT_MS.
  */
 #include <fcntl.h>
 #include <pthread.h>

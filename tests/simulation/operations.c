@@ -291,7 +291,7 @@ static void look_at_time(const struct process *process, uint64_t begun_ns, uint6
     uint64_t took = world.now_ns - begun_ns, starved = process->starved_ns - starved_ns;
 
     if (took > starved + world.options.timeout_ns + LATE_NS)
-        sim_fail("liveness: an open of process %u took %llu ms, beyond share.timeout",
+        sim_fail("liveness: an open of process %u took %llu ms, beyond debug.timeout",
                  process->index, (unsigned long long)((took - starved) / GS_NS_PER_MS));
 }
 

@@ -45,7 +45,7 @@ static bool is_kept_by(const struct block *block, const struct use *use, const s
 }
 
 /* When the last work of this use is done: its process's end ends it, too, and that of the children that
- * have the GPU's descriptors. Where one is not known of, what it may do has share.settle from the exit on. */
+ * have the GPU's descriptors. Where one is not known of, what it may do has debug.settle from the exit on. */
 static uint64_t busy_until(const struct block *block, const struct use *use)
 {
     uint64_t gone = use->image->gpu_gone_ns > use->gone_ns ? use->image->gpu_gone_ns : use->gone_ns;

@@ -325,7 +325,7 @@ static void try_broker(const char *program)
 
     setenv("GPUSHIM_SHARE_STRATEGY", "broker", 1);
     setenv("GPUSHIM_SHARE_KEEP", "500ms", 1);
-    setenv("GPUSHIM_SHARE_IDLE", "0", 1);
+    setenv("GPUSHIM_DEBUG_IDLE", "0", 1);
     broker = broker_start(program);
     start_driver();
     files = open_files(broker);

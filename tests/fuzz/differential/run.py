@@ -56,7 +56,7 @@ def environment(side, scratch):
     if driver != 'gpu':
         # Each process has devices of its own: memory of one's is no use to another's.
         result.update(SOFTCUDA_MEMORY='4G', SOFTCUDA_WITHOUT='sync_memops',
-                      GPUSHIM_POOL_NEIGHBOURS='off')
+                      GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='off')
         # Which GPUs may be used (tests/gpu/several.sh) says nothing of the software driver's devices.
         result.pop('CUDA_VISIBLE_DEVICES', None)
     return result

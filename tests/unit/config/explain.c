@@ -82,8 +82,9 @@ Test(config_explain, values_are_told_in_the_largest_unit_that_divides_them, .tim
         {"pool.cache_limit", "2048G", "2 TiB"},
         {"pool.cache_limit", "18446744073709551614", "18446744073709551614 B"},
         {"pool.cache_limit", "18446744073709551615", "unlimited"},
-        {"registrations.bytes", "18446744073709551615", "unlimited"},
-        {"pool.small_limit", "2048K", "2 MiB"},
+        {"debug.registrations_bytes", "18446744073709551615", "unlimited"},
+        {"debug.small_limit", "2048K", "2 MiB"},
+        {"pool.cache_limit", "7 %", "7 %"},
         {"pool.limit", "1%", "1 %"},
         {"pool.limit", "2 %", "2 %"},
         {"pool.limit", "80%", "80 %"},
@@ -97,10 +98,10 @@ Test(config_explain, values_are_told_in_the_largest_unit_that_divides_them, .tim
         {"pool.decay", "90s", "90 s"},
         {"pool.decay", "60s", "1 min"},
         {"share.keep", "1min", "60 s"}, /* its default, as the documents have it */
-        {"share.max_clients", "007", "7"},
+        {"debug.max_clients", "007", "7"},
         {"enable", "FALSE", "off"},
         {"log", "Debug", "debug"},
-        {"share.access", "READ-ONLY", "read-only"},
+        {"debug.access", "READ-ONLY", "read-only"},
         {"log_target", " /a b=#c ", "/a b=#c"},
         {"share.uids", " 7,8 9 ", "7, 8, 9"},
         {"share.uids", "", ""},
@@ -199,15 +200,15 @@ static void origin_expect(const char *name, struct gs_config_origin expected)
 Test(config_origin, each_option_tells_the_strongest_source_that_names_it)
 {
     place_write("gpushim.conf", "# user\nlog = info\n[pool]\ndecay = 3 s\n", 0644);
-    place_write("etc", "log = error\n\n\n[share]\ngrace = never\n[pool]\ncache_share = 5\n", 0644);
-    EXPLAIN(home_entry, "GPUSHIM_POOL_DECAY=1s", "GPUSHIM_SHARE_IDLE=10 s");
+    place_write("etc", "log = error\n\n\n[debug]\ngrace = never\n[pool]\ncache_limit = 5 %\n", 0644);
+    EXPLAIN(home_entry, "GPUSHIM_POOL_DECAY=1s", "GPUSHIM_DEBUG_IDLE=10 s");
     origin_expect("pool.decay", (struct gs_config_origin){.kind = GS_CONFIG_ENVIRONMENT});
-    origin_expect("share.idle", (struct gs_config_origin){.kind = GS_CONFIG_ENVIRONMENT});
+    origin_expect("debug.idle", (struct gs_config_origin){.kind = GS_CONFIG_ENVIRONMENT});
     origin_expect("log", (struct gs_config_origin){GS_CONFIG_FILE, false, 0, 2});
-    origin_expect("pool.cache_share", (struct gs_config_origin){GS_CONFIG_FILE, false, 2, 7});
-    origin_expect("share.grace", (struct gs_config_origin){GS_CONFIG_FILE, true, 2, 5});
+    origin_expect("pool.cache_limit", (struct gs_config_origin){GS_CONFIG_FILE, false, 2, 7});
+    origin_expect("debug.grace", (struct gs_config_origin){GS_CONFIG_FILE, true, 2, 5});
     origin_expect("enable", (struct gs_config_origin){.kind = GS_CONFIG_DEFAULT});
-    EXPECT_ONE(&complaints, "etc:5: share.grace");
+    EXPECT_ONE(&complaints, "etc:5: debug.grace");
 }
 
 Test(config_origin, files_tell_whether_they_were_read_and_why_not)
@@ -304,10 +305,10 @@ Test(config_explain, names_with_a_wrong_prefix_are_known_for_what_they_were_mean
         {"LIB_GPU_SHIM_LOG=", "GPUSHIM_LOG"},
         {"GPUSHM_POOL_DECAY=1s", "GPUSHIM_POOL_DECAY"},
         {"GPUSIHM_POOL_DECAYS=1s", "GPUSHIM_POOL_DECAY"},
-        {"GPUSHIMM_POOL_SMALLLIMIT=1", "GPUSHIM_POOL_SMALL_LIMIT"},
+        {"GPUSHIMM_POOL_SMALLLIMIT=1", "GPUSHIM_DEBUG_SMALL_LIMIT"},
         {"CPUSHIM_SHARE_DIR=/x", "GPUSHIM_SHARE_DIR"},
-        {"_GPUSHIM_SHARE_MAX_CLIENTS=1", "GPUSHIM_SHARE_MAX_CLIENTS"},
-        {"GPUSHM_GRACE=1s", "GPUSHIM_SHARE_GRACE"},
+        {"_GPUSHIM_SHARE_MAX_CLIENTS=1", "GPUSHIM_DEBUG_MAX_CLIENTS"},
+        {"GPUSHM_GRACE=1s", "GPUSHIM_DEBUG_GRACE"},
         {"GPU_SHIM_CONFIG=/x", "GPUSHIM_CONFIG"},
         {"XGPUSHIM_LOG=debug", "GPUSHIM_LOG"},
         {"GPUUSHIM_LOG=debug", "GPUSHIM_LOG"},

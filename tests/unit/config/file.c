@@ -17,7 +17,7 @@ Test(config_file, keys_count_under_their_section, .timeout = 60)
     PARSE("log = info\n"
           "[pool]\n"
           "free=native\n"
-          "  small_limit\t=\t64K  \n"
+          "  cache_limit\t=\t64K  \n"
           "[ share ]\n"
           "enable = no\n"
           "dir = /run/my dir\n"
@@ -26,7 +26,7 @@ Test(config_file, keys_count_under_their_section, .timeout = 60)
     complaints_expect_none(&complaints);
     cr_assert_eq(config.general.log, GS_CONFIG_LOG_INFO);
     cr_assert_eq(config.pool.free, GS_CONFIG_POOL_FREE_NATIVE);
-    cr_assert_eq(config.pool.small_limit, 65536);
+    cr_assert_eq(config.pool.cache_limit.bytes, 65536);
     cr_assert(config.general.enable);
     cr_assert_not(config.share.enable);
     cr_assert_str_eq(config.share.dir.text, "/run/my dir");
@@ -40,11 +40,12 @@ Test(config_file, comments_blank_lines_and_crlf_are_no_mistakes, .timeout = 60)
           "   # indented = 1\r\n"
           "[share] # the section\r\n"
           "dir = /a#b\t# the rest is none\r\n"
+          "[debug]\r\n"
           "grace = 2 s\r\n"
           "timeout = 3 s#4\r\n");
-    EXPECT_ONE(&complaints, "test.conf:7: share.timeout = \"3 s#4\" does not end in a unit");
+    EXPECT_ONE(&complaints, "test.conf:8: debug.timeout = \"3 s#4\" does not end in a unit");
     cr_assert_str_eq(config.share.dir.text, "/a#b");
-    cr_assert_eq(config.share.grace, 2000000000);
+    cr_assert_eq(config.debug.grace, 2000000000);
 }
 
 Test(config_file, a_second_mention_is_reported_and_the_first_counts, .timeout = 60)
@@ -54,15 +55,49 @@ Test(config_file, a_second_mention_is_reported_and_the_first_counts, .timeout = 
     cr_assert_eq(config.pool.free, GS_CONFIG_POOL_FREE_NATIVE);
 }
 
+/* What each option was called before, in a file and in the environment, is as what it is called now, and one line says so. */
+Test(config_file, old_names_are_understood_and_say_so, .timeout = 60)
+{
+    for (size_t i = 0; i < gs_old_name_count; i++) {
+        const struct gs_old_name *old = &gs_old_names[i];
+        const struct gs_option *option = gs_option_now(old);
+        cr_assert_not_null(option, "%s is nothing now", old->key);
+        const char *value = option->type == GS_OPTION_BOOL   ? "off"
+                            : option->type == GS_OPTION_ENUM ? option->words[1]
+                            : option->type == GS_OPTION_TIME ? "7 s"
+                                                             : "7";
+        char text[256], was[GS_OPTION_NAME_SIZE], now[GS_OPTION_NAME_SIZE];
+        snprintf(text, sizeof text, "[%s]\n%s = %s%s\n", option->section, option->key, value, old->unit);
+        parse_text(text, strlen(text), &defaults, &complaints);
+        complaints_expect_none(&complaints);
+        snprintf(text, sizeof text, "[%s]\n%s = %s\n", old->section, old->key, value);
+        parse_text(text, strlen(text), &config, &complaints);
+        EXPECT_ONE(&complaints, "test.conf:2: ", old->key, " is called ", option->key, option->section, " now");
+        config_expect_equal(&config, &defaults);
+        gs_option_variable(&(struct gs_option){.section = old->section, .key = old->key}, was);
+        gs_option_variable(option, now);
+        snprintf(text, sizeof text, "%s=%s", was, value);
+        LOAD(&config, &complaints, text);
+        EXPECT_ONE(&complaints, "environment: ", was, " is called ", now, " now");
+        config_expect_equal(&config, &defaults);
+    }
+    /* No limit, and what is none. */
+    PARSE("[pool]\ncache_share = 0\n");
+    cr_assert_eq(config.pool.cache_limit.bytes, UINT64_MAX);
+    PARSE("[pool]\ncache_share = 101\n");
+    cr_assert_eq(complaints.count, 2);
+    cr_assert_not_null(strstr(complaints.lines[1], "pool.cache_limit = \"101 %\" is too large"));
+}
+
 Test(config_file, unknown_names_are_reported_with_the_nearest, .timeout = 60)
 {
     static const char *const cases[][3] = {
         {"enabled = 1", "test.conf:1: \"enabled\" = \"1\"", "did you mean enable under [general]?"},
-        {"[pool]\nsmall_limt = 1", "test.conf:2: ", "did you mean small_limit under [pool]?"},
-        {"[pool]\nSMALL_LIMIT = 1", "test.conf:2: ", "did you mean small_limit under [pool]?"},
-        {"[share]\nsmall_limit = 1", "[share] has no", "did you mean small_limit under [pool]?"},
+        {"[debug]\nsmall_limt = 1", "test.conf:2: ", "did you mean small_limit under [debug]?"},
+        {"[pool]\nSMALL_LIMIT = 1", "test.conf:2: ", "did you mean small_limit under [debug]?"},
+        {"[share]\nsmall_limit = 1", "[share] has no", "did you mean small_limit under [debug]?"},
         {"pool.free = native", "[general] has no", "did you mean free under [pool]?"},
-        {"[share]\ngarce = 1s", "[share] has no", "did you mean grace under [share]?"},
+        {"[debug]\ngarce = 1s", "[debug] has no", "did you mean grace under [debug]?"},
         {"[pol]\nfree = native", "test.conf:1: the section \"pol\"", "did you mean [pool]?"},
     };
     PARSE("");

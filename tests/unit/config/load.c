@@ -79,14 +79,14 @@ static void load(bool secure, char *const *environment)
 
 Test(config_load, environment_goes_before_user_before_system_before_default)
 {
-    user_file_write("[pool]\nsmall_limit = 2K\nepoch_bytes = 2K\n");
-    place_write("system", "[pool]\nsmall_limit = 3K\nepoch_bytes = 3K\ncache_limit = 3K\n", 0644);
-    LOAD_FILES("GPUSHIM_POOL_SMALL_LIMIT=1K", place_home);
+    user_file_write("[debug]\nsmall_limit = 2K\nepoch_bytes = 2K\n");
+    place_write("system", "[debug]\nsmall_limit = 3K\nepoch_bytes = 3K\n[pool]\ncache_limit = 3K\n", 0644);
+    LOAD_FILES("GPUSHIM_DEBUG_SMALL_LIMIT=1K", place_home);
     complaints_expect_none(&complaints);
-    cr_assert_eq(config.pool.small_limit, 1024);
-    cr_assert_eq(config.pool.epoch_bytes, 2048);
-    cr_assert_eq(config.pool.cache_limit, 3072);
-    cr_assert_eq(config.share.max_clients, 1024);
+    cr_assert_eq(config.debug.small_limit, 1024);
+    cr_assert_eq(config.debug.epoch_bytes, 2048);
+    cr_assert_eq(config.pool.cache_limit.bytes, 3072);
+    cr_assert_eq(config.debug.max_clients, 1024);
 }
 
 Test(config_load, the_xdg_folder_goes_before_home_unless_it_is_relative)
@@ -127,15 +127,15 @@ Test(config_load, a_named_file_that_is_absent_is_reported)
 
 Test(config_load, a_bad_value_gives_the_default_not_a_weaker_source)
 {
-    user_file_write("log = debug\n[share]\ngrace = never\n");
-    place_write("system", "log = info\n[share]\ngrace = 2 s\ntimeout = 2 s\n", 0644);
+    user_file_write("log = debug\n[debug]\ngrace = never\n");
+    place_write("system", "log = info\n[debug]\ngrace = 2 s\ntimeout = 2 s\n", 0644);
     LOAD_FILES("GPUSHIM_LOG=loud", place_home);
     cr_assert_eq(complaints.count, 2);
     cr_assert_not_null(strstr(complaints.lines[0], "environment: GPUSHIM_LOG = \"loud\""));
-    cr_assert_not_null(strstr(complaints.lines[1], ".config/gpushim.conf:3: share.grace"));
+    cr_assert_not_null(strstr(complaints.lines[1], ".config/gpushim.conf:3: debug.grace"));
     cr_assert_eq(config.general.log, GS_CONFIG_LOG_WARNING);
-    cr_assert_eq(config.share.grace, 1000000000);
-    cr_assert_eq(config.share.timeout, 2000000000);
+    cr_assert_eq(config.debug.grace, 1000000000);
+    cr_assert_eq(config.debug.timeout, 2000000000);
 }
 
 Test(config_load, a_bad_value_that_a_stronger_source_overrides_is_passed_over)
@@ -150,10 +150,10 @@ Test(config_load, unknown_variables_are_reported_with_the_nearest)
 {
     static const char *const cases[][2] = {
         {"GPUSHIM_ENABLED=0", "did you mean GPUSHIM_ENABLE?"},
-        {"GPUSHIM_SHARE_MAXCLIENTS=1", "did you mean GPUSHIM_SHARE_MAX_CLIENTS?"},
+        {"GPUSHIM_DEBUG_MAXCLIENTS=1", "did you mean GPUSHIM_DEBUG_MAX_CLIENTS?"},
         {"GPUSHIM_LGO=debug", "did you mean GPUSHIM_LOG?"},
         {"GPUSHIM_log=debug", "did you mean GPUSHIM_LOG?"},
-        {"GPUSHIM_GRACE=1s", "did you mean GPUSHIM_SHARE_GRACE?"},
+        {"GPUSHIM_GRACE=1s", "did you mean GPUSHIM_DEBUG_GRACE?"},
         {"GPUSHIM_COLOUR=red", "\"GPUSHIM_COLOUR\" = \"red\" is ignored: no option has this name"},
         {"GPUSHIM_=", "\"GPUSHIM_\" = \"\" is ignored"},
     };
@@ -171,13 +171,13 @@ Test(config_load, a_secure_program_takes_only_the_systems_file)
 {
     user_file_write("log = debug\n");
     place_write("named", "log = error\n", 0644);
-    place_write("system", "[share]\ngrace = 2 s\n", 0644);
+    place_write("system", "[debug]\ngrace = 2 s\n", 0644);
     load(true, ENVIRONMENT("GPUSHIM_LOG=info", "GPUSHIM_LOG_TARGET=/etc/passwd", "GPUSHIM_X=1",
                            place_home, place_named));
     complaints_expect_none(&complaints);
     cr_assert_eq(config.general.log, GS_CONFIG_LOG_WARNING);
     cr_assert_str_eq(config.general.log_target.text, "stderr");
-    cr_assert_eq(config.share.grace, 2000000000);
+    cr_assert_eq(config.debug.grace, 2000000000);
 }
 
 Test(config_load, what_is_no_regular_file_is_refused_without_waiting)
@@ -253,15 +253,15 @@ Test(config_load, an_unreadable_file_is_reported_an_unsearchable_folder_is_not)
 
 Test(config_load, etc_is_read_too_after_the_builds_own_file)
 {
-    place_write("system", "[pool]\nsmall_limit = 3K\n", 0644);
-    place_write("etc", "[pool]\nsmall_limit = 4K\nepoch_bytes = 4K\n", 0644);
+    place_write("system", "[debug]\nsmall_limit = 3K\n", 0644);
+    place_write("etc", "[debug]\nsmall_limit = 4K\nepoch_bytes = 4K\n", 0644);
     LOAD_FILES(place_home);
     complaints_expect_none(&complaints);
-    cr_assert_eq(config.pool.small_limit, 3072);
-    cr_assert_eq(config.pool.epoch_bytes, 4096);
+    cr_assert_eq(config.debug.small_limit, 3072);
+    cr_assert_eq(config.debug.epoch_bytes, 4096);
     load(true, ENVIRONMENT(place_home));
-    cr_assert_eq(config.pool.small_limit, 3072);
-    cr_assert_eq(config.pool.epoch_bytes, 4096);
+    cr_assert_eq(config.debug.small_limit, 3072);
+    cr_assert_eq(config.debug.epoch_bytes, 4096);
 }
 
 Test(config_load, the_files_that_were_read_are_named)

@@ -16,19 +16,19 @@ Test(config_value, defaults_are_those_promised, .timeout = 60)
     cr_assert_eq(config.general.log, GS_CONFIG_LOG_WARNING);
     cr_assert_str_eq(config.general.log_target.text, "stderr");
     cr_assert_eq(config.pool.free, GS_CONFIG_POOL_FREE_DEFERRED);
-    cr_assert_eq(config.pool.small_limit, 1048576);
-    cr_assert_eq(config.pool.epoch_bytes, 67108864);
-    cr_assert_eq(config.pool.cache_limit, GS_CONFIG_UNLIMITED);
+    cr_assert_eq(config.debug.small_limit, 1048576);
+    cr_assert_eq(config.debug.epoch_bytes, 67108864);
+    cr_assert_eq(config.pool.cache_limit.bytes, GS_CONFIG_UNLIMITED);
     cr_assert_eq(config.pool.limit.bytes, 0);
     cr_assert_eq(config.pool.limit.percent, 0);
     cr_assert_str_eq(config.pool.oom_report.text, "");
     cr_assert(config.share.enable);
     cr_assert_str_eq(config.share.dir.text, "");
-    cr_assert_eq(config.share.grace, 1000000000);
-    cr_assert_eq(config.share.settle, 200000000);
-    cr_assert_eq(config.share.timeout, 30000000000);
+    cr_assert_eq(config.debug.grace, 1000000000);
+    cr_assert_eq(config.debug.settle, 200000000);
+    cr_assert_eq(config.debug.timeout, 30000000000);
     cr_assert_eq(config.share.uids.count, 0);
-    cr_assert_eq(config.share.max_clients, 1024);
+    cr_assert_eq(config.debug.max_clients, 1024);
 }
 
 Test(config_value, every_row_holds_together, .timeout = 60)
@@ -129,14 +129,14 @@ Test(config_value, sizes_times_and_numbers_mean_what_they_say, .timeout = 60)
         {"pool.cache_limit", "Unlimited", UINT64_MAX},
         {"pool.cache_limit", "  7  ", 7},
         {"pool.cache_limit", "0000000000000000000000000000000007", 7},
-        {"share.grace", "0", 0},
-        {"share.grace", "15ns", 15},
-        {"share.grace", "15 us", 15000},
-        {"share.grace", "15ms", 15000000},
-        {"share.grace", "15 S", UINT64_C(15000000000)},
-        {"share.grace", "15min", UINT64_C(900000000000)},
-        {"share.max_clients", "1", 1},
-        {"share.max_clients", "65536", 65536},
+        {"debug.grace", "0", 0},
+        {"debug.grace", "15ns", 15},
+        {"debug.grace", "15 us", 15000},
+        {"debug.grace", "15ms", 15000000},
+        {"debug.grace", "15 S", UINT64_C(15000000000)},
+        {"debug.grace", "15min", UINT64_C(900000000000)},
+        {"debug.max_clients", "1", 1},
+        {"debug.max_clients", "65536", 65536},
     };
     for (size_t i = 0; i < sizeof goods / sizeof *goods; i++) {
         const struct gs_option *option = option_named(goods[i].option);
@@ -204,19 +204,21 @@ Test(config_value, bad_values_say_what_is_wrong_and_give_the_default, .timeout =
         {"log_target", "/dev/stdout", "the program's own output"},
         {"log_target", "/proc/self/fd/1", "the program's own output"},
         {"share.dir", "run", "not an absolute path"},
-        {"pool.small_limit", "", "not a size"},
-        {"pool.small_limit", "-1", "not a size"},
-        {"pool.small_limit", "+1", "not a size"},
-        {"pool.small_limit", "M", "not a size"},
-        {"pool.small_limit", "0x10", "does not end in a unit"},
-        {"pool.small_limit", "1.5M", "does not end in a unit"},
-        {"pool.small_limit", "1KB", "does not end in a unit"},
-        {"pool.small_limit", "1M1", "does not end in a unit"},
-        {"pool.small_limit", "1 M x", "does not end in a unit"},
-        {"pool.small_limit", "1s", "does not end in a unit"},
-        {"pool.small_limit", "2097153", "too large"},
-        {"pool.small_limit", "3M", "too large"},
-        {"pool.small_limit", "unlimited", "too large"},
+        {"pool.cache_limit", "off", "not a size"},
+        {"pool.cache_limit", "101 %", "too large"},
+        {"debug.small_limit", "", "not a size"},
+        {"debug.small_limit", "-1", "not a size"},
+        {"debug.small_limit", "+1", "not a size"},
+        {"debug.small_limit", "M", "not a size"},
+        {"debug.small_limit", "0x10", "does not end in a unit"},
+        {"debug.small_limit", "1.5M", "does not end in a unit"},
+        {"debug.small_limit", "1KB", "does not end in a unit"},
+        {"debug.small_limit", "1M1", "does not end in a unit"},
+        {"debug.small_limit", "1 M x", "does not end in a unit"},
+        {"debug.small_limit", "1s", "does not end in a unit"},
+        {"debug.small_limit", "2097153", "too large"},
+        {"debug.small_limit", "3M", "too large"},
+        {"debug.small_limit", "unlimited", "too large"},
         {"pool.cache_limit", "18446744073709551616", "too large"},
         {"pool.cache_limit", "16777216T", "too large"},
         {"pool.cache_limit", "99999999999999999999999999999999999999", "too large"},
@@ -229,17 +231,17 @@ Test(config_value, bad_values_say_what_is_wrong_and_give_the_default, .timeout =
         {"pool.limit", "%", "not a whole number"},
         {"pool.limit", "50 %%", "not a whole number"},
         {"pool.limit", "1G%", "not a whole number"},
-        {"share.grace", "5", "does not end in a unit (ns"},
-        {"share.grace", "1 h", "does not end in a unit (ns"},
-        {"share.grace", "1s1", "does not end in a unit (ns"},
-        {"share.grace", "soon", "not a time"},
-        {"share.grace", "61min", "too large"},
-        {"share.grace", "99999999999999999999 min", "too large"},
-        {"share.timeout", "0", "too small"},
-        {"share.max_clients", "0", "too small"},
-        {"share.max_clients", "65537", "too large"},
-        {"share.max_clients", "10K", "not a whole number"},
-        {"share.max_clients", "many", "not a whole number"},
+        {"debug.grace", "5", "does not end in a unit (ns"},
+        {"debug.grace", "1 h", "does not end in a unit (ns"},
+        {"debug.grace", "1s1", "does not end in a unit (ns"},
+        {"debug.grace", "soon", "not a time"},
+        {"debug.grace", "61min", "too large"},
+        {"debug.grace", "99999999999999999999 min", "too large"},
+        {"debug.timeout", "0", "too small"},
+        {"debug.max_clients", "0", "too small"},
+        {"debug.max_clients", "65537", "too large"},
+        {"debug.max_clients", "10K", "not a whole number"},
+        {"debug.max_clients", "many", "not a whole number"},
         {"share.uids", "alice", "something else than such numbers"},
         {"share.uids", "1000,-1", "something else than such numbers"},
         {"share.uids", "4294967295", "something else than such numbers"},

@@ -320,7 +320,7 @@ Test(share_broker, takes_back_for_the_owner_alone_and_believes_nothing_unsound)
  * that when it goes on, though its process has ended by then. */
 Test(share_broker, stopped_it_keeps_no_memory_from_its_process_and_serves_none_of_it_later)
 {
-    pid_t broker = broker_by_hand("GPUSHIM_SHARE_BROKER_BLOCKS", "4000"), child;
+    pid_t broker = broker_by_hand("GPUSHIM_DEBUG_BROKER_BLOCKS", "4000"), child;
     unsigned char ipc_handle[2][GS_IPC_HANDLE_SIZE];
     int told[2], go[2];
     CUdeviceptr address;
@@ -367,7 +367,7 @@ Test(share_broker, stopped_it_keeps_no_memory_from_its_process_and_serves_none_o
 /* It is told when it reads again. */
 Test(share_broker, that_goes_on_after_a_stop_gives_up_what_was_taken_back)
 {
-    pid_t broker = broker_by_hand("GPUSHIM_SHARE_BROKER_BLOCKS", "4000");
+    pid_t broker = broker_by_hand("GPUSHIM_DEBUG_BROKER_BLOCKS", "4000");
     static struct gs_export *exports[PUBLISHED_MANY];
     struct side sharer;
     struct side_chunk piece;
@@ -395,7 +395,7 @@ Test(share_broker, that_goes_on_after_a_stop_gives_up_what_was_taken_back)
 Test(share_broker, keeps_as_many_as_it_may_and_half_of_one)
 {
     int fds[3], memory = open("/dev/null", O_RDONLY);
-    pid_t child = broker_by_hand("GPUSHIM_SHARE_BROKER_BLOCKS", "5");
+    pid_t child = broker_by_hand("GPUSHIM_DEBUG_BROKER_BLOCKS", "5");
 
     for (int i = 0; i < 3; i++) {
         unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
@@ -419,7 +419,7 @@ Test(share_broker, keeps_as_many_as_it_may_and_half_of_one)
 
 Test(share_broker, who_shares_stays_connected_with_nothing_left_there)
 {
-    pid_t broker = broker_by_hand("GPUSHIM_SHARE_MAX_CLIENTS", "3");
+    pid_t broker = broker_by_hand("GPUSHIM_DEBUG_MAX_CLIENTS", "3");
     int fd, others[6], memory = open("/dev/null", O_RDONLY), confirmed = leave_memory();
     struct pollfd end;
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];

@@ -316,7 +316,7 @@ Test(share_broker_pieces, they_count_as_descriptors)
     pid_t broker;
 
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
-    broker = broker_by_hand("GPUSHIM_SHARE_MAX_CLIENTS", "1");
+    broker = broker_by_hand("GPUSHIM_DEBUG_MAX_CLIENTS", "1");
     ipc_handle_by_hand(60, 1, ipc_handle);
     fd = greet_broker(ipc_handle + 8, -1);
     leave_by_hand_in(fd, confirmed);

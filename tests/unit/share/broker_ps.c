@@ -182,7 +182,7 @@ Test(share_broker, ps_tells_of_those_that_do_not_answer_in_this_version)
     static const char *const said_of[MANNERS] = {
         [OLDER] = "is of another version of this library (protocol %u, here %u)",
         [OTHER_SHAPE] = "gives an answer that this version does not know\n",
-        [TURNS_AWAY] = "does not tell: it serves as many as it may (share.max_clients)\n",
+        [TURNS_AWAY] = "does not tell: it serves as many as it may (debug.max_clients)\n",
         [HANGS_UP] = "hangs up\n",
         [SILENT] = "does not answer\n",
     };

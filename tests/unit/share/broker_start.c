@@ -219,10 +219,10 @@ Test(share_broker, that_a_process_starts_has_the_limits_of_that_process)
     cr_assert_eq(side_export(&second, &piece, 0, 512, &export), GS_OK);
     cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
     cr_assert(was_told("GPUSHIM_SHARE_KEEP=1000000001ns"));
-    cr_assert(was_told("GPUSHIM_SHARE_SETTLE=2000002ns"));
-    cr_assert(was_told("GPUSHIM_SHARE_TIMEOUT=3000000003ns"));
-    cr_assert(was_told("GPUSHIM_SHARE_MAX_CLIENTS=44"));
-    cr_assert(was_told("GPUSHIM_SHARE_BROKER_BLOCKS=555"));
+    cr_assert(was_told("GPUSHIM_DEBUG_SETTLE=2000002ns"));
+    cr_assert(was_told("GPUSHIM_DEBUG_TIMEOUT=3000000003ns"));
+    cr_assert(was_told("GPUSHIM_DEBUG_MAX_CLIENTS=44"));
+    cr_assert(was_told("GPUSHIM_DEBUG_BROKER_BLOCKS=555"));
     cr_assert(was_told("GPUSHIM_SHARE_UIDS=66,77"));
     cr_assert(was_told("GPUSHIM_SHARE_GIDS=88"));
     cr_assert(side_gets_back(&second, export));

@@ -130,9 +130,9 @@ Test(share_broker, another_user_takes_no_more_than_half_of_what_it_serves)
     pid_t broker, thief;
 
     need_two_users();
-    setenv("GPUSHIM_SHARE_MAX_CLIENTS", "16", 1);
+    setenv("GPUSHIM_DEBUG_MAX_CLIENTS", "16", 1);
     broker = broker_by_hand("GPUSHIM_SHARE_UIDS", "65534");
-    unsetenv("GPUSHIM_SHARE_MAX_CLIENTS");
+    unsetenv("GPUSHIM_DEBUG_MAX_CLIENTS");
     other_start2(&sharer, dir, "keep=60000", "trust=65534");
     other_export(&sharer, 0, 512, 7, ipc_handle);
     cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));

@@ -389,8 +389,8 @@ static pid_t broker_start(void)
     setrlimit(RLIMIT_NOFILE, &few);
     setenv("GPUSHIM_SHARE_DIR", siege->dir, 1);
     setenv("GPUSHIM_SHARE_UIDS", uids, 1);
-    setenv("GPUSHIM_SHARE_MAX_CLIENTS", "64", 1);
-    setenv("GPUSHIM_SHARE_BROKER_BLOCKS", "2000", 1);
+    setenv("GPUSHIM_DEBUG_MAX_CLIENTS", "64", 1);
+    setenv("GPUSHIM_DEBUG_BROKER_BLOCKS", "2000", 1);
     setenv("GPUSHIM_CONFIG", "", 1);
     fexecve(program, (char *[]){(char *)BROKER_PROGRAM, NULL}, environ);
     _exit(127);
