@@ -1,7 +1,6 @@
 /* gpushim doctor: the subjects, and how rows are put out (doctor.h). */
 #include "core/base/printable.h"
 #include "shim/command/doctor.h"
-#include "shim/command/library.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -11,7 +10,6 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
-#include "shim/command/doctor_row.h"
 #include "shim/command/json.h"
 #include "shim/command/show.h"
 
@@ -172,19 +170,6 @@ void doctor_say(struct doctor *doctor, enum doctor_state state, const char *subj
     vsnprintf(row.found, sizeof row.found, format, arguments);
     va_end(arguments);
     doctor_put(doctor, &row);
-}
-
-void doctor_beside(const char *const *names, char ret_path[PATH_MAX])
-{
-    char own[PATH_MAX], path[PATH_MAX + 64];
-
-    library_own_folder(own);
-    for (; *names; names++) {
-        snprintf(path, sizeof path, "%s/%.60s", own, *names);
-        if (access(path, R_OK) == 0 && realpath(path, ret_path))
-            return;
-    }
-    ret_path[0] = 0;
 }
 
 int command_doctor(const struct call *call)

@@ -14,12 +14,23 @@
 #include <sys/types.h>
 
 #include "shim/command/command.h"
+#include "shim/command/library.h"
 
 /* FAIL: the library does nothing here, or cannot share. WARN: it does less, or somebody may wonder.
  */
 enum doctor_state { DOCTOR_OK, DOCTOR_WARN, DOCTOR_FAIL };
 
-struct doctor_row;
+#define DOCTOR_TEXT 640 /* what was found, and the way out */
+
+/* As it goes from the child that asks the driver to its parent, and out. */
+struct doctor_row {
+    enum doctor_state state;
+    char subject[32];
+    char found[DOCTOR_TEXT];
+    char remedy[DOCTOR_TEXT];
+};
+
+_Static_assert(sizeof(struct doctor_row) <= PIPE_BUF, "a row goes through a pipe whole");
 
 struct doctor {
     const struct gs_config *config;
@@ -31,15 +42,10 @@ struct doctor {
     char library[PATH_MAX]; /* that is beside this program; "": none is */
 };
 
-#define DOCTOR_TEXT 640 /* what was found, and the way out */
-
+void doctor_put(struct doctor *doctor, const struct doctor_row *row);
 /* A row. `remedy` is "" where nothing is to be done. */
 void doctor_say(struct doctor *doctor, enum doctor_state state, const char *subject,
                 const char *remedy, const char *format, ...) __attribute__((format(printf, 5, 6)));
-
-/* What the folder of this program has under one of these names, which end with NULL, or its
- * neighbours in a build or an installation; "": nothing. */
-void doctor_beside(const char *const *names, char ret_path[PATH_MAX]);
 
 /* ---- Subjects ------------------------------------------------------------------------------- */
 
@@ -69,6 +75,14 @@ void doctor_look_at_preload(struct doctor *doctor, const char *subject, const ch
 void doctor_look_for_socket(struct doctor *doctor, pid_t pid);
 /* So many descriptors may be open; `where` is whose limit that is. */
 void doctor_look_at_descriptors(struct doctor *doctor, uint64_t limit, const char *where);
+/* Why the dynamic linker would not load a file, or not start a program with what is preloaded. */
+struct doctor_elf {
+    const char *wrong; /* in words, after the file's name: "is no ELF file"; NULL: nothing is */
+    char loader[256];  /* the program's dynamic linker; "": it has none */
+};
+void doctor_look_at_elf(const char *path, struct doctor_elf *ret_elf);
+/* "NAME, version 0.1, protocol 19" of a library's file; whether that is the protocol of this program. */
+bool doctor_tell_library(const char *path, const char *name, char ret_text[DOCTOR_TEXT]);
 /* Whether a network card, or what else registers GPU memory, is seen here. */
 bool doctor_has_rdma(void);
 

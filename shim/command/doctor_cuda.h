@@ -35,7 +35,6 @@ struct doctor_cuda {
     CUresult (*device_get)(CUdevice *, int);
     CUresult (*device_name)(char *, int, CUdevice);
     CUresult (*error_name)(CUresult, const char **);
-    CUresult (*proc_address)(const char *, void **, int, cuuint64_t, void *);
     struct doctor_nvml nvml;
 };
 
@@ -45,6 +44,8 @@ void *doctor_symbol(const struct link_map *library, const char *name);
 
 /* NVML, started; all NULL where there is none. */
 void doctor_find_nvml(struct doctor_nvml *ret);
+/* The device's handle; NULL: there is none. *ret_mig: it is a part of a GPU, by MIG. */
+void *doctor_in_nvml(const struct doctor_nvml *nvml, const unsigned char uuid[16], bool *ret_mig);
 
 /* The rows of every GPU; the driver is initialised. */
 void doctor_gpus(struct doctor *doctor, const struct doctor_cuda *cuda);

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <link.h>
 #include <poll.h>
 #include <signal.h>
@@ -15,8 +16,8 @@
 #include <unistd.h>
 
 #include "shim/command/doctor_cuda.h"
-#include "shim/command/doctor_row.h"
 #include "shim/command/old_dl.h"
+#include "shim/command/show.h"
 #include "shim/lookup/elf_symbols.h"
 
 #define ANSWER_MS     60000 /* for the next row; starting with 8 GPUs has been seen to take seconds */
@@ -66,8 +67,6 @@ static const char *fill(struct doctor_cuda *cuda, const struct link_map *library
     cuda->device_get = (__typeof__(cuda->device_get))doctor_symbol(library, "cuDeviceGet");
     cuda->device_name = (__typeof__(cuda->device_name))doctor_symbol(library, "cuDeviceGetName");
     cuda->error_name = (__typeof__(cuda->error_name))doctor_symbol(library, "cuGetErrorName");
-    cuda->proc_address =
-        (__typeof__(cuda->proc_address))doctor_symbol(library, "cuGetProcAddress_v2");
     if (!cuda->init || !cuda->version || !cuda->device_get || !cuda->device_name)
         missing = "cuInit";
     return missing;
@@ -88,39 +87,39 @@ void doctor_find_nvml(struct doctor_nvml *ret)
         *ret = (struct doctor_nvml){.init = NULL};
 }
 
+void *doctor_in_nvml(const struct doctor_nvml *nvml, const unsigned char uuid[16], bool *ret_mig)
+{
+    char text[SHOWN_UUID];
+    void *handle = NULL;
+
+    *ret_mig = false;
+    if (!nvml->by_uuid || nvml->by_uuid(show_uuid("GPU", uuid, text), &handle) == 0)
+        return handle;
+    *ret_mig = nvml->by_uuid(show_uuid("MIG", uuid, text), &handle) == 0;
+    return *ret_mig ? handle : NULL;
+}
+
 /* ---- The kernel's half ---------------------------------------------------------------------- */
 
 /* Its version, "550.54.15"; "" where it is not loaded, or not seen from here. */
 static void kernel_version(char ret_version[64])
 {
-    char text[512];
-    const char *at;
+    char text[512], *rest = text, *word;
 
     ret_version[0] = 0;
     command_read(KERNEL_MODULE, text, sizeof text);
-    at = strstr(text, "Module");
-    while (at && (at = strchr(at, ' '))) {
-        size_t length;
-
-        at += strspn(at, " ");
-        length = strspn(at, "0123456789.");
-        if (length > 3 && memchr(at, '.', length)) {
-            snprintf(ret_version, 64, "%.*s", (int)length, at);
-            return;
-        }
-    }
+    while (!ret_version[0] && (word = strsep(&rest, " \n")))
+        if (word[strspn(word, "0123456789.")] == 0 && strchr(word, '.'))
+            snprintf(ret_version, 64, "%.63s", word);
 }
 
 static bool has_device_files(void)
 {
-    char path[32];
+    glob_t found;
+    const bool has = glob("/dev/nvidia[0-9]*", GLOB_NOSORT, NULL, &found) == 0;
 
-    for (int i = 0; i < 32; i++) {
-        snprintf(path, sizeof path, "/dev/nvidia%d", i);
-        if (access(path, F_OK) == 0)
-            return true;
-    }
-    return false;
+    globfree(&found);
+    return has;
 }
 
 /* libcuda is of the same version as the kernel's half, or made for it (its folder `compat`). */
@@ -252,23 +251,6 @@ static void say_version(struct doctor *doctor, const struct doctor_cuda *cuda, c
                    version % 1000 / 10, path);
 }
 
-static void say_events(struct doctor *doctor, const struct doctor_cuda *cuda)
-{
-    void *found = (void *)cuda->core.ctx_record_event;
-    int answer;
-
-    if (found && cuda->proc_address &&
-        cuda->proc_address("cuCtxRecordEvent", &found, EVENTS_SINCE, 0, &answer) != CUDA_SUCCESS)
-        found = NULL;
-    if (found)
-        doctor_say(doctor, DOCTOR_OK, "context events", "", "cuCtxRecordEvent is there");
-    else
-        doctor_say(doctor, DOCTOR_WARN, "context events",
-                   "install a driver of CUDA 12.5 (555) or later",
-                   "no cuCtxRecordEvent: with several streams a free waits for the GPU, and "
-                   "stream-ordered memory is the driver's");
-}
-
 static void ask_driver(struct doctor *doctor)
 {
     struct doctor_cuda cuda = {0};
@@ -296,7 +278,6 @@ static void ask_driver(struct doctor *doctor)
         say_init_error(doctor, &cuda, error);
         return;
     }
-    say_events(doctor, &cuda);
     doctor_find_nvml(&cuda.nvml);
     doctor_gpus(doctor, &cuda);
 }

@@ -26,33 +26,6 @@ static int attribute(const struct doctor_cuda *cuda, CUdevice device, CUdevice_a
     return cuda->core.device_get_attribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
 }
 
-static void write_uuid(const struct doctor_cuda *cuda, CUdevice device, const char *kind,
-                       char ret_text[SHOWN_UUID])
-{
-    CUuuid uuid;
-
-    ret_text[0] = 0;
-    if (cuda->core.device_get_uuid && cuda->core.device_get_uuid(&uuid, device) == CUDA_SUCCESS)
-        show_uuid(kind, (const unsigned char *)uuid.bytes, ret_text);
-}
-
-/* NVML's handle of it. *ret_mig: it is a part of a GPU, by MIG. */
-static void *find_in_nvml(const struct doctor_cuda *cuda, CUdevice device, bool *ret_mig)
-{
-    char uuid[SHOWN_UUID];
-    void *handle = NULL;
-
-    *ret_mig = false;
-    if (!cuda->nvml.by_uuid)
-        return NULL;
-    write_uuid(cuda, device, "GPU", uuid);
-    if (cuda->nvml.by_uuid(uuid, &handle) == 0)
-        return handle;
-    write_uuid(cuda, device, "MIG", uuid);
-    *ret_mig = cuda->nvml.by_uuid(uuid, &handle) == 0;
-    return *ret_mig ? handle : NULL;
-}
-
 /* Without NVML it takes a context, which has its price: made for that alone. */
 static bool free_memory(const struct doctor_cuda *cuda, CUdevice device, void *in_nvml,
                         unsigned long long *ret_free)
@@ -78,53 +51,44 @@ static bool free_memory(const struct doctor_cuda *cuda, CUdevice device, void *i
 }
 
 static void say_name(struct doctor *doctor, const struct doctor_cuda *cuda, CUdevice device,
-                     const char *subject, void *in_nvml, bool is_mig)
+                     const char *subject, const CUuuid *uuid, void *in_nvml, bool is_mig)
 {
-    char name[128] = "", uuid[SHOWN_UUID], left[48] = "free memory is not to be seen";
+    char name[128] = "", text[SHOWN_UUID], left[48] = "free memory is not to be seen";
     unsigned long long bytes;
     size_t total = 0;
 
     cuda->device_name(name, sizeof name - 1, device);
-    write_uuid(cuda, device, is_mig ? "MIG" : "GPU", uuid);
     cuda->core.device_total_mem(&total, device);
     if (free_memory(cuda, device, in_nvml, &bytes))
         snprintf(left, sizeof left, "%.1f GiB free", (double)bytes / GIB);
-    doctor_say(doctor, DOCTOR_OK, subject, "", "%s, %s, %.1f GiB, %s", name, uuid,
-               (double)total / GIB, left);
+    doctor_say(doctor, DOCTOR_OK, subject, "", "%s, %s, %.1f GiB, %s", name,
+               show_uuid(is_mig ? "MIG" : "GPU", (const unsigned char *)uuid->bytes, text), (double)total / GIB, left);
 }
 
 /* Devices report what they then refuse: it is tried as the library does. */
-static void say_abilities(struct doctor *doctor, const struct doctor_cuda *cuda, CUdevice device,
+static void say_abilities(struct doctor *doctor, const struct doctor_cuda *cuda, const struct gs_device *probed,
                           const char *subject)
 {
-    static int level = GS_LOG_INFO;
-    const struct gs_log log = {.line = keep_line, .level = &level};
-    const char *fabric = attribute(cuda, device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)
+    const char *fabric = attribute(cuda, probed->ordinal, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)
                              ? "it reports fabric handles"
                              : "no fabric handles";
-    struct gs_device probed;
 
-    probe_said[0] = 0;
-    gs_device_probe(&cuda->core, &log, device, false, false, &probed);
-    if (!attribute(cuda, device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
+    if (!attribute(cuda, probed->ordinal, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
         doctor_say(
             doctor, DOCTOR_FAIL, subject,
             "programs run on it as without the library; take a GPU of Volta or later, and no "
             "virtual GPU without unified memory",
             "no virtual memory management (VMM): all its memory stays the driver's");
-    else if (probed.mode == GS_MODE_NATIVE)
+    else if (probed->mode == GS_MODE_NATIVE)
         doctor_say(
             doctor, DOCTOR_FAIL, subject,
-            attribute(cuda, device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)
-                ? "programs run on it as without the library; a filter of system calls or a "
-                  "virtual GPU may stand in the way"
-                : "programs run on it as without the library; take a GPU and driver that have "
-                  "POSIX descriptors (Linux, no virtual GPU)",
+            "programs run on it as without the library; take a GPU and driver that have POSIX descriptors (Linux, no "
+            "virtual GPU), and let filters of system calls pass them",
             "VMM, but no POSIX descriptors: %s", probe_said);
-    else if (probed.mode == GS_MODE_UNKNOWN)
+    else if (probed->mode == GS_MODE_UNKNOWN)
         doctor_say(doctor, DOCTOR_WARN, subject, "ask again when it has 2 MiB free",
                    "VMM; it is full now, so nothing could be tried");
-    else if (probed.mode == GS_MODE_FD)
+    else if (probed->mode == GS_MODE_FD)
         doctor_say(
             doctor, DOCTOR_WARN, subject,
             "nothing, without such devices; else take a GPU for data centres or workstations",
@@ -139,28 +103,21 @@ static void say_abilities(struct doctor *doctor, const struct doctor_cuda *cuda,
 #define IMEX_CHANNELS "/dev/nvidia-caps-imex-channels"
 
 /* Whether its memory can leave the machine, tried as the library does where that is asked for. */
-static void say_reach(struct doctor *doctor, const struct doctor_cuda *cuda, CUdevice device,
-                      const char *subject)
+static void say_reach(struct doctor *doctor, const struct doctor_cuda *cuda, struct gs_device *probed,
+                      const struct gs_log *log, const char *subject)
 {
-    static int level = GS_LOG_INFO;
-    const struct gs_log log = {.line = keep_line, .level = &level};
-    struct gs_device probed;
-
     if (doctor->config->share.reach != GS_CONFIG_SHARE_REACH_CLUSTER)
         return;
-    gs_device_probe(&cuda->core, &log, device, false, false, &probed);
     probe_said[0] = 0;
-    if (probed.mode == GS_MODE_FD_RDMA || probed.mode == GS_MODE_FD)
-        gs_device_reach(&cuda->core, &log, &probed);
-    if ((unsigned)probed.properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
+    if (probed->mode == GS_MODE_FD_RDMA || probed->mode == GS_MODE_FD)
+        gs_device_reach(&cuda->core, log, probed);
+    if ((unsigned)probed->properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
         doctor_say(doctor, DOCTOR_OK, subject, "",
                    "its memory can be opened on other machines of its NVLink domain");
     else
         doctor_say(doctor, DOCTOR_WARN, subject,
-                   access(IMEX_CHANNELS, F_OK) == 0
-                       ? "see that nvidia-imex runs, and that this process may open a channel"
-                       : "have nvidia-imex run and make a channel (" IMEX_CHANNELS
-                         " is not there), or set share.reach = machine",
+                   "have nvidia-imex run, with a channel (" IMEX_CHANNELS ") that this process may open, or set "
+                   "share.reach = machine",
                    "%s", probe_said[0] ? probe_said : "its memory stays on this machine");
 }
 
@@ -203,23 +160,31 @@ static void say_bar1(struct doctor *doctor, const struct doctor_cuda *cuda, CUde
 
 void doctor_gpus(struct doctor *doctor, const struct doctor_cuda *cuda)
 {
-    char subject[32];
+    static int level = GS_LOG_INFO;
+    const struct gs_log log = {.line = keep_line, .level = &level};
     int count = 0;
 
     if (cuda->core.device_get_count)
         cuda->core.device_get_count(&count);
     for (int i = 0; i < count; i++) {
+        struct gs_device probed;
+        CUuuid uuid = {{0}};
         CUdevice device;
+        char subject[32];
         void *in_nvml;
         bool is_mig;
 
         snprintf(subject, sizeof subject, "GPU %d", i);
         if (cuda->device_get(&device, i) != CUDA_SUCCESS)
             continue;
-        in_nvml = find_in_nvml(cuda, device, &is_mig);
-        say_name(doctor, cuda, device, subject, in_nvml, is_mig);
-        say_abilities(doctor, cuda, device, subject);
-        say_reach(doctor, cuda, device, subject);
+        if (cuda->core.device_get_uuid)
+            cuda->core.device_get_uuid(&uuid, device);
+        in_nvml = doctor_in_nvml(&cuda->nvml, (const unsigned char *)uuid.bytes, &is_mig);
+        say_name(doctor, cuda, device, subject, &uuid, in_nvml, is_mig);
+        probe_said[0] = 0;
+        gs_device_probe(&cuda->core, &log, device, false, false, &probed);
+        say_abilities(doctor, cuda, &probed, subject);
+        say_reach(doctor, cuda, &probed, &log, subject);
         say_bar1(doctor, cuda, device, subject, in_nvml);
         say_mig(doctor, cuda, subject, in_nvml, is_mig);
     }

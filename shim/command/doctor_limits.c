@@ -6,7 +6,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -34,13 +33,13 @@ void doctor_look_at_descriptors(struct doctor *doctor, uint64_t limit, const cha
         doctor_say(
             doctor, DOCTOR_WARN, "descriptors",
             "raise it: ulimit -n 32768 (LimitNOFILE= of systemd, --ulimit nofile= of containers)",
-            "%s may have %" PRIu64 " open: an eighth is kept for shared chunks, and opening more "
+            "%s may have %" PRIu64 " open: an eighth is kept for shared pieces, and opening more "
             "than that again and again is slow; no %" PRIu64
             " others (debug.max_clients) can be served at a time",
             where, limit, clients);
     else
         doctor_say(doctor, DOCTOR_OK, "descriptors", "",
-                   "%s may have %" PRIu64 " open; an eighth is kept for shared chunks%s", where,
+                   "%s may have %" PRIu64 " open; an eighth is kept for shared pieces%s", where,
                    limit, limit < FD_MOST ? ", the most (4096) from 32768 on" : ", 4096 at most");
 }
 
@@ -77,106 +76,38 @@ static void say_memlock(struct doctor *doctor)
                                      : "; nothing here registers memory (no RDMA, GDRCopy, GDS)");
 }
 
-static void say_places(struct doctor *doctor)
-{
-    static const char *const places[] = {"/tmp", "/dev/shm"};
-
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        if (access(places[i], W_OK | X_OK) == 0)
-            doctor_say(doctor, DOCTOR_OK, "folders", "", "%s can be written to", places[i]);
-        else
-            doctor_say(doctor, doctor->options.dir[0] ? DOCTOR_OK : DOCTOR_WARN, "folders",
-                       doctor->options.dir[0]
-                           ? ""
-                           : "mount a tmpfs there, mode 1777, or name a folder in "
-                             "GPUSHIM_SHARE_DIR",
-                       "%s cannot be written to: %s", places[i], strerror(errno));
-    }
-}
-
 void doctor_limits(struct doctor *doctor)
 {
     doctor_look_at_descriptors(doctor, gs_fd_limit(), "a process here");
     say_memlock(doctor);
-    say_places(doctor);
 }
 
 /* ---- The kernel ----------------------------------------------------------------------------- */
 
-static bool forbids_sockets(int *ret_error)
+void doctor_kernel(struct doctor *doctor)
 {
-    int ends[2];
-
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0) {
-        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-        *ret_error = errno;
-        close(ends[0]);
-        close(ends[1]);
-        gs_fd_drop(fd);
-        return fd < 0;
-    }
-    *ret_error = errno;
-    return true;
-}
-
-static void say_seccomp(struct doctor *doctor)
-{
-    char text[4096], *at;
-    int mode, error;
-
-    command_read("/proc/self/status", text, sizeof text);
-    at = strstr(text, "\nSeccomp:");
-    mode = at ? atoi(at + strlen("\nSeccomp:")) : 0;
-    if (forbids_sockets(&error))
-        doctor_say(doctor, DOCTOR_FAIL, "seccomp",
-                   error == EMFILE ? "raise the limit of descriptors (ulimit -n)"
-                                   : "let the filter of system calls (seccomp, AppArmor, "
-                                     "RestrictAddressFamilies= of systemd) pass AF_UNIX sockets",
-                   "no socket of kind AF_UNIX, SOCK_SEQPACKET can be made: %s", strerror(error));
-    else
-        doctor_say(doctor, DOCTOR_OK, "seccomp", "", "%s; sockets can be made",
-                   mode ? "there is a filter of system calls" : "no filter of system calls");
-}
-
-static void say_peer_pidfd(struct doctor *doctor, const char *release)
-{
+    struct utsname name = {0};
     int ends[2], error = 0, pidfd;
 
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+    uname(&name);
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+        doctor_say(doctor, DOCTOR_FAIL, "kernel",
+                   errno == EMFILE ? "raise the limit of descriptors (ulimit -n)"
+                                   : "let the filter of system calls (seccomp, AppArmor, "
+                                     "RestrictAddressFamilies= of systemd) pass AF_UNIX sockets",
+                   "Linux %s: no socket of kind AF_UNIX, SOCK_SEQPACKET can be made: %s", name.release, strerror(errno));
         return;
+    }
     pidfd = gs_conn_pidfd(ends[0], &error);
     close(ends[0]);
     close(ends[1]);
     gs_fd_drop(pidfd);
     if (pidfd >= 0)
-        doctor_say(doctor, DOCTOR_OK, "kernel", "", "Linux %s, with SO_PEERPIDFD", release);
+        doctor_say(doctor, DOCTOR_OK, "kernel", "", "Linux %s, with SO_PEERPIDFD", name.release);
     else
         doctor_say(
             doctor, DOCTOR_WARN, "kernel", "nothing, or a kernel of Linux 6.5 or later",
             "Linux %s, without SO_PEERPIDFD: a holder's end is known by the pidfd that it sends "
             "itself",
-            release);
-}
-
-static void say_ptrace(struct doctor *doctor)
-{
-    char scope[16];
-
-    command_read("/proc/sys/kernel/yama/ptrace_scope", scope, sizeof scope);
-    doctor_say(
-        doctor, DOCTOR_OK, "ptrace", "",
-        "ptrace_scope is %s: the library needs none; programs that fetch descriptors themselves "
-        "(pidfd_getfd, as PyTorch with expandable_segments) need 0, or a capability",
-        scope[0] ? scope : "not there (no Yama)");
-}
-
-void doctor_kernel(struct doctor *doctor)
-{
-    struct utsname name = {0};
-
-    uname(&name);
-    say_peer_pidfd(doctor, name.release);
-    say_seccomp(doctor);
-    say_ptrace(doctor);
+            name.release);
 }

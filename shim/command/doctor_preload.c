@@ -9,8 +9,6 @@
 #include <unistd.h>
 
 #include "shim/command/doctor.h"
-#include "shim/command/doctor_elf.h"
-#include "shim/command/library.h"
 #include "shim/command/run.h"
 
 #define ALL_PROGRAMS "/etc/ld.so.preload"
@@ -150,13 +148,25 @@ void doctor_preload(struct doctor *doctor)
 
 /* ---- The library ---------------------------------------------------------------------------- */
 
+bool doctor_tell_library(const char *path, const char *name, char ret_text[DOCTOR_TEXT])
+{
+    char version[LIBRARY_VERSION], speaks[32] = "of an unknown protocol";
+    const unsigned protocol = library_protocol_of(path);
+
+    library_version_of(path, version);
+    if (protocol)
+        snprintf(speaks, sizeof speaks, "protocol %u", protocol);
+    snprintf(ret_text, DOCTOR_TEXT, "%.400s, version %s, %s", name, version[0] ? version : "unknown", speaks);
+    return protocol == GS_WIRE_VERSION;
+}
+
 void doctor_library(struct doctor *doctor)
 {
     static const char remedy[] =
         "install the command and the library from the same package or build";
-    char version[LIBRARY_VERSION], speaks[32] = "an unknown protocol";
-    unsigned protocol;
+    char told[DOCTOR_TEXT];
     struct doctor_elf elf;
+    bool same;
 
     if (!doctor->library[0]) {
         doctor_say(
@@ -165,17 +175,11 @@ void doctor_library(struct doctor *doctor)
         return;
     }
     doctor_look_at_elf(doctor->library, &elf);
-    library_version_of(doctor->library, version);
-    protocol = library_protocol_of(doctor->library);
-    if (protocol)
-        snprintf(speaks, sizeof speaks, "protocol %u", protocol);
+    same = doctor_tell_library(doctor->library, doctor->library, told);
     if (elf.wrong)
         doctor_say(doctor, DOCTOR_FAIL, "library", remedy, "%s %s", doctor->library, elf.wrong);
-    else if (protocol != GS_WIRE_VERSION)
-        doctor_say(doctor, DOCTOR_FAIL, "library", remedy,
-                   "%s, version %s, speaks %s, and this program %d", doctor->library,
-                   version[0] ? version : "unknown", speaks, GS_WIRE_VERSION);
+    else if (!same)
+        doctor_say(doctor, DOCTOR_FAIL, "library", remedy, "%.500s; this program speaks %d", told, GS_WIRE_VERSION);
     else
-        doctor_say(doctor, DOCTOR_OK, "library", "", "%s, version %s, protocol %u", doctor->library,
-                   version[0] ? version : "unknown", protocol);
+        doctor_say(doctor, DOCTOR_OK, "library", "", "%s", told);
 }

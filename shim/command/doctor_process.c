@@ -1,28 +1,22 @@
 /* gpushim doctor: processes that use CUDA, of all; or one process, and what keeps the library out.
  */
-#include <ctype.h>
 #include <dirent.h>
 #include <elf.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
-#include "core/base/fd.h"
-#include "core/base/regular.h"
 #include "core/share/alive.h"
+#include "shim/command/ask.h"
 #include "shim/command/doctor.h"
-#include "shim/command/doctor_elf.h"
-#include "shim/command/library.h"
+#include "shim/command/quiet.h"
 
 #define COPIES_MAX 4
 #define ROWS_MAX   64
-#define COMMAND    96
 
 struct copy {
     char path[PATH_MAX];
@@ -109,73 +103,39 @@ static void read_maps(pid_t pid, struct maps *ret_maps)
     free(line);
 }
 
-/* Its command line, or what the kernel calls it. */
-static void read_command(pid_t pid, char ret_text[COMMAND])
+/* What it has of the library, in words behind "it", and the way out; OK: the one beside this program, or another build that
+ * speaks the same protocol, and so shares with it. */
+static enum doctor_state judge(const struct doctor *doctor, pid_t pid, const struct maps *maps, char ret_found[DOCTOR_TEXT],
+                               char ret_remedy[DOCTOR_TEXT])
 {
-    char path[40];
-    FILE *file;
-    size_t got;
+    const struct copy *copy = &maps->copies[0];
+    char path[PATH_MAX], told[DOCTOR_TEXT];
+    bool same;
 
-    snprintf(path, sizeof path, "/proc/%d/cmdline", (int)pid);
-    file = fopen(path, "re");
-    got = file ? fread(ret_text, 1, COMMAND - 1, file) : 0;
-    if (file)
-        fclose(file);
-    while (got > 0 && ret_text[got - 1] == 0)
-        got--;
-    ret_text[got] = 0;
-    for (size_t i = 0; i < got; i++)
-        if (ret_text[i] == 0)
-            ret_text[i] = ' ';
-    snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
-    if (got == 0)
-        command_read(path, ret_text, COMMAND);
-}
-
-static bool is_same_bytes(const char *one, const char *other)
-{
-    struct stat a = {0}, b = {0};
-    int x = gs_regular_open(AT_FDCWD, one, 0, &a), y = gs_regular_open(AT_FDCWD, other, 0, &b);
-    bool same = x >= 0 && y >= 0 && a.st_size == b.st_size;
-    char some[4096], others[4096];
-
-    for (off_t at = 0; same && at < a.st_size; at += (off_t)sizeof some) {
-        size_t got = gs_regular_read(x, some, sizeof some, (uint64_t)at);
-
-        same = gs_regular_read(y, others, sizeof others, (uint64_t)at) == got &&
-               memcmp(some, others, got) == 0;
+    ret_remedy[0] = 0;
+    if (maps->count == 0) {
+        snprintf(ret_found, DOCTOR_TEXT, maps->cuda ? "uses CUDA without the library"
+                                                    : "runs without the library; it has no libcuda");
+        snprintf(ret_remedy, DOCTOR_TEXT, "start it with gpushim run, or LD_PRELOAD=%.500s, if it is to have it",
+                 doctor->library[0] ? doctor->library : LIBRARY);
+        return maps->cuda ? DOCTOR_FAIL : DOCTOR_WARN;
     }
-    gs_fd_drop(x);
-    gs_fd_drop(y);
-    return same;
-}
-
-/* Whether a process's library is the one beside this program, the same bytes (in a container), or another
- * build that speaks the same protocol, and so shares with it; else in words, and its version, what it is. */
-static bool is_like_ours(const struct doctor *doctor, pid_t pid, const struct copy *copy,
-                    char ret_why[DOCTOR_TEXT])
-{
-    char path[PATH_MAX], version[LIBRARY_VERSION], speaks[32] = "an unknown protocol";
-    unsigned protocol;
-
+    if (maps->count > 1) {
+        snprintf(ret_found, DOCTOR_TEXT, "has two copies of the library: %.200s and %.200s", copy->path, copy[1].path);
+        snprintf(ret_remedy, DOCTOR_TEXT, "name one of them in its LD_PRELOAD, and start it again");
+        return DOCTOR_FAIL;
+    }
     snprintf(path, sizeof path, "/proc/%d/root%.4000s", (int)pid, copy->path);
-    if (!doctor->library[0])
-        return true; /* a row says that there is none */
-    if (copy->replaced) {
-        snprintf(ret_why, DOCTOR_TEXT, "%.400s, which was replaced since", copy->path);
-        return false;
-    }
-    if (is_same_bytes(path, doctor->library))
-        return true;
-    protocol = library_protocol_of(path);
-    if (protocol == GS_WIRE_VERSION)
-        return true;
-    if (protocol)
-        snprintf(speaks, sizeof speaks, "protocol %u", protocol);
-    library_version_of(path, version);
-    snprintf(ret_why, DOCTOR_TEXT, "another build, %.400s, version %s, which speaks %s, here %d", copy->path,
-             version[0] ? version : "unknown", speaks, GS_WIRE_VERSION);
-    return false;
+    same = doctor_tell_library(path, copy->path, told) && !copy->replaced;
+    snprintf(ret_found, DOCTOR_TEXT, "has the library, %.200s%s", copy->path, maps->cuda ? " and libcuda" : "; no libcuda so far");
+    if (same || !doctor->library[0]) /* a row says that there is none */
+        return DOCTOR_OK;
+    if (copy->replaced)
+        snprintf(ret_found, DOCTOR_TEXT, "has %.400s, which was replaced since", copy->path);
+    else
+        snprintf(ret_found, DOCTOR_TEXT, "has another build, %.400s; here %d", told, GS_WIRE_VERSION);
+    snprintf(ret_remedy, DOCTOR_TEXT, "start it again with the library of the others: sharing takes the same protocol");
+    return DOCTOR_WARN;
 }
 
 /* ---- All that use CUDA ---------------------------------------------------------------------- */
@@ -188,47 +148,26 @@ struct survey {
 static void say_one(struct doctor *doctor, struct survey *survey, pid_t pid,
                     const struct maps *maps)
 {
-    char command[COMMAND], subject[32], why[DOCTOR_TEXT], remedy[DOCTOR_TEXT];
+    char subject[32], found[DOCTOR_TEXT], remedy[DOCTOR_TEXT];
+    enum doctor_state state = judge(doctor, pid, maps, found, remedy);
+    struct who who;
 
-    if (maps->count == 1 && is_like_ours(doctor, pid, &maps->copies[0], why)) {
-        survey->with++;
+    survey->with += state == DOCTOR_OK;
+    if (state == DOCTOR_OK || survey->rows++ >= ROWS_MAX)
         return;
-    }
-    if (survey->rows++ >= ROWS_MAX)
-        return;
-    read_command(pid, command);
+    who_fill(&who, pid, 0, "");
     snprintf(subject, sizeof subject, "process %d", (int)pid);
-    if (maps->count > 1) {
-        doctor_say(doctor, DOCTOR_FAIL, subject,
-                   "name one of them in its LD_PRELOAD, and start it again",
-                   "(%s) has two copies of the library: %.200s and %.200s", command,
-                   maps->copies[0].path, maps->copies[1].path);
-    } else if (maps->count == 1) {
-        doctor_say(doctor, DOCTOR_WARN, subject,
-                   "start it again with the library of the others: sharing takes the same protocol",
-                   "(%s) has %s", command, why);
-    } else {
-        snprintf(remedy, sizeof remedy,
-                 "start it with gpushim run, or LD_PRELOAD=%.500s, if it is to have it",
-                 doctor->library[0] ? doctor->library : "libgpushim.so");
-        doctor_say(doctor, DOCTOR_WARN, subject, remedy, "(%s) uses CUDA without the library",
-                   command);
-    }
+    doctor_say(doctor, maps->count ? state : DOCTOR_WARN, subject, remedy, "(%s) %s", who.command, found);
 }
 
 void doctor_processes(struct doctor *doctor)
 {
     struct maps *maps = malloc(sizeof *maps);
-    DIR *all = opendir("/proc");
+    DIR *all = has_proc(doctor) ? opendir("/proc") : NULL;
     struct survey survey = {0};
     const struct dirent *entry;
+    char hidden[64] = "";
 
-    if (!has_proc(doctor)) {
-        if (all)
-            closedir(all);
-        free(maps);
-        return;
-    }
     while (maps && all && (entry = readdir(all))) {
         pid_t pid = (pid_t)atol(entry->d_name);
 
@@ -243,12 +182,9 @@ void doctor_processes(struct doctor *doctor)
         doctor_say(doctor, DOCTOR_WARN, "processes", "ask for one: gpushim doctor PID",
                    "%u more that use CUDA are like these", survey.rows - ROWS_MAX);
     if (survey.hidden)
-        doctor_say(doctor, DOCTOR_OK, "processes", "",
-                   "%u use CUDA with this library; %u more may not be looked at by this user",
-                   survey.with, survey.hidden);
-    else
-        doctor_say(doctor, DOCTOR_OK, "processes", "", "%u use CUDA with this library",
-                   survey.with);
+        snprintf(hidden, sizeof hidden, "; %u more may not be looked at by this user", survey.hidden);
+    if (all)
+        doctor_say(doctor, DOCTOR_OK, "processes", "", "%u use CUDA with this library%s", survey.with, hidden);
     if (all)
         closedir(all);
     free(maps);
@@ -259,63 +195,37 @@ void doctor_processes(struct doctor *doctor)
 struct subject {
     struct doctor *doctor;
     pid_t pid;
-    char proc[24]; /* its folder */
+    struct who who;
 };
 
 static void path_in(const struct subject *subject, const char *name, char ret_path[64])
 {
-    snprintf(ret_path, 64, "%s/%s", subject->proc, name);
-}
-
-/* The value of a variable that it was started with; false: it had none. */
-static bool variable(const struct subject *subject, const char *name, char ret_value[PATH_MAX])
-{
-    char path[64], *each = NULL;
-    size_t size = 0, length = strlen(name);
-    FILE *file;
-    bool found = false;
-
-    path_in(subject, "environ", path);
-    file = fopen(path, "re");
-    while (file && !found && getdelim(&each, &size, 0, file) > 0)
-        if (strncmp(each, name, length) == 0 && each[length] == '=') {
-            snprintf(ret_value, PATH_MAX, "%s", each + length + 1);
-            found = true;
-        }
-    if (file)
-        fclose(file);
-    free(each);
-    return found;
+    snprintf(ret_path, 64, "/proc/%d/%s", (int)subject->pid, name);
 }
 
 /* False: there is nothing more to be said about it. */
 static bool say_who(const struct subject *subject)
 {
     struct doctor *doctor = subject->doctor;
-    char command[COMMAND];
+    const bool there = kill(subject->pid, 0) == 0 || errno != ESRCH;
 
     if (!has_proc(doctor))
         return false;
-    if (kill(subject->pid, 0) != 0 && errno == ESRCH) {
+    if (!there)
         doctor_say(doctor, DOCTOR_FAIL, "process",
                    "look for its number with gpushim who or ps, where this command runs: another "
                    "container counts otherwise",
                    "there is no process %d", (int)subject->pid);
-        return false;
-    }
-    read_command(subject->pid, command);
-    if (!gs_alive_runs(subject->pid)) {
+    else if (!gs_alive_runs(subject->pid))
         doctor_say(doctor, DOCTOR_FAIL, "process", "let its parent wait for it",
-                   "%d (%s) has ended", (int)subject->pid, command);
-        return false;
-    }
-    if (gs_alive_is_stopped(subject->pid))
+                   "%d (%s) has ended", (int)subject->pid, subject->who.command);
+    else if (subject->who.stopped)
         doctor_say(doctor, DOCTOR_WARN, "process", "let it go on: kill -CONT, or end the debugger",
                    "%d (%s) is stopped: it gives nothing back meanwhile", (int)subject->pid,
-                   command);
+                   subject->who.command);
     else
-        doctor_say(doctor, DOCTOR_OK, "process", "", "%d (%s)", (int)subject->pid, command);
-    return true;
+        doctor_say(doctor, DOCTOR_OK, "process", "", "%d (%s)", (int)subject->pid, subject->who.command);
+    return there && gs_alive_runs(subject->pid);
 }
 
 /* Whether AT_SECURE is set, where the dynamic linker takes no LD_PRELOAD with a path; a negative errno: it may not be
@@ -339,30 +249,20 @@ static int is_secure(const struct subject *subject)
 
 static void say_setuid(const struct subject *subject)
 {
-    char path[64], text[4096], *at;
-    unsigned real = 0, effective = 0;
     int secure = is_secure(subject);
 
-    path_in(subject, "status", path);
-    command_read(path, text, sizeof text);
-    at = strstr(text, "\nUid:");
-    if (at && sscanf(at, "\nUid: %u %u", &real, &effective) == 2 && real != effective)
-        doctor_say(subject->doctor, DOCTOR_FAIL, "setuid",
-                   "run it as its user, without the setuid bit, or without the library",
-                   "it runs as user %u for user %u: the dynamic linker preloads nothing into it",
-                   effective, real);
-    else if (secure < 0)
+    if (secure < 0)
         doctor_say(subject->doctor, DOCTOR_WARN, "setuid", "ask as root, with the capability SYS_PTRACE",
                    "whether it was started with more rights than its caller may not be looked at: %s",
                    strerror(-secure));
     else if (secure)
         doctor_say(subject->doctor, DOCTOR_FAIL, "setuid",
                    "take the capabilities (setcap -r) or the setuid bit from its file, or run it "
-                   "without the library",
+                   "as its user, or without the library",
                    "it was started with more rights than its caller: the dynamic linker preloads "
                    "nothing into it");
     else
-        doctor_say(subject->doctor, DOCTOR_OK, "setuid", "", "no (user %u)", effective);
+        doctor_say(subject->doctor, DOCTOR_OK, "setuid", "", "no (user %s)", subject->who.user);
 }
 
 static void say_program(const struct subject *subject)
@@ -380,136 +280,95 @@ static void say_program(const struct subject *subject)
     }
     path[length] = 0;
     doctor_look_at_elf(link, &elf);
+    if (!elf.wrong && !elf.loader[0])
+        elf.wrong = "is statically linked";
+    else if (!elf.wrong && strstr(elf.loader, "musl"))
+        elf.wrong = "is of musl's libc";
     if (elf.wrong)
-        doctor_say(subject->doctor, DOCTOR_FAIL, "program", "run a build of this architecture",
+        doctor_say(subject->doctor, DOCTOR_FAIL, "program",
+                   "run a build of this architecture, for glibc, linked with libc.so; or run it without",
                    "%s %s: the library cannot be loaded into it", path, elf.wrong);
-    else if (!elf.loader[0])
-        doctor_say(subject->doctor, DOCTOR_FAIL, "program",
-                   "link it with libc.so, or run it without",
-                   "%s is statically linked: nothing can be preloaded into it", path);
-    else if (strstr(elf.loader, "musl"))
-        doctor_say(subject->doctor, DOCTOR_FAIL, "program",
-                   "run a build for glibc, or run it without",
-                   "%s is of musl's libc: it runs unchanged, without the library", path);
     else
         doctor_say(subject->doctor, DOCTOR_OK, "program", "", "%s, by %s", path, elf.loader);
 }
 
 static void say_libraries(const struct subject *subject)
 {
-    struct doctor *doctor = subject->doctor;
     struct maps *maps = malloc(sizeof *maps);
-    char why[DOCTOR_TEXT], remedy[DOCTOR_TEXT];
+    char found[DOCTOR_TEXT], remedy[DOCTOR_TEXT];
+    enum doctor_state state;
 
     if (!maps)
         return;
     read_maps(subject->pid, maps);
-    snprintf(remedy, sizeof remedy, "start it with gpushim run, or LD_PRELOAD=%.500s",
-             doctor->library[0] ? doctor->library : "libgpushim.so");
-    if (maps->error)
-        doctor_say(doctor, DOCTOR_WARN, "libraries", "ask as its user, or as root",
+    if (maps->error) {
+        doctor_say(subject->doctor, DOCTOR_WARN, "libraries", "ask as its user, or as root",
                    "what it has loaded may not be looked at: %s", strerror(maps->error));
-    else if (maps->count > 1)
-        doctor_say(doctor, DOCTOR_FAIL, "libraries",
-                   "name one of them in its LD_PRELOAD, and start it again",
-                   "it has two copies of the library: %.200s and %.200s", maps->copies[0].path,
-                   maps->copies[1].path);
-    else if (maps->count == 0)
-        doctor_say(doctor, maps->cuda ? DOCTOR_FAIL : DOCTOR_WARN, "libraries", remedy,
-                   "it runs without the library%s",
-                   maps->cuda ? ", and uses CUDA" : "; it has no libcuda");
-    else if (!is_like_ours(doctor, subject->pid, &maps->copies[0], why))
-        doctor_say(doctor, DOCTOR_WARN, "libraries",
-                   "start it again with the library of the others: sharing takes the same protocol",
-                   "it has %s", why);
-    else
-        doctor_say(doctor, DOCTOR_OK, "libraries", "", "it has the library, %s%s",
-                   maps->copies[0].path, maps->cuda ? " and libcuda" : "; no libcuda so far");
+    } else {
+        state = judge(subject->doctor, subject->pid, maps, found, remedy);
+        doctor_say(subject->doctor, state, "libraries", remedy, "it %s", found);
+    }
     free(maps);
 }
 
-/* What it was told otherwise than this command. */
-static void say_variables(const struct subject *subject)
+/* What it was told otherwise than this command: by its environment, and by its files. */
+static void say_options(const struct subject *subject)
 {
     struct doctor *doctor = subject->doctor;
-    char value[PATH_MAX];
+    struct gs_config *config = malloc(sizeof *config);
+    char **environment = quiet_environment(subject->pid), proc[24];
 
-    if (variable(subject, "LD_PRELOAD", value) && value[0])
-        doctor_look_at_preload(doctor, "LD_PRELOAD", value, subject->proc);
-    if (variable(subject, "GPUSHIM_ENABLE", value) &&
-        (strcmp(value, "0") == 0 || strcasecmp(value, "off") == 0 || strcasecmp(value, "no") == 0 ||
-         strcasecmp(value, "false") == 0))
-        doctor_say(doctor, DOCTOR_WARN, "GPUSHIM_ENABLE", "unset it, and start it again",
-                   "it is '%.20s': the library does nothing in it", value);
-    if (!variable(subject, "GPUSHIM_SHARE_DIR", value))
-        return;
-    if (strcmp(value, doctor->options.dir) == 0)
-        doctor_say(doctor, DOCTOR_OK, "GPUSHIM_SHARE_DIR", "", "%s, as here", value);
-    else
-        doctor_say(doctor, DOCTOR_WARN, "GPUSHIM_SHARE_DIR",
-                   "give the same folder to all that are to share, and to this command",
-                   "it is %.200s, here %.200s", value,
-                   doctor->options.dir[0] ? doctor->options.dir : "none is set");
+    snprintf(proc, sizeof proc, "/proc/%d", (int)subject->pid);
+    for (char **entry = environment; entry && *entry; entry++)
+        if (strncmp(*entry, "LD_PRELOAD=", 11) == 0 && (*entry)[11])
+            doctor_look_at_preload(doctor, "LD_PRELOAD", *entry + 11, proc);
+    if (config && environment && quiet_config(subject->pid, environment, config)) {
+        const char *dir = config->share.dir.text, *here = doctor->options.dir;
+
+        if (!config->general.enable)
+            doctor_say(doctor, DOCTOR_WARN, "enable", "take GPUSHIM_ENABLE, or enable in its files, away, and start it again",
+                       "it is off: the library does nothing in it");
+        if (strcmp(dir, here) != 0)
+            doctor_say(doctor, DOCTOR_WARN, "share.dir", "give the same folder to all that are to share, and to this command",
+                       "it is %.200s, here %.200s", dir[0] ? dir : "not set", here[0] ? here : "not set");
+        else
+            doctor_say(doctor, DOCTOR_OK, "share.dir", "", "%s, as here", dir[0] ? dir : "not set");
+    }
+    free(environment);
+    free(config);
 }
 
 static void say_container(const struct subject *subject)
 {
-    char path[64], own[1024], others[1024], namespaces[2][64];
-    ssize_t lengths[2];
-    char *name;
+    const char *place = subject->who.place;
+    char path[64];
 
-    path_in(subject, "cgroup", path);
-    command_read("/proc/self/cgroup", own, sizeof own);
-    command_read(path, others, sizeof others);
-    lengths[0] = readlink("/proc/self/ns/mnt", namespaces[0], sizeof namespaces[0]);
     path_in(subject, "ns/mnt", path);
-    lengths[1] = readlink(path, namespaces[1], sizeof namespaces[1]);
-    others[strcspn(others, "\n")] = 0;
-    own[strcspn(own, "\n")] = 0;
-    name = strrchr(others, '/');
-    if (lengths[0] > 0 && lengths[1] > 0 &&
-        (lengths[0] != lengths[1] || memcmp(namespaces[0], namespaces[1], (size_t)lengths[0]) != 0))
+    if (access(path, F_OK) == 0 && !command_is_same_file("/proc/self/ns/mnt", path))
         doctor_say(
             subject->doctor, DOCTOR_OK, "container", "",
             "it has mounts of its own (%s): it shares with this one through a folder that is "
             "mounted in both, GPUSHIM_SHARE_DIR",
-            name ? name + 1 : "no control group is seen");
-    else if (strcmp(own, others) != 0)
-        doctor_say(subject->doctor, DOCTOR_OK, "container", "",
-                   "another control group (%s), the same mounts", name ? name + 1 : others);
+            place[0] ? place : "its control group is this one's");
     else
-        doctor_say(subject->doctor, DOCTOR_OK, "container", "", "the same as this command's");
-}
-
-static void say_limit(const struct subject *subject)
-{
-    static const char name[] = "Max open files";
-    char path[64], text[4096], *at;
-    uint64_t limit;
-
-    path_in(subject, "limits", path);
-    command_read(path, text, sizeof text);
-    at = strstr(text, name);
-    if (!at)
-        return;
-    at += strlen(name);
-    at += strspn(at, " ");
-    limit = isdigit((unsigned char)*at) ? strtoull(at, NULL, 10) : UINT64_MAX;
-    doctor_look_at_descriptors(subject->doctor, limit, "it");
+        doctor_say(subject->doctor, DOCTOR_OK, "container", "", "%s%s", place,
+                   place[0] ? ": another control group, the same mounts" : "the same as this command's");
 }
 
 void doctor_process(struct doctor *doctor, pid_t pid)
 {
     struct subject subject = {.doctor = doctor, .pid = pid};
+    struct rlimit files;
 
-    snprintf(subject.proc, sizeof subject.proc, "/proc/%d", (int)pid);
+    who_fill(&subject.who, pid, 0, "");
     if (!say_who(&subject))
         return;
     say_setuid(&subject);
     say_program(&subject);
-    say_variables(&subject);
+    say_options(&subject);
     say_libraries(&subject);
     say_container(&subject);
-    say_limit(&subject);
+    if (prlimit(pid, RLIMIT_NOFILE, NULL, &files) == 0)
+        doctor_look_at_descriptors(doctor, files.rlim_cur, "it");
     doctor_look_for_socket(doctor, pid);
 }

@@ -5,8 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shim/command/show.h"
-
 static struct gpu *gpu_of(const struct row *row, struct gpu *gpus, unsigned *count)
 {
     for (unsigned i = 0; i < *count; i++)
@@ -34,20 +32,16 @@ static bool is_own(const struct who *who)
 
 static void ask_nvml(struct gpu *gpu)
 {
-    static const char *const kinds[] = {"GPU", "MIG"};
     static struct doctor_nvml nvml;
     static bool looked;
     void *handle;
+    bool is_mig;
 
     if (!looked)
         doctor_find_nvml(&nvml);
     looked = true;
-    for (size_t i = 0; i < 2 && !gpu->is_known && nvml.by_uuid && nvml.memory; i++) {
-        char uuid[SHOWN_UUID];
-
-        gpu->is_known = nvml.by_uuid(show_uuid(kinds[i], gpu->uuid, uuid), &handle) == 0 &&
-                        nvml.memory(handle, &gpu->memory) == 0 && gpu->memory.total > 0;
-    }
+    handle = doctor_in_nvml(&nvml, gpu->uuid, &is_mig);
+    gpu->is_known = handle && nvml.memory && nvml.memory(handle, &gpu->memory) == 0 && gpu->memory.total > 0;
 }
 
 static int by_device(const void *left, const void *right)

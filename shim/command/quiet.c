@@ -12,8 +12,7 @@
 
 #define ENVIRONMENT_MOST (4u << 20) /* bytes */
 
-/* The environment that it was started with, which free ends, and its strings; NULL: it may not be read. */
-static char **read_environment(long pid)
+char **quiet_environment(long pid)
 {
     char path[40], **entries = NULL, *text = malloc(ENVIRONMENT_MOST + 1);
     size_t got = 0, count = 0;
@@ -70,22 +69,28 @@ static void say(long pid, bool apart, const struct gs_config *config, const char
         snprintf(ret_why, QUIET_WHY, "holds too little to be asked, and neither shares nor opens memory");
 }
 
+bool quiet_config(long pid, char *const *environment, struct gs_config *ret_config)
+{
+    const struct gs_config_sources sources = {.environment = environment, .system_files = gs_config_system_files};
+    struct user user;
+    const bool is = user_of_process(pid, &user) && user_become(&user);
+
+    if (is)
+        gs_config_load(ret_config, &sources, NULL, NULL);
+    user_back();
+    return is;
+}
+
 void quiet_say(long pid, const struct gs_share_options *here, char ret_why[QUIET_WHY])
 {
     struct gs_config *config = malloc(sizeof *config);
-    char **environment = read_environment(pid);
+    char **environment = quiet_environment(pid);
     const bool apart = has_own_mounts(pid);
-    struct user user;
 
-    snprintf(ret_why, QUIET_WHY, "is not known: its environment may not be read");
-    /* Its files are read as its user, who named them. */
-    if (config && environment && user_of_process(pid, &user) && user_become(&user)) {
-        gs_config_load(config, &(struct gs_config_sources){.environment = environment,
-                                                           .system_files = gs_config_system_files},
-                       NULL, NULL);
+    if (config && environment && quiet_config(pid, environment, config))
         say(pid, apart, config, here->dir, ret_why);
-    }
-    user_back();
+    else
+        snprintf(ret_why, QUIET_WHY, "is not known: its environment may not be read");
     free(environment);
     free(config);
 }

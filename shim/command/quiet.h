@@ -5,7 +5,13 @@
 #ifndef GS_SHIM_COMMAND_QUIET_H
 #define GS_SHIM_COMMAND_QUIET_H
 
+#include "config/config.h"
 #include "core/share/share.h"
+
+/* The environment that it was started with, which free ends, and its strings; NULL: it may not be read. */
+char **quiet_environment(long pid);
+/* The configuration that it has by that, its files read as its user. False: that one cannot be. */
+bool quiet_config(long pid, char *const *environment, struct gs_config *ret_config);
 
 /* Why it is not asked. `here` has the folder that was looked at. */
 #define QUIET_WHY 256

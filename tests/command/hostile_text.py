@@ -65,8 +65,8 @@ def in_json(name):
     return name.decode(errors='replace')
 
 
-def tell(folder, name, *arguments, **more):
-    """As text with the name in it as it is to be shown, and as JSON with it as it was."""
+def tell(folder, name, *arguments, as_it_was=True, **more):
+    """As text with the name in it as it is to be shown, and as JSON with it as it was, or as it is shown."""
     done = run(folder, *arguments, **more)
     check(shown(name) in done.stdout + done.stderr, f'{arguments}: {shown(name)} is not in {done.stdout + done.stderr}')
     if arguments[0] in ('top', 'trim'):  # the one has no JSON, the other has told already what it gave
@@ -79,7 +79,8 @@ def tell(folder, name, *arguments, **more):
         for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
             yield from texts(each)
     found = list(texts(json.loads(done.stdout)))
-    check(any(in_json(name) in text for text in found), f'{arguments} --json: no {in_json(name)!r} in {found}')
+    there = in_json(name) if as_it_was else shown(name).decode()
+    check(any(there in text for text in found), f'{arguments} --json: no {there!r} in {found}')
 
 
 def rename(one, name):
@@ -232,9 +233,9 @@ def prove_paths(place):
             with subprocess.Popen([folder, '-c', code, name], executable=python, stdin=subprocess.PIPE,
                                   stdout=subprocess.PIPE, env={**env, **({'LD_PRELOAD': os.fsdecode(preload)} if preload else {})}) as one:
                 one.stdout.readline()
-                tell(place, name, 'doctor', '--all', str(one.pid))
+                tell(place, name, 'doctor', '--all', str(one.pid), as_it_was=False)  # command lines are as they are shown
                 if not preload:
-                    tell(place, name, 'doctor', '--all')
+                    tell(place, name, 'doctor', '--all', as_it_was=False)
                 one.stdin.close()
 
 
