@@ -31,8 +31,11 @@ struct page {
 
 static struct {
     struct termios before;
-    bool is_raw; /* keys come at once */
-    char order;  /* m, c, p or r */
+    bool is_raw;     /* keys come at once */
+    char order;      /* m, c, p or r */
+    unsigned gpu;    /* of whose bar, from 1 on, processes are shown; 0: of all */
+    bool types;      /* keys are of the text: */
+    char filter[48]; /* what processes have that are shown; "": any */
 } top = {.order = 'm'};
 
 static volatile sig_atomic_t ended, resumed;
@@ -193,31 +196,71 @@ static void put_next(void *arg, const char *text)
     put_line(page, padded, "\033[7m");
 }
 
+static bool is_wanted(const struct row *row, const struct gpu *gpu)
+{
+    const struct who *who = &row->who;
+    char pid[24];
+
+    if (gpu && (!row->has_figures || memcmp(gpu->uuid, row->figures.uuid, sizeof gpu->uuid) != 0))
+        return false;
+    snprintf(pid, sizeof pid, "%ld", who->pid ? who->pid : (long)who->told);
+    return strcasestr(who->command, top.filter) || strcasestr(who->name, top.filter) || strcasestr(who->user, top.filter) ||
+           strcasestr(who->place, top.filter) || strcmp(pid, top.filter) == 0;
+}
+
+/* The rows that are wanted; free ends them. */
+static struct table choose(const struct table *table, const struct gpu *gpu)
+{
+    struct table chosen = {.rows = calloc(table->count + 1, sizeof *chosen.rows)};
+
+    for (size_t i = 0; chosen.rows && i < table->count; i++)
+        if (is_wanted(&table->rows[i], gpu))
+            chosen.rows[chosen.count++] = table->rows[i];
+    return chosen;
+}
+
+static void put_head(struct page *page, const struct gpu *gpu)
+{
+    const char *order = top.order == 'm' ? "memory" : top.order == 'c' ? "command" : top.order == 'p' ? "pid" : "rate";
+    char text[LINE_BYTES], now[16] = "", of[24] = "", shown[4 * sizeof top.filter], with[sizeof shown + 16] = "";
+    const time_t seconds = time(NULL);
+    struct tm local;
+
+    if (localtime_r(&seconds, &local))
+        strftime(now, sizeof now, "%H:%M:%S", &local);
+    if (gpu)
+        snprintf(of, sizeof of, " of GPU %u", gpu->device);
+    gs_printable(top.filter, strlen(top.filter), shown, sizeof shown); /* a character may not be whole yet */
+    if (top.types || top.filter[0])
+        snprintf(with, sizeof with, " with '%s%s", shown, top.types ? "_" : "'");
+    snprintf(text, sizeof text, "gpushim top %s%s%s by %s; keys: m c p r sort, g GPU, / filter, q ends", now, of, with, order);
+    put_line(page, text, "\033[1m");
+}
+
 static void draw(const struct table *table)
 {
     static struct gpu gpus[GPUS_MOST];
     const unsigned gpu_count = gpus_find(table, gpus);
+    const struct gpu *gpu = top.gpu > 0 && top.gpu <= gpu_count ? &gpus[top.gpu - 1] : NULL;
+    struct table chosen = choose(table, gpu);
     const char *no_colour = getenv("NO_COLOR");
     struct page page = {.utf8 = strcmp(nl_langinfo(CODESET), "UTF-8") == 0, .colour = !no_colour || !*no_colour};
     struct sheet sheet;
-    char text[160], now[16] = "";
-    const time_t seconds = time(NULL);
-    struct tm local;
 
+    if (!gpu)
+        top.gpu = 0; /* behind the last come all again */
     show_terminal(80, &page.columns, &page.lines);
-    if (localtime_r(&seconds, &local))
-        strftime(now, sizeof now, "%H:%M:%S", &local);
     printf("\033[H");
-    snprintf(text, sizeof text, "gpushim top, %s; by %s; keys: m memory, c command, p pid, r rate, q ends", now,
-             top.order == 'm' ? "memory" : top.order == 'c' ? "command" : top.order == 'p' ? "pid" : "rate");
-    put_line(&page, text, "\033[1m");
+    put_head(&page, gpu);
     for (unsigned i = 0; i < gpu_count; i++)
         put_gpu(&page, &gpus[i]);
-    stats_sheet(table, &sheet);
+    stats_sheet(&chosen, &sheet);
     sheet_print(&sheet, page.columns, put_next, &page);
     sheet_free(&sheet);
-    if (!table->count)
-        put_line(&page, "no process with the library that this user may see", "");
+    if (!chosen.count)
+        put_line(&page, table->count ? "no such process (/ and Escape: all)" : "no process with the library that this user may see",
+                 "");
+    free(chosen.rows);
     if (page.left)
         printf("\n%u more line%s\033[K", page.left, page.left == 1 ? "" : "s");
     printf("\033[J");
@@ -254,6 +297,37 @@ static void show(struct table *table)
     draw(table);
 }
 
+static void type(char key)
+{
+    size_t length = strlen(top.filter);
+
+    if (key == '\n' || key == '\r' || key == '\033')
+        top.types = false;
+    if (key == '\033')
+        top.filter[0] = 0;
+    else if (key == '\b' || key == '\177')
+        while (length && ((unsigned char)top.filter[--length] & 0xc0) == 0x80)
+            continue; /* of one character */
+    if (key == '\b' || key == '\177')
+        top.filter[length] = 0;
+    else if ((unsigned char)key >= ' ' && key != '\177' && length + 1 < sizeof top.filter)
+        memcpy(top.filter + length, (char[]){key, 0}, 2);
+}
+
+/* False: it ends the page. */
+static bool press(char key)
+{
+    if (top.types)
+        type(key);
+    else if (key == 'g')
+        top.gpu++;
+    else if (key == '/')
+        top.types = true, top.filter[0] = 0;
+    else if (key && strchr("mcpr", key))
+        top.order = key;
+    return top.types || key != 'q';
+}
+
 /* Until it is time to ask again. False: it is to end. */
 static bool wait_for_keys(struct table *table, unsigned every_ms)
 {
@@ -266,12 +340,10 @@ static bool wait_for_keys(struct table *table, unsigned every_ms)
 
         if (got > 0 && read(STDIN_FILENO, &key, 1) != 1)
             return false; /* the terminal is gone */
-        if (key == 'q')
-            return false;
-        if (key == ' ')
+        if (key == ' ' && !top.types)
             return true;
-        if (key && strchr("mcpr", key))
-            top.order = key;
+        if (!press(key))
+            return false;
         if (resumed)
             take_terminal();
         resumed = 0;

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import pty
+import pwd
 import re
 import select
 import signal
@@ -118,6 +119,33 @@ def prove_keys(folder, holders):
         page.end(how)
 
 
+def prove_filters(folder, holders):
+    """A text that is typed, in pids, commands and users; a GPU; the head says which, and all come back."""
+    page = Page(folder, 120, 50)
+
+    def shows(keys, expected, head):
+        for key in keys:
+            page.type(key)
+        await_that(lambda: (got := page.frame()) and pids_of(got) == expected and re.search(head, got[0]),
+                   f'{keys!r} shows {expected} and {head}: {page.frame()}')
+    user = pwd.getpwuid(os.getuid()).pw_name
+    shows(f'/{holders[4]}', [holders[4]], f" with '{holders[4]}_ by memory")
+    shows('\n', [holders[4]], f" with '{holders[4]}' by memory")
+    shows('p', [holders[4]], ' by pid; ')
+    shows('m/PYTHON3', holders, " with 'PYTHON3_ ")
+    shows('\r', holders, " with 'PYTHON3' ")
+    shows('/qq', [], " with 'qq_ ")  # keys are text
+    shows('\177\b', holders, " with '_ ")
+    shows(f'{user}é', [], f" with '{user}é_ ")
+    shows('\177', holders, f" with '{user}_ ")
+    shows(user[:1] * 99, [], f" with '{user}{user[0]}+_ ")  # as much as there is room for
+    check(any('no such process' in line for line in page.frame()), 'it says that none is such')
+    shows('\033', holders, r'\d by memory')
+    shows('g', holders, r'\d of GPU 0 by memory')
+    shows('g', holders, r'\d by memory')
+    page.end()
+
+
 def prove_plain(folder):
     page = Page(folder, 80, 24, LC_ALL='C', NO_COLOR='1')
     got = page.frame()
@@ -168,6 +196,7 @@ def main():
         for columns, lines in ((80, 24), (60, 12), (200, 50)):
             prove_it_fits(folder, order, columns, lines)
         prove_keys(folder, order)
+        prove_filters(folder, order)
         prove_plain(folder)
         prove_one(folder, order[3])
         prove_refusal(folder)
