@@ -160,12 +160,12 @@ struct gpushim_memory {
     uint64_t reserved_peak, live_peak;
     /* Since the start of the process. */
     uint64_t hits, misses; /* allocations from memory that was there, and that had to look further */
-    uint64_t chunks_made, chunks_given_back; /* pieces of memory had from the driver */
+    uint64_t pieces_made, pieces_given_back; /* pieces of memory had from the driver */
     uint64_t in_background; /* of those given back */
     uint64_t at_once;       /* frees of memory that was free at once: all work in one stream */
     uint64_t events;        /* that were recorded on the GPU for others */
     uint64_t waits, waits_given_up, wait_ns; /* allocations that waited for the GPU */
-    uint64_t map_ns; /* that the program's threads took to make and give back chunks */
+    uint64_t map_ns; /* that the program's threads took to make and give back pieces */
     /* Calls that had to do more, by how long they took: below 1 us, 2, 4, ..., the last for all
      * above 4 s. */
     uint64_t took[GPUSHIM_TOOK];

@@ -95,7 +95,7 @@ void gs_record_made(struct gs_core *core, const struct gs_trace_mark *mark, uint
                     CUdevice device, uint64_t address, size_t size)
 {
     uint64_t took = ready_ns - mark->began_ns;
-    struct gs_trace_event event = {.op = GS_TRACE_CHUNK_MADE,
+    struct gs_trace_event event = {.op = GS_TRACE_PIECE_MADE,
                                    .device = (uint8_t)device,
                                    .took_ns = took > UINT32_MAX ? UINT32_MAX : (uint32_t)took,
                                    .call = {.address = address, .size = size}};
@@ -106,7 +106,7 @@ void gs_record_made(struct gs_core *core, const struct gs_trace_mark *mark, uint
 void gs_record_gone(struct gs_core *core, const struct gs_trace_mark *mark, CUdevice device,
                     uint64_t address, size_t size)
 {
-    struct gs_trace_event event = {.op = GS_TRACE_CHUNK_GONE,
+    struct gs_trace_event event = {.op = GS_TRACE_PIECE_GONE,
                                    .device = (uint8_t)device,
                                    .call = {.address = address, .size = size}};
 

@@ -172,7 +172,7 @@ struct gs_trace_mark gs_trace_begin(void)
     return mark;
 }
 
-/* Before what was recorded since the mark: a call's chunks, say. */
+/* Before what was recorded since the mark: a call's pieces, say. */
 static void insert_locked(struct buffer *buffer, const struct gs_trace_mark *mark,
                           const struct gs_trace_event *event, const uint64_t *frames)
 {

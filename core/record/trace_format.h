@@ -70,8 +70,8 @@ enum gs_trace_op {
     GS_TRACE_FREE,
     GS_TRACE_ALLOC_ASYNC, /* in the order of a stream */
     GS_TRACE_FREE_ASYNC,
-    GS_TRACE_CHUNK_MADE, /* memory came from the driver: address, size */
-    GS_TRACE_CHUNK_GONE, /* and went back */
+    GS_TRACE_PIECE_MADE, /* memory came from the driver: address, size */
+    GS_TRACE_PIECE_GONE, /* and went back */
     GS_TRACE_EXPORTED,   /* a block got an IPC handle */
     GS_TRACE_OPENED,     /* another process's block was opened here */
     GS_TRACE_CLOSED,
@@ -83,7 +83,7 @@ enum gs_trace_outcome {
     GS_TRACE_NONE,    /* of what is no allocation */
     GS_TRACE_CACHED,  /* free memory, found at once */
     GS_TRACE_FURTHER, /* free memory, after looking further */
-    GS_TRACE_NEW,     /* a chunk was made for it */
+    GS_TRACE_NEW,     /* a piece was made for it */
     GS_TRACE_WAITED,  /* after waiting for the GPU */
     GS_TRACE_DRIVER,  /* the driver's own: the library does not serve it */
     GS_TRACE_REFUSED, /* the program got an error: result */

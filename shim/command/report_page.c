@@ -59,7 +59,7 @@ static void write_moments(struct page *page)
     uint32_t count = 0;
 
     mark(page, report->memory.blocks, report->memory.block_count, page->smallest);
-    mark(page, report->memory.chunks, report->memory.chunk_count, 0);
+    mark(page, report->memory.pieces, report->memory.piece_count, 0);
     json_open(&page->json, "moments", '[');
     for (size_t i = 0; i < report->trace.count; i++)
         if (page->moments[i]) {
@@ -155,10 +155,10 @@ static void write_blocks(struct page *page)
     }
     json_close(json, ']');
     json_number(json, "left_out", left_out);
-    json_open(json, "chunks", '[');
-    for (size_t i = 0; i < memory->chunk_count; i++) {
+    json_open(json, "pieces", '[');
+    for (size_t i = 0; i < memory->piece_count; i++) {
         json_open(json, NULL, '[');
-        write_place(page, &memory->chunks[i]);
+        write_place(page, &memory->pieces[i]);
         json_close(json, ']');
     }
     json_close(json, ']');

@@ -1,10 +1,10 @@
 /*
  * Draws the page of gpushim report from the data that the page carries:
  *   report   the rows of gpushim report --json
- *   moments  times at which a block or a chunk came or went, ns
+ *   moments  times at which a block or a piece came or went, ns
  *   blocks   [device, address, size, from, to, stream, how it was allocated, stack]: from and to are
  *            places in moments, to -1 for never; stack a place in stacks, -1 for none
- *   chunks   [device, address, size, from, to]
+ *   pieces   [device, address, size, from, to]
  *   figures  [time, device, live, cached, retired, limbo], each from that time on
  */
 'use strict';
@@ -16,7 +16,7 @@
   const element = id => document.getElementById(id);
   let device = report.devices.length ? report.devices[0].device : 0;
   const FLAME_ROW = 18, FLAME_ROWS = 40, LETTER = 6.2;
-  let blocks = [], chunks = [], figures = [], changes = [], peak = 0, drawn = [], chosen = [];
+  let blocks = [], pieces = [], figures = [], changes = [], peak = 0, drawn = [], chosen = [];
 
   /* ---- Words ---- */
 
@@ -72,7 +72,7 @@
   function choose(number) {
     device = number, chosen = [];
     blocks = data.blocks.filter(block => block[0] === device);
-    chunks = data.chunks.filter(chunk => chunk[0] === device);
+    pieces = data.pieces.filter(piece => piece[0] === device);
     figures = data.figures.filter(row => row[1] === device);
     changes = sumOf(blocks, 3, 4);
     peak = 0;
@@ -156,9 +156,9 @@
 
   /* ---- At a moment ---- */
 
-  /* Where each piece of memory comes in a line of all of them: chunks, then what is in none. */
-  function layOut(there, pieces) {
-    const sorted = pieces.slice().sort((a, b) => a[1] - b[1]);
+  /* Where each piece of memory comes in a line of all of them: pieces, then what is in none. */
+  function layOut(there, mapped) {
+    const sorted = mapped.slice().sort((a, b) => a[1] - b[1]);
     const inside = sorted.map(() => []), outside = [];
     for (const block of there) {
       let low = 0, high = sorted.length;
@@ -169,13 +169,13 @@
         else
           high = middle;
       }
-      const chunk = sorted[low - 1];
-      if (chunk && block[1] + block[2] <= chunk[1] + chunk[2])
+      const piece = sorted[low - 1];
+      if (piece && block[1] + block[2] <= piece[1] + piece[2])
         inside[low - 1].push(block);
       else
         outside.push(block);
     }
-    const bars = sorted.map((chunk, i) => ({size: chunk[2], address: chunk[1], blocks: inside[i]}));
+    const bars = sorted.map((piece, i) => ({size: piece[2], address: piece[1], blocks: inside[i]}));
     for (const block of outside)
       bars.push({size: block[2], address: block[1], blocks: [block]});
     return {bars, outside: outside.reduce((sum, block) => sum + block[2], 0)};
@@ -199,11 +199,11 @@
     function fill(from, size, style, block) {
       while (size > 0) {
         const line = Math.min(ROWS - 1, Math.floor(from / row)), part = line === ROWS - 1 ? size : Math.min(size, (line + 1) * row - from);
-        const piece = {x: (from - line * row) / row * width, y: line * high + 1, w: Math.max(part / row * width, .6), h: high - 2, block};
+        const box = {x: (from - line * row) / row * width, y: line * high + 1, w: Math.max(part / row * width, .6), h: high - 2, block};
         context.fillStyle = style;
-        context.fillRect(piece.x, piece.y, piece.w, piece.h);
+        context.fillRect(box.x, box.y, box.w, box.h);
         if (block)
-          drawn.push(piece);
+          drawn.push(box);
         if (part <= 0)
           return;
         from += part, size -= part;
@@ -315,20 +315,20 @@
 
   function show(moment) {
     const there = blocks.filter(block => isThere(block, 3, 4, moment));
-    const pieces = chunks.filter(chunk => isThere(chunk, 3, 4, moment));
+    const mapped = pieces.filter(piece => isThere(piece, 3, 4, moment));
     const live = there.reduce((sum, block) => sum + block[2], 0);
-    const reserved = pieces.reduce((sum, chunk) => sum + chunk[2], 0);
-    const {bars, outside} = layOut(there, pieces);
+    const reserved = mapped.reduce((sum, piece) => sum + piece[2], 0);
+    const {bars, outside} = layOut(there, mapped);
     const now = data.moments[moment] || 0;
     element('moment').value = moment;
     element('moment').setAttribute('aria-valuetext', 'after ' + time(now));
     put('map-time', 'after ' + time(now), now);
     put('map-live', bytes(live), live);
     put('map-blocks', there.length, there.length);
-    put('map-chunks', pieces.length, pieces.length);
+    put('map-pieces', mapped.length, mapped.length);
     put('map-reserved', bytes(reserved), reserved);
     put('map-outside', bytes(outside), outside);
-    element('map').setAttribute('aria-label', `map of ${there.length} blocks, ${bytes(live)}, in ${pieces.length} chunks, ${bytes(reserved)}`);
+    element('map').setAttribute('aria-label', `map of ${there.length} blocks, ${bytes(live)}, in ${mapped.length} pieces, ${bytes(reserved)}`);
     drawMap(bars);
     putHolders(there);
     drawFlame(there);
@@ -338,10 +338,10 @@
 
   function point(event) {
     const box = element('map').getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
-    const piece = drawn.find(one => x >= one.x && x <= one.x + one.w && y >= one.y && y <= one.y + one.h);
-    if (piece)
-      element('map-point').textContent = `0x${piece.block[1].toString(16)}: ${bytes(piece.block[2])} since ` +
-        `${time(data.moments[piece.block[3]])}, ${piece.block[6]}: ${who(piece.block)}`;
+    const box = drawn.find(one => x >= one.x && x <= one.x + one.w && y >= one.y && y <= one.y + one.h);
+    if (box)
+      element('map-point').textContent = `0x${box.block[1].toString(16)}: ${bytes(box.block[2])} since ` +
+        `${time(data.moments[box.block[3]])}, ${box.block[6]}: ${who(box.block)}`;
   }
 
   /* ---- Totals ---- */

@@ -1,6 +1,6 @@
 /*
  * A trace as the snapshot that torch.cuda.memory._snapshot() gives, pickled: what
- * pytorch.org/memory_viz reads. Chunks are its segments. Memory that is in no chunk (the driver's
+ * pytorch.org/memory_viz reads. Pieces are its segments. Memory that is in no piece (the driver's
  * own) is a segment for as long as it is there: whoever draws blocks looks for the segment of each.
  *
  * The pickle is of protocol 2, of few instructions, since the page has a reader of its own: no list
@@ -173,9 +173,9 @@ static void put_entry(struct pickle *pickle, enum key action, const struct trace
     next(pickle);
 }
 
-static bool in_chunk(const struct pickle *pickle, const struct trace_block *block)
+static bool in_piece(const struct pickle *pickle, const struct trace_block *block)
 {
-    return trace_chunk_of(&pickle->report->memory, block);
+    return trace_piece_of(&pickle->report->memory, block);
 }
 
 static void put_end(struct pickle *pickle, const struct trace_event *event,
@@ -183,14 +183,14 @@ static void put_end(struct pickle *pickle, const struct trace_event *event,
 {
     put_entry(pickle, key_free_requested, event, block->address, block->size);
     put_entry(pickle, key_free_completed, event, block->address, block->size);
-    if (!in_chunk(pickle, block))
+    if (!in_piece(pickle, block))
         put_entry(pickle, key_segment_free, event, block->address, block->size);
 }
 
 static void put_begin(struct pickle *pickle, const struct trace_event *event,
                       const struct trace_block *block)
 {
-    if (!in_chunk(pickle, block))
+    if (!in_piece(pickle, block))
         put_entry(pickle, key_segment_alloc, event, block->address, block->size);
     put_entry(pickle, key_alloc, event, block->address, block->size);
 }
@@ -199,16 +199,16 @@ static void put_event(struct pickle *pickle, unsigned device, size_t at)
 {
     const struct trace_memory *memory = &pickle->report->memory;
     const struct trace_event *event = &pickle->report->trace.events[at];
-    bool is_chunk = event->op == GS_TRACE_CHUNK_MADE || event->op == GS_TRACE_CHUNK_GONE;
-    const struct trace_block *all = is_chunk ? memory->chunks : memory->blocks;
+    bool is_piece = event->op == GS_TRACE_PIECE_MADE || event->op == GS_TRACE_PIECE_GONE;
+    const struct trace_block *all = is_piece ? memory->pieces : memory->blocks;
     const struct trace_block *ended = memory->ends[at] ? &all[memory->ends[at] - 1] : NULL;
     const struct trace_block *begun = memory->begins[at] ? &all[memory->begins[at] - 1] : NULL;
 
-    if (ended && ended->device == device && is_chunk)
+    if (ended && ended->device == device && is_piece)
         put_entry(pickle, key_segment_free, event, ended->address, ended->size);
     else if (ended && ended->device == device)
         put_end(pickle, event, ended);
-    if (begun && begun->device == device && is_chunk)
+    if (begun && begun->device == device && is_piece)
         put_entry(pickle, key_segment_alloc, event, begun->address, begun->size);
     else if (begun && begun->device == device)
         put_begin(pickle, event, begun);
@@ -282,14 +282,14 @@ static void put_segment(struct pickle *pickle, const struct trace_block *segment
     next(pickle);
 }
 
-/* By chunk and address; those in none first. */
-static int by_chunk(const void *a, const void *b)
+/* By piece and address; those in none first. */
+static int by_piece(const void *a, const void *b)
 {
     const struct trace_block *x = *(const struct trace_block *const *)a,
                              *y = *(const struct trace_block *const *)b;
 
-    if (x->chunk != y->chunk)
-        return x->chunk < y->chunk ? -1 : 1;
+    if (x->piece != y->piece)
+        return x->piece < y->piece ? -1 : 1;
     return x->address < y->address ? -1 : x->address > y->address;
 }
 
@@ -304,21 +304,21 @@ static bool put_segments(struct pickle *pickle)
     for (size_t i = 0; i < memory->block_count; i++)
         if (memory->blocks[i].to == TRACE_NEVER)
             left[count++] = &memory->blocks[i];
-    qsort(left, count, sizeof *left, by_chunk);
+    qsort(left, count, sizeof *left, by_piece);
     put_word(pickle, key_segments);
     open_list(pickle);
     for (size_t i = 0; i < count; i++)
-        if (!in_chunk(pickle, left[i]))
+        if (!in_piece(pickle, left[i]))
             put_segment(pickle, left[i], &left[i], 1);
-    for (size_t i = 0; i < memory->chunk_count; i++) {
+    for (size_t i = 0; i < memory->piece_count; i++) {
         size_t first;
 
-        while (at < count && left[at]->chunk < i + 1)
+        while (at < count && left[at]->piece < i + 1)
             at++;
-        for (first = at; at < count && left[at]->chunk == i + 1;)
+        for (first = at; at < count && left[at]->piece == i + 1;)
             at++;
-        if (memory->chunks[i].to == TRACE_NEVER)
-            put_segment(pickle, &memory->chunks[i], &left[first], at - first);
+        if (memory->pieces[i].to == TRACE_NEVER)
+            put_segment(pickle, &memory->pieces[i], &left[first], at - first);
     }
     free(left);
     return true;

@@ -1,4 +1,4 @@
-/* What became of each block and chunk of a trace (trace_blocks.h). */
+/* What became of each block and piece of a trace (trace_blocks.h). */
 #include "shim/command/trace_blocks.h"
 
 #include <search.h>
@@ -8,7 +8,7 @@
 
 #include "shim/command/command.h"
 
-/* Blocks, or chunks, by their address while they are there: open addressing, never full. Where an address
+/* Blocks, or pieces, by their address while they are there: open addressing, never full. Where an address
  * has its place depends on a number of this process, so that no file can have all in the same one. */
 struct table {
     struct place {
@@ -74,8 +74,8 @@ static void table_remove(const struct table *table, struct place *place)
 struct follower {
     const struct trace *trace;
     struct trace_memory *memory;
-    struct table blocks, chunks;
-    void *there; /* chunks that are there, by their address: a tree (tsearch) */
+    struct table blocks, pieces;
+    void *there; /* pieces that are there, by their address: a tree (tsearch) */
     uint64_t live[256], reserved[256];
 };
 
@@ -137,31 +137,31 @@ static int by_address(const void *a, const void *b)
 
 struct point {
     uint64_t address;
-    const struct trace_block *below; /* the last chunk passed that does not begin beyond it */
+    const struct trace_block *below; /* the last piece passed that does not begin beyond it */
 };
 
-static int by_point(const void *point_, const void *chunk_)
+static int by_point(const void *point_, const void *piece_)
 {
     struct point *point = (struct point *)(uintptr_t)point_;
-    const struct trace_block *chunk = chunk_;
+    const struct trace_block *piece = piece_;
 
-    if (point->address < chunk->address)
+    if (point->address < piece->address)
         return -1;
-    point->below = chunk;
-    return point->address > chunk->address;
+    point->below = piece;
+    return point->address > piece->address;
 }
 
-/* It lies in the last of the chunks that begin at or below it, if at all. */
-static void place_in_chunk(const struct follower *follower, struct trace_block *block)
+/* It lies in the last of the pieces that begin at or below it, if at all. */
+static void place_in_piece(const struct follower *follower, struct trace_block *block)
 {
     struct point point = {.address = block->address};
-    const struct trace_block *chunk;
+    const struct trace_block *piece;
 
     tfind(&point, &follower->there, by_point);
-    chunk = point.below;
-    if (chunk && chunk->device == block->device && block->size <= chunk->size &&
-        block->address - chunk->address <= chunk->size - block->size)
-        block->chunk = (uint32_t)(chunk - follower->memory->chunks) + 1;
+    piece = point.below;
+    if (piece && piece->device == block->device && block->size <= piece->size &&
+        block->address - piece->address <= piece->size - block->size)
+        block->piece = (uint32_t)(piece - follower->memory->pieces) + 1;
 }
 
 static void follow_alloc(struct follower *follower, const struct trace_event *event, size_t at)
@@ -182,7 +182,7 @@ static void follow_alloc(struct follower *follower, const struct trace_event *ev
         follower->live[gone->device] -= gone->size;
     }
     begin_block(follower, &follower->blocks, memory->blocks, &memory->block_count, event, at);
-    place_in_chunk(follower, &memory->blocks[memory->block_count - 1]);
+    place_in_piece(follower, &memory->blocks[memory->block_count - 1]);
     follower->live[event->device] += event->size;
     if (follower->live[event->device] > sums->live_peak) {
         sums->live_peak = follower->live[event->device];
@@ -208,24 +208,24 @@ static void follow_free(struct follower *follower, const struct trace_event *eve
 }
 
 /* False: there is too little memory. */
-static bool follow_chunk(struct follower *follower, const struct trace_event *event, size_t at)
+static bool follow_piece(struct follower *follower, const struct trace_event *event, size_t at)
 {
     struct trace_memory *memory = follower->memory;
     struct trace_block *gone;
 
     if (!trace_did(event))
         return true;
-    gone = end_block(follower, &follower->chunks, memory->chunks, event, at);
+    gone = end_block(follower, &follower->pieces, memory->pieces, event, at);
     if (gone) {
         follower->reserved[gone->device] -= gone->size;
         tdelete(gone, &follower->there, by_address);
     }
-    if (event->op == GS_TRACE_CHUNK_GONE)
+    if (event->op == GS_TRACE_PIECE_GONE)
         return true;
-    begin_block(follower, &follower->chunks, memory->chunks, &memory->chunk_count, event, at);
+    begin_block(follower, &follower->pieces, memory->pieces, &memory->piece_count, event, at);
     follower->reserved[event->device] += event->size;
     raise(&memory->devices[event->device].reserved_peak, follower->reserved[event->device]);
-    return tsearch(&memory->chunks[memory->chunk_count - 1], &follower->there, by_address);
+    return tsearch(&memory->pieces[memory->piece_count - 1], &follower->there, by_address);
 }
 
 static bool follow(struct follower *follower, const struct trace_event *event, size_t at)
@@ -239,8 +239,8 @@ static bool follow(struct follower *follower, const struct trace_event *event, s
         follow_alloc(follower, event, at);
     else if (trace_is_free(event))
         follow_free(follower, event, at);
-    else if (event->op == GS_TRACE_CHUNK_MADE || event->op == GS_TRACE_CHUNK_GONE)
-        return follow_chunk(follower, event, at);
+    else if (event->op == GS_TRACE_PIECE_MADE || event->op == GS_TRACE_PIECE_GONE)
+        return follow_piece(follower, event, at);
     else if (event->op == GS_TRACE_FIGURES) {
         raise(&sums->cached_peak, event->figures.cached);
         raise(&sums->retired_peak, event->figures.retired);
@@ -268,34 +268,34 @@ static bool no_memory(void)
 }
 
 /* The tree's own nodes go; what they are of stays. */
-static void keep(void *chunk)
+static void keep(void *piece)
 {
 }
 
 bool trace_follow(const struct trace *trace, struct trace_memory *ret_memory)
 {
     struct follower follower = {.trace = trace, .memory = ret_memory};
-    size_t blocks = 0, chunks = 0;
+    size_t blocks = 0, pieces = 0;
     bool room;
 
     memset(ret_memory, 0, sizeof *ret_memory);
     for (size_t i = 0; i < trace->count; i++) {
         blocks += trace_is_alloc(&trace->events[i]);
-        chunks += trace->events[i].op == GS_TRACE_CHUNK_MADE;
+        pieces += trace->events[i].op == GS_TRACE_PIECE_MADE;
     }
     for (unsigned i = 0; i < 256; i++)
         ret_memory->devices[i].live_peak_at = TRACE_NEVER;
     ret_memory->blocks = malloc((blocks + 1) * sizeof *ret_memory->blocks);
-    ret_memory->chunks = malloc((chunks + 1) * sizeof *ret_memory->chunks);
+    ret_memory->pieces = malloc((pieces + 1) * sizeof *ret_memory->pieces);
     ret_memory->begins = calloc(trace->count + 1, sizeof *ret_memory->begins);
     ret_memory->ends = calloc(trace->count + 1, sizeof *ret_memory->ends);
     room = trace->count < UINT32_MAX && ret_memory->begins && ret_memory->ends &&
-           table_make(&follower.blocks, blocks) && table_make(&follower.chunks, chunks) &&
-           ret_memory->blocks && ret_memory->chunks;
+           table_make(&follower.blocks, blocks) && table_make(&follower.pieces, pieces) &&
+           ret_memory->blocks && ret_memory->pieces;
     for (size_t i = 0; room && i < trace->count; i++)
         room = follow(&follower, &trace->events[i], i);
     free(follower.blocks.places);
-    free(follower.chunks.places);
+    free(follower.pieces.places);
     tdestroy(follower.there, keep);
     if (room)
         sum_what_is_left(ret_memory);
@@ -307,18 +307,18 @@ bool trace_follow(const struct trace *trace, struct trace_memory *ret_memory)
 void trace_memory_free(struct trace_memory *memory)
 {
     free(memory->blocks);
-    free(memory->chunks);
+    free(memory->pieces);
     free(memory->begins);
     free(memory->ends);
     memset(memory, 0, sizeof *memory);
 }
 
-const struct trace_block *trace_chunk_of(const struct trace_memory *memory,
+const struct trace_block *trace_piece_of(const struct trace_memory *memory,
                                          const struct trace_block *block)
 {
-    const struct trace_block *chunk = block->chunk ? &memory->chunks[block->chunk - 1] : NULL;
+    const struct trace_block *piece = block->piece ? &memory->pieces[block->piece - 1] : NULL;
 
-    return chunk && chunk->to >= block->to ? chunk : NULL;
+    return piece && piece->to >= block->to ? piece : NULL;
 }
 
 /* ---- Holders -------------------------------------------------------------------------------- */

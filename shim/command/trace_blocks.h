@@ -1,5 +1,5 @@
 /*
- * What a trace says of memory over time: each block from its allocation to its free, each chunk
+ * What a trace says of memory over time: each block from its allocation to its free, each piece
  * from when it came from the driver until it went back, the most there ever was, and who held it
  * then.
  */
@@ -14,7 +14,7 @@ struct trace_block {
     size_t from, to; /* events: allocated, freed; made, given back */
     uint64_t address, size;
     uint64_t stack; /* equal for equal call stacks; 0: none was recorded */
-    uint32_t chunk; /* that it lies in, its place and one; 0: in none, as the driver's own memory */
+    uint32_t piece; /* that it lies in, its place and one; 0: in none, as the driver's own memory */
     uint8_t device;
 };
 
@@ -35,10 +35,10 @@ struct trace_sums {
 };
 
 struct trace_memory {
-    struct trace_block *blocks, *chunks; /* in the order of `from` */
-    size_t block_count, chunk_count;
+    struct trace_block *blocks, *pieces; /* in the order of `from` */
+    size_t block_count, piece_count;
     /* Of each event: which of them begins there and which ends, each its place and one; 0: none.
-     * They are chunks where the event is of a chunk. */
+     * They are pieces where the event is of a piece. */
     uint32_t *begins, *ends;
     struct trace_device_sums devices[256];
     struct trace_sums sums;
@@ -59,8 +59,8 @@ struct trace_holder {
 struct trace_holder *trace_holders(const struct trace_memory *memory, unsigned device, size_t event,
                                    size_t *ret_count);
 
-/* The chunk that a block lies in for as long as it is there; NULL: none. */
-const struct trace_block *trace_chunk_of(const struct trace_memory *memory,
+/* The piece that a block lies in for as long as it is there; NULL: none. */
+const struct trace_block *trace_piece_of(const struct trace_memory *memory,
                                          const struct trace_block *block);
 
 /* Whether it is there from this event on. */

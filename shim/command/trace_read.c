@@ -140,7 +140,7 @@ static void fill(struct trace_event *event, const struct gs_trace_event *raw, ui
     event->size = raw->call.size;
     event->stream = raw->call.stream;
     event->result = raw->call.result;
-    if (trace_is_alloc(event) || raw->op == GS_TRACE_CHUNK_MADE || raw->op == GS_TRACE_OPENED)
+    if (trace_is_alloc(event) || raw->op == GS_TRACE_PIECE_MADE || raw->op == GS_TRACE_OPENED)
         event->at_ns += raw->took_ns;
 }
 
@@ -232,7 +232,7 @@ static bool read_events(struct reader *reader, const unsigned char *at, size_t l
     return true;
 }
 
-/* By when they took effect; those of one moment as in the file. A chunk that is made for an
+/* By when they took effect; those of one moment as in the file. A piece that is made for an
  * allocation comes so before it, though the allocation's event is written first: it begins first.
  */
 static int by_time(const void *a, const void *b)
@@ -435,8 +435,8 @@ const char *trace_call_name(const struct trace_event *event)
                                         [GS_TRACE_FREE] = "cuMemFree",
                                         [GS_TRACE_ALLOC_ASYNC] = "cuMemAllocAsync",
                                         [GS_TRACE_FREE_ASYNC] = "cuMemFreeAsync",
-                                        [GS_TRACE_CHUNK_MADE] = "chunk made",
-                                        [GS_TRACE_CHUNK_GONE] = "chunk given back",
+                                        [GS_TRACE_PIECE_MADE] = "piece made",
+                                        [GS_TRACE_PIECE_GONE] = "piece given back",
                                         [GS_TRACE_EXPORTED] = "exported",
                                         [GS_TRACE_OPENED] = "opened",
                                         [GS_TRACE_CLOSED] = "closed",

@@ -381,8 +381,8 @@ static uint64_t print_library(const struct run *run)
     json_count("reserved_peak", memory.reserved_peak);
     json_count("hits", memory.hits);
     json_count("misses", memory.misses);
-    json_count("chunks_made", memory.chunks_made);
-    json_count("chunks_given_back", memory.chunks_given_back);
+    json_count("pieces_made", memory.pieces_made);
+    json_count("pieces_given_back", memory.pieces_given_back);
     json_count("in_background", memory.in_background);
     json_count("at_once", memory.at_once);
     json_count("events", memory.events);

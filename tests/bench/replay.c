@@ -363,11 +363,11 @@ static void print(const struct plan *plan, const struct times *times, const stru
     else
         json_null("driver_calls");
     if (times->library) {
-        json_count("chunks_made", times->had.chunks_made - times->begun.chunks_made);
+        json_count("pieces_made", times->had.pieces_made - times->begun.pieces_made);
         json_count("chunks_ns", times->had.map_ns - times->begun.map_ns);
         json_count("waits_ns", times->had.wait_ns - times->begun.wait_ns);
     } else {
-        json_null("chunks_made");
+        json_null("pieces_made");
         json_null("chunks_ns");
         json_null("waits_ns");
     }

@@ -183,10 +183,10 @@ def paced():
         path.write_text('\n'.join(lines))
         line = measure('shim', 'replay', path, '--timing', '--loops', 1)
         check(line['calls'] == len(lines) and line['failed'] == 0, 'it plays')
-        positive(line, 'chunks_made', 'chunks_ns')
+        positive(line, 'pieces_made', 'chunks_ns')
         check(line['waits_ns'] == 0, 'without kernels nothing is waited for')
         line = measure('native', 'replay', path, '--loops', 1)
-        check(line['chunks_made'] is None, 'natively there are no chunks')
+        check(line['pieces_made'] is None, 'natively there are no chunks')
 
 
 def peak(lines):

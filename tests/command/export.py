@@ -163,14 +163,19 @@ class Mute:
         self.socket.listen(64)
 
     def asked_by(self, processes):
-        """Which of the processes asks next, and by what it does; what others asked before is over."""
+        """Which of the processes asks next, and by what it does."""
         self.socket.settimeout(PATIENT_S)
-        while True:
-            asked = self.socket.accept()[0]
-            pid = struct.unpack('3i', asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
-            if pid in processes():
-                return pid, asked
-            asked.close()
+        asked = self.socket.accept()[0]
+        pid = struct.unpack('3i', asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+        check(pid in processes(), 'a process of a connection asks')
+        return pid, asked
+
+    def forget(self):
+        """What was asked before is over."""
+        self.socket.settimeout(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self.socket.accept()[0].close()
 
     def end(self):
         self.socket.close()
@@ -329,6 +334,7 @@ def state_of(pid):
 def ask_and_stop(server, mute):
     """A connection that waits for figures, and the process that asks the mute one for them, stopped."""
     while True:
+        mute.forget()
         connection = server.send(b'GET /metrics HTTP/1.1\r\n\r\n')
         asker, asked = mute.asked_by(server.places)
         with asked, contextlib.suppress(ProcessLookupError):

@@ -45,10 +45,10 @@ def threads(count, folder):
     return b''.join(t.block(t.EVENTS, t.call(1000 + i, t.FREE, 0), thread=i + 1) for i in range(count))
 
 
-def chunks(count, folder):
+def pieces(count, folder):
     """Each below all others, and then given back from the lowest."""
-    return calls([t.call(1000 + i, t.CHUNK_MADE, BASE - i * 4096, 4096, took=0) for i in range(count)] +
-                 [t.call(90000 + i, t.CHUNK_GONE, BASE - i * 4096, 4096, took=0) for i in range(count)])
+    return calls([t.call(1000 + i, t.PIECE_MADE, BASE - i * 4096, 4096, took=0) for i in range(count)] +
+                 [t.call(90000 + i, t.PIECE_GONE, BASE - i * 4096, 4096, took=0) for i in range(count)])
 
 
 def zeros(count, folder):
@@ -93,7 +93,7 @@ if not shutil.which('valgrind'):
     print('valgrind is not there: install it')
     sys.exit(77)
 with tempfile.TemporaryDirectory(prefix='gpushim-linear-') as scratch:
-    for make in threads, chunks, zeros, one_place, modules, nested_modules, functions:
+    for make in threads, pieces, zeros, one_place, modules, nested_modules, functions:
         stacks = make in (modules, nested_modules, functions)
         least, one, four = (cost(scratch, '--html' if stacks else None,
                                  t.header(stacks=stacks) + make(count, scratch) + (b'' if make is zeros else t.block(t.END)))

@@ -296,23 +296,23 @@ def is_what_was_done(folder):
     return trace
 
 
-def chunks_are_right(trace):
-    """Every block lies in a chunk that is there; figures follow them."""
-    chunks, end, last, then = {}, 0, None, 0
+def pieces_are_right(trace):
+    """Every block lies in a piece that is there; figures follow them."""
+    pieces, end, last, then = {}, 0, None, 0
     for event in trace.events:
         if event.op == recording.IS_FIGURES:
-            last, then = event.figures, sum(chunks.values())
-        if event.op == recording.CHUNK_MADE:
-            chunks[event.address] = event.size
-        elif event.op == recording.CHUNK_GONE:
-            check(chunks.pop(event.address, 0) == event.size, f'a chunk goes that was not there: {event}')
-    made = [(e.address, e.address + e.size) for e in trace.of(recording.CHUNK_MADE)]
+            last, then = event.figures, sum(pieces.values())
+        if event.op == recording.PIECE_MADE:
+            pieces[event.address] = event.size
+        elif event.op == recording.PIECE_GONE:
+            check(pieces.pop(event.address, 0) == event.size, f'a piece goes that was not there: {event}')
+    made = [(e.address, e.address + e.size) for e in trace.of(recording.PIECE_MADE)]
     for event in trace.of(recording.ALLOC, recording.ALLOC_ASYNC):
-        check(event.result or any(low <= event.address < high for low, high in made), f'in no chunk: {event}')
+        check(event.result or any(low <= event.address < high for low, high in made), f'in no piece: {event}')
         end = max(end, event.time_ns + event.took_ns)
     figures = trace.of(recording.IS_FIGURES)
     check(len(figures) >= 2 and last[0] == 0, f'the last figures: {last}')
-    left = sum(chunks.values()) # what goes just then counts as gone, or not
+    left = sum(pieces.values()) # what goes just then counts as gone, or not
     check(last and left <= sum(last) <= then, f'{last} of {then} bytes, and {left} afterwards')
     check(any(event.figures[0] > 0 for event in figures), 'nothing was ever live')
     check(len(figures) <= 2 + 2 * (end // 1000000 + 1), f'{len(figures)} figures in {end} ns')
@@ -525,7 +525,7 @@ def by_its_commands(folder):
 
 with tempfile.TemporaryDirectory() as place:
     place = os.path.realpath(place)
-    chunks_are_right(is_what_was_done(place))
+    pieces_are_right(is_what_was_done(place))
     for proof in (shares, has_stacks, has_one_frame, has_lines, has_room_for_names, tells_devices_and_streams, killed, leaves, disk_is_full,
                   descriptors_are_closed, forks, what_is_there_stays,
                   by_its_commands):

@@ -59,10 +59,10 @@ def compare(what, rows, **expected):
 
 
 def sample(path):
-    """One thread; chunks of 8 MiB, blocks in them, one that is the driver's own, one refused."""
+    """One thread; pieces of 8 MiB, blocks in them, one that is the driver's own, one refused."""
     truth, chance = t.Truth(), random.Random(17)
-    for chunk in range(4):
-        truth.add(t.call, t.CHUNK_MADE, BASE + chunk * 8 * MIB, 8 * MIB, took=30000)
+    for piece in range(4):
+        truth.add(t.call, t.PIECE_MADE, BASE + piece * 8 * MIB, 8 * MIB, took=30000)
     for step in range(500):
         address = BASE + chance.randrange(32) * MIB
         if address in truth.live:
@@ -221,9 +221,9 @@ def threads(folder):
 
 
 def new_memory(folder):
-    """An allocation's event comes before that of the chunk that was made for it: it began first."""
+    """An allocation's event comes before that of the piece that was made for it: it began first."""
     events = [t.call(1000, t.ALLOC, BASE + 512, MIB, outcome=t.NEW, took=9000),
-              t.call(2000, t.CHUNK_MADE, BASE, 2 * MIB, took=5000)]
+              t.call(2000, t.PIECE_MADE, BASE, 2 * MIB, took=5000)]
     path = t.write(f'{folder}/new', t.header(), t.block(t.EVENTS, b''.join(events)), t.block(t.END))
     expect([path, '--memory-viz', f'{folder}/new.pickle'], 0)
     with open(f'{folder}/new.pickle', 'rb') as file:
@@ -589,18 +589,18 @@ HIGH = 1 << 63
 
 
 def two_gpus(path):
-    """Numbers at the bounds of what a pickle's instructions take; two chunks of the second GPU, and one that went."""
+    """Numbers at the bounds of what a pickle's instructions take; two pieces of the second GPU, and one that went."""
     took = {'took': 10}
     return t.write(path, t.header(), t.block(t.EVENTS, b''.join([
-        t.call(1000, t.CHUNK_MADE, HIGH, 4 << 31, device=1, **took),
+        t.call(1000, t.PIECE_MADE, HIGH, 4 << 31, device=1, **took),
         t.call(2000, t.ALLOC, HIGH, 1 << 31, device=1, stream=(1 << 32) - 1, **took),
         t.call(3000, t.ALLOC, HIGH + (1 << 31), 1 << 31, device=1, **took),
         t.call(3100, t.ALLOC, HIGH + (1 << 32), 1 << 32, device=1, **took),
         t.call(3500, t.ALLOC, BASE, MIB, **took), t.call(4000, t.FREE, HIGH, device=1, **took),
         t.call(5000, t.ALLOC, 0, 7, device=1, outcome=t.REFUSED, result=t.OUT_OF_MEMORY, **took),
-        t.call(6000, t.CHUNK_MADE, 1 << 32, 2 * MIB, device=1, **took),
-        t.call(7000, t.CHUNK_GONE, 1 << 32, 2 * MIB, device=1, **took),
-        t.call(8000, t.CHUNK_MADE, 1 << 33, 2 * MIB, device=1, **took),
+        t.call(6000, t.PIECE_MADE, 1 << 32, 2 * MIB, device=1, **took),
+        t.call(7000, t.PIECE_GONE, 1 << 32, 2 * MIB, device=1, **took),
+        t.call(8000, t.PIECE_MADE, 1 << 33, 2 * MIB, device=1, **took),
         t.call(9000, t.ALLOC, 1 << 33, MIB, device=1, **took)])), t.block(t.END))
 
 
@@ -643,8 +643,8 @@ def page_of_two_gpus(folder):
     check(blocks == [(0, BASE, MIB, 4, -1, 0, -1), (1, 1 << 33, MIB, 9, -1, 0, -1),
                      (1, HIGH, 1 << 31, 1, 5, (1 << 32) - 1, -1), (1, HIGH + (1 << 31), 1 << 31, 2, -1, 0, -1),
                      (1, HIGH + (1 << 32), 1 << 32, 3, -1, 0, -1)], f'blocks: {blocks}')
-    check(sorted(data['chunks']) == [[1, 1 << 32, 2 * MIB, 6, 7], [1, 1 << 33, 2 * MIB, 8, -1], [1, HIGH, 4 << 31, 0, -1]],
-          f'chunks: {data["chunks"]}')
+    check(sorted(data['pieces']) == [[1, 1 << 32, 2 * MIB, 6, 7], [1, 1 << 33, 2 * MIB, 8, -1], [1, HIGH, 4 << 31, 0, -1]],
+          f'pieces: {data["pieces"]}')
     check(data['left_out'] == 0, f'left out: {data["left_out"]}')
     events = [t.call(1000 * i, t.ALLOC, BASE + i * MIB, 512, frames=[(0x10, 0x20), (0x30,)][i % 3 == 0]) for i in range(6)]
     events += [t.figures(10000 + i, i, 2 * i, 3 * i, 4 * i, device=i % 2) for i in range(5)]

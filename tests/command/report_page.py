@@ -31,14 +31,14 @@ def check(right, what):
 
 
 def many(path):
-    """Chunks with blocks of many sizes, freed in any order; a few of another GPU."""
+    """Pieces with blocks of many sizes, freed in any order; a few of another GPU."""
     truth, other, chance = t.Truth(), t.Truth(device=2), random.Random(5)
-    chunks = 40
-    for chunk in range(chunks):
-        truth.add(t.call, t.CHUNK_MADE, BASE + chunk * 32 * MIB, 32 * MIB, took=20000)
+    pieces = 40
+    for piece in range(pieces):
+        truth.add(t.call, t.PIECE_MADE, BASE + piece * 32 * MIB, 32 * MIB, took=20000)
     truth.alloc(0x600000000000, 5 * MIB, outcome=t.DRIVER)
     while len(truth.events) < MANY:
-        address = BASE + chance.randrange(chunks * 32) * MIB
+        address = BASE + chance.randrange(pieces * 32) * MIB
         if address in truth.live:
             truth.free(address)
         elif chance.random() < .4:
@@ -84,7 +84,7 @@ def agrees(dom, truth, events):
                 'peak-cached': 7 * MIB, 'peak-retired': 2 * MIB, 'peak-limbo': MIB,
                 'never-freed': len(truth.live),
                 # What the script added up by itself of the blocks that are there at the peak.
-                'map-live': truth.peak, 'map-chunks': 40, 'map-reserved': 40 * 32 * MIB, 'map-outside': 5 * MIB}
+                'map-live': truth.peak, 'map-pieces': 40, 'map-reserved': 40 * 32 * MIB, 'map-outside': 5 * MIB}
     found = {name: value(dom, name) for name in expected}
     check(found == expected, f'the page has {found}, not {expected}')
     check('drawn by gpushim report' in dom, 'the page did not come to its end')

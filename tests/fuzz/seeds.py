@@ -17,13 +17,13 @@ BASE, MIB = 0x7f0000000000, 1 << 20
 
 def recording():
     truth = t.Truth()
-    truth.add(t.call, t.CHUNK_MADE, BASE, 8 * MIB, took=30000)
+    truth.add(t.call, t.PIECE_MADE, BASE, 8 * MIB, took=30000)
     for address in BASE, BASE + MIB, 0x500000000000:
         truth.alloc(address, MIB, stream=3)
     truth.free(BASE)
     truth.alloc(BASE, 2 * MIB, op=t.ALLOC_ASYNC)
     truth.add(t.call, t.ALLOC, 0, 1 << 60, outcome=t.REFUSED, result=t.OUT_OF_MEMORY)
-    for op in t.EXPORTED, t.OPENED, t.CLOSED, t.CHUNK_GONE:
+    for op in t.EXPORTED, t.OPENED, t.CLOSED, t.PIECE_GONE:
         truth.add(t.call, op, BASE, MIB)
     truth.add(t.figures, truth.now, 5, 3, 1)
     events = t.block(t.EVENTS, b''.join(truth.events))

@@ -142,7 +142,7 @@ int main(void)
     CHECK(memory.live == 4 * MIB + (64 << 10) && memory.reserved == 6 * MIB);
     CHECK(memory.cached == memory.reserved - memory.live);
     CHECK(memory.retired + memory.ordered + memory.limbo == 0);
-    CHECK(memory.misses == 2 && memory.hits == 0 && memory.chunks_made == 2);
+    CHECK(memory.misses == 2 && memory.hits == 0 && memory.pieces_made == 2);
     CHECK(timed(&memory) == 2 && memory.map_ns > 0);
     first_version(&memory);
     memory.size = sizeof memory;

@@ -34,7 +34,7 @@ class Memory(ctypes.Structure):
 
     _fields_ = [("size", ctypes.c_size_t)] + [(name, ctypes.c_uint64) for name in (
         "reserved", "live", "cached", "retired", "ordered", "limbo", "reserved_peak", "live_peak",
-        "hits", "misses", "chunks_made", "chunks_given_back", "in_background", "at_once", "events",
+        "hits", "misses", "pieces_made", "pieces_given_back", "in_background", "at_once", "events",
         "waits", "waits_given_up", "wait_ns", "map_ns")] + [
         ("took", ctypes.c_uint64 * TOOK), ("slow", ctypes.c_uint64), ("uuid", ctypes.c_ubyte * 16)]
 
@@ -61,8 +61,8 @@ class Library:
         if not self.ask:
             return {}
         m = self.memory()
-        return {"allocations": m.hits + m.misses, "further": m.misses, "made": m.chunks_made,
-                "given_back": m.chunks_given_back, "in_background": m.in_background,
+        return {"allocations": m.hits + m.misses, "further": m.misses, "made": m.pieces_made,
+                "given_back": m.pieces_given_back, "in_background": m.in_background,
                 "at_once": m.at_once, "events": m.events, "waits": m.waits,
                 "given_up": m.waits_given_up, "wait_us": m.wait_ns / 1e3, "map_us": m.map_ns / 1e3,
                 # took[i] counts calls of less than 2^i microseconds.

@@ -17,7 +17,7 @@ def _all(kind, names):
 class Memory(Struct):
     _fields_ = [('size', ctypes.c_size_t),
                 *_all(ctypes.c_uint64, 'reserved live cached retired ordered limbo reserved_peak live_peak hits misses '
-                      'chunks_made chunks_given_back in_background at_once events waits waits_given_up wait_ns map_ns'),
+                      'pieces_made pieces_given_back in_background at_once events waits waits_given_up wait_ns map_ns'),
                 ('took', ctypes.c_uint64 * 24), ('slow', ctypes.c_uint64), ('uuid', ctypes.c_ubyte * 16)]
 
 
