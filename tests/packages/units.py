@@ -62,6 +62,18 @@ def verify(folder):
             faults.append(f'systemd-analyze verify {path}: {ran.returncode}: {ran.stderr}')
 
 
+def measure():
+    """How much a unit leaves to what it starts, by systemd's measure: 10 is all."""
+    for path, most in ((service_file, 6.5), (exporter_file, 6.5)):
+        ran = subprocess.run(['systemd-analyze', 'security', '--offline=true', '--no-pager', path], env=ENVIRONMENT,
+                             capture_output=True, text=True, timeout=60, check=False)
+        level = re.search(r'Overall exposure level for \S+: ([\d.]+)', ran.stdout)
+        if not level:
+            skipped.append(f'systemd-analyze measures nothing here: {ran.stderr.strip()}')
+        elif float(level[1]) > most:
+            faults.append(f'{path}: an exposure of {level[1]}, more than {most}')
+
+
 def rows_of_broker(environment):
     ran = subprocess.run([gpushim, 'doctor', '--json'], env=environment, capture_output=True, text=True,
                          timeout=60, check=False)
@@ -129,6 +141,8 @@ if os.path.basename(service['Service']['ExecStart']) != 'gpushim-broker':
     faults.append(f'{service_file} starts {service["Service"]["ExecStart"]}')
 with tempfile.TemporaryDirectory(prefix='gpushim-units-') as temporary:
     verify(temporary)
+    if shutil.which('systemd-analyze'):
+        measure()
     serve(temporary)
     activate(temporary, service, expand(socket['Socket']['ListenSequentialPacket'], temporary))
 for each in faults:
