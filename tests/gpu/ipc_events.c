@@ -94,13 +94,13 @@ static void CUDA_CB half_a_second(void *unused)
 static void give(int fd, const void *what, size_t size)
 {
     if (write(fd, what, size) != (ssize_t)size)
-        _exit(2);
+        exit(2);
 }
 
 static void take(int fd, void *what, size_t size)
 {
     if (read(fd, what, size) != (ssize_t)size)
-        _exit(3);
+        exit(3);
 }
 
 static void turn(int out)
@@ -184,7 +184,7 @@ static void importer(bool is_killed)
     take(to_importer[0], &handle, sizeof(handle));
     OK("open", r = D(cuIpcOpenEventHandle)(&event, handle));
     if (r)
-        _exit(0);
+        return;
     OK("open_again", D(cuIpcOpenEventHandle)(&again, handle));
     say("another_event", event == again ? "no" : "yes", "yes");
     SAY("ERROR_INVALID_HANDLE", "importers_handle", D(cuIpcGetEventHandle)(&none, event));
@@ -194,7 +194,7 @@ static void importer(bool is_killed)
     if (is_killed) {
         usleep(200000);
         OK("wait_for_a_killed_recorder", D(cuEventSynchronize)(event));
-        _exit(0);
+        return;
     }
     SAY("ERROR_NOT_READY", "importer_query_at_once", D(cuEventQuery)(event));
     OK("own_query", D(cuEventQuery)(own));
@@ -234,7 +234,7 @@ static void enter(int namespaces, bool shm, void (*play)(bool is_killed), bool i
         if (namespaces & CLONE_NEWPID && mount("proc", "/proc", "proc", 0, NULL))
             say("proc", strerror(errno), "SUCCESS");
         play(is_killed);
-        _exit(0);
+        exit(0); /* the driver takes its file away */
     }
     for (int i = 0; i < 2; i++)
         close(to_importer[i]), close(to_exporter[i]);

@@ -303,6 +303,23 @@ static struct party apart(void)
     return party_start_in("process", NULL, in_container);
 }
 
+/* What a killed process leaves in /dev/shm, as natively. */
+static void clear_files_of(pid_t pid)
+{
+    char name[64];
+
+    for (int number = 1; number < 4; number++) {
+        snprintf(name, sizeof name, "/cuda.shm.%u.%x.%d", (unsigned)geteuid(), (unsigned)pid, number);
+        shm_unlink(name);
+    }
+}
+
+static void kill_and_clear(struct party *party)
+{
+    party_kill(party);
+    clear_files_of(party->pid);
+}
+
 static void end(struct party *party)
 {
     expect("a process failed", party_end(party) == 0);
@@ -433,7 +450,7 @@ static void check_ended(const char *how)
     of_stopped = create(&stopped, 0);
     of_parent = create(&parent, 0);
     must("open", open_there(&importer, 0, first));
-    party_kill(&exporter);
+    kill_and_clear(&exporter);
     must("a query of what is left", result_of(&importer, QUERY, 0));
     must("open of a file that is mapped", open_there(&importer, 1, second));
     expect("a file that nobody has was opened",
@@ -442,10 +459,10 @@ static void check_ended(const char *how)
     halt(stopped.pid);
     tell_open(&importer, 3, of_stopped);
     usleep(10000); /* it is asked, most likely */
-    party_kill(&stopped);
+    kill_and_clear(&stopped);
     expect("opened of a killed process", answer_of(&importer).result == CUDA_ERROR_MAP_FAILED);
     ask(&parent, FORK, 0); /* the child has its socket */
-    party_kill(&parent);
+    kill_and_clear(&parent);
     expect("opened of a child", open_there(&importer, 4, of_parent) == CUDA_ERROR_MAP_FAILED);
     end(&importer);
 }
