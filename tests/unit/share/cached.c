@@ -369,16 +369,27 @@ Test(share_cached, who_does_not_answer_is_told_that_any_may_have_gone)
 /* Which it then unmaps. */
 Test(share_cached, where_any_may_have_gone_all_are_unmapped)
 {
+    struct side_chunk more = side_chunk_new(&side, 2 * MIB);
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    struct gs_export *held;
+    unsigned long address;
+
     other_start(&other, dir, NULL);
+    cr_assert_eq(side_export(&side, &more, 0, 512, &held), GS_OK);
+    gs_export_handle(held, ipc_handle);
+    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK); /* else it is hung up on in the end */
     round_trip(0, 1);
-    cr_assert(is_mapped());
+    cr_assert_str_eq(other_ask(&other, "mapped"), "ok 2");
     halt(other.pid);
     go_many(1000, 1);                             /* this it is told alone, and answers later */
     gs_share_await_unmapped(side.share, NULL, 100 * MS);
     go_many(2000, GS_FLUSH_CHUNKS + 1);
     gs_share_chunk_gone(side.share, chunk.id);
     kill(other.pid, SIGCONT);
-    cr_assert(SIDE_WAIT(!is_mapped()));
+    cr_assert(SIDE_WAIT(is_mapped()), "it keeps more than what it has open");
+    other_ask(&other, "close %lx", address);
+    cr_assert(side_gets_back(&side, held));
+    side_chunk_free(&side, &more);
     chunk.id = ++side.next_id;
 }
 
