@@ -300,9 +300,10 @@ struct gs_client {
     UT_hash_handle hh;
 };
 
-/* publish.c: the export is to be left with a broker; and not any more, since it goes: never waits, whatever the
- * broker does. Both with the lock held. */
+/* publish.c, all with the lock held: the export is to be left with a broker; before all others; and not any more, since
+ * it goes: never waits, whatever the broker does. */
 void gs_broker_offer_locked(struct gs_share *share, struct gs_export *export);
+void gs_broker_offer_first_locked(struct gs_share *share, struct gs_export *export);
 void gs_broker_take_back_locked(struct gs_share *share, struct gs_export *export);
 /* The broker's connection has something to say, or has ended; true: it was a HOLD_AFAR. */
 bool gs_broker_event(struct gs_share *share, struct gs_wire_hold_afar *ret_hold);

@@ -214,6 +214,7 @@ gs_status gs_share_name(struct gs_share *share, struct gs_export *export,
     if (status == GS_OK) {
         *ret_since_ns = gs_names_now(share);
         put_locked(name, export, naming, offset, *ret_since_ns);
+        gs_broker_offer_first_locked(share, export);
     }
     gs_lock_release(&share->lock);
     if (status == GS_OK && share->options.broker)

@@ -2,8 +2,8 @@
  * Exporter: its broker (broker.c has the picture): finding one, starting it where there is none, answering
  * what it asks, and going on without it.
  *
- * What is to be left with a broker stands in one list, in the order in which handles were given out; the
- * broker was told of what lies before `next`. It asks for one thing at a time and is told one thing at a time, so
+ * What is to be left with a broker stands in one list, in the order in which handles were given out, but for what
+ * got a name, for which somebody waits; the broker was told of what lies before `next`. It asks for one thing at a time and is told one thing at a time, so
  * nothing piles up for one that does not ask. That something was taken back (confirm.c) comes with the next answer.
  */
 #include "core/base/list.h"
@@ -37,6 +37,17 @@ void gs_broker_offer_locked(struct gs_share *share, struct gs_export *export)
         share->link.next = export;
     if (share->link.asks || share->link.fd < 0)
         gs_thread_wake(share);
+}
+
+void gs_broker_offer_first_locked(struct gs_share *share, struct gs_export *export)
+{
+    struct gs_export *next = share->link.next;
+
+    if (!export->offered_before || export->slot || !next || next == export)
+        return;
+    DL_DELETE2(share->exporter.offered, export, offered_before, offered_behind);
+    DL_PREPEND_ELEM2(share->exporter.offered, next, export, offered_before, offered_behind);
+    share->link.next = export;
 }
 
 static void revoke_locked(struct gs_share *share, struct gs_export *export)

@@ -546,6 +546,35 @@ Test(share_broker, who_asks_for_a_piece_that_there_is_not_is_hung_up_on)
     unlink(path);
 }
 
+/* Its program waits for the broker to have it, five seconds at most. */
+Test(share_broker, what_got_a_name_is_left_before_what_got_none)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    union gs_wire_message message;
+    char path[128];
+    int listener, fd;
+
+    mkdir(dir, 0700);
+    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
+    listener = side_listen(path);
+    for (unsigned i = 0; i < 4; i++)
+        other_export(&other, i * 512, 512, 70, ipc_handle);
+    fd = be_broker(listener);
+    cr_assert_str_eq(other_ask(&other, "name w 0 1"), "status 0"); /* of the last one, after that time */
+    pull(fd, 0, 0);
+    cr_assert_eq(next_shared(fd), 4);
+    pull(fd, 0, 0);
+    cr_assert_eq(side_next_message(fd, &message), GS_WIRE_NAME);
+    for (unsigned i = 1; i < 4; i++) {
+        pull(fd, 0, 0);
+        cr_assert_eq(next_shared(fd), i);
+    }
+    other_kill(&other);
+    close(fd);
+    close(listener);
+    unlink(path);
+}
+
 /* What a process shared that the broker hung up on is not served when that process ends next. */
 Test(share_broker, what_a_faulty_process_left_is_dropped_at_once)
 {
