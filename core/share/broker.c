@@ -52,7 +52,7 @@ static void chunk_drop(struct gs_share *share, struct gs_published_chunk *chunk)
         return;
     HASH_DEL(share->store.published_chunks, chunk);
     for (uint32_t i = 0; i < chunk->came; i++)
-        gs_discard(chunk->fds[i], chunk->user->uid); /* nobody knows what it is of */
+        gs_discard(chunk->fds[i]); /* nobody knows what it is of */
     chunk->user->fds -= chunk->fd_count;
     share->store.published_fds -= chunk->fd_count;
     gs_user_reap(share, chunk->user);

@@ -41,7 +41,7 @@ bool gs_client_is_lost(struct gs_client *client)
 {
     if (client->fd < 0 || gs_fd_is_there(&client->kept_fd))
         return false;
-    gs_client_lost(client);
+    client->fd = -1;
     client->due_ns = gs_now_ns() + GS_LOOK_NS;
     client->said.forked = true; /* as far as anybody knows: it may have said so, unheard */
     return true;

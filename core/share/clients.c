@@ -193,9 +193,6 @@ static void send_off(struct gs_share *share, struct gs_client *client, int error
     } else if (error == -EMFILE && !client->fault) {
         client->fault = "no descriptor is left for what it sent (ulimit -n)";
         reason = GS_REFUSED_FDS;
-    } else if (error == -ETOOMANYREFS) {
-        client->fault = "closes of what its user sent are held up, and no more is taken now";
-        reason = GS_REFUSED_FLIGHT;
     } else if (client->fault) {
         reason = GS_REFUSED_MESSAGE;
     }
@@ -222,7 +219,7 @@ static bool serve_one(struct gs_share *share, struct gs_client *client)
     if (error == 0)
         stays = client->over.elder_of || gs_client_serve(share, client, &message, &fd);
     if (fd >= 0)
-        gs_discard(fd, client->uid);
+        gs_discard(fd);
     if (stays && message.head.type == GS_WIRE_HELLO && gs_client_comes_back(share, client)) {
         if (!client->over.elder_of)
             client_free(share, client);
@@ -368,7 +365,6 @@ static enum gs_wire_reason admit(struct gs_share *share, int fd, const struct gs
     client->user = user;
     client->is_seen = caller->pid > 0;
     client->over.ended = error == -ESRCH; /* it had exited before it was taken in */
-    gs_client_crowd(client);
     client->since_ns = gs_now_ns();
     client->due_ns = client->since_ns + share->options.timeout_ns;
     gs_lock_take(&share->lock);
@@ -507,9 +503,6 @@ uint64_t gs_clients_tick(struct gs_share *share, uint64_t now)
         due = share->clients.listener_pause;
     HASH_ITER(hh, share->clients.first, client, next)
     {
-        uint64_t uncrowd = gs_client_uncrowd(client, now);
-
-        due = uncrowd < due ? uncrowd : due;
         if (client->fd >= 0 && (is_needed(client) || client->said.is_agent))
             continue; /* nothing but its hang-up ends this lease */
         if (client->due_ns <= now && client->fd < 0)

@@ -176,10 +176,10 @@ static unsigned take_fds(struct msghdr *header, int ret_fds[FDS_MAX])
     return taken;
 }
 
-static void discard_all(int socket, const int *fds, unsigned count)
+static void discard_all(const int *fds, unsigned count)
 {
     for (unsigned i = 0; i < count; i++)
-        gs_discard(fds[i], gs_conn_who(socket).uid);
+        gs_discard(fds[i]);
 }
 
 /* As recvmsg, without waiting, and with what the other side said before it hung up. */
@@ -232,7 +232,7 @@ static int receive_message(int socket, union gs_wire_message *ret_message,
     if (!lacks)
         receive(socket, &none, 0);
     if (lacks || !sound) {
-        discard_all(socket, fds, count);
+        discard_all(fds, count);
         count = 0;
     }
     if (!sound && got > 0 && gs_wire_is_of_another_version(ret_message, (size_t)got))
@@ -264,7 +264,7 @@ int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd)
     if (!ret_fd)
         return error;
     if (fds.count > 0 && may_bring_many(ret_message)) {
-        discard_all(socket, fds.fd, fds.count);
+        discard_all(fds.fd, fds.count);
         fds.count = 0;
     }
     *ret_fd = fds.count > 0 ? fds.fd[0] : -1;

@@ -176,15 +176,15 @@ static int await_answer(const struct gs_fd *socket, int pidfd, uint64_t deadline
 }
 
 /* The file; or -1 and why not. *ret_again: it is to be tried again. */
-static int file_in(const union gs_wire_message *answer, int error, int fd, uid_t from,
-                   bool *ret_again, const char **ret_reason)
+static int file_in(const union gs_wire_message *answer, int error, int fd, bool *ret_again,
+                   const char **ret_reason)
 {
     *ret_again = false;
     if (!error && answer->head.type == GS_WIRE_EVENTS_FILE && answer->head.request == REQUEST &&
         gs_memory_is_in_shm(fd, GS_EVENT_FILE_SIZE))
         return fd;
     if (!error && fd >= 0)
-        gs_discard(fd, from);
+        gs_discard(fd);
     if (error == -ETIMEDOUT)
         *ret_reason = "the process that made it does not answer";
     else if (error == -EMFILE)
@@ -224,7 +224,7 @@ static int ask(const struct gs_fd *socket, const struct gs_event_key *key, uint6
     if (!error)
         error = await_answer(socket, pidfd, deadline_ns, &answer, &fd);
     gs_fd_drop(pidfd);
-    return file_in(&answer, error, fd, who.uid, ret_again, ret_reason);
+    return file_in(&answer, error, fd, ret_again, ret_reason);
 }
 
 /* Ended by the exporter's answer or end, or by debug.timeout: natively nobody is asked. */

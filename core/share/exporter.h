@@ -277,10 +277,9 @@ struct gs_client {
                                      * in the name of its instance */
     struct gs_pull pull;
     bool shares; /* it has left some here */
-    unsigned unread; /* descriptors that it was sent, of another user, and may not have read yet */
+    bool was_sent_fd; /* of another user, and it may not have read it */
     uint64_t published; /* exports that it has published to this broker */
     unsigned published_fds; /* with so many descriptors */
-    bool crowded;  /* it can send no descriptor, for what its user sent before cannot be closed */
     struct gs_over over;
     uid_t uid;
     gid_t gid;
@@ -358,7 +357,6 @@ struct gs_user {
     uid_t uid;
     unsigned clients, exports, fds; /* connections; and published to this broker, and its descriptors */
     unsigned names; /* that he published to this broker */
-    unsigned unread; /* descriptors that it was sent, of another user, and may not have read yet */
     unsigned refs;   /* it stays for these, too */
     UT_hash_handle hh;
 };
@@ -372,25 +370,18 @@ bool gs_user_may(const struct gs_user *user, uint64_t has, uint64_t all, uint64_
 bool gs_user_has_place(const struct gs_share *share, const struct gs_conn_who *who);
 void gs_client_take_place(struct gs_share *share, struct gs_client *client, bool counts);
 void gs_client_leave_place(struct gs_share *share, struct gs_client *client);
-/* Its next message, as gs_wire_receive; also -ETOOMANYREFS: it may have come with a descriptor,
- * which is not taken now. */
+/* Its next message, as gs_wire_receive. */
 int gs_client_receive(struct gs_share *share, struct gs_client *client,
                       union gs_wire_message *ret_message, int *ret_fd);
-/* A new one is refused descriptors where it must be. */
-void gs_client_crowd(struct gs_client *client);
-/* And is not any more where it need not; when to come again. */
-uint64_t gs_client_uncrowd(struct gs_client *client, uint64_t now);
 /* Sends the client a message, with `fd` unless that is -1. As gs_wire_send; -ETOOMANYREFS also
- * where his user, another than this process's, has left as many unread as he may. */
+ * where he is another user's than this process's and has not read all that was sent before. */
 int gs_client_send(struct gs_share *share, struct gs_client *client,
                    const union gs_wire_message *message, int fd);
-/* The same of several, as many as gs_client_may_send told before, of `most` that are wanted. */
-unsigned gs_client_may_send(struct gs_share *share, struct gs_client *client, unsigned most);
+/* The same of several; of one where it is another user's. */
 int gs_client_send_all(struct gs_share *share, struct gs_client *client,
                        const union gs_wire_message *message, const struct gs_wire_fds *fds);
-/* Ends its connection; and the same where the program has closed the descriptor. */
+/* Ends its connection. */
 void gs_client_hang_up(struct gs_share *share, struct gs_client *client);
-void gs_client_lost(struct gs_client *client);
 /* Connections that are over and were kept for what lies there unread; when to come again. */
 uint64_t gs_unread_tick(struct gs_share *share, uint64_t now);
 void gs_unread_free(struct gs_share *share);

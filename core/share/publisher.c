@@ -135,8 +135,7 @@ void gs_publisher_unref(struct gs_share *share, struct gs_publisher *publisher)
     if (!publisher || --publisher->refs > 0)
         return;
     DL_DELETE2(share->store.publishers, publisher, previous, next);
-    gs_discard(publisher->memory,
-               publisher->user->uid); /* what it is of was seen, not what its close does */
+    gs_discard(publisher->memory); /* what it is of was seen, not what its close does */
     publisher->user->refs--;
     gs_user_reap(share, publisher->user);
     free(publisher->left);

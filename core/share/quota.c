@@ -4,23 +4,22 @@
  * One thing is not this process's alone: descriptors that were sent and not read. The kernel counts
  * them for the user who sent them, and none is sent where they are more than the sender's limit
  * (but root's): another user who lets them lie would end the sharing of all this user's processes.
- * So he is sent no more than a part of that, and a connection that is hung up on is kept until what
- * lies there has been read, or it has been closed: by it alone can that be seen.
+ * So over each connection he is sent one at a time, when he has read all that was sent before; and a
+ * connection that is hung up on is kept until what lies there has been read, or it has been closed: by
+ * it alone can that be seen. Where many are kept no other user is sent any for the moment.
  */
+#include "core/base/list.h"
 #include "core/share/discard.h"
 #include "core/share/exporter.h"
 
 #include <stdlib.h>
 
-#define UNREAD_PART    16 /* of the limit of descriptors: other users have so many unread */
+#define UNREAD_PART    16 /* of the limit of descriptors: so many connections are kept for that */
 #define UNREAD_LOOK_NS GS_NS_PER_S
-#define CROWDED_LOOK_NS (50 * GS_NS_PER_MS)
 
-/* A connection that is over, with descriptors that the other side has not read. */
+/* A connection that is over, and of which the other side has not read all. */
 struct gs_unread {
     struct gs_fd fd; /* the program may close it */
-    unsigned count;
-    struct gs_user *user;
     struct gs_unread *next;
 };
 
@@ -59,91 +58,46 @@ bool gs_user_may(const struct gs_user *user, uint64_t has, uint64_t all, uint64_
 
 /* ---- Descriptors under way ------------------------------------------------------------------ */
 
-static bool is_all_read(const struct gs_fd *fd)
-{
-    return !gs_fd_is_there(fd) || gs_conn_is_read(fd->fd);
-}
-
-static void count_read(struct gs_user *user, unsigned *count)
-{
-    user->unread -= *count;
-    *count = 0;
-}
-
 /* Gives up the connections of which all has been read, or all of them. */
 static void unread_drop(struct gs_share *share, bool all)
 {
-    for (struct gs_unread **link = &share->clients.unread; *link;) {
-        struct gs_unread *unread = *link;
+    struct gs_unread *unread, *next;
 
-        if (!all && !is_all_read(&unread->fd)) {
-            link = &unread->next;
+    LL_FOREACH_SAFE(share->clients.unread, unread, next)
+    {
+        bool there = gs_fd_is_there(&unread->fd);
+
+        if (!all && there && !gs_conn_is_read(unread->fd.fd))
             continue;
-        }
-        *link = unread->next;
-        if (gs_fd_is_there(&unread->fd))
+        LL_DELETE(share->clients.unread, unread);
+        if (there)
             gs_hang_up(unread->fd.fd);
-        count_read(unread->user, &unread->count);
-        unread->user->refs--;
-        gs_user_reap(share, unread->user);
         free(unread);
     }
 }
 
-static uint64_t count_unread(const struct gs_share *share)
+/* Whether another connection that is hung up on may be kept. */
+static bool may_leave_more(struct gs_share *share)
 {
-    const struct gs_user *user;
-    uint64_t count = 0;
+    const struct gs_unread *unread;
+    unsigned count;
 
-    for (user = share->clients.users; user; user = user->hh.next)
-        count += user->unread;
-    return count;
-}
-
-/* Whether `more` descriptors, one at least, may go to the other user. */
-static bool may_get(const struct gs_share *share, const struct gs_user *user, unsigned more)
-{
-    return gs_user_may(user, user->unread + more - 1, count_unread(share) + more - 1,
-                       gs_fd_limit() / UNREAD_PART + 1);
-}
-
-/* The same when what he has read was looked for. */
-static bool may_send(struct gs_share *share, const struct gs_user *user, unsigned more)
-{
-    struct gs_client *client, *next;
-
-    if (may_get(share, user, more))
-        return true;
-    HASH_ITER(hh, share->clients.first, client, next)
-    {
-        if (client->unread && is_all_read(&client->kept_fd))
-            count_read(client->user, &client->unread);
-    }
-    unread_drop(share, false);
-    return may_get(share, user, more);
-}
-
-unsigned gs_client_may_send(struct gs_share *share, struct gs_client *client, unsigned most)
-{
-    while (most > 0 && !gs_user_is_own(client->uid) && !may_send(share, client->user, most))
-        most /= 2;
-    return most;
+    LL_COUNT(share->clients.unread, unread, count);
+    if (count >= gs_fd_limit() / UNREAD_PART)
+        unread_drop(share, false);
+    LL_COUNT(share->clients.unread, unread, count);
+    return count < gs_fd_limit() / UNREAD_PART;
 }
 
 int gs_client_send_all(struct gs_share *share, struct gs_client *client,
                        const union gs_wire_message *message, const struct gs_wire_fds *fds)
 {
-    bool counts = fds->count > 0 && !gs_user_is_own(client->uid);
-    int error;
-
-    if (counts && !may_send(share, client->user, fds->count))
-        return -ETOOMANYREFS;
-    error = gs_wire_send_all(client->fd, message, fds);
-    if (!error && counts) {
-        client->unread += fds->count;
-        client->user->unread += fds->count;
+    if (fds->count > 0 && !gs_user_is_own(client->uid)) {
+        if (!gs_conn_is_read(client->fd) || !may_leave_more(share))
+            return -ETOOMANYREFS;
+        client->was_sent_fd = true;
     }
-    return error;
+    return gs_wire_send_all(client->fd, message, fds);
 }
 
 int gs_client_send(struct gs_share *share, struct gs_client *client,
@@ -153,31 +107,22 @@ int gs_client_send(struct gs_share *share, struct gs_client *client,
                               &(struct gs_wire_fds){.count = fd >= 0, .fd = {fd}});
 }
 
-void gs_client_lost(struct gs_client *client)
-{
-    client->fd = -1;
-    count_read(client->user, &client->unread);
-}
-
 void gs_client_hang_up(struct gs_share *share, struct gs_client *client)
 {
     struct gs_unread *unread = NULL;
 
-    if (client->unread && !is_all_read(&client->kept_fd))
+    if (client->was_sent_fd && !gs_conn_is_read(client->fd))
         unread = malloc(sizeof *unread);
     if (unread) {
-        *unread = (struct gs_unread){client->kept_fd, client->unread, client->user,
-                                     share->clients.unread};
+        *unread = (struct gs_unread){.fd = client->kept_fd};
         if (!share->clients.unread)
             share->clients.unread_look_ns = gs_now_ns() + UNREAD_LOOK_NS;
-        share->clients.unread = unread;
-        client->user->unread += unread->count;
-        client->user->refs++;
+        LL_PREPEND(share->clients.unread, unread);
         gs_conn_shut(client->fd);
     } else {
         gs_hang_up(client->fd);
     }
-    gs_client_lost(client);
+    client->fd = -1;
 }
 
 uint64_t gs_unread_tick(struct gs_share *share, uint64_t now)
@@ -237,67 +182,19 @@ void gs_client_leave_place(struct gs_share *share, struct gs_client *client)
 /* ---- Descriptors that come ------------------------------------------------------------------ */
 
 /* With its greeting a client may send its pidfd, though the kernel may have told who it is; after
- * that nothing but a broker wants a descriptor. */
-static bool wants_fd(const struct gs_share *share, const struct gs_client *client)
-{
-    return share->options.is_broker || !client->greeted;
-}
-
-/* A user of whose descriptors hundreds wait to be closed is not read for the moment, as somebody
- * who does nothing else would have to close them. A broker that has no room for a descriptor waits
- * for those that it does not keep to be closed, as long as that goes on: the message lies in the
- * socket. Then it gives its spare one up. */
-static int receive_fd(struct gs_share *share, struct gs_client *client,
+ * that nothing but a broker wants a descriptor, which gives its spare one up where none is left. */
+int gs_client_receive(struct gs_share *share, struct gs_client *client,
                       union gs_wire_message *ret_message, int *ret_fd)
 {
     int error;
 
-    if (gs_discards_full(client->uid)) {
-        gs_yield();
-        return -EAGAIN;
-    }
+    *ret_fd = -1;
+    if (!share->options.is_broker && client->greeted)
+        return gs_wire_receive(client->fd, ret_message, NULL);
     error = gs_wire_receive(client->fd, ret_message, ret_fd);
-    if (error == -EMFILE && share->options.is_broker && gs_discards_go_on()) {
-        gs_yield();
-        return -EAGAIN;
-    }
     if (error != -EMFILE || !share->options.is_broker || share->place.spare_fd < 0)
         return error;
     gs_spare_give(share);
     share->place.spare_given = true;
     return gs_wire_receive(client->fd, ret_message, ret_fd);
-}
-
-int gs_client_receive(struct gs_share *share, struct gs_client *client,
-                      union gs_wire_message *ret_message, int *ret_fd)
-{
-    bool crowded;
-    int error;
-
-    *ret_fd = -1;
-    if (!wants_fd(share, client))
-        return gs_wire_receive(client->fd, ret_message, NULL);
-    crowded = gs_discards_crowded(client->uid);
-    error = crowded ? gs_wire_receive(client->fd, ret_message, NULL)
-                    : receive_fd(share, client, ret_message, ret_fd);
-    return crowded && error == -EPROTO ? -ETOOMANYREFS : error;
-}
-
-void gs_client_crowd(struct gs_client *client)
-{
-    client->crowded = gs_discards_crowded(client->uid) && gs_socket_takes_rights(client->fd);
-    if (client->crowded)
-        gs_socket_take_rights(client->fd, false);
-}
-
-uint64_t gs_client_uncrowd(struct gs_client *client, uint64_t now)
-{
-    if (!client->crowded || client->fd < 0)
-        return GS_NEVER;
-    if (gs_discards_crowded(client->uid))
-        return now + CROWDED_LOOK_NS;
-    client->crowded = false;
-    if (gs_fd_is_there(&client->kept_fd)) /* the program may have closed it */
-        gs_socket_take_rights(client->fd, true);
-    return GS_NEVER;
 }

@@ -179,7 +179,7 @@ static void take_other_locked(struct gs_share *share, struct gs_remote *remote,
                               const union gs_wire_message *message, int fd)
 {
     if (fd >= 0)
-        gs_discard(fd, gs_conn_who(remote->conn.fd).uid);
+        gs_discard(fd);
     gs_remote_note_end(remote, message);
     if (message->head.type == GS_WIRE_FLUSH)
         remote->conn.deaf |= !gs_cache_flush_came_locked(share, remote, &message->flush);

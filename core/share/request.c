@@ -192,7 +192,7 @@ static bool look_again(struct gs_share *share, uint64_t *looked, uint64_t *until
 void gs_remote_discard(const struct gs_remote *remote, struct gs_wire_fds *fds)
 {
     for (unsigned i = 0; i < fds->count; i++)
-        gs_discard(fds->fd[i], gs_conn_who(remote->conn.fd).uid);
+        gs_discard(fds->fd[i]);
     fds->count = 0;
 }
 

@@ -51,12 +51,10 @@ static void swap_connections(struct gs_share *share, struct gs_client *holder,
 
     holder->fd = client->fd;
     holder->kept_fd = client->kept_fd;
-    holder->unread = client->unread;
-    holder->crowded = client->crowded;
+    holder->was_sent_fd = client->was_sent_fd;
     client->fd = was.fd;
     client->kept_fd = was.kept_fd;
-    client->unread = was.unread;
-    client->crowded = was.crowded;
+    client->was_sent_fd = was.was_sent_fd;
     watch(share, holder);
     watch(share, client);
     if (gs_client_has_pidfd(holder) || client->pidfd < 0)

@@ -121,7 +121,7 @@ int gs_socket_adopt(struct gs_share *share, int directory, int listener)
     /* Then nobody has to send his pidfd. A broker takes more, also what is sent to it while it is
      * stopped. */
     if (!share->options.is_broker && tells_who(listener))
-        gs_socket_take_rights(listener, false);
+        gs_socket_take_no_rights(listener);
     gs_lock_take(&share->lock);
     if (share->place.listener >= 0 && gs_fd_is_there(&share->place.listener_is))
         gs_unwatch(share, share->place.listener);

@@ -95,7 +95,8 @@ enum gs_wire_reason gs_batch_make(struct gs_share *share, struct gs_client *clie
     CUresult result;
 
     most = most < left ? most : left;
-    most = gs_client_may_send(share, client, most < GS_PIECES_MAX ? most : GS_PIECES_MAX);
+    if (most > 0) /* quota.c says why another user gets one */
+        most = !gs_user_is_own(client->uid) ? 1 : most < GS_PIECES_MAX ? most : GS_PIECES_MAX;
     ret_batch->first = first;
     ret_batch->fds.count = 0;
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))

@@ -139,7 +139,7 @@ void gs_memory_unmap(void *memory, size_t whole)
 
 /* ---- core/share/discard.h ------------------------------------------------------------------- */
 
-void gs_discard(int fd, uid_t from)
+void gs_discard(int fd)
 {
     fd_close(fd, "gs_discard");
 }
@@ -152,28 +152,8 @@ void gs_hang_up(int socket)
     fd_close(socket, "gs_hang_up");
 }
 
-bool gs_discards_crowded(uid_t from)
+void gs_socket_take_no_rights(int socket)
 {
-    return false;
-}
-
-bool gs_discards_full(uid_t from)
-{
-    return false;
-}
-
-bool gs_discards_go_on(void)
-{
-    return false;
-}
-
-void gs_socket_take_rights(int socket, bool takes)
-{
-}
-
-bool gs_socket_takes_rights(int socket)
-{
-    return false;
 }
 
 /* ---- A broker ------------------------------------------------------------------------------- */

@@ -144,7 +144,7 @@ Test(share_descriptors, sent_to_an_exporter_hold_nobody_up)
     side_chunk_free(&side, &piece);
 }
 
-/* Closers that are held up are waited for by what is like what they are at, and by nothing else. */
+/* The closer that is held up is waited for by what may hold it up, and by nothing else. */
 Test(share_descriptors, hold_up_no_end_of_a_connection_that_came_without_any)
 {
     struct side_chunk piece = side_chunk_new(&side, 2 * MIB);
@@ -157,8 +157,8 @@ Test(share_descriptors, hold_up_no_end_of_a_connection_that_came_without_any)
     gs_export_handle(export, ipc_handle);
     other_start(&other, dir, NULL);
     cr_assert(bombs_begin(BOMB_NESTED));
-    for (int i = 0; i < GS_DISCARDS_USER; i++)
-        gs_discard(bomb_new(BOMB_NESTED), geteuid());
+    for (int i = 0; i < EACH; i++)
+        gs_discard(bomb_new(BOMB_NESTED));
     before = side_open_fds();
     for (int i = 0; i < 100; i++) {
         int fd = dial_anew(ipc_handle);
@@ -377,7 +377,7 @@ static bool is_asked_soon(int fd)
     return poll(&asked, 1, 10000) == 1 && is_asked_by_hand(fd);
 }
 
-/* Hundreds before anybody can see that the closers are stuck: all that are left when it breaks the
+/* Hundreds before anybody can see that the closer is stuck: all that are left when it breaks the
  * protocol, and others taken back one by one before. */
 static void attack_closers(void)
 {
@@ -428,60 +428,4 @@ Test(share_descriptors, sent_to_a_broker_by_hundreds_hold_nobody_up)
     say_served("broker, hundreds", BOMB_NESTED, since);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     bombs_end(BOMB_NESTED);
-}
-
-/* A connection that was made while no more is taken from this user; -1: it is, still. */
-static int greet_crowded(union gs_wire_message *message)
-{
-    int error, fd = greet_broker(98), memory;
-
-    gs_wire_start(message, GS_WIRE_QUERY, 1);
-    cr_assert_eq(gs_wire_send(fd, message, -1), 0);
-    cr_assert_eq(side_next_message(fd, message), GS_WIRE_REPORT); /* it has been taken in */
-    gs_wire_start(message, GS_WIRE_PUBLISH, 0);
-    memory = leave_memory();
-    error = gs_wire_send(fd, message, memory);
-    close(memory);
-    if (error == -ETOOMANYREFS)
-        return fd;
-    cr_assert_eq(error, 0);
-    close(fd);
-    return -1;
-}
-
-static bool kernel_refuses_descriptors(void)
-{
-    int value, fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    socklen_t size = sizeof value;
-    bool refuses = getsockopt(fd, SOL_SOCKET, 83, &value, &size) == 0; /* SO_PASSRIGHTS */
-
-    close(fd);
-    return refuses;
-}
-
-Test(share_descriptors, can_be_sent_again_to_a_broker_when_those_before_are_closed)
-{
-    union gs_wire_message message;
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    int early, fd, memory = leave_memory();
-
-    if (!kernel_refuses_descriptors())
-        cr_skip_test("the kernel keeps nobody from sending them");
-    other_start(&other, dir, "keep=60000"); /* which starts one */
-    other_export(&other, 0, 512, 74, ipc_handle);
-    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
-    cr_assert(bombs_begin(BOMB_NESTED));
-    early = greet_broker(97);
-    attack_closers();
-    cr_assert(SIDE_WAIT((fd = greet_crowded(&message)) >= 0));
-    /* Whom the kernel does not keep from it is told that it is for now. */
-    cr_assert_eq(gs_wire_send(early, &message, memory), 0);
-    cr_assert_eq(side_next_message(early, &message), GS_WIRE_REFUSE);
-    cr_assert_eq(message.refuse.reason, GS_REFUSED_FLIGHT, "%u", message.refuse.reason);
-    bombs_end(BOMB_NESTED);
-    gs_wire_start(&message, GS_WIRE_PUBLISH, 0);
-    cr_assert(SIDE_WAIT(gs_wire_send(fd, &message, memory) == 0));
-    close(memory);
-    close(early);
-    close(fd);
 }

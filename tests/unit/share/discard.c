@@ -1,11 +1,9 @@
-/* Descriptors that lie unread in a connection which is hung up on are closed, and no others; and when
- * their closes count as held up. The program is linked with its own recvmsg, and with a clock that it
- * can put on. */
+/* What other processes sent is closed by a thread that nobody waits for, as long as not too much waits for it. The
+ * program is linked with its own setsockopt, by which closes are counted. */
 #include <criterion/criterion.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
-#include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -14,86 +12,9 @@
 #include "core/share/wire.h"
 #include "side.h"
 
-static int error;   /* what recvmsg fails with after a descriptor has come, once: atomic */
-static int another; /* what has that descriptor's number then: atomic */
-static int its_number = -1; /* atomic */
-
-ssize_t __real_recvmsg(int socket, struct msghdr *header, int flags);
-ssize_t __wrap_recvmsg(int socket, struct msghdr *header, int flags);
-
-/* The descriptor that came with the message, or -1. */
-static int number_in(struct msghdr *header)
-{
-    int number = -1;
-
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c; c = CMSG_NXTHDR(header, c))
-        if (c->cmsg_type == SCM_RIGHTS)
-            memcpy(&number, CMSG_DATA(c), sizeof number);
-    return number;
-}
-
-ssize_t __wrap_recvmsg(int socket, struct msghdr *header, int flags)
-{
-    static int came = -1; /* of the one thread that closes */
-    ssize_t got;
-
-    if (came >= 0) {
-        dup2(__atomic_load_n(&another, __ATOMIC_SEQ_CST), came);
-        __atomic_store_n(&its_number, came, __ATOMIC_SEQ_CST);
-        came = -1;
-        errno = __atomic_load_n(&error, __ATOMIC_SEQ_CST);
-        return -1;
-    }
-    got = __real_recvmsg(socket, header, flags);
-    if (got >= 0 && !(flags & MSG_PEEK) && __atomic_load_n(&its_number, __ATOMIC_SEQ_CST) < 0)
-        came = number_in(header);
-    return got;
-}
-
-/* The connection was reset, or a signal came, when the first of what lies there had been closed. */
-static void assert_closes_its_own(int with)
-{
-    union gs_wire_message message;
-    int pair[2], sent, number;
-
-    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
-    cr_assert_geq(another = open("/dev/null", O_RDWR | O_CLOEXEC), 0);
-    cr_assert_geq(sent = open("/dev/zero", O_RDWR | O_CLOEXEC), 0);
-    __atomic_store_n(&error, with, __ATOMIC_SEQ_CST);
-    gs_wire_start(&message, GS_WIRE_REFUSE, 0);
-    cr_assert_eq(gs_wire_send(pair[0], &message, sent), 0);
-    gs_hang_up(pair[1]);
-    cr_assert(SIDE_WAIT(fcntl(pair[1], F_GETFD) < 0), "what was hung up on stays open");
-    number = __atomic_load_n(&its_number, __ATOMIC_SEQ_CST);
-    cr_assert_geq(number, 0, "nothing was taken out");
-    cr_assert_geq(fcntl(number, F_GETFD), 0, "another file was closed");
-}
-
-TestSuite(share_discard, .timeout = 120);
-
-Test(share_discard, what_was_taken_out_before_a_reset_is_closed_once)
-{
-    assert_closes_its_own(ECONNRESET);
-}
-
-Test(share_discard, what_was_taken_out_before_a_signal_is_closed_once)
-{
-    assert_closes_its_own(EINTR);
-}
-
-/* ---- Closes that are held up ---------------------------------------------------------------- */
-
 #define WAITING 64
 
-static uint64_t ahead_ns; /* the clock: atomic */
-static unsigned begun;    /* closes: atomic */
-
-uint64_t __real_gs_now_ns(void);
-uint64_t __wrap_gs_now_ns(void);
-uint64_t __wrap_gs_now_ns(void)
-{
-    return __real_gs_now_ns() + __atomic_load_n(&ahead_ns, __ATOMIC_SEQ_CST);
-}
+static unsigned begun; /* closes: atomic */
 
 int __real_setsockopt(int fd, int level, int name, const void *value, socklen_t size);
 int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t size);
@@ -106,46 +27,83 @@ int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t 
     return result;
 }
 
-static void put_clock_on(uint64_t ns)
+TestSuite(share_discard, .timeout = 120);
+
+/* The closer is at this one for as long as the bombs last. */
+static void hold_up(void)
 {
-    __atomic_add_fetch(&ahead_ns, ns, __ATOMIC_SEQ_CST);
+    int bomb = bomb_new(BOMB_NESTED);
+
+    __atomic_store_n(&begun, 0, __ATOMIC_SEQ_CST);
+    gs_discard(bomb);
+    cr_assert(SIDE_WAIT(__atomic_load_n(&begun, __ATOMIC_SEQ_CST) == 1));
 }
 
-/* Both closers of this user are stuck, and more waits than may. */
-static void hold_up(void)
+static int file_new(void)
+{
+    int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+    cr_assert_geq(fd, 0);
+    return fd;
+}
+
+static bool is_open(int fd)
+{
+    return fcntl(fd, F_GETFD) >= 0;
+}
+
+Test(share_discard, who_hands_something_over_does_not_wait_and_all_of_it_is_closed)
 {
     int fds[WAITING];
 
+    hold_up();
+    for (int i = 0; i < WAITING; i++) {
+        fds[i] = file_new();
+        gs_discard(fds[i]);
+    }
     for (int i = 0; i < WAITING; i++)
-        fds[i] = bomb_new(BOMB_NESTED);
-    __atomic_store_n(&begun, 0, __ATOMIC_SEQ_CST);
-    gs_discards_crowded(geteuid());
+        cr_assert(is_open(fds[i]), "it does not wait for its turn");
+    bombs_end(BOMB_NESTED);
     for (int i = 0; i < WAITING; i++)
-        gs_discard(fds[i], geteuid());
-    cr_assert(SIDE_WAIT(__atomic_load_n(&begun, __ATOMIC_SEQ_CST) == GS_DISCARDS_USER),
-              "%u closers are at them", begun);
+        cr_assert(SIDE_WAIT(!is_open(fds[i])));
 }
 
-Test(share_discard, time_in_which_the_process_stood_still_holds_nothing_up)
+/* Else whoever sends such fills the table of descriptors. */
+Test(share_discard, beyond_a_quarter_of_the_descriptors_who_has_more_closes_it)
 {
+    struct rlimit before, few;
+    int fd;
+
     hold_up();
-    for (int i = 0; i < 10; i++) {
-        put_clock_on(UINT64_C(60) * 1000000000);
-        cr_assert_not(gs_discards_crowded(geteuid()));
-        cr_assert(gs_discards_go_on());
-    }
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = before;
+    few.rlim_cur = 4 * WAITING;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    for (int i = 1; i < WAITING; i++)
+        gs_discard(file_new());
+    fd = file_new();
+    gs_discard(fd);
+    cr_assert_not(is_open(fd));
     bombs_end(BOMB_NESTED);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
-Test(share_discard, time_in_which_it_looks_does)
+/* What lies in a connection is closed with it, by the closer; one with none is closed at once. */
+Test(share_discard, a_connection_with_descriptors_in_it_waits_and_one_without_does_not)
 {
+    union gs_wire_message message;
+    int with[2], without[2], sent = file_new();
+
     hold_up();
-    for (int i = 0; i < 400; i++) { /* two seconds: twice what it takes */
-        put_clock_on(UINT64_C(5) * 1000000);
-        gs_discards_crowded(geteuid());
-    }
-    cr_assert(gs_discards_crowded(geteuid()));
-    cr_assert_not(gs_discards_go_on());
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, with), 0);
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, without), 0);
+    gs_wire_start(&message, GS_WIRE_REFUSE, 0);
+    cr_assert_eq(gs_wire_send(with[0], &message, sent), 0);
+    cr_assert_eq(gs_wire_send(without[0], &message, -1), 0);
+    gs_hang_up(with[1]);
+    gs_hang_up(without[1]);
+    cr_assert(is_open(with[1]));
+    cr_assert_not(is_open(without[1]));
     bombs_end(BOMB_NESTED);
-    cr_assert(SIDE_WAIT(!gs_discards_crowded(geteuid())));
+    cr_assert(SIDE_WAIT(!is_open(with[1])));
 }

@@ -16,7 +16,8 @@
 
 #define LIMIT   128 /* the exporter's, of descriptors */
 #define ASKED   8   /* over one connection: so many answers fit */
-#define DIALLED 200
+#define DIALLED 32
+#define LEFT    24
 
 static char dir[64];
 static struct other exporter, opener, next;
@@ -58,18 +59,22 @@ static void teardown(void)
 
 TestSuite(share_hostile_unread, .init = setup, .fini = teardown, .timeout = 120);
 
-/* Asks again and again over a new connection, then perhaps to be hung up on, and sees the first answer
- * come. */
+/* Asks again and again over a new connection, or says that it uses nothing and is to be hung up on, and sees
+ * the first answer come. */
 static int ask(const union gs_wire_message *message, bool leaves)
 {
     int fd = side_connect_by_hand(dir, ipc_handle);
     struct pollfd answer = {.fd = fd, .events = POLLIN};
+    union gs_wire_message bye;
 
     fcntl(fd, F_SETFL, O_NONBLOCK);
-    for (int i = 0; i < ASKED; i++)
+    for (int i = 0; i < (leaves ? 1 : ASKED); i++)
         gs_wire_send(fd, message, -1);
-    if (leaves)
+    if (leaves) {
+        gs_wire_start(&bye, GS_WIRE_BYE, 0);
+        gs_wire_send(fd, &bye, -1);
         send(fd, "no message", 10, MSG_NOSIGNAL);
+    }
     cr_assert_eq(poll(&answer, 1, 20000), 1);
     return fd;
 }
@@ -104,18 +109,36 @@ Test(share_hostile_unread, memory_of_many_connections)
     hang_up();
 }
 
-/* What lies unread in a connection that was hung up on stays under way. */
-Test(share_hostile_unread, processes_of_connections_that_came_and_went)
+/* Whether the first answer came with a descriptor, which is read now. */
+static bool was_granted(int fd)
 {
     union gs_wire_message message;
-    unsigned before;
+    int came = -1;
+    bool granted = gs_wire_receive(fd, &message, &came) == 0 && message.head.type == GS_WIRE_GRANT;
 
-    assert_opens(&opener); /* it is told of, by its pidfd */
+    if (came >= 0)
+        close(came);
+    return granted;
+}
+
+/* What lies unread in a connection that was hung up on stays under way: of such there are a sixteenth of the
+ * limit, and then no more are sent. */
+Test(share_hostile_unread, memory_of_connections_that_came_and_went)
+{
+    union gs_wire_message message;
+    unsigned before, granted = 0;
+
+    assert_opens(&opener);
     before = exporter_fds();
-    gs_wire_start(&message, GS_WIRE_QUERY, 1);
-    for (int i = 0; i < DIALLED; i++)
+    gs_wire_start(&message, GS_WIRE_OPEN, 1);
+    memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
+    message.open.want_fd = 1;
+    for (int i = 0; i < LEFT; i++)
         fds[i] = ask(&message, true);
     assert_opens(&next);
+    for (int i = 0; i < LEFT; i++)
+        granted += was_granted(fds[i]);
+    cr_assert_eq(granted, LIMIT / 16);
     hang_up();
     cr_assert(SIDE_WAIT(exporter_fds() <= before + 2), "%u, %u before", exporter_fds(), before);
     assert_opens(&opener);
