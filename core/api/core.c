@@ -138,6 +138,7 @@ void gs_core_destroy(struct gs_core *core)
             free(context->arenas[i]);
         free(context);
     }
+    free(core->sleep.away);
     gs_map_destroy(&core->map);
     gs_peers_destroy(core);
     gs_fences_destroy(&core->fences);
