@@ -395,7 +395,7 @@ static int broker_connection(void)
 Test(share_broker, a_connection_that_the_program_has_closed_is_made_anew)
 {
     pid_t broker = broker_by_hand("GPUSHIM_LOG", "debug");
-    struct gs_export *exports[3];
+    struct gs_export *exports[4];
     struct side_chunk piece;
     struct side sharer;
     int fd, pair[2];
@@ -411,13 +411,15 @@ Test(share_broker, a_connection_that_the_program_has_closed_is_made_anew)
     cr_assert_eq(dup2(pair[0], fd), fd);
     close(pair[0]);
     cr_assert(side_gets_back(&sharer, exports[1]));
-    cr_assert_eq(side_export(&sharer, &piece, 1024, 512, &exports[2]), GS_OK);
-    cr_assert(SIDE_WAIT(side_broker_published(dir) == 2), "it has %llu",
+    for (unsigned i = 2; i < 4; i++)
+        cr_assert_eq(side_export(&sharer, &piece, i * 512, 512, &exports[i]), GS_OK);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 3), "it has %llu",
               side_broker_published(dir));
     cr_assert_eq(recv(pair[1], &byte, 1, MSG_DONTWAIT), -1, "the program's socket was written to");
     cr_assert_eq(errno, EAGAIN);
     cr_assert(side_gets_back(&sharer, exports[0]));
     cr_assert(side_gets_back(&sharer, exports[2]));
+    cr_assert(side_gets_back(&sharer, exports[3]));
     sharer_stop(&sharer, &piece, broker);
     cr_assert_eq(recv(pair[1], &byte, 1, MSG_DONTWAIT), -1, "the program's socket was shut down");
     cr_assert_eq(errno, EAGAIN);
