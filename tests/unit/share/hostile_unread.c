@@ -96,6 +96,18 @@ static void assert_opens(struct other *who)
     other_ask(who, "close %lx", address);
 }
 
+/* Whether the next answer came with a descriptor, which is read now. */
+static bool was_granted(int fd)
+{
+    union gs_wire_message message;
+    int came = -1;
+    bool granted = gs_wire_receive(fd, &message, &came) == 0 && message.head.type == GS_WIRE_GRANT;
+
+    if (came >= 0)
+        close(came);
+    return granted;
+}
+
 Test(share_hostile_unread, memory_of_many_connections)
 {
     union gs_wire_message message;
@@ -106,19 +118,9 @@ Test(share_hostile_unread, memory_of_many_connections)
     for (int i = 0; i < 32; i++)
         fds[i] = ask(&message, false);
     assert_opens(&opener);
+    cr_assert(was_granted(fds[0]));
+    cr_assert_not(was_granted(fds[0]), "a second one came before that was read");
     hang_up();
-}
-
-/* Whether the first answer came with a descriptor, which is read now. */
-static bool was_granted(int fd)
-{
-    union gs_wire_message message;
-    int came = -1;
-    bool granted = gs_wire_receive(fd, &message, &came) == 0 && message.head.type == GS_WIRE_GRANT;
-
-    if (came >= 0)
-        close(came);
-    return granted;
 }
 
 /* What lies unread in a connection that was hung up on stays under way: of such there are a sixteenth of the
