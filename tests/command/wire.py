@@ -10,7 +10,7 @@ from holder import PATIENT_S
 
 HEADER = (pathlib.Path(__file__).parents[2] / 'core/share/wire.h').read_text(encoding='utf-8')
 VERSION = int(re.search(r'#define GS_WIRE_VERSION (\d+)', HEADER)[1])
-REFUSE, QUERY, REPORT, SET, SET_TO, COLLECT, COLLECTED = 4, 9, 10, 21, 22, 23, 24
+REFUSE, QUERY, REPORT, SET, SET_TO, COLLECT, COLLECTED, SLEEP = 4, 9, 10, 21, 22, 23, 24, 60
 ABOUT_ENDED, ABOUT_BLOCK, ABOUT_ADDRESS = 1, 2, 3  # of QUERY
 OTHER_USER, OUT_OF_PLACE = 2, 8  # reasons of a REFUSE
 
