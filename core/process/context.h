@@ -41,6 +41,7 @@ struct gs_device_figures {
     bool no_region; /* was said */
     uint64_t shortage_ns; /* when core/process/shortage.h said something last */
     size_t leaving[GS_DEVICES_MAX]; /* of pieces that are no arena's any more */
+    uint64_t refused[GS_DEVICES_MAX]; /* calls that found no memory */
     size_t left[GS_DEVICES_MAX], grown[GS_DEVICES_MAX]; /* the latter since the former */
 };
 
@@ -96,7 +97,6 @@ struct gs_core {
     struct gs_peers peers;
     struct gs_programs programs;
     struct gs_async_count async[GS_DEVICES_MAX]; /* by device */
-    uint64_t refused[GS_DEVICES_MAX];            /* atomic: calls that found no memory */
     struct gs_device_figures figures;
     int device_count;      /* atomic; 0: not asked yet */
     const void *primary_turn[GS_DEVICES_MAX]; /* atomic: the thread whose it is; NULL: nobody's */

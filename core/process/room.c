@@ -159,7 +159,7 @@ void gs_core_refused(struct gs_core *core, CUdevice device, size_t bytes)
     if (device >= GS_DEVICES_MAX) /* memory of the host */
         return;
     if (device >= 0)
-        __atomic_fetch_add(&core->refused[device], 1, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&core->figures.refused[device], 1, __ATOMIC_RELAXED);
     known = known_device(core, device, &context);
     if (!known) {
         unknown.ordinal = device;

@@ -219,7 +219,7 @@ static bool tell_locked(struct gs_core *core, unsigned device, struct gs_figures
                                        .late = counts->late,
                                        .wait_ns = counts->wait_ns,
                                        .map_ns = counts->map_ns,
-                                       .refused = LOAD(core->refused[device])};
+                                       .refused = LOAD(core->figures.refused[device])};
     for (unsigned i = SLOW; i < GS_TOOK; i++)
         ret_figures->slow += counts->took[i];
     memcpy(ret_figures->uuid, core->device[device].uuid, sizeof ret_figures->uuid);

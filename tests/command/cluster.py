@@ -3,6 +3,7 @@ machines of one NVLink domain, whose agents the test plays; and what gpushim clu
 
     cluster.py GPUSHIM SHIM LIBCUDA BROKER
 """
+import atexit
 import json
 import os
 import signal
@@ -31,7 +32,7 @@ class Agent:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(PATIENT_S)
         self.socket.connect(os.path.join(folder, name))
-        self.say(HELLO, bytes(64))
+        self.say(HELLO, bytes(72))
         self.say(AGENT, bytes([number]) * 16 + bytes([1]) * 16 + b'agent'.ljust(32, b'\0') + bytes(8))
 
     def say(self, kind, body, request=0):
@@ -74,6 +75,7 @@ def check_share(far_folder, near_folder, domain):
     far = Holder(far_folder, SOFTCUDA_FABRIC=domain, **CLUSTER)
     near = Holder(near_folder, SOFTCUDA_FABRIC=domain, **CLUSTER)
     broker = subprocess.Popen([BROKER], env=clean(near_folder))
+    atexit.register(broker.kill) # it holds this program's stderr, which somebody reads to its end
     far.do(f'alloc {8 * MIB}')
     far.do('do ' + b'ctypes.memset(held[0].value, 71, 100)'.hex())
     handle = far.do('share 0')

@@ -212,8 +212,11 @@ def drop_in(installed, folder):
 
 # ---- Kubernetes ------------------------------------------------------------------------------------------
 
+CLAIMED = '/run/nvidia-dra/local-ipc'  # which a claim's driver mounts, kubernetes-claim.yaml
+
+
 def faults_of_container(installed, container, volumes):
-    mounts = {mount['mountPath']: mount for mount in container['volumeMounts']}
+    mounts = {mount['mountPath']: mount for mount in container.get('volumeMounts', [])}
     env = {each['name']: each['value'] for each in container.get('env', [])}
     if not {mount['name'] for mount in mounts.values()} <= set(volumes):
         yield f'mounts {mounts} of {volumes}'
@@ -221,21 +224,24 @@ def faults_of_container(installed, container, volumes):
         yield f'sets what is no text: {env}' # as Kubernetes refuses it
     words = container.get('command', []) + [env.get('LD_PRELOAD', '')]
     for path in [word for word in words if word.startswith(INSTALLED)]:
-        if not installed.has(path) or not mounts[INSTALLED].get('readOnly'):
+        if not installed.has(path) or volumes and not mounts[INSTALLED].get('readOnly'):
             yield f'{path} is not there, or may be written to: {mounts}'
-    if 'GPUSHIM_SHARE_DIR' in env:
+    if env.get('GPUSHIM_SHARE_DIR') == CLAIMED:
+        if not container['resources']['claims']:
+            yield f'{CLAIMED} comes with no claim'
+    elif 'GPUSHIM_SHARE_DIR' in env:
         mount = mounts.get(env['GPUSHIM_SHARE_DIR'])
         if not mount or mount.get('readOnly'):
             yield f'{env["GPUSHIM_SHARE_DIR"]} is no folder to write to: {mounts}'
 
 
 def faults_of_pod(installed, spec, seen):
-    volumes = {volume['name']: volume for volume in spec['volumes']}
+    volumes = {volume['name']: volume for volume in spec.get('volumes', [])}
     for container in spec['containers'] + spec.get('initContainers', []):
         yield from faults_of_container(installed, container, volumes)
     for container in spec['containers']:
-        user = container.get('securityContext', spec.get('securityContext', {})).get('runAsUser')
-        folder = volumes['sockets'].get('hostPath', {}).get('path')
+        user = (spec.get('securityContext', {}) | container.get('securityContext', {})).get('runAsUser')
+        folder = volumes.get('sockets', {}).get('hostPath', {}).get('path')
         seen.append((user, folder))
 
 
@@ -262,7 +268,7 @@ def manifests(installed):
             else:
                 spec = each['spec']
             faults.extend(f'{path}: {fault}' for fault in faults_of_pod(installed, spec, seen))
-    check(sorted(kinds) == ['DaemonSet'] * 2 + ['Pod'] * 3, f'the manifests are {kinds}')
+    check(sorted(kinds) == ['DaemonSet'] * 2 + ['Pod'] * 5, f'the manifests are {kinds}')
     # All run as one user; those on a folder of the node (two pods, the broker, the exporter) name the same.
     check({user for user, _ in seen} == {1000}, f'users: {seen}')
     check([folder for _, folder in seen if folder] == ['/run/gpushim'] * 4, f'folders: {seen}')

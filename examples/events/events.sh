@@ -3,7 +3,7 @@
 # containers are: of mounts with a /dev/shm of its own, of IPC, processes and the network. What both see is one
 # folder:
 #
-#   sh examples/containers/events.sh [native] [--software]
+#   sh examples/events/events.sh [native] [--software]
 #
 # Needs root, as unshare does. `native` is without the library: then the event does not open.
 # The last line is "events: ok" or what went wrong. Exit status 77 where no such namespaces are to be had.
@@ -37,7 +37,7 @@ contained()
 events()
 {
     # shellcheck disable=SC2086 # nothing, or one word
-    contained sh "$root/tests/with.sh" "$mode" $software "$build/examples/containers/events" "$1" "$place"
+    contained sh "$root/tests/with.sh" "$mode" $software "$build/examples/events/events" "$1" "$place"
 }
 
 if ! (contained true) 2>/dev/null; then
