@@ -96,18 +96,60 @@ void gs_sleep_free_store(struct gs_core *core)
 
 /* ---- The stacks of contexts --------------------------------------------------------------------- */
 
-static gs_status set_stack(struct gs_core *core, CUcontext context, size_t limit, size_t *ret_before)
+/* The context is the current one from then on, until it is popped. */
+static gs_status enter(const struct gs_driver *driver, struct gs_low_stack *stack)
+{
+    gs_status status = driver->ctx_push_current(stack->context);
+    CUcontext popped;
+
+    if (status == GS_OK && (status = driver->ctx_get_device(&stack->device)) != GS_OK)
+        driver->ctx_pop_current(&popped);
+    return status;
+}
+
+static size_t free_here(const struct gs_driver *driver)
+{
+    size_t left, total;
+
+    return driver->mem_get_info && driver->mem_get_info(&left, &total) == CUDA_SUCCESS ? left : 0;
+}
+
+static gs_status lower_stack(struct gs_core *core, struct gs_low_stack *stack)
 {
     const struct gs_driver *driver = &core->driver;
-    gs_status status = driver->ctx_push_current(context);
+    gs_status status = enter(driver, stack);
+    CUcontext popped;
+    size_t before, after;
+
+    if (status != GS_OK)
+        return status;
+    before = free_here(driver);
+    status = driver->ctx_get_limit(&stack->limit, CU_LIMIT_STACK_SIZE);
+    if (status == GS_OK)
+        status = driver->ctx_set_limit(CU_LIMIT_STACK_SIZE, STACK_LOW);
+    if (status == GS_OK) {
+        after = free_here(driver);
+        stack->low = true;
+        stack->freed = before && after > before ? after - before : 0;
+        __atomic_add_fetch(&core->sleep.away[stack->device], stack->freed, __ATOMIC_RELAXED);
+    }
+    driver->ctx_pop_current(&popped);
+    return status;
+}
+
+static gs_status raise_stack(struct gs_core *core, struct gs_low_stack *stack)
+{
+    const struct gs_driver *driver = &core->driver;
+    gs_status status = enter(driver, stack);
     CUcontext popped;
 
     if (status != GS_OK)
         return status;
-    if (ret_before)
-        status = driver->ctx_get_limit(ret_before, CU_LIMIT_STACK_SIZE);
-    if (status == GS_OK)
-        status = driver->ctx_set_limit(CU_LIMIT_STACK_SIZE, limit);
+    status = driver->ctx_set_limit(CU_LIMIT_STACK_SIZE, stack->limit);
+    if (status == GS_OK) {
+        stack->low = false;
+        __atomic_sub_fetch(&core->sleep.away[stack->device], stack->freed, __ATOMIC_RELAXED);
+    }
     driver->ctx_pop_current(&popped);
     return status;
 }
@@ -126,32 +168,20 @@ void gs_sleep_lower_stacks(struct gs_core *core)
         for (unsigned i = 0; sleep->stacks && i < count; i++)
             sleep->stacks[sleep->stack_count++].context = contexts[i];
     }
-    for (unsigned i = 0; i < sleep->stack_count; i++) {
-        struct gs_low_stack *stack = &sleep->stacks[i];
-        size_t before;
-
-        if (!stack->low && set_stack(core, stack->context, STACK_LOW, &before) == GS_OK) {
-            stack->low = true;
-            stack->limit = before;
-        }
-    }
+    for (unsigned i = 0; i < sleep->stack_count; i++)
+        if (!sleep->stacks[i].low)
+            lower_stack(core, &sleep->stacks[i]);
 }
 
 /* GS_OK: all have what they had. */
 static gs_status raise_stacks(struct gs_core *core)
 {
-    for (unsigned i = 0; i < core->sleep.stack_count; i++) {
-        struct gs_low_stack *stack = &core->sleep.stacks[i];
-        gs_status status;
+    gs_status status = GS_OK;
 
-        if (!stack->low)
-            continue;
-        status = set_stack(core, stack->context, stack->limit, NULL);
-        if (status != GS_OK)
-            return status;
-        stack->low = false;
-    }
-    return GS_OK;
+    for (unsigned i = 0; status == GS_OK && i < core->sleep.stack_count; i++)
+        if (core->sleep.stacks[i].low)
+            status = raise_stack(core, &core->sleep.stacks[i]);
+    return status;
 }
 
 /* ---- Off the GPU and back ----------------------------------------------------------------------- */

@@ -28,6 +28,8 @@ struct gs_low_stack {
     CUcontext context;
     size_t limit;
     bool low;
+    CUdevice device;
+    size_t freed; /* of the device by that, as the driver tells it */
 };
 
 /* False, and why. */
