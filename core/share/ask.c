@@ -191,22 +191,29 @@ static void ask_exporters(struct gs_asking *asking, int directory)
     free(names);
 }
 
-/* Which folder a process has is its own matter. */
+/* Which folder a process has is its own matter. A program that is refused memory asks, and may do so on a small stack:
+ * the options are large. */
 void gs_ask_all(struct gs_asking *asking)
 {
-    struct gs_share_options options = asking->share->options;
-    char reason[GS_REASON_SIZE], broker[GS_BROKER_NAME_SIZE];
+    const struct gs_share_options *options = &asking->share->options;
+    struct gs_share_options *own = NULL;
+    char broker[GS_BROKER_NAME_SIZE];
     unsigned place = 0;
     int directory;
 
-    if (asking->own)
-        options.uid_count = options.gid_count = 0; /* nobody else's folders */
+    if (asking->own && (options->uid_count > 0 || options->gid_count > 0) &&
+        (own = malloc(sizeof *own))) {
+        *own = *options;
+        own->uid_count = own->gid_count = 0; /* nobody else's folders */
+        options = own;
+    }
     gs_broker_name(broker);
-    while ((directory = gs_directory_next(&options, &place, reason)) >= 0) {
+    while ((directory = gs_directory_next(options, &place, NULL)) >= 0) {
         ask_exporters(asking, directory);
         if (!asking->own)
             ask_one(asking, directory, broker, true);
         gs_fd_drop(directory);
     }
+    free(own);
     end_round(asking);
 }

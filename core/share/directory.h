@@ -43,8 +43,8 @@ void gs_broker_name(char ret_name[GS_BROKER_NAME_SIZE]);
 /* ---- folder.c ------------------------------------------------------------------------------- */
 
 /* All that there are, of others too, one after the other: opens the next one. *place is 0 at first.
- * -1: there is none any more, with a reason where there was none at all; -EMFILE, -ENFILE or -ENOMEM, with the
- * reason: there may be, and it cannot be opened now. */
+ * -1: there is none any more, with a reason where there was none at all (NULL: nobody wants it); -EMFILE, -ENFILE or
+ * -ENOMEM, with the reason: there may be, and it cannot be opened now. */
 int gs_directory_next(const struct gs_share_options *options, unsigned *place,
                       char ret_reason[GS_REASON_SIZE]);
 

@@ -191,9 +191,10 @@ static int open_own(const struct gs_share_options *options, int parent, bool mak
         if (error == ENOENT)
             break;
     }
-    snprintf(ret_reason, GS_REASON_SIZE,
-             "others may write to %s, and none of one's own %s in it (%s): %s", path,
-             make ? "can be made" : "is", name, strerror(error));
+    if (ret_reason)
+        snprintf(ret_reason, GS_REASON_SIZE,
+                 "others may write to %s, and none of one's own %s in it (%s): %s", path,
+                 make ? "can be made" : "is", name, strerror(error));
     errno = error;
     return -1;
 }
@@ -256,10 +257,10 @@ void gs_reason_add(char reason[GS_REASON_SIZE], const char *more)
 }
 
 /* The k-th in the n-th place, which is open to all, that is of a user who may be trusted and not
- * this process's own; -1: there is none. */
-static int open_others(const struct gs_share_options *options, unsigned n, unsigned k)
+ * this process's own; -1: there is none. Whoever looks at places alone may have a small stack. */
+static __attribute__((noinline)) int open_others(const struct gs_share_options *options, unsigned n, unsigned k)
 {
-    char path[GS_FOLDER_SIZE], ignored[GS_REASON_SIZE], prefix[OWN_SIZE] = GS_OWN_PREFIX;
+    char path[GS_FOLDER_SIZE];
     int parent, own, found = -1;
     struct statx info, mine = {0};
     struct dirent *entry;
@@ -267,21 +268,20 @@ static int open_others(const struct gs_share_options *options, unsigned n, unsig
     DIR *list;
 
     place(options, n, path, &in_tmp);
-    if (!has_others(options))
-        own_name(0, prefix);
     parent = open_plain(AT_FDCWD, path, &info);
     list = parent < 0 || !(in_tmp || is_open_to_all(&info)) ? NULL : fdopendir(parent);
     if (!list) {
         gs_fd_drop(parent);
         return -1;
     }
-    own = open_own(options, parent, false, path, ignored);
+    own = open_own(options, parent, false, path, NULL);
     if (own >= 0) {
         look(own, "", &mine);
         close(own);
     }
     for (unsigned seen = 0; found < 0 && seen < LIST_ENTRIES && (entry = readdir(list)); seen++) {
-        if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0)
+        /* In another user namespace this user's has another number in its name. */
+        if (strncmp(entry->d_name, GS_OWN_PREFIX, strlen(GS_OWN_PREFIX)) != 0)
             continue;
         found = open_plain(parent, entry->d_name, &info);
         if (found < 0 || ((own < 0 || !is_same(&info, &mine)) && !is_open_to_all(&info) &&
@@ -300,7 +300,7 @@ int gs_directory_next(const struct gs_share_options *options, unsigned *place_nu
     char reason[GS_REASON_SIZE];
     int none = -1;
 
-    if (*place_number == 0)
+    if (*place_number == 0 && ret_reason)
         ret_reason[0] = 0;
     for (;;) {
         unsigned n = *place_number / OTHERS_MAX, k = *place_number % OTHERS_MAX;
@@ -312,7 +312,8 @@ int gs_directory_next(const struct gs_share_options *options, unsigned *place_nu
         if (k == 0 && directory < 0) {
             if (errno == EMFILE || errno == ENFILE || errno == ENOMEM)
                 none = -errno;
-            gs_reason_add(ret_reason, reason);
+            if (ret_reason)
+                gs_reason_add(ret_reason, reason);
         }
         *place_number = directory >= 0 || k == 0 ? *place_number + 1 : (n + 1) * OTHERS_MAX;
         if (directory >= 0)

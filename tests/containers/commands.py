@@ -91,9 +91,10 @@ def prove_looks(one):
           f'config: {option}')
     for command, expected in (('gpushim doctor', {'driver': '/lib/libcuda.so.1', 'library': '/lib/libgpushim.so',
                                                   'processes': '1 use CUDA with this library'}),
-                              (f'gpushim doctor {one.pid}', {'process': f'{one.pid} (/bin/holder)',
+                              (f'gpushim doctor {one.pid}', {'process': f'{one.pid} (holder)',
+                                                             'program': '/bin/holder',
                                                              'libraries': '/lib/libgpushim.so',
-                                                             'GPUSHIM_SHARE_DIR': FOLDER})):
+                                                             'share.dir': FOLDER})):
         rows = one.rows(command)
         check(not [row for row in rows if row['state'] == 'FAIL'], f'{command}: {rows}')
         for subject, found in expected.items():

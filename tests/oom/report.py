@@ -64,7 +64,7 @@ def a_report_says_it_in_both_forms():
     check(report['process']['reserved_bytes'] == report['process']['live_bytes'] == 40 * MIB,
           f'its own: {report["process"]}')
     check(not report['others']['asked'] and report['others']['most'] == [], 'nobody else was asked')
-    taker.expect('other processes were not asked .pool.neighbours is off.')
+    taker.expect('other processes were not asked .debug.reclaim_from_peers is off.')
     taker.end()
 
 

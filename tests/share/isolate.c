@@ -53,7 +53,8 @@ static void take(const char *hex)
     CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
                               .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemGenericAllocationHandle handle;
-    int fd = -1, error;
+    struct gs_wire_fds fds;
+    int error;
 
     for (int i = 0; i < GS_IPC_HANDLE_SIZE; i++)
         sscanf(hex + 2 * i, "%2hhx", &ipc_handle[i]);
@@ -71,15 +72,15 @@ static void take(const char *hex)
     memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
     message.open.want_fd = 1;
     gs_wire_send(thief_fd, &message, -1);
-    while ((error = gs_wire_receive(thief_fd, &message, &fd)) == -EAGAIN)
+    while ((error = gs_wire_receive_all(thief_fd, &message, &fds)) == -EAGAIN)
         usleep(1000);
-    if (error || message.head.type != GS_WIRE_GRANT || fd < 0)
+    if (error || message.head.type != GS_WIRE_GRANT || fds.count != 1)
         fail("not granted", error);
     granted = message.grant;
     must("cuMemImportFromShareableHandle",
-         cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd,
+         cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)fds.fd[0],
                                         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-    close(fd);
+    close(fds.fd[0]);
     must("cuMemAddressReserve", cuMemAddressReserve(&mapped, granted.chunk_size, 0, 0, 0));
     must("cuMemMap", cuMemMap(mapped, granted.chunk_size, 0, handle, 0));
     must("cuMemSetAccess", cuMemSetAccess(mapped, granted.chunk_size, &access, 1));
