@@ -353,7 +353,7 @@ def little_is_no_reason_for_a_thread_or_a_file(machine):
     cacher = machine.cache('--percent', 1)
     names = [task.read_text() for task in pathlib.Path(f'/proc/{cacher.pid}/task').glob('*/comm')]
     check(not any('gpushim' in name for name in names), f'threads: {names}')
-    check(not machine.run.exists(), 'the folder is not even made')
+    check(not machine.left(), 'nothing is in the folder')
 
 
 def who_cannot_be_asked_at_first_can_be_later(machine):
