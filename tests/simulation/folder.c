@@ -116,13 +116,15 @@ int gs_directory_next(const struct gs_share_options *options, unsigned *place,
 {
     int fd;
 
-    ret_reason[0] = 0;
+    if (ret_reason)
+        ret_reason[0] = 0;
     if ((*place)++ > 0)
         return -1;
     fd = fd_new(process_here(), file_new(FILE_DIRECTORY));
     if (fd >= 0)
         return fd;
-    snprintf(ret_reason, GS_REASON_SIZE, "no descriptor is left");
+    if (ret_reason)
+        snprintf(ret_reason, GS_REASON_SIZE, "no descriptor is left");
     return -EMFILE;
 }
 
