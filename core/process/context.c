@@ -235,9 +235,11 @@ static gs_status look_up(struct gs_core *core, CUcontext handle, bool probe,
     }
     if (status == GS_OK && probe)
         probe_locked(core, (*ret)->ordinal);
+    if (status == GS_OK)
+        handle = (*ret)->handle; /* its record may be another's soon */
     gs_lock_release(&core->lock);
     if (status == GS_OK)
-        gs_single_context(&core->single, (*ret)->handle);
+        gs_single_context(&core->single, handle);
     return status;
 }
 

@@ -62,7 +62,7 @@ void gs_report_row_locked(struct gs_share *share, const struct gs_client *client
     row->client_pid = (uint64_t)client->pid;
     row->client_age_ns = now - client->since_ns;
     row->client_seen = client->is_seen;
-    row->client_hung_up = client->fd < 0;
+    row->client_hung_up = __atomic_load_n(&client->fd, __ATOMIC_RELAXED) < 0;
     row->left = client->published;
     memcpy(row->client_name, client->said.name, sizeof row->client_name);
     for (reference = client->references; reference; reference = reference->hh.next)

@@ -148,6 +148,16 @@ bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs
            gs_client_refuse(share, client, open->head.request, reason, (uint32_t)driver_error);
 }
 
+static bool is_freed(struct gs_share *share, const struct gs_export *export)
+{
+    bool freed;
+
+    gs_lock_take(&share->lock);
+    freed = export->freed_ns != 0;
+    gs_lock_release(&share->lock);
+    return freed;
+}
+
 static bool on_open(struct gs_share *share, struct gs_client *client,
                     const struct gs_wire_open *open)
 {
@@ -177,7 +187,7 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
         gs_export_unpin(share, export, false);
         return gs_client_refuse(share, client, open->head.request, GS_REFUSED_USER, 0);
     }
-    if (export && export->freed_ns && gs_limbo_is_full(share)) {
+    if (export && is_freed(share, export) && gs_limbo_is_full(share)) {
         gs_export_unpin(share, export, false);
         return gs_client_refuse(share, client, open->head.request, GS_REFUSED_LIMBO, 0);
     }

@@ -16,13 +16,13 @@ static void look_at(const struct report *report)
     uint64_t never_freed[256] = {0}, live_end[256] = {0};
 
     for (size_t i = 0; i < memory->block_count; i++) {
-        const struct trace_block *block = &memory->blocks[i], *chunk = trace_chunk_of(memory, block);
+        const struct trace_block *block = &memory->blocks[i], *piece = trace_piece_of(memory, block);
 
         CHECK(block->from < report->trace.count && memory->begins[block->from] == i + 1);
         CHECK(block->to == TRACE_NEVER ||
               (block->to > block->from && block->to < report->trace.count));
-        CHECK(!chunk || (block->address >= chunk->address && block->size <= chunk->size &&
-                         block->address - chunk->address <= chunk->size - block->size));
+        CHECK(!piece || (block->address >= piece->address && block->size <= piece->size &&
+                         block->address - piece->address <= piece->size - block->size));
         never_freed[block->device] += block->to == TRACE_NEVER;
         live_end[block->device] += block->to == TRACE_NEVER ? block->size : 0;
     }

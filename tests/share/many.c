@@ -273,7 +273,7 @@ static void check_many(int least, const char *broker_dir)
 }
 
 /* The exporter's option is that of the openers here: it says what others may do. */
-static void check_read_only(bool by_opener, bool with_broker)
+static void check_read_only(const char *dir, bool by_opener, bool with_broker)
 {
     struct opener first, second, third, shares;
     struct answer answer;
@@ -291,6 +291,8 @@ static void check_read_only(bool by_opener, bool with_broker)
     answer = opener_ask(&second, &answer.handle, 1);
     if (answer.opened != 1 || answer.write != CUDA_ERROR_INVALID_VALUE)
         fail("a copy into what was passed on", answer.write);
+    if (with_broker && !SIDE_WAIT(side_broker_published(dir) >= (by_opener ? 2u : 1u)))
+        fail("the broker has it", 0);
     opener_stop(&shares);
     setenv("GPUSHIM_DEBUG_ACCESS", "read-write", 1);
     opener_start(&third);
@@ -336,12 +338,12 @@ int main(int argc, char **argv)
     } else if (!strcmp(how, "narrow")) {
         check_many(LIMIT / 4, dir);
     } else if (!strcmp(how, "read-only")) {
-        check_read_only(false, true);
-        check_read_only(true, true);
+        check_read_only(dir, false, true);
+        check_read_only(dir, true, true);
         side_broker_end(dir);
         setenv("GPUSHIM_SHARE_STRATEGY", "embedded", 1);
-        check_read_only(false, false);
-        check_read_only(true, false);
+        check_read_only(dir, false, false);
+        check_read_only(dir, true, false);
     } else {
         fail("what is to be shown", argc);
     }

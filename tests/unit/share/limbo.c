@@ -521,8 +521,8 @@ Test(share_limbo, what_the_broker_cannot_be_told_is_used_again_at_once)
     for (int i = 1; i < BLOCKS; i++)
         close_block(i);
     other_ask(&other, "close %lx", address[0]);
-    __atomic_store_n(&lacks_memory, side_with_broker(), __ATOMIC_SEQ_CST);
     cr_assert(!side_with_broker() || SIDE_WAIT(side_broker_published(dir) == 1));
+    __atomic_store_n(&lacks_memory, side_with_broker(), __ATOMIC_SEQ_CST);
     cr_assert(side_gets_back(&side, export[0]));
     cr_assert(!side_with_broker() || side_broker_published(dir) == 1);
     __atomic_store_n(&lacks_memory, false, __ATOMIC_SEQ_CST);
