@@ -462,12 +462,22 @@ static bool serve(struct gs_share *share, uint64_t now)
     return answer(share) && share->link.asks && !share->link.again_ns;
 }
 
+static bool has_offered(struct gs_share *share)
+{
+    bool any;
+
+    gs_lock_take(&share->lock);
+    any = share->exporter.offered != NULL;
+    gs_lock_release(&share->lock);
+    return any;
+}
+
 uint64_t gs_broker_look(struct gs_share *share, uint64_t now)
 {
     if (!is_connected(share)) {
         if (now < share->link.retry_ns)
             return share->link.retry_ns;
-        if (!share->exporter.offered)
+        if (!has_offered(share))
             return GS_NEVER;
         find_broker(share);
         return share->link.fd < 0 ? share->link.retry_ns : share->link.silent_ns;

@@ -42,8 +42,8 @@ static void put_host(const char *text, char ret_host[HTTP_HOST])
 static void find_host(const char *text, char ret_host[HTTP_HOST])
 {
     ret_host[0] = 0;
-    while ((text = strchr(text, '\n')) && !ret_host[0])
-        if (strncasecmp(++text, "host:", 5) == 0)
+    while ((text = strchr(text, '\n')) && !ret_host[0] && *++text != '\n' && *text != '\r') /* to the head's end */
+        if (strncasecmp(text, "host:", 5) == 0)
             put_host(text + 5 + strspn(text + 5, " \t"), ret_host);
 }
 

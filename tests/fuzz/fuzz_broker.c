@@ -283,7 +283,7 @@ static uint32_t drain(int fd)
 
     while (error != -ENOTCONN && error != -EPIPE) {
         CHECK(wait_readable(fd));
-        error = gs_wire_receive(fd, &message, &got_fd);
+        error = fuzz_receive(fd, &message, &got_fd);
         if (got_fd >= 0)
             close(got_fd);
         /* A broker says nothing that is not valid. */
@@ -359,7 +359,7 @@ static bool honest_ones(void)
         gs_ipc_handle_write(&ipc_handle, message.open.ipc_handle);
         message.open.want_fd = 1;
         send_whole(fd, &message, &none);
-        CHECK(wait_readable(fd) && gs_wire_receive(fd, &message, &got_fd) == 0);
+        CHECK(wait_readable(fd) && fuzz_receive(fd, &message, &got_fd) == 0);
     } while (message.head.type == GS_WIRE_REFUSE && message.refuse.reason == GS_REFUSED_EARLY &&
              side_now() - left_ns < KEEP_NS);
     if (message.head.type == GS_WIRE_REFUSE)

@@ -250,3 +250,14 @@ struct sockaddr_un fuzz_address(const char *dir, const unsigned char *instance)
         n += sprintf(address.sun_path + n, "%02x", instance[i]);
     return address;
 }
+
+int fuzz_receive(int fd, union gs_wire_message *ret_message, int *ret_fd)
+{
+    struct gs_wire_fds fds;
+    int error = gs_wire_receive_all(fd, ret_message, &fds);
+
+    *ret_fd = fds.count > 0 ? fds.fd[0] : -1;
+    for (unsigned i = 1; i < fds.count; i++)
+        close(fds.fd[i]);
+    return error;
+}

@@ -32,4 +32,7 @@ bool fuzz_send(int socket, const void *bytes, size_t size, const struct fuzz_fds
 /* The address of the exporter with that instance in the folder. */
 struct sockaddr_un fuzz_address(const char *dir, const unsigned char *instance);
 
+/* The next message, as gs_wire_receive says; of the descriptors that came the first one, or -1. */
+int fuzz_receive(int fd, union gs_wire_message *ret_message, int *ret_fd);
+
 #endif
