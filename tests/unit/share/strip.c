@@ -432,10 +432,6 @@ Test(share_strip, who_wants_what_he_may_not_is_hung_up_on)
         cr_assert(is_hung_up_on(fd), "%zu", i);
         close(fd);
     }
-    fd = connect_by_hand(); /* it holds nothing */
-    say_fetch(fd, block_id(), 0, 1);
-    cr_assert(is_hung_up_on(fd));
-    close(fd);
     /* A block in a chunk has no pieces. */
     cr_assert_eq(side_export(&side, &chunk, 0, 512, &plain), GS_OK);
     fd = connect_by_hand();
