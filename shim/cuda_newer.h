@@ -96,6 +96,9 @@ CUresult CUDAAPI cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP *, un
 typedef cuuint32_t CUlogicalEndpointId;
 CUresult CUDAAPI cuLogicalEndpointBindAddr(CUlogicalEndpointId, CUdevice, cuuint64_t, void *,
                                            cuuint64_t, unsigned long long);
+CUresult CUDAAPI cuLogicalEndpointBindMem(CUlogicalEndpointId, CUdevice, cuuint64_t,
+                                          CUmemGenericAllocationHandle, cuuint64_t, cuuint64_t,
+                                          unsigned long long);
 typedef CUresult(CUDA_CB *CUgraphRecaptureCallback)(void);
 CUresult CUDAAPI cuStreamBeginRecaptureToGraph(CUstream, CUstreamCaptureMode, CUgraph,
                                                CUgraphRecaptureCallback, void *);

@@ -327,6 +327,25 @@ enum gs_does {
         CUmemGenericAllocationHandle, object, CUdevice, on, size_t, offset,                        \
         CUmemGenericAllocationHandle, memory, size_t, from, size_t, bytes, unsigned long long,     \
         flags)                                                                                     \
+    ROW(cuMemMapArrayAsync,                    11010, ROOM,           STOPS, PLAIN,                \
+        CUarrayMapInfo *, list, unsigned, count, GS_STREAM)                                        \
+    ROW(cuMemMapArrayAsync_ptsz,               11010, ROOM,           STOPS, PLAIN,                \
+        CUarrayMapInfo *, list, unsigned, count, GS_STREAM)                                        \
+    ROW(cuLogicalEndpointBindMem,              13030, ROOM,           STOPS, PLAIN,                \
+        CUlogicalEndpointId, object, CUdevice, on, cuuint64_t, offset,                             \
+        CUmemGenericAllocationHandle, memory, cuuint64_t, from, cuuint64_t, bytes,                 \
+        unsigned long long, flags)                                                                 \
+    ROW(cuTexObjectCreate,                      5000, ROOM,           STOPS, PLAIN,                \
+        CUtexObject *, made, const CUDA_RESOURCE_DESC *, resource, const CUDA_TEXTURE_DESC *, how, \
+        const CUDA_RESOURCE_VIEW_DESC *, view)                                                     \
+    ROW(cuTexRefSetAddress_v2,                  3020, ROOM,           STOPS, PLAIN,                \
+        size_t *, offset, CUtexref, reference, CUdeviceptr, address, size_t, bytes)                \
+    ROW(cuTexRefSetAddress2D_v2,                3020, ROOM,           STOPS, PLAIN,                \
+        CUtexref, reference, const CUDA_ARRAY_DESCRIPTOR *, shape, CUdeviceptr, address,           \
+        size_t, pitch)                                                                             \
+    ROW(cuTexRefSetAddress2D_v3,                4010, ROOM,           STOPS, PLAIN,                \
+        CUtexref, reference, const CUDA_ARRAY_DESCRIPTOR *, shape, CUdeviceptr, address,           \
+        size_t, pitch)                                                                             \
     ROW(cuArrayCreate_v2,                      3020, ROOM,           STOPS, PLAIN,                 \
         CUarray *, made, const CUDA_ARRAY_DESCRIPTOR *, shape)                                     \
     ROW(cuArray3DCreate_v2,                    3020, ROOM,           STOPS, PLAIN,                 \

@@ -89,7 +89,7 @@
     "cuKernelGetLibrary cuKernelGetName cuKernelGetParamCount cuKernelGetParamInfo " \
     "cuLibraryEnumerateKernels cuLibraryGetKernelCount cuLibraryUnload cuLinkAddData " \
     "cuLinkAddData_v2 cuLinkAddFile cuLinkAddFile_v2 cuLinkComplete cuLinkCreate cuLinkCreate_v2 " \
-    "cuLinkDestroy cuLogicalEndpointAddDevice cuLogicalEndpointBindMem " \
+    "cuLinkDestroy cuLogicalEndpointAddDevice " \
     "cuLogicalEndpointCreate cuLogicalEndpointDestroy cuLogicalEndpointExport " \
     "cuLogicalEndpointGetLimits cuLogicalEndpointIdRelease cuLogicalEndpointIdReserve " \
     "cuLogicalEndpointImport cuLogicalEndpointQuery cuLogicalEndpointUnbind cuLogsCurrent " \
@@ -100,7 +100,7 @@
     "cuMemGetAddressRange cuMemGetAllocationGranularity cuMemGetDefaultMemPool " \
     "cuMemGetLocationInfo cuMemGetMemPool cuMemHostAlloc cuMemHostGetDevicePointer " \
     "cuMemHostGetDevicePointer_v2 cuMemHostGetFlags cuMemHostRegister cuMemHostRegister_v2 " \
-    "cuMemHostUnregister cuMemMapArrayAsync cuMemMapArrayAsync_ptsz cuMemPoolCreate " \
+    "cuMemHostUnregister cuMemPoolCreate " \
     "cuMemPoolExportToShareableHandle cuMemPoolGetAccess cuMemPoolImportFromShareableHandle " \
     "cuMemPoolImportPointer cuMemPrefetchAsync cuMemPrefetchAsync_ptsz cuMemPrefetchAsync_v2 " \
     "cuMemPrefetchAsync_v2_ptsz cuMemPrefetchBatchAsync cuMemPrefetchBatchAsync_ptsz " \
@@ -133,14 +133,14 @@
     "cuStreamUpdateCaptureDependencies_v2_ptsz cuSurfObjectCreate cuSurfObjectDestroy " \
     "cuSurfObjectGetResourceDesc cuSurfRefGetArray cuSurfRefSetArray cuTensorMapEncodeIm2col " \
     "cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress " \
-    "cuTensorMapSetAllocationClass cuTexObjectCreate cuTexObjectDestroy " \
+    "cuTensorMapSetAllocationClass cuTexObjectDestroy " \
     "cuTexObjectGetResourceDesc cuTexObjectGetResourceViewDesc cuTexObjectGetTextureDesc " \
     "cuTexRefCreate cuTexRefDestroy cuTexRefGetAddress cuTexRefGetAddressMode " \
     "cuTexRefGetAddress_v2 cuTexRefGetArray cuTexRefGetBorderColor cuTexRefGetFilterMode " \
     "cuTexRefGetFlags cuTexRefGetFormat cuTexRefGetMaxAnisotropy cuTexRefGetMipmapFilterMode " \
     "cuTexRefGetMipmapLevelBias cuTexRefGetMipmapLevelClamp cuTexRefGetMipmappedArray " \
-    "cuTexRefSetAddress cuTexRefSetAddress2D cuTexRefSetAddress2D_v2 cuTexRefSetAddress2D_v3 " \
-    "cuTexRefSetAddressMode cuTexRefSetAddress_v2 cuTexRefSetArray cuTexRefSetBorderColor " \
+    "cuTexRefSetAddress cuTexRefSetAddress2D " \
+    "cuTexRefSetAddressMode cuTexRefSetArray cuTexRefSetBorderColor " \
     "cuTexRefSetFilterMode cuTexRefSetFlags cuTexRefSetFormat cuTexRefSetMaxAnisotropy " \
     "cuTexRefSetMipmapFilterMode cuTexRefSetMipmapLevelBias cuTexRefSetMipmapLevelClamp " \
     "cuTexRefSetMipmappedArray cuThreadExchangeStreamCaptureMode cuUserObjectCreate " \

@@ -7,7 +7,7 @@ Every function that the headers declare is a row, or a name that is known to nee
 (shim/lookup/known_names.h): what is neither ends single-stream mode when it is looked up.
 
 Each row says whether the call stops at the gate of a process that sleeps. What only asks goes on, and nothing else
-does; what is not hooked and would have to stop is in shim/gate.txt.
+does; what is given memory that may be away is a row.
 
 And of what can submit GPU work: each function that takes a stream, or copies, fills or launches, is
 a row whose hook tells of it (shim/hooks/submit.h), and which tests/conformance/submits_cases.h has, or it is
@@ -177,7 +177,7 @@ for pointers in glob.glob(os.path.join(where, '*Typedefs.h')):  # of headers tha
     with open(pointers, errors='replace') as text:
         pointed |= set(re.findall(r'\bPFN_(cu[A-Z]\w*?)(?:_v\d+)', text.read()))
 newer = declarations(preprocessed('cuda_exact.h'))  # with the rows that this cuda.h has not
-passed, no_work, gate = listed('pass_through.txt'), listed('no_work.txt'), listed('gate.txt')
+passed, no_work = listed('pass_through.txt'), listed('no_work.txt')
 since = {}
 for name, version, suffix in re.findall(r'\bPFN_(cu\w+?)_v(\d+)(_ptsz|_ptds)?\b', typedefs):
     since.setdefault((name, suffix), set()).add(int(version))
@@ -235,10 +235,9 @@ for name, _, what, stops, _ in table:
     if (what in ASKING) != bool(GOES_ON.search(base(name))) and what != 'ROOM':
         faults.append(f'{name} {what}: by its name it does not')
 for name in sorted(set(declared) - set(rows)):
-    stops = STOPS_TYPE.search(declared[name]) or STOPS_NAME.match(name)
-    if bool(stops) != (base(name) in gate):
-        faults.append(f'{name} of CUDA {cuda_version} has to stop at the gate of a process that sleeps, or '
-                      'has not: see shim/gate.txt')
+    if name + '!' not in passed and (STOPS_TYPE.search(declared[name]) or STOPS_NAME.match(name)):
+        faults.append(f'{name} of CUDA {cuda_version} has to stop at the gate of a process that sleeps: it '
+                      'belongs in shim/entry_points.h')
 
 with open(submits) as text:
     tried = set(re.findall(r'^ +(?:COPY|CASE|LAX)\((cu\w+),', text.read(), re.M))
