@@ -165,7 +165,6 @@ static bool can_sleep(struct gs_core *core, struct gs_sleep_why *why)
 static bool prepare(struct gs_core *core, const char *directory, struct gs_sleep_why *why)
 {
     struct gs_sleep *sleep = &core->sleep;
-    gs_status status;
     size_t size;
     int error;
 
@@ -176,9 +175,8 @@ static bool prepare(struct gs_core *core, const char *directory, struct gs_sleep
         why->error = error;
         return false;
     }
-    status = gs_sleep_copy(core, true);
-    if (status != GS_OK)
-        return gs_sleep_refused_by_driver(why, "copying to the host", status);
+    if (!gs_sleep_copy(core, true, why))
+        return false;
     error = gs_sleep_store_rest(&sleep->store);
     return error == 0 || gs_sleep_refuse(why, error, "the file could not be written: %s", strerror(error));
 }
@@ -209,16 +207,14 @@ bool gs_core_sleep(struct gs_core *core, const char *directory, uint64_t until_n
 bool gs_core_wake(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *ret_why)
 {
     struct gs_sleep *sleep = &core->sleep;
-    gs_status status;
 
     if (!__atomic_load_n(&sleep->figures.since_ns, __ATOMIC_ACQUIRE))
         return gs_sleep_refuse(ret_why, EALREADY, "it is awake already");
     if (!gs_sleep_map(core, until_ns, ret_why))
         return false;
-    status = gs_sleep_copy(core, false);
-    if (status != GS_OK) {
+    if (!gs_sleep_copy(core, false, ret_why)) {
         gs_sleep_fall_back(core);
-        return gs_sleep_refused_by_driver(ret_why, "copying to the GPU", status);
+        return false;
     }
     gs_sleep_join(core);
     gs_sleep_free_store(core);

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/base/clock.h"
 #include "core/process/limit.h"
@@ -24,20 +25,64 @@ static void count_away(struct gs_core *core, const struct gs_away *away, bool go
 
 /* ---- Copying ------------------------------------------------------------------------------------ */
 
-static gs_status copy_piece(struct gs_core *core, const struct gs_away *away, bool out)
+static gs_status copy(const struct gs_driver *driver, char *host, uint64_t address, size_t size, bool out)
 {
-    const struct gs_driver *driver = &core->driver;
-    const struct gs_sleep *sleep = &core->sleep;
-    gs_status status = GS_OK;
+    return out ? driver->memcpy_dtoh_async(host, address, size, CU_STREAM_PER_THREAD)
+               : driver->memcpy_htod_async(address, host, size, CU_STREAM_PER_THREAD);
+}
 
-    for (size_t k = 0; status == GS_OK && k < away->ranges; k++) {
-        const struct gs_away_range *range = &sleep->ranges[away->first_range + k];
-        char *host = sleep->store.base + range->offset;
+static bool refuse_copy(struct gs_sleep_why *why, bool out, gs_status status)
+{
+    return gs_sleep_refused_by_driver(why, out ? "copying to the host" : "copying to the GPU", status);
+}
 
-        status = out ? driver->memcpy_dtoh_async(host, range->address, range->size, CU_STREAM_PER_THREAD)
-                     : driver->memcpy_htod_async(range->address, host, range->size, CU_STREAM_PER_THREAD);
+/* To a file or from it, a part at a time. */
+static bool copy_by_window(struct gs_core *core, const struct gs_away_range *range, bool out,
+                           struct gs_sleep_why *why)
+{
+    const struct gs_sleep_store *store = &core->sleep.store;
+    size_t part;
+
+    for (size_t at = 0; at < range->size; at += part) {
+        gs_status status;
+        int error = 0;
+
+        part = range->size - at < store->window_size ? range->size - at : store->window_size;
+        if (!out)
+            error = gs_sleep_store_move(store, range->offset + at, part, out);
+        if (error == 0) {
+            status = copy(&core->driver, store->window, range->address + at, part, out);
+            if (status == GS_OK)
+                status = core->driver.stream_synchronize(CU_STREAM_PER_THREAD);
+            if (status != GS_OK)
+                return refuse_copy(why, out, status);
+            if (out)
+                error = gs_sleep_store_move(store, range->offset + at, part, out);
+        }
+        if (error)
+            return gs_sleep_refuse(why, error, "the file could not be %s: %s", out ? "written" : "read",
+                                   strerror(error));
     }
-    return status;
+    return true;
+}
+
+static bool copy_piece(struct gs_core *core, const struct gs_away *away, bool out, struct gs_sleep_why *why)
+{
+    const struct gs_sleep *sleep = &core->sleep;
+    bool done = true;
+
+    for (size_t k = 0; done && k < away->ranges; k++) {
+        const struct gs_away_range *range = &sleep->ranges[away->first_range + k];
+        gs_status status;
+
+        if (sleep->store.in_file) {
+            done = copy_by_window(core, range, out, why);
+        } else {
+            status = copy(&core->driver, sleep->store.base + range->offset, range->address, range->size, out);
+            done = status == GS_OK || refuse_copy(why, out, status);
+        }
+    }
+    return done;
 }
 
 /* The store is registered in the context that copies first, for all of them; where that is refused
@@ -46,39 +91,38 @@ static void register_store(struct gs_core *core, CUcontext context)
 {
     struct gs_sleep *sleep = &core->sleep;
 
-    if (!sleep->registered && !sleep->store.in_file && sleep->store.size > 0 &&
-        core->driver.mem_host_register && core->driver.mem_host_unregister &&
-        core->driver.mem_host_register(sleep->store.base, sleep->store.size,
+    if (!sleep->registered && sleep->store.size > 0 && core->driver.mem_host_register &&
+        core->driver.mem_host_unregister &&
+        core->driver.mem_host_register(sleep->store.window, sleep->store.window_size,
                                        CU_MEMHOSTREGISTER_PORTABLE) == CUDA_SUCCESS)
         sleep->registered = context;
 }
 
 /* All of them, context by context. */
-gs_status gs_sleep_copy(struct gs_core *core, bool out)
+bool gs_sleep_copy(struct gs_core *core, bool out, struct gs_sleep_why *why)
 {
     const struct gs_driver *driver = &core->driver;
     const struct gs_sleep *sleep = &core->sleep;
-    gs_status status = GS_OK;
+    bool done = true;
 
-    for (size_t i = 0; status == GS_OK && i < sleep->count;) {
+    for (size_t i = 0; done && i < sleep->count;) {
         const CUcontext context = sleep->pieces[i].context;
-        gs_status synchronized;
+        gs_status status = driver->ctx_push_current(context);
         CUcontext popped;
 
-        status = driver->ctx_push_current(context);
         if (status != GS_OK)
-            break;
+            return refuse_copy(why, out, status);
         register_store(core, context);
-        for (; status == GS_OK && i < sleep->count && sleep->pieces[i].context == context; i++)
-            status = copy_piece(core, &sleep->pieces[i], out);
-        synchronized = driver->stream_synchronize(CU_STREAM_PER_THREAD);
-        if (synchronized != GS_OK) /* what was submitted is at both memories still */
+        for (; done && i < sleep->count && sleep->pieces[i].context == context; i++)
+            done = copy_piece(core, &sleep->pieces[i], out, why);
+        status = driver->stream_synchronize(CU_STREAM_PER_THREAD);
+        if (status != GS_OK) /* what was submitted is at both memories still */
             driver->ctx_synchronize();
         driver->ctx_pop_current(&popped);
-        if (status == GS_OK)
-            status = synchronized;
+        if (done && status != GS_OK)
+            done = refuse_copy(why, out, status);
     }
-    return status;
+    return done;
 }
 
 void gs_sleep_free_store(struct gs_core *core)
@@ -87,7 +131,7 @@ void gs_sleep_free_store(struct gs_core *core)
     CUcontext popped;
 
     if (sleep->registered && core->driver.ctx_push_current(sleep->registered) == CUDA_SUCCESS) {
-        core->driver.mem_host_unregister(sleep->store.base);
+        core->driver.mem_host_unregister(sleep->store.window);
         core->driver.ctx_pop_current(&popped);
     }
     sleep->registered = NULL;

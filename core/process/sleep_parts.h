@@ -50,7 +50,7 @@ void gs_sleep_keep(struct gs_core *core, struct gs_away *away, enum gs_stays why
 /* ---- Their way (sleep_move.c) ------------------------------------------------------------------- */
 
 /* All that is live, to the store or back; nothing is at either memory any more afterwards. */
-gs_status gs_sleep_copy(struct gs_core *core, bool out);
+bool gs_sleep_copy(struct gs_core *core, bool out, struct gs_sleep_why *why);
 void gs_sleep_free_store(struct gs_core *core);
 /* Off the GPU: what the driver does not unmap stays. */
 void gs_sleep_unmap(struct gs_core *core);

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "core/base/background.h"
@@ -19,6 +21,7 @@
 #define FILLERS_MOST 8
 #define FILLER_LEAST ((size_t)256 << 20) /* bytes, for one thread */
 #define MIB (1024 * 1024)
+#define WINDOW ((size_t)32 * MIB)
 
 /* ---- How much there is -------------------------------------------------------------------------- */
 
@@ -184,6 +187,18 @@ static int refuse(int error, char *text, size_t size, const char *what, size_t w
     return error;
 }
 
+/* A forked child has none of it, nor has a core file. NULL: errno says why. */
+static char *map(size_t size, int flags, int fd)
+{
+    char *base = mmap(NULL, size, PROT_READ | PROT_WRITE, flags, fd, 0);
+
+    if (base == MAP_FAILED)
+        return NULL;
+    madvise(base, size, MADV_DONTFORK);
+    madvise(base, size, MADV_DONTDUMP);
+    return base;
+}
+
 static int make_in_memory(struct gs_sleep_store *store, char *text, size_t text_size)
 {
     const size_t left = host_memory_left();
@@ -191,11 +206,11 @@ static int make_in_memory(struct gs_sleep_store *store, char *text, size_t text_
 
     if (left < store->size)
         return refuse(ENOMEM, text, text_size, "the host's memory", store->size, left);
-    store->base = mmap(NULL, store->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (store->base == MAP_FAILED) {
-        store->base = NULL;
+    store->base = map(store->size, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    if (!store->base)
         return refuse(ENOMEM, text, text_size, "this process's address space", store->size, 0);
-    }
+    store->window = store->base;
+    store->window_size = store->size;
     madvise(store->base, store->size, MADV_HUGEPAGE);
     error = fill_all(store);
     return error ? refuse(ENOMEM, text, text_size, "the host's memory", store->size, 0) : 0;
@@ -219,6 +234,16 @@ static int open_unnamed(const char *directory)
     return fd;
 }
 
+/* Beyond the process's limit the kernel sends a signal that ends it. */
+static int allocate(int fd, size_t size)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && size > limit.rlim_cur)
+        return EFBIG;
+    return posix_fallocate(fd, 0, (off_t)size);
+}
+
 static int make_in_file(struct gs_sleep_store *store, const char *directory, char *text, size_t text_size)
 {
     int fd = open_unnamed(directory), error = 0;
@@ -228,13 +253,12 @@ static int make_in_file(struct gs_sleep_store *store, const char *directory, cha
         snprintf(text, text_size, "no file can be made in %s: %s", directory, strerror(error));
         return error;
     }
-    error = posix_fallocate(fd, 0, (off_t)store->size);
+    error = allocate(fd, store->size);
     if (error == 0) {
-        store->base = mmap(NULL, store->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        if (store->base == MAP_FAILED) {
-            store->base = NULL;
-            error = errno;
-        }
+        store->window_size = less(WINDOW, store->size);
+        store->base = map(store->size, MAP_SHARED, fd);
+        store->window = store->base ? map(store->window_size, MAP_PRIVATE | MAP_ANONYMOUS, -1) : NULL;
+        error = store->window ? 0 : errno;
     }
     close(fd);
     if (error)
@@ -253,12 +277,22 @@ int gs_sleep_store_make(struct gs_sleep_store *store, size_t size, const char *d
         return 0;
     error = directory ? make_in_file(store, directory, ret_text, text_size)
                       : make_in_memory(store, ret_text, text_size);
-    if (error) {
+    if (error)
         gs_sleep_store_free(store);
-        return error;
+    return error;
+}
+
+int gs_sleep_store_move(const struct gs_sleep_store *store, size_t offset, size_t size, bool out)
+{
+    for (size_t done = 0; done < size;) {
+        struct iovec window = {store->window + done, size - done}, file = {store->base + offset + done, size - done};
+        const ssize_t moved = out ? process_vm_writev(getpid(), &window, 1, &file, 1, 0)
+                                  : process_vm_readv(getpid(), &window, 1, &file, 1, 0);
+
+        if (moved <= 0)
+            return moved < 0 && errno != EFAULT ? errno : EIO;
+        done += (size_t)moved;
     }
-    madvise(store->base, size, MADV_DONTFORK);
-    madvise(store->base, size, MADV_DONTDUMP);
     return 0;
 }
 
@@ -274,6 +308,8 @@ int gs_sleep_store_rest(struct gs_sleep_store *store)
 
 void gs_sleep_store_free(struct gs_sleep_store *store)
 {
+    if (store->window && store->window != store->base)
+        munmap(store->window, store->window_size);
     if (store->base)
         munmap(store->base, store->size);
     *store = (struct gs_sleep_store){.size = 0};

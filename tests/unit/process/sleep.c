@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -166,6 +167,54 @@ Test(sleep, a_file_holds_the_contents, .timeout = 60)
     cr_assert_eq(rmdir(folder), 0, "a file without a name");
     cr_assert_eq(device_bytes(), 0);
     cr_assert(comes(&f, &why), "%s", why.text);
+    cr_assert(are_right(&blocks));
+    end(&f, &blocks);
+}
+
+/* The disk fails, or what was a file is none any more: that is no end of the process. */
+Test(sleep, a_file_that_cannot_be_read_leaves_it_asleep, .timeout = 60)
+{
+    const struct gs_sleep_store *store;
+    struct gs_sleep_why why;
+    struct blocks blocks;
+    struct fixture f;
+    char *aside;
+    int empty;
+
+    start(&f, "1G");
+    make(&f, &blocks);
+    cr_assert(gs_core_sleep(f.core, "/tmp", gs_now_ns() + SECOND, &why), "%s", why.text);
+    store = &f.core->sleep.store;
+    aside = mmap(NULL, store->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    cr_assert_neq(aside, MAP_FAILED);
+    cr_assert_eq(mremap(store->base, store->size, store->size, MREMAP_MAYMOVE | MREMAP_FIXED, aside), aside);
+    empty = memfd_create("empty", MFD_CLOEXEC);
+    cr_assert_eq(mmap(store->base, store->size, PROT_READ, MAP_SHARED | MAP_FIXED, empty, 0), store->base);
+    cr_assert_not(comes(&f, &why));
+    cr_assert_eq(why.error, EIO);
+    cr_assert(strstr(why.text, "could not be read"), "%s", why.text);
+    cr_assert_eq(device_bytes(), 0);
+    cr_assert_neq(asleep(&f).since_ns, 0);
+    cr_assert_eq(mremap(aside, store->size, store->size, MREMAP_MAYMOVE | MREMAP_FIXED, store->base), store->base);
+    close(empty);
+    cr_assert(comes(&f, &why), "%s", why.text);
+    cr_assert(are_right(&blocks));
+    end(&f, &blocks);
+}
+
+/* The kernel's signal for that would end the process. */
+Test(sleep, a_file_larger_than_the_process_may_make_is_none, .timeout = 60)
+{
+    const struct rlimit little = {MIB, RLIM_INFINITY};
+    struct gs_sleep_why why;
+    struct blocks blocks;
+    struct fixture f;
+
+    start(&f, "1G");
+    make(&f, &blocks);
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &little), 0);
+    cr_assert_not(gs_core_sleep(f.core, "/tmp", gs_now_ns() + SECOND, &why));
+    cr_assert_eq(why.error, EFBIG, "%s", why.text);
     cr_assert(are_right(&blocks));
     end(&f, &blocks);
 }
