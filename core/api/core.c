@@ -138,6 +138,8 @@ void gs_core_destroy(struct gs_core *core)
             free(context->arenas[i]);
         free(context);
     }
+    if (core->sleep.wait.started)
+        gs_background_join(&core->sleep.wait.background);
     free(core->sleep.away);
     gs_map_destroy(&core->map);
     gs_peers_destroy(core);

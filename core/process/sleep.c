@@ -24,7 +24,8 @@ bool gs_sleep_refuse(struct gs_sleep_why *why, int error, const char *format, ..
 
 bool gs_sleep_refused_by_driver(struct gs_sleep_why *why, const char *call, gs_status status)
 {
-    return gs_sleep_refuse(why, EIO, "%s: driver error %d", call, (int)status);
+    return status == GS_NO_HOST_MEMORY ? gs_sleep_refuse(why, ENOMEM, "%s: no host memory", call)
+                                       : gs_sleep_refuse(why, EIO, "%s: driver error %d", call, (int)status);
 }
 
 /* ---- What is asleep ----------------------------------------------------------------------------- */
@@ -61,12 +62,57 @@ size_t gs_core_away_here(struct gs_core *core)
 
 /* ---- Waiting ------------------------------------------------------------------------------------ */
 
-/* All that was submitted to one; a driver that records no events of contexts is waited for without end. */
+static void *synchronize(void *arg)
+{
+    struct gs_core *core = arg;
+    struct gs_sleep_wait *wait = &core->sleep.wait;
+    CUcontext popped;
+
+    wait->status = core->driver.ctx_push_current(wait->context);
+    if (wait->status == GS_OK) {
+        wait->status = gs_fences_synchronize(&core->fences);
+        core->driver.ctx_pop_current(&popped);
+    }
+    __atomic_store_n(&wait->waiting, false, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* Whether none is waiting any more. */
+static bool await_thread(struct gs_sleep_wait *wait, uint64_t until_ns)
+{
+    while (__atomic_load_n(&wait->waiting, __ATOMIC_ACQUIRE)) {
+        if (gs_now_ns() >= until_ns)
+            return false;
+        gs_rest_ns(GS_NS_PER_MS);
+    }
+    if (wait->started)
+        gs_background_join(&wait->background);
+    wait->started = false;
+    return true;
+}
+
+/* For a driver that records no events of contexts. One that an earlier try has left is waited for first. */
+static gs_status await_by_thread(struct gs_core *core, CUcontext context, uint64_t until_ns)
+{
+    struct gs_sleep_wait *wait = &core->sleep.wait;
+
+    if (!await_thread(wait, until_ns))
+        return (gs_status)CUDA_ERROR_NOT_READY;
+    wait->context = context;
+    wait->waiting = true;
+    wait->started = gs_background_start(&wait->background, synchronize, core) == 0;
+    if (!wait->started) {
+        wait->waiting = false;
+        return GS_NO_HOST_MEMORY;
+    }
+    return await_thread(wait, until_ns) ? wait->status : (gs_status)CUDA_ERROR_NOT_READY;
+}
+
+/* All that was submitted to one. */
 static gs_status await_context(struct gs_core *core, struct gs_context *context, uint64_t until_ns)
 {
     struct gs_arena *arena = context->arenas[0];
     struct gs_fence fence = {0};
-    CUcontext popped;
     gs_status status;
 
     gs_latch_take(&arena->lock);
@@ -74,14 +120,7 @@ static gs_status await_context(struct gs_core *core, struct gs_context *context,
     gs_latch_release(&arena->lock);
     if (status == GS_OK)
         return gs_fence_wait(&fence, until_ns);
-    if (status != GS_NOT_OFFERED)
-        return status;
-    status = core->driver.ctx_push_current(context->handle);
-    if (status == GS_OK) {
-        status = gs_fences_synchronize(&core->fences);
-        core->driver.ctx_pop_current(&popped);
-    }
-    return status;
+    return status == GS_NOT_OFFERED ? await_by_thread(core, context->handle, until_ns) : status;
 }
 
 /* The records of contexts are recycled, not freed, and nobody ends one now. */

@@ -20,6 +20,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/base/background.h"
+#include "core/base/status.h"
 #include "core/gpu/driver.h"
 #include "core/process/sleep_store.h"
 
@@ -54,6 +56,16 @@ struct gs_away;       /* a piece whose memory is away */
 struct gs_away_range; /* what of it was live */
 struct gs_low_stack;  /* a context whose stack limit was lowered */
 
+/* A thread that waits for a context, where no event can be had that says when: whoever waits for it gives up,
+ * it goes on. */
+struct gs_sleep_wait {
+    struct gs_background background;
+    bool started; /* to be joined */
+    bool waiting; /* atomic */
+    CUcontext context;
+    gs_status status;
+};
+
 /* Of a process. One thread at a time is at it; the figures are read by any. */
 struct gs_sleep {
     struct gs_away *pieces;
@@ -62,6 +74,7 @@ struct gs_sleep {
     size_t range_count, range_room;
     struct gs_low_stack *stacks;
     unsigned stack_count;
+    struct gs_sleep_wait wait;
     struct gs_sleep_store store;
     CUcontext registered; /* in which that was registered with CUDA; NULL: it is not */
     struct gs_asleep figures; /* atomic */

@@ -225,8 +225,6 @@ Test(sleep, work_that_does_not_end_is_waited_for_so_long, .timeout = 60)
     struct blocks blocks;
     struct fixture f;
 
-    if (fixture_is_old())
-        cr_skip("it is waited for without end");
     start(&f, "1G");
     make(&f, &blocks);
     softcuda_hold(1);
