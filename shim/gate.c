@@ -187,18 +187,17 @@ static bool refuse(struct gs_gate_why *why, int error, const char *text)
 static bool await_marked(uint64_t until_ns, struct gs_gate_why *ret_why)
 {
     struct finder finder;
+    const bool found = finder_init(&finder);
     struct seen seen = {0};
     uint64_t rest = REST_NS_FIRST;
 
-    if (!finder_init(&finder))
-        return refuse(ret_why, ENOTSUP, "this libc's threads cannot be looked at");
     for (;; gs_rest_ns(rest), rest = rest < REST_NS_MOST ? 2 * rest : rest) {
-        switch (look_at_all(&finder, &seen)) {
+        switch (found ? look_at_all(&finder, &seen) : LOOK_BLIND) {
         case LOOK_NONE:
             return true;
         case LOOK_BLIND:
-            return refuse(ret_why, ENOTSUP, "the process's threads cannot be looked at here: "
-                                            "/proc, get_robust_list or process_vm_readv is refused");
+            return refuse(ret_why, ENOTSUP, "its threads cannot be looked at: /proc, get_robust_list or process_vm_readv "
+                                            "is refused, or this libc keeps no list of robust mutexes");
         case LOOK_MARKED:
             ret_why->error = EBUSY;
             snprintf(ret_why->text, sizeof ret_why->text, "thread %d is in %s still", (int)seen.thread,

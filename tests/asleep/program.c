@@ -21,6 +21,7 @@
 #include "../conformance/kernels.h"
 #include "../conformance/plain.h"
 #include "../driver/softcuda.h"
+#include "../forbid.h"
 
 #define MIB ((size_t)1 << 20)
 #define SIZE (5 * MIB)
@@ -358,6 +359,48 @@ static void case_unknown(void)
         FAIL("error %d: %s", error, state.text);
 }
 
+/* ---- What the system forbids --------------------------------------------------------------------- */
+
+struct forbidden {
+    unsigned call;
+    const char *word;
+};
+
+static void *sleep_without(void *arg)
+{
+    const struct forbidden *forbidden = arg;
+    struct gpushim_asleep state;
+    int error;
+
+    OK(cuCtxSetCurrent(context));
+    if (!forbid_call(forbidden->call, SECCOMP_RET_ERRNO | ENOSYS))
+        FAIL("no filter of calls");
+    error = try_sleep(LONG_NS, &state);
+    if (error != ENOTSUP || !strstr(state.text, forbidden->word))
+        FAIL("without %s: error %d: %s", forbidden->word, error, state.text);
+    OK(cuMemsetD32(shared_block, 5, WORDS)); /* the gate is open */
+    return NULL;
+}
+
+/* Where threads cannot be looked at, or be told, no gate is closed for good. */
+static void case_forbidden(void)
+{
+    static struct forbidden calls[] = {{SYS_membarrier, "membarrier"},
+                                       {SYS_get_robust_list, "get_robust_list"},
+                                       {SYS_process_vm_readv, "process_vm_readv"}};
+    pthread_t thread;
+
+    shared_block = alloc();
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        if (pthread_create(&thread, NULL, sleep_without, &calls[i]))
+            FAIL("no thread");
+        pthread_join(thread, NULL);
+    }
+    must_sleep();
+    must_wake();
+    must_be(shared_block, 5);
+}
+
 /* ---- Ends ---------------------------------------------------------------------------------------- */
 
 /* A child that is forked meanwhile passes all on, and so does what it becomes. */
@@ -427,6 +470,7 @@ static const struct {
     {"work", case_work},   {"graph", case_graph},     {"under-way", case_under_way},
     {"signals", case_signals}, {"info", case_info},   {"within", case_within},
     {"unknown", case_unknown}, {"fork", case_fork},   {"exit", case_exit},
+    {"forbidden", case_forbidden},
 };
 
 int main(int argc, char **argv)

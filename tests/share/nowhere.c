@@ -14,12 +14,8 @@
  */
 #include <dirent.h>
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -27,6 +23,7 @@
 
 #include "party.h"
 #include "tests/folder.h"
+#include "tests/forbid.h"
 
 static char above[] = "/tmp/gpushim-nowhere-XXXXXX";
 static char folder[64];
@@ -63,16 +60,7 @@ static void share_block(void)
 /* From here on, and in all children, the call fails with EPERM. */
 static void forbid(unsigned call)
 {
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    const struct sock_fprog program = {sizeof code / sizeof *code, code};
-
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
-        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+    if (!forbid_call(call, SECCOMP_RET_ERRNO | EPERM))
         fail("no filter of calls", errno);
 }
 

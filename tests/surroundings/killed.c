@@ -4,16 +4,13 @@
  * Where the driver makes the call the thread dies with the driver's lock, natively as well, and where
  * the library makes it with a lock held (write, to its own pipe) with that: such are not tried.
  */
+#include "tests/forbid.h"
 #include "tests/share/party.h"
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -53,26 +50,12 @@ static void open_theirs(void)
     try_open(&theirs);
 }
 
-static void forbid(void)
-{
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, deeds[deed].calls[call].number, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_THREAD),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    const struct sock_fprog program = {sizeof code / sizeof *code, code};
-
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
-        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
-        fail("no filter of calls", errno);
-}
-
 static void *be_killed(void *arg)
 {
     must("cuCtxSetCurrent", cuCtxSetCurrent(context));
     atomic_store(&task, (int)syscall(SYS_gettid));
-    forbid();
+    if (!forbid_call(deeds[deed].calls[call].number, SECCOMP_RET_KILL_THREAD))
+        fail("no filter of calls", errno);
     deeds[deed].run();
     atomic_store(&done, 1);
     for (;;)

@@ -1,13 +1,9 @@
 /* Who may do what with a shared block: reading only, blocks alone in their chunk, groups. */
 #include <criterion/criterion.h>
 #include <errno.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <signal.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -17,6 +13,7 @@
 #include "core/share/wire.h"
 #include "scene.h"
 #include "tests/children.h"
+#include "tests/forbid.h"
 
 static struct gs_export *export;
 static unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
@@ -190,15 +187,7 @@ Test(share_access, all_that_one_had_open_ends_with_it)
 /* From now on this system call fails in this thread. */
 static void forbid(unsigned number, unsigned error)
 {
-    struct sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
-    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
-
-    cr_assert_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-    cr_assert_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+    cr_assert(forbid_call(number, SECCOMP_RET_ERRNO | error));
 }
 
 static void must_be_said_as_forbidden(unsigned number, unsigned error)
