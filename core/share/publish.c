@@ -267,12 +267,13 @@ static bool say_locked(struct gs_share *share)
     return name != NULL;
 }
 
-/* The one of which it asks for a piece; or the next. NULL: there is none, or no room for it. */
+/* The one of which it asks for a piece; or the next. NULL: there is none, or no room for it. What was put first while
+ * the one behind it was on its way comes back to that. */
 static struct gs_export *next_locked(struct gs_share *share)
 {
     if (share->link.given)
         return share->link.given;
-    while (share->link.next && !is_to_be_left(share->link.next))
+    while (share->link.next && (share->link.next->slot || !is_to_be_left(share->link.next)))
         share->link.next = share->link.next->offered_behind;
     return gs_confirm_has_room_locked(share) ? share->link.next : NULL;
 }
@@ -318,13 +319,10 @@ static void give_locked(struct gs_share *share, struct gs_export *export, uint32
         message.share.held = export->far->held;
         memcpy(message.share.fabric, export->far->fabric, GS_FABRIC_SIZE);
     }
-    if (answer_locked(share, &message, fd)) {
+    if (answer_locked(share, &message, fd))
         share->link.given = export;
-        if (first)
-            share->link.next = export->offered_behind;
-    } else if (first) {
+    else if (first)
         gs_confirm_revoke_locked(share, export); /* it has not heard of it */
-    }
 }
 
 /* What is pinned, or a piece of it. */

@@ -486,6 +486,29 @@ Test(share_broker, who_reads_nothing_that_it_is_asked_is_hung_up_on)
     close(fd);
 }
 
+static const char *broker_path(void)
+{
+    static char path[128];
+
+    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
+    return path;
+}
+
+static int listen_as_broker(void)
+{
+    mkdir(dir, 0700);
+    return side_listen(broker_path());
+}
+
+/* The other process ends, and the broker by hand. */
+static void end_both(int listener, int fd)
+{
+    other_kill(&other);
+    close(fd);
+    close(listener);
+    unlink(broker_path());
+}
+
 /* A broker by hand, as soon as somebody has something for it. */
 static int be_broker(int listener)
 {
@@ -524,12 +547,8 @@ Test(share_broker, who_asks_for_a_piece_that_there_is_not_is_hung_up_on)
     static const uint32_t unsound[] = {0, 3, UINT32_MAX};
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
-    char path[128];
-    int listener, fd;
+    int listener = listen_as_broker(), fd;
 
-    mkdir(dir, 0700);
-    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
-    listener = side_listen(path);
     cr_assert_eq(strncmp(other_ask(&other, "across 3 70"), "ok ", 3), 0);
     for (unsigned i = 0; i < 3; i++) {
         fd = be_broker(listener);
@@ -544,27 +563,34 @@ Test(share_broker, who_asks_for_a_piece_that_there_is_not_is_hung_up_on)
     cr_assert_eq(next_shared(fd), 1);
     other_export(&other, 0, 512, 70, ipc_handle);
     cr_assert_eq(next_shared(fd), 2);
-    other_kill(&other);
-    close(fd);
-    close(listener);
-    unlink(path);
+    end_both(listener, fd);
 }
 
-/* Its program waits for the broker to have it, five seconds at most. */
+/* Its program waits for the broker to have it, five seconds at most: not the test. */
+static void publish_last(void)
+{
+    fputs("name w 0 1\n", other.in);
+    fflush(other.in);
+}
+
+static bool is_published(void)
+{
+    struct gs_found found;
+
+    return gs_share_look_up(side.share, "w", &found) == GS_LOOK_FOUND;
+}
+
 Test(share_broker, what_got_a_name_is_left_before_what_got_none)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
-    char path[128];
-    int listener, fd;
+    int listener = listen_as_broker(), fd;
 
-    mkdir(dir, 0700);
-    snprintf(path, sizeof path, "%s/%s", dir, side_broker_name());
-    listener = side_listen(path);
     for (unsigned i = 0; i < 4; i++)
         other_export(&other, i * 512, 512, 70, ipc_handle);
     fd = be_broker(listener);
-    cr_assert_str_eq(other_ask(&other, "name w 0 1"), "status 0"); /* of the last one, after that time */
+    publish_last();
+    cr_assert(SIDE_WAIT(is_published()));
     pull(fd, 0, 0);
     cr_assert_eq(next_shared(fd), 4);
     pull(fd, 0, 0);
@@ -573,10 +599,36 @@ Test(share_broker, what_got_a_name_is_left_before_what_got_none)
         pull(fd, 0, 0);
         cr_assert_eq(next_shared(fd), i);
     }
-    other_kill(&other);
-    close(fd);
-    close(listener);
-    unlink(path);
+    end_both(listener, fd);
+}
+
+/* The one before it takes the driver so long meanwhile. All of them come, and none twice. */
+Test(share_broker, what_got_a_name_while_another_one_is_told_is_left_too)
+{
+    int listener = listen_as_broker(), fd, names = 0;
+    union gs_wire_message message;
+    struct gs_ipc_handle ipc_handle;
+    unsigned shared = 0;
+
+    for (unsigned i = 0; i < 3; i++)
+        cr_assert_eq(strncmp(other_ask(&other, "across 3 70"), "ok ", 3), 0);
+    other_ask(&other, "delay 200000");
+    fd = be_broker(listener);
+    pull(fd, 0, 0);
+    usleep(100000);
+    publish_last();
+    for (unsigned i = 0; i < 4; i++, pull(fd, 0, 0)) {
+        if (side_next_message(fd, &message) == GS_WIRE_NAME) {
+            names++;
+            continue;
+        }
+        cr_assert_eq(message.head.type, GS_WIRE_SHARE);
+        cr_assert_eq(gs_ipc_handle_read(message.share.ipc_handle, &ipc_handle), GS_OK);
+        shared |= 1u << ipc_handle.block_id;
+    }
+    cr_assert_eq(names, 1);
+    cr_assert_eq(shared, 2 | 4 | 8);
+    end_both(listener, fd);
 }
 
 /* What a process shared that the broker hung up on is not served when that process ends next. */
