@@ -30,6 +30,7 @@ static struct discard *waiting;
 static uint64_t count; /* of those, and the one that is about to be closed */
 static struct gs_background closer;
 static bool runs;
+static pid_t owner; /* atomic: the process that it runs in, or ran; 0: none. A child of that has it not */
 
 /* Who sent a socket may have it still and let it linger again. Then that is waited for. */
 static void close_quickly(int fd)
@@ -77,8 +78,12 @@ static void *run(void *arg)
 /* False: it is to be closed here and now. */
 static bool hand_over(int fd)
 {
-    struct discard *discard = malloc(sizeof *discard);
+    const pid_t its = __atomic_load_n(&owner, __ATOMIC_RELAXED);
+    struct discard *discard;
 
+    if (its && its != getpid())
+        return false;
+    discard = malloc(sizeof *discard);
     gs_lock_take(&lock);
     if (!discard || count >= gs_fd_limit() / 4 || !(discard->kept = gs_fd_keep(fd)).any) {
         gs_lock_release(&lock);
@@ -90,6 +95,7 @@ static bool hand_over(int fd)
     pthread_cond_signal(&more);
     if (!runs) {
         runs = gs_background_start(&closer, run, NULL) == 0;
+        __atomic_store_n(&owner, getpid(), __ATOMIC_RELAXED);
         if (!runs)
             close_all_locked();
     }

@@ -8,7 +8,8 @@
  * may be wait for it, whoever has more to close does so itself, and may be held up: a listed user can do that
  * where the kernel does not keep him from sending any (Linux 6.16 does), and always to a broker.
  *
- * The closer is the process's, not one share's: it may be stuck for longer than that is.
+ * The closer is the process's, not one share's: it may be stuck for longer than that is. A child that is forked
+ * when there is one closes by itself.
  */
 #ifndef GS_CORE_SHARE_DISCARD_H
 #define GS_CORE_SHARE_DISCARD_H

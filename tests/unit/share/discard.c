@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "bombs.h"
@@ -66,6 +67,24 @@ Test(share_discard, who_hands_something_over_does_not_wait_and_all_of_it_is_clos
     bombs_end(BOMB_NESTED);
     for (int i = 0; i < WAITING; i++)
         cr_assert(SIDE_WAIT(!is_open(fds[i])));
+}
+
+Test(share_discard, a_forked_child_closes_what_it_has_by_itself)
+{
+    int status;
+    pid_t child;
+
+    hold_up();
+    child = fork();
+    if (child == 0) {
+        int fd = file_new();
+
+        gs_discard(fd);
+        _exit(is_open(fd));
+    }
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(status, 0);
+    bombs_end(BOMB_NESTED);
 }
 
 /* Else whoever sends such fills the table of descriptors. */

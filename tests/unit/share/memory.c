@@ -277,6 +277,8 @@ Test(share_memory, an_opener_does_not_wait_for_one_without_any_memory)
     for (int kernel_too = 0; kernel_too < 2; kernel_too++) {
         __atomic_store_n(&sends_fail, kernel_too, __ATOMIC_SEQ_CST);
         cr_assert_eq(other_open(&first, ipc_handle, &address), GS_UNREACHABLE, "over its connection");
+        cr_assert_eq(strstr(side_logged(), "is hung up on") != NULL, kernel_too,
+                     "it would wait for the connection to be idle for too long");
         cr_assert_eq(other_open(&other, ipc_handle, &address), GS_UNREACHABLE, "over a new one");
     }
     __atomic_store_n(&sends_fail, false, __ATOMIC_SEQ_CST);
