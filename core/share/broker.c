@@ -378,7 +378,7 @@ void gs_broker_drop_revoked(struct gs_share *share, struct gs_client *client)
 
         if (slot % READ_MAX == 0)
             gs_memory_read(publisher->memory, slot, ids, READ_MAX);
-        if (export && ids[slot % READ_MAX] != export->key.id)
+        if (export && export->owner && ids[slot % READ_MAX] != export->key.id)
             drop_of(share, client, export);
     }
 }
@@ -391,7 +391,7 @@ void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, boo
     for (uint32_t slot = 0; slot < publisher->room; slot++) {
         struct gs_export *export = publisher->left[slot];
 
-        if (!export)
+        if (!export || !export->owner) /* that is others' by now */
             continue;
         if (!ended || !is_whole(export) || !gs_publisher_confirms(export->publisher, export)) {
             export_drop(share, export);

@@ -713,6 +713,61 @@ static pid_t sharer_with_child(const unsigned char *ipc_handle, int before, pid_
     return sharer;
 }
 
+/* A process leaves a block, and ends. Its connection is the test's then. */
+static int connection_left_behind(const unsigned char *ipc_handle, int memory)
+{
+    union gs_wire_message message;
+    int pair[2], fd = -1;
+    pid_t sharer, test = getpid();
+
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    sharer = fork_child();
+    if (sharer == 0) {
+        fd = greet_broker(ipc_handle + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
+        leave_by_hand_in(fd, memory);
+        share_by_hand(fd, ipc_handle, memory);
+        gs_wire_start(&message, GS_WIRE_BYE, 0);
+        gs_wire_send(pair[1], &message, fd);
+        stay_until_end_of(test);
+    }
+    cr_assert(SIDE_WAIT(gs_wire_receive(pair[0], &message, &fd) == 0));
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
+    end_process(sharer);
+    close(pair[0]);
+    close(pair[1]);
+    return fd;
+}
+
+/* Whoever has that one takes it back, and then breaks the protocol. */
+Test(share_broker, what_it_serves_is_not_taken_back_over_a_connection_that_was_left_behind)
+{
+    pid_t broker = broker_by_hand("GPUSHIM_LOG", "debug");
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE], more[GS_IPC_HANDLE_SIZE];
+    int memory = leave_memory(), fd, opener;
+
+    ipc_handle_by_hand(9, 1, ipc_handle);
+    ipc_handle_by_hand(9, 2, more);
+    fd = connection_left_behind(ipc_handle, memory);
+    opener = greet_broker(ipc_handle + 8, -1);
+    cr_assert(SIDE_WAIT(ask_open(opener, ipc_handle) == 0));
+    ring_by_hand(fd, memory, 1);
+    for (int i = 0; i < 3; i++) /* behind what it was sent before, too */
+        cr_assert(is_asked_by_hand(fd));
+    cr_assert_eq(ask_open(opener, ipc_handle), 0, "it was taken back from under who holds it");
+    halt(broker);
+    share_by_hand(fd, more, memory);
+    share_by_hand(fd, more, memory); /* twice: hung up on */
+    kill(broker, SIGCONT);
+    while (is_asked_by_hand(fd))
+        continue;
+    cr_assert_eq(ask_open(opener, ipc_handle), 0, "it was dropped from under who holds it");
+    cr_assert_eq(ask_open(opener, more), GS_REFUSED_HANDLE);
+    close(fd);
+    close(opener);
+    close(memory);
+    end_process(broker);
+}
+
 /* With share.keep 0 a block goes with its last reference, not under it. */
 Test(share_broker, that_keeps_nothing_keeps_what_is_held)
 {
