@@ -371,6 +371,8 @@ uint64_t gs_thread_tick(struct gs_share *share, uint64_t now);
 /* Runs `start` once for all callers; where it failed, again for the next. */
 gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
                         gs_status (*start)(struct gs_share *));
+/* gs_thread_wake for who does not know whether there is a thread; no lock of core/share is held. */
+void gs_thread_wake_any(struct gs_share *share);
 /* Starts the share thread, and puts up the socket that openers connect to; where that has gone,
  * another. GS_NOT_OFFERED (logged once). */
 gs_status gs_socket_start(struct gs_share *share);

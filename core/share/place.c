@@ -57,6 +57,13 @@ gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
     return status;
 }
 
+void gs_thread_wake_any(struct gs_share *share)
+{
+    gs_lock_take(&share->opener.lock); /* with it the pipe is made, and made anew */
+    gs_thread_wake(share);
+    gs_lock_release(&share->opener.lock);
+}
+
 /* ---- Putting it up -------------------------------------------------------------------------- */
 
 static void say_again(struct gs_share *share)
@@ -81,7 +88,8 @@ static gs_status put_up(struct gs_share *share)
         gs_say_not_exported(share, reason);
         return GS_NOT_OFFERED;
     }
-    gs_spare_take(share);
+    if (!again) /* else it is the share thread's */
+        gs_spare_take(share);
     error = gs_socket_adopt(share, directory, listener);
     if (error) {
         snprintf(reason, sizeof reason, "its socket cannot be watched: %s", strerror(-error));

@@ -140,7 +140,5 @@ void gs_share_purged(struct gs_share *share, uint64_t given)
     share->asked.pressure.given = given;
     share->asked.pressure.state = GS_ASKED_DONE;
     gs_lock_release(&share->lock);
-    gs_lock_take(&share->opener.lock); /* with it the thread may just be making its pipe anew */
-    gs_thread_wake(share);
-    gs_lock_release(&share->opener.lock);
+    gs_thread_wake_any(share);
 }

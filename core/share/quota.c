@@ -122,7 +122,7 @@ void gs_client_hang_up(struct gs_share *share, struct gs_client *client)
     } else {
         gs_hang_up(client->fd);
     }
-    __atomic_store_n(&client->fd, -1, __ATOMIC_RELAXED); /* who reports looks at it */
+    client->fd = -1;
 }
 
 uint64_t gs_unread_tick(struct gs_share *share, uint64_t now)

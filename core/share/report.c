@@ -62,8 +62,6 @@ void gs_report_row_locked(struct gs_share *share, const struct gs_client *client
     row->client_pid = (uint64_t)client->pid;
     row->client_age_ns = now - client->since_ns;
     row->client_seen = client->is_seen;
-    row->client_hung_up = __atomic_load_n(&client->fd, __ATOMIC_RELAXED) < 0;
-    row->left = client->published;
     memcpy(row->client_name, client->said.name, sizeof row->client_name);
     for (reference = client->references; reference; reference = reference->hh.next)
         if (counts(reference->export, which))
@@ -196,6 +194,8 @@ static int tell_client_locked(struct gs_share *share, uint32_t index, const stru
         if (!is_asked_about || count == index)
             continue;
         *report = row;
+        report->client_hung_up = client->fd < 0;
+        report->left = client->published;
         pidfd = gs_fd_is_there(&client->kept_pidfd) ? client->pidfd : -1;
     }
     report->clients = which->block ? count : share->clients.count;

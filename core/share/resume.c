@@ -33,7 +33,9 @@ static void forget_said(struct gs_share *share, struct gs_client *holder)
     }
     gs_flush_client_gone(share, holder);
     holder->over.before++;
+    gs_lock_take(&share->lock);
     holder->flush = (struct gs_flush){0};
+    gs_lock_release(&share->lock);
     holder->recalls_due = 0;
     holder->awaits_room = false;
 }

@@ -7,7 +7,7 @@ void gs_say_used(struct gs_share *share)
         __atomic_exchange_n(&share->exporter.used, true, __ATOMIC_SEQ_CST))
         return;
     __atomic_store_n(&share->exporter.refusal_said, false, __ATOMIC_RELAXED);
-    gs_thread_wake(share); /* there may be one, which has more to do from now on (loop.c) */
+    gs_thread_wake_any(share); /* which has more to do from now on (loop.c) */
 }
 
 /* Where nobody wants to share it, it is said once to who looks for it, however often it is tried. */

@@ -148,7 +148,7 @@ void gs_socket_take_down(struct gs_share *share)
     gs_fd_close(&share->place.directory_is);
     gs_fd_close(&share->place.listener_is);
     gs_fd_close(&share->place.notify);
-    share->place.directory = -1;
+    __atomic_store_n(&share->place.directory, -1, __ATOMIC_RELEASE);
     __atomic_store_n(&share->place.listener, -1, __ATOMIC_RELEASE);
     gs_lock_release(&share->lock);
 }
