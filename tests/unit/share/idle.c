@@ -321,7 +321,7 @@ Test(share_idle, what_did_not_go_back_over_a_lost_connection_does_not_over_the_n
         if (i <= OPEN)
             addresses[i] = scene_open(ipc_handles[i]);
     }
-    kill(other.pid, SIGSTOP);
+    halt(other.pid); /* until it stands it reads on */
     for (int i = 0; i < OPEN; i++)
         cr_assert_eq(gs_share_close(side.share, addresses[i]), GS_OK);
     cr_assert(SIDE_WAIT(unsent(1) > 0)); /* the thread has tried to give them back */
