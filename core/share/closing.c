@@ -13,6 +13,7 @@
 #include "core/share/opener.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define POLL_FIRST_NS   GS_NS_PER_MS
 #define POLL_LONGEST_NS (16 * GS_NS_PER_MS)
@@ -224,7 +225,9 @@ static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
     gs_lock_take(&share->opener.lock);
     if (last)
         gs_import_recycle_locked(share, import);
-    if (!opened->replaced)
+    if (opened->replaced)
+        share->opener.replaced--;
+    else
         HASH_DEL(share->opener.opened, opened);
     remote->opened_count--;
     free(opened->uses);
@@ -234,14 +237,29 @@ static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
     gs_remote_release_locked(share, remote);
 }
 
-/* A device may reach it still, or another process what is external here. */
+/* What the block had been opened as before its exporter was given up: both have one lease. */
+static const struct gs_opened *before_locked(const struct gs_share *share, const struct gs_opened *opened)
+{
+    const struct gs_opened *before =
+        share->opener.replaced > 0 && !opened->replaced ? share->opener.closing : NULL;
+
+    while (before && (!before->replaced || memcmp(&before->key, &opened->key, sizeof before->key) != 0))
+        before = before->next;
+    return before;
+}
+
+/* A device may reach it still, or another process what is external here; or what it was opened as before. */
 static bool is_held(struct gs_share *share, struct gs_opened *opened)
 {
+    const struct gs_opened *before = before_locked(share, opened);
+
     opened->held = share->events.in_use &&
                    share->events.in_use(share->events.arg, opened->address, opened->size, false);
     if (opened->external && gs_external_is_held_locked(share, opened->external))
         opened->held = true;
-    return opened->held;
+    if (before)
+        opened->held |= before->held;
+    return opened->held || before;
 }
 
 /* Whether something is to go back, or to be said to an exporter who could not be reached. */

@@ -267,7 +267,8 @@ struct gs_opener {
     struct gs_cond changed; /* a remote is no longer busy; external memory is over */
     struct gs_remote *remotes;
     struct gs_opened *opened;
-    struct gs_opened *closing; /* list of opened blocks whose last count is gone */
+    struct gs_opened *closing; /* list of opened blocks whose last count is gone, */
+    unsigned replaced;         /* and how many of them have another record in `opened` */
     struct gs_kept *kept;  /* what stays for the next open, the oldest first (cache.c); */
     struct gs_kept *to_go; /* and chunks among that which the thread is to unmap */
     unsigned kept_count;

@@ -129,9 +129,18 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
     return status;
 }
 
-/* Enters what was granted everywhere, or nowhere. */
+/* Its block has another record from now on; the thread finishes this one. */
+static void replace_locked(struct gs_share *share, struct gs_opened *before)
+{
+    HASH_DEL(share->opener.opened, before);
+    before->replaced = before->leaving = true;
+    share->opener.replaced++;
+}
+
+/* Enters what was granted everywhere, or nowhere; in place of `before`, if that is not NULL. */
 static gs_status enter_locked(struct gs_share *share, struct gs_remote *remote,
-                              const struct granted *granted, struct gs_opened *opened)
+                              const struct granted *granted, struct gs_opened *opened,
+                              struct gs_opened *before)
 {
     gs_status status = GS_OK;
 
@@ -154,6 +163,8 @@ static gs_status enter_locked(struct gs_share *share, struct gs_remote *remote,
     if (status == GS_OK) {
         HASH_ADD(hh, share->opener.opened, key, sizeof opened->key, opened);
         if (opened->hh.tbl) {
+            if (before)
+                replace_locked(share, before);
             opened->recalled = granted->fresh && remote->fetch_recalled;
             if (granted->import->kept.state != GS_KEPT_NOT)
                 gs_cache_take_locked(share, &granted->import->kept);
@@ -175,8 +186,8 @@ static void opened_free(struct gs_opened *opened)
     free(opened);
 }
 
-/* Called with the lock held and the remote busy; lets go of the lock meanwhile. */
-static gs_status open_new_locked(struct gs_share *share, struct gs_remote *remote,
+/* Called with the lock held and the remote busy; lets go of the lock meanwhile. `before`: as enter_locked. */
+static gs_status open_new_locked(struct gs_share *share, struct gs_remote *remote, struct gs_opened *before,
                                  const struct gs_ipc_handle *ipc_handle, const unsigned char *bytes,
                                  CUcontext context, CUdevice device, CUdeviceptr *ret_address)
 {
@@ -199,7 +210,7 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_remote *remot
             opened_free(opened);
             return status;
         }
-        status = enter_locked(share, remote, &granted, opened);
+        status = enter_locked(share, remote, &granted, opened, before);
         if (status == GS_OK) {
             *ret_address = opened->start;
             return GS_OK;
@@ -259,15 +270,11 @@ static gs_status open_step_locked(struct gs_share *share, struct gs_remote *remo
                                   const unsigned char *bytes, CUcontext context, CUdevice device,
                                   CUdeviceptr *ret_address, bool *ret_done)
 {
+    const bool is_lost = opened && opened->count == 0 && opened->orphan;
+
     *ret_done = true;
-    if (opened && opened->count == 0 && opened->kept.state == GS_KEPT_NOT &&
-        opened->connection != remote->connection) {
-        HASH_DEL(share->opener.opened, opened); /* its lease was lost; the thread finishes it */
-        opened->replaced = opened->leaving = true;
-        opened = NULL;
-    }
-    if (!opened)
-        return open_new_locked(share, remote, ipc_handle, bytes, context, device, ret_address);
+    if (!opened || is_lost)
+        return open_new_locked(share, remote, opened, ipc_handle, bytes, context, device, ret_address);
     if (is_home(opened->import, device))
         return count_locked(share, opened, context, ret_address);
     *ret_done = false;

@@ -129,7 +129,7 @@ struct gs_opened {
     struct gs_opened_key key;
     struct gs_remote *remote;
     struct gs_import *import;
-    uint64_t connection;
+    uint64_t connection; /* over which it was granted, or named */
     uint32_t generation; /* of its grant */
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
@@ -139,11 +139,11 @@ struct gs_opened {
     uint64_t count; /* opens minus closes; 0: kept or closing */
     struct gs_kept kept;
     bool recalled;  /* the exporter wants it back */
-    bool orphan;    /* the exporter has hung up */
+    bool orphan;    /* the exporter was given up since: it is asked before the block is opened again */
     bool leaving;   /* its fences have passed, it cannot be revived */
     bool ready;     /* they had, but its exporter was busy */
     bool held;      /* a registration of it was in use when it was to be given back */
-    bool replaced;  /* not in the table any more: its connection was lost */
+    bool replaced;  /* not in the table any more, but its block, which goes back after this */
     struct gs_use *uses;
     unsigned use_count;
     struct gs_external *external; /* that it is, of this process's; NULL: of another's */

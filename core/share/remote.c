@@ -124,22 +124,29 @@ bool gs_opener_has_thread(struct gs_share *share)
 
 /* ---- Between requests ----------------------------------------------------------------------- */
 
-/* Where the exporter reads nothing it goes later, as any CLOSE. */
+/* Where the exporter reads nothing it goes later, as any CLOSE. What was granted to a record that its GPU work
+ * uses still, of before the exporter was given up, goes back with that. */
 static void return_locked(struct gs_share *share, struct gs_remote *remote,
                           const struct gs_wire_grant *grant)
 {
+    struct gs_opened_key key = {.block_id = grant->block_id};
     struct gs_opened *opened;
 
     gs_remote_look(remote);
     if (remote->conn.fd < 0)
         return;
+    memcpy(key.instance, remote->instance, sizeof key.instance);
+    HASH_FIND(hh, share->opener.opened, &key, sizeof key, opened);
+    if (opened && opened->orphan) {
+        opened->generation = grant->head.request;
+        return;
+    }
     opened = calloc(1, sizeof *opened);
     if (!opened) { /* only what is held is named over the next connection */
         gs_conn_shut(remote->conn.fd);
         return;
     }
-    memcpy(opened->key.instance, remote->instance, sizeof opened->key.instance);
-    opened->key.block_id = grant->block_id;
+    opened->key = key;
     opened->generation = grant->head.request;
     opened->connection = remote->connection;
     opened->next = remote->unsent;

@@ -61,10 +61,9 @@ struct lease {
     uint32_t generation;
 };
 
-/* What this process has of the remote, whatever connection it was opened over: also of one that was given up,
- * and what its GPU may be at still. How many blocks; *ret_leases is the caller's, NULL: no host memory, or none. */
-static uint32_t held(struct gs_share *share, const struct gs_remote *remote,
-                     struct lease **ret_leases)
+/* What this process has of the remote, also of one that was given up: over the connection that is greeted it
+ * goes back. How many blocks; *ret_leases is the caller's, NULL: no host memory, or none. */
+static uint32_t held_locked(struct gs_share *share, const struct gs_remote *remote, struct lease **ret_leases)
 {
     const uint32_t most = remote->opened_count;
     struct gs_opened *opened, *next;
@@ -75,12 +74,11 @@ static uint32_t held(struct gs_share *share, const struct gs_remote *remote,
         return 0;
     HASH_ITER(hh, share->opener.opened, opened, next)
     {
-        if (opened->remote == remote && count < most)
-            (*ret_leases)[count++] = (struct lease){opened->key.block_id, opened->generation};
+        if (opened->remote != remote || count == most)
+            continue;
+        opened->connection = remote->connection;
+        (*ret_leases)[count++] = (struct lease){opened->key.block_id, opened->generation};
     }
-    for (opened = share->opener.closing; opened; opened = opened->next)
-        if (opened->remote == remote && opened->replaced && count < most)
-            (*ret_leases)[count++] = (struct lease){opened->key.block_id, opened->generation};
     return count;
 }
 
@@ -94,6 +92,7 @@ static int greet(struct gs_share *share, struct gs_remote *remote)
     int error = 0;
 
     gs_lock_take(&share->opener.lock);
+    gs_cache_lost_locked(share, remote); /* before all of it belongs to this connection */
     gs_cache_doubt_locked(share, remote);
     while (remote->unsent) {
         struct gs_opened *opened = remote->unsent;
@@ -101,7 +100,7 @@ static int greet(struct gs_share *share, struct gs_remote *remote)
         remote->unsent = opened->next;
         free(opened);
     }
-    count = held(share, remote, &leases);
+    count = held_locked(share, remote, &leases);
     if (remote->opened_count > 0 && !leases)
         error = -ENOMEM;
     gs_lock_release(&share->opener.lock);

@@ -18,6 +18,7 @@
 static struct {
     int alive;
     bool held;
+    CUcontext busy;
     CUresult export_result;
     unsigned export_delay, exports, maps, mapped;
 } state;
@@ -68,6 +69,11 @@ static int forget_mappings(CUdeviceptr address, size_t size)
 void memdriver_hold(bool held)
 {
     __atomic_store_n(&state.held, held, __ATOMIC_SEQ_CST);
+}
+
+void memdriver_busy(CUcontext context)
+{
+    __atomic_store_n(&state.busy, context, __ATOMIC_SEQ_CST);
 }
 
 void memdriver_fail_export(CUresult result)
@@ -270,7 +276,7 @@ static CUresult ctx_synchronize(void)
 
 static CUresult event_create(CUevent *event, unsigned flags)
 {
-    *event = malloc(1);
+    *event = calloc(1, sizeof(CUcontext)); /* in which it was recorded */
     count(1);
     return CUDA_SUCCESS;
 }
@@ -284,12 +290,17 @@ static CUresult event_destroy(CUevent event)
 
 static CUresult ctx_record_event(CUcontext context, CUevent event)
 {
+    *(CUcontext *)event = context;
     return CUDA_SUCCESS;
 }
 
 static CUresult event_query(CUevent event)
 {
-    return __atomic_load_n(&state.held, __ATOMIC_SEQ_CST) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    const CUcontext busy = __atomic_load_n(&state.busy, __ATOMIC_SEQ_CST);
+
+    return __atomic_load_n(&state.held, __ATOMIC_SEQ_CST) || (busy && *(CUcontext *)event == busy)
+               ? CUDA_ERROR_NOT_READY
+               : CUDA_SUCCESS;
 }
 
 static CUresult ctx_get_current(CUcontext *context)

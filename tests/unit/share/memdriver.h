@@ -14,6 +14,8 @@ void memdriver_fill(struct gs_driver *ret_driver);
 
 /* While held, fences do not pass. */
 void memdriver_hold(bool held);
+/* The same of those that were recorded in one context; NULL: of none. */
+void memdriver_busy(CUcontext context);
 /* Every mem_export fails with this; CUDA_SUCCESS ends it. */
 void memdriver_fail_export(CUresult result);
 /* Every mem_export takes this long. */

@@ -1,0 +1,125 @@
+/*
+ * An exporter that runs and is nowhere to be found is given up; it comes back, and has all that this process has
+ * of it on its books still. What was opened before is then given back as what is opened after.
+ */
+#include <criterion/criterion.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/share/opener.h"
+#include "scene.h"
+#include "tests/children.h"
+
+#define OTHER_CONTEXT ((CUcontext)0x2000)
+
+static unsigned char ipc_handle[GS_IPC_HANDLE_SIZE], another[GS_IPC_HANDLE_SIZE];
+
+static void setup(void)
+{
+    scene_new();
+    options.idle_blocks = 0;
+    scene_side();
+    other_start(&other, dir, NULL);
+    other_export(&other, 0, 512, 7, ipc_handle);
+    other_export(&other, 512, 512, 8, another);
+}
+
+TestSuite(share_absent, .init = setup, .fini = scene_end, .timeout = 120);
+
+/* Its socket is away, the connection closed by the program, and nobody has been there for long: the next open
+ * gives it up. Then it goes on. */
+static void give_up(void)
+{
+    struct sockaddr_un path;
+    char away[128];
+    CUdeviceptr address;
+
+    side_path_of(dir, ipc_handle, &path);
+    snprintf(away, sizeof away, "%s-away", dir);
+    halt(other.pid);
+    cr_assert_eq(rename(path.sun_path, away), 0);
+    gs_lock_take(&side.share->opener.lock);
+    cr_assert_eq(side_connections(true), 1);
+    side.share->opener.remotes->absent_ns = 1;
+    gs_lock_release(&side.share->opener.lock);
+    cr_assert_eq(gs_share_open(side.share, another, OTHER_CONTEXT, 0, &address), GS_UNREACHABLE);
+    cr_assert_eq(rename(away, path.sun_path), 0);
+    kill(other.pid, SIGCONT);
+}
+
+static CUdeviceptr open_elsewhere(const unsigned char *handle)
+{
+    CUdeviceptr address = 0;
+
+    cr_assert_eq(gs_share_open(side.share, handle, OTHER_CONTEXT, 0, &address), GS_OK);
+    return address;
+}
+
+/* All but the block itself has gone back, as what is closed last goes last. */
+static void only_it_is_held(void)
+{
+    cr_assert_eq(gs_share_close(side.share, open_elsewhere(another)), GS_OK);
+    cr_assert(SIDE_WAIT(other_withdraws(&other)), "what was closed last has not gone back");
+    cr_assert_str_eq(other_ask(&other, "holds"), "ok 1", "its bytes are handed out");
+}
+
+/* Work of the context that had it open before runs on over the mapping of then, whatever was closed since. */
+static void work_runs_on_over_the_first_mapping(unsigned times)
+{
+    CUdeviceptr address = scene_open(ipc_handle);
+
+    memdriver_busy(SIDE_CONTEXT);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    give_up();
+    address = open_elsewhere(ipc_handle);
+    for (unsigned i = 1; i < times; i++) {
+        give_up();
+        cr_assert_eq(open_elsewhere(ipc_handle), address);
+        cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    }
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    only_it_is_held();
+    memdriver_busy(NULL);
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), "ok 0")), "%s", other.answer);
+}
+
+Test(share_absent, what_is_opened_again_does_not_go_back_before_work_on_the_first_mapping_has_ended)
+{
+    work_runs_on_over_the_first_mapping(1);
+}
+
+Test(share_absent, what_was_opened_again_goes_back_after_the_second_time_too)
+{
+    work_runs_on_over_the_first_mapping(2);
+}
+
+static CUresult fails(CUmemGenericAllocationHandle *handle, void *shareable, CUmemAllocationHandleType type)
+{
+    return CUDA_ERROR_UNKNOWN;
+}
+
+Test(share_absent, what_was_granted_again_in_vain_does_not_go_back_before_work_has_ended)
+{
+    CUdeviceptr address = scene_open(ipc_handle);
+
+    memdriver_busy(SIDE_CONTEXT);
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    give_up();
+    side.driver.mem_import = fails;
+    cr_assert_eq((int)gs_share_open(side.share, ipc_handle, OTHER_CONTEXT, 0, &address), CUDA_ERROR_UNKNOWN);
+    memdriver_fill(&side.driver);
+    only_it_is_held();
+    memdriver_busy(NULL);
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), "ok 0")), "%s", other.answer);
+}
+
+Test(share_absent, what_was_open_meanwhile_goes_back_to_who_comes_back)
+{
+    CUdeviceptr address = scene_open(ipc_handle);
+
+    give_up();
+    only_it_is_held();
+    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
+    cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "holds"), "ok 0")), "%s", other.answer);
+}
