@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "program.h"
+#include "tests/folder.h"
 
 static off_t said; /* of the log, before the call */
 
@@ -174,6 +175,7 @@ int main(int argc, char **argv)
     setenv("GPUSHIM_LOG", "debug", 1);
     setenv("GPUSHIM_SHARE_ENABLE", strcmp(how, "off") == 0 ? "off" : "on", 1);
     setenv("GPUSHIM_SHARE_ISOLATE", strcmp(how, "isolate") == 0 ? "refuse" : "off", 1);
+    folder_new("refused"); /* a broker of others in the common one would answer for who has ended */
     fd = mkstemp(file);
     if (fd < 0 || unlink(file) != 0)
         fail("no file", errno);
