@@ -8,10 +8,8 @@
  *   ipc_events          all of that
  *   ipc_events killed   a wait for a record that its process, killed before, never reached: it does not return
  */
-#define __CUDA_API_VERSION_INTERNAL
-#include <cuda.h>
+#include "ask.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -27,7 +25,6 @@
 #define OTHERS (CLONE_NEWNS | CLONE_NEWPID)
 #define APART  (OTHERS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET)
 
-static void *libcuda;
 static CUcontext ctx;
 static CUstream stream;
 static int to_importer[2], to_exporter[2];
@@ -39,18 +36,6 @@ static struct {
     _Atomic int wrong, done; /* answers; host functions */
 } *seen;
 
-static CUresult missing(void)
-{
-    return CUDA_ERROR_NOT_FOUND;
-}
-
-static void *find(const char *name)
-{
-    void *found = dlsym(libcuda, name);
-    return found ? found : (void *)missing;
-}
-#define D(name) ((__typeof__(&name))find(#name))
-
 static void say(const char *name, const char *answer, const char *expected)
 {
     bool is_right = strcmp(answer, expected) == 0;
@@ -60,12 +45,6 @@ static void say(const char *name, const char *answer, const char *expected)
     seen->wrong += !is_right && (!is_gain || getenv("LD_PRELOAD"));
 }
 
-static const char *name_of(CUresult r)
-{
-    const char *name = NULL;
-    D(cuGetErrorName)(r, &name);
-    return name ? (strncmp(name, "CUDA_", 5) ? name : name + 5) : "?";
-}
 #define SAY(expected, name, call) say(name, name_of(call), expected)
 #define OK(name, call)            SAY("SUCCESS", name, call)
 /* Whether so many host functions have ended by now. */

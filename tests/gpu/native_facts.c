@@ -7,10 +7,8 @@
  *
  * Natively it says what the shim has to give; under the shim what it gives.
  */
-#define __CUDA_API_VERSION_INTERNAL
-#include <cuda.h>
+#include "ask.h"
 
-#include <dlfcn.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,26 +20,6 @@
 
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
-
-static void *libcuda;
-/* A driver function by its exact name; a missing one answers NOT_FOUND. */
-static CUresult missing(void)
-{
-    return CUDA_ERROR_NOT_FOUND;
-}
-static void *find(const char *name)
-{
-    void *found = dlsym(libcuda, name);
-    return found ? found : (void *)missing;
-}
-#define D(name) ((__typeof__(&name))find(#name))
-
-static const char *name_of(CUresult r)
-{
-    const char *name = NULL;
-    D(cuGetErrorName)(r, &name);
-    return name ? (strncmp(name, "CUDA_", 5) ? name : name + 5) : "?";
-}
 
 static void fact(const char *name, const char *format, ...)
 {
