@@ -139,7 +139,7 @@ Test(share_afar, a_stopped_process_keeps_a_lease_waiting_and_its_agent_may_give_
     union gs_wire_message message;
     int agent = shared(ipc_handle, &message);
 
-    kill(other.pid, SIGSTOP);
+    halt(other.pid);
     take_say(agent, ipc_handle, 2, 11);
     cr_assert(agent_hears_nothing(agent));
     end_lease(agent, 2, 11);
