@@ -88,7 +88,7 @@ static gs_status fetch(struct gs_share *share, struct gs_remote *remote,
         ret_message->pieces.block_id == grant->block_id &&
         gs_wire_batch_is_valid(&ret_message->pieces.batch, ret_fds, grant->pieces, first, left))
         return GS_OK;
-    gs_remote_discard(remote, ret_fds);
+    gs_fds_discard(ret_fds);
     say_senseless(share);
     return GS_UNREACHABLE;
 }
@@ -149,7 +149,7 @@ static gs_status map_rest(struct gs_share *share, struct gs_remote *remote,
             return status;
         first += message.pieces.batch.count;
         status = map_some(share, remote, &message.pieces.batch, &fds, base, mapped);
-        gs_remote_done(remote, &fds, status == GS_OK);
+        gs_fds_done(&fds, status == GS_OK);
     }
     return status;
 }

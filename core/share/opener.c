@@ -123,7 +123,7 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
         say_driver(share, status);
     ret->steps.mapped = gs_now_ns();
     gs_room_free(share, &room); /* it was of another size */
-    gs_remote_done(remote, &fds, status == GS_OK);
+    gs_fds_done(&fds, status == GS_OK);
     if (status != GS_OK)
         gs_remote_return(share, remote, &ret->grant);
     return status;

@@ -239,9 +239,9 @@ int gs_remote_answer(struct gs_share *share, struct gs_remote *remote, uint64_t 
                      union gs_wire_message *ret_message, struct gs_wire_fds *ret_fds);
 gs_status gs_remote_refused(struct gs_share *share, const struct gs_wire_refuse *refuse);
 /* Closes what the exporter sent; there is none afterwards. */
-void gs_remote_discard(const struct gs_remote *remote, struct gs_wire_fds *fds);
+void gs_fds_discard(struct gs_wire_fds *fds);
 /* The same of what was used, if it was: then it is the driver's, which has taken it. */
-void gs_remote_done(const struct gs_remote *remote, struct gs_wire_fds *fds, bool used);
+void gs_fds_done(struct gs_wire_fds *fds, bool used);
 /* The program has closed the connection: another one takes its place, or he who has the memory has
  * ended and all is lost. */
 gs_status gs_remote_resume(struct gs_share *share, struct gs_remote *remote);

@@ -188,17 +188,17 @@ static bool look_again(struct gs_share *share, uint64_t *looked, uint64_t *until
     return false;
 }
 
-void gs_remote_discard(const struct gs_remote *remote, struct gs_wire_fds *fds)
+void gs_fds_discard(struct gs_wire_fds *fds)
 {
     for (unsigned i = 0; i < fds->count; i++)
         gs_discard(fds->fd[i]);
     fds->count = 0;
 }
 
-void gs_remote_done(const struct gs_remote *remote, struct gs_wire_fds *fds, bool used)
+void gs_fds_done(struct gs_wire_fds *fds, bool used)
 {
     if (!used) {
-        gs_remote_discard(remote, fds);
+        gs_fds_discard(fds);
         return;
     }
     for (unsigned i = 0; i < fds->count; i++)
@@ -209,7 +209,7 @@ void gs_remote_done(const struct gs_remote *remote, struct gs_wire_fds *fds, boo
 static void take_other(struct gs_share *share, struct gs_remote *remote,
                        const union gs_wire_message *message, struct gs_wire_fds *fds)
 {
-    gs_remote_discard(remote, fds);
+    gs_fds_discard(fds);
     gs_remote_take_other(share, remote, message, -1);
 }
 
@@ -392,7 +392,7 @@ static int attempt(struct gs_share *share, struct gs_remote *remote,
     } else {
         *ret_status = use_answer(share, remote, ipc_handle, ret_message, want_fd, ret_fds);
         if (*ret_status != GS_OK)
-            gs_remote_discard(remote, ret_fds);
+            gs_fds_discard(ret_fds);
     }
     return 0;
 }

@@ -135,7 +135,6 @@ static void fit_afar(struct fuzz_input *input, union gs_wire_message *message)
         break;
     case GS_WIRE_SHARE:
         make_ipc_handle(choice, message->share.ipc_handle);
-        message->share.chunk_size = CHUNK;
         message->share.slot = choice % 5;
         message->share.far = small > 0;
         message->share.held = small % 2;
