@@ -8,10 +8,8 @@
 #include "core/share/exporter.h"
 #include "core/share/memory.h"
 
-#define NO_PID     0x7f000000u /* from here on there are no processes: pids have 22 bits */
-#define NO_PID_MAX 0x7fffffffu
-#define REQUEST    1
-#define FLIGHT_NS  (5 * GS_NS_PER_MS) /* too many descriptors are under way: it is asked again after this */
+#define NO_PID  0x7f000000u /* from here on there are no processes: pids have 22 bits */
+#define REQUEST 1
 
 _Static_assert(sizeof(struct gs_event_handle) == 64, "it is a CUipcEventHandle");
 
@@ -238,7 +236,7 @@ static int fetch(struct gs_share *share, const struct gs_event_key *key, const c
         struct gs_fd socket = {0};
 
         if (again)
-            gs_rest_ns(FLIGHT_NS);
+            gs_rest_ns(GS_REFUSED_NS);
         fd = reach(share, key->instance, deadline);
         if (fd < 0) {
             *ret_reason = fd == -EACCES || fd == -EPERM
@@ -262,12 +260,12 @@ static struct gs_event_import *import_locked(struct gs_share *share, const struc
     return import;
 }
 
-/* The one of a file that was had, made where there is none. NULL: no host memory, or no pid. */
+/* The one of a file that was had, made where there is none. NULL: no host memory. */
 static struct gs_event_import *enter_locked(struct gs_share *share, const struct gs_event_key *key)
 {
     struct gs_event_import *import = import_locked(share, key);
 
-    if (import || share->exporter.ipc_events.last >= NO_PID_MAX - NO_PID)
+    if (import)
         return import;
     import = calloc(1, sizeof *import);
     if (!import)

@@ -10,9 +10,6 @@
 
 #include <string.h>
 
-#define FLIGHT_NS      GS_NS_PER_S /* where too many descriptors are under way one asks again, */
-#define FLIGHT_STEP_NS (5 * GS_NS_PER_MS) /* after this */
-
 static void say_senseless(struct gs_share *share)
 {
     gs_log_line(&share->log, GS_LOG_WARNING,
@@ -70,7 +67,6 @@ static gs_status fetch(struct gs_share *share, struct gs_remote *remote,
                        const struct gs_wire_grant *grant, uint32_t first, uint64_t left,
                        union gs_wire_message *ret_message, struct gs_wire_fds *ret_fds)
 {
-    const uint64_t end = gs_now_ns() + FLIGHT_NS;
     gs_status status;
 
     for (;;) {
@@ -79,10 +75,9 @@ static gs_status fetch(struct gs_share *share, struct gs_remote *remote,
             return status;
         if (ret_message->head.type != GS_WIRE_REFUSE)
             break;
-        if (ret_message->refuse.reason != GS_REFUSED_FLIGHT || gs_now_ns() >= end ||
-            gs_now_ns() >= remote->deadline_ns)
+        if (ret_message->refuse.reason != GS_REFUSED_FLIGHT || gs_now_ns() >= remote->deadline_ns)
             return gs_remote_refused(share, &ret_message->refuse);
-        gs_rest_ns(FLIGHT_STEP_NS);
+        gs_rest_ns(GS_REFUSED_NS);
     }
     if (ret_message->head.type == GS_WIRE_PIECES &&
         ret_message->pieces.block_id == grant->block_id &&

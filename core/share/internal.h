@@ -331,6 +331,9 @@ enum gs_watch_op { GS_WATCH_ADD, GS_WATCH_CHANGE };
 /* What is told of; a hang-up always is. Once: then nothing more until it is changed. */
 enum { GS_WATCH_READ = 1, GS_WATCH_WRITE = 2, GS_WATCH_ONCE = 4 };
 
+/* Who was refused for now (GS_REFUSED_FLIGHT, GS_REFUSED_EARLY) asks again after this, up to its deadline. */
+#define GS_REFUSED_NS (5 * GS_NS_PER_MS)
+
 /* Starts the share thread where there is none. GS_UNREACHABLE: it cannot be had (logged). */
 gs_status gs_thread_start(struct gs_share *share);
 void gs_thread_wake(struct gs_share *share);

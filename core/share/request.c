@@ -17,8 +17,6 @@
 #define REST_NS    (20 * GS_NS_PER_MS)
 #define YIELDED_NS (20 * GS_NS_PER_MS / 1000)  /* where a look takes longer, others had the CPU */
 
-#define EARLY_NS (5 * GS_NS_PER_MS) /* whether an exporter's end was seen is looked at after this */
-
 /* Sends, waiting for room up to `deadline`. */
 int gs_remote_send(const struct gs_remote *remote, const union gs_wire_message *message, int fd,
                    uint64_t deadline)
@@ -433,7 +431,7 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
         if (!want_fd && remote->connection != connection) /* the caller's mapping went with that */
             return GS_UNREACHABLE;
         if (status != GS_OK && may_come_yet(remote)) {
-            gs_rest_ns(EARLY_NS);
+            gs_rest_ns(GS_REFUSED_NS);
             status = GS_OK;
             i--;
             continue;
@@ -455,7 +453,7 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
             }
             if (message.refuse.reason == GS_REFUSED_EARLY && gs_remote_may_go(remote))
                 gs_remote_disconnect(share, remote); /* he is asked first, if he can be by now */
-            gs_rest_ns(EARLY_NS);
+            gs_rest_ns(GS_REFUSED_NS);
             status = GS_OK;
             i--;
             continue;
