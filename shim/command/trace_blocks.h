@@ -51,7 +51,7 @@ void trace_memory_free(struct trace_memory *memory);
 /* Blocks that hold memory of a device at a moment, together by who allocated them: by call stack,
  * or by size where none was recorded. */
 struct trace_holder {
-    uint64_t bytes, count;
+    uint64_t key, bytes, count; /* the key: its stack, or its size with the highest bit changed */
     size_t first, last; /* of its blocks, by their places in `blocks` */
 };
 

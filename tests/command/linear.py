@@ -56,13 +56,6 @@ def zeros(count, folder):
     return b''.join(t.block(t.EVENTS) for i in range(count)) + bytes(count * 40)
 
 
-def one_place(count, folder):
-    """Addresses that a known way to spread them would all put in one place."""
-    inverse = pow(0x9e3779b97f4a7c15, -1, 1 << 64)
-    return calls([t.call(1000 + i, t.ALLOC, (i << 45) * inverse % (1 << 64) & ~(1 << 63), 1, took=0)
-                  for i in range(1, count + 1)])
-
-
 def framed(lines, frames):
     """Each frame is asked for."""
     return (t.block(t.MODULES, lines) +
@@ -93,7 +86,7 @@ if not shutil.which('valgrind'):
     print('valgrind is not there: install it')
     sys.exit(77)
 with tempfile.TemporaryDirectory(prefix='gpushim-linear-') as scratch:
-    for make in threads, pieces, zeros, one_place, modules, nested_modules, functions:
+    for make in threads, pieces, zeros, modules, nested_modules, functions:
         stacks = make in (modules, nested_modules, functions)
         least, one, four = (cost(scratch, '--html' if stacks else None,
                                  t.header(stacks=stacks) + make(count, scratch) + (b'' if make is zeros else t.block(t.END)))
