@@ -117,64 +117,34 @@ void gs_loader_set(struct gs_loader *loader, const struct gs_option *option, str
     }
 }
 
-/* The option whose variable is closest to GPUSHIM_<name>; NULL if none is close. A name without its
- * section is close as well. */
-static const struct gs_option *variable_nearest(struct gs_text name)
-{
-    const struct gs_option *nearest = NULL;
-    size_t best = SIZE_MAX;
-    for (size_t i = 0; i < gs_option_count; i++) {
-        char variable[GS_OPTION_NAME_SIZE];
-        gs_option_variable(&gs_options[i], variable);
-        size_t distance = gs_text_distance(name, variable + strlen("GPUSHIM_"));
-        if (distance < best) {
-            best = distance;
-            nearest = &gs_options[i];
-        }
-    }
-    for (size_t i = 0; i < gs_option_count && !nearest; i++) {
-        if (gs_text_equal_caseless(name, gs_options[i].key))
-            nearest = &gs_options[i];
-    }
-    return nearest;
-}
-
 static void variable_complain(struct gs_loader *loader, struct gs_text name, struct gs_text value)
 {
     char quoted_name[GS_QUOTE_SIZE], quoted[GS_QUOTE_SIZE], variable[GS_OPTION_NAME_SIZE];
-    const struct gs_option *nearest = variable_nearest(name);
-    struct gs_text whole = {name.at - strlen("GPUSHIM_"), name.size + strlen("GPUSHIM_")};
-    if (nearest)
-        gs_option_variable(nearest, variable);
+    const size_t prefix = strlen("GPUSHIM_");
+    const struct gs_option *meant = gs_option_meant((struct gs_text){name.at + prefix, name.size - prefix}, NULL);
+    if (meant)
+        gs_option_variable(meant, variable);
     gs_complain(loader, (struct gs_place){0}, "%s = %s is ignored: no option has this name%s%s%s",
-                gs_quote(whole, quoted_name), gs_quote(value, quoted),
-                nearest ? "; did you mean " : "", nearest ? variable : "", nearest ? "?" : "");
+                gs_quote(name, quoted_name), gs_quote(value, quoted),
+                meant ? "; did you mean " : "", meant ? variable : "", meant ? "?" : "");
 }
 
-/* One GPUSHIM_<name>=<value>. */
+/* One GPUSHIM_...=<value>. */
 static void variable_load(struct gs_loader *loader, struct gs_text name, struct gs_text value)
 {
-    for (size_t i = 0; i < gs_option_count; i++) {
-        char variable[GS_OPTION_NAME_SIZE];
-        gs_option_variable(&gs_options[i], variable);
-        if (gs_text_equal(name, variable + strlen("GPUSHIM_"))) {
-            gs_loader_set(loader, &gs_options[i], (struct gs_place){0}, variable, value);
-            return;
-        }
-    }
-    for (size_t i = 0; i < gs_old_name_count; i++) {
-        const struct gs_old_name *old = &gs_old_names[i];
-        char variable[GS_OPTION_NAME_SIZE], now[GS_OPTION_NAME_SIZE], changed[GS_QUOTE_SIZE];
-        gs_option_variable(&(struct gs_option){.section = old->section, .key = old->key}, variable);
-        if (!gs_text_equal(name, variable + strlen("GPUSHIM_")))
-            continue;
-        gs_option_variable(gs_option_now(old), now);
-        gs_complain(loader, (struct gs_place){0}, "%s is called %s now, and is taken for that", variable, now);
-        gs_loader_set(loader, gs_option_now(old), (struct gs_place){0}, now, gs_old_value(old, value, changed));
+    char variable[GS_OPTION_NAME_SIZE], changed[GS_QUOTE_SIZE];
+    const struct gs_old_name *old;
+    const struct gs_option *option = gs_option_find(name, gs_option_variable, &old);
+    if (option) {
+        gs_option_variable(option, variable);
+        if (old)
+            gs_complain(loader, (struct gs_place){0}, "%.*s is called %s now, and is taken for that", (int)name.size, name.at,
+                        variable);
+        gs_loader_set(loader, option, (struct gs_place){0}, variable, old ? gs_old_value(old, value, changed) : value);
         return;
     }
     for (const char *const *reserved = gs_reserved_names; *reserved; reserved++) {
-        if (gs_text_equal(name, *reserved))
+        if (gs_text_equal((struct gs_text){name.at + strlen("GPUSHIM_"), name.size - strlen("GPUSHIM_")}, *reserved))
             return;
     }
     variable_complain(loader, name, value);
@@ -203,7 +173,7 @@ static void environment_load(struct gs_loader *loader, char *const *environment,
         if (value) {
             if (!ret->named)
                 ret->named = value_of(rest, "CONFIG=");
-            variable_load(loader, (struct gs_text){rest, (size_t)(value - rest)},
+            variable_load(loader, (struct gs_text){entry, (size_t)(value - entry)},
                           gs_text_of(value + 1));
         }
         if (!ret->home)

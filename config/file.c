@@ -24,37 +24,6 @@ struct reader {
     const char *section; /* NULL: an unknown one, complained about; its keys are passed over */
 };
 
-static const struct gs_option *option_find(const char *section, struct gs_text key)
-{
-    for (size_t i = 0; i < gs_option_count; i++) {
-        if (strcmp(gs_options[i].section, section) == 0 && gs_text_equal(key, gs_options[i].key))
-            return &gs_options[i];
-    }
-    return NULL;
-}
-
-/* The option meant by a key that the section does not have: a slip of the pen in this section, or
- * the key of another one. NULL if nothing is close. */
-static const struct gs_option *option_nearest(const char *section, struct gs_text key)
-{
-    const struct gs_option *nearest = NULL;
-    size_t best = SIZE_MAX;
-    for (size_t i = 0; i < gs_option_count; i++) {
-        char name[GS_OPTION_NAME_SIZE];
-        gs_option_name(&gs_options[i], name);
-        size_t distance = SIZE_MAX;
-        if (gs_text_equal_caseless(key, gs_options[i].key) || gs_text_equal_caseless(key, name))
-            distance = 0;
-        else if (strcmp(gs_options[i].section, section) == 0)
-            distance = gs_text_distance(key, gs_options[i].key);
-        if (distance < best) {
-            best = distance;
-            nearest = &gs_options[i];
-        }
-    }
-    return nearest;
-}
-
 static const char *section_find(struct gs_text name)
 {
     for (size_t i = 0; i < gs_section_count; i++) {
@@ -94,28 +63,10 @@ static void section_read(struct reader *reader, struct gs_text line)
     }
 }
 
-/* Whether the key is what an option was called before, which then has the value. */
-static bool old_key_read(struct reader *reader, struct gs_text key, struct gs_text value)
-{
-    for (size_t i = 0; i < gs_old_name_count; i++) {
-        const struct gs_old_name *old = &gs_old_names[i];
-        const struct gs_option *option = gs_option_now(old);
-        char name[GS_OPTION_NAME_SIZE], changed[GS_QUOTE_SIZE];
-        if (strcmp(old->section, reader->section) != 0 || !gs_text_equal(key, old->key))
-            continue;
-        gs_complain(reader->loader, reader->place, "%s is called %s under [%s] now, and is taken for that", old->key, option->key,
-                    option->section);
-        gs_option_name(option, name);
-        gs_loader_set(reader->loader, option, reader->place, name, gs_old_value(old, value, changed));
-        return true;
-    }
-    return false;
-}
-
 static void key_complain(struct reader *reader, struct gs_text key, struct gs_text value)
 {
     char quoted_key[GS_QUOTE_SIZE], quoted[GS_QUOTE_SIZE];
-    const struct gs_option *nearest = option_nearest(reader->section, key);
+    const struct gs_option *nearest = gs_option_meant(key, reader->section);
     gs_quote(key, quoted_key);
     gs_quote(value, quoted);
     if (nearest)
@@ -129,8 +80,7 @@ static void key_complain(struct reader *reader, struct gs_text key, struct gs_te
 
 static void key_read(struct reader *reader, struct gs_text line)
 {
-    char name[GS_OPTION_NAME_SIZE];
-    char quoted[GS_QUOTE_SIZE];
+    char name[GS_OPTION_NAME_SIZE], changed[GS_QUOTE_SIZE], quoted[GS_QUOTE_SIZE];
     const char *equals = memchr(line.at, '=', line.size);
     if (!equals) {
         gs_complain(reader->loader, reader->place,
@@ -140,14 +90,18 @@ static void key_read(struct reader *reader, struct gs_text line)
     struct gs_text key = gs_text_trim((struct gs_text){line.at, (size_t)(equals - line.at)});
     struct gs_text value =
         gs_text_trim((struct gs_text){equals + 1, line.size - (size_t)(equals + 1 - line.at)});
-    const struct gs_option *option = option_find(reader->section, key);
+    snprintf(name, sizeof name, "%s.%.*s", reader->section, (int)key.size, key.at);
+    const struct gs_old_name *old;
+    const struct gs_option *option = gs_option_find(gs_text_of(name), gs_option_whole_name, &old);
     if (!option) {
-        if (!old_key_read(reader, key, value))
-            key_complain(reader, key, value);
+        key_complain(reader, key, value);
         return;
     }
+    if (old)
+        gs_complain(reader->loader, reader->place, "%s is called %s under [%s] now, and is taken for that", old->key, option->key,
+                    option->section);
     gs_option_name(option, name);
-    gs_loader_set(reader->loader, option, reader->place, name, value);
+    gs_loader_set(reader->loader, option, reader->place, name, old ? gs_old_value(old, value, changed) : value);
 }
 
 /* The line up to its comment. */

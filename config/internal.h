@@ -65,18 +65,23 @@ bool gs_text_equal(struct gs_text text, const char *string);
 /* Letters of ASCII compare without their case, whatever the locale. */
 bool gs_text_equal_caseless(struct gs_text text, const char *string);
 struct gs_text gs_text_trim(struct gs_text text);
-char gs_char_lower(char c);
 
-/* "debug.small_limit", "log" */
-void gs_option_name(const struct gs_option *option, char ret[GS_OPTION_NAME_SIZE]);
+/* Forms of its name: "debug.small_limit", "log" */
+typedef void gs_option_form_fn(const struct gs_option *option, char ret[GS_OPTION_NAME_SIZE]);
+gs_option_form_fn gs_option_name;
+/* "general.log" */
+gs_option_form_fn gs_option_whole_name;
 /* "GPUSHIM_DEBUG_SMALL_LIMIT", "GPUSHIM_LOG" */
-void gs_option_variable(const struct gs_option *option, char ret[GS_OPTION_NAME_SIZE]);
+gs_option_form_fn gs_option_variable;
 /* "a size from 0 to 2 MiB" */
 void gs_option_allowed(const struct gs_option *option, char ret[GS_OPTION_ALLOWED_SIZE]);
 
-/* The option that it is now. */
-const struct gs_option *gs_option_now(const struct gs_old_name *old);
-/* Its value as that option takes it. */
+/* The option whose name in this form that is, or was: then *ret_old is its old name, else NULL. NULL: there is none. */
+const struct gs_option *gs_option_find(struct gs_text name, gs_option_form_fn *form, const struct gs_old_name **ret_old);
+/* The option that is meant by a name that none has, in whatever form: by a slip of the pen, without its section, or under
+ * another; `section` is where it stands, NULL: in none. NULL: nothing is close. */
+const struct gs_option *gs_option_meant(struct gs_text name, const char *section);
+/* The value of an option that was given under an old name, as it takes it. */
 struct gs_text gs_old_value(const struct gs_old_name *old, struct gs_text value, char ret[GS_QUOTE_SIZE]);
 
 /* Reads a value (blanks around it are dropped) into the option's field. NULL on success; otherwise

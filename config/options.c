@@ -47,11 +47,17 @@ const size_t gs_old_name_count = sizeof gs_old_names / sizeof *gs_old_names;
 _Static_assert(sizeof gs_options / sizeof *gs_options <= 64, "more options than bits");
 _Static_assert(sizeof gs_options / sizeof *gs_options <= GS_CONFIG_OPTIONS_MAX, "no place for all");
 
+void gs_option_whole_name(const struct gs_option *option, char ret[GS_OPTION_NAME_SIZE])
+{
+    snprintf(ret, GS_OPTION_NAME_SIZE, "%s.%s", option->section, option->key);
+}
+
 void gs_option_name(const struct gs_option *option, char ret[GS_OPTION_NAME_SIZE])
 {
-    bool general = gs_text_equal(gs_text_of(option->section), "general");
-    snprintf(ret, GS_OPTION_NAME_SIZE, "%s%s%s", general ? "" : option->section, general ? "" : ".",
-             option->key);
+    if (gs_text_equal(gs_text_of(option->section), "general"))
+        snprintf(ret, GS_OPTION_NAME_SIZE, "%s", option->key);
+    else
+        gs_option_whole_name(option, ret);
 }
 
 void gs_option_variable(const struct gs_option *option, char ret[GS_OPTION_NAME_SIZE])
@@ -67,15 +73,59 @@ void gs_option_variable(const struct gs_option *option, char ret[GS_OPTION_NAME_
     }
 }
 
-const struct gs_option *gs_option_now(const struct gs_old_name *old)
+const struct gs_option *gs_option_find(struct gs_text name, gs_option_form_fn *form, const struct gs_old_name **ret_old)
 {
-    char name[GS_OPTION_NAME_SIZE];
+    char form_of[GS_OPTION_NAME_SIZE];
+    const struct gs_old_name *none;
+    *ret_old = NULL;
     for (size_t i = 0; i < gs_option_count; i++) {
-        gs_option_name(&gs_options[i], name);
-        if (gs_text_equal(gs_text_of(old->now), name))
+        form(&gs_options[i], form_of);
+        if (gs_text_equal(name, form_of))
             return &gs_options[i];
     }
-    return NULL; /* a test has them all */
+    for (size_t i = 0; i < gs_old_name_count; i++) {
+        const struct gs_old_name *old = &gs_old_names[i];
+        form(&(struct gs_option){.section = old->section, .key = old->key}, form_of);
+        if (!gs_text_equal(name, form_of))
+            continue;
+        *ret_old = old;
+        return gs_option_find(gs_text_of(old->now), gs_option_name, &none); /* a test has them all */
+    }
+    return NULL;
+}
+
+/* How far the option is from the name; 0: but for its section, or the form, it is that. */
+static size_t distance_to(const struct gs_option *option, struct gs_text name, const char *section)
+{
+    char form_of[GS_OPTION_NAME_SIZE];
+    size_t key = name.size, distance, of_form;
+    while (key > 0 && name.at[key - 1] != '.')
+        key--;
+    if (gs_text_equal_caseless((struct gs_text){name.at + key, name.size - key}, option->key))
+        return 0;
+    gs_option_name(option, form_of);
+    distance = gs_text_distance(name, form_of);
+    gs_option_variable(option, form_of);
+    if (gs_text_equal_caseless(name, form_of))
+        return 0;
+    of_form = gs_text_distance(name, form_of + sizeof "GPUSHIM_" - 1);
+    distance = of_form < distance ? of_form : distance;
+    of_form = section && gs_text_equal(gs_text_of(section), option->section) ? gs_text_distance(name, option->key) : SIZE_MAX;
+    return of_form < distance ? of_form : distance;
+}
+
+const struct gs_option *gs_option_meant(struct gs_text name, const char *section)
+{
+    const struct gs_option *nearest = NULL;
+    size_t best = SIZE_MAX;
+    for (size_t i = 0; i < gs_option_count; i++) {
+        size_t distance = distance_to(&gs_options[i], name, section);
+        if (distance < best) {
+            best = distance;
+            nearest = &gs_options[i];
+        }
+    }
+    return nearest;
 }
 
 struct gs_text gs_old_value(const struct gs_old_name *old, struct gs_text value, char ret[GS_QUOTE_SIZE])

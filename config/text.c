@@ -17,7 +17,7 @@ bool gs_text_equal(struct gs_text text, const char *string)
     return strlen(string) == text.size && memcmp(text.at, string, text.size) == 0;
 }
 
-char gs_char_lower(char c)
+static char lower(char c)
 {
     return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
 }
@@ -27,7 +27,7 @@ bool gs_text_equal_caseless(struct gs_text text, const char *string)
     if (strlen(string) != text.size)
         return false;
     for (size_t i = 0; i < text.size; i++) {
-        if (gs_char_lower(text.at[i]) != gs_char_lower(string[i]))
+        if (lower(text.at[i]) != lower(string[i]))
             return false;
     }
     return true;
@@ -80,10 +80,10 @@ size_t gs_text_distance(struct gs_text a, const char *b)
                 row[j] = j;
                 continue;
             }
-            char x = gs_char_lower(a.at[i - 1]);
-            char y = gs_char_lower(b[j - 1]);
+            char x = lower(a.at[i - 1]);
+            char y = lower(b[j - 1]);
             row[j] = smaller(above[j - 1] + (x != y), smaller(above[j], row[j - 1]) + 1);
-            if (i > 1 && j > 1 && x == gs_char_lower(b[j - 2]) && gs_char_lower(a.at[i - 2]) == y)
+            if (i > 1 && j > 1 && x == lower(b[j - 2]) && lower(a.at[i - 2]) == y)
                 row[j] = smaller(row[j], rows[(i + 1) % 3][j - 2] + 1);
         }
     }

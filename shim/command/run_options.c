@@ -12,63 +12,9 @@
 
 static uint64_t were_set; /* by index in gs_options */
 
-/* Whether this is the option's name, as in "pool.decay", "log", or "general.log", the section by
- * which files know it. */
-static bool is_name(const struct gs_option *option, struct gs_text text)
-{
-    const struct gs_text general = gs_text_of("general.");
-    char name[GS_OPTION_NAME_SIZE];
-
-    gs_option_name(option, name);
-    if (gs_text_equal(text, name))
-        return true;
-    if (text.size <= general.size || memcmp(text.at, general.at, general.size) != 0)
-        return false;
-    text = (struct gs_text){text.at + general.size, text.size - general.size};
-    return strcmp(option->section, "general") == 0 && gs_text_equal(text, option->key);
-}
-
-/* Whether it was meant: the variable's name, or the key without its section or under a wrong one.
- */
-static bool is_nearly(const struct gs_option *option, struct gs_text text)
-{
-    const char *dot = memrchr(text.at, '.', text.size);
-    char variable[GS_OPTION_NAME_SIZE];
-
-    gs_option_variable(option, variable);
-    if (gs_text_equal_caseless(text, variable))
-        return true;
-    if (dot)
-        text = (struct gs_text){dot + 1, text.size - (size_t)(dot + 1 - text.at)};
-    return gs_text_equal_caseless(text, option->key);
-}
-
-/* NULL: nothing is close. */
-static const struct gs_option *nearest(struct gs_text text)
-{
-    const struct gs_option *found = NULL;
-    size_t best = SIZE_MAX;
-
-    for (size_t i = 0; i < gs_option_count; i++)
-        if (is_nearly(&gs_options[i], text))
-            return &gs_options[i];
-    for (size_t i = 0; i < gs_option_count; i++) {
-        char name[GS_OPTION_NAME_SIZE];
-        size_t distance;
-
-        gs_option_name(&gs_options[i], name);
-        distance = gs_text_distance(text, name);
-        if (distance < best) {
-            best = distance;
-            found = &gs_options[i];
-        }
-    }
-    return found;
-}
-
 static void complain_of_name(const char *before, struct gs_text text)
 {
-    const struct gs_option *meant = nearest(text);
+    const struct gs_option *meant = gs_option_meant(text, NULL);
     char quoted[GS_QUOTE_SIZE], name[GS_OPTION_NAME_SIZE];
 
     gs_quote(text, quoted);
@@ -108,25 +54,19 @@ static bool check(const char *before, const struct gs_option *option, const char
     return false;
 }
 
-/* The option of that name, or one that had it before, which is said; what it was called then is in *ret_old. */
+/* The option of that name ("pool.decay", "log", or "general.log", as files know it), or one that had it before, which is
+ * said; what it was called then is in *ret_old. */
 static const struct gs_option *find(const char *before, struct gs_text name, const struct gs_old_name **ret_old)
 {
-    *ret_old = NULL;
-    for (size_t i = 0; i < gs_option_count; i++)
-        if (is_name(&gs_options[i], name))
-            return &gs_options[i];
-    for (size_t i = 0; i < gs_old_name_count; i++) {
-        char was[GS_OPTION_NAME_SIZE];
+    const struct gs_option *option = gs_option_find(name, gs_option_name, ret_old);
 
-        gs_option_name(&(struct gs_option){.section = gs_old_names[i].section, .key = gs_old_names[i].key}, was);
-        if (!gs_text_equal(name, was))
-            continue;
-        *ret_old = &gs_old_names[i];
-        command_complain("%s%s is called %s now, and is taken for that", before, was, gs_old_names[i].now);
-        return gs_option_now(&gs_old_names[i]);
-    }
-    complain_of_name(before, name);
-    return NULL;
+    if (!option)
+        option = gs_option_find(name, gs_option_whole_name, ret_old);
+    if (!option)
+        complain_of_name(before, name);
+    else if (*ret_old)
+        command_complain("%s%.*s is called %s now, and is taken for that", before, (int)name.size, name.at, (*ret_old)->now);
+    return option;
 }
 
 const struct gs_option *run_option_read(const char *before, const char *text, struct gs_config *ret, const char **ret_value)

@@ -60,7 +60,8 @@ Test(config_file, old_names_are_understood_and_say_so, .timeout = 60)
 {
     for (size_t i = 0; i < gs_old_name_count; i++) {
         const struct gs_old_name *old = &gs_old_names[i];
-        const struct gs_option *option = gs_option_now(old);
+        const struct gs_old_name *none;
+        const struct gs_option *option = gs_option_find(gs_text_of(old->now), gs_option_name, &none);
         cr_assert_not_null(option, "%s is nothing now", old->key);
         const char *value = option->type == GS_OPTION_BOOL   ? "off"
                             : option->type == GS_OPTION_ENUM ? option->words[1]
