@@ -177,17 +177,14 @@ long ask_pid_of_listener(int fd)
 /* Of a process that there is a pidfd of. */
 static long pid_of(int pidfd)
 {
-    char path[64], line[128];
-    long pid = 0;
-    FILE *file;
+    char name[32], text[1024];
+    const char *line;
+    long pid;
 
-    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
-    file = pidfd < 0 ? NULL : fopen(path, "re");
-    while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "Pid: %ld", &pid) == 1)
-            break;
-    if (file)
-        fclose(file);
+    snprintf(name, sizeof name, "fdinfo/%d", pidfd);
+    command_read_of(getpid(), name, text, sizeof text);
+    line = strstr(text, "\nPid:");
+    pid = line ? strtol(line + strlen("\nPid:"), NULL, 10) : 0;
     return pid > 0 ? pid : 0;
 }
 
@@ -196,40 +193,22 @@ static long pid_of(int pidfd)
 static const char *container_of(long pid)
 {
     static char own[512], line[512];
-    char path[64], *name;
-    FILE *file;
+    const char *name;
 
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "/proc/%ld/cgroup", i ? pid : (long)getpid());
-        file = fopen(path, "re");
-        if (!file)
-            return "";
-        if (!fgets(i ? line : own, sizeof own, file))
-            own[0] = line[0] = 0;
-        fclose(file);
-    }
-    if (strcmp(own, line) == 0)
-        return "";
-    line[strcspn(line, "\n")] = 0;
+    command_read_of(getpid(), "cgroup", own, sizeof own);
+    command_read_of(pid, "cgroup", line, sizeof line);
+    own[strcspn(own, "\n")] = line[strcspn(line, "\n")] = 0;
     name = strrchr(line, '/');
-    return name ? name + 1 : "";
+    return name && own[0] && strcmp(own, line) != 0 ? name + 1 : "";
 }
 
 /* The name of its host by its environment: of a pod that is the pod's. "": it may not be read. */
 static void host_of(long pid, char ret_name[64])
 {
-    char path[64], text[4096];
-    FILE *file;
-    size_t got;
+    char text[4096];
+    const size_t got = command_read_of(pid, "environ", text, sizeof text);
 
     ret_name[0] = 0;
-    snprintf(path, sizeof path, "/proc/%ld/environ", pid);
-    file = fopen(path, "re");
-    if (!file)
-        return;
-    got = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[got] = 0;
     for (const char *at = text; at < text + got; at += strlen(at) + 1)
         if (strncmp(at, "HOSTNAME=", 9) == 0)
             snprintf(ret_name, 64, "%.63s", at + 9);
@@ -277,17 +256,10 @@ const char *user_text(uid_t uid, char ret[32])
 /* With a blank between words. */
 static void command_of(long pid, const char *name, char ret[256])
 {
-    char path[64], text[1024];
-    size_t got = 0, begin = 0;
-    FILE *file;
+    char text[1024];
+    const size_t got = command_read_of(pid, "cmdline", text, sizeof text);
+    size_t begin = 0;
 
-    snprintf(path, sizeof path, "/proc/%ld/cmdline", pid);
-    file = pid ? fopen(path, "re") : NULL;
-    if (file) {
-        got = fread(text, 1, sizeof text - 1, file);
-        fclose(file);
-    }
-    text[got] = 0;
     for (size_t i = 0; i < got && text[i]; i++)
         if (text[i] == '/')
             begin = i + 1;
@@ -299,14 +271,12 @@ static void command_of(long pid, const char *name, char ret[256])
 
 void who_fill(struct who *who, long pid, uint64_t told, const char *name)
 {
-    char path[64];
     struct user user;
 
     *who = (struct who){.pid = pid, .told = told};
     snprintf(who->name, sizeof who->name, "%.15s", name);
-    snprintf(path, sizeof path, "/proc/%ld/comm", pid);
-    if (pid && !name[0])
-        command_read(path, who->name, sizeof who->name);
+    if (!name[0])
+        command_read_of(pid, "comm", who->name, sizeof who->name);
     command_of(pid, who->name, who->command);
     if (!pid)
         return;
@@ -363,10 +333,7 @@ const char *who_text(const struct who *who, char ret[WHO_TEXT])
 
 void who_write(struct json *json, const struct who *who)
 {
-    if (who->pid)
-        json_number(json, "pid", (uint64_t)who->pid);
-    else
-        json_text(json, "pid", NULL);
+    json_known(json, "pid", (uint64_t)who->pid);
     json_number(json, "own_pid", who->told);
     json_text(json, "name", who->name);
     json_text(json, "container", who->container[0] ? who->container : NULL);

@@ -346,13 +346,12 @@ static void offer_pids(const char *word, const char *before)
 {
     DIR *processes = opendir("/proc");
     const struct dirent *entry;
-    char path[300], name[32];
+    char name[32];
 
     while (processes && (entry = readdir(processes))) {
         if (entry->d_name[0] < '1' || entry->d_name[0] > '9' || !figures_has_library(strtol(entry->d_name, NULL, 10)))
             continue;
-        snprintf(path, sizeof path, "/proc/%s/comm", entry->d_name);
-        command_read(path, name, sizeof name);
+        command_read_of(strtol(entry->d_name, NULL, 10), "comm", name, sizeof name);
         offer(word, before, entry->d_name, name);
     }
     if (processes)

@@ -113,7 +113,7 @@ static int tell(struct cluster *cluster, int fd, union gs_wire_message *ret_answ
         if (i < machines)
             cluster->json ? write_machine(cluster->json, told, id) : print_machine(told, id);
     }
-    if (cluster->json && (!error || machines)) {
+    if (!error || machines) {
         json_close(cluster->json, ']');
         json_close(cluster->json, '}');
     }
@@ -192,22 +192,16 @@ void cluster_tell(const struct gs_share_options *options, struct json *json)
     char reason[GS_REASON_SIZE];
     unsigned agents;
 
-    if (json) {
-        json_open(json, NULL, '{');
-        json_open(json, "cluster", '[');
-    }
+    json_open(json, NULL, '{');
+    json_open(json, "cluster", '[');
     ask_each(options, look_at, &cluster, reason);
-    if (json) {
-        json_close(json, ']');
-        json_open(json, "directory", '[');
-    }
+    json_close(json, ']');
+    json_open(json, "directory", '[');
     agents = health_tell(options, tell_health, json);
-    if (json) {
-        json_close(json, ']');
-        json_close(json, '}');
-    } else if (!agents) {
+    json_close(json, ']');
+    json_close(json, '}');
+    if (!json && !agents)
         command_say("no gpushim-agent has said anything here");
-    }
 }
 
 static int say_forgotten(const struct cluster *cluster)
@@ -240,14 +234,12 @@ int command_cluster(const struct call *call)
     if (!command_share_options(&options))
         return COMMAND_WRONG;
     cluster.json = as_json ? &json : NULL;
-    if (as_json)
-        json_open(&json, NULL, '[');
+    json_open(cluster.json, NULL, '[');
     folders = ask_each(&options, look_at, &cluster, reason);
-    if (as_json)
-        json_close(&json, ']');
-    else if (!cluster.forget)
+    json_close(cluster.json, ']');
+    if (!as_json && !cluster.forget)
         health_tell(&options, tell_health, NULL);
-    if (as_json && !json_end(&json))
+    if (!json_end(cluster.json))
         return COMMAND_WRONG;
     if (cluster.forget)
         return say_forgotten(&cluster);

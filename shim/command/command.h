@@ -56,8 +56,10 @@ int command_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* What -h says of it; the same. */
 int command_tell(const struct command *command);
 
-/* What there is of a file, without its last newline; "" where it cannot be read. */
-void command_read(const char *path, char *ret_text, size_t size);
+/* What there is of a file, without its last newline; "" where it cannot be read. How many bytes: zeros may be among them. */
+size_t command_read(const char *path, char *ret_text, size_t size);
+/* The same of /proc/PID/NAME. */
+size_t command_read_of(long pid, const char *name, char *ret_text, size_t size);
 /* Whether both paths are one file that is there. */
 bool command_is_same_file(const char *one, const char *other);
 

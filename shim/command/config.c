@@ -180,10 +180,7 @@ static void write_origin(struct json *json, const struct finding *finding,
     json_text(json, "kind", kinds[origin->refused ? GS_CONFIG_DEFAULT : origin->kind]);
     json_bool(json, "refused", origin->refused); /* what stands at this place, which follows */
     json_text(json, "file", in_file ? finding->origins.files[origin->file].path : NULL);
-    if (in_file)
-        json_number(json, "line", origin->line);
-    else
-        json_text(json, "line", NULL);
+    json_known(json, "line", in_file ? origin->line : 0);
     json_text(json, "variable", origin->kind == GS_CONFIG_ENVIRONMENT ? variable : NULL);
     json_close(json, '}');
 }

@@ -7,15 +7,19 @@
 
 static void put_text(FILE *file, const char *text);
 
-static void begin(struct json *json, const char *key)
+/* False: nothing is to be written. */
+static bool begin(struct json *json, const char *key)
 {
+    if (!json)
+        return false;
     if (json->follows)
         fputs(", ", json->file);
     json->follows = true;
-    if (!key)
-        return;
-    put_text(json->file, key);
-    fputs(": ", json->file);
+    if (key) {
+        put_text(json->file, key);
+        fputs(": ", json->file);
+    }
+    return true;
 }
 
 bool json_takes(const char *text)
@@ -41,20 +45,24 @@ static void put_text(FILE *file, const char *text)
 
 void json_open(struct json *json, const char *key, char bracket)
 {
-    begin(json, key);
+    if (!begin(json, key))
+        return;
     fputc(bracket, json->file);
     json->follows = false;
 }
 
 void json_close(struct json *json, char bracket)
 {
+    if (!json)
+        return;
     fputc(bracket, json->file);
     json->follows = true;
 }
 
 void json_text(struct json *json, const char *key, const char *text)
 {
-    begin(json, key);
+    if (!begin(json, key))
+        return;
     if (text)
         put_text(json->file, text);
     else
@@ -63,31 +71,40 @@ void json_text(struct json *json, const char *key, const char *text)
 
 void json_number(struct json *json, const char *key, uint64_t number)
 {
-    begin(json, key);
-    fprintf(json->file, "%llu", (unsigned long long)number);
+    if (begin(json, key))
+        fprintf(json->file, "%llu", (unsigned long long)number);
+}
+
+void json_known(struct json *json, const char *key, uint64_t number)
+{
+    if (number)
+        json_number(json, key, number);
+    else
+        json_text(json, key, NULL);
 }
 
 void json_thousandths(struct json *json, const char *key, uint64_t number)
 {
-    begin(json, key);
-    fprintf(json->file, "%llu.%03llu", (unsigned long long)number / 1000,
-            (unsigned long long)number % 1000);
+    if (begin(json, key))
+        fprintf(json->file, "%llu.%03llu", (unsigned long long)number / 1000, (unsigned long long)number % 1000);
 }
 
 void json_minus_one(struct json *json)
 {
-    begin(json, NULL);
-    fputs("-1", json->file);
+    if (begin(json, NULL))
+        fputs("-1", json->file);
 }
 
 void json_bool(struct json *json, const char *key, bool is)
 {
-    begin(json, key);
-    fputs(is ? "true" : "false", json->file);
+    if (begin(json, key))
+        fputs(is ? "true" : "false", json->file);
 }
 
 bool json_end(struct json *json)
 {
+    if (!json)
+        return true;
     fputc('\n', json->file);
     return fflush(json->file) == 0 && !ferror(json->file);
 }

@@ -15,13 +15,15 @@ struct json {
     bool follows; /* a comma comes before the next */
 };
 
-/* `key` is the name within an object, NULL within a list and at the top. */
+/* To `json` NULL nothing is written: it is told as text. `key` is the name within an object, NULL within a list and at the top. */
 void json_open(struct json *json, const char *key, char bracket); /* '{' or '[' */
 void json_close(struct json *json, char bracket);                 /* '}' or ']' */
 /* Bytes that are no UTF-8 become U+FFFD; a < is written as its number, so that JSON within a page
  * cannot end its element. NULL: null. */
 void json_text(struct json *json, const char *key, const char *text);
 void json_number(struct json *json, const char *key, uint64_t number);
+/* 0, which stands for one that is not known: null. */
+void json_known(struct json *json, const char *key, uint64_t number);
 /* number / 1000, exactly. */
 void json_thousandths(struct json *json, const char *key, uint64_t number);
 void json_minus_one(struct json *json); /* of a list: none */

@@ -212,18 +212,16 @@ static void write_row(struct json *json, const struct row *row)
 static bool tell(const struct listing *listing, bool as_json)
 {
     struct sheet sheet = {.columns = columns, .count = sizeof columns / sizeof *columns};
-    struct json json = {.file = stdout};
+    struct json out = {.file = stdout}, *json = as_json ? &out : NULL;
     bool well;
 
     if (listing->count > 0)
         qsort(listing->rows, listing->count, sizeof *listing->rows, by_name);
-    if (as_json)
-        json_open(&json, NULL, '[');
+    json_open(json, NULL, '[');
     for (size_t i = 0; i < listing->count; i++)
-        as_json ? write_row(&json, &listing->rows[i]) : put_row(&sheet, &listing->rows[i]);
-    if (as_json)
-        json_close(&json, ']');
-    well = as_json ? json_end(&json) : sheet_say(&sheet);
+        json ? write_row(json, &listing->rows[i]) : put_row(&sheet, &listing->rows[i]);
+    json_close(json, ']');
+    well = json ? json_end(json) : sheet_say(&sheet);
     sheet_free(&sheet);
     return well;
 }

@@ -55,16 +55,25 @@ int command_say(const char *format, ...)
     return status;
 }
 
-void command_read(const char *path, char *ret_text, size_t size)
+size_t command_read(const char *path, char *ret_text, size_t size)
 {
     FILE *file = fopen(path, "re");
     size_t got = file ? fread(ret_text, 1, size - 1, file) : 0;
 
     if (file)
         fclose(file);
-    ret_text[got] = 0;
     if (got > 0 && ret_text[got - 1] == '\n')
-        ret_text[got - 1] = 0;
+        got--;
+    ret_text[got] = 0;
+    return got;
+}
+
+size_t command_read_of(long pid, const char *name, char *ret_text, size_t size)
+{
+    char path[64];
+
+    snprintf(path, sizeof path, "/proc/%ld/%s", pid, name);
+    return command_read(path, ret_text, size);
 }
 
 bool command_is_same_file(const char *one, const char *other)

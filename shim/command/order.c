@@ -59,19 +59,15 @@ int order_command(const struct call *call, __typeof__(((struct order *)0)->tell)
     struct gs_share_options options;
     struct json json = {.file = stdout};
     struct order order = {.options = &options, .tell = tell};
-    const bool as_json = call_has(call, "json");
 
     if (strcmp(call->argv[0], "all") != 0 && (order.only = call_pid(call, call->argv[0])) <= 0)
         return COMMAND_USAGE;
     if (!command_share_options(&options))
         return COMMAND_WRONG;
-    order.json = as_json ? &json : NULL;
-    if (as_json)
-        json_open(&json, NULL, '[');
+    order.json = call_has(call, "json") ? &json : NULL;
+    json_open(order.json, NULL, '[');
     order_each(&order);
-    if (as_json) {
-        json_close(&json, ']');
-        json_end(&json);
-    }
+    json_close(order.json, ']');
+    json_end(order.json);
     return order.failed ? COMMAND_WRONG : COMMAND_WELL;
 }

@@ -188,8 +188,7 @@ static int write_files(const struct call *call, const struct report *report)
 
 static int compare(const struct call *call, const struct report *report)
 {
-    struct json json = {.file = stdout};
-    const bool as_json = call_has(call, "json");
+    struct json out = {.file = stdout}, *json = call_has(call, "json") ? &out : NULL;
     struct report before;
     bool well;
 
@@ -197,9 +196,8 @@ static int compare(const struct call *call, const struct report *report)
         return COMMAND_WRONG;
     if (report_missing(&before))
         command_complain("'%s': %s", call_value(call, "against"), report_missing(&before));
-    well = report_against(report, &before, as_json ? &json : NULL);
-    if (as_json)
-        json_end(&json);
+    well = report_against(report, &before, json);
+    json_end(json);
     report_free(&before);
     return well ? COMMAND_WELL : COMMAND_WRONG;
 }

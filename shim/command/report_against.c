@@ -195,9 +195,7 @@ bool report_against(const struct report *report, const struct report *before, st
     for (unsigned device = 0; well && device < 256; device++)
         if (report->trace.has_device[device] || before->trace.has_device[device])
             well = tell_device(report, before, device, json);
-    if (json) {
-        json_close(json, ']');
-        json_close(json, '}');
-    }
+    json_close(json, ']');
+    json_close(json, '}');
     return well;
 }

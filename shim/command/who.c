@@ -21,19 +21,13 @@
 #define REPORTS_MAX   65536
 #define COMMAND_SHOWN 100 /* columns of a command line */
 
-/* One process that holds or has left something. */
-struct holder {
-    struct who who;
+/* One answer, which tells of a holder, an owner, or both. */
+struct told {
+    bool of_holder; /* a process that holds or has left something: */
+    struct who holder;
+    bool of_owner; /* one whose memory is open */
     struct gs_wire_report report;
-    struct holder *next;
-};
-
-/* Whose memory somebody has open. */
-struct owner {
-    bool ended;
-    long pid; /* as this process sees it; 0: it does not */
-    uint64_t told, blocks, bytes, mapped;
-    struct owner *next;
+    struct told *next;
 };
 
 /* One that answers, or does not. */
@@ -42,44 +36,31 @@ struct sharer {
     bool is_broker;
     char silent[128]; /* why it is not listed, or not wholly; "": it is */
     struct gs_wire_report report;
-    struct holder *holders, **last;
-    struct owner *owners, **last_owner;
+    struct told *told, **last;
 };
 
 /* ---- Asking --------------------------------------------------------------------------------- */
 
-static bool add_holder(struct sharer *sharer, const struct gs_wire_report *report, int pidfd)
+static bool add_told(struct sharer *sharer, uint32_t index, const struct gs_wire_report *report, int pidfd)
 {
-    struct holder *holder;
+    struct told *told = calloc(1, sizeof *told);
 
-    if (!report->left && !report->references)
-        return true;
-    holder = calloc(1, sizeof *holder);
-    if (!holder)
+    if (!told)
         return false;
-    who_fill_told(&holder->who, &sharer->who, pidfd, report->client_seen, report->client_pid, report->client_name);
-    holder->report = *report;
-    *sharer->last = holder;
-    sharer->last = &holder->next;
+    told->of_holder = index < report->clients && (report->left || report->references);
+    told->of_owner = index < report->opened.owners;
+    told->report = *report;
+    if (told->of_holder)
+        who_fill_told(&told->holder, &sharer->who, pidfd, report->client_seen, report->client_pid, report->client_name);
+    *sharer->last = told;
+    sharer->last = &told->next;
     return true;
 }
 
-/* His number is as who answers sees it. */
-static bool add_owner(struct sharer *sharer, const struct gs_wire_report *report)
+/* As this process sees it, which who answers may see otherwise; 0: it does not. */
+static uint64_t owner_pid(const struct sharer *sharer, const struct told *told)
 {
-    struct owner *owner = calloc(1, sizeof *owner);
-
-    if (!owner)
-        return false;
-    *owner = (struct owner){.ended = report->opened.owner_ended,
-                            .pid = who_counts_alike(&sharer->who) ? (long)report->opened.owner_pid : 0,
-                            .told = report->opened.owner_pid,
-                            .blocks = report->opened.owner_blocks,
-                            .bytes = report->opened.owner_bytes,
-                            .mapped = report->opened.owner_mapped};
-    *sharer->last_owner = owner;
-    sharer->last_owner = &owner->next;
-    return true;
+    return who_counts_alike(&sharer->who) ? told->report.opened.owner_pid : 0;
 }
 
 static void ask_all(struct sharer *sharer, int fd)
@@ -98,8 +79,7 @@ static void ask_all(struct sharer *sharer, int fd)
             }
             clients = answer.report.clients;
             owners = answer.report.opened.owners;
-            if ((i < clients && !add_holder(sharer, &answer.report, pidfd)) ||
-                (i < owners && !add_owner(sharer, &answer.report)))
+            if (!add_told(sharer, i, &answer.report, pidfd))
                 error = -ENOMEM;
         } else {
             ask_silence(sharer->silent, sizeof sharer->silent, error, &answer);
@@ -113,18 +93,18 @@ static void ask_all(struct sharer *sharer, int fd)
 
 /* ---- Telling -------------------------------------------------------------------------------- */
 
-static void print_holder(const struct holder *holder)
+static void print_holder(const struct told *told)
 {
-    const struct gs_wire_report *report = &holder->report;
+    const struct gs_wire_report *report = &told->report;
     char who[WHO_TEXT], all[SHOWN], age[SHOWN], freed[SHOWN], since[SHOWN];
 
-    who_text(&holder->who, who);
+    who_text(&told->holder, who);
     if (report->left)
-        command_say("  from %s (%s) for %s: %llu blocks left here", who, holder->who.name,
+        command_say("  from %s (%s) for %s: %llu blocks left here", who, told->holder.name,
                     show_age(report->client_age_ns, age), (unsigned long long)report->left);
     if (report->references)
         command_say("  held by %s (%s)%s%s: %llu blocks, %s, the longest for %s; of freed ones %llu, %s", who,
-                    holder->who.name, holder->who.stopped ? ", which is stopped" : "",
+                    told->holder.name, told->holder.stopped ? ", which is stopped" : "",
                     report->client_hung_up ? ", which has hung up and not ended" : "",
                     (unsigned long long)report->references, show_size(report->reference_bytes, all),
                     show_age(report->reference_age_ns, age), (unsigned long long)report->limbo_references,
@@ -135,16 +115,18 @@ static void print_holder(const struct holder *holder)
                     show_age(report->limbo_block_held_ns, age), show_age(report->limbo_block_freed_ns, since));
 }
 
-static void print_owner(const struct owner *owner)
+static void print_owner(const struct sharer *sharer, const struct told *told)
 {
+    const uint64_t pid = owner_pid(sharer, told);
     char who[48] = "a process that is not known here", size[SHOWN], around[SHOWN];
 
-    if (owner->pid || owner->told)
-        snprintf(who, sizeof who, "pid %llu%s", (unsigned long long)(owner->pid ? (uint64_t)owner->pid : owner->told),
-                 owner->pid ? "" : " of its PID namespace");
+    if (told->report.opened.owner_pid)
+        snprintf(who, sizeof who, "pid %llu%s", (unsigned long long)told->report.opened.owner_pid,
+                 pid ? "" : " of its PID namespace");
     command_say("  has open of %s%s: %llu blocks, %s; mapped with what lies around these, %s", who,
-                owner->ended ? ", which has ended" : "", (unsigned long long)owner->blocks, show_size(owner->bytes, size),
-                show_size(owner->mapped, around));
+                told->report.opened.owner_ended ? ", which has ended" : "",
+                (unsigned long long)told->report.opened.owner_blocks, show_size(told->report.opened.owner_bytes, size),
+                show_size(told->report.opened.owner_mapped, around));
 }
 
 static void print_sharer(const struct sharer *sharer, const char *socket)
@@ -162,10 +144,12 @@ static void print_sharer(const struct sharer *sharer, const char *socket)
     show_cut(sharer->who.command, COMMAND_SHOWN, command, sizeof command);
     if (sharer->who.user[0] && !sharer->is_broker)
         command_say("  %s, of %s", command, sharer->who.user);
-    for (const struct holder *holder = sharer->holders; holder; holder = holder->next)
-        print_holder(holder);
-    for (const struct owner *owner = sharer->owners; owner; owner = owner->next)
-        print_owner(owner);
+    for (const struct told *told = sharer->told; told; told = told->next)
+        if (told->of_holder)
+            print_holder(told);
+    for (const struct told *told = sharer->told; told; told = told->next)
+        if (told->of_owner)
+            print_owner(sharer, told);
     if (!sharer->silent[0])
         return;
     if (sharer->who.pid)
@@ -181,13 +165,13 @@ static void write_seconds(struct json *json, const char *key, uint64_t ns)
     json_number(json, key, ns / GS_NS_PER_S);
 }
 
-static void write_holder(struct json *json, const struct holder *holder)
+static void write_holder(struct json *json, const struct told *told)
 {
-    const struct gs_wire_report *report = &holder->report;
+    const struct gs_wire_report *report = &told->report;
 
     json_open(json, NULL, '{');
-    who_write(json, &holder->who);
-    json_bool(json, "stopped", holder->who.stopped);
+    who_write(json, &told->holder);
+    json_bool(json, "stopped", told->holder.stopped);
     json_bool(json, "hung_up", report->client_hung_up != 0);
     json_number(json, "blocks_left", report->left);
     json_number(json, "blocks", report->references);
@@ -206,21 +190,15 @@ static void write_holder(struct json *json, const struct holder *holder)
     json_close(json, '}');
 }
 
-static void write_owner(struct json *json, const struct owner *owner)
+static void write_owner(struct json *json, const struct sharer *sharer, const struct told *told)
 {
     json_open(json, NULL, '{');
-    if (owner->pid)
-        json_number(json, "pid", (uint64_t)owner->pid);
-    else
-        json_text(json, "pid", NULL);
-    if (owner->told)
-        json_number(json, "own_pid", owner->told);
-    else
-        json_text(json, "own_pid", NULL);
-    json_bool(json, "ended", owner->ended);
-    json_number(json, "blocks", owner->blocks);
-    json_number(json, "bytes", owner->bytes);
-    json_number(json, "mapped_bytes", owner->mapped);
+    json_known(json, "pid", owner_pid(sharer, told));
+    json_known(json, "own_pid", told->report.opened.owner_pid);
+    json_bool(json, "ended", told->report.opened.owner_ended);
+    json_number(json, "blocks", told->report.opened.owner_blocks);
+    json_number(json, "bytes", told->report.opened.owner_bytes);
+    json_number(json, "mapped_bytes", told->report.opened.owner_mapped);
     json_close(json, '}');
 }
 
@@ -238,12 +216,14 @@ static void write_sharer(struct json *json, const struct sharer *sharer)
     json_number(json, "freed_bytes", report->limbo_bytes);
     write_seconds(json, "oldest_freed_seconds", report->limbo_age_ns);
     json_open(json, "holders", '[');
-    for (const struct holder *holder = sharer->holders; holder; holder = holder->next)
-        write_holder(json, holder);
+    for (const struct told *told = sharer->told; told; told = told->next)
+        if (told->of_holder)
+            write_holder(json, told);
     json_close(json, ']');
     json_open(json, "opened_from", '[');
-    for (const struct owner *owner = sharer->owners; owner; owner = owner->next)
-        write_owner(json, owner);
+    for (const struct told *told = sharer->told; told; told = told->next)
+        if (told->of_owner)
+            write_owner(json, sharer, told);
     json_close(json, ']');
     json_close(json, '}');
 }
@@ -261,10 +241,9 @@ static bool is_asked_about(const struct listing *listing, const struct sharer *s
 {
     bool is = !listing->only || sharer->who.pid == listing->only;
 
-    for (const struct holder *holder = sharer->holders; holder; holder = holder->next)
-        is |= holder->who.pid == listing->only;
-    for (const struct owner *owner = sharer->owners; owner; owner = owner->next)
-        is |= owner->pid == listing->only;
+    for (const struct told *told = sharer->told; told; told = told->next)
+        is |= (told->of_holder && told->holder.pid == listing->only) ||
+              (told->of_owner && owner_pid(sharer, told) == (uint64_t)listing->only);
     return is;
 }
 
@@ -272,8 +251,7 @@ static void list_one(void *arg, int directory, const char *name)
 {
     struct listing *listing = arg;
     int fd = ask_connect(directory, listing->options, name);
-    struct sharer sharer = {.is_broker = ask_is_broker(name), .last = &sharer.holders,
-                            .last_owner = &sharer.owners};
+    struct sharer sharer = {.is_broker = ask_is_broker(name), .last = &sharer.told};
 
     if (fd < 0)
         return;
@@ -287,17 +265,11 @@ static void list_one(void *arg, int directory, const char *name)
         else
             print_sharer(&sharer, name);
     }
-    while (sharer.holders) {
-        struct holder *holder = sharer.holders;
+    while (sharer.told) {
+        struct told *told = sharer.told;
 
-        sharer.holders = holder->next;
-        free(holder);
-    }
-    while (sharer.owners) {
-        struct owner *owner = sharer.owners;
-
-        sharer.owners = owner->next;
-        free(owner);
+        sharer.told = told->next;
+        free(told);
     }
 }
 
@@ -318,15 +290,12 @@ int command_who(const struct call *call)
     if (!command_share_options(&options))
         return COMMAND_WRONG;
     listing.json = as_json ? &json : NULL;
-    if (as_json)
-        json_open(&json, NULL, '[');
+    json_open(listing.json, NULL, '[');
     folders = ask_each(&options, list_one, &listing, reason);
     if (in_cluster)
         cluster_tell(&options, listing.json);
-    if (as_json) {
-        json_close(&json, ']');
-        json_end(&json);
-    }
+    json_close(listing.json, ']');
+    json_end(listing.json);
     if (!folders && reason[0])
         command_complain("%s", reason);
     else if (listing.only && !listing.found)

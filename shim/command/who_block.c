@@ -194,13 +194,10 @@ int who_block(const struct gs_wire_query *query, const char *text, bool as_json)
     }
     if (!command_share_options(&options))
         return COMMAND_WRONG;
-    if (as_json)
-        json_open(&json, NULL, '[');
+    json_open(search.json, NULL, '[');
     folders = ask_each(&options, look_at, &search, reason);
-    if (as_json) {
-        json_close(&json, ']');
-        json_end(&json);
-    }
+    json_close(search.json, ']');
+    json_end(search.json);
     if (!folders && reason[0])
         command_complain("%s", reason);
     else if (!search.found && query->about == GS_ABOUT_ADDRESS)
