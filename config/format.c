@@ -5,43 +5,26 @@
 #include <stdio.h>
 #include <string.h>
 
-struct unit {
-    const char *name;
-    uint64_t factor;
-};
-
-/* The largest first. */
-static const struct unit byte_units[] = {
-    {" TiB", UINT64_C(1) << 40}, {" GiB", UINT64_C(1) << 30}, {" MiB", UINT64_C(1) << 20},
-    {" KiB", UINT64_C(1) << 10}, {" B", 1},
-};
-
-static const struct unit time_units[] = {
-    {" min", UINT64_C(60000000000)}, {" s", UINT64_C(1000000000)}, {" ms", UINT64_C(1000000)},
-    {" us", UINT64_C(1000)},         {" ns", 1},
-};
-
-/* In the largest unit of which it is a whole number. The last of `units` is 1. */
-static void in_units(uint64_t number, const struct unit *units, char ret[GS_VALUE_SIZE])
+/* In the largest unit of which it is a whole number; one of the units is 1. */
+static void in_units(uint64_t number, const struct gs_unit *unit, char ret[GS_VALUE_SIZE])
 {
-    if (number == 0) {
-        snprintf(ret, GS_VALUE_SIZE, "0");
-        return;
+    const struct gs_unit *largest = unit;
+    for (; unit->name; unit++) {
+        if (number % unit->factor == 0 && unit->factor > largest->factor)
+            largest = unit;
     }
-    while (number % units->factor)
-        units++;
-    snprintf(ret, GS_VALUE_SIZE, "%llu%s", (unsigned long long)(number / units->factor),
-             units->name);
+    if (number == 0)
+        snprintf(ret, GS_VALUE_SIZE, "0");
+    else
+        snprintf(ret, GS_VALUE_SIZE, "%llu %s", (unsigned long long)(number / largest->factor), largest->name);
 }
 
 static void number_format(enum gs_option_type type, uint64_t number, char ret[GS_VALUE_SIZE])
 {
     if (type == GS_OPTION_BYTES && number == GS_CONFIG_UNLIMITED)
         snprintf(ret, GS_VALUE_SIZE, "unlimited");
-    else if (type == GS_OPTION_BYTES)
-        in_units(number, byte_units, ret);
-    else if (type == GS_OPTION_TIME)
-        in_units(number, time_units, ret);
+    else if (type == GS_OPTION_BYTES || type == GS_OPTION_TIME)
+        in_units(number, gs_units_of(type), ret);
     else
         snprintf(ret, GS_VALUE_SIZE, "%llu", (unsigned long long)number);
 }

@@ -89,6 +89,13 @@ struct gs_text gs_old_value(const struct gs_old_name *old, struct gs_text value,
 const char *gs_value_parse(struct gs_config *config, const struct gs_option *option,
                            struct gs_text text);
 
+/* The last has no name. Those of one factor: the one that is written first. */
+struct gs_unit {
+    const char *name;
+    uint64_t factor;
+};
+const struct gs_unit *gs_units_of(enum gs_option_type type);
+
 /* The field as text that gives the same when it is read. Whether it is the default, which is told in
  * the row's own words. */
 bool gs_value_format(const struct gs_config *config, const struct gs_option *option,
@@ -131,7 +138,7 @@ void gs_complain(struct gs_loader *loader, struct gs_place place, const char *fo
 const char *gs_quote(struct gs_text text, char ret[GS_QUOTE_SIZE]);
 
 /* How many letters to add, drop, change or swap to get from one text to the other, without their
- * case; SIZE_MAX where they are too different to be a slip of the pen. */
+ * case, and with . _ and - alike; SIZE_MAX where they are too different to be a slip of the pen. */
 size_t gs_text_distance(struct gs_text a, const char *b);
 
 /* Reads the lines of a file's text. */

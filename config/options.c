@@ -98,20 +98,18 @@ const struct gs_option *gs_option_find(struct gs_text name, gs_option_form_fn *f
 static size_t distance_to(const struct gs_option *option, struct gs_text name, const char *section)
 {
     char form_of[GS_OPTION_NAME_SIZE];
-    size_t key = name.size, distance, of_form;
+    size_t key = name.size, distance, of_key = SIZE_MAX;
     while (key > 0 && name.at[key - 1] != '.')
         key--;
-    if (gs_text_equal_caseless((struct gs_text){name.at + key, name.size - key}, option->key))
+    gs_option_variable(option, form_of);
+    if (gs_text_equal_caseless(name, form_of) ||
+        gs_text_equal_caseless((struct gs_text){name.at + key, name.size - key}, option->key))
         return 0;
+    if (section && gs_text_equal(gs_text_of(section), option->section))
+        of_key = gs_text_distance(name, option->key);
     gs_option_name(option, form_of);
     distance = gs_text_distance(name, form_of);
-    gs_option_variable(option, form_of);
-    if (gs_text_equal_caseless(name, form_of))
-        return 0;
-    of_form = gs_text_distance(name, form_of + sizeof "GPUSHIM_" - 1);
-    distance = of_form < distance ? of_form : distance;
-    of_form = section && gs_text_equal(gs_text_of(section), option->section) ? gs_text_distance(name, option->key) : SIZE_MAX;
-    return of_form < distance ? of_form : distance;
+    return of_key < distance ? of_key : distance;
 }
 
 const struct gs_option *gs_option_meant(struct gs_text name, const char *section)

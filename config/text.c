@@ -63,6 +63,12 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
+/* In a name: without its case, and what stands between words is one. */
+static char letter(char c)
+{
+    return c == '_' || c == '-' ? '.' : lower(c);
+}
+
 size_t gs_text_distance(struct gs_text a, const char *b)
 {
     /* Rows of the usual table: [i % 3][j] is the distance of a's first i and b's first j letters.
@@ -80,10 +86,10 @@ size_t gs_text_distance(struct gs_text a, const char *b)
                 row[j] = j;
                 continue;
             }
-            char x = lower(a.at[i - 1]);
-            char y = lower(b[j - 1]);
+            char x = letter(a.at[i - 1]);
+            char y = letter(b[j - 1]);
             row[j] = smaller(above[j - 1] + (x != y), smaller(above[j], row[j - 1]) + 1);
-            if (i > 1 && j > 1 && x == lower(b[j - 2]) && lower(a.at[i - 2]) == y)
+            if (i > 1 && j > 1 && x == letter(b[j - 2]) && letter(a.at[i - 2]) == y)
                 row[j] = smaller(row[j], rows[(i + 1) % 3][j - 2] + 1);
         }
     }

@@ -5,27 +5,22 @@
 
 #include <string.h>
 
-struct unit {
-    const char *name;
-    uint64_t factor;
-};
-
 /* Not KB and MB: people mean 1000 and 1024 by them. */
-static const struct unit byte_units[] = {
-    {"", 1},
+static const struct gs_unit byte_units[] = {
     {"B", 1},
-    {"K", UINT64_C(1) << 10},
+    {"", 1},
     {"KiB", UINT64_C(1) << 10},
-    {"M", UINT64_C(1) << 20},
+    {"K", UINT64_C(1) << 10},
     {"MiB", UINT64_C(1) << 20},
-    {"G", UINT64_C(1) << 30},
+    {"M", UINT64_C(1) << 20},
     {"GiB", UINT64_C(1) << 30},
-    {"T", UINT64_C(1) << 40},
+    {"G", UINT64_C(1) << 30},
     {"TiB", UINT64_C(1) << 40},
+    {"T", UINT64_C(1) << 40},
     {NULL, 0},
 };
 
-static const struct unit time_units[] = {
+static const struct gs_unit time_units[] = {
     {"ns", 1},
     {"us", UINT64_C(1000)},
     {"ms", UINT64_C(1000000)},
@@ -34,14 +29,14 @@ static const struct unit time_units[] = {
     {NULL, 0},
 };
 
-static const struct unit no_units[] = {{"", 1}, {NULL, 0}};
+static const struct gs_unit no_units[] = {{"", 1}, {NULL, 0}};
 
-static const struct unit *units_of(enum gs_option_type type)
+const struct gs_unit *gs_units_of(enum gs_option_type type)
 {
     return type == GS_OPTION_BYTES ? byte_units : type == GS_OPTION_TIME ? time_units : no_units;
 }
 
-static const struct unit *unit_find(const struct unit *units, struct gs_text name)
+static const struct gs_unit *unit_find(const struct gs_unit *units, struct gs_text name)
 {
     for (; units->name; units++) {
         if (gs_text_equal_caseless(name, units->name))
@@ -82,7 +77,7 @@ static const char *number_parse(enum gs_option_type type, struct gs_text text, u
     if (digits == 0)
         return not_a_number(type);
     struct gs_text name = gs_text_trim((struct gs_text){text.at + digits, text.size - digits});
-    const struct unit *unit = unit_find(units_of(type), name);
+    const struct gs_unit *unit = unit_find(gs_units_of(type), name);
     bool bare_zero = name.size == 0 && number == 0 && !overflow;
     if (!unit && !bare_zero)
         return not_in_units(type);

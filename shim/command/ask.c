@@ -353,17 +353,24 @@ int ask_connect(int directory, const struct gs_share_options *options, const cha
     return fd;
 }
 
+/* What is done with everybody. */
+struct round {
+    const struct gs_share_options *options;
+    const struct ask_time *time;
+    ask_visit_fn *visit;
+    void *arg;
+};
+
 /* One visit; false: the user has had his turn. */
-static bool visit_one(const struct ask_time *time, void (*visit)(void *arg, int directory, const char *name),
-                      void *arg, int directory, const char *name)
+static bool visit_one(const struct round *round, int directory, const char *name)
 {
     uint64_t now = gs_now_ns();
 
     if (turn.sockets >= SOCKETS_OF_USER || now >= turn.user_end_ns)
         return false;
     turn.sockets++;
-    turn.end_ns = now + time->each_ns < turn.user_end_ns ? now + time->each_ns : turn.user_end_ns;
-    visit(arg, directory, name);
+    turn.end_ns = now + round->time->each_ns < turn.user_end_ns ? now + round->time->each_ns : turn.user_end_ns;
+    round->visit(round->arg, directory, name);
     turn.end_ns = UINT64_MAX;
     return true;
 }
@@ -380,29 +387,27 @@ static void complain_of_user(uid_t uid, const struct ask_time *time)
     turn.any_left |= turn.left || turn.busy;
 }
 
-static unsigned each_of_user(const struct gs_share_options *options, const struct ask_time *time, uid_t uid,
-                             void (*visit)(void *arg, int directory, const char *name), void *arg,
-                             char *ret_reason)
+static unsigned each_of_user(const struct round *round, uid_t uid, char ret_reason[GS_REASON_SIZE])
 {
     unsigned place = 0, folders = 0;
     int directory;
 
-    turn.user_end_ns = gs_now_ns() + time->user_ns;
+    turn.user_end_ns = gs_now_ns() + round->time->user_ns;
     turn.sockets = turn.left = turn.busy = 0;
-    for (; (directory = gs_directory_next(options, &place, ret_reason)) >= 0; folders++) {
+    for (; (directory = gs_directory_next(round->options, &place, ret_reason)) >= 0; folders++) {
         DIR *names = fdopendir(directory);
         const struct dirent *entry;
 
         while (names && turn.left < SOCKETS_OF_USER && (entry = readdir(names)))
             if (ask_is_socket(entry->d_name))
-                turn.left += !visit_one(time, visit, arg, dirfd(names), entry->d_name);
+                turn.left += !visit_one(round, dirfd(names), entry->d_name);
         if (names)
             closedir(names);
         else
             close(directory);
     }
     turn.user_end_ns = UINT64_MAX;
-    complain_of_user(uid, time);
+    complain_of_user(uid, round->time);
     return folders;
 }
 
@@ -411,27 +416,18 @@ static unsigned each_of_user(const struct gs_share_options *options, const struc
  * as for the user's own programs, the processes answer their own user, and nothing that a user put
  * there is touched with root's rights.
  */
-static unsigned each_as(const struct gs_share_options *options, const struct ask_time *time, const struct user *user,
-                        void (*visit)(void *arg, int directory, const char *name), void *arg)
+static unsigned each_of_others(const struct round *round)
 {
     char reason[GS_REASON_SIZE];
-    unsigned folders = 0;
-
-    if (user_become(user))
-        folders = each_of_user(options, time, user->uid, visit, arg, reason);
-    user_back();
-    return folders;
-}
-
-static unsigned each_of_others(const struct gs_share_options *options, const struct ask_time *time,
-                               void (*visit)(void *arg, int directory, const char *name), void *arg)
-{
     struct users users;
     unsigned folders = 0;
 
-    users_find(options, &users);
-    for (unsigned i = 0; i < users.count; i++)
-        folders += each_as(options, time, &users.of[i], visit, arg);
+    users_find(round->options, &users);
+    for (unsigned i = 0; i < users.count; i++) {
+        if (user_become(&users.of[i]))
+            folders += each_of_user(round, users.of[i].uid, reason);
+        user_back();
+    }
     return folders;
 }
 
@@ -450,21 +446,20 @@ static bool nobody_shared(const struct gs_share_options *options)
     return nobody;
 }
 
-unsigned ask_each_within(const struct gs_share_options *options, const struct ask_time *time,
-                         void (*visit)(void *arg, int directory, const char *name), void *arg,
-                         char ret_reason[GS_REASON_SIZE])
+unsigned ask_each_within(const struct gs_share_options *options, const struct ask_time *time, ask_visit_fn *visit,
+                         void *arg, char ret_reason[GS_REASON_SIZE])
 {
-    unsigned folders = each_of_user(options, time, geteuid(), visit, arg, ret_reason);
+    const struct round round = {options, time, visit, arg};
+    unsigned folders = each_of_user(&round, geteuid(), ret_reason);
 
     if (geteuid() == 0)
-        folders += each_of_others(options, time, visit, arg);
+        folders += each_of_others(&round);
     if (!folders && nobody_shared(options))
         ret_reason[0] = 0;
     return folders;
 }
 
-unsigned ask_each(const struct gs_share_options *options,
-                  void (*visit)(void *arg, int directory, const char *name), void *arg,
+unsigned ask_each(const struct gs_share_options *options, ask_visit_fn *visit, void *arg,
                   char ret_reason[GS_REASON_SIZE])
 {
     static const struct ask_time time = {2 * ANSWER_NS, 5 * ANSWER_NS};

@@ -36,15 +36,14 @@ struct who {
 /* Whether a name in the folder is a socket of the library's, and whether a broker's. */
 bool ask_is_socket(const char *name);
 bool ask_is_broker(const char *name);
+typedef void ask_visit_fn(void *arg, int directory, const char *name);
 /* Visits each of these in each folder that is looked at: this user's, and for root everybody's. How
  * many folders there are; 0: *ret_reason says what is wrong with those there are, or is "", since nobody has
  * shared yet. */
-unsigned ask_each(const struct gs_share_options *options,
-                  void (*visit)(void *arg, int directory, const char *name), void *arg,
+unsigned ask_each(const struct gs_share_options *options, ask_visit_fn *visit, void *arg,
                   char ret_reason[GS_REASON_SIZE]);
-unsigned ask_each_within(const struct gs_share_options *options, const struct ask_time *time,
-                         void (*visit)(void *arg, int directory, const char *name), void *arg,
-                         char ret_reason[GS_REASON_SIZE]);
+unsigned ask_each_within(const struct gs_share_options *options, const struct ask_time *time, ask_visit_fn *visit,
+                         void *arg, char ret_reason[GS_REASON_SIZE]);
 /* Whether it left anybody out. */
 bool ask_left_out(void);
 /* In a visit: what is done for others meanwhile is neither bounded by this user's time nor part of it. */

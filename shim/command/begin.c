@@ -6,11 +6,7 @@
  */
 #include <stddef.h>
 
-#ifdef __x86_64__
-#define OLDEST_GLIBC "GLIBC_2.2.5"
-#else
-#define OLDEST_GLIBC "GLIBC_2.17"
-#endif
+#include "shim/command/old_dl.h"
 
 typedef void constructor_fn(int argc, char **argv, char **environment);
 

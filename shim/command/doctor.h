@@ -67,6 +67,17 @@ void doctor_cluster(struct doctor *doctor); /* doctor_cluster.c */
 
 /* ---- Shared by them ------------------------------------------------------------------------- */
 
+/* Files of the library that are, or would be, in one process: different ones. */
+#define DOCTOR_COPIES 4
+struct doctor_copies {
+    unsigned count;
+    struct {
+        char path[PATH_MAX];
+        uint64_t device, inode;
+    } of[DOCTOR_COPIES];
+};
+void doctor_add_copy(struct doctor_copies *copies, const char *path, uint64_t device, uint64_t inode);
+
 /* Looks at the value of LD_PRELOAD, or at the file that has the same for all programs; `proc` is
  * the folder /proc/PID of whom it is about, "" of a process that is started here. */
 void doctor_look_at_preload(struct doctor *doctor, const char *subject, const char *value,

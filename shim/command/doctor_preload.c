@@ -12,7 +12,6 @@
 #include "shim/command/run.h"
 
 #define ALL_PROGRAMS "/etc/ld.so.preload"
-#define COPIES_MAX   8
 
 #ifdef __x86_64__
 #define MACHINE EM_X86_64
@@ -42,34 +41,25 @@ void doctor_look_at_elf(const char *path, struct doctor_elf *ret_elf)
 
 /* ---- LD_PRELOAD ----------------------------------------------------------------------------- */
 
-struct copies {
-    char paths[COPIES_MAX][PATH_MAX];
-    dev_t devices[COPIES_MAX];
-    ino_t inodes[COPIES_MAX];
-    unsigned count;
-};
-
 static bool is_library(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-
-    return strncmp(slash ? slash + 1 : path, "libgpushim", strlen("libgpushim")) == 0;
+    return strncmp(basename(path), "libgpushim", strlen("libgpushim")) == 0;
 }
 
-static void add_copy(struct copies *copies, const char *path, const struct stat *info)
+void doctor_add_copy(struct doctor_copies *copies, const char *path, uint64_t device, uint64_t inode)
 {
     for (unsigned i = 0; i < copies->count; i++)
-        if (copies->devices[i] == info->st_dev && copies->inodes[i] == info->st_ino)
+        if (copies->of[i].device == device && copies->of[i].inode == inode)
             return; /* the dynamic linker loads it once */
-    if (copies->count == COPIES_MAX)
+    if (copies->count == DOCTOR_COPIES)
         return;
-    snprintf(copies->paths[copies->count], PATH_MAX, "%s", path);
-    copies->devices[copies->count] = info->st_dev;
-    copies->inodes[copies->count++] = info->st_ino;
+    snprintf(copies->of[copies->count].path, PATH_MAX, "%s", path);
+    copies->of[copies->count].device = device;
+    copies->of[copies->count++].inode = inode;
 }
 
 static void look_at_one(struct doctor *doctor, const char *subject, const char *name,
-                        const char *proc, struct copies *copies)
+                        const char *proc, struct doctor_copies *copies)
 {
     /* The dynamic linker says so on standard error and goes on without it. */
     const enum doctor_state bad = is_library(name) ? DOCTOR_FAIL : DOCTOR_WARN;
@@ -99,14 +89,14 @@ static void look_at_one(struct doctor *doctor, const char *subject, const char *
             doctor_say(doctor, bad, subject, remedy, "%.300s %s: programs run without it", name,
                        elf.wrong);
         else if (is_library(name))
-            add_copy(copies, name, &info);
+            doctor_add_copy(copies, name, info.st_dev, info.st_ino);
     }
 }
 
 void doctor_look_at_preload(struct doctor *doctor, const char *subject, const char *value,
                             const char *proc)
 {
-    struct copies *copies = calloc(1, sizeof *copies);
+    struct doctor_copies *copies = calloc(1, sizeof *copies);
     char *text = strdup(value), *save = NULL;
     unsigned named = 0;
 
@@ -122,10 +112,10 @@ void doctor_look_at_preload(struct doctor *doctor, const char *subject, const ch
     }
     if (copies->count > 1)
         doctor_say(doctor, DOCTOR_FAIL, subject, "name one of them alone",
-                   "it has two copies of the library: %.200s and %.200s", copies->paths[0],
-                   copies->paths[1]);
+                   "it has two copies of the library: %.200s and %.200s", copies->of[0].path,
+                   copies->of[1].path);
     else if (copies->count == 1)
-        doctor_say(doctor, DOCTOR_OK, subject, "", "has the library, %s", copies->paths[0]);
+        doctor_say(doctor, DOCTOR_OK, subject, "", "has the library, %s", copies->of[0].path);
     else if (!named)
         doctor_say(doctor, DOCTOR_OK, subject, "", "does not have the library");
     free(copies);

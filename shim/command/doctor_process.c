@@ -15,21 +15,14 @@
 #include "shim/command/doctor.h"
 #include "shim/command/quiet.h"
 
-#define COPIES_MAX 4
-#define ROWS_MAX   64
-
-struct copy {
-    char path[PATH_MAX];
-    uint64_t device, inode; /* as the kernel tells them of a mapping */
-    bool replaced;          /* no file has that name any more, or another has */
-};
+#define ROWS_MAX 64
 
 /* What a process has mapped that matters here. */
 struct maps {
     int error; /* it may not be looked at */
     bool cuda;
-    unsigned count;
-    struct copy copies[COPIES_MAX];
+    bool replaced; /* a file of the library: none has that name any more, or another has */
+    struct doctor_copies copies;
 };
 
 /* False, and said: no process can be looked at. */
@@ -47,31 +40,17 @@ static bool has_proc(struct doctor *doctor)
 
 static bool begins(const char *path, const char *name)
 {
-    const char *slash = strrchr(path, '/');
-
-    return slash && strncmp(slash + 1, name, strlen(name)) == 0;
+    return path[0] == '/' && strncmp(basename(path), name, strlen(name)) == 0;
 }
 
-static void add_copy(struct maps *maps, const char *path, uint64_t device, uint64_t inode)
+static bool cut_end(char *text, const char *end)
 {
-    static const char gone[] = " (deleted)";
-    struct copy *copy = &maps->copies[maps->count];
-    size_t length;
+    const size_t length = strlen(text), cut = strlen(end);
+    const bool has = length > cut && strcmp(text + length - cut, end) == 0;
 
-    for (unsigned i = 0; i < maps->count; i++)
-        if (maps->copies[i].device == device && maps->copies[i].inode == inode)
-            return;
-    if (maps->count == COPIES_MAX)
-        return;
-    maps->count++;
-    copy->device = device;
-    copy->inode = inode;
-    snprintf(copy->path, sizeof copy->path, "%s", path);
-    length = strlen(copy->path);
-    copy->replaced =
-        length > sizeof gone && strcmp(copy->path + length - sizeof gone + 1, gone) == 0;
-    if (copy->replaced)
-        copy->path[length - sizeof gone + 1] = 0;
+    if (has)
+        text[length - cut] = 0;
+    return has;
 }
 
 static void read_maps(pid_t pid, struct maps *ret_maps)
@@ -93,8 +72,10 @@ static void read_maps(pid_t pid, struct maps *ret_maps)
         if (sscanf(line, "%*x-%*x %*s %*x %x:%x %llu %n", &major, &minor, &inode, &at) != 3 || !at)
             continue;
         ret_maps->cuda |= begins(line + at, "libcuda.so");
-        if (begins(line + at, "libgpushim.so"))
-            add_copy(ret_maps, line + at, (uint64_t)major << 32 | minor, inode);
+        if (!begins(line + at, "libgpushim.so"))
+            continue;
+        ret_maps->replaced |= cut_end(line + at, " (deleted)");
+        doctor_add_copy(&ret_maps->copies, line + at, (uint64_t)major << 32 | minor, inode);
     }
     if (!file || ferror(file))
         ret_maps->error = errno ? errno : EACCES;
@@ -108,30 +89,30 @@ static void read_maps(pid_t pid, struct maps *ret_maps)
 static enum doctor_state judge(const struct doctor *doctor, pid_t pid, const struct maps *maps, char ret_found[DOCTOR_TEXT],
                                char ret_remedy[DOCTOR_TEXT])
 {
-    const struct copy *copy = &maps->copies[0];
+    const char *copy = maps->copies.of[0].path;
     char path[PATH_MAX], told[DOCTOR_TEXT];
     bool same;
 
     ret_remedy[0] = 0;
-    if (maps->count == 0) {
+    if (maps->copies.count == 0) {
         snprintf(ret_found, DOCTOR_TEXT, maps->cuda ? "uses CUDA without the library"
                                                     : "runs without the library; it has no libcuda");
         snprintf(ret_remedy, DOCTOR_TEXT, "start it with gpushim run, or LD_PRELOAD=%.500s, if it is to have it",
                  doctor->library[0] ? doctor->library : LIBRARY);
         return maps->cuda ? DOCTOR_FAIL : DOCTOR_WARN;
     }
-    if (maps->count > 1) {
-        snprintf(ret_found, DOCTOR_TEXT, "has two copies of the library: %.200s and %.200s", copy->path, copy[1].path);
+    if (maps->copies.count > 1) {
+        snprintf(ret_found, DOCTOR_TEXT, "has two copies of the library: %.200s and %.200s", copy, maps->copies.of[1].path);
         snprintf(ret_remedy, DOCTOR_TEXT, "name one of them in its LD_PRELOAD, and start it again");
         return DOCTOR_FAIL;
     }
-    snprintf(path, sizeof path, "/proc/%d/root%.4000s", (int)pid, copy->path);
-    same = doctor_tell_library(path, copy->path, told) && !copy->replaced;
-    snprintf(ret_found, DOCTOR_TEXT, "has the library, %.200s%s", copy->path, maps->cuda ? " and libcuda" : "; no libcuda so far");
+    snprintf(path, sizeof path, "/proc/%d/root%.4000s", (int)pid, copy);
+    same = doctor_tell_library(path, copy, told) && !maps->replaced;
+    snprintf(ret_found, DOCTOR_TEXT, "has the library, %.200s%s", copy, maps->cuda ? " and libcuda" : "; no libcuda so far");
     if (same || !doctor->library[0]) /* a row says that there is none */
         return DOCTOR_OK;
-    if (copy->replaced)
-        snprintf(ret_found, DOCTOR_TEXT, "has %.400s, which was replaced since", copy->path);
+    if (maps->replaced)
+        snprintf(ret_found, DOCTOR_TEXT, "has %.400s, which was replaced since", copy);
     else
         snprintf(ret_found, DOCTOR_TEXT, "has another build, %.400s; here %d", told, GS_WIRE_VERSION);
     snprintf(ret_remedy, DOCTOR_TEXT, "start it again with the library of the others: sharing takes the same protocol");
@@ -157,7 +138,7 @@ static void say_one(struct doctor *doctor, struct survey *survey, pid_t pid,
         return;
     who_fill(&who, pid, 0, "");
     snprintf(subject, sizeof subject, "process %d", (int)pid);
-    doctor_say(doctor, maps->count ? state : DOCTOR_WARN, subject, remedy, "(%s) %s", who.command, found);
+    doctor_say(doctor, maps->copies.count ? state : DOCTOR_WARN, subject, remedy, "(%s) %s", who.command, found);
 }
 
 void doctor_processes(struct doctor *doctor)

@@ -161,12 +161,10 @@ static int run_command(const struct command *command, int argc, char **argv)
 
 static int run(int argc, char **argv)
 {
-    const char *called = argc > 0 ? strrchr(argv[0], '/') : NULL;
+    const char *called = argc > 0 ? basename(argv[0]) : "";
     const struct command *command;
-    size_t length;
+    const size_t length = strlen(called);
 
-    called = called ? called + 1 : argc > 0 ? argv[0] : "";
-    length = strlen(called);
     if (length >= 6 && strcmp(called + length - 6, "broker") == 0) {
         command_program = "gpushim-broker";
         return run_command(command_find("broker"), argc, argv);

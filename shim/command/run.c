@@ -59,11 +59,9 @@ static bool find_library(struct library *ret)
  * two in one process would both serve the program's calls. */
 static bool stays(const char *entry, const char *library)
 {
-    const char *slash = strrchr(entry, '/');
-
     if (!*entry || command_is_same_file(entry, library))
         return false;
-    if (strcmp(slash ? slash + 1 : entry, LIBRARY) != 0)
+    if (strcmp(basename(entry), LIBRARY) != 0)
         return true;
     command_complain("warning: LD_PRELOAD names '%s'; this program's own '%s' goes there instead",
                      entry, library);
@@ -181,10 +179,9 @@ static bool take_option(const struct given *given)
 /* Where nobody says: beside what runs, by its name and process. */
 static bool record_by_default(const char *program)
 {
-    const char *slash = strrchr(program, '/');
     char file[NAME_MAX + 1];
 
-    snprintf(file, sizeof file, "%.200s-%%p.trace", slash ? slash + 1 : program);
+    snprintf(file, sizeof file, "%.200s-%%p.trace", basename(program));
     return record_to(file);
 }
 

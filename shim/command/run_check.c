@@ -118,13 +118,6 @@ static void check_rights(const struct program *program)
 
 /* ---- Who loads it --------------------------------------------------------------------------- */
 
-static const char *last_part(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-
-    return slash ? slash + 1 : path;
-}
-
 static bool begins(const char *text, const char *with)
 {
     return strncmp(text, with, strlen(with)) == 0;
@@ -132,7 +125,7 @@ static bool begins(const char *text, const char *with)
 
 static bool is_glibc_linker(const char *path)
 {
-    const char *name = last_part(path);
+    const char *name = basename(path);
 
     return begins(name, "ld-linux") || begins(name, "ld-2.") || begins(name, "ld-lsb") ||
            begins(name, "ld.so");
@@ -148,7 +141,7 @@ static void check_linker(const struct program *program, const char *linker)
         if (!is_glibc_linker(program->path))
             warn(program, "is statically linked: the library cannot be loaded into it, only into "
                           "programs that it starts; use a dynamically linked build of it");
-    } else if (begins(last_part(linker), "ld-musl")) {
+    } else if (begins(basename(linker), "ld-musl")) {
         warn(program,
              "is built for musl's libc (%s starts it), where the library does nothing; use a build "
              "for glibc, as most distributions have",
@@ -188,7 +181,7 @@ static bool env_runs(const char *argument, char ret_path[PATH_MAX])
 /* Who runs this script. False: not to be told. */
 static bool runs(const struct run_file *script, char ret_path[PATH_MAX])
 {
-    if (strcmp(last_part(script->interpreter), "env") == 0)
+    if (strcmp(basename(script->interpreter), "env") == 0)
         return env_runs(script->argument, ret_path);
     snprintf(ret_path, PATH_MAX, "%s", script->interpreter);
     return *ret_path;

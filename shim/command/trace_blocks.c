@@ -205,11 +205,6 @@ static bool no_memory(void)
     return false;
 }
 
-/* Of a tree its own nodes go; what they are of stays. */
-static void keep(void *block)
-{
-}
-
 bool trace_follow(const struct trace *trace, struct trace_memory *ret_memory)
 {
     struct follower follower = {.trace = trace, .memory = ret_memory};
@@ -231,8 +226,8 @@ bool trace_follow(const struct trace *trace, struct trace_memory *ret_memory)
            ret_memory->pieces;
     for (size_t i = 0; room && i < trace->count; i++)
         room = follow(&follower, &trace->events[i], i);
-    tdestroy(follower.blocks, keep);
-    tdestroy(follower.pieces, keep);
+    tdestroy(follower.blocks, trace_keep);
+    tdestroy(follower.pieces, trace_keep);
     if (room)
         sum_what_is_left(ret_memory);
     else
@@ -311,7 +306,7 @@ struct trace_holder *trace_holders(const struct trace_memory *memory, unsigned d
         (*found)->count++;
         (*found)->last = i;
     }
-    tdestroy(tree, keep);
+    tdestroy(tree, trace_keep);
     if (!room) {
         free(holders);
         no_memory();

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <search.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -25,8 +26,7 @@ struct reader {
     size_t room;     /* for events */
     size_t end;      /* behind it there are zeros alone */
     size_t modules, module_room; /* bytes of trace->modules */
-    uint32_t *threads;           /* that follow each other in the file */
-    size_t thread_count, thread_room;
+    void *threads;               /* their numbers: a tree (tsearch) of pointers that are these */
 };
 
 /* ---- The file ------------------------------------------------------------------------------- */
@@ -169,40 +169,19 @@ static bool add_event(struct reader *reader, const struct gs_trace_event *raw,
     return true;
 }
 
-static bool note_thread(struct reader *reader, uint32_t thread)
-{
-    uint32_t *threads;
-
-    if (reader->thread_count > 0 && reader->threads[reader->thread_count - 1] == thread)
-        return true;
-    if (reader->thread_count == reader->thread_room) {
-        reader->thread_room = reader->thread_room * 2 + 16;
-        threads = realloc(reader->threads, reader->thread_room * sizeof *threads);
-        if (!threads)
-            return out_of_memory(reader);
-        reader->threads = threads;
-    }
-    reader->threads[reader->thread_count++] = thread;
-    return true;
-}
-
 static int by_number(const void *a, const void *b)
 {
-    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-
-    return x < y ? -1 : x > y;
+    return (uintptr_t)a < (uintptr_t)b ? -1 : (uintptr_t)a > (uintptr_t)b;
 }
 
-/* How many different ones there are. */
-static unsigned count_threads(const struct reader *reader)
+static bool note_thread(struct reader *reader, uint32_t thread)
 {
-    unsigned count = 0;
+    void *number = (void *)((uintptr_t)thread + 1); /* NULL is none */
 
-    if (reader->thread_count > 0)
-        qsort(reader->threads, reader->thread_count, sizeof *reader->threads, by_number);
-    for (size_t i = 0; i < reader->thread_count; i++)
-        count += i == 0 || reader->threads[i] != reader->threads[i - 1];
-    return count;
+    if (tfind(number, &reader->threads, by_number))
+        return true;
+    reader->trace->threads++;
+    return tsearch(number, &reader->threads, by_number) || out_of_memory(reader);
 }
 
 static bool read_events(struct reader *reader, const unsigned char *at, size_t left,
@@ -386,13 +365,16 @@ bool trace_read(const char *path, struct trace *ret_trace)
     read = read_header(&reader) && read_blocks(&reader);
     if (read && !ret_trace->modules && !(ret_trace->modules = strdup("")))
         read = out_of_memory(&reader);
-    ret_trace->threads = count_threads(&reader);
-    free(reader.threads);
+    tdestroy(reader.threads, trace_keep);
     if (!read)
         trace_free(ret_trace);
     else if (ret_trace->count > 0)
         qsort(ret_trace->events, ret_trace->count, sizeof *ret_trace->events, by_time);
     return read;
+}
+
+void trace_keep(void *what)
+{
 }
 
 void trace_free(struct trace *trace)

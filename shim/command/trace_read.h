@@ -49,6 +49,8 @@ struct trace {
  * read up to there. */
 bool trace_read(const char *path, struct trace *ret_trace);
 void trace_free(struct trace *trace);
+/* For tdestroy: a tree's own nodes go, and what they are of stays. */
+void trace_keep(void *what);
 
 uint64_t trace_frame(const struct trace_event *event, unsigned n);
 

@@ -134,7 +134,7 @@ def prove_filters(folder, holders):
     shows('p', [holders[4]], ' by pid; ')
     shows('m/PYTHON3', holders, " with 'PYTHON3_ ")
     shows('\r', holders, " with 'PYTHON3' ")
-    shows('/qq', [], " with 'qq_ ")  # keys are text
+    shows('/qp', [], " with 'qp_ ")  # keys are text
     shows('\177\b', holders, " with '_ ")
     shows(f'{user}é', [], f" with '{user}é_ ")
     shows('\177', holders, f" with '{user}_ ")

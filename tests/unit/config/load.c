@@ -152,6 +152,7 @@ Test(config_load, unknown_variables_are_reported_with_the_nearest)
         {"GPUSHIM_ENABLED=0", "did you mean GPUSHIM_ENABLE?"},
         {"GPUSHIM_DEBUG_MAXCLIENTS=1", "did you mean GPUSHIM_DEBUG_MAX_CLIENTS?"},
         {"GPUSHIM_LGO=debug", "did you mean GPUSHIM_LOG?"},
+        {"GPUSHIM_SHRAE_RID=/a", "did you mean GPUSHIM_SHARE_DIR?"},
         {"GPUSHIM_log=debug", "did you mean GPUSHIM_LOG?"},
         {"GPUSHIM_GRACE=1s", "did you mean GPUSHIM_DEBUG_GRACE?"},
         {"GPUSHIM_COLOUR=red", "\"GPUSHIM_COLOUR\" = \"red\" is ignored: no option has this name"},
