@@ -7,7 +7,6 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <linux/membarrier.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -17,6 +16,7 @@
 
 #include "core/base/cancel.h"
 #include "core/base/clock.h"
+#include "core/process/sleep.h"
 #include "shim/lookup/names.h"
 
 #define TASKS "/proc/self/task"
@@ -176,15 +176,8 @@ static const char *name_of(uint32_t call)
     return call <= GS_ROWS ? gs_row_names[call - 1] : "a function of gpushim.h";
 }
 
-static bool refuse(struct gs_gate_why *why, int error, const char *text)
-{
-    why->error = error;
-    snprintf(why->text, sizeof why->text, "%s", text);
-    return false;
-}
-
 /* Until no thread is marked. */
-static bool await_marked(uint64_t until_ns, struct gs_gate_why *ret_why)
+static bool await_marked(uint64_t until_ns, struct gs_sleep_why *ret_why)
 {
     struct finder finder;
     const bool found = finder_init(&finder);
@@ -194,17 +187,17 @@ static bool await_marked(uint64_t until_ns, struct gs_gate_why *ret_why)
     for (;; gs_rest_ns(rest), rest = rest < REST_NS_MOST ? 2 * rest : rest) {
         switch (found ? look_at_all(&finder, &seen) : LOOK_BLIND) {
         case LOOK_NONE:
+            ret_why->error = 0;
             return true;
         case LOOK_BLIND:
-            return refuse(ret_why, ENOTSUP, "its threads cannot be looked at: /proc, get_robust_list or process_vm_readv "
-                                            "is refused, or this libc keeps no list of robust mutexes");
+            return gs_sleep_refuse(ret_why, ENOTSUP,
+                                   "its threads cannot be looked at: /proc, get_robust_list or process_vm_readv is "
+                                   "refused, or this libc keeps no list of robust mutexes");
         case LOOK_MARKED:
-            ret_why->error = EBUSY;
-            snprintf(ret_why->text, sizeof ret_why->text, "thread %d is in %s still", (int)seen.thread,
-                     name_of(seen.call));
+            gs_sleep_refuse(ret_why, EBUSY, "thread %d is in %s still", (int)seen.thread, name_of(seen.call));
             break;
         case LOOK_GONE:
-            refuse(ret_why, EBUSY, "threads begin and end all the time");
+            gs_sleep_refuse(ret_why, EBUSY, "threads begin and end all the time");
             rest = REST_NS_FIRST;
         }
         if (gs_now_ns() >= until_ns)
@@ -212,21 +205,18 @@ static bool await_marked(uint64_t until_ns, struct gs_gate_why *ret_why)
     }
 }
 
-bool gs_gate_close(uint64_t until_ns, struct gs_gate_why *ret_why)
+bool gs_gate_close(uint64_t until_ns, struct gs_sleep_why *ret_why)
 {
     GS_UNCANCELLED;
     const char *call = atomic_load(&unknown);
 
-    if (call) {
-        ret_why->error = ENOTSUP;
-        snprintf(ret_why->text, sizeof ret_why->text,
-                 "the program uses %s, which is newer than this library: it would not stop", call);
-        return false;
-    }
+    if (call)
+        return gs_sleep_refuse(ret_why, ENOTSUP,
+                               "the program uses %s, which is newer than this library: it would not stop", call);
     gs_gate_pass(true);
     set_state(GS_STATE_CLOSED);
     if (fence_all() ? await_marked(until_ns, ret_why)
-                    : refuse(ret_why, ENOTSUP, "this kernel has no membarrier"))
+                    : gs_sleep_refuse(ret_why, ENOTSUP, "this kernel has no membarrier"))
         return true;
     gs_gate_open();
     gs_gate_pass(false);

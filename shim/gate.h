@@ -106,18 +106,13 @@ static inline void gs_gate_leave_around(const bool *entered)
         gs_gate_enter_around(call)
 #define GS_AROUND_AT_GATE(symbol) GS_AROUND_AT_GATE_AS(GS_ROW_##symbol + 1)
 
-/* Why the gate did not close. */
-struct gs_gate_why {
-    int error;      /* an errno */
-    char text[160]; /* in words */
-};
-
+struct gs_sleep_why; /* core/process/sleep.h */
 /*
  * Closes it, and waits until no thread but this one is in a call that stops, at most until `until_ns`;
  * else it is open again. This thread passes from then on, until gs_gate_passed. False: it did not close.
  * One thread at a time.
  */
-bool gs_gate_close(uint64_t until_ns, struct gs_gate_why *ret_why);
+bool gs_gate_close(uint64_t until_ns, struct gs_sleep_why *ret_why);
 void gs_gate_open(void);
 /* The process ends while it is closed: all calls are the driver's from now on. */
 void gs_gate_end(void);

@@ -41,13 +41,9 @@ static void at_exit(void)
 static bool sleep_behind_gate(const char *directory, uint64_t until_ns, struct gs_sleep_why *why)
 {
     static bool known;
-    struct gs_gate_why gate;
 
-    if (!gs_gate_close(until_ns, &gate)) {
-        why->error = gate.error;
-        snprintf(why->text, sizeof why->text, "%s", gate.text);
+    if (!gs_gate_close(until_ns, why))
         return false;
-    }
     if (!gs_core_sleep(gs_core, directory, until_ns, why)) {
         gs_gate_open();
         gs_gate_pass(false);
@@ -75,14 +71,10 @@ static bool begin(struct gs_sleep_why *why)
 {
     why->error = 0;
     why->text[0] = 0;
-    if (gs_gate_mark.call || gs_gate_mark.passing) {
-        why->error = EDEADLK;
-        snprintf(why->text, sizeof why->text, "it was called within a call that would be waited for");
-    } else if (atomic_flag_test_and_set(&busy)) {
-        why->error = EBUSY;
-        snprintf(why->text, sizeof why->text, "another thread is putting it to sleep, or wakes it");
-    }
-    return why->error == 0;
+    if (gs_gate_mark.call || gs_gate_mark.passing)
+        return gs_sleep_refuse(why, EDEADLK, "it was called within a call that would be waited for");
+    return !atomic_flag_test_and_set(&busy) ||
+           gs_sleep_refuse(why, EBUSY, "another thread is putting it to sleep, or wakes it");
 }
 
 static void say(const char *what, const struct gs_sleep_why *why)
@@ -107,8 +99,7 @@ void gs_shim_sleep(const char *directory, uint64_t timeout_ns, struct gs_sleep_w
         return;
     gs_core_asleep(gs_core, &asleep);
     if (asleep.since_ns) {
-        ret_why->error = EALREADY;
-        snprintf(ret_why->text, sizeof ret_why->text, "it is asleep already");
+        gs_sleep_refuse(ret_why, EALREADY, "it is asleep already");
     } else {
         sleep_behind_gate(directory, until(timeout_ns), ret_why);
         say("not put to sleep", ret_why);
@@ -121,8 +112,7 @@ void gs_shim_wake(uint64_t timeout_ns, struct gs_sleep_why *ret_why)
     if (!begin(ret_why))
         return;
     if (atomic_load(&gs_state) != GS_STATE_CLOSED) {
-        ret_why->error = EALREADY;
-        snprintf(ret_why->text, sizeof ret_why->text, "it is awake already");
+        gs_sleep_refuse(ret_why, EALREADY, "it is awake already");
     } else {
         wake_behind_gate(until(timeout_ns), ret_why);
         say("not woken", ret_why);
@@ -165,8 +155,7 @@ static void begin_order(const struct gs_sleep_order *told)
     error = gs_background_start(&order.background, run_order, NULL);
     order.started = error == 0;
     if (error) {
-        order.why.error = error;
-        snprintf(order.why.text, sizeof order.why.text, "no thread can be started for it");
+        gs_sleep_refuse(&order.why, error, "no thread can be started for it");
         __atomic_store_n(&order.running, false, __ATOMIC_RELAXED);
     }
 }

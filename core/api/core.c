@@ -140,7 +140,6 @@ void gs_core_destroy(struct gs_core *core)
     }
     if (core->sleep.wait.started)
         gs_background_join(&core->sleep.wait.background);
-    free(core->sleep.away);
     gs_map_destroy(&core->map);
     gs_peers_destroy(core);
     gs_fences_destroy(&core->fences);

@@ -43,21 +43,15 @@ void gs_core_asleep(const struct gs_core *core, struct gs_asleep *ret)
 
 size_t gs_core_away(const struct gs_core *core, int device)
 {
-    const size_t *away = __atomic_load_n(&core->sleep.away, __ATOMIC_ACQUIRE);
-
-    return away && device >= 0 && device < GS_DEVICES_MAX
-               ? __atomic_load_n(&away[device], __ATOMIC_RELAXED)
-               : 0;
+    return device >= 0 && device < GS_DEVICES_MAX ? __atomic_load_n(&core->sleep.away[device], __ATOMIC_RELAXED)
+                                                  : 0;
 }
 
 size_t gs_core_away_here(struct gs_core *core)
 {
     struct gs_context *context;
 
-    if (!__atomic_load_n(&core->sleep.away, __ATOMIC_ACQUIRE) ||
-        gs_context_current_unprobed(core, &context) != GS_OK)
-        return 0;
-    return gs_core_away(core, context->ordinal);
+    return gs_context_current_unprobed(core, &context) == GS_OK ? gs_core_away(core, context->ordinal) : 0;
 }
 
 /* ---- Waiting ------------------------------------------------------------------------------------ */

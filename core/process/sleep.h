@@ -23,6 +23,7 @@
 #include "core/base/background.h"
 #include "core/base/status.h"
 #include "core/gpu/driver.h"
+#include "core/process/peers.h"
 #include "core/process/sleep_store.h"
 
 struct gs_core;
@@ -51,6 +52,9 @@ struct gs_sleep_why {
     int error;
     char text[GS_SLEEP_TEXT];
 };
+/* False, and why. */
+__attribute__((format(printf, 3, 4))) bool gs_sleep_refuse(struct gs_sleep_why *why, int error,
+                                                           const char *format, ...);
 
 struct gs_away;       /* a piece whose memory is away */
 struct gs_away_range; /* what of it was live */
@@ -78,7 +82,7 @@ struct gs_sleep {
     struct gs_sleep_store store;
     CUcontext registered; /* in which that was registered with CUDA; NULL: it is not */
     struct gs_asleep figures; /* atomic */
-    size_t *away;             /* by device, atomic; NULL: never */
+    size_t away[GS_DEVICES_MAX]; /* bytes, atomic */
 };
 
 /*

@@ -33,8 +33,6 @@ struct gs_low_stack {
 };
 
 /* False, and why. */
-__attribute__((format(printf, 3, 4))) bool gs_sleep_refuse(struct gs_sleep_why *why, int error,
-                                                           const char *format, ...);
 bool gs_sleep_refused_by_driver(struct gs_sleep_why *why, const char *call, gs_status status);
 
 /* ---- What goes (sleep_plan.c) -------------------------------------------------------------------- */

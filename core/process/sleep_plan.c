@@ -173,9 +173,7 @@ bool gs_sleep_plan(struct gs_core *core, size_t *ret_size)
 {
     struct gs_sleep *sleep = &core->sleep;
 
-    if (!sleep->away)
-        __atomic_store_n(&sleep->away, calloc(GS_DEVICES_MAX, sizeof *sleep->away), __ATOMIC_RELEASE);
-    if (!sleep->away || !add_all(core))
+    if (!add_all(core))
         return false;
     end_uses(core);
     *ret_size = place_ranges(sleep);
