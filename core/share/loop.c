@@ -68,6 +68,7 @@ static void *make_fd_table(void *arg)
     if (highest >= 0)
         close(highest);
     __atomic_store_n(&share->loop.fds_made, true, __ATOMIC_RELEASE);
+    gs_thread_wake(share); /* to be joined */
     return NULL;
 }
 

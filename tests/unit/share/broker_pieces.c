@@ -104,16 +104,21 @@ static int made(void)
     return atoi(other_ask(&other, "exports") + 3);
 }
 
-/* Each piece takes the driver 20 ms, and the process begins to exit after the first ones: from then on the driver may
- * go at any time. */
+/* Each piece takes the driver 20 ms, and the first ones are made. */
+static void export_slowly(unsigned char *ret_ipc_handle)
+{
+    other_ask(&other, "delay 20000");
+    export_across(MANY, ret_ipc_handle);
+    cr_assert(SIDE_WAIT(made() > 1));
+}
+
+/* From the begin of the exit on the driver may go at any time. */
 Test(share_broker_pieces, none_is_made_for_it_at_an_exit)
 {
     unsigned char many[GS_IPC_HANDLE_SIZE];
     int then;
 
-    other_ask(&other, "delay 20000");
-    export_across(MANY, many);
-    cr_assert(SIDE_WAIT(made() > 1));
+    export_slowly(many);
     other_ask(&other, "ends");
     then = made();
     usleep(300000);
@@ -125,9 +130,7 @@ Test(share_broker_pieces, what_is_freed_meanwhile_is_not_left)
 {
     unsigned char many[GS_IPC_HANDLE_SIZE];
 
-    other_ask(&other, "delay 20000");
-    export_across(MANY, many);
-    cr_assert(SIDE_WAIT(made() > 1));
+    export_slowly(many);
     other_ask(&other, "freed");
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
     cr_assert_lt(made(), MANY);
@@ -140,9 +143,7 @@ Test(share_broker_pieces, all_of_it_is_left_where_descriptors_were_out_for_a_whi
 {
     unsigned char many[GS_IPC_HANDLE_SIZE];
 
-    other_ask(&other, "delay 20000");
-    export_across(MANY, many);
-    cr_assert(SIDE_WAIT(made() > 1));
+    export_slowly(many);
     other_ask(&other, "nofile 4");
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "left"), "no")));
     usleep(100000); /* five pieces' time */

@@ -1,0 +1,222 @@
+/* When what a process left is served and dropped: ends of processes whose connection others hold, and of those that the
+ * kernel tells no pidfd of. */
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "broker_scene.h"
+#include "leave_by_hand.h"
+#include "tests/children.h"
+
+/* A process that leaves a block with the broker after `before` other messages, and a child of it
+ * that holds its connection. Both are killed with the test; *ret_child is the child. */
+static pid_t sharer_with_child(const unsigned char *ipc_handle, int before, pid_t *ret_child)
+{
+    int told[2], memory = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    union gs_wire_message message;
+    pid_t sharer, child = 0, test = getpid();
+
+    cr_assert_eq(pipe2(told, O_CLOEXEC), 0);
+    sharer = fork_child();
+    if (sharer == 0) {
+        int fd = dial_broker(ipc_handle + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
+
+        gs_wire_start(&message, GS_WIRE_FORKED, 0);
+        for (int i = 0; i < before; i++)
+            gs_wire_send(fd, &message, -1);
+        share_by_hand(fd, ipc_handle, memory);
+        child = fork();
+        if (child && write(told[1], &child, sizeof child) != sizeof child)
+            _exit(1);
+        stay_until_end_of(test);
+    }
+    cr_assert_eq(read(told[0], &child, sizeof child), sizeof child);
+    close(told[0]);
+    close(told[1]);
+    close(memory);
+    *ret_child = child;
+    return sharer;
+}
+
+/* A process leaves a block, and ends. Its connection is the test's then. */
+static int connection_left_behind(const unsigned char *ipc_handle, int memory)
+{
+    union gs_wire_message message;
+    int pair[2], fd = -1;
+    pid_t sharer, test = getpid();
+
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    sharer = fork_child();
+    if (sharer == 0) {
+        fd = greet_broker(ipc_handle + 8, (int)syscall(SYS_pidfd_open, getpid(), 0));
+        leave_by_hand_in(fd, memory);
+        share_by_hand(fd, ipc_handle, memory);
+        gs_wire_start(&message, GS_WIRE_BYE, 0);
+        gs_wire_send(pair[1], &message, fd);
+        stay_until_end_of(test);
+    }
+    cr_assert(SIDE_WAIT(gs_wire_receive(pair[0], &message, &fd) == 0));
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
+    end_process(sharer);
+    close(pair[0]);
+    close(pair[1]);
+    return fd;
+}
+
+/* Whoever has that one takes it back, and then breaks the protocol. */
+Test(share_broker, what_it_serves_is_not_taken_back_over_a_connection_that_was_left_behind)
+{
+    pid_t broker = broker_by_hand("GPUSHIM_LOG", "debug");
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE], more[GS_IPC_HANDLE_SIZE];
+    int memory = leave_memory(), fd, opener;
+
+    ipc_handle_by_hand(9, 1, ipc_handle);
+    ipc_handle_by_hand(9, 2, more);
+    fd = connection_left_behind(ipc_handle, memory);
+    opener = greet_broker(ipc_handle + 8, -1);
+    cr_assert(SIDE_WAIT(ask_open(opener, ipc_handle) == 0));
+    ring_by_hand(fd, memory, 1);
+    for (int i = 0; i < 3; i++) /* behind what it was sent before, too */
+        cr_assert(is_asked_by_hand(fd));
+    cr_assert_eq(ask_open(opener, ipc_handle), 0, "it was taken back from under who holds it");
+    halt(broker);
+    share_by_hand(fd, more, memory);
+    share_by_hand(fd, more, memory); /* twice: hung up on */
+    kill(broker, SIGCONT);
+    while (is_asked_by_hand(fd))
+        continue;
+    cr_assert_eq(ask_open(opener, ipc_handle), 0, "it was dropped from under who holds it");
+    cr_assert_eq(ask_open(opener, more), GS_REFUSED_HANDLE);
+    close(fd);
+    close(opener);
+    close(memory);
+    end_process(broker);
+}
+
+/* With share.keep 0 a block goes with its last reference, not under it. */
+Test(share_broker, that_keeps_nothing_keeps_what_is_held)
+{
+    pid_t broker = broker_by_hand("GPUSHIM_SHARE_KEEP", "0"), sharer, child;
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    union gs_wire_message message;
+    int fd, answer = GS_REFUSED_EARLY;
+
+    /* It is to learn of the end and of the next open at once, in this order. A broker that was
+     * stopped before it slept reads this connection first: then it goes again. */
+    for (unsigned char tries = 1; tries < 50 && answer == GS_REFUSED_EARLY; tries++) {
+        ipc_handle_by_hand(tries, 1, ipc_handle);
+        sharer = sharer_with_child(ipc_handle, 0, &child);
+        cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
+        fd = greet_broker(ipc_handle + 8, -1);
+        cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_EARLY);
+        usleep(10000);
+        halt(broker);
+        end_process(sharer);
+        send_open(fd, ipc_handle);
+        kill(broker, SIGCONT);
+        answer = answer_to_open(fd);
+        if (answer == GS_REFUSED_EARLY) {
+            close(fd);
+            kill(child, SIGKILL);
+            cr_assert(SIDE_WAIT(side_broker_published(dir) == 0));
+        }
+    }
+    cr_assert_eq(answer, 0, "refused: %d", answer);
+    cr_assert(all_rest(broker));
+    cr_assert_eq(side_broker_published(dir), 1, "dropped while it is held");
+    gs_wire_start(&message, GS_WIRE_CLOSE, 1);
+    message.close.block_id = 1;
+    cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 0));
+    close(fd);
+    kill(child, SIGKILL);
+    end_process(broker);
+}
+
+/* More than is read in one round lies before it when the end is seen. */
+Test(share_broker, serves_what_a_process_said_last_though_its_child_holds_the_connection)
+{
+    pid_t broker = broker_by_hand("GPUSHIM_LOG", "debug"), sharer, child;
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    int fd;
+
+    ipc_handle_by_hand(9, 1, ipc_handle);
+    halt(broker);
+    sharer = sharer_with_child(ipc_handle, 40, &child);
+    end_process(sharer);
+    kill(broker, SIGCONT);
+    fd = greet_broker(ipc_handle + 8, -1);
+    cr_assert(SIDE_WAIT(ask_open(fd, ipc_handle) == 0));
+    close(fd);
+    kill(child, SIGKILL);
+    end_process(broker);
+}
+
+/* ---- A process of which the kernel tells no pidfd, and that sends none ----------------------- */
+
+/* A process that left a block and has closed its connection since. It stays if it `stays`. */
+static pid_t leave_unseen(const unsigned char *ipc_handle, bool stays)
+{
+    int go[2];
+    pid_t sharer;
+
+    cr_assert_eq(pipe2(go, O_CLOEXEC), 0);
+    sharer = fork_child();
+    if (sharer == 0) {
+        int fd = dial_broker(ipc_handle + 8, -1);
+
+        share_by_hand(fd, ipc_handle, open("/dev/null", O_RDONLY));
+        close(go[1]);
+        if (read(go[0], go, 1) == 0)
+            close(fd);
+        while (stays)
+            pause();
+        _exit(0);
+    }
+    cr_assert(SIDE_WAIT(side_broker_published(dir) == 1));
+    close(go[0]);
+    close(go[1]);
+    return sharer;
+}
+
+Test(share_broker, serves_what_one_left_that_it_has_no_pidfd_of_when_it_has_ended)
+{
+    pid_t broker = program_by_hand(OLD_BROKER_PROGRAM, "GPUSHIM_LOG", "debug"), sharer;
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    uint64_t left;
+    int fd;
+
+    ipc_handle_by_hand(9, 1, ipc_handle);
+    sharer = leave_unseen(ipc_handle, true);
+    left = side_now();
+    fd = greet_broker(ipc_handle + 8, -1);
+    while (side_within(left, 2500 * MS)) {
+        cr_assert_eq(ask_open(fd, ipc_handle), GS_REFUSED_EARLY,
+                     "served while it may use the memory for something else, or dropped");
+        usleep(50000);
+    }
+    end_process(sharer);
+    cr_assert(SIDE_WAIT(ask_open(fd, ipc_handle) == 0));
+    close(fd);
+    end_process(broker);
+}
+
+Test(share_broker, serves_what_one_left_that_it_has_no_pidfd_of_and_that_nobody_has_waited_for)
+{
+    pid_t broker = program_by_hand(OLD_BROKER_PROGRAM, "GPUSHIM_LOG", "debug"), sharer;
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    int fd;
+
+    ipc_handle_by_hand(9, 1, ipc_handle);
+    sharer = leave_unseen(ipc_handle, false);
+    fd = greet_broker(ipc_handle + 8, -1);
+    cr_assert(SIDE_WAIT(ask_open(fd, ipc_handle) == 0));
+    close(fd);
+    waitpid(sharer, NULL, 0);
+    end_process(broker);
+}
