@@ -232,7 +232,7 @@ def check_pages(folder):
               'README.md: says that gs_pool_take_locked is in tests/b.c, and it is not'),
              ('core/pool/README.md', '[x](../../README.md#no)', 'core/pool/README.md:6: a link to '
               '#no, a heading that README.md has not'),
-             ('README.md', '\n' * 147, 'README.md: 151 lines, 150 at most'),
+             ('README.md', '\n' * 107, 'README.md: 111 lines, 110 at most'),
              ('core/pool/README.md', '\n' * 75, 'core/pool/README.md: 81 lines, 80 at most'))
     for name, more, fault in wrong:
         (folder / name).write_text(pages[name] + more + '\n')
