@@ -276,6 +276,7 @@ static struct gs_export *enter(struct gs_share *share, struct gs_client *client,
     export->publisher = gs_publisher_ref(client->publisher);
     export->publisher->left[export->slot] = export;
     client->user->exports++;
+    client->shares = true;
     client->published++;
     client->published_fds += share->store.published_fds - fds;
     return export;

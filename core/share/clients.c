@@ -52,12 +52,12 @@ static void client_forget_exit(struct gs_share *share, struct gs_client *client)
     client->pidfd = -1;
 }
 
-/* It holds something, or has left something here, or may yet, over this very connection; or its hang-up
+/* It holds something, or has left something here, and may again, over this very connection; or its hang-up
  * proves something. */
 static bool is_needed(const struct gs_client *client)
 {
     return client->references || client->published > 0 || client->over.elder_of ||
-           (client->publisher && !client->over.ended);
+           (client->shares && !client->over.ended);
 }
 
 /* ---- Ends ------------------------------------------------------------------------------------ */

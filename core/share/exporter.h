@@ -276,6 +276,7 @@ struct gs_client {
     struct gs_publisher *publisher; /* what it said before it published anything to this broker; nobody else may
                                      * in the name of its instance */
     struct gs_pull pull;
+    bool shares; /* it has left some here */
     bool was_sent_fd; /* of another user, and it may not have read it */
     uint64_t published; /* exports that it has published to this broker */
     unsigned published_fds; /* with so many descriptors */
