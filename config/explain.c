@@ -38,28 +38,10 @@ void gs_config_check(struct gs_config *ret, const char *path,
     errno = saved;
 }
 
-static const char *type_name(enum gs_option_type type)
-{
-    switch (type) {
-    case GS_OPTION_BOOL:
-        return "bool";
-    case GS_OPTION_ENUM:
-        return "enum";
-    case GS_OPTION_BYTES:
-        return "bytes";
-    case GS_OPTION_AMOUNT:
-        return "amount";
-    case GS_OPTION_TIME:
-        return "time";
-    case GS_OPTION_NUMBER:
-        return "number";
-    case GS_OPTION_PATH:
-        return "path";
-    case GS_OPTION_IDS:
-        return "ids";
-    }
-    return "";
-}
+static const char *const type_names[] = {
+    [GS_OPTION_BOOL] = "bool", [GS_OPTION_ENUM] = "enum",     [GS_OPTION_BYTES] = "bytes", [GS_OPTION_AMOUNT] = "amount",
+    [GS_OPTION_TIME] = "time", [GS_OPTION_NUMBER] = "number", [GS_OPTION_PATH] = "path",   [GS_OPTION_IDS] = "ids",
+};
 
 bool gs_config_row(const struct gs_config *config, size_t index, struct gs_config_row *ret)
 {
@@ -70,7 +52,7 @@ bool gs_config_row(const struct gs_config *config, size_t index, struct gs_confi
     ret->key = option->key;
     ret->standard = option->standard;
     ret->help = option->help;
-    ret->type = type_name(option->type);
+    ret->type = type_names[option->type];
     gs_option_name(option, ret->name);
     gs_option_variable(option, ret->variable);
     gs_option_allowed(option, ret->allowed);

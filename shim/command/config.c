@@ -18,16 +18,12 @@
 #define ORIGIN_SIZE (SHOWN_SIZE + 64)
 #define REMARK_SIZE (ORIGIN_SIZE + 192)
 
-struct arguments {
-    bool origin, json;
-    const char *check; /* NULL: all that a program would load */
-};
-
 /* What was found. */
 struct finding {
     struct gs_config config;
     struct gs_config_origins origins;
-    const struct arguments *arguments;
+    bool with_origin, as_json;
+    const char *check; /* the file that is looked at alone; NULL: all that a program would load */
     size_t complaint_count;
     char **complaints; /* kept for --json, else they go to standard error at once */
 };
@@ -40,7 +36,7 @@ static void complain(void *arg, const char *line)
     char **longer;
 
     finding->complaint_count++;
-    if (!finding->arguments->json) {
+    if (!finding->as_json) {
         command_complain("%s", line);
         return;
     }
@@ -102,11 +98,11 @@ static void remark_on(const struct finding *finding, const struct gs_config_orig
                  row->variable);
     else if (origin->refused)
         snprintf(ret, REMARK_SIZE, "default, for what %s says is not allowed", from);
-    else if (!row->is_default && finding->arguments->origin)
+    else if (!row->is_default && finding->with_origin)
         snprintf(ret, REMARK_SIZE, "changed by %s, default: %s", from, standard);
     else if (!row->is_default)
         snprintf(ret, REMARK_SIZE, "changed, default: %s", standard);
-    else if (finding->arguments->origin)
+    else if (finding->with_origin)
         snprintf(ret, REMARK_SIZE, "%s", from);
 }
 
@@ -164,7 +160,7 @@ static void print_check(const struct finding *finding, size_t options)
 
     if (mistakes)
         snprintf(count, sizeof count, "%zu", mistakes);
-    command_say("%s: %zu option%s, %s mistake%s", finding->arguments->check, options,
+    command_say("%s: %zu option%s, %s mistake%s", finding->check, options,
                 options == 1 ? "" : "s", count, mistakes > 1 ? "s" : "");
 }
 
@@ -241,12 +237,12 @@ static void check(struct finding *finding)
 {
     size_t options = 0;
 
-    gs_config_check(&finding->config, finding->arguments->check, &finding->origins, complain,
+    gs_config_check(&finding->config, finding->check, &finding->origins, complain,
                     finding);
     for (size_t i = 0; i < GS_CONFIG_OPTIONS_MAX; i++)
         options += finding->origins.options[i].kind == GS_CONFIG_FILE &&
                    !finding->origins.options[i].refused;
-    finding->arguments->json ? print_json(finding) : print_check(finding, options);
+    finding->as_json ? print_json(finding) : print_check(finding, options);
 }
 
 static void list(struct finding *finding)
@@ -256,18 +252,19 @@ static void list(struct finding *finding)
 
     gs_config_explain(&finding->config, &sources, &finding->origins, complain, finding);
     complain_of_misspelt(finding);
-    finding->arguments->json ? print_json(finding) : print_text(finding);
+    finding->as_json ? print_json(finding) : print_text(finding);
 }
 
 int command_config_list(const struct call *call)
 {
     static struct finding finding;
-    const struct arguments arguments = {call_has(call, "origin"), call_has(call, "json"), call_value(call, "check")};
 
-    if (arguments.check && arguments.origin)
+    finding.with_origin = call_has(call, "origin");
+    finding.as_json = call_has(call, "json");
+    finding.check = call_value(call, "check");
+    if (finding.check && finding.with_origin)
         return call_wrong(call, "--origin is of no use with --check: all comes from that file");
-    finding.arguments = &arguments;
-    arguments.check ? check(&finding) : list(&finding);
+    finding.check ? check(&finding) : list(&finding);
     for (size_t i = 0; finding.complaints && i < finding.complaint_count; i++)
         free(finding.complaints[i]);
     free(finding.complaints);

@@ -20,10 +20,12 @@
 #define OF_REPORT(member)  offsetof(struct gs_wire_report, member)
 
 enum unit { PLAIN, NANOSECONDS };
+enum scope { OF_GPU, OF_PROCESS };
 
-/* A line for each process, or GPU of it. Lines of one metric follow each other; `help` has the
- * first. */
+/* A line for each GPU of each process, or for each process that answers. Lines of one metric follow each other; `help`
+ * has the first. */
 struct line {
+    enum scope scope;
     const char *metric, *type, *help;
     const char *label; /* of its own, or NULL */
     size_t offset;
@@ -32,12 +34,11 @@ struct line {
 
 #define STATE(name)                                                                                \
     {                                                                                              \
-        "gpushim_memory_bytes", "gauge", NULL, "state=\"" #name "\"", OF_FIGURES(name), PLAIN      \
+        OF_GPU, "gpushim_memory_bytes", "gauge", NULL, "state=\"" #name "\"", OF_FIGURES(name), PLAIN      \
     }
 
-/* Of each GPU of each process. */
-static const struct line of_gpus[] = {
-    {"gpushim_memory_bytes", "gauge",
+static const struct line lines[] = {
+    {OF_GPU, "gpushim_memory_bytes", "gauge",
      "GPU memory of the process by state: live is the program's, cached is free for it, ordered is "
      "free "
      "for one of its streams, retired is freed and waits for the GPU, limbo is freed and still "
@@ -48,58 +49,52 @@ static const struct line of_gpus[] = {
     STATE(ordered),
     STATE(retired),
     STATE(limbo),
-    {"gpushim_reserved_bytes", "gauge", "GPU memory that the process has from the driver.", NULL,
+    {OF_GPU, "gpushim_reserved_bytes", "gauge", "GPU memory that the process has from the driver.", NULL,
      OF_FIGURES(reserved), PLAIN},
-    {"gpushim_reserved_peak_bytes", "gauge",
+    {OF_GPU, "gpushim_reserved_peak_bytes", "gauge",
      "The most GPU memory that the process has had from the driver.", NULL,
      OF_FIGURES(reserved_peak), PLAIN},
-    {"gpushim_live_peak_bytes", "gauge", "The most GPU memory that the program has had.", NULL,
+    {OF_GPU, "gpushim_live_peak_bytes", "gauge", "The most GPU memory that the program has had.", NULL,
      OF_FIGURES(live_peak), PLAIN},
-    {"gpushim_allocations_total", "counter",
+    {OF_GPU, "gpushim_allocations_total", "counter",
      "Allocations: from what is free for the program, or by looking further.", "from=\"cache\"",
      OF_FIGURES(hits), PLAIN},
-    {"gpushim_allocations_total", "counter", NULL, "from=\"further\"", OF_FIGURES(misses), PLAIN},
-    {"gpushim_refused_allocations_total", "counter", "Calls that were refused for want of GPU memory.", NULL,
+    {OF_GPU, "gpushim_allocations_total", "counter", NULL, "from=\"further\"", OF_FIGURES(misses), PLAIN},
+    {OF_GPU, "gpushim_refused_allocations_total", "counter", "Calls that were refused for want of GPU memory.", NULL,
      OF_FIGURES(refused), PLAIN},
-    {"gpushim_slow_calls_total", "counter", "Calls that took a millisecond or more.", NULL,
+    {OF_GPU, "gpushim_slow_calls_total", "counter", "Calls that took a millisecond or more.", NULL,
      OF_FIGURES(slow), PLAIN},
-    {"gpushim_waits_total", "counter", "Waits of allocations for the GPU.", NULL, OF_FIGURES(waits),
+    {OF_GPU, "gpushim_waits_total", "counter", "Waits of allocations for the GPU.", NULL, OF_FIGURES(waits),
      PLAIN},
-    {"gpushim_waits_given_up_total", "counter",
+    {OF_GPU, "gpushim_waits_given_up_total", "counter",
      "Waits that were given up: the GPU was not done in time.", NULL, OF_FIGURES(late), PLAIN},
-    {"gpushim_wait_seconds_total", "counter", "Time in waits for the GPU.", NULL,
+    {OF_GPU, "gpushim_wait_seconds_total", "counter", "Time in waits for the GPU.", NULL,
      OF_FIGURES(wait_ns), NANOSECONDS},
-    {"gpushim_map_seconds_total", "counter",
+    {OF_GPU, "gpushim_map_seconds_total", "counter",
      "Time of the program's threads in making pieces and giving them back.", NULL,
      OF_FIGURES(map_ns), NANOSECONDS},
-    {"gpushim_pieces_made_total", "counter", "Pieces of memory that came from the driver.", NULL,
+    {OF_GPU, "gpushim_pieces_made_total", "counter", "Pieces of memory that came from the driver.", NULL,
      OF_FIGURES(grown), PLAIN},
-    {"gpushim_pieces_given_back_total", "counter", "Pieces of memory that went back to the driver.",
+    {OF_GPU, "gpushim_pieces_given_back_total", "counter", "Pieces of memory that went back to the driver.",
      NULL, OF_FIGURES(trims), PLAIN},
-};
-
-/* Of each process that answers. */
-static const struct line of_processes[] = {
-    {"gpushim_shared_blocks", "gauge", "Blocks of GPU memory that the process shares.", NULL,
+    {OF_PROCESS, "gpushim_shared_blocks", "gauge", "Blocks of GPU memory that the process shares.", NULL,
      OF_REPORT(exports), PLAIN},
-    {"gpushim_shared_bytes", "gauge", "GPU memory that the process shares.", NULL, OF_REPORT(bytes),
+    {OF_PROCESS, "gpushim_shared_bytes", "gauge", "GPU memory that the process shares.", NULL, OF_REPORT(bytes),
      PLAIN},
-    {"gpushim_freed_held_blocks", "gauge",
+    {OF_PROCESS, "gpushim_freed_held_blocks", "gauge",
      "Shared blocks that are freed and kept, since another process holds them or may just be opening them.", NULL,
      OF_REPORT(limbo), PLAIN},
-    {"gpushim_freed_held_bytes", "gauge",
+    {OF_PROCESS, "gpushim_freed_held_bytes", "gauge",
      "Shared memory that is freed and kept, since another process holds it or may just be opening it.", NULL,
      OF_REPORT(limbo_bytes), PLAIN},
-    {"gpushim_freed_held_oldest_seconds", "gauge",
+    {OF_PROCESS, "gpushim_freed_held_oldest_seconds", "gauge",
      "How long ago the first of these blocks was freed; 0 where there is none.", NULL,
      OF_REPORT(limbo_age_ns), NANOSECONDS},
-    {"gpushim_opened_bytes", "gauge", "GPU memory of other processes that the process has open.", NULL,
+    {OF_PROCESS, "gpushim_opened_bytes", "gauge", "GPU memory of other processes that the process has open.", NULL,
      OF_REPORT(opened.bytes), PLAIN},
-    {"gpushim_opened_of_ended_bytes", "gauge", "What of that is of processes that have ended.", NULL,
+    {OF_PROCESS, "gpushim_opened_of_ended_bytes", "gauge", "What of that is of processes that have ended.", NULL,
      OF_REPORT(opened.ended_bytes), PLAIN},
 };
-
-#define LINES(lines) (sizeof(lines) / sizeof *(lines))
 
 /* Within quotes. */
 static void put_value(FILE *file, const char *text)
@@ -157,33 +152,23 @@ static void put_number(FILE *file, const void *from, const struct line *line)
         fprintf(file, "%" PRIu64 "\n", number);
 }
 
-static void put_of_gpus(FILE *file, const struct table *table, const struct line *line)
+static void put_line(FILE *file, const struct table *table, const struct line *line)
 {
     char uuid[SHOWN_UUID];
 
     if (line->help)
         put_metric(file, line->metric, line->type, line->help);
     for (const struct row *row = table->rows; row < table->rows + table->count; row++) {
-        if (!row->has_figures)
+        const bool of_gpu = line->scope == OF_GPU;
+
+        if (of_gpu ? !row->has_figures : !row->is_first || !row->answers)
             continue;
         fprintf(file, "%s{", line->metric);
-        fprintf(file, "gpu=\"%s\",device=\"%u\",", show_uuid("GPU", row->figures.uuid, uuid), row->device);
+        if (of_gpu)
+            fprintf(file, "gpu=\"%s\",device=\"%u\",", show_uuid("GPU", row->figures.uuid, uuid), row->device);
         put_who(file, table, row);
         fprintf(file, "%s%s} ", line->label ? "," : "", line->label ? line->label : "");
-        put_number(file, &row->figures, line);
-    }
-}
-
-static void put_of_processes(FILE *file, const struct table *table, const struct line *line)
-{
-    put_metric(file, line->metric, line->type, line->help);
-    for (const struct row *row = table->rows; row < table->rows + table->count; row++) {
-        if (!row->is_first || !row->answers)
-            continue;
-        fprintf(file, "%s{", line->metric);
-        put_who(file, table, row);
-        fputs("} ", file);
-        put_number(file, &row->report, line);
+        put_number(file, of_gpu ? (const void *)&row->figures : &row->report, line);
     }
 }
 
@@ -215,37 +200,27 @@ static void put_info(FILE *file, const struct table *table)
     }
 }
 
-static void put_flag(FILE *file, const struct table *table, const char *metric, const char *help,
-                     bool (*flag)(const struct row *row), bool (*counts)(const struct row *row))
+static void put_flags(FILE *file, const struct table *table)
 {
-    put_metric(file, metric, "gauge", help);
-    for (const struct row *row = table->rows; row < table->rows + table->count; row++) {
-        if (!row->is_first || !counts(row))
-            continue;
-        fprintf(file, "%s{", metric);
-        put_who(file, table, row);
-        fprintf(file, "} %d\n", flag(row));
+    static const struct {
+        const char *metric, *help;
+    } flags[] = {
+        {"gpushim_up", "Whether the process answers; of those that have a socket."},
+        {"gpushim_process_stopped",
+         "Whether the process is stopped, by a signal or a debugger; of those that are seen here."}};
+
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        put_metric(file, flags[i].metric, "gauge", flags[i].help);
+        for (const struct row *row = table->rows; row < table->rows + table->count; row++) {
+            const bool counts[] = {row->has_socket, row->who.pid != 0}, is[] = {row->answers, row->who.stopped};
+
+            if (!row->is_first || !counts[i])
+                continue;
+            fprintf(file, "%s{", flags[i].metric);
+            put_who(file, table, row);
+            fprintf(file, "} %d\n", is[i]);
+        }
     }
-}
-
-static bool is_up(const struct row *row)
-{
-    return row->answers;
-}
-
-static bool is_stopped(const struct row *row)
-{
-    return row->who.stopped;
-}
-
-static bool is_askable(const struct row *row)
-{
-    return row->has_socket;
-}
-
-static bool is_any(const struct row *row)
-{
-    return row->who.pid != 0;
 }
 
 static void put_counts(FILE *file, const struct table *table)
@@ -316,16 +291,9 @@ bool export_write(FILE *file)
     put_counts(file, &table);
     put_gpus(file, &table);
     put_info(file, &table);
-    put_flag(file, &table, "gpushim_up",
-             "Whether the process answers; of those that have a socket.", is_up, is_askable);
-    put_flag(
-        file, &table, "gpushim_process_stopped",
-        "Whether the process is stopped, by a signal or a debugger; of those that are seen here.",
-        is_stopped, is_any);
-    for (size_t i = 0; i < LINES(of_gpus); i++)
-        put_of_gpus(file, &table, &of_gpus[i]);
-    for (size_t i = 0; i < LINES(of_processes); i++)
-        put_of_processes(file, &table, &of_processes[i]);
+    put_flags(file, &table);
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        put_line(file, &table, &lines[i]);
     free(table.rows);
     return true;
 }

@@ -17,15 +17,11 @@
 
 static struct row *add(struct table *table, const struct row *like)
 {
-    if (table->count == table->room) {
-        size_t room = table->room ? 2 * table->room : 16;
-        struct row *rows = reallocarray(table->rows, room, sizeof *rows);
+    struct row *rows = command_room(table->rows, table->count, &table->room, sizeof *rows);
 
-        if (!rows)
-            return NULL;
-        table->rows = rows;
-        table->room = room;
-    }
+    if (!rows)
+        return NULL;
+    table->rows = rows;
     table->rows[table->count] = *like;
     return &table->rows[table->count++];
 }

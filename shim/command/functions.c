@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "core/base/regular.h"
+#include "shim/command/command.h"
 #include "shim/command/spans.h"
 
 #define LOADS_MAX 256               /* program headers that are looked at; linkers write some ten */
@@ -64,17 +65,12 @@ struct list {
 
 static bool add(struct list *list, const ElfW(Sym) * symbol)
 {
+    struct span *spans = command_room(list->spans, list->count, &list->room, sizeof *spans);
     uint64_t end;
 
-    if (list->count == list->room) {
-        size_t room = list->room * 2 + 256;
-        struct span *spans = realloc(list->spans, room * sizeof *spans);
-
-        if (!spans)
-            return false;
-        list->spans = spans;
-        list->room = room;
-    }
+    if (!spans)
+        return false;
+    list->spans = spans;
     if (__builtin_add_overflow(symbol->st_value, symbol->st_size, &end))
         end = UINT64_MAX;
     list->spans[list->count++] = (struct span){symbol->st_value, end, symbol->st_name};

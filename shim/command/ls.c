@@ -58,18 +58,14 @@ static bool merge(struct listing *listing, const struct row *row)
 
 static bool add(struct listing *listing, const struct row *row)
 {
-    size_t room = listing->room ? 2 * listing->room : 64;
     struct row *rows;
 
     if (merge(listing, row))
         return true;
-    if (listing->count == listing->room) {
-        rows = realloc(listing->rows, room * sizeof *rows);
-        if (!rows)
-            return false;
-        listing->rows = rows;
-        listing->room = room;
-    }
+    rows = command_room(listing->rows, listing->count, &listing->room, sizeof *rows);
+    if (!rows)
+        return false;
+    listing->rows = rows;
     listing->rows[listing->count++] = *row;
     return true;
 }

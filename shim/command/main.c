@@ -76,6 +76,16 @@ size_t command_read_of(long pid, const char *name, char *ret_text, size_t size)
     return command_read(path, ret_text, size);
 }
 
+void *command_room(void *items, size_t count, size_t *room, size_t size)
+{
+    const size_t more = *room ? 2 * *room : 64;
+    void *moved = count < *room ? items : reallocarray(items, more, size);
+
+    if (moved && count == *room)
+        *room = more;
+    return moved;
+}
+
 bool command_is_same_file(const char *one, const char *other)
 {
     struct stat a, b;

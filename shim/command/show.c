@@ -147,15 +147,13 @@ void show_terminal(unsigned otherwise, unsigned *ret_columns, unsigned *ret_line
 
 static void add(struct sheet *sheet, char *cell)
 {
-    const size_t room = sheet->room ? 2 * sheet->room : 64;
-    char **cells = sheet->used < sheet->room ? sheet->cells : reallocarray(sheet->cells, room, sizeof *cells);
+    char **cells = command_room(sheet->cells, sheet->used, &sheet->room, sizeof *cells);
 
     if (!cells) {
         sheet->failed = true;
         free(cell);
         return;
     }
-    sheet->room = sheet->used < sheet->room ? sheet->room : room;
     sheet->cells = cells;
     cells[sheet->used++] = cell;
 }

@@ -149,17 +149,11 @@ static bool add_event(struct reader *reader, const struct gs_trace_event *raw,
 {
     struct trace *trace = reader->trace;
     uint64_t end = raw->time_ns + raw->took_ns;
-    struct trace_event *event;
+    struct trace_event *events = command_room(trace->events, trace->count, &reader->room, sizeof *events), *event;
 
-    if (trace->count == reader->room) {
-        size_t room = reader->room ? reader->room * 2 : 1024;
-        struct trace_event *events = realloc(trace->events, room * sizeof *events);
-
-        if (!events)
-            return out_of_memory(reader);
-        trace->events = events;
-        reader->room = room;
-    }
+    if (!events)
+        return out_of_memory(reader);
+    trace->events = events;
     event = &trace->events[trace->count++];
     fill(event, raw, thread);
     event->frames = frames;
