@@ -110,7 +110,6 @@ static bool write_spec(FILE *file, const void *arg)
     write_mount(&json, spec->program, INSIDE "/bin/gpushim-broker", "ro");
     json_close(&json, ']');
     json_close(&json, '}');
-    json_close(&json, '}');
     return json_end(&json);
 }
 

@@ -234,9 +234,8 @@ int command_cluster(const struct call *call)
     if (!command_share_options(&options))
         return COMMAND_WRONG;
     cluster.json = as_json ? &json : NULL;
-    json_open(cluster.json, NULL, '[');
+    json_begin(cluster.json, true);
     folders = ask_each(&options, look_at, &cluster, reason);
-    json_close(cluster.json, ']');
     if (!as_json && !cluster.forget)
         health_tell(&options, tell_health, NULL);
     if (!json_end(cluster.json))

@@ -8,7 +8,7 @@
 #define RUNS(function) function
 #endif
 
-#define LIST_JSON {"json", 0, NULL, TAKES_TEXT, "the same as a list of objects, for programs"}
+#define LIST_JSON {"json", 0, NULL, TAKES_TEXT, "the same for programs: one object, with a list of rows"}
 #define JSON      {"json", 0, NULL, TAKES_TEXT, "the same as one object, for programs"}
 #define CLUSTER   {"cluster", 0, NULL, TAKES_TEXT, "also what 'gpushim cluster' tells"}
 #define WATCH     "TIME", TAKES_TEXT

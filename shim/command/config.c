@@ -210,7 +210,7 @@ static void print_json(const struct finding *finding)
     const struct gs_config_origins *origins = &finding->origins;
     struct json json = {.file = stdout};
 
-    json_open(&json, NULL, '{');
+    json_begin(&json, false);
     write_options(&json, finding);
     json_open(&json, "files", '[');
     for (size_t i = 0; i < origins->file_count; i++) {
@@ -227,7 +227,6 @@ static void print_json(const struct finding *finding)
     for (size_t i = 0; i < finding->complaint_count; i++)
         json_text(&json, NULL, finding->complaints[i]);
     json_close(&json, ']');
-    json_close(&json, '}');
     json_end(&json);
 }
 

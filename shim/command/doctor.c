@@ -150,11 +150,10 @@ static void write_rows(const struct doctor *doctor, bool quiet)
 {
     struct json json = {.file = stdout};
 
-    json_open(&json, NULL, '[');
+    json_begin(&json, true);
     for (size_t i = 0; i < doctor->count; i++)
         if (!quiet || doctor->rows[i].state == DOCTOR_FAIL)
             write_row(&json, &doctor->rows[i]);
-    json_close(&json, ']');
     json_end(&json);
 }
 

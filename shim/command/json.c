@@ -4,6 +4,7 @@
 #include "core/base/printable.h"
 
 #include <string.h>
+#include <time.h>
 
 static void put_text(FILE *file, const char *text);
 
@@ -101,10 +102,31 @@ void json_bool(struct json *json, const char *key, bool is)
         fputs(is ? "true" : "false", json->file);
 }
 
+void json_begin(struct json *json, bool rows)
+{
+    const time_t seconds = time(NULL);
+    char now[32] = "";
+    struct tm utc;
+
+    if (!json)
+        return;
+    if (gmtime_r(&seconds, &utc))
+        strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    json_open(json, NULL, '{');
+    json_text(json, "version", GS_VERSION);
+    json_text(json, "time", now);
+    json->in_rows = rows;
+    if (rows)
+        json_open(json, "rows", '[');
+}
+
 bool json_end(struct json *json)
 {
     if (!json)
         return true;
+    if (json->in_rows)
+        json_close(json, ']');
+    json_close(json, '}');
     fputc('\n', json->file);
     return fflush(json->file) == 0 && !ferror(json->file);
 }

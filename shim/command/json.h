@@ -13,8 +13,12 @@
 struct json {
     FILE *file;
     bool follows; /* a comma comes before the next */
+    bool in_rows; /* json_end ends a list, too */
 };
 
+/* What a command says is an object: the version of this program, the time, and what follows; with `rows` a list of that
+ * name is begun, in which that is. */
+void json_begin(struct json *json, bool rows);
 /* To `json` NULL nothing is written: it is told as text. `key` is the name within an object, NULL within a list and at the top. */
 void json_open(struct json *json, const char *key, char bracket); /* '{' or '[' */
 void json_close(struct json *json, char bracket);                 /* '}' or ']' */
@@ -30,7 +34,7 @@ void json_minus_one(struct json *json); /* of a list: none */
 void json_bool(struct json *json, const char *key, bool is);
 /* Whether all of it can be written as it is: it is UTF-8. */
 bool json_takes(const char *text);
-/* After the last: the end of the line. False: it could not be written. */
+/* The end of what json_begin began, and of the line. False: it could not be written. */
 bool json_end(struct json *json);
 
 #endif

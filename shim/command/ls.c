@@ -213,10 +213,9 @@ static bool tell(const struct listing *listing, bool as_json)
 
     if (listing->count > 0)
         qsort(listing->rows, listing->count, sizeof *listing->rows, by_name);
-    json_open(json, NULL, '[');
+    json_begin(json, true);
     for (size_t i = 0; i < listing->count; i++)
         json ? write_row(json, &listing->rows[i]) : put_row(&sheet, &listing->rows[i]);
-    json_close(json, ']');
     well = json ? json_end(json) : sheet_say(&sheet);
     sheet_free(&sheet);
     return well;

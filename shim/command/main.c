@@ -150,11 +150,9 @@ int command_version(const struct call *call)
                            path);
     if (!as_json)
         return COMMAND_WELL;
-    json_open(&json, NULL, '{');
-    json_text(&json, "version", GS_VERSION);
+    json_begin(&json, false);
     json_text(&json, "library", path[0] ? path : NULL);
     json_text(&json, "library_version", version[0] ? version : NULL);
-    json_close(&json, '}');
     return json_end(&json) ? COMMAND_WELL : COMMAND_WRONG;
 }
 

@@ -65,9 +65,8 @@ int order_command(const struct call *call, __typeof__(((struct order *)0)->tell)
     if (!command_share_options(&options))
         return COMMAND_WRONG;
     order.json = call_has(call, "json") ? &json : NULL;
-    json_open(order.json, NULL, '[');
+    json_begin(order.json, true);
     order_each(&order);
-    json_close(order.json, ']');
     json_end(order.json);
     return order.failed ? COMMAND_WRONG : COMMAND_WELL;
 }

@@ -162,9 +162,8 @@ static void write_json(const struct report *report)
 {
     struct json json = {.file = stdout};
 
-    json_open(&json, NULL, '{');
+    json_begin(&json, false);
     report_write(&json, report);
-    json_close(&json, '}');
     json_end(&json);
 }
 

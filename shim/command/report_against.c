@@ -181,7 +181,7 @@ bool report_against(const struct report *report, const struct report *before, st
     bool well = true;
 
     if (json) {
-        json_open(json, NULL, '{');
+        json_begin(json, false);
         json_number(json, "allocations", now->allocations);
         json_number(json, "allocations_before", then->allocations);
         json_open(json, "devices", '[');
@@ -196,6 +196,5 @@ bool report_against(const struct report *report, const struct report *before, st
         if (report->trace.has_device[device] || before->trace.has_device[device])
             well = tell_device(report, before, device, json);
     json_close(json, ']');
-    json_close(json, '}');
     return well;
 }

@@ -110,13 +110,12 @@ static void write_it(const struct setting *setting, const char *name, const char
     struct json json = {.file = stdout};
     bool done = !setting->silent[0];
 
-    json_open(&json, NULL, '{');
+    json_begin(&json, false);
     who_write(&json, &setting->who);
     json_text(&json, "option", name);
     json_text(&json, "before", done ? before : NULL);
     json_text(&json, "after", done ? after : NULL);
     json_text(&json, "silent", done ? NULL : setting->silent);
-    json_close(&json, '}');
     json_end(&json);
 }
 

@@ -186,16 +186,11 @@ static int order_all(const struct call *call, enum gs_sleep_verb verb)
 
     if (status != COMMAND_WELL)
         return status;
-    if (call_has(call, "json")) {
-        sleeping.order.json = &json;
-        json_open(&json, NULL, '[');
-    }
+    sleeping.order.json = call_has(call, "json") ? &json : NULL;
+    json_begin(sleeping.order.json, true);
     for (int i = 0; i < call->argc; i++)
         well &= order_one(&sleeping, call_pid(call, call->argv[i]), verb);
-    if (sleeping.order.json) {
-        json_close(&json, ']');
-        json_end(&json);
-    }
+    json_end(sleeping.order.json);
     return well ? COMMAND_WELL : COMMAND_WRONG;
 }
 

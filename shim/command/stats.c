@@ -208,12 +208,11 @@ static bool write_table(const struct table *table, const struct gs_share_options
 {
     struct json json = {.file = stdout};
 
-    json_open(&json, NULL, '[');
+    json_begin(&json, true);
     for (size_t i = 0; i < table->count; i++)
         write_row(&json, &table->rows[i]);
     if (cluster)
         cluster_tell(cluster, &json);
-    json_close(&json, ']');
     return json_end(&json);
 }
 

@@ -290,11 +290,10 @@ int command_who(const struct call *call)
     if (!command_share_options(&options))
         return COMMAND_WRONG;
     listing.json = as_json ? &json : NULL;
-    json_open(listing.json, NULL, '[');
+    json_begin(listing.json, true);
     folders = ask_each(&options, list_one, &listing, reason);
     if (in_cluster)
         cluster_tell(&options, listing.json);
-    json_close(listing.json, ']');
     json_end(listing.json);
     if (!folders && reason[0])
         command_complain("%s", reason);

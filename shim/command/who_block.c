@@ -194,9 +194,8 @@ int who_block(const struct gs_wire_query *query, const char *text, bool as_json)
     }
     if (!command_share_options(&options))
         return COMMAND_WRONG;
-    json_open(search.json, NULL, '[');
+    json_begin(search.json, true);
     folders = ask_each(&options, look_at, &search, reason);
-    json_close(search.json, ']');
     json_end(search.json);
     if (!folders && reason[0])
         command_complain("%s", reason);

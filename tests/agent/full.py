@@ -21,7 +21,7 @@ def alarm(cluster, action):
 
 def of_directory(machine):
     _, out, _ = machine.gpushim('doctor', '--cluster', '--json')
-    return [(row['state'], row['found']) for row in json.loads(out) if row['subject'] == 'directory']
+    return [(row['state'], row['found']) for row in json.loads(out)['rows'] if row['subject'] == 'directory']
 
 
 def opens(b, handle, what):

@@ -13,7 +13,7 @@ from machines import MIB, await_that, check, with_machines
 def rows(machine):
     """Of the doctor: (subject, state, what was found)."""
     _, out, _ = machine.gpushim('doctor', '--cluster', '--json')
-    return [(row['subject'], row['state'], row['found']) for row in json.loads(out)]
+    return [(row['subject'], row['state'], row['found']) for row in json.loads(out)['rows']]
 
 
 def of(machine, subject, state):
@@ -22,7 +22,7 @@ def of(machine, subject, state):
 
 def told(machine, command):
     """The object of the cluster behind what else the command lists; None: it is not there."""
-    last = json.loads(machine.gpushim(command, '--cluster', '--json')[1])[-1]
+    last = json.loads(machine.gpushim(command, '--cluster', '--json')[1])['rows'][-1]
     return last if 'cluster' in last else None
 
 
@@ -35,7 +35,7 @@ def check_well(one, b, handle):
         all_ = told(one, command)
         check(all_ and all_['cluster'][0]['machines'][0]['name'] == 'm2', f'{command} tells of machines: {all_}')
         check(sum(row['what'] == 'member' and row['good'] for row in all_['directory']) == 3, f'{command}: {all_}')
-        plain = json.loads(one.gpushim(command, '--json')[1])
+        plain = json.loads(one.gpushim(command, '--json')[1])['rows']
         check('cluster' not in plain, f'{command} without --cluster: {plain}')
     for command in ('who', 'stats', 'top', 'cluster'):
         out = one.gpushim(command, *([] if command == 'cluster' else ['--cluster']))[1]

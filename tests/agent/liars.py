@@ -67,7 +67,7 @@ def check_liar(cluster, one, a, b):
     finally:
         over.set()
         attack.join()
-    told = json.loads(one.gpushim('cluster', '--json')[1])[0]['machines']
+    told = json.loads(one.gpushim('cluster', '--json')[1])['rows'][0]['machines']
     check(not [row for row in told if row['name'] == 'liar' and row['leases']], f'it has nothing: {told}')
 
 

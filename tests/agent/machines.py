@@ -232,7 +232,7 @@ class Machine:
     def limbo(self):
         """Bytes that are freed here and held by others."""
         _, out, _ = self.gpushim('who', '--json')
-        return sum(row.get('freed_bytes', 0) for row in json.loads(out or '[]'))
+        return sum(row.get('freed_bytes', 0) for row in (json.loads(out)['rows'] if out else []))
 
     def remove(self, name):
         """A file of the folder of the sockets."""

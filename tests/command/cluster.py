@@ -63,7 +63,7 @@ class Agent:
 
 
 def cluster(folder, *arguments):
-    return json.loads(gpushim(folder, 'cluster', *arguments, '--json').stdout)
+    return json.loads(gpushim(folder, 'cluster', *arguments, '--json').stdout)['rows']
 
 
 def peek(holder, expression):
@@ -167,7 +167,7 @@ class Broker:
 def check_told(folder, name):
     broker = Broker(folder, name)
     run = gpushim(folder, 'cluster', '--json')
-    (row,) = json.loads(run.stdout)
+    (row,) = json.loads(run.stdout)['rows']
     check(run.returncode == 0 and (row['has_agent'], row['agent_pid'], row['shared_blocks'], row['opened_blocks'], row['opened_bytes']) ==
           (False, 0, 4, 2, 200), f'a broker in numbers: {run}')
     found = [tuple(machine[word] for word in ('name', 'state', 'leases', 'bytes', 'freed_leases', 'freed_bytes', 'age_seconds'))
@@ -187,7 +187,7 @@ def check_told(folder, name):
         for form in ((), ('--json',)):
             run = gpushim(folder, 'cluster', *form)
             check(run.returncode == 1 and f'the broker, process {os.getpid()}: ' in run.stderr and
-                  (not form or isinstance(json.loads(run.stdout), list)), f'one that says no more, {form}: {run}')
+                  (not form or isinstance(json.loads(run.stdout)['rows'], list)), f'one that says no more, {form}: {run}')
         broker.end()
     broker = Broker(folder, name, 0)
     run = gpushim(folder, 'cluster', 'forget', 'two')

@@ -19,7 +19,7 @@ LONG = {'GPUSHIM_DEBUG_IDLE': '60 min', 'GPUSHIM_POOL_DECAY': '60 min', 'GPUSHIM
 
 def rows(folder, *arguments):
     run = gpushim(folder, *arguments, '--json')
-    return json.loads(run.stdout) if run.stdout else []
+    return json.loads(run.stdout)['rows'] if run.stdout else []
 
 
 def collected(folder, pid, target=None):
@@ -117,7 +117,7 @@ def prove_answers(folder):
         check(run.returncode == 1 and re.search(rf'^pid {me} \(.*\): hangs up$', run.stdout, re.M) and
               'go back' not in run.stdout, f'one that hangs up is said to: {run}')
         run = gpushim(folder, 'collect', me, '--json')
-        [row] = json.loads(run.stdout)
+        [row] = json.loads(run.stdout)['rows']
         check(run.returncode == 1 and row['silent'] and 'given_blocks' not in row, f'in JSON too: {run}')
     for outcome, word in ((1, 'does not change pool.decay while it runs'), (2, 'does not take this value for pool.decay')):
         with wire.Between(folder, path, {wire.SET: wire.message(wire.SET_TO, struct.pack('<QQII', 5, 6, outcome, 0))}):
@@ -130,13 +130,13 @@ def prove_answers(folder):
     with wire.Between(folder, path, count=40):
         run = subprocess.run([GPUSHIM, 'collect', 'all', '--json'], env=clean(folder), capture_output=True, text=True,
                              check=False, **few)
-        pids = [row['own_pid'] for row in json.loads(run.stdout) if not row['silent']]
+        pids = [row['own_pid'] for row in json.loads(run.stdout)['rows'] if not row['silent']]
         check(run.returncode == 0 and pids == [holder.pid] * 41, f'each of many is told with few descriptors: {run}')
     with subprocess.Popen([GPUSHIM, 'broker'], env=clean(folder)) as broker:
         await_that(lambda: any(name.startswith('broker') and not name.endswith('.new') for name in os.listdir(folder)),
                    'a broker listens')
         run = gpushim(folder, 'collect', 'all', '--json')
-        check(run.returncode == 0 and [row['pid'] for row in json.loads(run.stdout)] == [holder.pid],
+        check(run.returncode == 0 and [row['pid'] for row in json.loads(run.stdout)['rows']] == [holder.pid],
               f'a broker is not told: {run}')
         broker.terminate()
     holder.end()

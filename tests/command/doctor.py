@@ -64,7 +64,7 @@ class Asked:
         text, self.ran = run('--all'), run('--json')
         self.check_screen(run())
         try:
-            listed = json.loads(self.ran.stdout)
+            listed = json.loads(self.ran.stdout)['rows']
         except ValueError as error:
             faults.append(f'{what}: no JSON ({error}): {self.ran.stdout!r} {self.ran.stderr!r}')
             listed = []

@@ -26,7 +26,7 @@ ENDS = {'exit': ('sys.exit(2)', 2), '_exit': ('import os; os._exit(3)', 3),
 def rows(folder, *arguments):
     run = gpushim(folder, *arguments, '--json')
     check(run.returncode == 0, f'{arguments} --json ends with {run.returncode}: {run.stderr}')
-    return json.loads(run.stdout) if run.stdout else []
+    return json.loads(run.stdout)['rows'] if run.stdout else []
 
 
 def ended(folder):

@@ -25,7 +25,8 @@ USERS = 54321, 54322  # nobody's
 def rows(folder, *arguments, user=None):
     run = subprocess.run([GPUSHIM, *arguments, '--json'], env=clean(folder), capture_output=True,
                          text=True, timeout=PATIENT_S, check=False, user=user)
-    return run.returncode, json.loads(run.stdout) if run.stdout else [], run.stderr
+    told = json.loads(run.stdout or '{"rows": []}')
+    return run.returncode, told.get('rows', told), run.stderr
 
 
 def pids(folder, *arguments, user=None):

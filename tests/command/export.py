@@ -66,7 +66,7 @@ def dashed(uuid):
 
 def prove_figures(folder, holder):
     metrics = export(folder)
-    rows = [row for row in json.loads(gpushim(folder, 'stats', '--json').stdout)
+    rows = [row for row in json.loads(gpushim(folder, 'stats', '--json').stdout)['rows']
             if row['pid'] == holder.pid]
     check(len(rows) == 1 and rows[0].get('reserved_bytes'), f'gpushim stats has it: {rows}')
     for (metric, own), name in OF_STATS.items():
@@ -82,7 +82,7 @@ def prove_figures(folder, holder):
     info = [dict(key) for key in metrics['gpushim_process_info'][1] if dict(key)['pid'] == str(holder.pid)][0]
     check((info['command_line'], info['user'], info['answers']) == (rows[0]['command'], rows[0]['user'], 'yes') and
           not info.keys() & {'silent'}, f'who it is: {info}')
-    who = [row for row in json.loads(gpushim(folder, 'who', '--json').stdout) if row['pid'] == holder.pid]
+    who = [row for row in json.loads(gpushim(folder, 'who', '--json').stdout)['rows'] if row['pid'] == holder.pid]
     for metric, name in OF_WHO.items():
         check(values(metrics, metric, pid=str(holder.pid)) == [who[0][name]], f'{metric} is not {who[0][name]}')
     check(values(metrics, 'gpushim_up', pid=str(holder.pid)) == [1], 'who answers is up')

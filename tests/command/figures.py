@@ -26,7 +26,8 @@ REPORT, HAS_FIGURES = 10, 200  # a message, and where in it figures begin (core/
 def rows(folder, *arguments):
     run = gpushim(folder, *arguments, '--json')
     check(run.returncode == 0, f'{arguments} --json ends with {run.returncode}: {run.stderr}')
-    return json.loads(run.stdout)
+    told = json.loads(run.stdout)
+    return told.get('rows', told)
 
 
 def of(folder, pid, *arguments):
@@ -245,7 +246,7 @@ def prove_watching(folder, holder):
     watching = subprocess.Popen([GPUSHIM, 'stats', '--watch', '0.2s', '--json'], env=clean(folder),
                                 stdout=subprocess.PIPE, text=True)
     for _ in range(3):
-        row = [row for row in json.loads(watching.stdout.readline()) if row['pid'] == holder.pid]
+        row = [row for row in json.loads(watching.stdout.readline())['rows'] if row['pid'] == holder.pid]
         check(len(row) == 1 and 'live_bytes' in row[0], f'each line has it: {row}')
     watching.stdout.close()
     check(watching.wait(timeout=PATIENT_S) == -signal.SIGPIPE, 'it ends when nobody reads any more')

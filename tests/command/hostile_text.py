@@ -161,7 +161,7 @@ def prove_machines(folder):
     one.end()
     path = os.path.join(folder, real)
     await_that(lambda: b'pid' not in run(folder, 'cluster').stdout or os.kill(
-        json.loads(run(folder, 'cluster', '--json').stdout)[0]['pid'], 15) or False, 'the real one is gone')
+        json.loads(run(folder, 'cluster', '--json').stdout)['rows'][0]['pid'], 15) or False, 'the real one is gone')
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     now = []

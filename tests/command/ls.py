@@ -58,7 +58,7 @@ def start(folder, **settings):
 
 def ls(folder, *arguments):
     run = gpushim(folder, 'ls', *arguments, '--json')
-    return json.loads(run.stdout) if run.stdout else None
+    return json.loads(run.stdout)['rows'] if run.stdout else None
 
 
 def only(folder, name):
@@ -297,7 +297,7 @@ def main():
         prove_clocks(folder)
     with tempfile.TemporaryDirectory() as folder:
         prove_kept(folder)
-        for row in json.loads(gpushim(folder, 'who', '--json').stdout):
+        for row in json.loads(gpushim(folder, 'who', '--json').stdout)['rows']:
             if row['broker']:
                 os.kill(row['pid'], signal.SIGKILL)
     end_with_faults()

@@ -18,7 +18,7 @@ BROKER = {**LONG, 'GPUSHIM_SHARE_STRATEGY': 'broker', 'GPUSHIM_SHARE_BROKER': GP
 
 
 def rows(folder, *command):
-    return json.loads(gpushim(folder, *command, '--json').stdout)
+    return json.loads(gpushim(folder, *command, '--json').stdout)['rows']
 
 
 def opened(folder, opener):
@@ -54,7 +54,7 @@ def prove_ended_owners(folder):
     await_that(lambda: sum(size == MIB for _, _, _, size in opened(folder, opener)) == len(others), 'it has of many')
     run = subprocess.run([GPUSHIM, 'who', '--json'], env=clean(folder), capture_output=True, text=True, check=False,
                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (10, 10)))
-    check(len(json.loads(run.stdout)) == 3 + len(others), f'a descriptor is had for one at a time: {run}')
+    check(len(json.loads(run.stdout)['rows']) == 3 + len(others), f'a descriptor is had for one at a time: {run}')
     for _ in others:
         opener.do('close 3')
     for other in others:

@@ -15,7 +15,7 @@ NOBODY = 65534
 
 
 def figures(folder, pid):
-    rows = [row for row in json.loads(gpushim(folder, 'stats', '--json').stdout) if row['pid'] == pid]
+    rows = [row for row in json.loads(gpushim(folder, 'stats', '--json').stdout)['rows'] if row['pid'] == pid]
     return rows[0] if rows else {}
 
 

@@ -27,7 +27,7 @@ def run(one, code):
 
 def answers(folder, one):
     found = gpushim(folder, 'stats', str(one.pid), '--json')
-    return found.returncode == 0 and 'live_bytes' in json.loads(found.stdout)[0]
+    return found.returncode == 0 and 'live_bytes' in json.loads(found.stdout)['rows'][0]
 
 
 def start(folder, **settings):
@@ -58,10 +58,10 @@ def prove_it(folder):
     says(folder, 1, ('sleep', pid), pid, 'asleep already')
     says(folder, 0, ('wake', pid), f'pid {pid} (', 'awake, in ')
     is_right(one, 'after the wake')
-    told = json.loads(says(folder, 0, ('sleep', pid, '--json')).stdout)[0]
+    told = json.loads(says(folder, 0, ('sleep', pid, '--json')).stdout)['rows'][0]
     check(told['state'] == 'asleep' and told['pid'] == one.pid and told['kept_bytes'] == LIVE and
           told['away_bytes'] >= LIVE and told['shared_bytes'] == 0 and told['silent'] is None, f'as JSON: {told}')
-    told = json.loads(says(folder, 0, ('wake', pid, '--json')).stdout)[0]
+    told = json.loads(says(folder, 0, ('wake', pid, '--json')).stdout)['rows'][0]
     check(told['state'] == 'awake' and told['away_bytes'] == 0, f'as JSON: {told}')
     is_right(one, 'after the second wake')
     one.end()

@@ -190,7 +190,7 @@ def main():
         holders[-1].do('free 0')
 
         def told():
-            return [row['pid'] for row in json.loads(gpushim(folder, 'stats', '--json').stdout) if 'device' in row]
+            return [row['pid'] for row in json.loads(gpushim(folder, 'stats', '--json').stdout)['rows'] if 'device' in row]
         order = [holder.pid for holder in reversed(holders)]
         await_that(lambda: told() == order, 'all are listed')
         for columns, lines in ((80, 24), (60, 12), (200, 50)):

@@ -39,7 +39,7 @@ def start(folder):
 
 def of(folder, one):
     """The rows of its devices."""
-    found = json.loads(gpushim(folder, 'stats', '--json').stdout)
+    found = json.loads(gpushim(folder, 'stats', '--json').stdout)['rows']
     return {row['device']: row for row in found if row['pid'] == one.pid and 'device' in row}
 
 
@@ -59,7 +59,7 @@ def prove_trim(folder):
         one.do('free 2')
         await_that(lambda: kept(of(folder, one), device) >= 128 * MIB, 'it keeps that')
         check(sorted(of(folder, one)) == [0, 1], f'both are listed: {of(folder, one)}')
-        given = json.loads(gpushim(folder, 'trim', str(one.pid), '--json').stdout)
+        given = json.loads(gpushim(folder, 'trim', str(one.pid), '--json').stdout)['rows']
         sums = {row['device']: row['given_bytes'] for row in given}
         check(sums.get(device, 0) >= 128 * MIB and sums.get(idle, 0) < 128 * MIB, f'of GPU {device}, not {idle}: {sums}')
         check(kept(of(folder, one), device) < 128 * MIB, f'and it is gone: {of(folder, one)}')
@@ -68,7 +68,7 @@ def prove_trim(folder):
             rf'^gpushim_memory_bytes{{gpu="[^"]*",device="(\d)",pid="{one.pid}",.*state="live"}} (\d+)$', told, re.M)}
         check(lives == {idle: 2 * MIB, device: 96 * MIB}, f'export tells them apart: {lives}')
         check(len(re.findall(rf'^gpushim_up{{.*pid="{one.pid}"', told, re.M)) == 1, f'and it is one process: {told}')
-        sizes = [row.get('reserved_bytes', 0) for row in json.loads(gpushim(folder, 'stats', '--json').stdout)]
+        sizes = [row.get('reserved_bytes', 0) for row in json.loads(gpushim(folder, 'stats', '--json').stdout)['rows']]
         check(len(sizes) >= 2 and sizes == sorted(sizes, reverse=True), f'who has most comes first: {sizes}')
         do(one, f'on({idle})')
         one.do('free 0')
@@ -105,6 +105,7 @@ def prove_rates(folder):
 
 def prove_statuses(folder):
     one = start(folder)
+    version = gpushim(folder, 'version').stdout.split()[1]
     one.do(f'alloc {96 * MIB}')
     pid = str(one.pid)
     await_that(lambda: of(folder, one), 'it answers')
@@ -120,9 +121,11 @@ def prove_statuses(folder):
             for form in ((), ('--json',)):
                 run = gpushim(folder, *arguments, *form)
                 check(run.returncode == status, f'{arguments} {form} ends with {run.returncode}, not {status}: {run}')
-                check(not form or not run.stdout or json.loads(run.stdout) is not None, f'{arguments}: {run.stdout}')
+                told = json.loads(run.stdout) if form and run.stdout else {'version': version, 'time': '2026-11-23T21:04:48Z'}
+                check(told['version'] == version and re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ', told['time']),
+                      f'{arguments}: its version and the time: {run.stdout}')
                 if some is stopped and arguments[0] in ('trim', 'collect', 'set'):
-                    said = [json.loads(run.stdout)] if arguments[0] == 'set' and form else json.loads(run.stdout) if form else []
+                    said = [json.loads(run.stdout)] if arguments[0] == 'set' and form else json.loads(run.stdout)['rows'] if form else []
                     check([row['silent'] for row in said] == ['does not answer'] * len(form) and
                           (form or 'does not answer' in run.stdout + run.stderr), f'{arguments} {form} says why: {run}')
         one.stop()

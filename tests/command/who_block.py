@@ -19,8 +19,8 @@ NEVER = {'GPUSHIM_DEBUG_IDLE': '0', 'GPUSHIM_DEBUG_GRACE': '0'}  # what is close
 
 def blocks(folder, what):
     run = gpushim(folder, 'who', what, '--json')
-    check(run.returncode == (0 if json.loads(run.stdout) else 1), f'its status: {run}')
-    return json.loads(run.stdout)
+    check(run.returncode == (0 if json.loads(run.stdout)['rows'] else 1), f'its status: {run}')
+    return json.loads(run.stdout)['rows']
 
 
 def address_of(holder, index):
@@ -97,7 +97,7 @@ def gone(folder):
 def another_program(folder):
     """Who calls exec has closed nothing, for all that anybody knows, until it ends: that is told."""
     def held():
-        row, = (row for row in json.loads(gpushim(folder, 'who', '--json').stdout) if row['pid'] == exporter.pid)
+        row, = (row for row in json.loads(gpushim(folder, 'who', '--json').stdout)['rows'] if row['pid'] == exporter.pid)
         return [(holder['pid'], holder['hung_up'], holder['freed_blocks']) for holder in row['holders']]
     exporter, opener = Holder(folder, **NEVER), Holder(folder, **NEVER)
     index, handle = shared(exporter, MIB)
@@ -126,7 +126,7 @@ def many(folder):
     check(sorted(row['pid'] for row in found) == sorted(opener.pid for opener in openers[1:]), f'all of them: {found}')
     few = subprocess.run([GPUSHIM, 'who', handle, '--json'], env=clean(folder), capture_output=True, text=True, check=False,
                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (12, 12)))
-    check(few.returncode == 0 and sorted(row['pid'] for row in json.loads(few.stdout)[0]['holders']) ==
+    check(few.returncode == 0 and sorted(row['pid'] for row in json.loads(few.stdout)['rows'][0]['holders']) ==
           sorted(opener.pid for opener in openers[1:]), f'with few descriptors too: {few}')
     for each in (exporter, *openers):
         each.end()
@@ -216,7 +216,7 @@ def asked(holder, python):
 
 
 def sums(folder, pid):
-    row = [row for row in json.loads(gpushim(folder, 'who', '--json').stdout) if row['pid'] == pid][0]
+    row = [row for row in json.loads(gpushim(folder, 'who', '--json').stdout)['rows'] if row['pid'] == pid][0]
     return row['blocks'], row['bytes'], row['freed_blocks'], row['freed_bytes'], {
         each['pid']: (each['blocks'], each['bytes'], each['freed_blocks'], each['freed_bytes']) for each in row['holders']}
 
@@ -251,7 +251,7 @@ def mapped_by_itself(folder):
     check(sums(folder, exporter.pid) == (3, 6 * MIB, 3, 6 * MIB,
                                          {first.pid: (2, 6 * MIB, 2, 6 * MIB), second.pid: (1, 6 * MIB, 1, 6 * MIB)}),
           f'what others keep counts once: {sums(folder, exporter.pid)}')
-    found = [row for row in json.loads(gpushim(folder, 'collect', str(exporter.pid), '--json').stdout)]
+    found = [row for row in json.loads(gpushim(folder, 'collect', str(exporter.pid), '--json').stdout)['rows']]
     check([(row['held_blocks'], row['held_bytes']) for row in found] == [(3, 6 * MIB)], f'and here: {found}')
     asked(exporter, 'map_piece(0)')
     anew = asked(exporter, 'handle_at(strip)')

@@ -53,7 +53,8 @@ class Container:
         """What it says to programs."""
         ran = self.run(command + ' --json')
         try:
-            return json.loads(ran.stdout)
+            told = json.loads(ran.stdout)
+            return told.get('rows', told)
         except ValueError:
             check(False, f'in {self.name}, no JSON: {ran}')
             return []
@@ -204,7 +205,7 @@ def on_the_host(case, *arguments):
     ran = subprocess.run([gpushim, *arguments, '--json'], env=env, capture_output=True, text=True,
                          timeout=shell.PATIENT_S, check=False)
     check(ran.returncode == 0, f'on the host: {ran}')
-    return json.loads(ran.stdout) if ran.stdout else []
+    return json.loads(ran.stdout)['rows'] if ran.stdout else []
 
 
 def inner_pid(pid):

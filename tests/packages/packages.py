@@ -186,7 +186,7 @@ def check_command(place, library):
           f'gpushim version ends with {ran.returncode}: {ran.stdout}{ran.stderr}')
     ran = place.run('gpushim', 'doctor', '--json', settings={'LD_LIBRARY_PATH': DRIVER})
     try:
-        rows = json.loads(ran.stdout)
+        rows = json.loads(ran.stdout)['rows']
     except ValueError:
         rows = []
     states = {row['subject']: (row['state'], row['found']) for row in rows}

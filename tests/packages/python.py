@@ -61,7 +61,7 @@ except Exception as error:
 
 
 def held(folder, publisher):
-    return [h for row in json.loads(holder.gpushim(folder, 'who', '--json').stdout) if row['pid'] == publisher.pid for h in row['holders']]
+    return [h for row in json.loads(holder.gpushim(folder, 'who', '--json').stdout)['rows'] if row['pid'] == publisher.pid for h in row['holders']]
 
 
 def start(folder, path):

@@ -77,7 +77,7 @@ def measure():
 def rows_of_broker(environment):
     ran = subprocess.run([gpushim, 'doctor', '--json'], env=environment, capture_output=True, text=True,
                          timeout=60, check=False)
-    return [row['found'] for row in json.loads(ran.stdout) if row['subject'] == 'broker']
+    return [row['found'] for row in json.loads(ran.stdout)['rows'] if row['subject'] == 'broker']
 
 
 def await_socket(path, process):

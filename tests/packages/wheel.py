@@ -52,7 +52,7 @@ del os.environ["LD_PRELOAD"]
 found = ""
 while "one answers" not in found and "FAIL" not in found:
     ran = subprocess.run([gpushim.command(), "doctor", "--json"], stdout=subprocess.PIPE, text=True)
-    found = json.dumps([row for row in json.loads(ran.stdout) if row["subject"] == "broker"])
+    found = json.dumps([row for row in json.loads(ran.stdout)["rows"] if row["subject"] == "broker"])
 print(found)
 '''
 # Stands in for ipykernel: writes to the connection file what it was given, and whether it has the library.

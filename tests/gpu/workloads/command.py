@@ -118,7 +118,7 @@ def main():
     check('doctor-pid', said('doctor', str(program.pid)).returncode == 0)
     said('top')
     said('stats')
-    rows = json.loads(said('stats', '--json').stdout)
+    rows = json.loads(said('stats', '--json').stdout)['rows']
     mine = [row for row in rows if row['pid'] == program.pid]
     check('stats', len(mine) == 1 and mine[0].get('reserved_bytes', 0) >= 256 * MIB, rows)
     check('stats-holder', any(row['pid'] == holder for row in rows), rows)
