@@ -1,8 +1,9 @@
-"""The broker's units and the exporter's: systemd finds nothing wrong with them, they start what is installed, and the
+"""The units of broker, exporter and agent: systemd finds nothing wrong with them, they start what is installed, and the
 broker's socket has the name that processes look for: what looks for a broker there starts it, and has its answer.
 What the exporter's unit starts serves figures.
 
 usage: units.py GPUSHIM GPUSHIM_BROKER GPUSHIM-BROKER.SERVICE GPUSHIM-BROKER.SOCKET GPUSHIM-EXPORTER.SERVICE
+                [UNIT OF THE SYSTEM'S]...
 """
 import configparser
 import json
@@ -17,7 +18,8 @@ import time
 import urllib.request
 
 gpushim, broker = (os.path.abspath(path) for path in sys.argv[1:3])
-service_file, socket_file, exporter_file = sys.argv[3:]
+service_file, socket_file, exporter_file = sys.argv[3:6]
+system_files = sys.argv[6:]
 faults, skipped = [], []
 
 ENVIRONMENT = {name: value for name, value in os.environ.items()
@@ -47,14 +49,21 @@ def verify(folder):
     if not shutil.which('systemd-analyze'):
         skipped.append('no systemd-analyze')
         return
-    for path in (service_file, socket_file, exporter_file):
-        with open(path, encoding='utf-8') as file:
-            text = re.sub(r'^(ExecStart)=[^ \n]*/', fr'\1={os.path.dirname(broker)}/', file.read(), flags=re.M)
-        with open(os.path.join(folder, os.path.basename(path)), 'w', encoding='utf-8') as file:
-            file.write(text)
-    for path in (service_file, socket_file, exporter_file):
+    for whose, paths in (('--user', (service_file, socket_file, exporter_file)), ('--system', system_files)):
+        os.mkdir(f'{folder}/{whose}')
+        for path in paths:
+            with open(path, encoding='utf-8') as file:
+                text = re.sub(r'^(ExecStart)=[^ \n]*/(\S*)', lambda match: 'ExecStart=' + (
+                    f'{os.path.dirname(broker)}/{match[2]}' if match[2] != 'gpushim-agent' else broker), file.read(), flags=re.M)
+            with open(f'{folder}/{whose}/{os.path.basename(path)}', 'w', encoding='utf-8') as file:
+                file.write(text)
+        verify_all(folder, whose, paths)
+
+
+def verify_all(folder, whose, paths):
+    for path in paths:
         ran = subprocess.run(
-            ['systemd-analyze', '--user', '--man=no', 'verify', os.path.join(folder, os.path.basename(path))],
+            ['systemd-analyze', whose, '--man=no', 'verify', f'{folder}/{whose}/{os.path.basename(path)}'],
             env=ENVIRONMENT | {'XDG_RUNTIME_DIR': folder}, capture_output=True, text=True, timeout=60, check=False)
         if re.search(r'Failed to (?:initialize manager|lookup|set up)', ran.stderr):
             skipped.append(f'systemd-analyze does not run here: {ran.stderr.strip()}')
@@ -64,7 +73,7 @@ def verify(folder):
 
 def measure():
     """How much a unit leaves to what it starts, by systemd's measure: 10 is all."""
-    for path, most in ((service_file, 6.5), (exporter_file, 6.5)):
+    for path, most in [(service_file, 6.5), (exporter_file, 6.5)] + [(path, 3.0) for path in system_files]:
         ran = subprocess.run(['systemd-analyze', 'security', '--offline=true', '--no-pager', path], env=ENVIRONMENT,
                              capture_output=True, text=True, timeout=60, check=False)
         level = re.search(r'Overall exposure level for \S+: ([\d.]+)', ran.stdout)
