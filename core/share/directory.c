@@ -262,7 +262,8 @@ bool gs_directory_is_of(int directory, const struct gs_share_options *options, c
     return who.uid == uid && (pid <= 0 || who.pid <= 0 || who.pid == pid);
 }
 
-bool gs_directory_is_dead(int directory, const struct gs_share_options *options, const char *name)
+/* Whether nobody listens there any more. Does not wait; in doubt somebody does. */
+static bool is_dead(int directory, const struct gs_share_options *options, const char *name)
 {
     int fd = gs_directory_connect(directory, options, name, 0);
 
@@ -358,7 +359,7 @@ void gs_directory_sweep(int directory, const struct gs_share_options *options)
         age = time(NULL) - info.stx_mtime.tv_sec;
         if (where == GS_ELSEWHERE ? age > FOREIGN_AGE_S
                                   : (where == GS_BESIDE_GONE || age > UNSEEN_AGE_S) &&
-                                        gs_directory_is_dead(directory, options, name))
+                                        is_dead(directory, options, name))
             unlinkat(directory, name, 0);
     }
 }

@@ -118,9 +118,6 @@ bool gs_directory_may_connect(int directory, const char *name);
 bool gs_directory_is_of(int directory, const struct gs_share_options *options, const char *name,
                         uid_t uid, pid_t pid);
 
-/* Whether nobody listens there any more. Does not wait; in doubt somebody does. */
-bool gs_directory_is_dead(int directory, const struct gs_share_options *options, const char *name);
-
 /* The names of exporters but `own`, and none whose process is seen to have ended: how many, or -ENOMEM.
  * What *ret_names points to is the caller's to free, in any case. */
 int gs_directory_exporters(int directory, const char *own,

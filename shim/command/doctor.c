@@ -18,7 +18,7 @@
 
 static void (*const subjects[])(struct doctor *) = {
     doctor_driver, doctor_mps,    doctor_folder,  doctor_broker,  doctor_sockets,
-    doctor_limits, doctor_kernel, doctor_library, doctor_preload, doctor_processes,
+    doctor_limits, doctor_library, doctor_preload, doctor_processes,
 };
 
 void doctor_put(struct doctor *doctor, const struct doctor_row *row)

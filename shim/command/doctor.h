@@ -55,11 +55,10 @@ void doctor_mps(struct doctor *doctor);    /* doctor_gpu.c */
 void doctor_folder(struct doctor *doctor); /* doctor_folder.c */
 void doctor_broker(struct doctor *doctor);
 void doctor_sockets(struct doctor *doctor);
-void doctor_limits(struct doctor *doctor); /* doctor_limits.c */
-void doctor_kernel(struct doctor *doctor);
 void doctor_library(struct doctor *doctor); /* doctor_preload.c */
 void doctor_preload(struct doctor *doctor);
-void doctor_processes(struct doctor *doctor); /* doctor_process.c */
+void doctor_limits(struct doctor *doctor); /* doctor_process.c */
+void doctor_processes(struct doctor *doctor);
 void doctor_process(struct doctor *doctor, pid_t pid);
 
 /* With --cluster: the agent's lease, its directory, IMEX. */
@@ -84,8 +83,6 @@ void doctor_look_at_preload(struct doctor *doctor, const char *subject, const ch
                             const char *proc);
 /* Whether the process has put up a socket in the folder, and whether it answers. */
 void doctor_look_for_socket(struct doctor *doctor, pid_t pid);
-/* So many descriptors may be open; `where` is whose limit that is. */
-void doctor_look_at_descriptors(struct doctor *doctor, uint64_t limit, const char *where);
 /* Why the dynamic linker would not load a file, or not start a program with what is preloaded. */
 struct doctor_elf {
     const char *wrong; /* in words, after the file's name: "is no ELF file"; NULL: nothing is */
@@ -94,7 +91,5 @@ struct doctor_elf {
 void doctor_look_at_elf(const char *path, struct doctor_elf *ret_elf);
 /* "NAME, version 0.1, protocol 19" of a library's file; whether that is the protocol of this program. */
 bool doctor_tell_library(const char *path, const char *name, char ret_text[DOCTOR_TEXT]);
-/* Whether a network card, or what else registers GPU memory, is seen here. */
-bool doctor_has_rdma(void);
 
 #endif

@@ -19,8 +19,7 @@ struct doctor_nvml_memory { /* nvmlBAR1Memory_t, nvmlMemory_t */
     OP(init, nvmlInit_v2, int (*)(void))                                                           \
     OP(by_uuid, nvmlDeviceGetHandleByUUID, int (*)(const char *, void **))                         \
     OP(bar1, nvmlDeviceGetBAR1MemoryInfo, int (*)(void *, struct doctor_nvml_memory *))            \
-    OP(memory, nvmlDeviceGetMemoryInfo, int (*)(void *, struct doctor_nvml_memory *))              \
-    OP(mig_mode, nvmlDeviceGetMigMode, int (*)(void *, unsigned *, unsigned *))
+    OP(memory, nvmlDeviceGetMemoryInfo, int (*)(void *, struct doctor_nvml_memory *))
 
 struct doctor_nvml {
 #define DOCTOR_NVML_FIELD(field, symbol, type) __typeof__((type)0) field;

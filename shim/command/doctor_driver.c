@@ -122,27 +122,6 @@ static bool has_device_files(void)
     return has;
 }
 
-/* libcuda is of the same version as the kernel's half, or made for it (its folder `compat`). */
-static void compare_versions(struct doctor *doctor, const char *path)
-{
-    char kernel[64], real[PATH_MAX];
-    const char *own = realpath(path, real) ? strstr(real, "libcuda.so.") : NULL;
-
-    kernel_version(kernel);
-    own = own ? own + strlen("libcuda.so.") : "";
-    if (!kernel[0])
-        return;
-    if (strcmp(own, kernel) == 0 || !strchr(own, '.'))
-        doctor_say(doctor, DOCTOR_OK, "kernel module", "", "version %s", kernel);
-    else
-        doctor_say(
-            doctor, DOCTOR_WARN, "kernel module",
-            "unless this is the cuda-compat package on purpose: reboot after an update of the "
-            "driver; in a container take the host's libcuda (the container runtime of NVIDIA "
-            "mounts it) and none of the image's",
-            "version %s, while libcuda is of %s", kernel, own);
-}
-
 /* ---- The driver ----------------------------------------------------------------------------- */
 
 #define MAKE_FILES                                                                                 \
@@ -214,11 +193,8 @@ static void say_init_error(struct doctor *doctor, const struct doctor_cuda *cuda
         "it does not start: cuInit gives %s (%d)", name, (int)error);
 }
 
-static void say_no_driver(struct doctor *doctor, const char *reason)
+static void say_no_driver(struct doctor *doctor, const char *kernel, const char *reason)
 {
-    char kernel[64];
-
-    kernel_version(kernel);
     if (kernel[0] || has_device_files())
         doctor_say(
             doctor, DOCTOR_FAIL, "driver",
@@ -256,18 +232,21 @@ static void ask_driver(struct doctor *doctor)
     struct doctor_cuda cuda = {0};
     const char *reason, *missing;
     const struct link_map *library;
+    char kernel[64];
     CUresult error;
 
+    kernel_version(kernel);
     setenv("GPUSHIM_ENABLE", "0", 1); /* should the library be preloaded here */
     library = doctor_load("libcuda.so.1", &reason);
     if (!library) {
-        say_no_driver(doctor, reason);
+        say_no_driver(doctor, kernel, reason);
         return;
     }
     missing = fill(&cuda, library);
     if (cuda.version)
         say_version(doctor, &cuda, library->l_name);
-    compare_versions(doctor, library->l_name);
+    if (kernel[0])
+        doctor_say(doctor, DOCTOR_OK, "kernel module", "", "version %s", kernel);
     if (missing) {
         doctor_say(doctor, DOCTOR_FAIL, "driver", "install a driver of CUDA 11 or later",
                    "%s has no %s: the library steps aside", library->l_name, missing);

@@ -1,10 +1,7 @@
 /* gpushim doctor: the folder of the sockets, who answers there, and the broker. */
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/statfs.h>
 #include <unistd.h>
 
 #include "core/share/directory.h"
@@ -13,86 +10,9 @@
 #include "shim/command/doctor.h"
 #include "shim/command/quiet.h"
 
-#define WHY_SIZE      128
-#define MIB           (1 << 20)
-#define SPACE_WANTED  MIB /* a socket takes an inode and, on some file systems, a block */
-#define INODES_WANTED 64
-
-/* Of file systems that several machines may see, whose processes cannot share. */
-static const struct {
-    unsigned long magic;
-    const char *name;
-} between_kernels[] = {{0x6969, "NFS"},     {0x0bd00bd0, "Lustre"}, {0xff534d42, "SMB"}, {0xfe534d42, "SMB"},
-                       {0x00c36400, "Ceph"}, {0x47504653, "GPFS"},   {0x01021997, "9p"},  {0x65735546, "FUSE"},
-                       {0x19830326, "BeeGFS"}, {0x6a656a63, "virtiofs"}};
+#define WHY_SIZE 128
 
 /* ---- The folder ----------------------------------------------------------------------------- */
-
-/* What is free where it lies. */
-static void say_space(struct doctor *doctor, int directory, const char *path)
-{
-    struct stat owner = {0};
-    struct statfs info;
-    const char *between = NULL;
-    unsigned long long bytes;
-
-    if (fstatfs(directory, &info) != 0 || fstat(directory, &owner) != 0)
-        return;
-    for (size_t i = 0; i < sizeof between_kernels / sizeof *between_kernels; i++)
-        if (between_kernels[i].magic == ((unsigned long)info.f_type & 0xffffffff))
-            between = between_kernels[i].name;
-    bytes = (unsigned long long)info.f_bavail * (unsigned long long)info.f_bsize;
-    /* Where a file system does not count its inodes it says 0 of 0. */
-    if (bytes < SPACE_WANTED || (info.f_files > 0 && info.f_ffree < INODES_WANTED))
-        doctor_say(doctor, DOCTOR_FAIL, "folder",
-                   "free some space there, or name another folder in GPUSHIM_SHARE_DIR",
-                   "%s is full: %llu MiB and %llu inodes free", path, bytes / MIB,
-                   (unsigned long long)info.f_ffree);
-    else if (between)
-        doctor_say(
-            doctor, DOCTOR_WARN, "folder",
-            "name a folder on a local file system (tmpfs) in GPUSHIM_SHARE_DIR",
-            "%s is on %s, which several machines may see: each shares within itself, and what "
-            "killed processes of another left goes after a day",
-            path, between);
-    else
-        doctor_say(doctor, DOCTOR_OK, "folder", "",
-                   "%s: user %u's, mode %04o, %llu MiB and %llu inodes free", path,
-                   (unsigned)owner.st_uid, (unsigned)owner.st_mode & 07777, bytes / MIB,
-                   (unsigned long long)info.f_ffree);
-}
-
-struct sockets {
-    unsigned folders, all, dead;
-};
-
-static void count_sockets(struct doctor *doctor, int directory, struct sockets *sockets)
-{
-    DIR *names = fdopendir(gs_fd_copy(directory));
-    const struct dirent *entry;
-
-    sockets->folders++;
-    while (names && (entry = readdir(names))) {
-        if (!ask_is_socket(entry->d_name))
-            continue;
-        sockets->all++;
-        sockets->dead += gs_directory_is_dead(directory, &doctor->options, entry->d_name);
-    }
-    if (names)
-        closedir(names);
-}
-
-static void say_sockets(struct doctor *doctor, const struct sockets *sockets, const char *where)
-{
-    if (sockets->dead)
-        doctor_say(doctor, DOCTOR_WARN, "folder",
-                   "nothing: the next process that shares there removes them (those of another "
-                   "container after an hour)",
-                   "%u sockets in %s, %u of processes that have ended", sockets->all, where,
-                   sockets->dead);
-    else
-        doctor_say(doctor, DOCTOR_OK, "folder", "", "%u sockets in %s", sockets->all, where);
-}
 
 /* Every place that is looked at, in one row; and why one is none where something lies there. */
 static void say_places(struct doctor *doctor)
@@ -124,9 +44,6 @@ static void say_places(struct doctor *doctor)
 void doctor_folder(struct doctor *doctor)
 {
     char reason[GS_REASON_SIZE], path[GS_FOLDER_SIZE], name[32];
-    struct sockets sockets = {0}, others = {0};
-    unsigned place = 0;
-    int directory;
 
     if (!doctor->config->share.enable)
         doctor_say(doctor, DOCTOR_WARN, "folder", "set share.enable = on to share with others",
@@ -142,17 +59,6 @@ void doctor_folder(struct doctor *doctor)
             "name a folder of this user's, mode 0700, in GPUSHIM_SHARE_DIR, the same for all "
             "that are to share",
             "no socket can be put up: %s", reason);
-    while ((directory = gs_directory_next(&doctor->options, &place, reason)) >= 0) {
-        gs_directory_path(&doctor->options, directory, path);
-        if (path[0])
-            say_space(doctor, directory, path);
-        count_sockets(doctor, directory, path[0] ? &sockets : &others);
-        close(directory);
-    }
-    if (sockets.folders)
-        say_sockets(doctor, &sockets, "it");
-    if (others.folders)
-        say_sockets(doctor, &others, "folders of others beside it");
 }
 
 /* ---- Who answers there ---------------------------------------------------------------------- */

@@ -26,41 +26,17 @@ static int attribute(const struct doctor_cuda *cuda, CUdevice device, CUdevice_a
     return cuda->core.device_get_attribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
 }
 
-/* Without NVML it takes a context, which has its price: made for that alone. */
-static bool free_memory(const struct doctor_cuda *cuda, CUdevice device, void *in_nvml,
-                        unsigned long long *ret_free)
-{
-    struct doctor_nvml_memory memory = {0};
-    CUcontext context;
-    size_t left = 0, total = 0;
-    bool known = false;
-
-    if (in_nvml && cuda->nvml.memory && cuda->nvml.memory(in_nvml, &memory) == 0) {
-        *ret_free = memory.left;
-        return true;
-    }
-    if (!cuda->core.mem_get_info || cuda->core.primary_ctx_retain(&context, device) != CUDA_SUCCESS)
-        return false;
-    if (cuda->core.ctx_push_current(context) == CUDA_SUCCESS) {
-        known = cuda->core.mem_get_info(&left, &total) == CUDA_SUCCESS;
-        cuda->core.ctx_pop_current(&context);
-    }
-    cuda->core.primary_ctx_release(device);
-    *ret_free = left;
-    return known;
-}
-
 static void say_name(struct doctor *doctor, const struct doctor_cuda *cuda, CUdevice device,
                      const char *subject, const CUuuid *uuid, void *in_nvml, bool is_mig)
 {
-    char name[128] = "", text[SHOWN_UUID], left[48] = "free memory is not to be seen";
-    unsigned long long bytes;
+    char name[128] = "", text[SHOWN_UUID], left[48] = "what is free is not to be seen (no NVML)";
+    struct doctor_nvml_memory memory = {0};
     size_t total = 0;
 
     cuda->device_name(name, sizeof name - 1, device);
     cuda->core.device_total_mem(&total, device);
-    if (free_memory(cuda, device, in_nvml, &bytes))
-        snprintf(left, sizeof left, "%.1f GiB free", (double)bytes / GIB);
+    if (in_nvml && cuda->nvml.memory && cuda->nvml.memory(in_nvml, &memory) == 0)
+        snprintf(left, sizeof left, "%.1f GiB free", (double)memory.left / GIB);
     doctor_say(doctor, DOCTOR_OK, subject, "", "%s, %s, %.1f GiB, %s", name,
                show_uuid(is_mig ? "MIG" : "GPU", (const unsigned char *)uuid->bytes, text), (double)total / GIB, left);
 }
@@ -121,21 +97,10 @@ static void say_reach(struct doctor *doctor, const struct doctor_cuda *cuda, str
                    "%s", probe_said[0] ? probe_said : "its memory stays on this machine");
 }
 
-static void say_mig(struct doctor *doctor, const struct doctor_cuda *cuda, const char *subject,
-                    void *in_nvml, bool is_mig)
+/* Whether a network card, or what else registers GPU memory, is seen here. */
+static bool has_rdma(void)
 {
-    unsigned now = 0, pending = 0;
-
-    if (!is_mig &&
-        (!in_nvml || !cuda->nvml.mig_mode || cuda->nvml.mig_mode(in_nvml, &now, &pending) != 0))
-        return;
-    if (is_mig || now)
-        doctor_say(
-            doctor, DOCTOR_WARN, subject,
-            "nothing, if what is tried above is well; else nvidia-smi -mig 0 switches it off",
-            "MIG is on: the library was not measured under it");
-    else
-        doctor_say(doctor, DOCTOR_OK, subject, "", "MIG is off");
+    return access("/dev/infiniband", F_OK) == 0 || access("/dev/gdrdrv", F_OK) == 0 || access("/dev/nvidia-fs0", F_OK) == 0;
 }
 
 static void say_bar1(struct doctor *doctor, const struct doctor_cuda *cuda, CUdevice device,
@@ -147,7 +112,7 @@ static void say_bar1(struct doctor *doctor, const struct doctor_cuda *cuda, CUde
     if (!in_nvml || !cuda->nvml.bar1 || cuda->nvml.bar1(in_nvml, &bar1) != 0 || bar1.total == 0)
         return;
     cuda->core.device_total_mem(&total, device);
-    if (bar1.total >= total || !doctor_has_rdma())
+    if (bar1.total >= total || !has_rdma())
         doctor_say(doctor, DOCTOR_OK, subject, "", "BAR1 of %.1f GiB, %.1f GiB free",
                    (double)bar1.total / GIB, (double)bar1.left / GIB);
     else
@@ -186,7 +151,9 @@ void doctor_gpus(struct doctor *doctor, const struct doctor_cuda *cuda)
         say_abilities(doctor, cuda, &probed, subject);
         say_reach(doctor, cuda, &probed, &log, subject);
         say_bar1(doctor, cuda, device, subject, in_nvml);
-        say_mig(doctor, cuda, subject, in_nvml, is_mig);
+        if (is_mig)
+            doctor_say(doctor, DOCTOR_WARN, subject, "nothing, if what is tried above is well",
+                       "it is a part of a GPU, by MIG, under which the library was not measured");
     }
 }
 
@@ -204,9 +171,4 @@ void doctor_mps(struct doctor *doctor)
             "nvidia-cuda-mps-control",
             "%s is there: programs may run under MPS, under which the library was not measured",
             path);
-    else if (folder)
-        doctor_say(doctor, DOCTOR_OK, "MPS", "",
-                   "CUDA_MPS_PIPE_DIRECTORY is %s, and no MPS daemon is there", folder);
-    else
-        doctor_say(doctor, DOCTOR_OK, "MPS", "", "off");
 }

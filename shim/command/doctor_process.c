@@ -15,7 +15,9 @@
 #include "shim/command/doctor.h"
 #include "shim/command/quiet.h"
 
-#define ROWS_MAX 64
+#define ROWS_MAX  64
+#define FD_NEEDED 64   /* below it what a program and its sockets have leaves none */
+#define FD_GOOD   1024 /* with fewer, a program that shares much makes descriptors again and again */
 
 /* What a process has mapped that matters here. */
 struct maps {
@@ -171,6 +173,30 @@ void doctor_processes(struct doctor *doctor)
     free(maps);
 }
 
+/* ---- Descriptors ---------------------------------------------------------------------------- */
+
+static void say_descriptors(struct doctor *doctor, uint64_t limit, const char *where)
+{
+    const unsigned long long most = limit;
+
+    if (limit < FD_NEEDED)
+        doctor_say(doctor, DOCTOR_FAIL, "descriptors", "raise it: ulimit -n 32768",
+                   "%s may have %llu open: too few to share with several processes", where, most);
+    else if (limit < FD_GOOD)
+        doctor_say(doctor, DOCTOR_WARN, "descriptors",
+                   "raise it: ulimit -n 32768 (LimitNOFILE= of systemd, --ulimit nofile= of containers)",
+                   "%s may have %llu open: an eighth is kept for shared pieces, and opening more than that again and "
+                   "again is slow", where, most);
+    else
+        doctor_say(doctor, DOCTOR_OK, "descriptors", "", "%s may have %llu open; an eighth is kept for shared pieces, "
+                   "the most (4096) from 32768 on", where, most);
+}
+
+void doctor_limits(struct doctor *doctor)
+{
+    say_descriptors(doctor, gs_fd_limit(), "a process here");
+}
+
 /* ---- One process ---------------------------------------------------------------------------- */
 
 struct subject {
@@ -205,7 +231,8 @@ static bool say_who(const struct subject *subject)
                    "%d (%s) is stopped: it gives nothing back meanwhile", (int)subject->pid,
                    subject->who.command);
     else
-        doctor_say(doctor, DOCTOR_OK, "process", "", "%d (%s)", (int)subject->pid, subject->who.command);
+        doctor_say(doctor, DOCTOR_OK, "process", "", "%d (%s)%s%s", (int)subject->pid, subject->who.command,
+                   subject->who.place[0] ? " in " : "", subject->who.place);
     return there && gs_alive_runs(subject->pid);
 }
 
@@ -319,23 +346,6 @@ static void say_options(const struct subject *subject)
     free(config);
 }
 
-static void say_container(const struct subject *subject)
-{
-    const char *place = subject->who.place;
-    char path[64];
-
-    path_in(subject, "ns/mnt", path);
-    if (access(path, F_OK) == 0 && !command_is_same_file("/proc/self/ns/mnt", path))
-        doctor_say(
-            subject->doctor, DOCTOR_OK, "container", "",
-            "it has mounts of its own (%s): it shares with this one through a folder that is "
-            "mounted in both, GPUSHIM_SHARE_DIR",
-            place[0] ? place : "its control group is this one's");
-    else
-        doctor_say(subject->doctor, DOCTOR_OK, "container", "", "%s%s", place,
-                   place[0] ? ": another control group, the same mounts" : "the same as this command's");
-}
-
 void doctor_process(struct doctor *doctor, pid_t pid)
 {
     struct subject subject = {.doctor = doctor, .pid = pid};
@@ -348,8 +358,7 @@ void doctor_process(struct doctor *doctor, pid_t pid)
     say_program(&subject);
     say_options(&subject);
     say_libraries(&subject);
-    say_container(&subject);
     if (prlimit(pid, RLIMIT_NOFILE, NULL, &files) == 0)
-        doctor_look_at_descriptors(doctor, files.rlim_cur, "it");
+        say_descriptors(doctor, files.rlim_cur, "it");
     doctor_look_for_socket(doctor, pid);
 }

@@ -174,15 +174,14 @@ def has_libcuda():
 def good_case():
     """Nothing is wrong, whatever else runs on this machine."""
     asked = Asked('the good case')
-    for subject in ('driver', 'GPU 0', 'GPU 1', 'MPS', 'folder', 'broker', 'sockets', 'descriptors', 'memlock', 'kernel',
-                    'library', 'LD_PRELOAD', 'processes'):
+    for subject in ('driver', 'GPU 0', 'GPU 1', 'folder', 'broker', 'sockets', 'descriptors', 'library', 'LD_PRELOAD', 'processes'):
         if not any(row[1] == subject for row in asked.rows):
             faults.append(f'the good case: no row about {subject}')
     for row in asked.rows:
         if row[0] == 'FAIL' and not row[1].startswith('process '):
             faults.append(f'the good case: {row}')
     asked.has('ok', 'driver', r'^CUDA \d+\.\d+, from .*libcuda\.so\.1$')
-    asked.has('ok', 'GPU 0', r'^Software GPU 0, GPU-\w{8}-\w{4}-\w{4}-\w{4}-\w{12}, 1\.0 GiB, \d\.\d GiB free')
+    asked.has('ok', 'GPU 0', r'^Software GPU 0, GPU-\w{8}-\w{4}-\w{4}-\w{4}-\w{12}, 1\.0 GiB, what is free is not to be seen')
     asked.has('ok', 'GPU 1', r'^Software GPU 1, GPU-')
     asked.has('ok', 'GPU 1', r'^VMM, POSIX descriptors, GPUDirect RDMA; .*fabric handles$')
     asked.has('ok', 'library', re.escape(library) + r', version \d')
@@ -251,15 +250,8 @@ def kernel_modules():
     able = subprocess.run(['true'], preexec_fn=lambda: with_kernel_module('1.2'), check=False)
     if able.returncode:
         return # not root, or a container may not mount
-    versioned = os.path.join(scratch, 'versioned')
-    os.mkdir(versioned)
-    shutil.copy(os.path.join(driver, 'libcuda.so.1'), os.path.join(versioned, 'libcuda.so.550.54.15'))
-    os.symlink('libcuda.so.550.54.15', os.path.join(versioned, 'libcuda.so.1'))
-    for version, state, found in (('550.54.15', 'ok', '^version 550.54.15$'),
-                                  ('570.124.06', 'warn', 'version 570.124.06, while libcuda is of 550.54.15')):
-        Asked(f'kernel module {version}', settings={'LD_LIBRARY_PATH': versioned},
-              preexec_fn=lambda version=version: with_kernel_module(version)).has(
-                  state, 'kernel module', found, 'reboot' if state == 'warn' else None)
+    Asked('a kernel module', preexec_fn=lambda: with_kernel_module('550.54.15')).has(
+        'ok', 'kernel module', '^version 550.54.15$')
     if not has_libcuda():
         Asked('a module and no libcuda', settings={'LD_LIBRARY_PATH': scratch},
               preexec_fn=lambda: with_kernel_module('550.54.15')).has(
@@ -277,16 +269,6 @@ def abilities():
     # Reported, and then refused.
     asked = Asked('refused', settings={'SOFTCUDA_FAULTS': 'cuMemExportToShareableHandle:*:801'})
     asked.has('FAIL', 'GPU 0', 'cuMemExportToShareableHandle', 'without the library')
-
-
-HOLDS_MEMORY = USES_CUDA.replace('1 << 20', '300 << 20')
-
-
-def used_memory():
-    machine = {'SOFTCUDA_MACHINE': os.path.join(scratch, 'machine')}
-    with Program(HOLDS_MEMORY, settings=machine):
-        asked = Asked('memory that is used', settings=machine)
-        asked.has('ok', 'GPU 0', r' 1\.0 GiB, 0\.7 GiB free$').has('ok', 'GPU 1', r' 1\.0 GiB, 1\.0 GiB free$')
 
 
 def with_a_card():
@@ -327,17 +309,14 @@ def management():
     """By NVML: BAR1, MIG, free memory."""
     path = os.path.dirname(nvml) + ':' + driver
     asked = Asked('NVML', settings={'LD_LIBRARY_PATH': path, 'NVML_BAR1': str(2 << 30)})
-    asked.has('ok', 'GPU 0', r'^BAR1 of 2\.0 GiB, 1\.0 GiB free$').has('ok', 'GPU 0', 'MIG is off')
+    asked.has('ok', 'GPU 0', r'^BAR1 of 2\.0 GiB, 1\.0 GiB free$').lacks('MPS')
     asked.has('ok', 'GPU 0', r' 0\.8 GiB free$')
-    for mig in ('whole', 'part'):
-        asked = Asked(f'MIG, {mig}', settings={'LD_LIBRARY_PATH': path, 'NVML_MIG': mig})
-        asked.has('warn', 'GPU 0', 'MIG is on', 'nvidia-smi -mig 0').lacks('GPU 0', 'FAIL')
-    asked.has('ok', 'GPU 1', ', MIG-')
-    asked = Asked('MIG to come', settings={'LD_LIBRARY_PATH': path, 'NVML_MIG': 'to come'})
-    asked.has('ok', 'GPU 0', '^MIG is off$').lacks('GPU 0', 'warn')
+    asked.lacks('GPU 0', 'warn')
+    asked = Asked('MIG', settings={'LD_LIBRARY_PATH': path, 'NVML_MIG': 'part'})
+    asked.has('warn', 'GPU 0', 'part of a GPU, by MIG').has('ok', 'GPU 1', ', MIG-').lacks('GPU 0', 'FAIL')
     control = os.path.join(scratch, 'mps')
     os.mkdir(control)
-    Asked('no MPS', settings={'CUDA_MPS_PIPE_DIRECTORY': control}).has('ok', 'MPS', 'no MPS daemon')
+    Asked('no MPS', settings={'CUDA_MPS_PIPE_DIRECTORY': control}).lacks('MPS')
     with open(os.path.join(control, 'control'), 'w', encoding='utf-8'):
         pass
     asked = Asked('MPS', settings={'CUDA_MPS_PIPE_DIRECTORY': control})
@@ -347,18 +326,10 @@ def management():
 # ---- The folder ---------------------------------------------------------------------------------
 
 def folders():
-    asked = Asked('the folder')
-    asked.has('ok', 'folder', re.escape(f'{folder}: user {os.geteuid()}\'s, mode 0700, '))
-    said = next((re.search(r' (\d+) MiB and (\d+) inodes free', row[2]) for row in asked.rows
-                 if ' MiB and ' in row[2]), None)
-    there = os.statvfs(folder)
-    if not said or not there.f_bavail * there.f_frsize >> 21 <= int(said[1]) <= there.f_bavail * there.f_frsize >> 19:
-        faults.append(f'the folder: {said}, of {there}')
-    asked.has('ok', 'folder', '0 sockets in it').has(
-        'ok', 'folder', f'^a process here puts its socket up in {re.escape(folder)}$')
+    Asked('the folder').has('ok', 'folder', f'^a process here puts its socket up in {re.escape(folder)}$')
     absent = os.path.join(scratch, 'absent')
     Asked('no folder yet', settings={'GPUSHIM_SHARE_DIR': absent}).has(
-        'ok', 'folder', re.escape(absent) + r' \((not )?there\)').has('ok', 'folder', '0 sockets in it')
+        'ok', 'folder', re.escape(absent) + r' \((not )?there\)')
     if os.listdir(absent):
         faults.append(f'{os.listdir(absent)} were left behind')
     open_to_all = os.path.join(scratch, 'all')
@@ -430,13 +401,11 @@ def sockets():
     listener, path = listen('0123456789abcdef' * 2)
     thread = threading.Thread(target=answer_as_another_version, args=(listener,), daemon=True)
     thread.start()
-    asked = Asked('another version')
-    asked.has('warn', 'sockets', rf'process {os.getpid()} .*another version .*protocol 6', 'same version')
-    asked.has('ok', 'folder', '1 sockets in it')
+    Asked('another version').has(
+        'warn', 'sockets', rf'process {os.getpid()} .*another version .*protocol 6', 'same version')
     listener.shutdown(socket.SHUT_RDWR)
     thread.join()
     listener.close()
-    Asked('a dead socket').has('warn', 'folder', '1 sockets in it, 1 of processes that have ended', 'removes')
     os.unlink(path)
 
 
@@ -463,11 +432,11 @@ def brokers():
         runs.terminate()
 
 
-# ---- Limits and the kernel ----------------------------------------------------------------------
+# ---- Limits -------------------------------------------------------------------------------------
 
-def deny_sockets(pairs=False):
-    """A filter of system calls that refuses socket(2), or socketpair(2), and lets the rest pass."""
-    number = {'x86_64': (41, 53), 'aarch64': (198, 199)}[os.uname().machine][pairs]
+def deny_sockets():
+    """A filter of system calls that refuses socket(2), and lets the rest pass."""
+    number = {'x86_64': 41, 'aarch64': 198}[os.uname().machine]
     code = b''.join(struct.pack('=HBBI', *line) for line in (
         (0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050000 | 13), (0x06, 0, 0, 0x7fff0000)))
     buffer = ctypes.create_string_buffer(code)
@@ -484,11 +453,6 @@ def limits():
                   'ulimit -n' if state != 'ok' else None)
     asked = Asked('a filter of system calls', preexec_fn=deny_sockets)
     asked.has('FAIL', 'folder', 'no socket can be put up: .*Permission denied', 'GPUSHIM_SHARE_DIR')
-    Asked('a filter of pairs', preexec_fn=lambda: deny_sockets(True)).has(
-        'FAIL', 'kernel', 'no socket of kind .*: Permission denied', 'seccomp')
-    Asked('locked memory', preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_MEMLOCK, (3 << 20, 3 << 20))).has(
-        'ok' if os.geteuid() == 0 or not os.path.exists('/dev/infiniband') else 'warn', 'memlock',
-        '^3072 KiB of memory may be locked')
 
 
 # ---- LD_PRELOAD and processes -------------------------------------------------------------------
@@ -576,7 +540,7 @@ def one_process(without, with_it, none, has_other, has_two):
         'FAIL', 'LD_PRELOAD', 'two copies')
     asked = ask('a process with it', with_it)
     asked.has('ok', 'libraries', re.escape(library) + ' and libcuda').has('ok', 'socket', 'answers')
-    asked.has('ok', 'setuid', '^no').has('ok', 'program', 'python').has('ok', 'container', '.')
+    asked.has('ok', 'setuid', '^no').has('ok', 'program', 'python')
     asked.has('ok', 'LD_PRELOAD', 'has the library').has('ok', 'share.dir', 'as here')
     asked.has('ok', 'descriptors', '^it may have')
     if any(row[0] != 'ok' for row in asked.rows):
@@ -691,7 +655,7 @@ def moved():
 with tempfile.TemporaryDirectory(prefix='gpushim-doctor-') as scratch:
     folder = os.path.join(scratch, 'run')
     os.mkdir(folder, 0o700)
-    for case in (good_case, reach, no_driver, bad_drivers, kernel_modules, abilities, used_memory,
+    for case in (good_case, reach, no_driver, bad_drivers, kernel_modules, abilities,
                  management, with_cards, folders, health, sockets, brokers,
                  limits, preloads, processes, odd_processes, usage, moved):
         case()

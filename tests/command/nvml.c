@@ -1,7 +1,7 @@
 /*
  * A stand-in of libnvidia-ml.so.1: GPUs of the software driver under their uuids, with 1 GiB each of
- * which a quarter is used. NVML_BAR1 is the BAR1's size in bytes, NVML_MIG says that MIG is on,
- * or ("to come") will be.
+ * which a quarter is used. NVML_BAR1 is the BAR1's size in bytes, NVML_MIG ("part") says that they are
+ * parts by MIG.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,9 +22,6 @@ __attribute__((visibility("default"))) int nvmlDeviceGetBAR1MemoryInfo(void *dev
                                                                        struct memory *bar1);
 __attribute__((visibility("default"))) int nvmlDeviceGetMemoryInfo(void *device,
                                                                    struct memory *memory);
-__attribute__((visibility("default"))) int nvmlDeviceGetMigMode(void *device, unsigned *now,
-                                                                unsigned *pending);
-
 __attribute__((visibility("default"))) int nvmlDeviceGetMemoryInfo_v2(void *device,
                                                                       struct memory_v2 *memory);
 __attribute__((visibility("default"))) int nvmlDeviceGetUUID(void *device, char *uuid,
@@ -90,11 +87,4 @@ int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length)
         return 7; /* NVML_ERROR_INSUFFICIENT_SIZE */
     strcpy(uuid, asked_for);
     return 0;
-}
-
-int nvmlDeviceGetMigMode(void *device, unsigned *now, unsigned *pending)
-{
-    *pending = getenv("NVML_MIG") != NULL;
-    *now = *pending && strcmp(getenv("NVML_MIG"), "to come") != 0;
-    return device == &ready ? 0 : 1;
 }
