@@ -1,6 +1,7 @@
 /* Telling processes to do something (order.h). */
 #include "shim/command/order.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -52,6 +53,41 @@ void order_each(struct order *order)
     if (order->only && !order->found)
         ask_complain_of_absent(order->only);
     order->failed |= order->only ? !order->found : ask_left_out();
+}
+
+bool order_ask(int fd, const union gs_wire_message *message, enum gs_wire_type type, union gs_wire_message *ret_answer,
+               char *ret_reason, size_t size)
+{
+    const int error = ask_for(fd, message, type, ret_answer);
+
+    if (!error && ret_answer->head.type == type)
+        return true;
+    ask_order_silence(ret_reason, size, error, ret_answer);
+    return false;
+}
+
+void order_say(struct order *order, const struct who *who, const char *silent, order_write_fn *write, const void *answer,
+               const char *format, ...)
+{
+    char whose[WHO_TEXT], text[1024];
+    va_list arguments;
+
+    order->failed |= silent[0] != 0;
+    if (order->json) {
+        json_open(order->json, NULL, '{');
+        who_write(order->json, who);
+        if (!silent[0])
+            write(order->json, answer);
+        json_text(order->json, "silent", silent[0] ? silent : NULL);
+        json_close(order->json, '}');
+    } else if (silent[0]) {
+        command_complain("%s (%s): %s", who_text(who, whose), who->name, silent);
+    } else {
+        va_start(arguments, format);
+        vsnprintf(text, sizeof text, format, arguments);
+        va_end(arguments);
+        command_say("%s (%s): %s", who_text(who, whose), who->name, text);
+    }
 }
 
 int order_command(const struct call *call, __typeof__(((struct order *)0)->tell) tell)

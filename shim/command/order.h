@@ -1,5 +1,5 @@
 /*
- * Commands by which processes are told to do something (trim, collect, set): each that is meant is
+ * Commands by which processes are told to do something (trim, collect, set, sleep): each that is meant is
  * connected to and asked who it is, and then it is told.
  */
 #ifndef GS_SHIM_COMMAND_ORDER_H
@@ -20,6 +20,14 @@ struct order {
 
 /* Tells those that are meant; an absent one is complained of. */
 void order_each(struct order *order);
+/* Tells the process, and hears an answer of this type. False, and why in ret_reason: there is none. */
+bool order_ask(int fd, const union gs_wire_message *message, enum gs_wire_type type, union gs_wire_message *ret_answer,
+               char *ret_reason, size_t size);
+/* What came of it, as `format` has it, or in JSON as `write` has it of the answer; or that nothing did, if `silent` says
+ * why. */
+typedef void order_write_fn(struct json *json, const void *answer);
+void order_say(struct order *order, const struct who *who, const char *silent, order_write_fn *write, const void *answer,
+               const char *format, ...) __attribute__((format(printf, 6, 7)));
 
 /* gpushim NAME PID|all [--json]: its exit status. */
 int order_command(const struct call *call, __typeof__(((struct order *)0)->tell) tell);

@@ -26,23 +26,21 @@ struct sleeping {
     char directory[GS_SLEEP_DIRECTORY];
 };
 
-/* One answer; ret_reason is "" where it came. */
-static void ask_it(int fd, const struct sleeping *sleeping, enum gs_sleep_verb verb,
+/* One answer. False, and why in ret_reason: there is none. */
+static bool ask_it(int fd, const struct sleeping *sleeping, enum gs_sleep_verb verb,
                    struct gs_wire_asleep *ret, char *ret_reason, size_t size)
 {
     union gs_wire_message message, answer = {.head = {0}};
-    int error;
 
     gs_wire_start(&message, GS_WIRE_SLEEP, 1);
     message.sleep.verb = verb;
     message.sleep.timeout_ns = sleeping->timeout_ns;
     memcpy(message.sleep.directory, sleeping->directory, sizeof message.sleep.directory);
-    error = ask_for(fd, &message, GS_WIRE_ASLEEP, &answer);
-    ret_reason[0] = 0;
-    if (error || answer.head.type != GS_WIRE_ASLEEP)
-        ask_order_silence(ret_reason, size, error, &answer);
+    if (!order_ask(fd, &message, GS_WIRE_ASLEEP, &answer, ret_reason, size))
+        return false;
     *ret = answer.asleep;
     ret->text[sizeof ret->text - 1] = 0;
+    return true;
 }
 
 /* Until it is done with it. */
@@ -50,17 +48,15 @@ static void have_it(int fd, const struct sleeping *sleeping, struct gs_wire_asle
                     size_t size)
 {
     const uint64_t deadline = ask_deadline(sleeping->timeout_ns + MOVES_NS);
+    bool told = ask_it(fd, sleeping, sleeping->verb, ret, ret_reason, size);
 
-    ask_it(fd, sleeping, sleeping->verb, ret, ret_reason, size);
-    while (!ret_reason[0] && ret->busy) {
-        if (gs_now_ns() >= deadline) {
-            snprintf(ret_reason, size, "is at it still");
-            return;
-        }
+    while (told && ret->busy && gs_now_ns() < deadline) {
         gs_rest_ns(ASKED_AGAIN_NS);
-        ask_it(fd, sleeping, GS_SLEEP_STATE, ret, ret_reason, size);
+        told = ask_it(fd, sleeping, GS_SLEEP_STATE, ret, ret_reason, size);
     }
-    if (!ret_reason[0] && ret->error)
+    if (told && ret->busy)
+        snprintf(ret_reason, size, "is at it still");
+    else if (told && ret->error)
         snprintf(ret_reason, size, "%s", ret->text[0] ? ret->text : "it does not sleep");
 }
 
@@ -69,60 +65,51 @@ static const char *const stays[GS_SLEEP_STAYS] = {"shared", "registered", "of en
 static const char *const stays_json[GS_SLEEP_STAYS] = {"shared_bytes", "registered_bytes", "ending_bytes",
                                                        "refused_bytes"};
 
-static void say_it(const struct who *who, const struct gs_wire_asleep *asleep, uint64_t took_ns)
+struct told {
+    struct gs_wire_asleep asleep;
+    uint64_t took_ns;
+};
+
+static void write_it(struct json *json, const void *answer)
 {
-    char away[SHOWN], copied[SHOWN], text[256] = "";
-    size_t used = 0;
+    const struct told *told = answer;
 
-    if (!asleep->asleep_ns) {
-        command_say("pid %ld (%s): awake, in %.2f s", who->pid, who->name, (double)took_ns / 1e9);
-        return;
-    }
-    for (int i = 0; i < GS_SLEEP_STAYS; i++) {
-        char size[SHOWN];
-
-        if (asleep->stays[i] && used < sizeof text)
-            used += (size_t)snprintf(text + used, sizeof text - used, "; %s %s stay",
-                                     show_size(asleep->stays[i], size), stays[i]);
-    }
-    command_say("pid %ld (%s): asleep, in %.2f s: %s off the GPU, %s kept on the host%s", who->pid, who->name,
-                (double)took_ns / 1e9, show_size(asleep->away, away), show_size(asleep->copied, copied), text);
+    json_text(json, "state", told->asleep.asleep_ns ? "asleep" : "awake");
+    json_number(json, "took_ns", told->took_ns);
+    json_number(json, "away_bytes", told->asleep.away);
+    json_number(json, "kept_bytes", told->asleep.copied);
+    for (int i = 0; i < GS_SLEEP_STAYS; i++)
+        json_number(json, stays_json[i], told->asleep.stays[i]);
 }
 
-static void write_it(struct json *json, const struct who *who, const struct gs_wire_asleep *asleep,
-                     uint64_t took_ns, const char *silent)
+/* Behind how long it took: what has gone, and what stays. */
+static void put_sizes(const struct gs_wire_asleep *asleep, char *ret_text, size_t size)
 {
-    json_open(json, NULL, '{');
-    who_write(json, who);
-    if (!silent[0]) {
-        json_text(json, "state", asleep->asleep_ns ? "asleep" : "awake");
-        json_number(json, "took_ns", took_ns);
-        json_number(json, "away_bytes", asleep->away);
-        json_number(json, "kept_bytes", asleep->copied);
-        for (int i = 0; i < GS_SLEEP_STAYS; i++)
-            json_number(json, stays_json[i], asleep->stays[i]);
-    }
-    json_text(json, "silent", silent[0] ? silent : NULL);
-    json_close(json, '}');
+    char away[SHOWN], copied[SHOWN];
+    size_t used = (size_t)snprintf(ret_text, size, ": %s off the GPU, %s kept on the host", show_size(asleep->away, away),
+                                   show_size(asleep->copied, copied));
+
+    for (int i = 0; i < GS_SLEEP_STAYS; i++)
+        if (asleep->stays[i] && used < size)
+            used += (size_t)snprintf(ret_text + used, size - used, "; %s %s stay", show_size(asleep->stays[i], away),
+                                     stays[i]);
 }
 
 static void tell_it(struct order *order, const struct who *who, int fd, const char *silent)
 {
     const struct sleeping *sleeping = (const struct sleeping *)order;
     const uint64_t began = gs_now_ns();
-    struct gs_wire_asleep asleep = {.busy = 0};
-    char reason[sizeof asleep.text];
+    struct told told = {.asleep = {.busy = 0}};
+    char reason[sizeof told.asleep.text], sizes[320] = "";
 
     snprintf(reason, sizeof reason, "%s", silent);
     if (!silent[0])
-        have_it(fd, sleeping, &asleep, reason, sizeof reason);
-    order->failed |= reason[0] != 0;
-    if (order->json)
-        write_it(order->json, who, &asleep, gs_now_ns() - began, reason);
-    else if (reason[0])
-        command_complain("process %ld (%s): %s", who->pid, who->name, reason);
-    else
-        say_it(who, &asleep, gs_now_ns() - began);
+        have_it(fd, sleeping, &told.asleep, reason, sizeof reason);
+    told.took_ns = gs_now_ns() - began;
+    if (told.asleep.asleep_ns)
+        put_sizes(&told.asleep, sizes, sizeof sizes);
+    order_say(order, who, reason, write_it, &told, "%s, in %.2f s%s", told.asleep.asleep_ns ? "asleep" : "awake",
+              (double)told.took_ns / 1e9, sizes);
 }
 
 /* False: it was not done, which was said. */

@@ -45,39 +45,32 @@ static int64_t ask_back(int fd, const unsigned char uuid[16], uint32_t request,
     }
 }
 
-static void print(struct order *order, const struct who *who, unsigned device, int64_t given,
-                  const char *silent)
-{
-    char size[SHOWN];
+struct gave {
+    unsigned device;
+    int64_t bytes;
+};
 
-    order->failed |= silent[0] != 0;
-    if (order->json) {
-        json_open(order->json, NULL, '{');
-        who_write(order->json, who);
-        json_number(order->json, "device", device);
-        json_number(order->json, "given_bytes", given < 0 ? 0 : (uint64_t)given);
-        json_text(order->json, "silent", silent[0] ? silent : NULL);
-        json_close(order->json, '}');
-    } else if (silent[0]) {
-        command_say("pid %ld (%s): %s", who->pid, who->name, silent);
-    } else {
-        command_say("pid %ld (%s): gave %s of GPU %u back", who->pid, who->name, show_size((uint64_t)given, size), device);
-    }
+static void write_it(struct json *json, const void *answer)
+{
+    const struct gave *gave = answer;
+
+    json_number(json, "device", gave->device);
+    json_number(json, "given_bytes", (uint64_t)gave->bytes);
 }
 
 /* Of each device that it keeps something of. */
 static void trim(struct order *order, const struct who *who, int fd, const char *silent)
 {
     union gs_wire_message answer, given_answer;
-    char reason[128] = "";
+    char reason[128] = "", size[SHOWN];
 
     if (silent[0])
-        print(order, who, 0, 0, silent);
-    for (unsigned device = 0; !silent[0] && !reason[0] && device < DEVICES_MOST; device++) {
+        order_say(order, who, silent, write_it, NULL, "%s", "");
+    for (struct gave gave = {0}; !silent[0] && !reason[0] && gave.device < DEVICES_MOST; gave.device++) {
         const struct gs_figures *figures = &answer.report.figures;
-        int64_t given = 0;
-        int error = ask(fd, UINT32_MAX, device, &answer, NULL);
+        int error = ask(fd, UINT32_MAX, gave.device, &answer, NULL);
 
+        gave.bytes = 0;
         if (error || answer.head.type != GS_WIRE_REPORT) {
             ask_order_silence(reason, sizeof reason, error, &answer);
         } else {
@@ -85,12 +78,12 @@ static void trim(struct order *order, const struct who *who, int fd, const char 
                 return;
             if (!figures->cached && !figures->ordered && !figures->retired)
                 continue;
-            given = ask_back(fd, figures->uuid, device + 1, &given_answer);
-            if (given < 0)
-                ask_order_silence(reason, sizeof reason, given == -EPERM ? 0 : (int)given,
-                                  &given_answer);
+            gave.bytes = ask_back(fd, figures->uuid, gave.device + 1, &given_answer);
+            if (gave.bytes < 0)
+                ask_order_silence(reason, sizeof reason, gave.bytes == -EPERM ? 0 : (int)gave.bytes, &given_answer);
         }
-        print(order, who, device, given, reason);
+        order_say(order, who, reason, write_it, &gave, "gave %s of GPU %u back",
+                  show_size((uint64_t)gave.bytes, size), gave.device);
     }
 }
 

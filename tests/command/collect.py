@@ -99,8 +99,8 @@ def prove_wrong(folder, holder):
     check(run.returncode == 1 and 'there is none' in run.stderr, f'one that has ended: {run}')
     holder.stop()
     run = gpushim(folder, 'collect', 'all')
-    check(run.returncode == 1 and f'pid {holder.pid} (): does not answer' in run.stdout or
-          f'pid {holder.pid}' in run.stdout and 'does not answer' in run.stdout, f'one that is stopped is named: {run}')
+    check(run.returncode == 1 and f'pid {holder.pid} (' in run.stderr and 'does not answer' in run.stderr,
+          f'one that is stopped is named: {run}')
     check(run.stdout.count('go back to their processes') == 1, f'and the other collects: {run}')
     holder.process.send_signal(18)  # SIGCONT
     with tempfile.TemporaryDirectory(prefix='gpushim-collect-') as other:
@@ -114,7 +114,7 @@ def prove_answers(folder):
     [path] = wire.sockets(folder)
     with wire.Between(folder, path, {wire.COLLECT: None}):
         run = gpushim(folder, 'collect', me)
-        check(run.returncode == 1 and re.search(rf'^pid {me} \(.*\): hangs up$', run.stdout, re.M) and
+        check(run.returncode == 1 and re.search(rf'^gpushim: pid {me} \(.*\): hangs up$', run.stderr, re.M) and
               'go back' not in run.stdout, f'one that hangs up is said to: {run}')
         run = gpushim(folder, 'collect', me, '--json')
         [row] = json.loads(run.stdout)['rows']
