@@ -11,56 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KEYS(KEY)                                                                                  \
-    KEY(made_by)                                                                                   \
-    KEY(segments)                                                                                  \
-    KEY(device_traces)                                                                             \
-    KEY(action)                                                                                    \
-    KEY(addr)                                                                                      \
-    KEY(size)                                                                                      \
-    KEY(stream)                                                                                    \
-    KEY(frames)                                                                                    \
-    KEY(time_us)                                                                                   \
-    KEY(device_free)                                                                               \
-    KEY(filename)                                                                                  \
-    KEY(line)                                                                                      \
-    KEY(name)                                                                                      \
-    KEY(device)                                                                                    \
-    KEY(address)                                                                                   \
-    KEY(total_size)                                                                                \
-    KEY(allocated_size)                                                                            \
-    KEY(active_size)                                                                               \
-    KEY(requested_size)                                                                            \
-    KEY(segment_type)                                                                              \
-    KEY(blocks)                                                                                    \
-    KEY(state)                                                                                     \
-    KEY(alloc)                                                                                     \
-    KEY(free_requested)                                                                            \
-    KEY(free_completed)                                                                            \
-    KEY(segment_alloc)                                                                             \
-    KEY(segment_free)                                                                              \
-    KEY(oom)                                                                                       \
-    KEY(active_allocated)                                                                          \
-    KEY(inactive)                                                                                  \
-    KEY(large)
-
-enum key {
-#define KEY(word) key_##word,
-    KEYS(KEY)
-#undef KEY
-        keys
-};
-
-static const char *const words[] = {
-#define KEY(word) #word,
-    KEYS(KEY)
-#undef KEY
-};
+#define WORDS_MOST 64 /* a byte tells which; here are some thirty */
 
 struct pickle {
     FILE *file;
     const struct report *report;
-    bool known[keys];
+    const char *words[WORDS_MOST]; /* that were put aside */
+    unsigned word_count;
 };
 
 /* ---- Values --------------------------------------------------------------------------------- */
@@ -78,16 +35,21 @@ static void put_text(struct pickle *pickle, const char *text)
     fputs(text, pickle->file);
 }
 
-static void put_word(struct pickle *pickle, enum key key)
+/* One of the keys, or of few texts: the same pointer each time. */
+static void put_word(struct pickle *pickle, const char *word)
 {
-    if (!pickle->known[key]) {
-        put_text(pickle, words[key]);
+    unsigned at = 0;
+
+    while (at < pickle->word_count && pickle->words[at] != word)
+        at++;
+    if (at == pickle->word_count) {
+        put_text(pickle, word);
+        pickle->words[pickle->word_count++] = word;
         fputc('q', pickle->file); /* BINPUT */
     } else {
         fputc('h', pickle->file); /* BINGET */
     }
-    pickle->known[key] = true;
-    fputc((int)key, pickle->file);
+    fputc((int)at, pickle->file);
 }
 
 static void put_number(struct pickle *pickle, uint64_t number)
@@ -124,7 +86,7 @@ static void next(struct pickle *pickle)
     fputc('a', pickle->file); /* APPEND */
 }
 
-static void put_pair(struct pickle *pickle, enum key key, uint64_t number)
+static void put_pair(struct pickle *pickle, const char *key, uint64_t number)
 {
     put_word(pickle, key);
     put_number(pickle, number);
@@ -134,7 +96,7 @@ static void put_frames(struct pickle *pickle, const struct trace_event *event)
 {
     struct trace_place place;
 
-    put_word(pickle, key_frames);
+    put_word(pickle, "frames");
     open_list(pickle);
     for (unsigned i = 0; event && i < event->frame_count; i++) {
         char offset[32];
@@ -142,10 +104,10 @@ static void put_frames(struct pickle *pickle, const struct trace_event *event)
         trace_place(pickle->report->modules, trace_frame(event, i), &place);
         snprintf(offset, sizeof offset, "+0x%llx", (unsigned long long)place.offset);
         open_dict(pickle);
-        put_word(pickle, key_filename);
+        put_word(pickle, "filename");
         put_text(pickle, json_takes(place.file) ? place.is_named && !place.file[0] ? "label" : place.file : "?");
-        put_pair(pickle, key_line, place.line);
-        put_word(pickle, key_name);
+        put_pair(pickle, "line", place.line);
+        put_word(pickle, "name");
         put_text(pickle, place.function[0] && json_takes(place.function) ? place.function : offset);
         close_dict(pickle);
         next(pickle);
@@ -154,20 +116,20 @@ static void put_frames(struct pickle *pickle, const struct trace_event *event)
 
 /* ---- Device traces -------------------------------------------------------------------------- */
 
-static void put_entry(struct pickle *pickle, enum key action, const struct trace_event *event,
+static void put_entry(struct pickle *pickle, const char *action, const struct trace_event *event,
                       uint64_t address, uint64_t size)
 {
     const struct trace *trace = &pickle->report->trace;
 
     open_dict(pickle);
-    put_word(pickle, key_action);
+    put_word(pickle, "action");
     put_word(pickle, action);
-    put_pair(pickle, key_addr, address);
-    put_pair(pickle, key_size, size);
-    put_pair(pickle, key_stream, event->stream);
-    put_pair(pickle, key_time_us, (trace->header.realtime_ns + event->at_ns) / 1000);
-    if (action == key_oom)
-        put_pair(pickle, key_device_free, 0); /* not recorded */
+    put_pair(pickle, "addr", address);
+    put_pair(pickle, "size", size);
+    put_pair(pickle, "stream", event->stream);
+    put_pair(pickle, "time_us", (trace->header.realtime_ns + event->at_ns) / 1000);
+    if (strcmp(action, "oom") == 0)
+        put_pair(pickle, "device_free", 0); /* not recorded */
     put_frames(pickle, event);
     close_dict(pickle);
     next(pickle);
@@ -181,18 +143,18 @@ static bool in_piece(const struct pickle *pickle, const struct trace_block *bloc
 static void put_end(struct pickle *pickle, const struct trace_event *event,
                     const struct trace_block *block)
 {
-    put_entry(pickle, key_free_requested, event, block->address, block->size);
-    put_entry(pickle, key_free_completed, event, block->address, block->size);
+    put_entry(pickle, "free_requested", event, block->address, block->size);
+    put_entry(pickle, "free_completed", event, block->address, block->size);
     if (!in_piece(pickle, block))
-        put_entry(pickle, key_segment_free, event, block->address, block->size);
+        put_entry(pickle, "segment_free", event, block->address, block->size);
 }
 
 static void put_begin(struct pickle *pickle, const struct trace_event *event,
                       const struct trace_block *block)
 {
     if (!in_piece(pickle, block))
-        put_entry(pickle, key_segment_alloc, event, block->address, block->size);
-    put_entry(pickle, key_alloc, event, block->address, block->size);
+        put_entry(pickle, "segment_alloc", event, block->address, block->size);
+    put_entry(pickle, "alloc", event, block->address, block->size);
 }
 
 static void put_event(struct pickle *pickle, unsigned device, size_t at)
@@ -205,15 +167,15 @@ static void put_event(struct pickle *pickle, unsigned device, size_t at)
     const struct trace_block *begun = memory->begins[at] ? &all[memory->begins[at] - 1] : NULL;
 
     if (ended && ended->device == device && is_piece)
-        put_entry(pickle, key_segment_free, event, ended->address, ended->size);
+        put_entry(pickle, "segment_free", event, ended->address, ended->size);
     else if (ended && ended->device == device)
         put_end(pickle, event, ended);
     if (begun && begun->device == device && is_piece)
-        put_entry(pickle, key_segment_alloc, event, begun->address, begun->size);
+        put_entry(pickle, "segment_alloc", event, begun->address, begun->size);
     else if (begun && begun->device == device)
         put_begin(pickle, event, begun);
     if (trace_is_alloc(event) && !begun && event->device == device)
-        put_entry(pickle, key_oom, event, 0, event->size);
+        put_entry(pickle, "oom", event, 0, event->size);
 }
 
 static void put_traces(struct pickle *pickle)
@@ -221,7 +183,7 @@ static void put_traces(struct pickle *pickle)
     const struct report *report = pickle->report;
     unsigned last = report->device_count ? report->devices[report->device_count - 1].device : 0;
 
-    put_word(pickle, key_device_traces);
+    put_word(pickle, "device_traces");
     open_list(pickle);
     for (unsigned device = 0; device <= last; device++) {
         open_list(pickle);
@@ -239,11 +201,11 @@ static void put_block(struct pickle *pickle, const struct trace_block *block, ui
                       uint64_t size)
 {
     open_dict(pickle);
-    put_pair(pickle, key_address, address);
-    put_pair(pickle, key_size, size);
-    put_pair(pickle, key_requested_size, size);
-    put_word(pickle, key_state);
-    put_word(pickle, block ? key_active_allocated : key_inactive);
+    put_pair(pickle, "address", address);
+    put_pair(pickle, "size", size);
+    put_pair(pickle, "requested_size", size);
+    put_word(pickle, "state");
+    put_word(pickle, block ? "active_allocated" : "inactive");
     put_frames(pickle, block ? &pickle->report->trace.events[block->from] : NULL);
     close_dict(pickle);
     next(pickle);
@@ -257,13 +219,13 @@ static void put_segment(struct pickle *pickle, const struct trace_block *segment
     uint64_t at = segment->address, live = 0;
 
     open_dict(pickle);
-    put_pair(pickle, key_device, segment->device);
-    put_pair(pickle, key_address, segment->address);
-    put_pair(pickle, key_total_size, segment->size);
-    put_pair(pickle, key_stream, 0);
-    put_word(pickle, key_segment_type);
-    put_word(pickle, key_large);
-    put_word(pickle, key_blocks);
+    put_pair(pickle, "device", segment->device);
+    put_pair(pickle, "address", segment->address);
+    put_pair(pickle, "total_size", segment->size);
+    put_pair(pickle, "stream", 0);
+    put_word(pickle, "segment_type");
+    put_word(pickle, "large");
+    put_word(pickle, "blocks");
     open_list(pickle);
     for (size_t i = 0; i < count; i++) {
         if (blocks[i]->address < at || blocks[i]->size > end - blocks[i]->address)
@@ -276,8 +238,8 @@ static void put_segment(struct pickle *pickle, const struct trace_block *segment
     }
     if (at < end)
         put_block(pickle, NULL, at, end - at);
-    put_pair(pickle, key_allocated_size, live);
-    put_pair(pickle, key_active_size, live);
+    put_pair(pickle, "allocated_size", live);
+    put_pair(pickle, "active_size", live);
     close_dict(pickle);
     next(pickle);
 }
@@ -305,7 +267,7 @@ static bool put_segments(struct pickle *pickle)
         if (memory->blocks[i].to == TRACE_NEVER)
             left[count++] = &memory->blocks[i];
     qsort(left, count, sizeof *left, by_piece);
-    put_word(pickle, key_segments);
+    put_word(pickle, "segments");
     open_list(pickle);
     for (size_t i = 0; i < count; i++)
         if (!in_piece(pickle, left[i]))
@@ -330,7 +292,7 @@ bool report_memory_viz(FILE *file, const void *arg)
 
     fputs("\x80\x02", file); /* PROTO 2 */
     open_dict(&pickle);
-    put_word(&pickle, key_made_by);
+    put_word(&pickle, "made_by");
     put_text(&pickle, "gpushim report");
     if (!put_segments(&pickle))
         return false;
