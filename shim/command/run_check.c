@@ -45,33 +45,20 @@ static void warn(const struct program *program, const char *format, ...)
 
 /* ---- Another machine ------------------------------------------------------------------------ */
 
-static const char *machine_name(const struct run_machine *machine, char ret[32])
+static const char *machine_name(const struct run_machine *machine, char ret[48])
 {
-    static const struct {
-        uint16_t machine;
-        const char *wide, *narrow; /* ELFCLASS64, ELFCLASS32 */
-    } names[] = {
-        {EM_X86_64, "x86-64", "x32 (x86-64 with 32-bit pointers)"},
-        {EM_386, NULL, "32-bit x86"},
-        {EM_AARCH64, "aarch64", NULL},
-        {EM_ARM, NULL, "32-bit ARM"},
-        {EM_PPC64, "POWER", NULL},
-        {EM_RISCV, "64-bit RISC-V", "32-bit RISC-V"},
-        {EM_S390, "s390x", "31-bit S/390"},
-    };
-    const char *name = NULL;
+    const char *name = machine->machine == EM_X86_64 ? "x86-64" : machine->machine == EM_AARCH64 ? "aarch64" : NULL;
+    int length = name ? snprintf(ret, 48, "%s", name) : snprintf(ret, 48, "machine %u of ELF's list", machine->machine);
 
-    for (size_t i = 0; i < sizeof names / sizeof *names && !name; i++)
-        if (names[i].machine == machine->machine)
-            name = machine->elf_class == ELFCLASS64 ? names[i].wide : names[i].narrow;
-    snprintf(ret, 32, "machine %u of ELF's list", machine->machine);
-    return name ? name : ret;
+    if (machine->elf_class != ELFCLASS64)
+        snprintf(ret + length, 48 - (size_t)length, ", of 32 bits");
+    return ret;
 }
 
 static bool is_other_machine(const struct program *program, const struct run_machine *its,
                              const struct run_machine *library)
 {
-    char buffer[32], library_buffer[32];
+    char buffer[48], library_buffer[48];
     const char *ours = machine_name(library, library_buffer);
 
     if (its->elf_class == library->elf_class && its->order == library->order &&

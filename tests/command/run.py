@@ -358,12 +358,12 @@ def crafted(folder):
     narrow[4] = 1
     struct.pack_into('<H', narrow, 18, EM_386)
     Ran(['--print', made(f'{folder}/narrow', bytes(narrow))]).expect(
-        0, None, f'{WARNING}.* is built for 32-bit x86, and the library .*\n')
+        0, None, f'{WARNING}.* is built for machine 3 of ELF.s list, of 32 bits, and the library .*\n')
     big = bytearray(native)  # of the other order of bytes
     big[5] = 2
     struct.pack_into('>H', big, 18, EM_S390)
     Ran(['--print', made(f'{folder}/big', bytes(big))]).expect(
-        0, None, f'{WARNING}.* is built for s390x, and the library .*\n')
+        0, None, f'{WARNING}.* is built for machine 22 of ELF.s list, and the library .*\n')
     Ran([linker, shutil.which('true')]).expect(0, '')  # no interpreter, and not static either
     narrow[18:20] = native[18:20]
     Ran(['--print', made(f'{folder}/narrow', bytes(narrow))]).expect(0, None, f'{WARNING}.* is built .*\n')
