@@ -21,9 +21,6 @@ static const struct {
     [HTTP_NO_PATH] = {"404 Not Found", "there is nothing but /metrics\n", ""},
     [HTTP_NO_METHOD] = {"405 Method Not Allowed", "only GET and HEAD\n", "Allow: GET, HEAD\r\n"},
     [HTTP_TOO_LONG] = {"431 Request Header Fields Too Large", "at most 8 KiB\n", ""},
-    [HTTP_BROKEN] =
-        {"500 Internal Server Error",
-         "the processes could not be asked; standard error of gpushim export says why\n", ""},
 };
 
 bool http_is_whole(const char *text)

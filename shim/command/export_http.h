@@ -8,7 +8,7 @@
 #define HTTP_REQUEST_MAX 8192
 #define HTTP_HOST        256
 
-enum http_status { HTTP_OK, HTTP_BAD, HTTP_NO_HOST, HTTP_NO_PATH, HTTP_NO_METHOD, HTTP_TOO_LONG, HTTP_BROKEN };
+enum http_status { HTTP_OK, HTTP_BAD, HTTP_NO_HOST, HTTP_NO_PATH, HTTP_NO_METHOD, HTTP_TOO_LONG };
 enum http_page { HTTP_ROOT, HTTP_METRICS };
 
 struct http_request {

@@ -1,14 +1,10 @@
 /*
- * gpushim export --listen: a process for each connection, PLACES of them at a time. It reads the request, has all
- * processes asked, answers, and waits until the client hangs up: closed with something unread, it would lose the answer.
- * It has PATIENCE_S for each of these, and then alarm(2) ends it. Where all places are taken, the oldest connection that
- * does not ask just then makes room: nobody keeps others out by being slow.
- *
- * One asks at a time, by a lock of the file that its text is left in. Who waited for that is given the same text.
+ * gpushim export --listen: PLACES connections at a time, none of which is waited for. Who sends nothing or reads nothing
+ * is dropped after PATIENCE_NS, or as soon as another needs the place, from the oldest on. Asking all processes is
+ * waited for, and what comes in meanwhile is read afterwards: so all who have asked by then are given one text.
  */
 #include <arpa/inet.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -16,49 +12,43 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "shim/command/command.h"
 #include "shim/command/export.h"
 #include "shim/command/export_http.h"
 
-#define PLACES     64
-#define PATIENCE_S 10
-#define ASKING_S   60 /* with the others' before it */
+#define PLACES      64
+#define AT_ONCE     16 /* are taken: who came just before keeps its place until it was heard */
+#define PATIENCE_NS (10 * GS_NS_PER_S)
+
+enum stage {
+    READS, /* its request */
+    ASKS,  /* for figures */
+    WRITES,
+    ENDS, /* awaits that it hangs up: closed with something unread, it would lose the answer */
+};
 
 static struct {
     const struct call *call;
-    int listener, text; /* the file, which children lock */
-    struct {
-        pid_t pid; /* 0: free */
-        uint64_t number; /* of its connection */
-    } places[PLACES];
-    uint64_t connections;
-    struct shared {
-        uint64_t told_ns; /* when the text was whole; 0: there is none */
-        bool asks[PLACES];
-    } *shared; /* with all children */
+    int listener;
+    struct client {
+        int fd; /* -1: the place is free */
+        enum stage stage;
+        uint64_t since_ns; /* then that began */
+        char request[HTTP_REQUEST_MAX + 1], *answer;
+        size_t got, sent, size; /* of the request; of the answer */
+    } clients[PLACES];
 } server;
-
-static volatile sig_atomic_t ended;
 
 static void on_end(int number)
 {
-    ended = number;
+    (void)number;
+    _exit(COMMAND_WELL);
 }
 
-static void on_child(int number)
-{
-    (void)number; /* ppoll ends */
-}
-
-/* ---- A connection, in its process --------------------------------------------------------------- */
+/* ---- A connection ------------------------------------------------------------------------------- */
 
 /* A page in somebody's browser may have its own name lead here, and would read what is told to this machine alone: it does
  * not ask by an address, nor by a name that this machine has or was given. */
@@ -77,34 +67,84 @@ static bool is_ours(const char *host)
     return is;
 }
 
-static struct http_request read_request(int fd)
+static void drop(struct client *client)
 {
-    static char text[HTTP_REQUEST_MAX + 1];
-    size_t got = 0;
+    close(client->fd);
+    free(client->answer);
+    *client = (struct client){.fd = -1};
+}
 
-    while (got < HTTP_REQUEST_MAX) {
-        const ssize_t more = recv(fd, text + got, HTTP_REQUEST_MAX - got, 0);
+static void enter(struct client *client, enum stage stage)
+{
+    client->stage = stage;
+    client->since_ns = gs_now_ns();
+}
 
-        if (more <= 0)
-            _exit(0); /* it has hung up */
-        got += (size_t)more;
-        if (memchr(text, 0, got))
-            return (struct http_request){.status = HTTP_BAD};
-        if (http_is_whole(text))
-            return http_read(text);
+/* `text`: the figures, where they are asked for. */
+static void answer(struct client *client, const struct http_request *request, const char *text, size_t size)
+{
+    const char *body = http_body(request) ? http_body(request) : text;
+    char head[HTTP_HEAD];
+    size_t before;
+
+    size = body == text ? size : strlen(body);
+    before = http_head(request, size, head);
+    client->size = before + (request->head_only ? 0 : size);
+    client->answer = malloc(before + size);
+    if (!client->answer) {
+        drop(client);
+        return;
     }
-    return (struct http_request){.status = HTTP_TOO_LONG};
+    memcpy(client->answer, head, before);
+    memcpy(client->answer + before, body, size);
+    enter(client, WRITES);
 }
 
-static void write_all(int fd, const char *text, size_t size)
+/* What it asks, as far as it is there: false, it goes on. */
+static bool read_request(const struct client *client, struct http_request *ret_request)
 {
-    for (ssize_t sent; size > 0; text += sent, size -= (size_t)sent)
-        if ((sent = send(fd, text, size, MSG_NOSIGNAL)) < 0)
-            _exit(0);
+    *ret_request = (struct http_request){.status = client->got == HTTP_REQUEST_MAX ? HTTP_TOO_LONG : HTTP_BAD};
+    if (memchr(client->request, 0, client->got))
+        return true;
+    if (!http_is_whole(client->request))
+        return client->got == HTTP_REQUEST_MAX;
+    *ret_request = http_read(client->request);
+    if (ret_request->status == HTTP_OK && !is_ours(ret_request->host))
+        ret_request->status = HTTP_NO_HOST;
+    return true;
 }
 
-/* Into the file. False: they cannot be asked. */
-static bool ask_all(void)
+/* A step, as it is ready for it. */
+static void serve(struct client *client)
+{
+    struct http_request request;
+    char rest[4096];
+    ssize_t did;
+
+    if (client->stage == READS)
+        did = recv(client->fd, client->request + client->got, HTTP_REQUEST_MAX - client->got, 0);
+    else if (client->stage == WRITES)
+        did = send(client->fd, client->answer + client->sent, client->size - client->sent, MSG_NOSIGNAL);
+    else
+        did = recv(client->fd, rest, sizeof rest, 0);
+    if (did <= 0 && (did == 0 || errno != EAGAIN)) {
+        drop(client); /* it has hung up */
+    } else if (did > 0 && client->stage == READS) {
+        client->got += (size_t)did;
+        if (!read_request(client, &request))
+            return;
+        if (http_body(&request))
+            answer(client, &request, NULL, 0);
+        else
+            enter(client, ASKS);
+    } else if (did > 0 && client->stage == WRITES && (client->sent += (size_t)did) == client->size) {
+        shutdown(client->fd, SHUT_WR);
+        enter(client, ENDS);
+    }
+}
+
+/* For all who asked for figures. */
+static void ask_all(void)
 {
     char *text = NULL;
     size_t size = 0;
@@ -113,147 +153,66 @@ static bool ask_all(void)
 
     if (file)
         well = fclose(file) == 0 && well;
-    server.shared->told_ns = 0;
-    well = well && ftruncate(server.text, 0) == 0 && pwrite(server.text, text, size, 0) == (ssize_t)size;
-    server.shared->told_ns = well ? gs_now_ns() : 0;
-    free(text);
-    return well;
-}
+    for (struct client *client = server.clients; client < server.clients + PLACES; client++) {
+        struct http_request request;
 
-/* The text, from `began` on or later; NULL: there is none. */
-static char *find_text(uint64_t began, size_t *ret_size)
-{
-    struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    char *text = NULL;
-    off_t size = -1;
-
-    if (fcntl(server.text, F_SETLKW, &all) == 0 && (server.shared->told_ns >= began || ask_all()))
-        size = lseek(server.text, 0, SEEK_END);
-    if (size > 0 && (text = malloc((size_t)size)) && pread(server.text, text, (size_t)size, 0) != size)
-        free(text), text = NULL;
-    all.l_type = F_UNLCK;
-    fcntl(server.text, F_SETLK, &all);
-    *ret_size = text ? (size_t)size : 0;
-    return text;
-}
-
-static void answer(int fd, unsigned place)
-{
-    const uint64_t began = gs_now_ns();
-    struct http_request request = read_request(fd);
-    char head[HTTP_HEAD], rest[4096], *text = NULL;
-    const char *body;
-    size_t size = 0;
-
-    if (request.status == HTTP_OK && !is_ours(request.host))
-        request.status = HTTP_NO_HOST;
-    if (!http_body(&request)) {
-        alarm(ASKING_S);
-        server.shared->asks[place] = true;
-        text = find_text(began, &size);
-        server.shared->asks[place] = false;
-        request.status = text ? HTTP_OK : HTTP_BROKEN;
+        if (client->fd < 0 || client->stage != ASKS)
+            continue;
+        read_request(client, &request);
+        if (well)
+            answer(client, &request, text, size);
+        else
+            drop(client); /* why was said */
     }
-    body = http_body(&request);
-    if (body)
-        size = strlen(body);
-    alarm(PATIENCE_S);
-    write_all(fd, head, http_head(&request, size, head));
-    if (!request.head_only)
-        write_all(fd, body ? body : text, size);
-    shutdown(fd, SHUT_WR);
-    alarm(PATIENCE_S);
-    while (recv(fd, rest, sizeof rest, 0) > 0)
-        continue;
-}
-
-static void serve(int fd, unsigned place)
-{
-    sigset_t none;
-
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    signal(SIGTERM, SIG_DFL);
-    signal(SIGINT, SIG_DFL);
-    signal(SIGALRM, SIG_DFL);
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    close(server.listener);
-    alarm(PATIENCE_S);
-    answer(fd, place);
-    _exit(0);
+    free(text);
 }
 
 /* ---- Places ------------------------------------------------------------------------------------- */
 
-/* A free one, or the oldest that may be spared; -1: all of them ask. */
-static int find_place(void)
+/* False: there is none, or the kernel has nothing to give for it now, which is rested for. */
+static bool take_connection(void)
 {
-    int found = -1;
+    const int fd = accept4(server.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    struct client *place = server.clients;
 
-    for (int i = 0; i < PLACES; i++) {
-        if (!server.places[i].pid)
-            return i;
-        if (!server.shared->asks[i] && (found < 0 || server.places[i].number < server.places[found].number))
-            found = i;
-    }
-    return found;
-}
-
-static void free_place(pid_t pid)
-{
-    for (unsigned i = 0; i < PLACES; i++)
-        if (server.places[i].pid == pid)
-            server.places[i].pid = 0;
-}
-
-static void note_ended(void)
-{
-    pid_t pid;
-
-    while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
-        free_place(pid);
-}
-
-static void end_place(unsigned place)
-{
-    if (!server.places[place].pid)
-        return;
-    kill(server.places[place].pid, SIGKILL);
-    waitpid(server.places[place].pid, NULL, 0);
-    server.places[place].pid = 0;
-}
-
-/* False: the kernel has nothing to give for now. */
-static bool take_connection(unsigned place)
-{
-    const int fd = accept4(server.listener, NULL, NULL, SOCK_CLOEXEC);
-    pid_t child;
-
+    if (fd < 0 && errno != EAGAIN)
+        poll(NULL, 0, 100);
     if (fd < 0)
-        return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
-    end_place(place);
-    server.shared->asks[place] = false;
-    child = fork();
-    if (child == 0)
-        serve(fd, place);
-    if (child < 0)
-        command_complain("no process can be started for a connection: %s", strerror(errno));
-    close(fd);
-    server.places[place].pid = child > 0 ? child : 0;
-    server.places[place].number = server.connections++;
-    return child > 0;
+        return false;
+    for (struct client *client = server.clients; client < server.clients + PLACES && place->fd >= 0; client++)
+        if (client->fd < 0 || client->since_ns < place->since_ns)
+            place = client;
+    if (place->fd >= 0)
+        drop(place);
+    place->fd = fd;
+    enter(place, READS);
+    return true;
 }
 
-static void turn(const sigset_t *waiting)
+static void turn(void)
 {
-    static const struct timespec second = {1, 0}; /* after it, who asked may be spared */
-    const int place = find_place();
-    struct pollfd next = {.fd = place < 0 ? -1 : server.listener, .events = POLLIN};
-    const int ready = ppoll(&next, 1, place < 0 ? &second : NULL, waiting);
+    struct pollfd ready[PLACES + 1] = {{.fd = server.listener, .events = POLLIN}};
+    bool asks = false;
 
-    note_ended();
-    if (ready > 0 && (server.places[place].pid == 0 || !server.shared->asks[place]) && !take_connection((unsigned)place))
-        ppoll(NULL, 0, &second, waiting);
+    for (unsigned i = 0; i < PLACES; i++)
+        ready[i + 1] = (struct pollfd){.fd = server.clients[i].fd,
+                                       .events = server.clients[i].stage == WRITES ? POLLOUT : POLLIN};
+    if (poll(ready, PLACES + 1, 1000) < 0)
+        return;
+    for (unsigned i = 0; i < PLACES; i++) {
+        struct client *client = &server.clients[i];
+
+        if (ready[i + 1].revents)
+            serve(client);
+        else if (client->fd >= 0 && gs_now_ns() - client->since_ns > PATIENCE_NS)
+            drop(client);
+        asks |= client->fd >= 0 && client->stage == ASKS;
+    }
+    if (asks)
+        ask_all();
+    for (unsigned i = 0; ready[0].revents && i < AT_ONCE; i++)
+        if (!take_connection())
+            break;
 }
 
 /* ---- The start ------------------------------------------------------------------------------ */
@@ -319,57 +278,26 @@ static bool start_listening(const char *where, const struct addrinfo *address)
     return false;
 }
 
-/* What the children share. False, and said: there is no memory for it. */
-static bool make_shared(void)
-{
-    server.shared = mmap(NULL, sizeof *server.shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    server.text = (int)syscall(SYS_memfd_create, "gpushim export", MFD_CLOEXEC);
-    if (server.shared != MAP_FAILED && server.text >= 0)
-        return true;
-    command_complain("there is no memory left: %s", strerror(errno));
-    return false;
-}
-
-/* `ret_waiting` has those signals that end it alone while it waits: else one could come just before that. */
-static void hear_signals(sigset_t *ret_waiting)
-{
-    static const struct {
-        int number;
-        void (*handler)(int);
-    } heard[] = {{SIGTERM, on_end}, {SIGINT, on_end}, {SIGCHLD, on_child}};
-    sigset_t held;
-
-    sigemptyset(&held);
-    for (size_t i = 0; i < sizeof heard / sizeof *heard; i++) {
-        sigaction(heard[i].number, &(struct sigaction){.sa_handler = heard[i].handler}, NULL);
-        sigaddset(&held, heard[i].number);
-    }
-    sigprocmask(SIG_BLOCK, &held, ret_waiting);
-    for (size_t i = 0; i < sizeof heard / sizeof *heard; i++)
-        sigdelset(ret_waiting, heard[i].number);
-    signal(SIGPIPE, SIG_IGN);
-}
-
 int export_serve(const struct call *call, const char *where)
 {
     struct gs_share_options options;
     struct addrinfo *address = read_address(where);
-    sigset_t waiting;
     bool well;
 
     server.call = call;
     if (!address)
         return call_wrong(call, "--listen takes ADDRESS:PORT, and not '%s'; as 127.0.0.1:9465, :9465 or [::1]:9465", where);
-    well = command_share_options(&options) && make_shared() && start_listening(where, address);
+    well = command_share_options(&options) && start_listening(where, address);
     freeaddrinfo(address);
     if (!well)
         return COMMAND_WRONG;
-    hear_signals(&waiting);
+    signal(SIGTERM, on_end);
+    signal(SIGINT, on_end);
+    signal(SIGPIPE, SIG_IGN);
     if (!say_where())
         command_complain("where it serves cannot be written: %s", strerror(errno));
-    while (!ended)
-        turn(&waiting);
     for (unsigned i = 0; i < PLACES; i++)
-        end_place(i); /* one that has just begun still has the listener, too */
-    return COMMAND_WELL;
+        server.clients[i].fd = -1;
+    for (;;)
+        turn();
 }
