@@ -82,7 +82,8 @@ struct gs_sleep {
     struct gs_sleep_store store;
     CUcontext registered; /* in which that was registered with CUDA; NULL: it is not */
     struct gs_asleep figures; /* atomic */
-    size_t away[GS_DEVICES_MAX]; /* bytes, atomic */
+    size_t away[GS_DEVICES_MAX];   /* bytes, atomic; */
+    size_t pieces_away[GS_DEVICES_MAX]; /* of these, of the arenas' pieces */
 };
 
 /*

@@ -21,6 +21,7 @@ static void count_away(struct gs_core *core, const struct gs_away *away, bool go
 
     __atomic_add_fetch(&core->sleep.figures.away, size, __ATOMIC_RELAXED);
     __atomic_add_fetch(&core->sleep.away[away->piece->device], size, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&core->sleep.pieces_away[away->piece->device], size, __ATOMIC_RELAXED);
 }
 
 /* ---- Copying ------------------------------------------------------------------------------------ */

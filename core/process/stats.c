@@ -156,6 +156,7 @@ static void read_device_locked(struct gs_core *core, CUdevice device, struct gs_
     while ((arena = gs_next_pool_locked(core, &walk)))
         if (arena->device->ordinal == device)
             add_arena(stats, arena);
+    stats->reserved -= LOAD(core->sleep.pieces_away[device]);
 }
 
 void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats)

@@ -124,7 +124,7 @@ static void find_holders(struct gs_share *share, uint64_t now, struct gs_wire_re
             *ret_most = report;
         if (report.limbo_references &&
             (!ret_first->limbo_references ||
-             report.limbo_block_freed_ns > ret_first->limbo_block_freed_ns))
+             report.limbo_block.freed_ns > ret_first->limbo_block.freed_ns))
             *ret_first = report;
     }
     gs_lock_release(&share->lock);
@@ -150,11 +150,11 @@ static void say(struct gs_share *share, uint64_t now, uint64_t count, uint64_t b
                 (unsigned long long)most.client_pid, most.client_name,
                 (unsigned long long)most.limbo_references,
                 (unsigned long long)(most.limbo_reference_bytes + 1023) >> 10,
-                (unsigned long long)first.limbo_block_id,
-                (unsigned long long)(first.limbo_block_size + 1023) >> 10,
-                (unsigned long long)(first.limbo_block_freed_ns / GS_NS_PER_S),
+                (unsigned long long)first.limbo_block.id,
+                (unsigned long long)(first.limbo_block.size + 1023) >> 10,
+                (unsigned long long)(first.limbo_block.freed_ns / GS_NS_PER_S),
                 (unsigned long long)first.client_pid, first.client_name,
-                (unsigned long long)(first.limbo_block_held_ns / GS_NS_PER_S));
+                (unsigned long long)(first.limbo_block.held_ns / GS_NS_PER_S));
 }
 
 uint64_t gs_limbo_tick(struct gs_share *share, uint64_t now)

@@ -45,12 +45,12 @@ static void count_locked(const struct gs_reference *reference, uint64_t now, uin
         return;
     row->limbo_references++;
     row->limbo_reference_bytes += bytes;
-    if (row->limbo_references > 1 && freed_age <= row->limbo_block_freed_ns)
+    if (row->limbo_references > 1 && freed_age <= row->limbo_block.freed_ns)
         return;
-    row->limbo_block_id = export->key.id;
-    row->limbo_block_size = export->source.size;
-    row->limbo_block_freed_ns = freed_age;
-    row->limbo_block_held_ns = now - reference->since_ns;
+    row->limbo_block.id = export->key.id;
+    row->limbo_block.size = export->source.size;
+    row->limbo_block.freed_ns = freed_age;
+    row->limbo_block.held_ns = now - reference->since_ns;
 }
 
 void gs_report_row_locked(struct gs_share *share, const struct gs_client *client,
@@ -207,7 +207,7 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
     union gs_wire_message message;
     struct gs_wire_report *report = &message.report;
     struct gs_which which = {.freed = false};
-    union gs_told told = {.figures = {0}};
+    union gs_told told = {.figures = {0}}, sleep = {.sleep = {.verb = GS_SLEEP_STATE}};
     uint64_t now = gs_now_ns();
     bool blocks = query->about == GS_ABOUT_BLOCK || query->about == GS_ABOUT_ADDRESS;
     int pidfd = -1, error;
@@ -228,6 +228,10 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
         report->has_figures = share->events.asked &&
                               share->events.asked(share->events.arg, GS_ASKED_FIGURES, query->device, &told);
         report->figures = told.figures;
+        if (report->has_figures && share->events.asked(share->events.arg, GS_ASKED_TO_SLEEP, 0, &sleep)) {
+            report->asleep_ns = sleep.sleep.asleep_ns;
+            report->away = sleep.sleep.away;
+        }
         gs_owners_tell(share, query->index, &report->opened);
     }
     gs_lock_take(&share->lock);

@@ -80,7 +80,7 @@
 
 #include "core/share/ipc_handle.h"
 
-#define GS_WIRE_VERSION 24
+#define GS_WIRE_VERSION 25
 
 /* So many pieces come in one message at most: the kernel would take 253, but a process that may have
  * 256 descriptors has others too. */
@@ -372,6 +372,10 @@ struct gs_wire_block {
     uint32_t is_early; /* 1: it is not looked for yet again, ask later */
 };
 
+struct gs_wire_limbo_block {
+    uint64_t id, size, freed_ns, held_ns; /* how long ago, and how long it is held */
+};
+
 struct gs_wire_report {
     struct gs_wire_head head;
     uint64_t pid; /* of who answers */
@@ -384,8 +388,7 @@ struct gs_wire_report {
     uint64_t reference_age_ns;              /* since it came to hold what it has held longest */
     uint64_t limbo_references,
         limbo_reference_bytes; /* the ones that keep a freed block; below: the one */
-    uint64_t limbo_block_id, limbo_block_size;         /* among them that was freed first, */
-    uint64_t limbo_block_freed_ns, limbo_block_held_ns; /* how long ago, and how long it is held */
+    struct gs_wire_limbo_block limbo_block; /* among them that was freed first */
     uint64_t left;                          /* exports published to this broker */
     char name[16];                          /* of who answers */
     char client_name[16];
@@ -396,6 +399,7 @@ struct gs_wire_report {
     uint32_t client_hung_up; /* 1: it has, and its end is not proven */
     struct gs_wire_opened opened;
     struct gs_wire_block block;
+    uint64_t asleep_ns, away; /* how long it sleeps, 0: it is awake; bytes of all GPUs that are away */
 };
 
 #define GS_OPTION_SIZE 40

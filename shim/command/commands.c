@@ -119,21 +119,23 @@ const struct command commands[] = {
      "closed and keeps for the next open, and use again what others have given back to it.",
      {LIST_JSON},
      {{"gpushim collect all", "as torch.cuda.ipc_collect in each"}}},
-    {"sleep", RUNS(command_sleep), "takes a process's memory off the GPU", "PID...", 1, 64, {TAKES_PID, TAKES_PID},
+    {"sleep", RUNS(command_sleep), "takes a process's memory off the GPU", "PID|CGROUP...", 1, 64, {TAKES_PID, TAKES_PID},
      "Has each process take its memory off the GPU: what is live is kept on the host, what is free goes. Its calls of CUDA "
      "that need the GPU wait until 'gpushim wake'; those that only ask are answered. Pointers, streams and graphs stay "
-     "good. What others may have open stays, and is said. A process that cannot be put to sleep runs on as before.",
+     "good. What others may have open stays, and is said. A process that cannot be put to sleep runs on as before. "
+     "CGROUP is the path of a control group: all in it, and below, that have memory of the library's.",
      {TIMEOUT("for calls under way and the GPU's work"),
       {"to", 0, "FOLDER", TAKES_FILE, "keeps the contents in a file in FOLDER, of mode 0600 and without a name"},
       LIST_JSON},
      {{"gpushim sleep 4711", "its GPU is free for others"},
+      {"gpushim sleep /sys/fs/cgroup/system.slice/serve.service", "all that the service has"},
       {"gpushim sleep 4711 --to /var/tmp", "where the host has no room"}}},
-    {"wake", RUNS(command_wake), "brings it back", "PID...", 1, 64, {TAKES_PID, TAKES_PID},
+    {"wake", RUNS(command_wake), "brings it back", "PID|CGROUP...", 1, 64, {TAKES_PID, TAKES_PID},
      "Brings the memory of each process back to the GPU, at the same addresses: all of it, or none. Where the GPU is full "
      "it is waited for. A process that cannot be woken sleeps on, whole.",
      {TIMEOUT("for the GPU's memory"), LIST_JSON},
      {{"gpushim wake 4711 --timeout 5s", "it goes on where it was"}}},
-    {"swap", RUNS(command_swap), "one sleeps, another wakes", "PID PID", 2, 2, {TAKES_PID, TAKES_PID},
+    {"swap", RUNS(command_swap), "one sleeps, another wakes", "PID|CGROUP PID|CGROUP", 2, 2, {TAKES_PID, TAKES_PID},
      "Puts the first process to sleep and wakes the second, which does not wake where the first does not sleep.",
      {TIMEOUT("for each")},
      {{"gpushim swap 4711 4712", "4712 has the GPU now"}}},

@@ -9,6 +9,7 @@
 #include "shim/command/ask.h"
 #include "shim/command/doctor.h"
 #include "shim/command/quiet.h"
+#include "shim/command/show.h"
 
 #define WHY_SIZE 128
 
@@ -85,6 +86,18 @@ static void say_silent(struct doctor *doctor, const struct who *who, const char 
                "%s %s%s", words, why, who->stopped ? ": it is stopped" : "");
 }
 
+/* To who asks why it does nothing. */
+static void say_asleep(const struct asking *asking, const struct who *who, const struct gs_wire_report *report)
+{
+    char remedy[64], age[SHOWN], size[SHOWN];
+
+    snprintf(remedy, sizeof remedy, "gpushim wake %ld", who->pid);
+    if (report->asleep_ns)
+        doctor_say(asking->doctor, asking->only ? DOCTOR_WARN : DOCTOR_OK, "asleep", remedy,
+                   "process %ld has been for %s: %s off the GPU, and its calls wait", who->pid,
+                   show_age(report->asleep_ns, age), show_size(report->away, size));
+}
+
 static void ask_one(void *arg, int directory, const char *name)
 {
     struct asking *asking = arg;
@@ -104,6 +117,7 @@ static void ask_one(void *arg, int directory, const char *name)
             say_silent(asking->doctor, &who, name, why);
         } else {
             asking->answered++;
+            say_asleep(asking, &who, &answer.report);
             asking->brokers += ask_is_broker(name);
             if (ask_is_broker(name))
                 doctor_say(asking->doctor, DOCTOR_OK, "broker", "", "one answers, process %ld", who.pid);

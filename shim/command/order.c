@@ -50,9 +50,9 @@ void order_each(struct order *order)
     char reason[GS_REASON_SIZE];
 
     ask_each_within(order->options, order->time ? order->time : &time, look_at, order, reason);
-    if (order->only && !order->found)
+    if (order->only && !order->found && !order->if_there)
         ask_complain_of_absent(order->only);
-    order->failed |= order->only ? !order->found : ask_left_out();
+    order->failed |= order->only ? !order->found && !order->if_there : ask_left_out();
 }
 
 bool order_ask(int fd, const union gs_wire_message *message, enum gs_wire_type type, union gs_wire_message *ret_answer,

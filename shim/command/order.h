@@ -11,6 +11,7 @@
 struct order {
     const struct gs_share_options *options;
     long only; /* 0: all */
+    bool if_there; /* that one may be absent */
     bool found, failed;
     struct json *json; /* NULL: text */
     const struct ask_time *time; /* that what they are told may take; NULL: as giving memory back does */

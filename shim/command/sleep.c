@@ -3,6 +3,7 @@
  * it in a thread of its own when it is told so (core/share/order.c); from then on it is asked whether it is
  * at it still.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #include "shim/command/command.h"
+#include "shim/command/figures.h"
 #include "shim/command/order.h"
 #include "shim/command/show.h"
 
@@ -127,6 +129,60 @@ static bool order_one(struct sleeping *sleeping, long pid, enum gs_sleep_verb ve
     return !order->failed;
 }
 
+/* Those of a control group, and of the ones below it, that have the library and a socket. *found: one has.
+ * False: one did not do it, or the group cannot be read, which was said. */
+static bool order_group(struct sleeping *sleeping, const char *path, enum gs_sleep_verb verb, bool *found)
+{
+    char name[PATH_MAX];
+    const struct dirent *entry;
+    DIR *below = opendir(path);
+    FILE *pids;
+    bool well;
+    long pid;
+
+    snprintf(name, sizeof name, "%s/cgroup.procs", path);
+    pids = fopen(name, "re");
+    well = pids && below;
+    if (!well)
+        command_complain("%s: %s", name, strerror(errno));
+    while (pids && fscanf(pids, "%ld", &pid) == 1)
+        if (figures_has_library(pid)) {
+            well &= order_one(sleeping, pid, verb);
+            *found |= sleeping->order.found;
+        }
+    while (below && (entry = readdir(below)))
+        if (entry->d_type == DT_DIR && entry->d_name[0] != '.') {
+            snprintf(name, sizeof name, "%.2000s/%s", path, entry->d_name);
+            well &= order_group(sleeping, name, verb, found);
+        }
+    if (pids)
+        fclose(pids);
+    if (below)
+        closedir(below);
+    return well;
+}
+
+static bool is_group(const char *word)
+{
+    return word[0] == '/';
+}
+
+/* A process, or a control group by its path. */
+static bool order_target(struct sleeping *sleeping, const struct call *call, int n, enum gs_sleep_verb verb)
+{
+    const char *word = call->argv[n];
+    bool found = false, well;
+
+    if (!is_group(word))
+        return order_one(sleeping, call_pid(call, word), verb);
+    sleeping->order.if_there = true;
+    well = order_group(sleeping, word, verb, &found);
+    sleeping->order.if_there = false;
+    if (well && !found)
+        command_complain("%s: no process in it has GPU memory of the library's that can be asked", word);
+    return well && found;
+}
+
 /* "30s", "0.5 s", "2": seconds. */
 static bool read_timeout(const char *text, uint64_t *ret_ns)
 {
@@ -150,7 +206,7 @@ static int begin(const struct call *call, struct sleeping *ret, struct gs_share_
     if (timeout && !read_timeout(timeout, &ret->timeout_ns))
         return call_wrong(call, "--timeout takes seconds from 0 to 86400, and not '%s'", timeout);
     for (int i = 0; i < call->argc; i++)
-        if (call_pid(call, call->argv[i]) <= 0)
+        if (!is_group(call->argv[i]) && call_pid(call, call->argv[i]) <= 0)
             return COMMAND_USAGE;
     if (to && !realpath(to, path)) {
         command_complain("%s: %s", to, strerror(errno));
@@ -176,7 +232,7 @@ static int order_all(const struct call *call, enum gs_sleep_verb verb)
     sleeping.order.json = call_has(call, "json") ? &json : NULL;
     json_begin(sleeping.order.json, true);
     for (int i = 0; i < call->argc; i++)
-        well &= order_one(&sleeping, call_pid(call, call->argv[i]), verb);
+        well &= order_target(&sleeping, call, i, verb);
     json_end(sleeping.order.json);
     return well ? COMMAND_WELL : COMMAND_WRONG;
 }
@@ -200,8 +256,7 @@ int command_swap(const struct call *call)
 
     if (status != COMMAND_WELL)
         return status;
-    return order_one(&sleeping, call_pid(call, call->argv[0]), GS_SLEEP_GOES) &&
-                   order_one(&sleeping, call_pid(call, call->argv[1]), GS_SLEEP_WAKES)
+    return order_target(&sleeping, call, 0, GS_SLEEP_GOES) && order_target(&sleeping, call, 1, GS_SLEEP_WAKES)
                ? COMMAND_WELL
                : COMMAND_WRONG;
 }

@@ -111,6 +111,15 @@ static void put_holders(struct sheet *sheet, const struct row *row)
         sheet_line(sheet, "%8s limbo: and for %u more (gpushim who)", "", row->holder_count - LIMBO_HOLDERS);
 }
 
+static void put_asleep(struct sheet *sheet, const struct row *row)
+{
+    char size[SHOWN], age[SHOWN];
+
+    if (row->answers && row->report.asleep_ns)
+        sheet_line(sheet, "%8s asleep: %s off the GPU for %s (gpushim wake)", "", show_size(row->report.away, size),
+                   show_age(row->report.asleep_ns, age));
+}
+
 /* What is left of others nobody but he tells (gpushim who). */
 static void put_ended(struct sheet *sheet, const struct row *row)
 {
@@ -129,6 +138,7 @@ void stats_sheet(const struct table *table, struct sheet *ret)
         if (!table->rows[i].is_first)
             continue;
         put_holders(ret, &table->rows[i]);
+        put_asleep(ret, &table->rows[i]);
         put_ended(ret, &table->rows[i]);
     }
 }
@@ -167,7 +177,7 @@ static void write_row(struct json *json, const struct row *row)
 
     json_open(json, NULL, '{');
     who_write(json, &row->who);
-    json_text(json, "state", row->ended ? "ended" : row->who.stopped ? "stopped" : "running");
+    json_text(json, "state", row->ended ? "ended" : row->who.stopped ? "stopped" : row->report.asleep_ns ? "asleep" : "running");
     if (row->ended)
         json_number(json, "ended_seconds", row->ago_ns / GS_NS_PER_S);
     json_bool(json, "stopped", row->who.stopped);
@@ -196,6 +206,8 @@ static void write_row(struct json *json, const struct row *row)
         json_number(json, "calls_over_1_ms", figures->slow);
     }
     if (row->is_first && row->answers) {
+        json_number(json, "asleep_seconds", row->report.asleep_ns / GS_NS_PER_S);
+        json_number(json, "away_bytes", row->report.away);
         json_number(json, "opened_bytes", row->report.opened.bytes);
         json_number(json, "opened_of_ended_bytes", row->report.opened.ended_bytes);
     }

@@ -111,8 +111,8 @@ static void print_holder(const struct told *told)
                     show_size(report->limbo_reference_bytes, freed));
     if (report->limbo_references)
         command_say("    the oldest of these, block %llu of %s: held for %s, freed %s ago",
-                    (unsigned long long)report->limbo_block_id, show_size(report->limbo_block_size, all),
-                    show_age(report->limbo_block_held_ns, age), show_age(report->limbo_block_freed_ns, since));
+                    (unsigned long long)report->limbo_block.id, show_size(report->limbo_block.size, all),
+                    show_age(report->limbo_block.held_ns, age), show_age(report->limbo_block.freed_ns, since));
 }
 
 static void print_owner(const struct sharer *sharer, const struct told *told)
@@ -141,6 +141,8 @@ static void print_sharer(const struct sharer *sharer, const char *socket)
                     sharer->who.name, (unsigned long long)report->exports, show_size(report->bytes, all),
                     (unsigned long long)report->limbo, show_size(report->limbo_bytes, kept),
                     show_age(report->limbo_age_ns, age));
+    if (report->asleep_ns)
+        command_say("  asleep for %s: %s off the GPU", show_age(report->asleep_ns, age), show_size(report->away, all));
     show_cut(sharer->who.command, COMMAND_SHOWN, command, sizeof command);
     if (sharer->who.user[0] && !sharer->is_broker)
         command_say("  %s, of %s", command, sharer->who.user);
@@ -181,10 +183,10 @@ static void write_holder(struct json *json, const struct told *told)
     json_number(json, "freed_bytes", report->limbo_reference_bytes);
     if (report->limbo_references) {
         json_open(json, "oldest_freed", '{');
-        json_number(json, "block", report->limbo_block_id);
-        json_number(json, "bytes", report->limbo_block_size);
-        write_seconds(json, "held_seconds", report->limbo_block_held_ns);
-        write_seconds(json, "freed_seconds", report->limbo_block_freed_ns);
+        json_number(json, "block", report->limbo_block.id);
+        json_number(json, "bytes", report->limbo_block.size);
+        write_seconds(json, "held_seconds", report->limbo_block.held_ns);
+        write_seconds(json, "freed_seconds", report->limbo_block.freed_ns);
         json_close(json, '}');
     }
     json_close(json, '}');
@@ -215,6 +217,8 @@ static void write_sharer(struct json *json, const struct sharer *sharer)
     json_number(json, "freed_blocks", report->limbo);
     json_number(json, "freed_bytes", report->limbo_bytes);
     write_seconds(json, "oldest_freed_seconds", report->limbo_age_ns);
+    write_seconds(json, "asleep_seconds", report->asleep_ns);
+    json_number(json, "away_bytes", report->away);
     json_open(json, "holders", '[');
     for (const struct told *told = sharer->told; told; told = told->next)
         if (told->of_holder)

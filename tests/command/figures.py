@@ -230,7 +230,7 @@ def prove_without_end(folder, holder):
             with connection:
                 while connection.recv(4096):
                     connection.send(message(REPORT, struct.pack('<QQ', 1, 0) + bytes(HAS_FIGURES - 32) +
-                                            struct.pack('<II20Q', 1, 0, *[1] * 20) + bytes(112)))
+                                            struct.pack('<II20Q', 1, 0, *[1] * 20) + bytes(128)))
         talker = threading.Thread(target=answer, daemon=True)
         talker.start()
         found = rows(folder, 'stats')

@@ -67,6 +67,57 @@ def prove_it(folder):
     one.end()
 
 
+def prove_it_is_told(folder):
+    """By the commands that tell of a process, and the figures of what the GPU holds are without what is away."""
+    one = start(folder)
+    pid = str(one.pid)
+    rows = {'stats': lambda: json.loads(gpushim(folder, 'stats', pid, '--json').stdout)[0],
+            'who': lambda: json.loads(gpushim(folder, 'who', '--json').stdout)[0]}
+    metrics = lambda: {line.split('{')[0]: float(line.split()[-1])
+                       for line in gpushim(folder, 'export', '--prometheus').stdout.splitlines()
+                       if f'pid="{pid}"' in line and 'state=' not in line}
+    before = rows['stats']()
+    check(before['state'] == 'running' and before['away_bytes'] == 0, f'awake: {before}')
+    check(metrics()['gpushim_asleep_seconds'] == 0, 'awake, by the metrics')
+    says(folder, 0, ('sleep', pid), 'asleep')
+    for name, row in rows.items():
+        check(row()['away_bytes'] >= LIVE, f'{name} tells the bytes')
+        await_that(lambda row=row: row()['asleep_seconds'] > 0, f'{name} tells since when')
+        check('asleep' in gpushim(folder, name).stdout, f'{name} says it')
+    asleep = rows['stats']()
+    check(asleep['state'] == 'asleep' and asleep['live_bytes'] == before['live_bytes'], f'it has as much: {asleep}')
+    check(asleep['reserved_bytes'] <= before['reserved_bytes'] - LIVE, f'the GPU holds less: {asleep}')
+    check(metrics()['gpushim_away_bytes'] >= LIVE and metrics()['gpushim_asleep_seconds'] >= 1, 'by the metrics')
+    check(f'gpushim wake {pid}' in gpushim(folder, 'doctor', pid).stdout, 'doctor has the way out')
+    says(folder, 0, ('wake', pid), 'awake')
+    check(rows['stats']()['reserved_bytes'] >= LIVE and rows['who']()['asleep_seconds'] == 0, 'and it is back')
+    one.end()
+
+
+def prove_a_group(folder):
+    """All that a control group has, and those below it; what has no socket is nobody's mistake."""
+    first, second, other = (start(folder, SOFTCUDA_MEMORY='1G') for _ in range(3))
+    small = Holder(folder)
+    group = os.path.join(folder, 'group')
+    os.makedirs(os.path.join(group, 'below'))
+    for path, pids in ((group, (first.pid, small.pid, os.getpid())), (os.path.join(group, 'below'), (second.pid,))):
+        with open(os.path.join(path, 'cgroup.procs'), 'w', encoding='utf-8') as file:
+            file.write(''.join(f'{pid}\n' for pid in pids))
+    ran = says(folder, 0, ('sleep', group), f'pid {first.pid} (', f'pid {second.pid} (')
+    check(ran.stdout.count('asleep') == 2 and str(other.pid) not in ran.stdout, f'these two alone sleep: {ran.stdout}')
+    told = json.loads(says(folder, 0, ('wake', group, '--json')).stdout)
+    check(sorted(one['pid'] for one in told) == sorted((first.pid, second.pid)), f'and wake: {told}')
+    is_right(first, 'in the group')
+    is_right(second, 'below it')
+    says(folder, 1, ('wake', group), 'awake already')
+    says(folder, 1, ('sleep', folder), 'cgroup.procs')
+    with open(os.path.join(group, 'below', 'cgroup.procs'), 'w', encoding='utf-8') as file:
+        file.write(f'{small.pid}\n')
+    says(folder, 1, ('sleep', os.path.join(group, 'below')), 'no process in it')
+    for one in (first, second, other, small):
+        one.end()
+
+
 def prove_a_file(folder):
     one = start(folder)
     pid = str(one.pid)
@@ -125,7 +176,7 @@ def prove_what_is_wrong(folder):
     one.end()
 
 
-for prove in (prove_it, prove_a_file, prove_a_swap, prove_what_stays, prove_what_is_wrong):
+for prove in (prove_it, prove_it_is_told, prove_a_group, prove_a_file, prove_a_swap, prove_what_stays, prove_what_is_wrong):
     with tempfile.TemporaryDirectory() as name:
         prove(name)
 end_with_faults()

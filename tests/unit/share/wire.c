@@ -309,10 +309,10 @@ Test(share_wire, a_version_is_its_messages)
         {AT(report, reference_age_ns), 104},
         {AT(report, limbo_references), 112},
         {AT(report, limbo_reference_bytes), 120},
-        {AT(report, limbo_block_id), 128},
-        {AT(report, limbo_block_size), 136},
-        {AT(report, limbo_block_freed_ns), 144},
-        {AT(report, limbo_block_held_ns), 152},
+        {AT(report, limbo_block.id), 128},
+        {AT(report, limbo_block.size), 136},
+        {AT(report, limbo_block.freed_ns), 144},
+        {AT(report, limbo_block.held_ns), 152},
         {AT(report, left), 160},
         {AT(report, name), 168},
         {AT(report, client_name), 184},
@@ -335,6 +335,8 @@ Test(share_wire, a_version_is_its_messages)
         {AT(report, block.freed_ns), 464},
         {AT(report, block.is_freed), 472},
         {AT(report, block.is_early), 476},
+        {AT(report, asleep_ns), 480},
+        {AT(report, away), 488},
         {AT(farewell, device), 16},
         {AT(farewell, zero), 20},
         {AT(farewell, figures), 24},
@@ -483,7 +485,7 @@ Test(share_wire, a_version_is_its_messages)
         {AT(events, secret), 24},
     };
 #undef AT
-    static const uint32_t lengths[] = {0, 88, 88, 368, 24, 24, 24, 208, 0, 56, 480, 0, 0, 0, 256, 32,
+    static const uint32_t lengths[] = {0, 88, 88, 368, 24, 24, 24, 208, 0, 56, 496, 0, 0, 0, 256, 32,
                                        536, 24, 16, 40, 32, 64, 40, 16, 64, 184, 16, 0, 0,
                                        32, 288, 432,
                                        88, 568, 88, 24, 0,
@@ -491,7 +493,7 @@ Test(share_wire, a_version_is_its_messages)
                                        32, 432, 24, 144, 0, 0, 40, 16, 288, 400, 32, 16};
     union gs_wire_message message;
 
-    cr_assert_eq(GS_WIRE_VERSION, 24);
+    cr_assert_eq(GS_WIRE_VERSION, 25);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         cr_assert_eq(places[i][0], places[i][1], "field %zu is at %zu", i, places[i][0]);
     cr_assert_eq((size_t)GS_WIRE_TYPES, sizeof lengths / sizeof *lengths);
