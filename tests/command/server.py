@@ -1,5 +1,6 @@
 """gpushim export --listen, for tests: started, asked over HTTP byte by byte, looked into and ended."""
 import atexit
+import contextlib
 import os
 import pathlib
 import re
@@ -35,8 +36,11 @@ class Server:
 
     def places(self):
         """Its connections: sockets, but for the one that listens."""
-        files = pathlib.Path(f'/proc/{self.process.pid}/fd')
-        return [file for file in os.listdir(files) if os.readlink(files / file).startswith('socket:')][1:]
+        found = []
+        for file in pathlib.Path(f'/proc/{self.process.pid}/fd').iterdir():
+            with contextlib.suppress(FileNotFoundError):  # one that it closes just now
+                found += [file] if os.readlink(file).startswith('socket:') else []
+        return found[1:]
 
     def end(self, how=signal.SIGTERM):
         self.process.send_signal(how)
