@@ -71,8 +71,8 @@ def prove_it_is_told(folder):
     """By the commands that tell of a process, and the figures of what the GPU holds are without what is away."""
     one = start(folder)
     pid = str(one.pid)
-    rows = {'stats': lambda: json.loads(gpushim(folder, 'stats', pid, '--json').stdout)[0],
-            'who': lambda: json.loads(gpushim(folder, 'who', '--json').stdout)[0]}
+    rows = {'stats': lambda: json.loads(gpushim(folder, 'stats', pid, '--json').stdout)['rows'][0],
+            'who': lambda: json.loads(gpushim(folder, 'who', '--json').stdout)['rows'][0]}
     metrics = lambda: {line.split('{')[0]: float(line.split()[-1])
                        for line in gpushim(folder, 'export', '--prometheus').stdout.splitlines()
                        if f'pid="{pid}"' in line and 'state=' not in line}
@@ -105,7 +105,7 @@ def prove_a_group(folder):
             file.write(''.join(f'{pid}\n' for pid in pids))
     ran = says(folder, 0, ('sleep', group), f'pid {first.pid} (', f'pid {second.pid} (')
     check(ran.stdout.count('asleep') == 2 and str(other.pid) not in ran.stdout, f'these two alone sleep: {ran.stdout}')
-    told = json.loads(says(folder, 0, ('wake', group, '--json')).stdout)
+    told = json.loads(says(folder, 0, ('wake', group, '--json')).stdout)['rows']
     check(sorted(one['pid'] for one in told) == sorted((first.pid, second.pid)), f'and wake: {told}')
     is_right(first, 'in the group')
     is_right(second, 'below it')
