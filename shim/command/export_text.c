@@ -16,90 +16,6 @@
 #include "shim/command/gpus.h"
 #include "shim/command/show.h"
 
-#define OF_FIGURES(member) offsetof(struct gs_figures, member)
-#define OF_REPORT(member)  offsetof(struct gs_wire_report, member)
-
-enum unit { PLAIN, NANOSECONDS };
-enum scope { OF_GPU, OF_PROCESS };
-
-/* A line for each GPU of each process, or for each process that answers. Lines of one metric follow each other; `help`
- * has the first. */
-struct line {
-    enum scope scope;
-    const char *metric, *type, *help;
-    const char *label; /* of its own, or NULL */
-    size_t offset;
-    enum unit unit;
-};
-
-#define STATE(name)                                                                                \
-    {                                                                                              \
-        OF_GPU, "gpushim_memory_bytes", "gauge", NULL, "state=\"" #name "\"", OF_FIGURES(name), PLAIN      \
-    }
-
-static const struct line lines[] = {
-    {OF_GPU, "gpushim_memory_bytes", "gauge",
-     "GPU memory of the process by state: live is the program's, cached is free for it, ordered is "
-     "free "
-     "for one of its streams, retired is freed and waits for the GPU, limbo is freed and still "
-     "used by "
-     "other processes.",
-     "state=\"live\"", OF_FIGURES(live), PLAIN},
-    STATE(cached),
-    STATE(ordered),
-    STATE(retired),
-    STATE(limbo),
-    {OF_GPU, "gpushim_reserved_bytes", "gauge", "GPU memory that the process has from the driver.", NULL,
-     OF_FIGURES(reserved), PLAIN},
-    {OF_GPU, "gpushim_reserved_peak_bytes", "gauge",
-     "The most GPU memory that the process has had from the driver.", NULL,
-     OF_FIGURES(reserved_peak), PLAIN},
-    {OF_GPU, "gpushim_live_peak_bytes", "gauge", "The most GPU memory that the program has had.", NULL,
-     OF_FIGURES(live_peak), PLAIN},
-    {OF_GPU, "gpushim_allocations_total", "counter",
-     "Allocations: from what is free for the program, or by looking further.", "from=\"cache\"",
-     OF_FIGURES(hits), PLAIN},
-    {OF_GPU, "gpushim_allocations_total", "counter", NULL, "from=\"further\"", OF_FIGURES(misses), PLAIN},
-    {OF_GPU, "gpushim_refused_allocations_total", "counter", "Calls that were refused for want of GPU memory.", NULL,
-     OF_FIGURES(refused), PLAIN},
-    {OF_GPU, "gpushim_slow_calls_total", "counter", "Calls that took a millisecond or more.", NULL,
-     OF_FIGURES(slow), PLAIN},
-    {OF_GPU, "gpushim_waits_total", "counter", "Waits of allocations for the GPU.", NULL, OF_FIGURES(waits),
-     PLAIN},
-    {OF_GPU, "gpushim_waits_given_up_total", "counter",
-     "Waits that were given up: the GPU was not done in time.", NULL, OF_FIGURES(late), PLAIN},
-    {OF_GPU, "gpushim_wait_seconds_total", "counter", "Time in waits for the GPU.", NULL,
-     OF_FIGURES(wait_ns), NANOSECONDS},
-    {OF_GPU, "gpushim_map_seconds_total", "counter",
-     "Time of the program's threads in making pieces and giving them back.", NULL,
-     OF_FIGURES(map_ns), NANOSECONDS},
-    {OF_GPU, "gpushim_pieces_made_total", "counter", "Pieces of memory that came from the driver.", NULL,
-     OF_FIGURES(grown), PLAIN},
-    {OF_GPU, "gpushim_pieces_given_back_total", "counter", "Pieces of memory that went back to the driver.",
-     NULL, OF_FIGURES(trims), PLAIN},
-    {OF_PROCESS, "gpushim_shared_blocks", "gauge", "Blocks of GPU memory that the process shares.", NULL,
-     OF_REPORT(exports), PLAIN},
-    {OF_PROCESS, "gpushim_shared_bytes", "gauge", "GPU memory that the process shares.", NULL, OF_REPORT(bytes),
-     PLAIN},
-    {OF_PROCESS, "gpushim_freed_held_blocks", "gauge",
-     "Shared blocks that are freed and kept, since another process holds them or may just be opening them.", NULL,
-     OF_REPORT(limbo), PLAIN},
-    {OF_PROCESS, "gpushim_freed_held_bytes", "gauge",
-     "Shared memory that is freed and kept, since another process holds it or may just be opening it.", NULL,
-     OF_REPORT(limbo_bytes), PLAIN},
-    {OF_PROCESS, "gpushim_freed_held_oldest_seconds", "gauge",
-     "How long ago the first of these blocks was freed; 0 where there is none.", NULL,
-     OF_REPORT(limbo_age_ns), NANOSECONDS},
-    {OF_PROCESS, "gpushim_away_bytes", "gauge", "Memory of the process that is off the GPU while it sleeps.", NULL, OF_REPORT(away),
-     PLAIN},
-    {OF_PROCESS, "gpushim_asleep_seconds", "gauge", "How long the process has been asleep; 0: it is awake.", NULL,
-     OF_REPORT(asleep_ns), NANOSECONDS},
-    {OF_PROCESS, "gpushim_opened_bytes", "gauge", "GPU memory of other processes that the process has open.", NULL,
-     OF_REPORT(opened.bytes), PLAIN},
-    {OF_PROCESS, "gpushim_opened_of_ended_bytes", "gauge", "What of that is of processes that have ended.", NULL,
-     OF_REPORT(opened.ended_bytes), PLAIN},
-};
-
 /* Within quotes. */
 static void put_value(FILE *file, const char *text)
 {
@@ -146,33 +62,26 @@ static void put_who(FILE *file, const struct table *table, const struct row *row
     }
 }
 
-static void put_number(FILE *file, const void *from, const struct line *line)
-{
-    uint64_t number = *(const uint64_t *)((const char *)from + line->offset);
-
-    if (line->unit == NANOSECONDS)
-        fprintf(file, "%" PRIu64 ".%09" PRIu64 "\n", number / GS_NS_PER_S, number % GS_NS_PER_S);
-    else
-        fprintf(file, "%" PRIu64 "\n", number);
-}
-
-static void put_line(FILE *file, const struct table *table, const struct line *line)
+static void put_figure(FILE *file, const struct table *table, const struct figure *figure)
 {
     char uuid[SHOWN_UUID];
 
-    if (line->help)
-        put_metric(file, line->metric, line->type, line->help);
+    if (figure->help)
+        put_metric(file, figure->metric, strstr(figure->metric, "_total") ? "counter" : "gauge", figure->help);
     for (const struct row *row = table->rows; row < table->rows + table->count; row++) {
-        const bool of_gpu = line->scope == OF_GPU;
+        const uint64_t number = figures_number(row, figure);
 
-        if (of_gpu ? !row->has_figures : !row->is_first || !row->answers)
+        if (figure->of_gpu ? !row->has_figures : !row->is_first || !row->answers)
             continue;
-        fprintf(file, "%s{", line->metric);
-        if (of_gpu)
+        fprintf(file, "%s{", figure->metric);
+        if (figure->of_gpu)
             fprintf(file, "gpu=\"%s\",device=\"%u\",", show_uuid("GPU", row->figures.uuid, uuid), row->device);
         put_who(file, table, row);
-        fprintf(file, "%s%s} ", line->label ? "," : "", line->label ? line->label : "");
-        put_number(file, of_gpu ? (const void *)&row->figures : &row->report, line);
+        fprintf(file, "%s%s} ", figure->label ? "," : "", figure->label ? figure->label : "");
+        if (strstr(figure->metric, "_seconds"))
+            fprintf(file, "%" PRIu64 ".%09" PRIu64 "\n", number / GS_NS_PER_S, number % GS_NS_PER_S);
+        else
+            fprintf(file, "%" PRIu64 "\n", number);
     }
 }
 
@@ -296,8 +205,8 @@ bool export_write(FILE *file)
     put_gpus(file, &table);
     put_info(file, &table);
     put_flags(file, &table);
-    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
-        put_line(file, &table, &lines[i]);
+    for (size_t i = 0; i < figures_told_count; i++)
+        put_figure(file, &table, &figures_told[i]);
     free(table.rows);
     return true;
 }

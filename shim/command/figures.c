@@ -15,6 +15,57 @@
 #define TOGETHER     SOCKETS_OF_USER /* are asked at once, of those there are */
 #define DETAILS_NS   ANSWER_NS       /* for what else those of one user are asked, all together */
 
+#define OF_GPU(member)     true, offsetof(struct row, figures.member)
+#define OF_PROCESS(member) false, offsetof(struct row, report.member)
+
+const struct figure figures_told[] = {
+    {OF_GPU(live), "live_bytes", "gpushim_memory_bytes", "state=\"live\"",
+     "GPU memory of the process by state: live is the program's, cached is free for it, ordered is free for one of its "
+     "streams, retired is freed and waits for the GPU, limbo is freed and still used by other processes."},
+    {OF_GPU(cached), "cached_bytes", "gpushim_memory_bytes", "state=\"cached\"", NULL},
+    {OF_GPU(ordered), "ordered_bytes", "gpushim_memory_bytes", "state=\"ordered\"", NULL},
+    {OF_GPU(retired), "retired_bytes", "gpushim_memory_bytes", "state=\"retired\"", NULL},
+    {OF_GPU(limbo), "limbo_bytes", "gpushim_memory_bytes", "state=\"limbo\"", NULL},
+    {OF_GPU(reserved), "reserved_bytes", "gpushim_reserved_bytes", NULL, "GPU memory that the process has from the driver."},
+    {OF_GPU(reserved_peak), "reserved_peak_bytes", "gpushim_reserved_peak_bytes", NULL,
+     "The most GPU memory that the process has had from the driver."},
+    {OF_GPU(live_peak), "live_peak_bytes", "gpushim_live_peak_bytes", NULL, "The most GPU memory that the program has had."},
+    {OF_GPU(hits), "allocations_from_cache", "gpushim_allocations_total", "from=\"cache\"",
+     "Allocations: from what is free for the program, or by looking further."},
+    {OF_GPU(misses), "allocations_that_looked_further", "gpushim_allocations_total", "from=\"further\"", NULL},
+    {OF_GPU(refused), "allocations_refused", "gpushim_refused_allocations_total", NULL, "Calls that were refused for want of GPU memory."},
+    {OF_GPU(slow), "calls_over_1_ms", "gpushim_slow_calls_total", NULL, "Calls that took a millisecond or more."},
+    {OF_GPU(waits), "waits", "gpushim_waits_total", NULL, "Waits of allocations for the GPU."},
+    {OF_GPU(late), "waits_given_up", "gpushim_waits_given_up_total", NULL, "Waits that were given up: the GPU was not done in time."},
+    {OF_GPU(wait_ns), "wait_ns", "gpushim_wait_seconds_total", NULL, "Time in waits for the GPU."},
+    {OF_GPU(map_ns), "map_ns", "gpushim_map_seconds_total", NULL, "Time of the program's threads in making pieces and giving them back."},
+    {OF_GPU(grown), "pieces_made", "gpushim_pieces_made_total", NULL, "Pieces of memory that came from the driver."},
+    {OF_GPU(trims), "pieces_given_back", "gpushim_pieces_given_back_total", NULL, "Pieces of memory that went back to the driver."},
+    {OF_PROCESS(exports), NULL, "gpushim_shared_blocks", NULL, "Blocks of GPU memory that the process shares."},
+    {OF_PROCESS(bytes), NULL, "gpushim_shared_bytes", NULL, "GPU memory that the process shares."},
+    {OF_PROCESS(limbo), NULL, "gpushim_freed_held_blocks", NULL,
+     "Shared blocks that are freed and kept, since another process holds them or may just be opening them."},
+    {OF_PROCESS(limbo_bytes), NULL, "gpushim_freed_held_bytes", NULL,
+     "Shared memory that is freed and kept, since another process holds it or may just be opening it."},
+    {OF_PROCESS(limbo_age_ns), NULL, "gpushim_freed_held_oldest_seconds", NULL,
+     "How long ago the first of these blocks was freed; 0 where there is none."},
+    {OF_PROCESS(away), "away_bytes", "gpushim_away_bytes", NULL, "Memory of the process that is off the GPU while it sleeps."},
+    {OF_PROCESS(asleep_ns), "asleep_seconds", "gpushim_asleep_seconds", NULL, "How long the process has been asleep; 0: it is awake."},
+    {OF_PROCESS(opened.bytes), "opened_bytes", "gpushim_opened_bytes", NULL, "GPU memory of other processes that the process has open."},
+    {OF_PROCESS(opened.ended_bytes), "opened_of_ended_bytes", "gpushim_opened_of_ended_bytes", NULL,
+     "What of that is of processes that have ended."},
+};
+
+const size_t figures_told_count = sizeof figures_told / sizeof *figures_told;
+
+uint64_t figures_number(const struct row *row, const struct figure *figure)
+{
+    uint64_t number;
+
+    memcpy(&number, (const char *)row + figure->offset, sizeof number);
+    return number;
+}
+
 static struct row *add(struct table *table, const struct row *like)
 {
     struct row *rows = command_room(table->rows, table->count, &table->room, sizeof *rows);

@@ -44,6 +44,19 @@ struct table {
     size_t count, room;
 };
 
+/* A number that is told of each GPU of a process, or of each process that answers. */
+struct figure {
+    bool of_gpu;
+    size_t offset;      /* in a row, in bytes or ns */
+    const char *json;   /* NULL: stats does not tell it; of ns that end in _seconds whole ones are told */
+    const char *metric; /* _total: it only grows; _seconds: of ns. Those of one name follow each other, */
+    const char *label;  /* of its own, or NULL */
+    const char *help;   /* and the first has this */
+};
+extern const struct figure figures_told[];
+extern const size_t figures_told_count;
+uint64_t figures_number(const struct row *row, const struct figure *figure);
+
 /* Whether the library lies in the process's memory, where that may be read. */
 bool figures_has_library(long pid);
 /* All of them, or those of the one with that pid; those that have most from the driver come first.

@@ -170,9 +170,15 @@ static void write_holders(struct json *json, const struct row *row)
     json_number(json, "limbo_holders_in_all", row->holder_count);
 }
 
+static void write_figures(struct json *json, const struct row *row, bool of_gpu)
+{
+    for (const struct figure *figure = figures_told; figure < figures_told + figures_told_count; figure++)
+        if (figure->json && figure->of_gpu == of_gpu)
+            json_number(json, figure->json, figures_number(row, figure) / (strstr(figure->json, "_seconds") ? GS_NS_PER_S : 1));
+}
+
 static void write_row(struct json *json, const struct row *row)
 {
-    const struct gs_figures *figures = &row->figures;
     char uuid[33];
 
     json_open(json, NULL, '{');
@@ -183,34 +189,13 @@ static void write_row(struct json *json, const struct row *row)
     json_bool(json, "stopped", row->who.stopped);
     json_text(json, "silent", row->silent[0] ? row->silent : NULL);
     if (row->has_figures) {
-        gs_text_hex(figures->uuid, sizeof figures->uuid, uuid);
+        gs_text_hex(row->figures.uuid, sizeof row->figures.uuid, uuid);
         json_number(json, "device", row->device);
         json_text(json, "uuid", uuid);
-        json_number(json, "reserved_bytes", figures->reserved);
-        json_number(json, "live_bytes", figures->live);
-        json_number(json, "cached_bytes", figures->cached);
-        json_number(json, "ordered_bytes", figures->ordered);
-        json_number(json, "retired_bytes", figures->retired);
-        json_number(json, "limbo_bytes", figures->limbo);
-        json_number(json, "reserved_peak_bytes", figures->reserved_peak);
-        json_number(json, "live_peak_bytes", figures->live_peak);
-        json_number(json, "allocations_from_cache", figures->hits);
-        json_number(json, "allocations_that_looked_further", figures->misses);
-        json_number(json, "allocations_refused", figures->refused);
-        json_number(json, "pieces_made", figures->grown);
-        json_number(json, "pieces_given_back", figures->trims);
-        json_number(json, "waits", figures->waits);
-        json_number(json, "waits_given_up", figures->late);
-        json_number(json, "wait_ns", figures->wait_ns);
-        json_number(json, "map_ns", figures->map_ns);
-        json_number(json, "calls_over_1_ms", figures->slow);
+        write_figures(json, row, true);
     }
-    if (row->is_first && row->answers) {
-        json_number(json, "asleep_seconds", row->report.asleep_ns / GS_NS_PER_S);
-        json_number(json, "away_bytes", row->report.away);
-        json_number(json, "opened_bytes", row->report.opened.bytes);
-        json_number(json, "opened_of_ended_bytes", row->report.opened.ended_bytes);
-    }
+    if (row->is_first && row->answers)
+        write_figures(json, row, false);
     if (row->is_first && row->holder_count)
         write_holders(json, row);
     json_close(json, '}');
