@@ -98,25 +98,18 @@ static bool read_header(struct reader *reader)
 
 /* ---- Events --------------------------------------------------------------------------------- */
 
-/* What is wrong with it, after "the block at byte 1"; NULL: nothing is. */
-static const char *fault_of(const struct gs_trace_event *raw)
+static bool can_be(const struct gs_trace_event *raw)
 {
-    bool is_call = raw->op >= GS_TRACE_ALLOC && raw->op < GS_TRACE_FIGURES;
     const uint64_t most = MOST_BYTES;
 
-    if (!is_call && raw->op != GS_TRACE_FIGURES)
-        return "has an event of no kind that there is";
-    if (raw->outcome > GS_TRACE_REFUSED)
-        return "has an event of no outcome that there is";
-    if (raw->time_ns > MOST_TIME)
-        return "has an event of a time that cannot be";
-    if (is_call && raw->call.result == 0 && raw->outcome != GS_TRACE_REFUSED &&
-        (raw->call.size > most || raw->call.address > UINT64_MAX - most))
-        return "has an event of more memory than there can be";
-    if (!is_call && (raw->figures.live > most || raw->figures.cached > most ||
-                     raw->figures.retired > most || raw->figures.limbo > most))
-        return "has figures of more memory than there can be";
-    return NULL;
+    if (raw->outcome > GS_TRACE_REFUSED || raw->time_ns > MOST_TIME)
+        return false;
+    if (raw->op == GS_TRACE_FIGURES)
+        return raw->figures.live <= most && raw->figures.cached <= most && raw->figures.retired <= most &&
+               raw->figures.limbo <= most;
+    return raw->op >= GS_TRACE_ALLOC && raw->op < GS_TRACE_FIGURES &&
+           (raw->call.result != 0 || raw->outcome == GS_TRACE_REFUSED ||
+            (raw->call.size <= most && raw->call.address <= UINT64_MAX - most));
 }
 
 static void fill(struct trace_event *event, const struct gs_trace_event *raw, uint32_t thread)
@@ -182,7 +175,6 @@ static bool read_events(struct reader *reader, const unsigned char *at, size_t l
                         uint32_t thread)
 {
     struct gs_trace_event raw;
-    const char *fault;
 
     if (left > 0 && !note_thread(reader, thread))
         return false;
@@ -195,9 +187,8 @@ static bool read_events(struct reader *reader, const unsigned char *at, size_t l
         size = sizeof raw + raw.frames * sizeof(uint64_t);
         if (size > left)
             return damaged(reader, "ends within a call stack");
-        fault = fault_of(&raw);
-        if (fault)
-            return damaged(reader, fault);
+        if (!can_be(&raw))
+            return damaged(reader, "has an event that cannot be");
         if (!add_event(reader, &raw, at + sizeof raw, thread))
             return false;
         at += size, left -= size;
@@ -225,10 +216,8 @@ static bool read_devices(struct reader *reader, const unsigned char *at, size_t 
 
     for (; left >= sizeof device; at += sizeof device, left -= sizeof device) {
         memcpy(&device, at, sizeof device);
-        if (device.device > 255)
-            return damaged(reader, "has a GPU of a number that cannot be");
-        if (device.bytes > MOST_BYTES)
-            return damaged(reader, "has a GPU of more memory than there can be");
+        if (device.device > 255 || device.bytes > MOST_BYTES)
+            return damaged(reader, "has a GPU that cannot be");
         device.name[sizeof device.name - 1] = 0;
         reader->trace->devices[device.device] = device;
         reader->trace->has_device[device.device] = true;
