@@ -14,9 +14,7 @@
 #include "core/base/printable.h"
 #include "shim/command/command.h"
 #include "shim/command/figures.h"
-#include "shim/command/ls.h"
 #include "shim/command/run.h"
-#include "shim/command/set.h"
 #include "shim/command/show.h"
 
 #define WIDTH 80 /* of help */

@@ -41,6 +41,16 @@ int command_trim(const struct call *call);
 int command_version(const struct call *call);
 int command_wake(const struct call *call);
 
+/* The names under which GPU memory is published that this user may ask for, and who published it, for completion. */
+void ls_names(void (*each)(void *arg, const char *name, const char *process), void *arg);
+/* The options that can change while a program runs, a line each on standard output, with what they may be. */
+void set_list(void);
+/* Whether the text is an IPC handle of the library's in hexadecimal, or 0x and an address: then *ret_query is
+ * what to ask for. */
+bool who_is_block(const char *text, struct gs_wire_query *ret_query);
+/* Tells who shares it, and who has it open; `text` is what was asked for. An exit status. */
+int who_block(const struct gs_wire_query *query, const char *text, bool as_json);
+
 /* gpushim, or gpushim-broker where it was called by that name. */
 extern const char *command_program;
 

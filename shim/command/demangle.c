@@ -1,10 +1,9 @@
 /*
- * Names of C++ functions as one writes them (demangle.h), by the C++ library where there is one. A symbol of
+ * Names of C++ functions as one writes them (functions.h), by the C++ library where there is one. A symbol of
  * some hundred bytes may stand for a name of more than there is memory, and nothing bounds what the library
  * does for it: so it does that in a child that has some CPU time for each. Once that was not enough, all
  * symbols stay what they are.
  */
-#include "shim/command/demangle.h"
 
 #include <dlfcn.h>
 #include <stdint.h>

@@ -21,4 +21,7 @@ void functions_free(struct functions *functions);
 bool functions_find(const struct functions *functions, uint64_t place,
                     char ret_name[FUNCTIONS_NAME]);
 
+/* What a C++ symbol stands for, or the begin of it (demangle.c). False: it stands for nothing, or that cannot be told. */
+bool demangle(const char *symbol, char *ret_name, size_t size);
+
 #endif

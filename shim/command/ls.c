@@ -14,7 +14,6 @@
 #include "shim/command/ask.h"
 #include "shim/command/command.h"
 #include "shim/command/json.h"
-#include "shim/command/ls.h"
 #include "shim/command/show.h"
 
 struct row {

@@ -14,17 +14,10 @@
 
 char **quiet_environment(long pid)
 {
-    char path[40], **entries = NULL, *text = malloc(ENVIRONMENT_MOST + 1);
-    size_t got = 0, count = 0;
-    FILE *file;
+    char **entries = NULL, *text = malloc(ENVIRONMENT_MOST + 1);
+    const size_t got = text ? command_read_of(pid, "environ", text, ENVIRONMENT_MOST + 1) : 0;
+    size_t count = 0;
 
-    snprintf(path, sizeof path, "/proc/%ld/environ", pid);
-    file = text ? fopen(path, "re") : NULL;
-    if (file) {
-        got = fread(text, 1, ENVIRONMENT_MOST, file);
-        fclose(file);
-    }
-    text = got ? realloc(text, got + 1) : text;
     for (size_t i = 0; i < got; i++)
         count += text[i] == 0;
     if (got)

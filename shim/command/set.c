@@ -11,7 +11,6 @@
 #include "shim/command/command.h"
 #include "shim/command/order.h"
 #include "shim/command/run.h"
-#include "shim/command/set.h"
 
 struct setting {
     struct order order; /* first: what tells it is given this */

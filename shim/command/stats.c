@@ -216,8 +216,7 @@ static bool write_table(const struct table *table, const struct gs_share_options
 /* ---- The commands --------------------------------------------------------------------------- */
 
 /* `cluster`: NULL, or it is told too. One look, or one every `every_ms` until the program is ended or nobody reads any more. */
-static int watch(long only, unsigned every_ms, bool as_json, bool is_page,
-                 const struct gs_share_options *cluster)
+static int watch(long only, unsigned every_ms, bool as_json, const struct gs_share_options *cluster)
 {
     struct table before = {0}, table = {0};
     bool well;
@@ -225,8 +224,6 @@ static int watch(long only, unsigned every_ms, bool as_json, bool is_page,
     for (;;) {
         well = figures_find(&table, only, FIGURES_ENDED);
         stats_rates(&table, &before);
-        if (is_page)
-            printf("\033[H\033[J");
         if (well && as_json)
             well = write_table(&table, cluster);
         else if (well)
@@ -276,7 +273,7 @@ static int begin(const struct call *call, unsigned every_ms, bool is_page)
         return COMMAND_WRONG;
     if (is_page && !in_cluster)
         return top_run(only, every_ms);
-    return watch(only, every_ms, as_json, is_page, in_cluster ? &options : NULL);
+    return watch(only, every_ms, as_json, in_cluster ? &options : NULL);
 }
 
 int command_stats(const struct call *call)

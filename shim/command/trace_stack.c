@@ -14,7 +14,6 @@
 #include "core/base/fd.h"
 #include "core/base/regular.h"
 #include "shim/command/command.h"
-#include "shim/command/demangle.h"
 #include "shim/command/functions.h"
 #include "shim/command/spans.h"
 

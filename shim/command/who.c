@@ -16,7 +16,6 @@
 #include "shim/command/health.h"
 #include "shim/command/json.h"
 #include "shim/command/show.h"
-#include "shim/command/who.h"
 
 #define REPORTS_MAX   65536
 #define COMMAND_SHOWN 100 /* columns of a command line */

@@ -13,7 +13,6 @@
 #include "shim/command/command.h"
 #include "shim/command/json.h"
 #include "shim/command/show.h"
-#include "shim/command/who.h"
 
 #define HOLDERS_MAX 65536
 
