@@ -10,7 +10,6 @@
  *   /opt/gpushim/bin/gpushim-broker    the same program; GPUSHIM_SHARE_BROKER
  *   /opt/gpushim/share                 the host's folder for sockets; GPUSHIM_SHARE_DIR
  */
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -29,19 +28,11 @@
 #define VERSION "0.5.0" /* what is here needs no newer, and engines since 2022 read it */
 #define HEAD    "{\"cdiVersion\": \"" VERSION "\", \"kind\": \"" KIND "\""
 #define INSIDE  "/opt/gpushim"
-#define TWIN    "-run" /* the name of a device without LD_PRELOAD ends so */
-
-/* What is asked for with --device KIND=name. */
-struct device {
-    char name[64];
-    char folder[PATH_MAX]; /* the host's, for sockets; "": each container has its own */
-};
 
 struct spec {
     char library[PATH_MAX], program[PATH_MAX];
-    const char *output; /* NULL: standard output */
-    struct device *devices;
-    unsigned count;
+    char folder[PATH_MAX]; /* the host's, for sockets; "": each container has its own */
+    const char *output;    /* NULL: standard output */
 };
 
 /* ---- The specification ---------------------------------------------------------------------- */
@@ -63,24 +54,21 @@ static void write_mount(struct json *json, const char *host, const char *inside,
 
 /* What a device sets counts more than what the image or who starts the container sets. So each has
  * a twin that leaves their LD_PRELOAD alone; `gpushim run` puts the library in front of it. */
-static void write_device(struct json *json, const struct device *device, bool preload)
+static void write_device(struct json *json, const struct spec *spec, bool preload)
 {
-    char name[sizeof device->name + sizeof TWIN];
-
-    snprintf(name, sizeof name, "%s%s", device->name, preload ? "" : TWIN);
     json_open(json, NULL, '{');
-    json_text(json, "name", name);
+    json_text(json, "name", preload ? "all" : "all-run");
     json_open(json, "containerEdits", '{');
     json_open(json, "env", '[');
     if (preload)
         json_text(json, NULL, "LD_PRELOAD=" INSIDE "/lib/" LIBRARY);
     json_text(json, NULL, "GPUSHIM_SHARE_BROKER=" INSIDE "/bin/gpushim-broker");
-    if (device->folder[0])
+    if (spec->folder[0])
         json_text(json, NULL, "GPUSHIM_SHARE_DIR=" INSIDE "/share");
     json_close(json, ']');
-    if (device->folder[0]) {
+    if (spec->folder[0]) {
         json_open(json, "mounts", '[');
-        write_mount(json, device->folder, INSIDE "/share", "rw");
+        write_mount(json, spec->folder, INSIDE "/share", "rw");
         json_close(json, ']');
     }
     json_close(json, '}');
@@ -97,10 +85,8 @@ static bool write_spec(FILE *file, const void *arg)
     json_text(&json, "cdiVersion", VERSION);
     json_text(&json, "kind", KIND);
     json_open(&json, "devices", '[');
-    for (unsigned i = 0; i < spec->count; i++) {
-        write_device(&json, &spec->devices[i], true);
-        write_device(&json, &spec->devices[i], false);
-    }
+    write_device(&json, spec, true);
+    write_device(&json, spec, false);
     json_close(&json, ']');
     /* What any device brings, once also where a container has two. */
     json_open(&json, "containerEdits", '{');
@@ -155,20 +141,6 @@ static bool find_files(struct spec *spec)
     return false;
 }
 
-/* As the specification has it: letters and digits, with -, _, . and : between. */
-static bool is_device_name(const char *name, size_t length)
-{
-    if (length == 0 || length >= sizeof((struct device *)0)->name ||
-        !isalnum((unsigned char)name[0]) || !isalnum((unsigned char)name[length - 1]))
-        return false;
-    if (length > strlen(TWIN) && strncmp(name + length - strlen(TWIN), TWIN, strlen(TWIN)) == 0)
-        return false;
-    for (size_t i = 0; i < length; i++)
-        if (!isalnum((unsigned char)name[i]) && !strchr("-_.:", name[i]))
-            return false;
-    return true;
-}
-
 /* 0, or the exit status, and said why. */
 static int find_folder(const char *name, char ret_path[PATH_MAX])
 {
@@ -186,36 +158,6 @@ static int find_folder(const char *name, char ret_path[PATH_MAX])
     return COMMAND_WRONG;
 }
 
-static int take_folder(struct spec *spec, const char *text)
-{
-    const char *folder = strchr(text, '='), *slash = strchr(text, '/');
-    bool named = folder && (!slash || folder < slash);
-    const char *name = named ? text : "all";
-    size_t length = named ? (size_t)(folder - text) : strlen(name);
-    struct device *device = spec->devices; /* the first is "all" */
-
-    if (!is_device_name(name, length)) {
-        command_complain("--share-dir: '%.*s' is no name for a device; allowed: 63 letters and "
-                         "digits, with - _ . : between, and no " TWIN " at the end",
-                         (int)length, name);
-        return COMMAND_USAGE;
-    }
-    while (device < spec->devices + spec->count &&
-           (strlen(device->name) != length || memcmp(device->name, name, length) != 0))
-        device++;
-    if (device < spec->devices + spec->count && device->folder[0]) {
-        command_complain("--share-dir: the device %s has a folder already; name another device: "
-                         "NAME=FOLDER",
-                         device->name);
-        return COMMAND_USAGE;
-    }
-    if (device == spec->devices + spec->count) {
-        memcpy(device->name, name, length);
-        spec->count++;
-    }
-    return find_folder(named ? folder + 1 : text, device->folder);
-}
-
 /* ---- Writing the file ----------------------------------------------------------------------- */
 
 /* Engines read *.json and *.yaml in their folders, and nothing else. */
@@ -231,9 +173,7 @@ static void tell_places(const struct spec *spec, int folder_length)
 {
     char folder[PATH_MAX], path[PATH_MAX];
 
-    for (unsigned i = 0; i < spec->count; i++)
-        command_say("%s: --device " KIND "=%s, or =%s" TWIN " for gpushim run as entry point",
-                    spec->output, spec->devices[i].name, spec->devices[i].name);
+    command_say("%s: --device " KIND "=all, or =all-run for gpushim run as entry point", spec->output);
     snprintf(folder, sizeof folder, "%.*s.", folder_length, spec->output);
     if (!realpath(folder, path) ||
         (strcmp(path, "/etc/cdi") != 0 && strcmp(path, "/run/cdi") != 0 &&
@@ -271,40 +211,26 @@ static int take_output(struct spec *spec, const char *path)
     return 0;
 }
 
-static int generate(struct spec *spec, const struct call *call)
+int command_cdi(const struct call *call)
 {
+    struct spec spec = {.output = NULL};
     int status = 0;
 
-    spec->count = 1;
-    strcpy(spec->devices->name, "all");
+    if (strcmp(call->argv[0], "generate") != 0)
+        return call_wrong(call, "cdi does not know '%s'", call->argv[0]);
     for (unsigned i = 0; !status && i < call->count; i++)
         if (!call->given[i].value[0])
             status = call_wrong(call, "--%s: %s is missing after it", call->given[i].option->name,
                                 call->given[i].option->argument);
         else if (strcmp(call->given[i].option->name, "output") == 0)
-            status = take_output(spec, call->given[i].value);
+            status = take_output(&spec, call->given[i].value);
         else
-            status = take_folder(spec, call->given[i].value);
+            status = find_folder(call->given[i].value, spec.folder);
     if (status)
         return status;
-    if (!find_files(spec))
+    if (!find_files(&spec))
         return COMMAND_WRONG;
-    if (spec->output)
-        return write_file(spec);
-    return write_spec(stdout, spec) ? COMMAND_WELL : COMMAND_WRONG;
-}
-
-int command_cdi(const struct call *call)
-{
-    struct spec spec = {.devices = calloc(call->count + 1, sizeof *spec.devices)};
-    int status = COMMAND_WRONG;
-
-    if (strcmp(call->argv[0], "generate") != 0)
-        status = call_wrong(call, "cdi does not know '%s'", call->argv[0]);
-    else if (spec.devices)
-        status = generate(&spec, call);
-    else
-        command_complain("there is no memory left");
-    free(spec.devices);
-    return status;
+    if (spec.output)
+        return write_file(&spec);
+    return write_spec(stdout, &spec) ? COMMAND_WELL : COMMAND_WRONG;
 }

@@ -172,9 +172,7 @@ const struct command commands[] = {
      "The device all replaces what the image has in LD_PRELOAD. The device all-run does not; there "
      "/opt/gpushim/bin/gpushim run is to be the entry point, which keeps it behind the library.",
      {{"output", 0, "FILE", TAKES_FILE, "writes FILE, whole or not at all; without it, standard output"},
-      {"share-dir", 0, "[NAME=]FOLDER", TAKES_FILE,
-       "the host's folder for sockets, by which containers with the device all share; with NAME, those with the device "
-       "NAME, whom the others do not see"}},
+      {"share-dir", 0, "FOLDER", TAKES_FILE, "the host's folder for sockets, by which containers with these devices share"}},
      {{"gpushim cdi generate --output /etc/cdi/libgpushim.json --share-dir /run/gpushim", "one folder for all"}}},
     {"broker", RUNS(command_broker), "keeps shared GPU memory beyond the end of its processes", "", 0, 1, {TAKES_TEXT},
      "Keeps GPU memory that processes share beyond their end. gpushim-broker is another name of it. Without an option it "
