@@ -19,11 +19,6 @@
 
 #define WIDTH 80 /* of help */
 
-static bool is_off(const struct command_option *option)
-{
-    return strcmp(option->name, "no-NAME") == 0;
-}
-
 static bool is_last(const struct command *command, size_t n)
 {
     return n == OPTIONS_MOST || !command->options[n].name;
@@ -76,13 +71,12 @@ const struct command *command_find(const char *name)
 
 /* ---- Options ------------------------------------------------------------------------------------ */
 
-enum { OPTION_HELP = 'h', OPTION_0 = 256, OFF_MOST = GS_CONFIG_OPTIONS_MAX };
+enum { OPTION_HELP = 'h', OPTION_0 = 256 };
 
 /* getopt_long's, all with their place behind OPTION_0, but for --help. */
 struct reading {
-    struct option options[OPTIONS_MOST + OFF_MOST + 2];
-    const struct command_option *rows[OPTIONS_MOST + OFF_MOST + 2];
-    char names[OFF_MOST][GS_OPTION_NAME_SIZE]; /* of --no-..., made */
+    struct option options[OPTIONS_MOST + 2];
+    const struct command_option *rows[OPTIONS_MOST + 2];
     unsigned count;
     char letters[2 * OPTIONS_MOST + 8];
 };
@@ -99,7 +93,7 @@ static void add_option(struct reading *reading, const struct command_option *row
 static const struct reading *list_options(const struct command *command)
 {
     static struct reading reading;
-    char *letter, off[GS_OPTION_NAME_SIZE];
+    char *letter;
 
     reading = (struct reading){.count = 0};
     letter = stpcpy(reading.letters, command->takes[0] == TAKES_PROGRAM ? "+:h" : ":h");
@@ -107,14 +101,7 @@ static const struct reading *list_options(const struct command *command)
     for (size_t n = 0; !is_last(command, n); n++) {
         const struct command_option *row = &command->options[n];
 
-        if (!is_off(row))
-            add_option(&reading, row, row->name);
-        for (size_t i = 0; is_off(row) && run_option_off_name(i, off); i++) {
-            if (!off[0])
-                continue;
-            snprintf(reading.names[i], sizeof reading.names[i], "no-%.*s", GS_OPTION_NAME_SIZE - 4, off);
-            add_option(&reading, row, reading.names[i]);
-        }
+        add_option(&reading, row, row->name);
         if (row->letter)
             letter += sprintf(letter, "%c%s", row->letter, row->argument ? ":" : "");
     }
@@ -158,10 +145,9 @@ static bool take(struct call *call, const struct reading *reading, int got, cons
         return call_wrong(call, "%s: %s is missing after it", word, row->argument), false;
     if (!row)
         return complain_of(call, reading, word), false;
-    if (!row->argument && !is_off(row) && call_has(call, row->name))
+    if (!row->argument && row->letter && call_has(call, row->name))
         return true; /* letters of one word are without end */
-    call->given[call->count++] = (struct given){
-        row, is_off(row) ? reading->options[got - OPTION_0].name + 3 : row->argument ? optarg : ""};
+    call->given[call->count++] = (struct given){row, row->argument ? optarg : ""};
     return true;
 }
 
@@ -270,24 +256,14 @@ static void print_option(const char *name, const char *help)
 
 static void print_options(const struct command *command)
 {
-    char name[96], off[GS_OPTION_NAME_SIZE];
+    char name[96];
 
     printf("\nOptions:\n");
     for (size_t n = 0; !is_last(command, n); n++) {
         const struct command_option *option = &command->options[n];
         const char letter[] = {'-', option->letter, ',', ' ', 0};
 
-        for (size_t i = 0; is_off(option) && run_option_off_name(i, off); i++) {
-            char whole[GS_OPTION_NAME_SIZE], sets[GS_OPTION_NAME_SIZE + 16];
-
-            if (!off[0])
-                continue;
-            gs_option_name(&gs_options[i], whole);
-            snprintf(name, sizeof name, "--no-%s", off);
-            snprintf(sets, sizeof sets, "-o %s=off", whole);
-            print_option(name, sets);
-        }
-        if (is_off(option) || !option->help)
+        if (!option->help)
             continue;
         snprintf(name, sizeof name, "%s--%s%s%s", option->letter ? letter : "", option->name,
                  option->argument ? " " : "", option->argument ? option->argument : "");

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define OPTIONS_MOST  6 /* of a command */
+#define OPTIONS_MOST  10 /* of a command */
 #define EXAMPLES_MOST 3
 
 /* What shells offer in the place of an argument. */
@@ -28,7 +28,7 @@ enum command_takes {
 };
 
 struct command_option {
-    const char *name; /* without its --; "no-NAME" is one for each option of the library that is on or off */
+    const char *name; /* without its --; no-... is another way to write what its help is */
     char letter;      /* of its short form; 0: it has none */
     const char *argument; /* NULL: it takes none */
     enum command_takes takes;

@@ -57,10 +57,6 @@ const struct gs_option *run_option_read(const char *before, const char *text, st
 /* "pool.decay=5 s": in the environment from now on, if config takes it. False, and said: it is no
  * option, or no value for it. */
 bool run_option_set(const char *text);
-/* What --no-... calls the i-th option; "": it is not on or off. False: there are no more. */
-bool run_option_off_name(size_t i, char ret[]);
-/* "single-stream" of --no-single-stream: the same for an option that is on or off. */
-bool run_option_off(const char *name);
 /* NAME=VALUE of each variable that was set, a line each. */
 void run_option_print(void);
 

@@ -97,50 +97,6 @@ bool run_option_set(const char *text)
     return option && set(option, value);
 }
 
-/* ---- On or off ------------------------------------------------------------------------------ */
-
-/* What --no-... calls it: its key; its section where the key is `enable`; its whole name where that
- * would say another one, too. With - between words, as options of programs have it. */
-static void name_off(const struct gs_option *option, char ret[GS_OPTION_NAME_SIZE])
-{
-    bool enables = strcmp(option->key, "enable") == 0;
-    bool alone = true;
-
-    for (size_t i = 0; i < gs_option_count; i++)
-        if (&gs_options[i] != option && gs_options[i].type == GS_OPTION_BOOL &&
-            strcmp(gs_options[i].key, option->key) == 0)
-            alone = false;
-    if (enables && strcmp(option->section, "general") != 0)
-        snprintf(ret, GS_OPTION_NAME_SIZE, "%s", option->section);
-    else if (alone)
-        snprintf(ret, GS_OPTION_NAME_SIZE, "%s", option->key);
-    else
-        gs_option_name(option, ret);
-    for (char *c = ret; *c; c++)
-        if (*c == '_')
-            *c = '-';
-}
-
-bool run_option_off_name(size_t i, char ret[])
-{
-    if (i >= gs_option_count)
-        return false;
-    ret[0] = 0;
-    if (gs_options[i].type == GS_OPTION_BOOL)
-        name_off(&gs_options[i], ret);
-    return true;
-}
-
-bool run_option_off(const char *name)
-{
-    char off[GS_OPTION_NAME_SIZE];
-
-    for (size_t i = 0; run_option_off_name(i, off); i++)
-        if (off[0] && strcmp(name, off) == 0)
-            return set(&gs_options[i], "off");
-    return false;
-}
-
 void run_option_print(void)
 {
     for (size_t i = 0; i < gs_option_count; i++) {
