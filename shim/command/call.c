@@ -188,10 +188,7 @@ bool call_read(const struct command *command, int argc, char **argv, struct call
     bool well;
 
     /* One for each word, and one for each letter of a word with several. */
-    *ret = (struct call){.command = command, .given = calloc((size_t)argc + OPTIONS_MOST, sizeof *ret->given)};
-    *ret_status = COMMAND_WRONG;
-    if (!ret->given)
-        return command_complain("there is no memory left"), false;
+    *ret = (struct call){.command = command, .given = command_need(calloc((size_t)argc + OPTIONS_MOST, sizeof *ret->given))};
     well = read_options(ret, list_options(command), argc, argv, ret_status);
     if (well && (unsigned)ret->argc > command->most)
         *ret_status = call_wrong(ret, "%s does not know '%s'", command->name, ret->argv[command->most]), well = false;

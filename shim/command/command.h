@@ -70,7 +70,9 @@ int command_tell(const struct command *command);
 size_t command_read(const char *path, char *ret_text, size_t size);
 /* The same of /proc/PID/NAME. */
 size_t command_read_of(long pid, const char *name, char *ret_text, size_t size);
-/* An array with room for one more than `count`, each of `size` bytes; NULL, and `items` is as it was: there is no memory. */
+/* What an allocation gave; where it gave nothing that is said, and the program ends. */
+void *command_need(void *memory);
+/* An array with room for one more than `count`, each of `size` bytes. */
 void *command_room(void *items, size_t count, size_t *room, size_t size);
 /* Whether both paths are one file that is there. */
 bool command_is_same_file(const char *one, const char *other);

@@ -24,7 +24,7 @@ struct finding {
     struct gs_config_origins origins;
     bool with_origin, as_json;
     const char *check; /* the file that is looked at alone; NULL: all that a program would load */
-    size_t complaint_count;
+    size_t complaint_count, room;
     char **complaints; /* kept for --json, else they go to standard error at once */
 };
 
@@ -33,19 +33,15 @@ struct finding {
 static void complain(void *arg, const char *line)
 {
     struct finding *finding = arg;
-    char **longer;
 
     finding->complaint_count++;
     if (!finding->as_json) {
         command_complain("%s", line);
         return;
     }
-    longer = realloc(finding->complaints, finding->complaint_count * sizeof *longer);
-    if (!longer || !(longer[finding->complaint_count - 1] = strdup(line))) {
-        command_complain("there is no memory left");
-        exit(COMMAND_WRONG);
-    }
-    finding->complaints = longer;
+    finding->complaints = command_room(finding->complaints, finding->complaint_count - 1, &finding->room,
+                                       sizeof *finding->complaints);
+    finding->complaints[finding->complaint_count - 1] = command_need(strdup(line));
 }
 
 /* The library does not look at these; that is what is wrong with them. */

@@ -23,22 +23,14 @@ static void (*const subjects[])(struct doctor *) = {
 
 void doctor_put(struct doctor *doctor, const struct doctor_row *row)
 {
-    struct doctor_row *rows;
-
     doctor->failed |= row->state == DOCTOR_FAIL;
     if (doctor->to_parent >= 0) {
         while (write(doctor->to_parent, row, sizeof *row) < 0 && errno == EINTR)
             ;
         return;
     }
-    rows = reallocarray(doctor->rows, doctor->count + 1, sizeof *rows);
-    if (!rows) {
-        command_complain("there is no memory left");
-        doctor->failed = true;
-        return;
-    }
-    doctor->rows = rows;
-    rows[doctor->count++] = *row;
+    doctor->rows = command_room(doctor->rows, doctor->count, &doctor->room, sizeof *doctor->rows);
+    doctor->rows[doctor->count++] = *row;
 }
 
 /* ---- How rows are put out ----------------------------------------------------------------------- */
@@ -111,9 +103,9 @@ static int rank_of(const struct doctor_row *row, unsigned *processes)
 static void say_screen(const struct doctor *doctor)
 {
     unsigned left = LINES - 2, many[DOCTOR_FAIL + 1] = {0}, untold = 0, processes;
-    bool *told = calloc(doctor->count + 1, sizeof *told);
+    bool *told = command_need(calloc(doctor->count + 1, sizeof *told));
 
-    for (int rank = 0; told && rank <= 3; rank++)
+    for (int rank = 0; rank <= 3; rank++)
         for (size_t i = processes = 0; i < doctor->count; i++) {
             const struct doctor_row *row = &doctor->rows[i];
             const unsigned lines = put_row(row, false);
@@ -125,7 +117,7 @@ static void say_screen(const struct doctor *doctor)
             left -= told[i] ? lines : 0;
             untold += !told[i];
         }
-    for (size_t i = 0; told && i < doctor->count; i++)
+    for (size_t i = 0; i < doctor->count; i++)
         if (told[i])
             put_row(&doctor->rows[i], true);
     if (untold)

@@ -37,7 +37,7 @@ struct doctor {
     struct gs_share_options options;
     int to_parent; /* rows go through this pipe; -1: they are kept */
     struct doctor_row *rows;
-    size_t count;
+    size_t count, room;
     bool failed;
     char library[PATH_MAX]; /* that is beside this program; "": none is */
 };

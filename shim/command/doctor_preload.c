@@ -96,15 +96,10 @@ static void look_at_one(struct doctor *doctor, const char *subject, const char *
 void doctor_look_at_preload(struct doctor *doctor, const char *subject, const char *value,
                             const char *proc)
 {
-    struct doctor_copies *copies = calloc(1, sizeof *copies);
-    char *text = strdup(value), *save = NULL;
+    struct doctor_copies *copies = command_need(calloc(1, sizeof *copies));
+    char *text = command_need(strdup(value)), *save = NULL;
     unsigned named = 0;
 
-    if (!copies || !text) {
-        free(copies);
-        free(text);
-        return;
-    }
     for (char *name = strtok_r(text, " :\t\n", &save); name;
          name = strtok_r(NULL, " :\t\n", &save)) {
         look_at_one(doctor, subject, name, proc, copies);

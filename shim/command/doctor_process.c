@@ -145,21 +145,21 @@ static void say_one(struct doctor *doctor, struct survey *survey, pid_t pid,
 
 void doctor_processes(struct doctor *doctor)
 {
-    struct maps *maps = malloc(sizeof *maps);
+    static struct maps maps;
     DIR *all = has_proc(doctor) ? opendir("/proc") : NULL;
     struct survey survey = {0};
     const struct dirent *entry;
     char hidden[64] = "";
 
-    while (maps && all && (entry = readdir(all))) {
+    while (all && (entry = readdir(all))) {
         pid_t pid = (pid_t)atol(entry->d_name);
 
         if (pid <= 0 || pid == getpid())
             continue;
-        read_maps(pid, maps);
-        survey.hidden += maps->error == EACCES || maps->error == EPERM;
-        if (!maps->error && maps->cuda)
-            say_one(doctor, &survey, pid, maps);
+        read_maps(pid, &maps);
+        survey.hidden += maps.error == EACCES || maps.error == EPERM;
+        if (!maps.error && maps.cuda)
+            say_one(doctor, &survey, pid, &maps);
     }
     if (survey.rows > ROWS_MAX)
         doctor_say(doctor, DOCTOR_WARN, "processes", "ask for one: gpushim doctor PID",
@@ -170,7 +170,6 @@ void doctor_processes(struct doctor *doctor)
         doctor_say(doctor, DOCTOR_OK, "processes", "", "%u use CUDA with this library%s", survey.with, hidden);
     if (all)
         closedir(all);
-    free(maps);
 }
 
 /* ---- Descriptors ---------------------------------------------------------------------------- */
@@ -302,38 +301,35 @@ static void say_program(const struct subject *subject)
 
 static void say_libraries(const struct subject *subject)
 {
-    struct maps *maps = malloc(sizeof *maps);
+    static struct maps maps;
     char found[DOCTOR_TEXT], remedy[DOCTOR_TEXT];
     enum doctor_state state;
 
-    if (!maps)
-        return;
-    read_maps(subject->pid, maps);
-    if (maps->error) {
+    read_maps(subject->pid, &maps);
+    if (maps.error) {
         doctor_say(subject->doctor, DOCTOR_WARN, "libraries", "ask as its user, or as root",
-                   "what it has loaded may not be looked at: %s", strerror(maps->error));
+                   "what it has loaded may not be looked at: %s", strerror(maps.error));
     } else {
-        state = judge(subject->doctor, subject->pid, maps, found, remedy);
+        state = judge(subject->doctor, subject->pid, &maps, found, remedy);
         doctor_say(subject->doctor, state, "libraries", remedy, "it %s", found);
     }
-    free(maps);
 }
 
 /* What it was told otherwise than this command: by its environment, and by its files. */
 static void say_options(const struct subject *subject)
 {
     struct doctor *doctor = subject->doctor;
-    struct gs_config *config = malloc(sizeof *config);
+    static struct gs_config config;
     char **environment = quiet_environment(subject->pid), proc[24];
 
     snprintf(proc, sizeof proc, "/proc/%d", (int)subject->pid);
     for (char **entry = environment; entry && *entry; entry++)
         if (strncmp(*entry, "LD_PRELOAD=", 11) == 0 && (*entry)[11])
             doctor_look_at_preload(doctor, "LD_PRELOAD", *entry + 11, proc);
-    if (config && environment && quiet_config(subject->pid, environment, config)) {
-        const char *dir = config->share.dir.text, *here = doctor->options.dir;
+    if (environment && quiet_config(subject->pid, environment, &config)) {
+        const char *dir = config.share.dir.text, *here = doctor->options.dir;
 
-        if (!config->general.enable)
+        if (!config.general.enable)
             doctor_say(doctor, DOCTOR_WARN, "enable", "take GPUSHIM_ENABLE, or enable in its files, away, and start it again",
                        "it is off: the library does nothing in it");
         if (strcmp(dir, here) != 0)
@@ -343,7 +339,6 @@ static void say_options(const struct subject *subject)
             doctor_say(doctor, DOCTOR_OK, "share.dir", "", "%s, as here", dir[0] ? dir : "not set");
     }
     free(environment);
-    free(config);
 }
 
 void doctor_process(struct doctor *doctor, pid_t pid)

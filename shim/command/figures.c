@@ -68,11 +68,7 @@ uint64_t figures_number(const struct row *row, const struct figure *figure)
 
 static struct row *add(struct table *table, const struct row *like)
 {
-    struct row *rows = command_room(table->rows, table->count, &table->room, sizeof *rows);
-
-    if (!rows)
-        return NULL;
-    table->rows = rows;
+    table->rows = command_room(table->rows, table->count, &table->room, sizeof *table->rows);
     table->rows[table->count] = *like;
     return &table->rows[table->count++];
 }
@@ -140,8 +136,6 @@ static void add_figures(struct table *table, const struct row *process, int fd, 
 
         if (figures->reserved_peak || figures->hits + figures->misses) {
             row = add(table, process);
-            if (!row)
-                return;
             row->has_figures = true;
             row->device = device;
             row->figures = *figures;
@@ -152,8 +146,9 @@ static void add_figures(struct table *table, const struct row *process, int fd, 
     }
     if (row)
         note_silence(row, error);
-    if (had || !(row = add(table, process)))
+    if (had)
         return;
+    row = add(table, process);
     if (row->is_broker)
         return;
     snprintf(row->silent, sizeof row->silent, "has had no GPU memory");
@@ -214,7 +209,6 @@ static uint32_t add_ended(struct table *table, const struct row *broker, int fd,
     row.ended = row.has_figures = true;
     for (unsigned device = 0; device <= GS_FAREWELL_DEVICES; device++) {
         const struct gs_wire_report *report = &answer.report;
-        struct row *added;
 
         if (ask_about(fd, &(struct gs_wire_query){.index = found ? found : number, .device = device,
                                                   .about = GS_ABOUT_ENDED}, deadline, &answer, NULL) ||
@@ -233,9 +227,7 @@ static uint32_t add_ended(struct table *table, const struct row *broker, int fd,
         row.device = device;
         row.figures = report->figures;
         row.seen_ns = gs_now_ns();
-        added = add(table, &row);
-        if (!added)
-            return 0;
+        add(table, &row);
         row.is_first = false;
     }
     return found + 1;
@@ -330,8 +322,9 @@ static void add_quiet(struct table *table, const struct gs_share_options *option
         long pid = strtol(entry->d_name, NULL, 10);
         struct row *row;
 
-        if (pid <= 0 || is_known(table, pid) || !figures_has_library(pid) || !(row = add(table, &nobody)))
+        if (pid <= 0 || is_known(table, pid) || !figures_has_library(pid))
             continue;
+        row = add(table, &nobody);
         who_fill(&row->who, pid, (uint64_t)pid, "");
         quiet_say(pid, options, row->silent);
     }
@@ -363,9 +356,7 @@ bool figures_find(struct table *table, long only, enum figures_also also)
 
     if (!command_share_options(&options))
         return false;
-    search.asked = calloc(TOGETHER, sizeof *search.asked);
-    if (!search.asked)
-        return command_complain("there is no memory left"), false;
+    search.asked = command_need(calloc(TOGETHER, sizeof *search.asked));
     ask_each_within(&options, &time, add_listener, &search, reason);
     hear_all(&search);
     free(search.asked);

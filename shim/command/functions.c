@@ -63,18 +63,14 @@ struct list {
     size_t count, room;
 };
 
-static bool add(struct list *list, const ElfW(Sym) * symbol)
+static void add(struct list *list, const ElfW(Sym) * symbol)
 {
-    struct span *spans = command_room(list->spans, list->count, &list->room, sizeof *spans);
     uint64_t end;
 
-    if (!spans)
-        return false;
-    list->spans = spans;
+    list->spans = command_room(list->spans, list->count, &list->room, sizeof *list->spans);
     if (__builtin_add_overflow(symbol->st_value, symbol->st_size, &end))
         end = UINT64_MAX;
     list->spans[list->count++] = (struct span){symbol->st_value, end, symbol->st_name};
-    return true;
 }
 
 /* Of nested functions the inner counts (the one that begins later); of those that begin together the one
@@ -88,7 +84,7 @@ static int by_start(const void *a, const void *b)
     return x->what > y->what ? -1 : x->what < y->what;
 }
 
-static bool read_symbols(struct functions *functions, const ElfW(Shdr) * symbols, struct list *list)
+static void read_symbols(struct functions *functions, const ElfW(Shdr) * symbols, struct list *list)
 {
     ElfW(Sym) some[AT_ONCE];
     size_t got = sizeof some;
@@ -101,63 +97,52 @@ static bool read_symbols(struct functions *functions, const ElfW(Shdr) * symbols
         for (size_t i = 0; i < got / sizeof *some; i++)
             if (ELF64_ST_TYPE(some[i].st_info) == STT_FUNC && some[i].st_shndx != SHN_UNDEF &&
                 some[i].st_size > 0 && some[i].st_name > 0 &&
-                some[i].st_name < functions->names_size && !add(list, &some[i]))
-                return false;
+                some[i].st_name < functions->names_size)
+                add(list, &some[i]);
     }
-    return true;
 }
 
-/* The first table of this kind. False: there is too little memory. */
-static bool read_table(struct functions *functions, const ElfW(Ehdr) * head, uint32_t kind)
+/* The first table of this kind. */
+static void read_table(struct functions *functions, const ElfW(Ehdr) * head, uint32_t kind)
 {
     ElfW(Shdr) section, names;
     struct list list = {0};
-    bool read = true;
+    unsigned i = 0;
 
-    for (unsigned i = 0; i < head->e_shnum; i++) {
-        if (!get(functions, head->e_shoff, head->e_shentsize, i, &section, sizeof section))
-            return true;
-        if (section.sh_type != kind)
-            continue;
-        if (!get(functions, head->e_shoff, head->e_shentsize, section.sh_link, &names,
-                 sizeof names) ||
-            !holds(functions, section.sh_offset, section.sh_size) || section.sh_size > TABLE_MAX ||
-            !holds(functions, names.sh_offset, names.sh_size))
-            return true;
-        functions->names = names.sh_offset;
-        functions->names_size = names.sh_size;
-        read = read_symbols(functions, &section, &list);
-        if (read && list.count > 0) {
-            qsort(list.spans, list.count, sizeof *list.spans, by_start);
-            read = spans_make(&functions->spans, list.spans, list.count);
-        }
-        free(list.spans);
-        return read;
-    }
-    return true;
+    do
+        if (i == head->e_shnum || !get(functions, head->e_shoff, head->e_shentsize, i++, &section, sizeof section))
+            return;
+    while (section.sh_type != kind);
+    if (!get(functions, head->e_shoff, head->e_shentsize, section.sh_link, &names, sizeof names) ||
+        !holds(functions, section.sh_offset, section.sh_size) || section.sh_size > TABLE_MAX ||
+        !holds(functions, names.sh_offset, names.sh_size))
+        return;
+    functions->names = names.sh_offset;
+    functions->names_size = names.sh_size;
+    read_symbols(functions, &section, &list);
+    if (list.count > 0)
+        qsort(list.spans, list.count, sizeof *list.spans, by_start);
+    spans_make(&functions->spans, list.spans, list.count);
+    free(list.spans);
 }
 
 struct functions *functions_make(int fd, uint64_t size)
 {
-    struct functions *functions = calloc(1, sizeof *functions);
+    struct functions *functions = command_need(calloc(1, sizeof *functions));
     ElfW(Ehdr) head;
 
-    if (!functions)
-        return NULL;
     functions->fd = fd;
     functions->size = size;
-    if (get(functions, 0, sizeof head, 0, &head, sizeof head) &&
-        memcmp(head.e_ident, ELFMAG, SELFMAG) == 0 &&
-        head.e_ident[EI_CLASS] == (sizeof(void *) == 8 ? ELFCLASS64 : ELFCLASS32)) {
-        read_loads(functions, &head);
-        /* The first has all that the second has, where it was not stripped. */
-        if (read_table(functions, &head, SHT_SYMTAB) &&
-            (functions->spans.count > 0 || read_table(functions, &head, SHT_DYNSYM)))
-            return functions;
+    if (!get(functions, 0, sizeof head, 0, &head, sizeof head) || memcmp(head.e_ident, ELFMAG, SELFMAG) != 0 ||
+        head.e_ident[EI_CLASS] != (sizeof(void *) == 8 ? ELFCLASS64 : ELFCLASS32)) {
+        free(functions);
+        return NULL;
     }
-    spans_free(&functions->spans);
-    free(functions);
-    return NULL;
+    read_loads(functions, &head);
+    read_table(functions, &head, SHT_SYMTAB);
+    if (!functions->spans.count) /* the first has all that the second has, where it was not stripped */
+        read_table(functions, &head, SHT_DYNSYM);
+    return functions;
 }
 
 void functions_free(struct functions *functions)

@@ -13,8 +13,7 @@
 
 struct functions;
 
-/* Of an open file, which it closes at its end; NULL, and it stays the caller's: it is no ELF file, or there
- * is too little memory. */
+/* Of an open file, which it closes at its end; NULL, and it stays the caller's: it is no ELF file. */
 struct functions *functions_make(int fd, uint64_t size);
 void functions_free(struct functions *functions);
 /* The symbol of the function whose code is at this place; false: none is known to be. */

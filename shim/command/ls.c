@@ -55,18 +55,12 @@ static bool merge(struct listing *listing, const struct row *row)
     return false;
 }
 
-static bool add(struct listing *listing, const struct row *row)
+static void add(struct listing *listing, const struct row *row)
 {
-    struct row *rows;
-
     if (merge(listing, row))
-        return true;
-    rows = command_room(listing->rows, listing->count, &listing->room, sizeof *rows);
-    if (!rows)
-        return false;
-    listing->rows = rows;
+        return;
+    listing->rows = command_room(listing->rows, listing->count, &listing->room, sizeof *listing->rows);
     listing->rows[listing->count++] = *row;
-    return true;
 }
 
 /* Whether it is what was asked for: a name behind the last one. */
@@ -101,8 +95,7 @@ static int ask_names(struct listing *listing, int fd, long pid, union gs_wire_me
             return -EPROTO;
         who_fill(&row.who, pid, row.found.pid, row.found.process);
         if (!listing->only || strcmp(listing->only, row.found.naming.name) == 0)
-            if (!add(listing, &row))
-                return -ENOMEM;
+            add(listing, &row);
         memcpy(find.look_up.name, row.found.naming.name, sizeof find.look_up.name);
         find.look_up.uid = row.found.uid;
     }

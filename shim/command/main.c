@@ -76,14 +76,20 @@ size_t command_read_of(long pid, const char *name, char *ret_text, size_t size)
     return command_read(path, ret_text, size);
 }
 
+void *command_need(void *memory)
+{
+    if (memory)
+        return memory;
+    command_complain("there is no memory left");
+    exit(COMMAND_WRONG);
+}
+
 void *command_room(void *items, size_t count, size_t *room, size_t size)
 {
-    const size_t more = *room ? 2 * *room : 64;
-    void *moved = count < *room ? items : reallocarray(items, more, size);
-
-    if (moved && count == *room)
-        *room = more;
-    return moved;
+    if (count < *room)
+        return items;
+    *room = *room ? 2 * *room : 64;
+    return command_need(reallocarray(items, *room, size));
 }
 
 bool command_is_same_file(const char *one, const char *other)

@@ -14,16 +14,17 @@
 
 char **quiet_environment(long pid)
 {
-    char **entries = NULL, *text = malloc(ENVIRONMENT_MOST + 1);
-    const size_t got = text ? command_read_of(pid, "environ", text, ENVIRONMENT_MOST + 1) : 0;
+    char **entries = NULL, *text = command_need(malloc(ENVIRONMENT_MOST + 1));
+    const size_t got = command_read_of(pid, "environ", text, ENVIRONMENT_MOST + 1);
     size_t count = 0;
 
     for (size_t i = 0; i < got; i++)
         count += text[i] == 0;
-    if (got)
-        entries = malloc((count + 2) * sizeof *entries + got + 1);
-    if (entries) {
-        char *at = memcpy(entries + count + 2, text, got);
+    if (got) {
+        char *at;
+
+        entries = command_need(malloc((count + 2) * sizeof *entries + got + 1));
+        at = memcpy(entries + count + 2, text, got);
 
         at[got] = 0;
         for (size_t i = 0; i <= count; i++, at += strlen(at) + 1)
@@ -76,14 +77,13 @@ bool quiet_config(long pid, char *const *environment, struct gs_config *ret_conf
 
 void quiet_say(long pid, const struct gs_share_options *here, char ret_why[QUIET_WHY])
 {
-    struct gs_config *config = malloc(sizeof *config);
+    static struct gs_config config;
     char **environment = quiet_environment(pid);
     const bool apart = has_own_mounts(pid);
 
-    if (config && environment && quiet_config(pid, environment, config))
-        say(pid, apart, config, here->dir, ret_why);
+    if (environment && quiet_config(pid, environment, &config))
+        say(pid, apart, &config, here->dir, ret_why);
     else
         snprintf(ret_why, QUIET_WHY, "is not known: its environment may not be read");
     free(environment);
-    free(config);
 }

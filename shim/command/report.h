@@ -51,8 +51,8 @@ bool report_holder_text(const struct report *report, const struct report_holder 
 /* The rows, as members of an object. */
 void report_write(struct json *json, const struct report *report);
 
-/* What it differs in from an earlier one, as text, or as an object of JSON. False, and said: there is no memory. */
-bool report_against(const struct report *report, const struct report *before, struct json *json);
+/* What it differs in from an earlier one, as text, or as an object of JSON. */
+void report_against(const struct report *report, const struct report *before, struct json *json);
 
 /* For output_write: false, and errno, where it fails. `arg` is the struct report. Each writes
  * what nothing else begins with. */

@@ -72,15 +72,13 @@ static int by_size(const void *left, const void *right)
     return a != b ? (a < b) - (a > b) : by_key(left, right);
 }
 
-/* Those that differ, the largest change first; NULL: there is no memory. */
+/* Those that differ, the largest change first. */
 static struct change *find_changes(const struct report *report, const struct report *before, unsigned device,
                                    size_t *ret_count)
 {
-    struct change *changes = calloc(2 * MOST, sizeof *changes);
-    size_t count = changes ? add_changes(report, device, true, changes) : 0, kept = 0;
+    struct change *changes = command_need(calloc(2 * MOST, sizeof *changes));
+    size_t count = add_changes(report, device, true, changes), kept = 0;
 
-    if (!changes)
-        return NULL;
     count += add_changes(before, device, false, changes + count);
     qsort(changes, count, sizeof *changes, by_key);
     for (size_t i = 0; i < count; i++)
@@ -136,14 +134,12 @@ static void write_change(struct json *json, const struct change *change)
     json_close(json, '}');
 }
 
-static bool tell_device(const struct report *report, const struct report *before, unsigned device, struct json *json)
+static void tell_device(const struct report *report, const struct report *before, unsigned device, struct json *json)
 {
     const struct trace_device_sums *now = &report->memory.devices[device], *then = &before->memory.devices[device];
     size_t count;
     struct change *changes = find_changes(report, before, device, &count);
 
-    if (!changes)
-        return command_complain("there is no memory left"), false;
     if (json) {
         json_open(json, NULL, '{');
         json_number(json, "device", device);
@@ -172,13 +168,11 @@ static bool tell_device(const struct report *report, const struct report *before
             command_say("  and %zu more (--json)", count - REPORT_TOP);
     }
     free(changes);
-    return true;
 }
 
-bool report_against(const struct report *report, const struct report *before, struct json *json)
+void report_against(const struct report *report, const struct report *before, struct json *json)
 {
     const struct trace_sums *now = &report->memory.sums, *then = &before->memory.sums;
-    bool well = true;
 
     if (json) {
         json_begin(json, false);
@@ -192,9 +186,8 @@ bool report_against(const struct report *report, const struct report *before, st
                     (unsigned long long)now->allocations, (unsigned long long)then->allocations,
                     (unsigned long long)now->frees, (unsigned long long)then->frees);
     }
-    for (unsigned device = 0; well && device < 256; device++)
+    for (unsigned device = 0; device < 256; device++)
         if (report->trace.has_device[device] || before->trace.has_device[device])
-            well = tell_device(report, before, device, json);
+            tell_device(report, before, device, json);
     json_close(json, ']');
-    return well;
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shim/command/command.h"
 #include "report_page_html.h"
 #include "report_page_js.h"
 
@@ -247,21 +248,19 @@ bool report_page(FILE *file, const void *arg)
     const struct trace_memory *memory = &page.report->memory;
     const char *rest;
 
-    page.moments = calloc(page.report->trace.count + 1, sizeof *page.moments);
-    page.stacks = calloc(memory->block_count + 1, sizeof *page.stacks);
-    page.order = calloc(memory->block_count + 1, sizeof *page.order);
-    if (page.moments && page.stacks && page.order) {
-        for (size_t i = 0; i < memory->block_count; i++)
-            page.order[i] = &memory->blocks[i];
-        choose_blocks(&page);
-        rest = put_up_to(file, report_page_html, "@DATA@");
-        write_data(&page);
-        rest = put_up_to(file, rest, "@SCRIPT@");
-        fputs(report_page_js, file);
-        fputs(rest, file);
-    }
+    page.moments = command_need(calloc(page.report->trace.count + 1, sizeof *page.moments));
+    page.stacks = command_need(calloc(memory->block_count + 1, sizeof *page.stacks));
+    page.order = command_need(calloc(memory->block_count + 1, sizeof *page.order));
+    for (size_t i = 0; i < memory->block_count; i++)
+        page.order[i] = &memory->blocks[i];
+    choose_blocks(&page);
+    rest = put_up_to(file, report_page_html, "@DATA@");
+    write_data(&page);
+    rest = put_up_to(file, rest, "@SCRIPT@");
+    fputs(report_page_js, file);
+    fputs(rest, file);
     free(page.moments);
     free(page.stacks);
     free(page.order);
-    return page.moments && page.stacks && page.order && !ferror(file);
+    return !ferror(file);
 }

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shim/command/command.h"
+
 #define WORDS_MOST 64 /* a byte tells which; here are some thirty */
 
 struct pickle {
@@ -255,14 +257,12 @@ static int by_piece(const void *a, const void *b)
     return x->address < y->address ? -1 : x->address > y->address;
 }
 
-static bool put_segments(struct pickle *pickle)
+static void put_segments(struct pickle *pickle)
 {
     const struct trace_memory *memory = &pickle->report->memory;
-    const struct trace_block **left = malloc((memory->block_count + 1) * sizeof *left);
+    const struct trace_block **left = command_need(malloc((memory->block_count + 1) * sizeof *left));
     size_t count = 0, at = 0;
 
-    if (!left)
-        return false;
     for (size_t i = 0; i < memory->block_count; i++)
         if (memory->blocks[i].to == TRACE_NEVER)
             left[count++] = &memory->blocks[i];
@@ -283,7 +283,6 @@ static bool put_segments(struct pickle *pickle)
             put_segment(pickle, &memory->pieces[i], &left[first], at - first);
     }
     free(left);
-    return true;
 }
 
 bool report_memory_viz(FILE *file, const void *arg)
@@ -294,8 +293,7 @@ bool report_memory_viz(FILE *file, const void *arg)
     open_dict(&pickle);
     put_word(&pickle, "made_by");
     put_text(&pickle, "gpushim report");
-    if (!put_segments(&pickle))
-        return false;
+    put_segments(&pickle);
     put_traces(&pickle);
     close_dict(&pickle);
     fputc('.', file); /* STOP */

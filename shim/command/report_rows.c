@@ -8,15 +8,13 @@
 #include "core/base/text.h"
 #include "shim/command/command.h"
 
-static bool fill_holders(const struct report *report, unsigned device, size_t event,
+static void fill_holders(const struct report *report, unsigned device, size_t event,
                          struct report_holder ret[REPORT_TOP], size_t *ret_count, size_t *ret_left)
 {
     const struct trace_memory *memory = &report->memory;
     size_t count;
     struct trace_holder *holders = trace_holders(memory, device, event, &count);
 
-    if (!holders)
-        return false;
     *ret_count = count < REPORT_TOP ? count : REPORT_TOP;
     *ret_left = count - *ret_count;
     for (size_t i = 0; i < *ret_count; i++)
@@ -26,10 +24,9 @@ static bool fill_holders(const struct report *report, unsigned device, size_t ev
             .example = &report->trace.events[memory->blocks[holders[i].first].from],
             .last = &report->trace.events[memory->blocks[holders[i].last].from]};
     free(holders);
-    return true;
 }
 
-static bool fill_device(struct report *report, struct report_device *row, unsigned device)
+static void fill_device(struct report *report, struct report_device *row, unsigned device)
 {
     const struct trace *trace = &report->trace;
 
@@ -37,27 +34,22 @@ static bool fill_device(struct report *report, struct report_device *row, unsign
     row->told = &trace->devices[device];
     row->sums = report->memory.devices[device];
     if (row->sums.live_peak_at == TRACE_NEVER)
-        return true;
+        return;
     row->live_peak_ns = trace->events[row->sums.live_peak_at].at_ns;
-    return fill_holders(report, device, row->sums.live_peak_at, row->holders, &row->holder_count,
-                        &row->holders_left) &&
-           fill_holders(report, device, trace->count - 1, row->never_freed, &row->never_freed_count,
-                        &row->never_freed_left);
+    fill_holders(report, device, row->sums.live_peak_at, row->holders, &row->holder_count, &row->holders_left);
+    fill_holders(report, device, trace->count - 1, row->never_freed, &row->never_freed_count, &row->never_freed_left);
 }
 
-static bool fill_devices(struct report *report)
+static void fill_devices(struct report *report)
 {
-    bool filled = true;
+    struct report_device *row;
 
     for (unsigned i = 0; i < 256; i++)
         report->device_count += report->trace.has_device[i];
-    report->devices = calloc(report->device_count + 1, sizeof *report->devices);
-    if (!report->devices)
-        return command_complain("there is too little memory"), false;
-    for (unsigned i = 0, row = 0; i < 256 && filled; i++)
+    row = report->devices = command_need(calloc(report->device_count + 1, sizeof *report->devices));
+    for (unsigned i = 0; i < 256; i++)
         if (report->trace.has_device[i])
-            filled = fill_device(report, &report->devices[row++], i);
-    return filled;
+            fill_device(report, row++, i);
 }
 
 static void fill_slowest(struct report *report)
@@ -85,14 +77,11 @@ bool report_make(const char *path, struct report *ret_report)
     memset(ret_report, 0, sizeof *ret_report);
     if (!trace_read(path, &ret_report->trace))
         return false;
-    if (trace_follow(&ret_report->trace, &ret_report->memory) &&
-        (ret_report->modules = trace_modules_make(&ret_report->trace)) &&
-        fill_devices(ret_report)) {
-        fill_slowest(ret_report);
-        return true;
-    }
-    report_free(ret_report);
-    return false;
+    trace_follow(&ret_report->trace, &ret_report->memory);
+    ret_report->modules = trace_modules_make(&ret_report->trace);
+    fill_devices(ret_report);
+    fill_slowest(ret_report);
+    return true;
 }
 
 void report_free(struct report *report)

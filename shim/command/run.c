@@ -68,25 +68,18 @@ static bool stays(const char *entry, const char *library)
     return false;
 }
 
-static bool preload(const char *library)
+static void preload(const char *library)
 {
     const char *others = getenv("LD_PRELOAD");
-    char *list = strdup(others ? others : ""), *rest = list, *entry, *end;
-    char *all = list ? malloc(strlen(library) + strlen(list) + 2) : NULL;
-    bool set = false;
+    char *list = command_need(strdup(others ? others : "")), *rest = list, *entry;
+    char *all = command_need(malloc(strlen(library) + strlen(list) + 2)), *end = stpcpy(all, library);
 
-    if (all) {
-        end = stpcpy(all, library);
-        while ((entry = strsep(&rest, " :")))
-            if (stays(entry, library))
-                end = stpcpy(stpcpy(end, ":"), entry);
-        set = setenv("LD_PRELOAD", all, 1) == 0;
-    }
-    if (!set)
-        command_complain("LD_PRELOAD cannot be set: %m");
+    while ((entry = strsep(&rest, " :")))
+        if (stays(entry, library))
+            end = stpcpy(stpcpy(end, ":"), entry);
+    command_need(setenv("LD_PRELOAD", all, 1) == 0 ? all : NULL);
     free(list);
     free(all);
-    return set;
 }
 
 /* ---- The program ---------------------------------------------------------------------------- */
@@ -211,8 +204,7 @@ static int run(const struct call *call, bool records)
         return status;
     if (records && call->argc && !call_has(call, "output") && !record_by_default(path))
         return COMMAND_USAGE;
-    if (!preload(library.path))
-        return COMMAND_WRONG;
+    preload(library.path);
     if (call->argc)
         run_check(path, &library.machine);
     if (call_has(call, "print")) {

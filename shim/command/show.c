@@ -147,27 +147,17 @@ void show_terminal(unsigned otherwise, unsigned *ret_columns, unsigned *ret_line
 
 static void add(struct sheet *sheet, char *cell)
 {
-    char **cells = command_room(sheet->cells, sheet->used, &sheet->room, sizeof *cells);
-
-    if (!cells) {
-        sheet->failed = true;
-        free(cell);
-        return;
-    }
-    sheet->cells = cells;
-    cells[sheet->used++] = cell;
+    sheet->cells = command_room(sheet->cells, sheet->used, &sheet->room, sizeof *sheet->cells);
+    sheet->cells[sheet->used++] = cell;
 }
 
 static void put(struct sheet *sheet, const char *format, va_list arguments)
 {
-    char text[LINE_MOST], shown[LINE_MOST], *cell;
+    char text[LINE_MOST], shown[LINE_MOST];
 
     vsnprintf(text, sizeof text, format, arguments);
     gs_printable(text, strlen(text), shown, sizeof shown);
-    cell = strdup(shown);
-    sheet->failed |= !cell;
-    if (cell)
-        add(sheet, cell);
+    add(sheet, command_need(strdup(shown)));
 }
 
 void sheet_put(struct sheet *sheet, const char *format, ...)
@@ -246,7 +236,7 @@ void sheet_print(const struct sheet *sheet, unsigned width, void (*line)(void *a
     size_t widths[COLUMNS_MOST], at = 0;
     char text[2 * LINE_MOST];
 
-    if (!sheet->used || sheet->failed) /* then cells are missing */
+    if (!sheet->used)
         return;
     measure(sheet, width, widths);
     print_row(sheet, widths, NULL, text);
@@ -272,8 +262,6 @@ bool sheet_say(const struct sheet *sheet)
     bool well = true;
 
     show_terminal(0, &columns, &lines);
-    if (sheet->failed)
-        return command_complain("there is no memory left"), false;
     sheet_print(sheet, columns, say, &well);
     return well;
 }

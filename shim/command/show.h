@@ -40,7 +40,6 @@ struct sheet {
     unsigned count;
     char **cells; /* NULL: the row ends there, and what it has first is a line of its own */
     size_t used, room;
-    bool failed; /* there was no memory for it */
 };
 
 /* The next cell, row by row; it is made printable. */

@@ -7,6 +7,8 @@
 
 #include <stdlib.h>
 
+#include "shim/command/command.h"
+
 struct spans_cell {
     uint64_t from;
     uint32_t what, next; /* itself: the cell is free */
@@ -79,18 +81,12 @@ static void take(struct spans *spans, const struct span *span)
     }
 }
 
-bool spans_make(struct spans *ret_spans, const struct span *all, size_t count)
+void spans_make(struct spans *ret_spans, const struct span *all, size_t count)
 {
-    *ret_spans = (struct spans){0};
-    if (count > UINT32_MAX / 4)
-        return false;
-    ret_spans->cells = malloc((2 * count + 1) * sizeof *ret_spans->cells);
-    if (!ret_spans->cells)
-        return false;
+    *ret_spans = (struct spans){.cells = command_need(malloc((2 * count + 1) * sizeof *ret_spans->cells))};
     cut(ret_spans, all, count);
     for (size_t i = count; i-- > 0;)
         take(ret_spans, &all[i]);
-    return true;
 }
 
 void spans_free(struct spans *spans)

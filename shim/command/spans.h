@@ -19,8 +19,8 @@ struct spans { /* zeroed: none */
     size_t count;
 };
 
-/* Where several have an address, the last of them counts. False: there is too little memory. */
-bool spans_make(struct spans *ret_spans, const struct span *all, size_t count);
+/* Where several have an address, the last of them counts. There are a billion at most. */
+void spans_make(struct spans *ret_spans, const struct span *all, size_t count);
 void spans_free(struct spans *spans);
 /* False: none has it. */
 bool spans_find(const struct spans *spans, uint64_t address, uint32_t *ret_what);

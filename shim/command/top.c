@@ -211,9 +211,9 @@ static bool is_wanted(const struct row *row, const struct gpu *gpu)
 /* The rows that are wanted; free ends them. */
 static struct table choose(const struct table *table, const struct gpu *gpu)
 {
-    struct table chosen = {.rows = calloc(table->count + 1, sizeof *chosen.rows)};
+    struct table chosen = {.rows = command_need(calloc(table->count + 1, sizeof *chosen.rows))};
 
-    for (size_t i = 0; chosen.rows && i < table->count; i++)
+    for (size_t i = 0; i < table->count; i++)
         if (is_wanted(&table->rows[i], gpu))
             chosen.rows[chosen.count++] = table->rows[i];
     return chosen;

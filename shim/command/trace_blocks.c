@@ -56,8 +56,7 @@ static struct trace_block *end_block(struct follower *follower, void **there, co
     return block;
 }
 
-/* False: there is too little memory. */
-static bool begin_block(struct follower *follower, void **there, struct trace_block *blocks, size_t *count,
+static void begin_block(struct follower *follower, void **there, struct trace_block *blocks, size_t *count,
                         const struct trace_event *event, size_t at)
 {
     struct trace_block *block = &blocks[(*count)++];
@@ -69,7 +68,7 @@ static bool begin_block(struct follower *follower, void **there, struct trace_bl
                                   .stack = stack_of(event),
                                   .device = event->device};
     follower->memory->begins[at] = (uint32_t)*count;
-    return tsearch(block, there, by_address);
+    command_need(tsearch(block, there, by_address));
 }
 
 struct point {
@@ -101,8 +100,7 @@ static void place_in_piece(const struct follower *follower, struct trace_block *
         block->piece = (uint32_t)(piece - follower->memory->pieces) + 1;
 }
 
-/* False: there is too little memory. */
-static bool follow_alloc(struct follower *follower, const struct trace_event *event, size_t at)
+static void follow_alloc(struct follower *follower, const struct trace_event *event, size_t at)
 {
     struct trace_memory *memory = follower->memory;
     struct trace_device_sums *sums = &memory->devices[event->device];
@@ -110,7 +108,7 @@ static bool follow_alloc(struct follower *follower, const struct trace_event *ev
 
     if (!trace_did(event)) {
         memory->sums.refused++, sums->refused++;
-        return true;
+        return;
     }
     memory->sums.allocations++, sums->allocations++;
     sums->bytes += event->size;
@@ -119,15 +117,13 @@ static bool follow_alloc(struct follower *follower, const struct trace_event *ev
         memory->sums.replaced++;
         follower->live[gone->device] -= gone->size;
     }
-    if (!begin_block(follower, &follower->blocks, memory->blocks, &memory->block_count, event, at))
-        return false;
+    begin_block(follower, &follower->blocks, memory->blocks, &memory->block_count, event, at);
     place_in_piece(follower, &memory->blocks[memory->block_count - 1]);
     follower->live[event->device] += event->size;
     if (follower->live[event->device] > sums->live_peak) {
         sums->live_peak = follower->live[event->device];
         sums->live_peak_at = at;
     }
-    return true;
 }
 
 static void follow_free(struct follower *follower, const struct trace_event *event, size_t at)
@@ -147,26 +143,24 @@ static void follow_free(struct follower *follower, const struct trace_event *eve
         memory->sums.unknown_frees++;
 }
 
-/* False: there is too little memory. */
-static bool follow_piece(struct follower *follower, const struct trace_event *event, size_t at)
+static void follow_piece(struct follower *follower, const struct trace_event *event, size_t at)
 {
     struct trace_memory *memory = follower->memory;
     struct trace_block *gone;
 
     if (!trace_did(event))
-        return true;
+        return;
     gone = end_block(follower, &follower->pieces, memory->pieces, event, at);
     if (gone)
         follower->reserved[gone->device] -= gone->size;
     if (event->op == GS_TRACE_PIECE_GONE)
-        return true;
+        return;
     follower->reserved[event->device] += event->size;
     raise(&memory->devices[event->device].reserved_peak, follower->reserved[event->device]);
-    return begin_block(follower, &follower->pieces, memory->pieces, &memory->piece_count, event, at);
+    begin_block(follower, &follower->pieces, memory->pieces, &memory->piece_count, event, at);
 }
 
-/* False: there is too little memory. */
-static bool follow(struct follower *follower, const struct trace_event *event, size_t at)
+static void follow(struct follower *follower, const struct trace_event *event, size_t at)
 {
     struct trace_memory *memory = follower->memory;
     struct trace_device_sums *sums = &memory->devices[event->device];
@@ -176,17 +170,16 @@ static bool follow(struct follower *follower, const struct trace_event *event, s
     memory->sums.exported += event->op == GS_TRACE_EXPORTED && trace_did(event);
     memory->sums.opened += event->op == GS_TRACE_OPENED && trace_did(event);
     if (trace_is_alloc(event))
-        return follow_alloc(follower, event, at);
-    if (trace_is_free(event))
+        follow_alloc(follower, event, at);
+    else if (trace_is_free(event))
         follow_free(follower, event, at);
     else if (event->op == GS_TRACE_PIECE_MADE || event->op == GS_TRACE_PIECE_GONE)
-        return follow_piece(follower, event, at);
+        follow_piece(follower, event, at);
     else if (event->op == GS_TRACE_FIGURES) {
         raise(&sums->cached_peak, event->figures.cached);
         raise(&sums->retired_peak, event->figures.retired);
         raise(&sums->limbo_peak, event->figures.limbo);
     }
-    return true;
 }
 
 static void sum_what_is_left(struct trace_memory *memory)
@@ -198,18 +191,10 @@ static void sum_what_is_left(struct trace_memory *memory)
         }
 }
 
-static bool no_memory(void)
-{
-    command_complain("the trace is too large for the memory of this machine; look at it on a "
-                     "larger one");
-    return false;
-}
-
-bool trace_follow(const struct trace *trace, struct trace_memory *ret_memory)
+void trace_follow(const struct trace *trace, struct trace_memory *ret_memory)
 {
     struct follower follower = {.trace = trace, .memory = ret_memory};
     size_t blocks = 0, pieces = 0;
-    bool room;
 
     memset(ret_memory, 0, sizeof *ret_memory);
     for (size_t i = 0; i < trace->count; i++) {
@@ -218,21 +203,15 @@ bool trace_follow(const struct trace *trace, struct trace_memory *ret_memory)
     }
     for (unsigned i = 0; i < 256; i++)
         ret_memory->devices[i].live_peak_at = TRACE_NEVER;
-    ret_memory->blocks = malloc((blocks + 1) * sizeof *ret_memory->blocks);
-    ret_memory->pieces = malloc((pieces + 1) * sizeof *ret_memory->pieces);
-    ret_memory->begins = calloc(trace->count + 1, sizeof *ret_memory->begins);
-    ret_memory->ends = calloc(trace->count + 1, sizeof *ret_memory->ends);
-    room = trace->count < UINT32_MAX && ret_memory->begins && ret_memory->ends && ret_memory->blocks &&
-           ret_memory->pieces;
-    for (size_t i = 0; room && i < trace->count; i++)
-        room = follow(&follower, &trace->events[i], i);
+    ret_memory->blocks = command_need(malloc((blocks + 1) * sizeof *ret_memory->blocks));
+    ret_memory->pieces = command_need(malloc((pieces + 1) * sizeof *ret_memory->pieces));
+    ret_memory->begins = command_need(calloc(trace->count + 1, sizeof *ret_memory->begins));
+    ret_memory->ends = command_need(calloc(trace->count + 1, sizeof *ret_memory->ends));
+    for (size_t i = 0; i < trace->count; i++)
+        follow(&follower, &trace->events[i], i);
     tdestroy(follower.blocks, trace_keep);
     tdestroy(follower.pieces, trace_keep);
-    if (room)
-        sum_what_is_left(ret_memory);
-    else
-        trace_memory_free(ret_memory);
-    return room || no_memory();
+    sum_what_is_left(ret_memory);
 }
 
 void trace_memory_free(struct trace_memory *memory)
@@ -282,14 +261,12 @@ struct trace_holder *trace_holders(const struct trace_memory *memory, unsigned d
     struct trace_holder *holders;
     void *tree = NULL;
     size_t count = 0, blocks = 0;
-    bool room;
 
     *ret_count = 0;
     for (size_t i = 0; i < memory->block_count; i++)
         blocks += memory->blocks[i].device == device && trace_is_there(&memory->blocks[i], event);
-    holders = malloc((blocks + 1) * sizeof *holders);
-    room = holders;
-    for (size_t i = 0; room && i < memory->block_count; i++) {
+    holders = command_need(malloc((blocks + 1) * sizeof *holders));
+    for (size_t i = 0; i < memory->block_count; i++) {
         const struct trace_block *block = &memory->blocks[i];
         struct trace_holder *const *found;
 
@@ -297,21 +274,13 @@ struct trace_holder *trace_holders(const struct trace_memory *memory, unsigned d
             continue;
         holders[count] = (struct trace_holder){
             .key = block->stack ? block->stack : block->size ^ UINT64_C(1) << 63, .first = i};
-        found = tsearch(&holders[count], &tree, by_key);
-        room = found;
-        if (!room)
-            break;
+        found = command_need(tsearch(&holders[count], &tree, by_key));
         count += *found == &holders[count]; /* it is the first of its */
         (*found)->bytes += block->size;
         (*found)->count++;
         (*found)->last = i;
     }
     tdestroy(tree, trace_keep);
-    if (!room) {
-        free(holders);
-        no_memory();
-        return NULL;
-    }
     qsort(holders, count, sizeof *holders, by_bytes);
     *ret_count = count;
     return holders;

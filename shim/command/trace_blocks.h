@@ -44,8 +44,7 @@ struct trace_memory {
     struct trace_sums sums;
 };
 
-/* False, and said: there is too little memory. */
-bool trace_follow(const struct trace *trace, struct trace_memory *ret_memory);
+void trace_follow(const struct trace *trace, struct trace_memory *ret_memory);
 void trace_memory_free(struct trace_memory *memory);
 
 /* Blocks that hold memory of a device at a moment, together by who allocated them: by call stack,
@@ -55,7 +54,7 @@ struct trace_holder {
     size_t first, last; /* of its blocks, by their places in `blocks` */
 };
 
-/* From the largest on; freed by free(). NULL, and said: there is too little memory, or none (0). */
+/* From the largest on; freed by free(). */
 struct trace_holder *trace_holders(const struct trace_memory *memory, unsigned device, size_t event,
                                    size_t *ret_count);
 

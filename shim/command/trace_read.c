@@ -62,13 +62,6 @@ static bool damaged(const struct reader *reader, const char *what)
     return false;
 }
 
-static bool out_of_memory(const struct reader *reader)
-{
-    command_complain("'%s' is too large for the memory of this machine; look at it on a larger one",
-                     reader->path);
-    return false;
-}
-
 static bool read_header(struct reader *reader)
 {
     struct gs_trace_header *header = &reader->trace->header;
@@ -137,23 +130,20 @@ static void fill(struct trace_event *event, const struct gs_trace_event *raw, ui
         event->at_ns += raw->took_ns;
 }
 
-static bool add_event(struct reader *reader, const struct gs_trace_event *raw,
+static void add_event(struct reader *reader, const struct gs_trace_event *raw,
                       const unsigned char *frames, uint32_t thread)
 {
     struct trace *trace = reader->trace;
     uint64_t end = raw->time_ns + raw->took_ns;
-    struct trace_event *events = command_room(trace->events, trace->count, &reader->room, sizeof *events), *event;
+    struct trace_event *event;
 
-    if (!events)
-        return out_of_memory(reader);
-    trace->events = events;
+    trace->events = command_room(trace->events, trace->count, &reader->room, sizeof *trace->events);
     event = &trace->events[trace->count++];
     fill(event, raw, thread);
     event->frames = frames;
     trace->has_device[raw->device] = true;
     if (end > trace->duration_ns)
         trace->duration_ns = end;
-    return true;
 }
 
 static int by_number(const void *a, const void *b)
@@ -161,14 +151,12 @@ static int by_number(const void *a, const void *b)
     return (uintptr_t)a < (uintptr_t)b ? -1 : (uintptr_t)a > (uintptr_t)b;
 }
 
-static bool note_thread(struct reader *reader, uint32_t thread)
+static void note_thread(struct reader *reader, uint32_t thread)
 {
     void *number = (void *)((uintptr_t)thread + 1); /* NULL is none */
 
-    if (tfind(number, &reader->threads, by_number))
-        return true;
-    reader->trace->threads++;
-    return tsearch(number, &reader->threads, by_number) || out_of_memory(reader);
+    reader->trace->threads += !tfind(number, &reader->threads, by_number);
+    command_need(tsearch(number, &reader->threads, by_number));
 }
 
 static bool read_events(struct reader *reader, const unsigned char *at, size_t left,
@@ -176,8 +164,8 @@ static bool read_events(struct reader *reader, const unsigned char *at, size_t l
 {
     struct gs_trace_event raw;
 
-    if (left > 0 && !note_thread(reader, thread))
-        return false;
+    if (left > 0)
+        note_thread(reader, thread);
     while (left > 0) {
         size_t size;
 
@@ -187,10 +175,9 @@ static bool read_events(struct reader *reader, const unsigned char *at, size_t l
         size = sizeof raw + raw.frames * sizeof(uint64_t);
         if (size > left)
             return damaged(reader, "ends within a call stack");
-        if (!can_be(&raw))
+        if (!can_be(&raw) || reader->trace->count == UINT32_MAX - 1) /* trace_blocks.c has places of 32 bits */
             return damaged(reader, "has an event that cannot be");
-        if (!add_event(reader, &raw, at + sizeof raw, thread))
-            return false;
+        add_event(reader, &raw, at + sizeof raw, thread);
         at += size, left -= size;
     }
     return true;
@@ -225,24 +212,21 @@ static bool read_devices(struct reader *reader, const unsigned char *at, size_t 
     return left == 0 || damaged(reader, "ends within a GPU");
 }
 
-static bool read_modules(struct reader *reader, const unsigned char *at, size_t left)
+static void read_modules(struct reader *reader, const unsigned char *at, size_t left)
 {
-    char *text = reader->trace->modules;
+    char *text;
 
     if (reader->module_room - reader->modules < left + 2) {
         reader->module_room = 2 * reader->module_room + left + 2;
-        text = realloc(text, reader->module_room);
-        if (!text)
-            return out_of_memory(reader);
-        reader->trace->modules = text;
+        reader->trace->modules = command_need(realloc(reader->trace->modules, reader->module_room));
     }
+    text = reader->trace->modules;
     if (memchr(at, 0, left))
         left = (size_t)((const unsigned char *)memchr(at, 0, left) - at);
     memcpy(text + reader->modules, at, left);
     reader->modules += left;
     text[reader->modules++] = '\n';
     text[reader->modules] = 0;
-    return true;
 }
 
 /* "7 41 forward<tab>/srv/train.py": what is no such line is passed over. */
@@ -271,9 +255,7 @@ static bool read_names(struct reader *reader, const unsigned char *bytes, size_t
     const char *at = (const char *)bytes, *end;
 
     if (!reader->trace->names)
-        reader->trace->names = calloc(GS_TRACE_NAMES_MOST, sizeof *reader->trace->names);
-    if (!reader->trace->names)
-        return out_of_memory(reader);
+        reader->trace->names = command_need(calloc(GS_TRACE_NAMES_MOST, sizeof *reader->trace->names));
     for (; left > 0 && (end = memchr(at, '\n', left)); left -= (size_t)(end + 1 - at), at = end + 1)
         read_name(reader->trace->names, at, end);
     return left == 0 || damaged(reader, "ends within a name");
@@ -289,7 +271,8 @@ static bool read_block(struct reader *reader, const struct gs_trace_block *block
     case GS_TRACE_EVENTS:
         return read_events(reader, at, left, block->thread);
     case GS_TRACE_MODULES:
-        return read_modules(reader, at, left);
+        read_modules(reader, at, left);
+        return true;
     case GS_TRACE_DEVICES:
         return read_devices(reader, at, left);
     case GS_TRACE_NAMES:
@@ -338,16 +321,14 @@ bool trace_read(const char *path, struct trace *ret_trace)
     bool read;
 
     memset(ret_trace, 0, sizeof *ret_trace);
-    if (!load(&reader) && (errno == EFBIG || errno == ENOMEM))
-        return out_of_memory(&reader);
-    if (!reader.bytes)
+    if (!load(&reader))
         return command_complain("'%s' cannot be read: %s", path,
                                 errno == ESPIPE ? "it is no regular file; copy it to one"
                                                 : strerror(errno)),
                false;
     read = read_header(&reader) && read_blocks(&reader);
-    if (read && !ret_trace->modules && !(ret_trace->modules = strdup("")))
-        read = out_of_memory(&reader);
+    if (read && !ret_trace->modules)
+        ret_trace->modules = command_need(strdup(""));
     tdestroy(reader.threads, trace_keep);
     if (!read)
         trace_free(ret_trace);

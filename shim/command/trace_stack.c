@@ -17,6 +17,7 @@
 #include "shim/command/functions.h"
 #include "shim/command/spans.h"
 
+#define MODULES_MOST (1u << 28) /* lines of a file of many GiB */
 #define MAPS_LINE  (PATH_MAX + 128)
 #define IMAGES_MAX 512 /* files that are open at once; functions of more are not named */
 
@@ -65,7 +66,7 @@ static void add_module(struct trace_modules *modules, struct span *spans, const 
     char text[MAPS_LINE];
     int path = 0;
 
-    if (length >= sizeof text)
+    if (length >= sizeof text || modules->count == MODULES_MOST)
         return;
     memcpy(text, line, length);
     text[length] = 0;
@@ -82,39 +83,31 @@ static void add_module(struct trace_modules *modules, struct span *spans, const 
 }
 
 /* What was mapped last is what was there, should two have been. */
-static bool read_maps(struct trace_modules *modules, const char *text)
+static void read_maps(struct trace_modules *modules, const char *text)
 {
     struct span *spans;
     size_t lines = 1;
-    bool made;
 
     for (const char *at = text; (at = strchr(at, '\n')); at++)
         lines++;
-    spans = lines < UINT32_MAX ? malloc(lines * sizeof *spans) : NULL;
-    modules->modules = malloc(lines * sizeof *modules->modules);
-    if (spans && modules->modules)
-        for (const char *at = text, *end; *at; at = *end ? end + 1 : end) {
-            end = strchrnul(at, '\n');
-            add_module(modules, spans, at, (size_t)(end - at));
-        }
-    made = spans && modules->modules && spans_make(&modules->spans, spans, modules->count);
+    spans = command_need(malloc(lines * sizeof *spans));
+    modules->modules = command_need(malloc(lines * sizeof *modules->modules));
+    for (const char *at = text, *end; *at; at = *end ? end + 1 : end) {
+        end = strchrnul(at, '\n');
+        add_module(modules, spans, at, (size_t)(end - at));
+    }
+    spans_make(&modules->spans, spans, modules->count);
     free(spans);
-    return made;
 }
 
 struct trace_modules *trace_modules_make(const struct trace *trace)
 {
-    struct trace_modules *modules = calloc(1, sizeof *modules);
+    struct trace_modules *modules = command_need(calloc(1, sizeof *modules));
 
-    if (modules)
-        modules->trace = trace;
-    if (modules)
-        modules->found = calloc(FOUND, sizeof *modules->found);
-    if (modules && modules->found && read_maps(modules, trace->modules))
-        return modules;
-    trace_modules_free(modules);
-    command_complain("there is too little memory for the names of functions");
-    return NULL;
+    modules->trace = trace;
+    modules->found = command_need(calloc(FOUND, sizeof *modules->found));
+    read_maps(modules, trace->modules);
+    return modules;
 }
 
 void trace_modules_free(struct trace_modules *modules)

@@ -11,7 +11,7 @@
 
 struct trace_modules;
 
-/* Of the trace, which has to stay. NULL, and said: there is too little memory. */
+/* Of the trace, which has to stay. */
 struct trace_modules *trace_modules_make(const struct trace *trace);
 void trace_modules_free(struct trace_modules *modules);
 

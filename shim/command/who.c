@@ -40,12 +40,10 @@ struct sharer {
 
 /* ---- Asking --------------------------------------------------------------------------------- */
 
-static bool add_told(struct sharer *sharer, uint32_t index, const struct gs_wire_report *report, int pidfd)
+static void add_told(struct sharer *sharer, uint32_t index, const struct gs_wire_report *report, int pidfd)
 {
-    struct told *told = calloc(1, sizeof *told);
+    struct told *told = command_need(calloc(1, sizeof *told));
 
-    if (!told)
-        return false;
     told->of_holder = index < report->clients && (report->left || report->references);
     told->of_owner = index < report->opened.owners;
     told->report = *report;
@@ -53,7 +51,6 @@ static bool add_told(struct sharer *sharer, uint32_t index, const struct gs_wire
         who_fill_told(&told->holder, &sharer->who, pidfd, report->client_seen, report->client_pid, report->client_name);
     *sharer->last = told;
     sharer->last = &told->next;
-    return true;
 }
 
 /* As this process sees it, which who answers may see otherwise; 0: it does not. */
@@ -78,8 +75,7 @@ static void ask_all(struct sharer *sharer, int fd)
             }
             clients = answer.report.clients;
             owners = answer.report.opened.owners;
-            if (!add_told(sharer, i, &answer.report, pidfd))
-                error = -ENOMEM;
+            add_told(sharer, i, &answer.report, pidfd);
         } else {
             ask_silence(sharer->silent, sizeof sharer->silent, error, &answer);
             error = -ENOMSG;

@@ -71,7 +71,7 @@ struct block {
     struct who who; /* whose it is */
     struct gs_wire_report report;
     struct holding *holders;
-    size_t count;
+    size_t count, room;
 };
 
 struct search {
@@ -81,17 +81,14 @@ struct search {
     struct json *json; /* NULL: text */
 };
 
-static bool add_holder(struct block *block, const struct gs_wire_report *report, int pidfd)
+static void add_holder(struct block *block, const struct gs_wire_report *report, int pidfd)
 {
-    struct holding *more = realloc(block->holders, (block->count + 1) * sizeof *more);
+    struct holding *more;
 
-    if (!more)
-        return false;
-    block->holders = more;
-    more += block->count++;
+    block->holders = command_room(block->holders, block->count, &block->room, sizeof *more);
+    more = &block->holders[block->count++];
     who_fill_told(&more->who, &block->who, pidfd, report->client_seen, report->client_pid, report->client_name);
     more->held_ns = report->reference_age_ns;
-    return true;
 }
 
 /* False: there is none, or it does not tell. */
@@ -113,7 +110,9 @@ static bool ask_for_block(const struct search *search, int fd, struct block *blo
             query.number = answer.report.block.id;
             memcpy(query.instance, answer.report.block.instance, sizeof query.instance);
         }
-        more = more && query.index < answer.report.clients && add_holder(block, &answer.report, pidfd);
+        more = more && query.index < answer.report.clients;
+        if (more)
+            add_holder(block, &answer.report, pidfd);
         gs_fd_drop(pidfd);
     }
     return block->report.block.id != 0;
