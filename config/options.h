@@ -59,6 +59,10 @@
     WORD(GS_CONFIG_SHARE_ISOLATE_REFUSE, "refuse")                                                 \
     WORD(GS_CONFIG_SHARE_ISOLATE_ALONE, "alone")
 
+#define GS_CONFIG_SLEEP_WAKE_WORDS(WORD)                                                           \
+    WORD(GS_CONFIG_SLEEP_WAKE_ORDER, "order")                                                      \
+    WORD(GS_CONFIG_SLEEP_WAKE_USE, "use")
+
 /* ENUMERATION(name, words): gives `enum gs_config_<name>` and is what ENUM(name) refers to. */
 #define GS_CONFIG_ENUMERATIONS(ENUMERATION)                                                        \
     ENUMERATION(log, GS_CONFIG_LOG_WORDS)                                                          \
@@ -67,7 +71,8 @@
     ENUMERATION(share_strategy, GS_CONFIG_SHARE_STRATEGY_WORDS)                                    \
     ENUMERATION(share_reach, GS_CONFIG_SHARE_REACH_WORDS)                                          \
     ENUMERATION(share_access, GS_CONFIG_SHARE_ACCESS_WORDS)                                        \
-    ENUMERATION(share_isolate, GS_CONFIG_SHARE_ISOLATE_WORDS)
+    ENUMERATION(share_isolate, GS_CONFIG_SHARE_ISOLATE_WORDS)                                      \
+    ENUMERATION(sleep_wake, GS_CONFIG_SLEEP_WAKE_WORDS)
 
 #define GS_CONFIG_GENERAL_OPTIONS(OPTION)                                                          \
     OPTION(general, enable, BOOL(), "on",                                                          \
@@ -135,6 +140,14 @@
            "Whether an IPC handle may give access to neighbours: off, as the driver's does; "      \
            "refuse, small blocks get no handle; alone, every block of this process has whole "     \
            "2 MiB pages of its own.")
+
+#define GS_CONFIG_SLEEP_OPTIONS(OPTION)                                                            \
+    OPTION(sleep, after, TIME("0", "1440 min"), "0",                                               \
+           "How long the program has made no call that needs the GPU when its process goes to "    \
+           "sleep for another of the user's that finds the GPU full; 0: it never does by itself.") \
+    OPTION(sleep, wake, ENUM(sleep_wake), "order",                                                 \
+           "What wakes a process that sleeps: order, gpushim wake and gpushim_wake alone; use, "   \
+           "also the next call of its program that needs the GPU.")
 
 #define GS_CONFIG_REGISTRATIONS_OPTIONS(OPTION)                                                    \
     OPTION(registrations, keep, ENUM(registrations_keep), "local",                                 \
@@ -232,6 +245,8 @@
     SECTION(general, GS_CONFIG_GENERAL_OPTIONS, "The library as a whole.")                         \
     SECTION(pool, GS_CONFIG_POOL_OPTIONS, "Allocating and freeing GPU memory.")                    \
     SECTION(share, GS_CONFIG_SHARE_OPTIONS, "Memory shared with other processes by CUDA IPC.")     \
+    SECTION(sleep, GS_CONFIG_SLEEP_OPTIONS,                                                        \
+            "Taking a process's memory off the GPU, and bringing it back.")                        \
     SECTION(registrations, GS_CONFIG_REGISTRATIONS_OPTIONS,                                        \
             "GPU memory registered with network cards and storage.")                               \
     SECTION(debug, GS_CONFIG_DEBUG_OPTIONS,                                                        \

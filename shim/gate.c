@@ -22,6 +22,8 @@
 #define TASKS "/proc/self/task"
 #define REST_NS_FIRST UINT64_C(20000) /* between looks at the marks, */
 #define REST_NS_MOST  UINT64_C(2000000)
+#define USE_NS (30 * GS_NS_PER_S)   /* a call waits for the GPU's memory, */
+#define AGAIN_NS (10 * GS_NS_PER_MS) /* and for who wakes the process already, before it looks again */
 
 __thread struct gs_gate_mark gs_gate_mark;
 
@@ -36,26 +38,99 @@ void gs_gate_unknown(const char *symbol)
         free(copy);
 }
 
+/* ---- Who comes -------------------------------------------------------------------------------- */
+
+static int (*wake_by_use)(uint64_t until_ns);
+static _Atomic uint64_t used_ns;
+
+void gs_gate_watch(void)
+{
+    gs_state_open = GS_STATE_WATCHED;
+    atomic_store(&used_ns, gs_now_ns());
+}
+
+void gs_gate_wakes_by(int (*wake)(uint64_t until_ns))
+{
+    wake_by_use = wake;
+}
+
+/* Threads that call all the time do not write all the time. */
+static void note_use(void)
+{
+    const uint64_t now = gs_now_ns();
+
+    if (now - atomic_load_explicit(&used_ns, memory_order_relaxed) > GS_NS_PER_MS)
+        atomic_store_explicit(&used_ns, now, memory_order_relaxed);
+}
+
+uint64_t gs_gate_idle_ns(void)
+{
+    const uint64_t used = atomic_load(&used_ns), now = gs_now_ns();
+
+    return atomic_load(&gs_state) == GS_STATE_WATCHED && now > used ? now - used : 0;
+}
+
+/* Whether a call may say that there is no memory: natively it can, and its hook asks (made.h). */
+static bool may_refuse(uint32_t call)
+{
+    static const bool rows[GS_DRIVER_ROWS] = {
+#define BY_HAND false
+#define PLAIN true
+#define LEGACY true
+#define THREAD true
+#define STREAM true
+#define PTSZ true
+#define GS_ENTRY(symbol, since, what, gate, how, ...)                                              \
+    [GS_ROW_##symbol] = how && GS_DOES_##what != GS_DOES_FREES &&                                  \
+                        GS_DOES_##what != GS_DOES_FREES_ASYNC && GS_DOES_##what != GS_DOES_STALLS,
+        GS_ENTRIES(GS_ENTRY)
+#undef GS_ENTRY
+    };
+
+    return call > 0 && call <= GS_DRIVER_ROWS && rows[call - 1];
+}
+
+static void await_change(uint64_t most_ns)
+{
+    const struct timespec most = {0, (long)most_ns};
+
+    syscall(SYS_futex, &gs_state, FUTEX_WAIT_PRIVATE, GS_STATE_CLOSED, most_ns ? &most : NULL, NULL, 0);
+}
+
 /* Signals run their handlers meanwhile and the wait goes on: what they interrupt is no call of the kernel
  * that the program knows of. */
-void gs_gate_wait(uint32_t call)
+bool gs_gate_wait(uint32_t call)
 {
     const int saved = errno;
+    uint64_t until = 0;
+    bool refused = false;
+    int state;
 
-    while (gs_gate_mark.passing == 0 &&
-           atomic_load_explicit(&gs_state, memory_order_acquire) == GS_STATE_CLOSED) {
+    while ((state = atomic_load_explicit(&gs_state, memory_order_acquire)) == GS_STATE_CLOSED && !refused &&
+           gs_gate_mark.passing == 0) {
+        int error = 0;
+
         gs_gate_mark.call = 0;
-        syscall(SYS_futex, &gs_state, FUTEX_WAIT_PRIVATE, GS_STATE_CLOSED, NULL, NULL, 0);
+        if (wake_by_use) {
+            until = until ? until : gs_now_ns() + USE_NS;
+            error = wake_by_use(until);
+            refused = error && error != EBUSY && error != EALREADY && may_refuse(call);
+        }
+        if (!refused && (error || !wake_by_use))
+            await_change(error ? AGAIN_NS : 0);
         gs_gate_mark.call = call;
         __asm__ volatile("" ::: "memory");
     }
+    if (state == GS_STATE_WATCHED)
+        note_use();
     errno = saved;
+    return !refused;
 }
 
 bool gs_gate_stop(uint32_t call)
 {
-    gs_gate_wait(call);
-    return gs_state_enter();
+    gs_gate_mark.refused = !gs_gate_wait(call);
+    return !gs_gate_mark.refused && gs_state_enter();
 }
 
 /* ---- Marks of other threads ------------------------------------------------------------------ */
@@ -225,7 +300,7 @@ bool gs_gate_close(uint64_t until_ns, struct gs_sleep_why *ret_why)
 
 void gs_gate_open(void)
 {
-    set_state(GS_STATE_READY);
+    set_state(gs_state_open);
 }
 
 void gs_gate_end(void)

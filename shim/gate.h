@@ -26,14 +26,27 @@
 struct gs_gate_mark {
     uint32_t call;    /* a row of the table and 1; GS_GATE_OTHER; 0: in none that stops */
     uint32_t passing; /* it passes whatever the gate is: within such a call already, or it closed the gate */
+    uint32_t refused; /* the last call that came to a closed gate: the process could not be woken for it */
 };
 GS_INSIDE extern __thread struct gs_gate_mark gs_gate_mark __attribute__((tls_model("initial-exec")));
 
 #define GS_GATE_OTHER (GS_ROWS + 1) /* one of gpushim.h */
 
-/* The slow half: waits at the closed gate; and what gs_state_enter says then. They preserve errno. */
-void gs_gate_wait(uint32_t call);
+/* The slow half: waits at the closed gate; and what gs_state_enter says then. They preserve errno. False, of a call
+ * that is made from its row: it may also be refused. */
+bool gs_gate_wait(uint32_t call);
 bool gs_gate_stop(uint32_t call);
+static inline bool gs_gate_refuses(bool entered)
+{
+    return !entered && gs_gate_mark.refused;
+}
+
+/* Before the gate first opens: when calls come is noted from then on; a closed gate has `wake` called by who comes,
+ * which is given an end for it: 0, EBUSY where another thread is at it, or an errno. */
+void gs_gate_watch(void);
+void gs_gate_wakes_by(int (*wake)(uint64_t until_ns));
+/* How long none has come; 0: it is not noted, or the gate is closed. */
+uint64_t gs_gate_idle_ns(void);
 
 /* Whether the gate is open; after what was written before. In two instructions: compilers load what is atomic
  * before they compare it. */

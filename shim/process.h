@@ -17,6 +17,8 @@ struct gs_map;
 
 /* A state of state.h. */
 GS_INSIDE extern _Atomic int gs_state;
+/* The one that it has where nothing is in the way: ready, or watched. */
+GS_INSIDE extern int gs_state_open;
 
 /* Set by gs_shim_start before gs_state_enter() first returns true, and never changed afterwards. */
 GS_INSIDE extern struct gs_core *gs_core;

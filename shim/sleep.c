@@ -18,6 +18,7 @@
 #include "shim/start.h"
 
 #define SLEPT_LEAST offsetof(struct gpushim_asleep, text)
+#define IDLE_NS (100 * GS_NS_PER_MS) /* for the GPU, of a program that has called nothing for long */
 
 static atomic_flag busy = ATOMIC_FLAG_INIT; /* a thread is at it */
 
@@ -120,6 +121,42 @@ void gs_shim_wake(uint64_t timeout_ns, struct gs_sleep_why *ret_why)
     atomic_flag_clear(&busy);
 }
 
+/* ---- By itself --------------------------------------------------------------------------------- */
+
+static uint64_t sleeps_after_ns;
+
+/* Whoever waits for memory is another: this thread goes on where it was. */
+static int wake_for_use(uint64_t until_ns)
+{
+    const uint64_t now = gs_now_ns();
+    struct gs_sleep_why why;
+
+    GS_KEEP_CALLER;
+    gs_shim_wake(until_ns > now ? until_ns - now : 0, &why);
+    return why.error;
+}
+
+/* 0, or an errno. */
+static int sleep_idle(bool does)
+{
+    struct gs_sleep_why why = {0};
+
+    if (!sleeps_after_ns || gs_gate_idle_ns() < sleeps_after_ns)
+        return EBUSY;
+    if (does)
+        gs_shim_sleep(NULL, IDLE_NS, &why);
+    return why.error;
+}
+
+void gs_shim_sleeps_by_itself(uint64_t after_ns, bool wakes_by_use)
+{
+    sleeps_after_ns = after_ns;
+    if (after_ns)
+        gs_gate_watch();
+    if (wakes_by_use)
+        gs_gate_wakes_by(wake_for_use);
+}
+
 /* ---- By order of others ------------------------------------------------------------------------ */
 
 static struct {
@@ -162,6 +199,10 @@ static void begin_order(const struct gs_sleep_order *told)
 
 void gs_shim_told_to_sleep(struct gs_sleep_order *told)
 {
+    if (told->verb >= GS_SLEEP_MAY_IDLE) {
+        told->error = sleep_idle(told->verb == GS_SLEEP_GOES_IDLE);
+        return;
+    }
     told->busy = __atomic_load_n(&order.running, __ATOMIC_ACQUIRE);
     if (!told->busy && told->verb != GS_SLEEP_STATE) {
         begin_order(told);

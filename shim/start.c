@@ -246,6 +246,7 @@ static bool start_core(const struct gs_config *config)
     }
     gs_map = gs_core_map(gs_core);
     gs_single = gs_core_single(gs_core);
+    gs_shim_sleeps_by_itself(config->sleep.after, config->sleep.wake == GS_CONFIG_SLEEP_WAKE_USE);
     start_recording(config);
     atexit(gs_shim_at_exit);
     if (__cxa_at_quick_exit)

@@ -60,7 +60,7 @@ static void load(void *const *row)
     in_start = true;
     bool enabled = gs_shim_start();
     in_start = false;
-    state_set(enabled ? GS_STATE_READY : GS_STATE_DISABLED);
+    state_set(enabled ? gs_state_open : GS_STATE_DISABLED);
     gs_stack_load();
 }
 

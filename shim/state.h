@@ -1,14 +1,15 @@
 /*
  * Whether this process's driver calls are ours.
  *
- *   unborn ──► loading ──► ready ◄──► closed ───► child (from ready as well)
+ *   unborn ──► loading ──► ready ◄──► closed ───► child (from ready as well)     watched: in place of ready
  *                    └───► disabled
  *
  * unborn: nothing was done yet, or libcuda was not there when last asked. loading: one thread has
  * the driver's addresses and starts the shim. ready: hooks do their work. disabled:
  * GPUSHIM_ENABLE=0, or loading failed; everything goes straight to the driver. child: forked from a
  * process that was loading, ready or closed; everything goes straight to the driver and no lock of ours is
- * taken. closed: as ready, but calls that stop at the gate wait there (gate.h).
+ * taken. closed: as ready, but calls that stop at the gate wait there (gate.h). watched: as ready, but when they come
+ * is noted there.
  *
  * Holds always: nothing happens before the first look-up of a name of ours or the first call of an
  * exported hook. No thread waits for another while either of them is in the dynamic linker on our
@@ -29,6 +30,7 @@ enum gs_state {
     GS_STATE_CHILD,
     GS_STATE_READY, /* from here on hooks do their work */
     GS_STATE_CLOSED,
+    GS_STATE_WATCHED,
 };
 
 /* Whether they do. */

@@ -88,6 +88,31 @@ static uint64_t yield_within(struct gs_core *core, const struct gs_device *devic
     }
 }
 
+static bool idle_order(struct gs_core *core, enum gs_sleep_verb verb)
+{
+    struct gs_sleep_order order = {.verb = verb};
+
+    if (!core->options.sleeps)
+        return false;
+    core->options.sleeps(&order);
+    return order.error == 0;
+}
+
+/* What a program has that does not use it. */
+static uint64_t fall_asleep(struct gs_core *core, const struct gs_device *device)
+{
+    struct gs_stats before, after;
+
+    if (!idle_order(core, GS_SLEEP_MAY_IDLE))
+        return 0;
+    gs_share_purge_is_long(core->share);
+    gs_stats_read(core, device->ordinal, &before);
+    if (!idle_order(core, GS_SLEEP_GOES_IDLE))
+        return 0;
+    gs_stats_read(core, device->ordinal, &after);
+    return before.reserved > after.reserved ? before.reserved - after.reserved : 0;
+}
+
 static uint64_t give(struct gs_core *core, const unsigned char uuid[16], uint64_t wanted)
 {
     struct gs_neighbour *neighbour = &core->neighbour;
@@ -101,6 +126,8 @@ static uint64_t give(struct gs_core *core, const unsigned char uuid[16], uint64_
     rest(core, &stats);
     gs_stats_read(core, device->ordinal, &stats);
     bytes = yield_within(core, device, wanted);
+    if (bytes < wanted && stats.live > 0)
+        bytes += fall_asleep(core, device);
     if (bytes) {
         neighbour->gave_ns = gs_now_ns();
         neighbour->gave_grown = stats.counts.grown;

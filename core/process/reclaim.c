@@ -405,7 +405,8 @@ static gs_status (*const steps[])(struct request *r) = {
     wait_for_all, /* closed blocks: those who had them open, their end, or 2 s (core/share/flush.c) */
     purge_waiting, /* all of the above */
     take_any,
-    ask_neighbours, /* what other processes keep: they answer, or 1 s, twice (core/share/pressure_ask.c) */
+    ask_neighbours, /* what other processes keep: they answer, or 1 s, or 10 s where one goes to sleep for it, twice
+                       (core/share/pressure_ask.c) */
     purge_all, /* ends that the share thread was told of since */
     await_threads,
 };

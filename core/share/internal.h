@@ -248,6 +248,7 @@ struct gs_pressure {
     enum { GS_ASKED_NOTHING = 0, GS_ASKED, GS_ASKED_TAKEN, GS_ASKED_DONE } state;
     unsigned char uuid[16];
     uint64_t wanted, given;
+    bool is_long;   /* they are to be told that it takes longer */
     unsigned pleas; /* the share thread's own: clients that wait for an answer */
     struct gs_peer *silent; /* whom this process has asked, and who has not answered yet */
 };

@@ -5,6 +5,7 @@
  *   full process                             process that keeps idle memory
  *   gs_share_ask ── PURGE device, bytes ───► share thread ── asked ──► a thread of core/process
  *               ◄── PURGED: it is seen to ──                gs_share_purge: what is asked for
+ *               ◄── PURGED: it takes longer ─            ◄─ gs_share_purge_is_long
  *               ◄── PURGED bytes ───────────             ◄─ gs_share_purged: what was given
  *
  * The share thread calls no driver for that and waits for nobody. What several ask for of one device
@@ -15,7 +16,7 @@
 
 #include <string.h>
 
-static bool tell(struct gs_client *client, uint64_t given, bool more)
+static bool tell(struct gs_client *client, uint64_t given, uint32_t more)
 {
     union gs_wire_message message;
 
@@ -38,7 +39,7 @@ bool gs_plea_came(struct gs_share *share, struct gs_client *client,
         .state = GS_PLEA_DUE, .request = purge->head.request, .wanted = purge->wanted};
     memcpy(client->plea.uuid, purge->uuid, sizeof client->plea.uuid);
     share->asked.pressure.pleas++;
-    return tell(client, 0, true);
+    return tell(client, 0, 1);
 }
 
 void gs_plea_gone(struct gs_share *share, struct gs_client *client)
@@ -48,7 +49,7 @@ void gs_plea_gone(struct gs_share *share, struct gs_client *client)
 }
 
 /* To all that are under way. Who does not read waits in vain. */
-static void tell_all(struct gs_share *share, uint64_t given)
+static void tell_all(struct gs_share *share, uint64_t given, uint32_t more)
 {
     struct gs_client *client, *next;
 
@@ -57,8 +58,9 @@ static void tell_all(struct gs_share *share, uint64_t given)
         if (client->plea.state != GS_PLEA_UNDER_WAY)
             continue;
         if (client->fd >= 0 && !gs_client_is_lost(client))
-            tell(client, given, false);
-        gs_plea_gone(share, client);
+            tell(client, given, more);
+        if (!more)
+            gs_plea_gone(share, client);
     }
 }
 
@@ -87,12 +89,14 @@ static void gather(struct gs_share *share)
     gs_lock_release(&share->lock);
 }
 
-/* Whether nothing is under way; then *ret_given is what was given last. */
-static bool is_done(struct gs_share *share, uint64_t *ret_given)
+/* Whether nothing is under way; then *ret_given is what was given last. Else *ret_long, once: it takes longer. */
+static bool is_done(struct gs_share *share, uint64_t *ret_given, bool *ret_long)
 {
     bool done;
 
     gs_lock_take(&share->lock);
+    *ret_long = share->asked.pressure.is_long;
+    share->asked.pressure.is_long = false;
     if (share->asked.pressure.state == GS_ASKED_DONE)
         share->asked.pressure.state = GS_ASKED_NOTHING;
     done = share->asked.pressure.state == GS_ASKED_NOTHING;
@@ -104,18 +108,24 @@ static bool is_done(struct gs_share *share, uint64_t *ret_given)
 void gs_pleas_work(struct gs_share *share)
 {
     uint64_t given;
+    bool done, is_long;
 
-    if (share->asked.pressure.pleas == 0 || !is_done(share, &given))
+    if (share->asked.pressure.pleas == 0)
         return;
-    tell_all(share, given);
+    done = is_done(share, &given, &is_long);
+    if (is_long && !done)
+        tell_all(share, 0, 2);
+    if (!done)
+        return;
+    tell_all(share, given, 0);
     while (share->asked.pressure.pleas > 0) {
         gather(share);
         if (share->events.asked &&
             share->events.asked(share->events.arg, GS_ASKED_MEMORY, 0, NULL))
             return;
         gs_share_purged(share, 0);
-        is_done(share, &given);
-        tell_all(share, 0);
+        is_done(share, &given, &is_long);
+        tell_all(share, 0, 0);
     }
 }
 
@@ -132,6 +142,14 @@ bool gs_share_purge(struct gs_share *share, unsigned char ret_uuid[16], uint64_t
     }
     gs_lock_release(&share->lock);
     return any;
+}
+
+void gs_share_purge_is_long(struct gs_share *share)
+{
+    gs_lock_take(&share->lock);
+    share->asked.pressure.is_long = true;
+    gs_lock_release(&share->lock);
+    gs_thread_wake_any(share);
 }
 
 void gs_share_purged(struct gs_share *share, uint64_t given)

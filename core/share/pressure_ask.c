@@ -5,7 +5,8 @@
 #include <string.h>
 
 #define WAIT_NS   (50 * GS_NS_PER_MS) /* for one to say that it is seen to, */
-#define GIVING_NS GS_NS_PER_S         /* and to have given */
+#define GIVING_NS GS_NS_PER_S         /* to have given, */
+#define SLEEPS_NS (10 * GS_NS_PER_S)  /* or where it says so, to have gone to sleep */
 #define REQUEST   1                   /* each is asked once over a connection */
 
 struct plea {
@@ -14,7 +15,7 @@ struct plea {
     struct gs_share_answers *answers;
 };
 
-enum step { ASKED, SEEN_TO /* as it says */ };
+enum step { ASKED, SEEN_TO, SLEEPS }; /* as it says by PURGED's `more` */
 
 static enum gs_peer_state say(struct gs_asking *asking, struct gs_peer *peer)
 {
@@ -37,11 +38,11 @@ static enum gs_peer_state hear(struct gs_asking *asking, struct gs_peer *peer, i
 
     answers->ended |= error == -ENOTCONN;
     if (error || message->head.type != GS_WIRE_PURGED || message->head.request != REQUEST ||
-        message->purged.zero || message->purged.more > 1 ||
-        (message->purged.more && peer->step == SEEN_TO))
+        message->purged.zero || message->purged.more > SLEEPS ||
+        (message->purged.more && message->purged.more != peer->step + 1u))
         return GS_HEARD;
     if (message->purged.more) {
-        peer->step = SEEN_TO;
+        peer->step = message->purged.more;
         return GS_AWAITED;
     }
     answers->given += message->purged.given < missing ? message->purged.given : missing;
@@ -51,7 +52,9 @@ static enum gs_peer_state hear(struct gs_asking *asking, struct gs_peer *peer, i
 
 static bool waits(const struct gs_asking *asking, const struct gs_peer *peer)
 {
-    return asking->waited_ns < (peer->step == SEEN_TO ? GIVING_NS : WAIT_NS);
+    static const uint64_t most[] = {[ASKED] = WAIT_NS, [SEEN_TO] = GIVING_NS, [SLEEPS] = SLEEPS_NS};
+
+    return asking->waited_ns < most[peer->step];
 }
 
 /* ---- Who is silent: kept, since by its connection is seen when it has answered ----------------- */

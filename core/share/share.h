@@ -102,7 +102,12 @@ struct gs_setting {
 #define GS_SLEEP_DIRECTORY 256
 #define GS_SLEEP_STAYS 4
 struct gs_sleep_order {
-    enum gs_sleep_verb { GS_SLEEP_STATE, GS_SLEEP_GOES, GS_SLEEP_WAKES } verb;
+    enum gs_sleep_verb {
+        GS_SLEEP_STATE, GS_SLEEP_GOES, GS_SLEEP_WAKES,
+        /* Of core's own: where the program has made no call for as long as the options say (else `error`), whether it
+         * may; and it goes, before the answer. */
+        GS_SLEEP_MAY_IDLE, GS_SLEEP_GOES_IDLE
+    } verb;
     uint64_t timeout_ns;
     const char *directory; /* where the contents go to a file; "": to memory */
     bool busy;             /* told: it is at it; else what came of the last order: */
@@ -450,8 +455,10 @@ gs_status gs_share_name_external(struct gs_share *share, CUdeviceptr address,
 /* ---- Memory pressure ------------------------------------------------------------------------ */
 
 /* After `asked`: the device and the bytes that others ask for now, all of them together; false: there
- * is nothing. Then gs_share_purged tells them how much has gone back to the driver. */
+ * is nothing. Then gs_share_purged tells them how much has gone back to the driver; before it they may be told
+ * that this takes longer. */
 bool gs_share_purge(struct gs_share *share, unsigned char ret_uuid[16], uint64_t *ret_wanted);
+void gs_share_purge_is_long(struct gs_share *share);
 void gs_share_purged(struct gs_share *share, uint64_t given);
 
 struct gs_share_answers {

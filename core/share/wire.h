@@ -40,7 +40,7 @@
  *
  * A process of the same user that finds a GPU full says PURGE device, bytes (core/share/pressure.c).
  * It is answered by PURGED: at once, that this is seen to, and once more with the bytes that went back
- * to the driver. One PURGE is under way on a connection at a time.
+ * to the driver; in between, where the process goes to sleep for it, that this takes longer. One PURGE is under way on a connection at a time.
  *
  * A process that ends in order says FAREWELL to its broker, with its last figures of each device
  * (core/share/farewell.c), without an answer. Whoever asks a broker for the process with a number, or
@@ -80,7 +80,7 @@
 
 #include "core/share/ipc_handle.h"
 
-#define GS_WIRE_VERSION 25
+#define GS_WIRE_VERSION 26
 
 /* So many pieces come in one message at most: the kernel would take 253, but a process that may have
  * 256 descriptors has others too. */
@@ -333,7 +333,7 @@ struct gs_wire_purge {
 struct gs_wire_purged {
     struct gs_wire_head head;
     uint64_t given; /* bytes that went back to the driver */
-    uint32_t more;  /* 1: it is seen to, and another answer comes */
+    uint32_t more;  /* 1: it is seen to, and another answer comes; 2, then: it goes to sleep, which takes longer */
     uint32_t zero;
 };
 

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Two servers whose models fit on the GPU one at a time answer in turns:
 #
-#   sh examples/sleep/sleep.sh [--software] [MIB]
+#   sh examples/sleep/sleep.sh [--software] [--by-itself] [MIB]
 #
-# MIB is the size of each model, 600 where nothing else is said; --software takes the software driver, with
+# By commands; with --by-itself by two options and none. MIB is the size of each model, 600 where nothing else is said; --software takes the software driver, with
 # a GPU that has room for one. The last line is "sleep: ok" or what went wrong.
 # shellcheck disable=SC2154,SC2086 # pid_NAME is from lib.sh; nothing, or one word
 set -eu
@@ -11,11 +11,12 @@ set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 # shellcheck source=examples/lib.sh
 . "$root/examples/lib.sh"
-software=
-[ "${1:-}" != --software ] || software=$1
-[ -z "$software" ] || shift
+software='' alone=''
+[ "${1:-}" != --software ] || { software=$1 && shift; }
+[ "${1:-}" != --by-itself ] || { alone=$1 && shift; }
 mib=${1:-600}
 export GPUSHIM_DEBUG_RECLAIM_FROM_PEERS=on
+[ -z "$alone" ] || export GPUSHIM_SLEEP_AFTER='10 ms' GPUSHIM_SLEEP_WAKE=use
 [ -z "$software" ] || export SOFTCUDA_MACHINE="$place/machine" SOFTCUDA_MEMORY="$((mib * 5 / 3))M"
 
 # serve NAME DESCRIPTOR
@@ -39,15 +40,21 @@ ask()
     ! says "$1" WRONG || fail "$1 has lost its model"
 }
 
+# orders COMMAND PID...
+orders()
+{
+    [ -n "$alone" ] || gpushim "$@" || fail "it does not $*"
+}
+
 serve apple 3
 ask apple 3 2
-gpushim sleep "$pid_apple" || fail 'apple does not sleep'
+orders sleep "$pid_apple"
 serve pear 4
 ask pear 4 2
 for turn in 3 4 5; do
-    gpushim swap "$pid_pear" "$pid_apple" || fail 'pear and apple do not swap'
+    orders swap "$pid_pear" "$pid_apple"
     ask apple 3 $turn
-    gpushim swap "$pid_apple" "$pid_pear" || fail 'apple and pear do not swap'
+    orders swap "$pid_apple" "$pid_pear"
     ask pear 4 $turn
 done
 echo 'sleep: ok'

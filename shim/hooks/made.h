@@ -24,7 +24,10 @@
 #define GS_TRACED(address) address, GS_MADE_TRACED
 #define GS_UNMARKED , GS_MADE_UNMARKED
 
-#define GS_GATE_STOPS(symbol) GS_AT_GATE(symbol);
+#define GS_GATE_STOPS(symbol)                                                                      \
+    GS_AT_GATE(symbol);                                                                            \
+    if (gs_gate_refuses(gs_entered))                                                               \
+        return CUDA_ERROR_OUT_OF_MEMORY;
 #define GS_GATE_GOES(symbol)
 
 #define GS_HEAD(name, ...) CUresult name(GS_EACH(GS_DECLARED, __VA_ARGS__))

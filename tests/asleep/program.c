@@ -167,6 +167,73 @@ static void case_work(void)
         pthread_join(workers[i], NULL);
 }
 
+/* With sleep.wake = use: nobody else wakes it, and each time the workers have gone on. */
+static void case_use(void)
+{
+    struct gpushim_asleep state;
+    pthread_t workers[WORKERS];
+
+    for (uintptr_t i = 0; i < WORKERS; i++)
+        if (pthread_create(&workers[i], NULL, work, (void *)(i + 1)))
+            FAIL("no thread");
+    for (int i = 0; i < ROUNDS; i++) {
+        const unsigned before = atomic_load(&rounds);
+        int error;
+
+        while (atomic_load(&rounds) < before + 2)
+            usleep(100);
+        do {
+            error = try_sleep(LONG_NS, &state);
+        } while (error == EBUSY || error == EALREADY); /* a worker is at waking it still */
+        if (error)
+            FAIL("error %d: %s", error, state.text);
+    }
+    atomic_store(&stop, true);
+    for (int i = 0; i < WORKERS; i++)
+        pthread_join(workers[i], NULL);
+}
+
+static CUdeviceptr to_be_freed;
+
+static void *free_it(void *unused)
+{
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemFree(to_be_freed));
+    return NULL;
+}
+
+/* With sleep.wake = use, where it cannot be woken: calls that have no memory natively say so, a free waits. Once it
+ * can be, all is as it was. */
+static void case_refused(void)
+{
+    __typeof__(&softcuda_fail) fail = (__typeof__(&softcuda_fail))driver_function("softcuda_fail");
+    __typeof__(&softcuda_reset) reset = (__typeof__(&softcuda_reset))driver_function("softcuda_reset");
+    struct gpushim_asleep state = {.size = sizeof state};
+    CUdeviceptr block = alloc(), more;
+    static char host[SIZE];
+    pthread_t thread;
+
+    to_be_freed = alloc();
+    OK(cuMemsetD32(block, 6, WORDS));
+    must_sleep();
+    fail("cuMemMap", 0, CUDA_ERROR_UNKNOWN);
+    if (pthread_create(&thread, NULL, free_it, NULL))
+        FAIL("no thread");
+    for (int i = 0; i < 20; i++)
+        if (cuMemcpyDtoH(host, block, SIZE) != CUDA_ERROR_OUT_OF_MEMORY ||
+            cuMemsetD32Async(block, 7, WORDS, NULL) != CUDA_ERROR_OUT_OF_MEMORY ||
+            cuMemAlloc(&more, SIZE) != CUDA_ERROR_OUT_OF_MEMORY)
+            FAIL("not refused");
+    OK(cuMemGetInfo(&(size_t){0}, &(size_t){0}));
+    if (gpushim_asleep(&state) || !state.since_ns)
+        FAIL("it does not sleep");
+    reset();
+    must_be(block, 6);
+    pthread_join(thread, NULL);
+    OK(cuMemsetD32(block, 8, WORDS));
+    must_be(block, 8);
+}
+
 /* A graph that was made before is launched after. */
 static void case_graph(void)
 {
@@ -470,7 +537,7 @@ static const struct {
     {"work", case_work},   {"graph", case_graph},     {"under-way", case_under_way},
     {"signals", case_signals}, {"info", case_info},   {"within", case_within},
     {"unknown", case_unknown}, {"fork", case_fork},   {"exit", case_exit},
-    {"forbidden", case_forbidden},
+    {"forbidden", case_forbidden}, {"use", case_use}, {"refused", case_refused},
 };
 
 int main(int argc, char **argv)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import tempfile
+import time
 
 from holder import GPUSHIM, MIB, Holder, await_that, check, clean, end_with_faults, for_everybody, gpushim
 
@@ -151,6 +152,77 @@ def prove_a_swap(folder):
         one.end()
 
 
+READ = '''
+host = (ctypes.c_ubyte * {size})()
+assert cuda.cuMemcpyDtoH_v2(host, held[-1], ctypes.c_size_t({size})) == 0
+print("right" if bytes(host) == b"Z" * {size} else "wrong")
+'''
+
+
+def tries(one, size):
+    """Whether it gets so much."""
+    return run(one, f'print(cuda.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t({size})))') == '0'
+
+
+def prove_by_itself(folder):
+    """A program that makes no call sleeps for one that finds the GPU full, and its next call wakes it."""
+    settings = {'GPUSHIM_SLEEP_AFTER': '1 ms', 'GPUSHIM_SLEEP_WAKE': 'use'}
+    first = start(folder, **settings)
+    check('asleep' not in gpushim(folder, 'stats').stdout, 'nobody needs it')
+    second = start(folder, **settings)
+    check('asleep' not in gpushim(folder, 'stats').stdout, 'there is room for two')
+    third = start(folder, **settings)
+    check(json.loads(gpushim(folder, 'stats', str(third.pid), '--json').stdout)[0]['state'] == 'running',
+          'the third has its memory')
+    for turn in range(3):
+        for one in (first, second, third):
+            check(run(one, READ.format(size=LIVE)) == 'right', f'the contents are right in turn {turn}')
+    check('asleep' in gpushim(folder, 'stats').stdout, 'one of them sleeps at any time')
+    for one in (first, second, third):
+        one.end()
+
+
+def prove_who_does_not_sleep(folder):
+    """One that has not been idle for so long, and one that nobody told to."""
+    for settings in ({'GPUSHIM_SLEEP_AFTER': '60 min'}, {}):
+        one, other = start(folder, **settings), start(folder)
+        check(not tries(other, LIVE), f'with {settings} it does not sleep')
+        is_right(one, 'though another found the GPU full')
+        check('asleep' not in gpushim(folder, 'stats').stdout, 'nor is it told to')
+        one.end()
+        other.end()
+
+
+BUSY = '''
+import threading, time
+gap, ends = [0.0], []
+def work():
+    assert cuda.cuCtxSetCurrent(context) == 0
+    last = time.monotonic()
+    while not ends:
+        assert cuda.cuMemsetD8_v2(held[-1], ctypes.c_ubyte(0x5a), ctypes.c_size_t(1)) == 0
+        gap[0] = max(gap[0], time.monotonic() - last)
+        last = time.monotonic()
+worker = threading.Thread(target=work)
+worker.start()
+'''
+CALM = 'ends.append(1); worker.join(); print(gap[0])'
+
+
+def prove_who_calls_is_not_idle(folder):
+    """Though it has run for longer than that; a machine that kept it from calling for so long proves nothing."""
+    one, other = start(folder, GPUSHIM_SLEEP_AFTER='2 s', GPUSHIM_SLEEP_WAKE='use'), start(folder)
+    for _ in range(5):
+        run(one, BUSY)
+        time.sleep(2.5)
+        got = tries(other, LIVE)
+        if float(run(one, CALM)) < 2:
+            check(not got, 'who calls all the time does not sleep')
+            break
+    one.end()
+    other.end()
+
+
 def prove_what_stays(folder):
     one = start(folder)
     one.do('share 0')
@@ -176,7 +248,8 @@ def prove_what_is_wrong(folder):
     one.end()
 
 
-for prove in (prove_it, prove_it_is_told, prove_a_group, prove_a_file, prove_a_swap, prove_what_stays, prove_what_is_wrong):
+for prove in (prove_it, prove_it_is_told, prove_a_group, prove_a_file, prove_a_swap, prove_by_itself,
+              prove_who_does_not_sleep, prove_who_calls_is_not_idle, prove_what_stays, prove_what_is_wrong):
     with tempfile.TemporaryDirectory() as name:
         prove(name)
 end_with_faults()

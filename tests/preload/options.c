@@ -30,6 +30,8 @@ static struct given {
     char log_path[128], record_path[128], report_path[128];
     unsigned frames;
     bool bounded;
+    uint64_t sleeps_after_ns;
+    bool wakes_by_use;
     bool started;
 } given;
 
@@ -105,6 +107,12 @@ void gs_say_configured(const struct gs_config *config)
 
 void gs_shim_told_to_sleep(struct gs_sleep_order *order)
 {
+}
+
+void gs_shim_sleeps_by_itself(uint64_t after_ns, bool wakes_by_use)
+{
+    given.sleeps_after_ns = after_ns;
+    given.wakes_by_use = wakes_by_use;
 }
 
 void gs_say_exit(void)
@@ -195,6 +203,8 @@ static const struct option options[] = {
     NUMBER("DEBUG_LIMBO_LIMIT", "9M", core.share.limbo_limit, 9 * MIB),
     NUMBER("DEBUG_LIMBO_WARNING_AGE", "83ms", core.share.limbo_warning_ns, 83 * MS),
     NUMBER("DEBUG_MAX_CLIENTS", "20", core.share.max_clients, 20),
+    NUMBER("SLEEP_AFTER", "84ms", sleeps_after_ns, 84 * MS),
+    NUMBER("SLEEP_WAKE", "use", wakes_by_use, true),
     NUMBER("REGISTRATIONS_KEEP", "all", keep, GS_PIN_KEEP_ALL),
     NUMBER("DEBUG_REGISTRATIONS_COUNT", "21", core.registrations.count, 21),
     NUMBER("DEBUG_REGISTRATIONS_BYTES", "9M", core.registrations.bytes, 9 * MIB),

@@ -12,8 +12,11 @@ void __wrap_gs_conn_wait_any(const int *sockets, unsigned count, uint64_t ns);
 uint64_t __real_gs_look_counts(uint64_t *looked);
 uint64_t __wrap_gs_look_counts(uint64_t *looked);
 
-static int to_come = -1; /* atomic, both */
+#define SLICE_MS 5
+
+static int to_come = -1; /* atomic, all */
 static uint64_t passed;
+static unsigned waits;
 
 static _Thread_local bool has_waited; /* and its time is not the machine's */
 static _Thread_local uint64_t passes;
@@ -28,14 +31,25 @@ uint64_t patience_took(void)
     return __atomic_exchange_n(&passed, 0, __ATOMIC_SEQ_CST);
 }
 
+unsigned patience_waits(void)
+{
+    return __atomic_load_n(&waits, __ATOMIC_SEQ_CST);
+}
+
 void __wrap_gs_conn_wait_any(const int *sockets, unsigned count, uint64_t ns)
 {
     struct pollfd fds[GS_CONN_ANY];
-    int left = __atomic_load_n(&to_come, __ATOMIC_SEQ_CST);
+    const uint64_t end = gs_now_ns() + SIDE_PATIENCE_MS * GS_NS_PER_MS;
+    int left, come;
 
     for (unsigned i = 0; i < count; i++)
         fds[i] = (struct pollfd){.fd = sockets[i], .events = POLLIN};
-    if (poll(fds, count, left ? SIDE_PATIENCE_MS : 0) > 0)
+    __atomic_add_fetch(&waits, 1, __ATOMIC_SEQ_CST);
+    do {
+        left = __atomic_load_n(&to_come, __ATOMIC_SEQ_CST);
+        come = poll(fds, count, left ? SLICE_MS : 0);
+    } while (come <= 0 && left && gs_now_ns() < end);
+    if (come > 0)
         ns = 0;
     else if (left)
         ns = SIDE_PATIENCE_MS * GS_NS_PER_MS; /* it does not come */

@@ -12,5 +12,7 @@
 void patience_for(int answers);
 /* The time that has passed for who asks, since this was asked last. */
 uint64_t patience_took(void);
+/* How often it has begun to wait: what was said before the last time has been heard. */
+unsigned patience_waits(void);
 
 #endif

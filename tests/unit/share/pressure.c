@@ -20,7 +20,8 @@
 #include "tests/children.h"
 
 #define WAIT_MS    50   /* who does not answer is waited for so long, */
-#define GIVING_MS  1000 /* and who is at it so long; neither is as long as a look more */
+#define GIVING_MS  1000 /* who is at it so long, */
+#define SLEEPS_MS 10000 /* and who goes to sleep; none of them is as long as a look more */
 #define LOOK_MS    5
 
 static void setup(void)
@@ -112,6 +113,16 @@ static void assert_seen_to(int fd, uint32_t request)
     cr_assert_eq(message.purged.given, 0);
 }
 
+static void assert_is_long(int fd, uint32_t request)
+{
+    union gs_wire_message message;
+
+    cr_assert_eq(hear(fd, &message), GS_WIRE_PURGED);
+    cr_assert_eq(message.head.request, request);
+    cr_assert_eq(message.purged.more, 2);
+    cr_assert_eq(message.purged.given, 0);
+}
+
 static void assert_given(int fd, uint32_t request, uint64_t given)
 {
     union gs_wire_message message;
@@ -167,6 +178,29 @@ Test(share_pressure, who_asks_is_told_at_once_and_when_it_is_done)
     close(fd);
     cr_assert_eq(asked, 3);
     cr_assert_not(gs_share_purge(side.share, (unsigned char[16]){0}, &(uint64_t){0}));
+}
+
+/* Those whose plea is under way, and once. */
+Test(share_pressure, who_goes_to_sleep_for_it_says_that_this_takes_longer)
+{
+    int fds[2];
+
+    can_be_asked(true);
+    for (uint32_t i = 0; i < 2; i++) {
+        fds[i] = dial(side.share->name);
+        plead(fds[i], i ? side_other_gpu : side_gpu, MIB, i);
+        assert_seen_to(fds[i], i);
+    }
+    cr_assert_eq(taken(side_gpu), MIB);
+    gs_share_purge_is_long(side.share);
+    assert_is_long(fds[0], 0);
+    gs_share_purged(side.share, 5 * MIB);
+    assert_given(fds[0], 0, 5 * MIB);
+    cr_assert_eq(taken(side_other_gpu), MIB);
+    gs_share_purged(side.share, 0);
+    assert_given(fds[1], 1, 0);
+    for (unsigned i = 0; i < 2; i++)
+        close(fds[i]);
 }
 
 Test(share_pressure, who_gives_nothing_says_so_at_once)
@@ -381,6 +415,45 @@ Test(share_pressure, two_that_ask_each_other_do_not_wait_for_each_other)
     cr_assert_eq(other_stop(&other), 0);
 }
 
+static void assert_waits(unsigned took, unsigned ms)
+{
+    cr_assert(took >= ms && took <= ms + LOOK_MS, "it waited for %u ms", took);
+}
+
+/* The test is that process, which says nothing more then. */
+Test(share_pressure, who_goes_to_sleep_is_waited_for_longer)
+{
+    const unsigned begun = patience_waits();
+    char name[GS_SOCKET_NAME_SIZE], path[108];
+    union gs_wire_message message;
+    struct gs_share_answers answers;
+    pthread_t thread;
+    int listener, fd;
+
+    side_name(7, getpid(), name);
+    mkdir(dir, 0700);
+    snprintf(path, sizeof path, "%.63s/%.32s", dir, name);
+    listener = side_listen(path);
+    patience_took();
+    cr_assert_eq(pthread_create(&thread, NULL, asks, &answers), 0);
+    fd = accept(listener, NULL, NULL);
+    cr_assert_eq(hear(fd, &message), GS_WIRE_PURGE);
+    for (uint32_t more = 1; more <= 2; more++) {
+        gs_wire_start(&message, GS_WIRE_PURGED, message.head.request);
+        message.purged.more = more;
+        cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
+        cr_assert(SIDE_WAIT(patience_waits() == begun + 1 + more));
+    }
+    patience_for(0);
+    pthread_join(thread, NULL);
+    patience_for(-1);
+    assert_waits((unsigned)(patience_took() / MS), SLEEPS_MS);
+    cr_assert_eq(answers.silent, 1);
+    close(fd);
+    close(listener);
+    unlink(path);
+}
+
 /* How long it waits, in milliseconds, where nothing is said to it but so many times (-1: whatever there is). */
 static unsigned asking_waits(struct gs_share_answers *ret_answers, int answers)
 {
@@ -389,11 +462,6 @@ static unsigned asking_waits(struct gs_share_answers *ret_answers, int answers)
     gs_share_ask(side.share, side_gpu, MIB, ret_answers);
     patience_for(-1);
     return (unsigned)(patience_took() / MS);
-}
-
-static void assert_waits(unsigned took, unsigned ms)
-{
-    cr_assert(took >= ms && took <= ms + LOOK_MS, "it waited for %u ms", took);
 }
 
 Test(share_pressure, who_is_stopped_is_waited_for_once_and_asked_again_when_he_goes_on)
@@ -530,7 +598,7 @@ Test(share_pressure, a_child_of_who_has_ended_is_not_asked)
 /* ---- Who answers wrongly -------------------------------------------------------------------- */
 
 enum lie { SILENCE, HANG_UP, JUNK, OTHER_TYPE, OTHER_REQUEST, FIELDS, MORE_AND_MORE, MORE_AND_SILENCE,
-           TWICE, LIES };
+           TWICE, SLEEPS_FIRST, SLEEPS_AND_SLEEPS, LIES };
 
 static void lie_to(int fd, enum lie lie, uint32_t request)
 {
@@ -538,7 +606,9 @@ static void lie_to(int fd, enum lie lie, uint32_t request)
 
     gs_wire_start(&message, lie == OTHER_TYPE ? GS_WIRE_FLUSH : GS_WIRE_PURGED,
                   request + (lie == OTHER_REQUEST));
-    message.purged.more = lie == MORE_AND_MORE || lie == MORE_AND_SILENCE;
+    message.purged.more = lie == MORE_AND_MORE || lie == MORE_AND_SILENCE || lie == SLEEPS_AND_SLEEPS;
+    if (lie == SLEEPS_FIRST)
+        message.purged.more = 2;
     message.purged.given = UINT64_MAX;
     message.purged.zero = lie == FIELDS;
     if (lie == HANG_UP)
@@ -549,6 +619,10 @@ static void lie_to(int fd, enum lie lie, uint32_t request)
         gs_wire_send(fd, &message, -1);
     for (int i = 0; lie == TWICE && i < 2; i++)
         gs_wire_send(fd, &message, -1);
+    message.purged.more++;
+    for (int i = 0; lie == SLEEPS_AND_SLEEPS && i < 2; i++)
+        gs_wire_send(fd, &message, -1);
+    message.purged.more--;
     while (lie == MORE_AND_MORE && gs_wire_send(fd, &message, -1) != -EPIPE)
         continue;
 }

@@ -493,7 +493,7 @@ Test(share_wire, a_version_is_its_messages)
                                        32, 432, 24, 144, 0, 0, 40, 16, 288, 400, 32, 16};
     union gs_wire_message message;
 
-    cr_assert_eq(GS_WIRE_VERSION, 25);
+    cr_assert_eq(GS_WIRE_VERSION, 26);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         cr_assert_eq(places[i][0], places[i][1], "field %zu is at %zu", i, places[i][0]);
     cr_assert_eq((size_t)GS_WIRE_TYPES, sizeof lengths / sizeof *lengths);
