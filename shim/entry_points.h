@@ -42,6 +42,7 @@ enum gs_does {
     GS_DOES_OPENS,
     GS_DOES_MAPS,
     GS_DOES_BINDS,
+    GS_DOES_BINDS_HANDLE,
     GS_DOES_SHARES, /* with other processes, devices and APIs */
     GS_DOES_ASKS,
     GS_DOES_BOUND, /* asks, and is hooked only where the option pool.limit is set */
@@ -320,10 +321,10 @@ enum gs_does {
     ROW(cuMemCreate,                          10020, ROOM,           STOPS, BY_HAND)               \
     ROW(cuMulticastCreate,                    12010, ROOM,           STOPS, PLAIN,                 \
         CUmemGenericAllocationHandle *, made, const CUmulticastObjectProp *, shape)                \
-    ROW(cuMulticastBindMem,                   12010, ROOM,           STOPS, PLAIN,                 \
+    ROW(cuMulticastBindMem,                   12010, BINDS_HANDLE,   STOPS, PLAIN,                 \
         CUmemGenericAllocationHandle, object, size_t, offset, CUmemGenericAllocationHandle,        \
         memory, size_t, from, size_t, bytes, unsigned long long, flags)                            \
-    ROW(cuMulticastBindMem_v2,                13010, ROOM,           STOPS, PLAIN,                 \
+    ROW(cuMulticastBindMem_v2,                13010, BINDS_HANDLE,   STOPS, PLAIN,                 \
         CUmemGenericAllocationHandle, object, CUdevice, on, size_t, offset,                        \
         CUmemGenericAllocationHandle, memory, size_t, from, size_t, bytes, unsigned long long,     \
         flags)                                                                                     \
@@ -331,7 +332,7 @@ enum gs_does {
         CUarrayMapInfo *, list, unsigned, count, GS_STREAM)                                        \
     ROW(cuMemMapArrayAsync_ptsz,               11010, ROOM,           STOPS, PLAIN,                \
         CUarrayMapInfo *, list, unsigned, count, GS_STREAM)                                        \
-    ROW(cuLogicalEndpointBindMem,              13030, ROOM,           STOPS, PLAIN,                \
+    ROW(cuLogicalEndpointBindMem,              13030, BINDS_HANDLE,   STOPS, PLAIN,                \
         CUlogicalEndpointId, object, CUdevice, on, cuuint64_t, offset,                             \
         CUmemGenericAllocationHandle, memory, cuuint64_t, from, cuuint64_t, bytes,                 \
         unsigned long long, flags)                                                                 \

@@ -384,7 +384,7 @@ GPUSHIM_API int gpushim_on_failure(gpushim_failure_fn *failure);
  * A process that sleeps has its memory off the GPU, and gets it back at the same addresses when it wakes.
  * Meanwhile calls of CUDA that need the GPU wait, on whatever thread they are made; those that only ask
  * are answered. Moved is what the library allocates: cuMemAlloc, cudaMalloc, cudaMallocAsync and all that
- * is built on them.
+ * is built on them; and what the program makes and maps itself (cuMemCreate), whose handles stay good.
  */
 struct gpushim_asleep {
     size_t size;       /* of this struct */
@@ -394,7 +394,8 @@ struct gpushim_asleep {
     uint64_t shared;   /* bytes that stay: a block beside them was given an IPC handle or a name; */
     uint64_t registered; /* a network card or storage uses them; */
     uint64_t ending;   /* their context has ended, but not all of its memory; */
-    uint64_t refused;  /* the driver did not unmap them */
+    uint64_t refused;  /* the driver did not unmap them; */
+    uint64_t own;      /* the program made them in a way that is not moved: bound to a multicast object, say */
     char text[320];    /* why the call failed; or "" */
 };
 

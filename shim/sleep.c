@@ -231,6 +231,7 @@ static void tell(struct gpushim_asleep *ret, const struct gs_sleep_why *why)
     all.registered = asleep.stays[GS_STAYS_REGISTERED];
     all.ending = asleep.stays[GS_STAYS_ENDING];
     all.refused = asleep.stays[GS_STAYS_REFUSED];
+    all.own = asleep.stays[GS_STAYS_OWN];
     if (why)
         memcpy(all.text, why->text, sizeof all.text < sizeof why->text ? sizeof all.text : sizeof why->text);
     memcpy(ret, &all, ret->size < sizeof all ? ret->size : sizeof all);

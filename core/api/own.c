@@ -47,22 +47,26 @@ bool gs_core_own_adds(struct gs_core *core, const CUmemAllocationProp *propertie
     return true;
 }
 
-void gs_core_own_made(struct gs_core *core, CUmemGenericAllocationHandle handle, size_t size,
-                      const CUmemAllocationProp *properties, bool added)
+CUmemGenericAllocationHandle gs_core_own_made(struct gs_core *core, CUmemGenericAllocationHandle handle,
+                                              size_t size, const CUmemAllocationProp *properties, bool added)
 {
     struct gs_own_memory memory = {.size = size, .added = added, .device = -1};
 
     if (!core->programs.own)
-        return;
+        return handle;
     if (!properties) {
+        memory.imported = true;
         memory.why = "it was imported, and the driver exports such memory no more";
     } else {
         memory.device = properties->location.id;
+        memory.properties = *properties;
+        if (added)
+            memory.properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         memory.why = why_not(properties);
         if (!memory.why && !added && !((unsigned)properties->requestedHandleTypes & DESCRIPTORS))
             memory.why = "it has no descriptors: the device, or this driver, makes none of it";
     }
-    gs_own_made(core->programs.own, handle, &memory);
+    return gs_own_made(core->programs.own, handle, &memory);
 }
 
 /* A new export. GS_NOT_LIVE: another thread has changed something meanwhile. */

@@ -17,9 +17,9 @@ struct gs_own *gs_core_own(struct gs_core *core);
 bool gs_core_own_adds(struct gs_core *core, const CUmemAllocationProp *properties,
                       CUmemAllocationProp *ret_properties);
 /* The memory was made, as the program asked for it, or with what was `added`; or imported
- * (`properties` NULL). */
-void gs_core_own_made(struct gs_core *core, CUmemGenericAllocationHandle handle, size_t size,
-                      const CUmemAllocationProp *properties, bool added);
+ * (`properties` NULL). Returns the program's number of it. */
+CUmemGenericAllocationHandle gs_core_own_made(struct gs_core *core, CUmemGenericAllocationHandle handle,
+                                              size_t size, const CUmemAllocationProp *properties, bool added);
 
 /* The handle of the piece at the address, with the strip around it. GS_NOT_OURS: the driver is to answer; why this
  * memory has none is in the log. */

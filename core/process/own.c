@@ -22,7 +22,7 @@ struct gs_own *gs_own_new(struct gs_share *share, bool isolates)
 
 /* ---- Mappings -------------------------------------------------------------------------------- */
 
-static struct gs_own_mapping *mapping_locked(const struct gs_own *own, uint64_t address)
+struct gs_own_mapping *gs_own_mapping_locked(const struct gs_own *own, uint64_t address)
 {
     gs_lock_assert_held(&own->lock);
     return (struct gs_own_mapping *)gs_map_find(&own->map, address);
@@ -34,7 +34,7 @@ static struct gs_own_mapping *next_mapping_locked(const struct gs_own *own, uint
 {
     uint64_t at = address < end ? gs_map_next(&own->map, address, end - address) : GS_MAP_NONE;
 
-    return at == GS_MAP_NONE ? NULL : mapping_locked(own, at);
+    return at == GS_MAP_NONE ? NULL : gs_own_mapping_locked(own, at);
 }
 
 bool gs_own_is_added_at(struct gs_own *own, CUdeviceptr address)
@@ -43,10 +43,44 @@ bool gs_own_is_added_at(struct gs_own *own, CUdeviceptr address)
     bool added;
 
     gs_lock_take(&own->lock);
-    mapping = mapping_locked(own, address);
+    mapping = gs_own_mapping_locked(own, address);
     added = mapping && mapping->handle && mapping->handle->memory.added;
     gs_lock_release(&own->lock);
     return added;
+}
+
+bool gs_own_access(struct gs_own *own, CUdeviceptr address, CUdevice device, unsigned long long *ret_flags)
+{
+    const struct gs_own_mapping *mapping;
+    const uint64_t bit = device >= 0 && device < DEVICES_MAX ? UINT64_C(1) << device : 0;
+
+    gs_lock_take(&own->lock);
+    mapping = gs_own_mapping_locked(own, address);
+    if (mapping)
+        *ret_flags = mapping->writes & bit  ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                     : mapping->reads & bit ? CU_MEM_ACCESS_FLAGS_PROT_READ
+                                            : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    gs_lock_release(&own->lock);
+    return mapping && bit;
+}
+
+static void use_locked(struct gs_own *own, uint64_t base, uint64_t size, enum gs_own_use use)
+{
+    const struct gs_own_mapping *mapping;
+    uint64_t at = base;
+
+    while ((mapping = next_mapping_locked(own, at, base + size))) {
+        if (mapping->handle)
+            mapping->handle->use = use;
+        at = mapping->span.base + mapping->span.size;
+    }
+}
+
+void gs_own_used_at(struct gs_own *own, CUdeviceptr base, size_t size, enum gs_own_use use)
+{
+    gs_lock_take(&own->lock);
+    use_locked(own, base, size, use);
+    gs_lock_release(&own->lock);
 }
 
 /* The exports of any part of the range leave the table; they are put in front of *list. */
@@ -191,6 +225,7 @@ void gs_own_mapped(struct gs_own *own, CUdeviceptr base, size_t size, size_t off
     if (mapping) {
         mapping->span = (struct gs_span){.base = base, .size = size, .kind = GS_SPAN_OWN};
         mapping->handle = gs_own_handle_locked(own, handle);
+        mapping->offset = offset;
         mapping->why = why_not(own, mapping, offset);
         reservation = gs_own_reservation_locked(own, base);
         mapping->reservation = reservation ? reservation->base : 0;
@@ -212,8 +247,11 @@ static bool set_access(struct gs_own_mapping *mapping, const CUmemAccessDesc *de
         uint64_t bit;
 
         if (desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || desc[i].location.id < 0 ||
-            desc[i].location.id >= DEVICES_MAX)
+            desc[i].location.id >= DEVICES_MAX) {
+            if (mapping->handle) /* that is given nobody else */
+                mapping->handle->use = GS_OWN_BOUND;
             continue;
+        }
         bit = UINT64_C(1) << desc[i].location.id;
         mapping->reads &= ~bit;
         mapping->writes &= ~bit;
@@ -254,7 +292,7 @@ static const struct gs_own_mapping *before_locked(const struct gs_own *own,
                                                   const struct gs_own_mapping *mapping)
 {
     const struct gs_own_mapping *before =
-        mapping->span.base > 0 ? mapping_locked(own, mapping->span.base - 1) : NULL;
+        mapping->span.base > 0 ? gs_own_mapping_locked(own, mapping->span.base - 1) : NULL;
 
     return is_part(before, mapping->reservation) && !own->isolates ? before : NULL;
 }
@@ -262,7 +300,7 @@ static const struct gs_own_mapping *before_locked(const struct gs_own *own,
 static const struct gs_own_mapping *behind_locked(const struct gs_own *own,
                                                   const struct gs_own_mapping *mapping)
 {
-    const struct gs_own_mapping *behind = mapping_locked(own, mapping->span.base + mapping->span.size);
+    const struct gs_own_mapping *behind = gs_own_mapping_locked(own, mapping->span.base + mapping->span.size);
 
     return is_part(behind, mapping->reservation) && !own->isolates ? behind : NULL;
 }
@@ -313,7 +351,7 @@ static gs_status find_piece_locked(struct gs_own *own, CUdeviceptr address,
                                 struct gs_own_found *ret_found, struct gs_export **ret_export,
                                 const char **ret_why)
 {
-    const struct gs_own_mapping *piece = mapping_locked(own, address), *first = piece, *before;
+    const struct gs_own_mapping *piece = gs_own_mapping_locked(own, address), *first = piece, *before;
     struct gs_own_export *export;
     uint32_t pieces;
 
@@ -384,8 +422,10 @@ bool gs_own_enter(struct gs_own *own, const struct gs_own_found *found, struct g
         done = entered->hh.tbl != NULL;
         own->changes += done; /* another thread may be at the same */
     }
-    if (done)
+    if (done) {
         gs_share_strip_ref(entered->strip);
+        use_locked(own, found->place.range.base, found->place.range.size, GS_OWN_LENT);
+    }
     gs_lock_release(&own->lock);
     if (!done)
         free(entered);
@@ -398,7 +438,7 @@ bool gs_own_is_shared_at(struct gs_own *own, CUdeviceptr address)
     bool shared;
 
     gs_lock_take(&own->lock);
-    mapping = mapping_locked(own, address);
+    mapping = gs_own_mapping_locked(own, address);
     shared = mapping && !mapping->why && mapping->reads && mapping->handle->memory.added;
     gs_lock_release(&own->lock);
     return shared;

@@ -12,6 +12,10 @@
  * that goes, or that nobody here may reach any more.
  *
  * Handles get the type POSIX descriptor where the program asked for none (core/api/own.c): `added`.
+ *
+ * A process that has slept (core/process/sleep_own.c) has other memory than it made: the program's number of a
+ * handle is not the driver's any more. A number that the driver then gives anew, though the program has one like
+ * it, gets another.
  */
 #ifndef GS_CORE_PROCESS_OWN_H
 #define GS_CORE_PROCESS_OWN_H
@@ -32,15 +36,28 @@ struct gs_own_memory {
     size_t size;
     CUdevice device;
     bool added;      /* the program did not ask for descriptors of it */
+    bool imported;
     const char *why; /* it cannot be shared; NULL: it can */
+    CUmemAllocationProp properties; /* that the driver was asked for; not of what was imported */
+};
+
+/* Who else has a handle's memory, from then on. */
+enum gs_own_use {
+    GS_OWN_ALONE,
+    GS_OWN_LENT,  /* others: a descriptor of it was given out, or a handle of CUDA IPC */
+    GS_OWN_BOUND, /* an object of the driver's: a multicast one, an endpoint */
 };
 
 struct gs_own_handle {
-    CUmemGenericAllocationHandle handle;
+    CUmemGenericAllocationHandle handle, real; /* the program's number, and the driver's */
     struct gs_own_memory memory;
     unsigned references, mappings; /* of the program's */
+    unsigned held;                 /* of the references, those that the driver knows of */
     unsigned pins;                 /* calls under way */
     bool known;                    /* in the table: its number is not another's */
+    bool moved;                    /* the driver's number may be another one */
+    enum gs_own_use use;
+    size_t away; /* of a process that falls asleep: its place in the list of what goes, and 1; 0: it stays */
     UT_hash_handle hh;
 };
 
@@ -48,6 +65,7 @@ struct gs_own_mapping {
     struct gs_span span; /* first: what the map points at */
     struct gs_own_handle *handle; /* NULL: not known */
     const char *why;        /* it cannot be shared; NULL: it can */
+    size_t offset;          /* in the handle's memory */
     uint64_t reservation;   /* where that begins */
     uint64_t reads, writes; /* bit d: device d may */
     struct gs_own_mapping *next;
@@ -81,6 +99,8 @@ struct gs_own {
     uint64_t changes; /* counts what may have changed a strip */
     uint64_t strips;  /* made so far */
     bool adds;        /* atomic: some memory has, or had, descriptors that were not asked for */
+    bool translates;  /* atomic: some handle has moved */
+    uint64_t numbers; /* made so far */
     bool isolates;    /* each piece is a strip by itself: a handle gives nobody its neighbours */
     struct gs_share *share;
 };
@@ -95,13 +115,30 @@ struct gs_own_going {
 struct gs_own *gs_own_new(struct gs_share *share, bool isolates);
 void gs_own_free(struct gs_own *own);
 
-/* A handle was made, or imported; or another reference of one was got. */
-void gs_own_made(struct gs_own *own, CUmemGenericAllocationHandle handle,
-                 const struct gs_own_memory *memory);
-void gs_own_retained(struct gs_own *own, CUmemGenericAllocationHandle handle);
-/* A reference is about to be given back, and was, or not. NULL: the handle is not known. */
-struct gs_own_handle *gs_own_releasing(struct gs_own *own, CUmemGenericAllocationHandle handle);
+/* A handle was made, or imported; or another reference of one was got, of what is mapped at the address. Returns the
+ * program's number of it. */
+CUmemGenericAllocationHandle gs_own_made(struct gs_own *own, CUmemGenericAllocationHandle real,
+                                         const struct gs_own_memory *memory);
+CUmemGenericAllocationHandle gs_own_retained(struct gs_own *own, CUmemGenericAllocationHandle real,
+                                             CUdeviceptr address);
+/* A reference is about to be given back, and was, or not. NULL: the handle is not known. *handle becomes the
+ * driver's number; 0: the driver has nothing to give back. */
+struct gs_own_handle *gs_own_releasing(struct gs_own *own, CUmemGenericAllocationHandle *handle);
 void gs_own_released(struct gs_own *own, struct gs_own_handle *handle, bool done);
+/* The driver's number of one. */
+CUmemGenericAllocationHandle gs_own_look_up(struct gs_own *own, CUmemGenericAllocationHandle handle);
+static inline CUmemGenericAllocationHandle gs_own_real(struct gs_own *own, CUmemGenericAllocationHandle handle)
+{
+    return own && __builtin_expect(__atomic_load_n(&own->translates, __ATOMIC_ACQUIRE), 0)
+               ? gs_own_look_up(own, handle)
+               : handle;
+}
+/* The driver does not know it while the process sleeps. False: it is not known here either. */
+bool gs_own_properties(struct gs_own *own, CUmemGenericAllocationHandle handle, CUmemAllocationProp *ret);
+bool gs_own_access(struct gs_own *own, CUdeviceptr address, CUdevice device, unsigned long long *ret_flags);
+/* Others have it from now on: the handle's memory, or what is mapped there. */
+void gs_own_used(struct gs_own *own, CUmemGenericAllocationHandle handle, enum gs_own_use use);
+void gs_own_used_at(struct gs_own *own, CUdeviceptr base, size_t size, enum gs_own_use use);
 /* Whether the program did not ask for the descriptors that the handle, or what is mapped there, has. */
 bool gs_own_is_added(struct gs_own *own, CUmemGenericAllocationHandle handle);
 bool gs_own_is_added_at(struct gs_own *own, CUdeviceptr address);
@@ -111,9 +148,11 @@ static inline bool gs_own_adds(const struct gs_own *own)
     return own && __atomic_load_n(&own->adds, __ATOMIC_RELAXED);
 }
 
-/* For own.c. The handle of that number, or NULL; it is known again; nothing of it is left, perhaps, and
- * then it is freed where no call is at it. The reservation that covers an address, or NULL. */
+/* Between its files, and sleep_own.c. The handle of that number, or NULL; what is mapped at an address, or NULL; a handle
+ * is known again; nothing of it is left, perhaps, and then it is freed where no call is at it. The reservation that
+ * covers an address, or NULL. */
 struct gs_own_handle *gs_own_handle_locked(struct gs_own *own, CUmemGenericAllocationHandle handle);
+struct gs_own_mapping *gs_own_mapping_locked(const struct gs_own *own, uint64_t address);
 void gs_own_know_locked(struct gs_own *own, struct gs_own_handle *handle);
 void gs_own_settle_locked(struct gs_own *own, struct gs_own_handle *handle);
 const struct gs_own_range *gs_own_reservation_locked(const struct gs_own *own, uint64_t address);

@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of numbers that are made here; the driver's are small, or addresses. */
+#define NUMBERS (UINT64_C(0x6753) << 48)
+
 /* ---- Handles --------------------------------------------------------------------------------- */
 
 struct gs_own_handle *gs_own_handle_locked(struct gs_own *own, CUmemGenericAllocationHandle handle)
@@ -43,22 +46,36 @@ void gs_own_settle_locked(struct gs_own *own, struct gs_own_handle *handle)
         free(handle);
 }
 
-void gs_own_made(struct gs_own *own, CUmemGenericAllocationHandle handle,
-                 const struct gs_own_memory *memory)
+/* The program's number for memory that is new to it; what has it and did not move is no more: it ended where nobody
+ * saw it, or this is one more reference of it, of an import. */
+static CUmemGenericAllocationHandle number_locked(struct gs_own *own, CUmemGenericAllocationHandle real)
 {
-    struct gs_own_handle *made = calloc(1, sizeof *made), *old;
+    struct gs_own_handle *old = gs_own_handle_locked(own, real);
 
-    gs_lock_take(&own->lock);
-    old = gs_own_handle_locked(own, handle);
-    if (old) { /* it ended where nobody saw it; or it is one more reference of it, of an import */
+    if (old && old->moved)
+        return NUMBERS | ++own->numbers;
+    if (old) {
         forget_locked(own, old);
         old->references = 0;
         gs_own_settle_locked(own, old);
     }
+    return real;
+}
+
+CUmemGenericAllocationHandle gs_own_made(struct gs_own *own, CUmemGenericAllocationHandle real,
+                                         const struct gs_own_memory *memory)
+{
+    struct gs_own_handle *made = calloc(1, sizeof *made);
+    CUmemGenericAllocationHandle number;
+
+    gs_lock_take(&own->lock);
+    number = number_locked(own, real);
     if (made) {
-        made->handle = handle;
+        made->handle = number;
+        made->real = real;
+        made->moved = number != real;
         made->memory = *memory;
-        made->references = 1;
+        made->references = made->held = 1;
         if (memory->added)
             __atomic_store_n(&own->adds, true, __ATOMIC_RELAXED);
         gs_own_know_locked(own, made);
@@ -66,28 +83,44 @@ void gs_own_made(struct gs_own *own, CUmemGenericAllocationHandle handle,
             free(made);
     }
     gs_lock_release(&own->lock);
+    return number;
 }
 
-void gs_own_retained(struct gs_own *own, CUmemGenericAllocationHandle handle)
+CUmemGenericAllocationHandle gs_own_retained(struct gs_own *own, CUmemGenericAllocationHandle real,
+                                             CUdeviceptr address)
 {
+    const struct gs_own_mapping *mapping;
     struct gs_own_handle *found;
 
     gs_lock_take(&own->lock);
-    found = gs_own_handle_locked(own, handle);
-    if (found)
+    mapping = gs_own_mapping_locked(own, address);
+    found = mapping && mapping->handle && mapping->handle->moved ? mapping->handle
+                                                                 : gs_own_handle_locked(own, real);
+    if (found) {
         found->references++;
+        found->held++;
+        found->real = real;
+        real = found->handle;
+    }
     gs_lock_release(&own->lock);
+    return real;
 }
 
-struct gs_own_handle *gs_own_releasing(struct gs_own *own, CUmemGenericAllocationHandle handle)
+struct gs_own_handle *gs_own_releasing(struct gs_own *own, CUmemGenericAllocationHandle *handle)
 {
     struct gs_own_handle *found;
 
     gs_lock_take(&own->lock);
-    found = gs_own_handle_locked(own, handle);
+    found = gs_own_handle_locked(own, *handle);
+    if (found)
+        *handle = found->real;
     if (found && found->references > 0) {
         found->pins++;
         found->references--;
+        if (found->held > found->references)
+            found->held--;
+        else
+            *handle = 0;
         gs_own_settle_locked(own, found);
     } else {
         found = NULL;
@@ -104,9 +137,47 @@ void gs_own_released(struct gs_own *own, struct gs_own_handle *handle, bool done
     handle->pins--;
     if (!done) {
         handle->references++;
+        handle->held++;
         gs_own_know_locked(own, handle);
     }
     gs_own_settle_locked(own, handle);
+    gs_lock_release(&own->lock);
+}
+
+CUmemGenericAllocationHandle gs_own_look_up(struct gs_own *own, CUmemGenericAllocationHandle handle)
+{
+    const struct gs_own_handle *found;
+
+    gs_lock_take(&own->lock);
+    found = gs_own_handle_locked(own, handle);
+    if (found)
+        handle = found->real;
+    gs_lock_release(&own->lock);
+    return handle;
+}
+
+bool gs_own_properties(struct gs_own *own, CUmemGenericAllocationHandle handle, CUmemAllocationProp *ret)
+{
+    const struct gs_own_handle *found;
+
+    gs_lock_take(&own->lock);
+    found = gs_own_handle_locked(own, handle);
+    if (found && (found->references == 0 || found->memory.imported))
+        found = NULL;
+    if (found)
+        *ret = found->memory.properties;
+    gs_lock_release(&own->lock);
+    return found;
+}
+
+void gs_own_used(struct gs_own *own, CUmemGenericAllocationHandle handle, enum gs_own_use use)
+{
+    struct gs_own_handle *found;
+
+    gs_lock_take(&own->lock);
+    found = gs_own_handle_locked(own, handle);
+    if (found)
+        found->use = use;
     gs_lock_release(&own->lock);
 }
 

@@ -230,8 +230,7 @@ bool gs_core_sleep(struct gs_core *core, const char *directory, uint64_t until_n
         gs_sleep_plan_none(core);
         return false;
     }
-    gs_sleep_unmap(core);
-    gs_sleep_lower_stacks(core);
+    gs_sleep_leave(core);
     __atomic_store_n(&sleep->figures.copied, sleep->store.size, __ATOMIC_RELAXED);
     __atomic_store_n(&sleep->figures.since_ns, gs_now_ns(), __ATOMIC_RELEASE);
     return true;
@@ -246,7 +245,7 @@ bool gs_core_wake(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *
     if (!gs_sleep_map(core, until_ns, ret_why))
         return false;
     if (!gs_sleep_copy(core, false, ret_why)) {
-        gs_sleep_fall_back(core);
+        gs_sleep_leave(core);
         return false;
     }
     gs_sleep_join(core);

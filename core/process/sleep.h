@@ -1,5 +1,6 @@
 /*
- * Sleep and wake: the memory of the arenas is taken off the GPU, and comes back at the same addresses.
+ * Sleep and wake: the memory of the arenas, and the program's own, is taken off the GPU, and comes back at the same
+ * addresses.
  *
  *            wait for all contexts       copy what is live        unmap, release
  *   awake ─────────────────────────► … ─────────────────────► … ───────────────► asleep
@@ -34,6 +35,7 @@ enum gs_stays {
     GS_STAYS_REGISTERED, /* with a network card or storage, in use */
     GS_STAYS_ENDING,     /* its context has ended, or is about to */
     GS_STAYS_REFUSED,    /* the driver did not unmap it */
+    GS_STAYS_OWN,        /* the program's own, of a kind that does not move: bound to a multicast object, say */
     GS_STAYS_REASONS
 };
 
@@ -56,8 +58,9 @@ struct gs_sleep_why {
 __attribute__((format(printf, 3, 4))) bool gs_sleep_refuse(struct gs_sleep_why *why, int error,
                                                            const char *format, ...);
 
-struct gs_away;       /* a piece whose memory is away */
+struct gs_away;       /* memory that is away: a piece's, or the program's own */
 struct gs_away_range; /* what of it was live */
+struct gs_away_place; /* where it is mapped */
 struct gs_low_stack;  /* a context whose stack limit was lowered */
 
 /* A thread that waits for a context, where no event can be had that says when: whoever waits for it gives up,
@@ -76,6 +79,13 @@ struct gs_sleep {
     size_t count, room;
     struct gs_away_range *ranges;
     size_t range_count, range_room;
+    struct gs_away_place *places;
+    size_t place_count, place_room;
+    struct gs_sleep_window { /* where memory is mapped that the program has mapped nowhere */
+        CUdeviceptr base;    /* 0: nowhere */
+        size_t size;
+        bool mapped;
+    } window;
     struct gs_low_stack *stacks;
     unsigned stack_count;
     struct gs_sleep_wait wait;

@@ -7,6 +7,7 @@
 
 #include "core/base/clock.h"
 #include "core/process/limit.h"
+#include "core/process/own.h"
 #include "core/process/reclaim.h"
 #include "core/process/record.h"
 
@@ -17,11 +18,12 @@
 
 static void count_away(struct gs_core *core, const struct gs_away *away, bool goes)
 {
-    const size_t size = goes ? away->piece->span.size : -away->piece->span.size;
+    const size_t size = goes ? away->size : -away->size;
 
     __atomic_add_fetch(&core->sleep.figures.away, size, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&core->sleep.away[away->piece->device], size, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&core->sleep.pieces_away[away->piece->device], size, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&core->sleep.away[away->device], size, __ATOMIC_RELAXED);
+    if (away->piece)
+        __atomic_add_fetch(&core->sleep.pieces_away[away->device], size, __ATOMIC_RELAXED);
 }
 
 /* ---- Copying ------------------------------------------------------------------------------------ */
@@ -38,7 +40,7 @@ static bool refuse_copy(struct gs_sleep_why *why, bool out, gs_status status)
 }
 
 /* To a file or from it, a part at a time. */
-static bool copy_by_window(struct gs_core *core, const struct gs_away_range *range, bool out,
+static bool copy_by_parts(struct gs_core *core, const struct gs_away_range *range, bool out,
                            struct gs_sleep_why *why)
 {
     const struct gs_sleep_store *store = &core->sleep.store;
@@ -77,13 +79,82 @@ static bool copy_piece(struct gs_core *core, const struct gs_away *away, bool ou
         gs_status status;
 
         if (sleep->store.in_file) {
-            done = copy_by_window(core, range, out, why);
+            done = copy_by_parts(core, range, out, why);
         } else {
             status = copy(&core->driver, sleep->store.base + range->offset, range->address, range->size, out);
             done = status == GS_OK || refuse_copy(why, out, status);
         }
     }
     return done;
+}
+
+/* What was submitted is at neither memory any more. */
+static gs_status await_copies(const struct gs_driver *driver)
+{
+    const gs_status status = driver->stream_synchronize(CU_STREAM_PER_THREAD);
+
+    if (status != GS_OK)
+        driver->ctx_synchronize();
+    return status;
+}
+
+/* One that the driver does not unmap stays, until the next is wanted. */
+static gs_status close_window(struct gs_core *core)
+{
+    struct gs_sleep_window *window = &core->sleep.window;
+    gs_status status = GS_OK;
+
+    if (window->mapped)
+        status = gs_device_unmap(&core->driver, window->base, window->size, NULL);
+    if (status != GS_OK)
+        return status;
+    if (window->base)
+        core->driver.mem_address_free(window->base, window->size);
+    *window = (struct gs_sleep_window){0};
+    return GS_OK;
+}
+
+static gs_status open_window(struct gs_core *core, const struct gs_away *away)
+{
+    const CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, away->device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    const struct gs_driver *driver = &core->driver;
+    struct gs_sleep_window *window = &core->sleep.window;
+    gs_status status = close_window(core);
+
+    if (status == GS_OK)
+        status = driver->mem_address_reserve(&window->base, away->size, GS_PAGE_SIZE, 0, 0);
+    if (status != GS_OK)
+        return status;
+    window->size = away->size;
+    status = driver->mem_map(window->base, window->size, 0, away->handle, 0);
+    window->mapped = status == GS_OK;
+    return status == GS_OK ? (gs_status)driver->mem_set_access(window->base, window->size, &access, 1) : status;
+}
+
+/* What the program has mapped nowhere, or not so that it can be copied. */
+static bool copy_through_window(struct gs_core *core, const struct gs_away *away, bool out, struct gs_sleep_why *why)
+{
+    struct gs_away_range *range = &core->sleep.ranges[away->first_range];
+    gs_status status = open_window(core, away), closed;
+    bool done = status == GS_OK || gs_sleep_refused_by_driver(why, "mapping what is mapped nowhere", status);
+
+    if (done) {
+        range->address = core->sleep.window.base;
+        done = copy_piece(core, away, out, why);
+        range->address = 0;
+        status = await_copies(&core->driver);
+        if (done && status != GS_OK)
+            done = refuse_copy(why, out, status);
+    }
+    closed = close_window(core);
+    return done && (closed == GS_OK || gs_sleep_refused_by_driver(why, "cuMemUnmap", closed));
+}
+
+static bool copy_away(struct gs_core *core, const struct gs_away *away, bool out, struct gs_sleep_why *why)
+{
+    return away->own && !core->sleep.ranges[away->first_range].address
+               ? copy_through_window(core, away, out, why)
+               : copy_piece(core, away, out, why);
 }
 
 /* The store is registered in the context that copies first, for all of them; where that is refused
@@ -115,10 +186,8 @@ bool gs_sleep_copy(struct gs_core *core, bool out, struct gs_sleep_why *why)
             return refuse_copy(why, out, status);
         register_store(core, context);
         for (; done && i < sleep->count && sleep->pieces[i].context == context; i++)
-            done = copy_piece(core, &sleep->pieces[i], out, why);
-        status = driver->stream_synchronize(CU_STREAM_PER_THREAD);
-        if (status != GS_OK) /* what was submitted is at both memories still */
-            driver->ctx_synchronize();
+            done = copy_away(core, &sleep->pieces[i], out, why);
+        status = await_copies(driver);
         driver->ctx_pop_current(&popped);
         if (done && status != GS_OK)
             done = refuse_copy(why, out, status);
@@ -200,7 +269,7 @@ static gs_status raise_stack(struct gs_core *core, struct gs_low_stack *stack)
 }
 
 /* One that refuses keeps what it has. */
-void gs_sleep_lower_stacks(struct gs_core *core)
+static void lower_stacks(struct gs_core *core)
 {
     struct gs_sleep *sleep = &core->sleep;
     CUcontext contexts[GS_CONTEXTS_SEEN];
@@ -231,79 +300,106 @@ static gs_status raise_stacks(struct gs_core *core)
 
 /* ---- Off the GPU and back ----------------------------------------------------------------------- */
 
-/* It has its memory still where the driver does not unmap it. */
-static bool unmap(struct gs_core *core, struct gs_away *away)
+/* From everywhere; false: somewhere the driver does not. */
+static bool unmap(struct gs_core *core, const struct gs_away *away)
 {
-    const struct gs_span *span = &away->piece->span;
-    const struct gs_trace_mark mark = gs_trace_begin();
+    bool unmapped = true;
 
-    if (away->mapped && gs_device_unmap(&core->driver, span->base, span->size, NULL) != GS_OK)
-        return false;
-    away->mapped = false;
-    if (away->made) {
-        gs_device_release(&core->driver, away->handle, NULL);
-        gs_limit_give(core, away->piece->device, span->size);
-        count_away(core, away, true);
-        if (gs_tracing())
-            gs_record_gone(core, &mark, away->piece->device, span->base, span->size);
+    for (size_t k = 0; k < away->places; k++) {
+        struct gs_away_place *place = &core->sleep.places[away->first_place + k];
+
+        place->mapped = place->mapped && gs_device_unmap(&core->driver, place->base, place->size, NULL) != GS_OK;
+        unmapped &= !place->mapped;
     }
-    away->made = false;
-    return true;
+    return unmapped;
 }
 
-void gs_sleep_unmap(struct gs_core *core)
+/* The driver's again. */
+static void release(struct gs_core *core, struct gs_away *away, const struct gs_trace_mark *mark)
 {
-    for (size_t i = core->sleep.count; i-- > 0;)
-        if (!unmap(core, &core->sleep.pieces[i]))
-            gs_sleep_keep(core, &core->sleep.pieces[i], GS_STAYS_REFUSED);
+    while (away->references > 0) {
+        gs_device_release(&core->driver, away->handle, NULL);
+        away->references--;
+    }
+    away->made = false;
+    count_away(core, away, true);
+    if (!away->piece)
+        return;
+    gs_limit_give(core, away->device, away->size);
+    if (gs_tracing())
+        gs_record_gone(core, mark, away->device, away->piece->span.base, away->size);
+}
+
+void gs_sleep_leave(struct gs_core *core)
+{
+    size_t refused = 0;
+
+    close_window(core);
+    for (size_t i = 0; i < core->sleep.count; i++) {
+        const struct gs_trace_mark mark = gs_trace_begin();
+        struct gs_away *away = &core->sleep.pieces[i];
+
+        if (unmap(core, away) && away->made)
+            release(core, away, &mark);
+        refused += away->made ? away->size : 0;
+    }
+    __atomic_store_n(&core->sleep.figures.stays[GS_STAYS_REFUSED], refused, __ATOMIC_RELAXED);
+    lower_stacks(core);
 }
 
 static gs_status make(struct gs_core *core, struct gs_away *away)
 {
-    const struct gs_device *device = &core->device[away->piece->device];
-    const size_t size = away->piece->span.size;
+    const struct gs_device *device = &core->device[away->device];
     gs_status status;
 
     if (away->made)
         return GS_OK;
-    if (!gs_limit_take(core, device, size))
+    if (away->piece && !gs_limit_take(core, device, away->size))
         return GS_NO_MEMORY;
-    status = core->driver.mem_create(&away->handle, size, &device->properties, 0);
+    status = core->driver.mem_create(&away->handle, away->size,
+                                     away->piece ? &device->properties : &away->own->memory.properties, 0);
     if (status == GS_OK) {
-        away->made = true;
+        away->made = away->anew = true;
+        away->references = 1;
         count_away(core, away, false);
-    } else {
-        gs_limit_give(core, device->ordinal, size);
+    } else if (away->piece) {
+        gs_limit_give(core, away->device, away->size);
     }
     return status;
 }
 
-/* Where it was, for who had access. */
-static gs_status map(struct gs_core *core, struct gs_away *away)
+/* For who had access. */
+static gs_status let_in(const struct gs_driver *driver, const struct gs_away_place *place)
 {
-    const struct gs_piece *piece = away->piece;
-    CUmemAccessDesc access = {.location = core->device[piece->device].properties.location,
-                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemAccessDesc access[GS_DEVICES_MAX];
+    size_t count = 0;
+
+    for (uint64_t left = place->reads; left; left &= left - 1) {
+        const int device = __builtin_ctzll(left);
+
+        access[count++] = (CUmemAccessDesc){.location = {CU_MEM_LOCATION_TYPE_DEVICE, device},
+                                            .flags = place->writes >> device & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                                                                 : CU_MEM_ACCESS_FLAGS_PROT_READ};
+    }
+    return count == 0 ? GS_OK : (gs_status)driver->mem_set_access(place->base, place->size, access, count);
+}
+
+/* Where it was. */
+static gs_status map(struct gs_core *core, const struct gs_away *away)
+{
     gs_status status = GS_OK;
 
-    if (!away->mapped)
-        status = core->driver.mem_map(piece->span.base, piece->span.size, 0, away->handle, 0);
-    if (status != GS_OK)
-        return status;
-    away->mapped = true;
-    status = core->driver.mem_set_access(piece->span.base, piece->span.size, &access, 1);
-    for (uint64_t peers = piece->peer_access; status == GS_OK && peers; peers &= peers - 1) {
-        access.location.id = __builtin_ctzll(peers);
-        status = core->driver.mem_set_access(piece->span.base, piece->span.size, &access, 1);
+    for (size_t k = 0; status == GS_OK && k < away->places; k++) {
+        struct gs_away_place *place = &core->sleep.places[away->first_place + k];
+
+        if (!place->mapped)
+            status = core->driver.mem_map(place->base, place->size, place->offset, away->handle, 0);
+        if (status == GS_OK) {
+            place->mapped = true;
+            status = let_in(&core->driver, place);
+        }
     }
     return status;
-}
-
-void gs_sleep_fall_back(struct gs_core *core)
-{
-    for (size_t i = 0; i < core->sleep.count; i++)
-        unmap(core, &core->sleep.pieces[i]);
-    gs_sleep_lower_stacks(core);
 }
 
 /* One try. GS_NO_MEMORY, or OUT_OF_MEMORY: nothing was made. */
@@ -324,7 +420,7 @@ static gs_status try_to_map(struct gs_core *core, const char **ret_call)
         status = map(core, &sleep->pieces[i]);
     }
     if (status != GS_OK)
-        gs_sleep_fall_back(core);
+        gs_sleep_leave(core);
     return status;
 }
 
@@ -375,17 +471,19 @@ bool gs_sleep_map(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *
 }
 
 /* Its memory is new, and so is what others know it by. */
-static void join(struct gs_away *away)
+static void join(const struct gs_away *away)
 {
-    gs_latch_take(&away->arena->lock);
-    away->piece->handle = away->handle;
-    away->piece->id = gs_arena_next_id_locked(away->arena);
-    away->piece->asleep = false;
-    gs_latch_release(&away->arena->lock);
+    struct gs_piece *piece = away->piece;
+
+    gs_latch_take(&piece->arena->lock);
+    piece->handle = away->handle;
+    piece->id = gs_arena_next_id_locked(piece->arena);
+    gs_latch_release(&piece->arena->lock);
 }
 
 void gs_sleep_join(struct gs_core *core)
 {
     for (size_t i = 0; i < core->sleep.count; i++)
-        join(&core->sleep.pieces[i]);
+        if (core->sleep.pieces[i].piece)
+            join(&core->sleep.pieces[i]);
 }

@@ -7,20 +7,32 @@
 
 #include "core/process/context.h"
 
-/* A piece that goes, or whose memory is away. */
+struct gs_own_handle;
+
+/* Memory that goes, or is away. */
 struct gs_away {
-    struct gs_piece *piece;
-    struct gs_arena *arena;
+    struct gs_piece *piece; /* whose it is; NULL: the program's own: */
+    struct gs_own_handle *own;
+    CUdevice device;
+    size_t size;
     CUcontext context; /* in which it is copied */
     CUmemGenericAllocationHandle handle;
-    bool made, mapped;
-    size_t first_range, ranges;
+    unsigned references; /* of it, that are to be given back */
+    bool made, anew;     /* it is there; after a wake, which made it */
+    size_t first_range, ranges, first_place, places;
 };
 
 /* What of it is live. */
 struct gs_away_range {
-    uint64_t address;
+    uint64_t address; /* 0: it is mapped nowhere where it could be copied */
     size_t size, offset; /* in the store */
+};
+
+struct gs_away_place {
+    uint64_t base;
+    size_t size, offset;    /* in the memory */
+    uint64_t reads, writes; /* bit d: device d may */
+    bool mapped;
 };
 
 /* A context whose stack limit was lowered. */
@@ -35,11 +47,18 @@ struct gs_low_stack {
 /* False, and why. */
 bool gs_sleep_refused_by_driver(struct gs_sleep_why *why, const char *call, gs_status status);
 
-/* ---- What goes (sleep_plan.c) -------------------------------------------------------------------- */
+/* ---- What goes (sleep_plan.c, sleep_own.c) -------------------------------------------------------------------- */
 
 /* All pieces with something live that may go, and where each range is in the store, whose size is
  * *ret_size. They stay in their arenas until gs_sleep_plan_none or gs_sleep_joins. False: no host memory. */
 bool gs_sleep_plan(struct gs_core *core, size_t *ret_size);
+/* For that: so much more stays; there is room for one more, its places and ranges (NULL: no host memory); what the
+ * program has made itself is listed as well. */
+void gs_sleep_stays(struct gs_core *core, enum gs_stays why, size_t size);
+struct gs_away *gs_sleep_add(struct gs_sleep *sleep, size_t places, size_t ranges);
+bool gs_sleep_plan_own(struct gs_core *core);
+/* One of those is the program's again, as it is now. */
+void gs_sleep_own_back(struct gs_core *core, struct gs_away *away);
 /* None is to go, and nothing is known of them. */
 void gs_sleep_plan_none(struct gs_core *core);
 /* One is not to go after all: another has its place in the list, one behind it. */
@@ -50,13 +69,10 @@ void gs_sleep_keep(struct gs_core *core, struct gs_away *away, enum gs_stays why
 /* All that is live, to the store or back; nothing is at either memory any more afterwards. */
 bool gs_sleep_copy(struct gs_core *core, bool out, struct gs_sleep_why *why);
 void gs_sleep_free_store(struct gs_core *core);
-/* Off the GPU: what the driver does not unmap stays. */
-void gs_sleep_unmap(struct gs_core *core);
-void gs_sleep_lower_stacks(struct gs_core *core);
+/* Off the GPU, also after a try to wake. What the driver does not unmap stays, and waits for the wake as it is. */
+void gs_sleep_leave(struct gs_core *core);
 /* Back: all of it, or none. */
 bool gs_sleep_map(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *why);
-/* As before the try to wake. What cannot be unmapped waits for the next one as it is. */
-void gs_sleep_fall_back(struct gs_core *core);
 /* All pieces are their arenas' as before. */
 void gs_sleep_join(struct gs_core *core);
 

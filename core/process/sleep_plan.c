@@ -5,25 +5,36 @@
 
 #define GAP_COPIED ((size_t)64 << 10) /* two live ranges so near are copied as one */
 
-static void count_stays(struct gs_core *core, enum gs_stays why, size_t size)
+void gs_sleep_stays(struct gs_core *core, enum gs_stays why, size_t size)
 {
     __atomic_add_fetch(&core->sleep.figures.stays[why], size, __ATOMIC_RELAXED);
 }
 
-/* Room for one more; false: no host memory. */
+/* Room for so many in all; false: no host memory. */
 static bool grow(void **list, size_t *room, size_t count, size_t size)
 {
-    const size_t more = *room ? 2 * *room : 64;
+    size_t more = *room ? *room : 64;
     void *grown;
 
-    if (count < *room)
+    if (count <= *room)
         return true;
+    while (more < count)
+        more *= 2;
     grown = realloc(*list, more * size);
     if (!grown)
         return false;
     *list = grown;
     *room = more;
     return true;
+}
+
+struct gs_away *gs_sleep_add(struct gs_sleep *sleep, size_t places, size_t ranges)
+{
+    if (!grow((void **)&sleep->pieces, &sleep->room, sleep->count + 1, sizeof *sleep->pieces) ||
+        !grow((void **)&sleep->places, &sleep->place_room, sleep->place_count + places, sizeof *sleep->places) ||
+        !grow((void **)&sleep->ranges, &sleep->range_room, sleep->range_count + ranges, sizeof *sleep->ranges))
+        return NULL;
+    return &sleep->pieces[sleep->count++];
 }
 
 static uint64_t larger(uint64_t a, uint64_t b)
@@ -49,7 +60,7 @@ static bool add_range_locked(struct gs_sleep *sleep, size_t first, uint64_t from
             return true;
         }
     }
-    if (!grow((void **)&sleep->ranges, &sleep->range_room, sleep->range_count, sizeof *sleep->ranges))
+    if (!grow((void **)&sleep->ranges, &sleep->range_room, sleep->range_count + 1, sizeof *sleep->ranges))
         return false;
     sleep->ranges[sleep->range_count++] = (struct gs_away_range){.address = from, .size = to - from};
     return true;
@@ -77,25 +88,32 @@ static bool add_piece_locked(struct gs_core *core, struct gs_piece *piece)
     struct gs_sleep *sleep = &core->sleep;
     const uint64_t end = gs_piece_end(piece);
     const size_t first = sleep->range_count;
-    bool added = grow((void **)&sleep->pieces, &sleep->room, sleep->count, sizeof *sleep->pieces);
+    const uint64_t access = piece->peer_access | UINT64_C(1) << piece->device;
+    struct gs_away *away = gs_sleep_add(sleep, 1, 0);
+    bool added = away;
 
     for (const struct gs_block *block = gs_piece_find_locked(piece, piece->span.base);
          added && block && block->base < end; block = block->above)
         if (has_contents(block))
             added = add_range_locked(sleep, first, larger(block->base, piece->span.base),
                                      gs_block_end(block) < end ? gs_block_end(block) : end);
-    if (!added)
+    if (!away)
         return false;
-    sleep->pieces[sleep->count++] = (struct gs_away){.piece = piece,
-                                                     .arena = piece->arena,
-                                                     .context = piece->arena->context,
-                                                     .handle = piece->handle,
-                                                     .made = true,
-                                                     .mapped = true,
-                                                     .first_range = first,
-                                                     .ranges = sleep->range_count - first};
+    *away = (struct gs_away){.piece = piece,
+                             .device = piece->device,
+                             .size = piece->span.size,
+                             .context = piece->arena->context,
+                             .handle = piece->handle,
+                             .references = 1,
+                             .made = true,
+                             .first_range = first,
+                             .ranges = sleep->range_count - first,
+                             .first_place = sleep->place_count,
+                             .places = 1};
+    sleep->places[sleep->place_count++] = (struct gs_away_place){
+        .base = piece->span.base, .size = piece->span.size, .reads = access, .writes = access, .mapped = true};
     piece->asleep = true;
-    return true;
+    return added;
 }
 
 static bool add_region_locked(struct gs_core *core, struct gs_region *region)
@@ -107,7 +125,7 @@ static bool add_region_locked(struct gs_core *core, struct gs_region *region)
             continue;
         stays = stays_locked(core, piece);
         if (stays != GS_STAYS_REASONS)
-            count_stays(core, stays, piece->span.size);
+            gs_sleep_stays(core, stays, piece->span.size);
         else if (!add_piece_locked(core, piece))
             return false;
     }
@@ -127,18 +145,37 @@ static bool add_all(struct gs_core *core)
     return added;
 }
 
-static void set_asleep(struct gs_away *away, bool asleep)
+/* It goes no more. */
+static void give_back(struct gs_core *core, struct gs_away *away)
 {
-    gs_latch_take(&away->arena->lock);
-    away->piece->asleep = asleep;
-    gs_latch_release(&away->arena->lock);
+    struct gs_piece *piece = away->piece;
+
+    if (!piece) {
+        gs_sleep_own_back(core, away);
+        return;
+    }
+    gs_latch_take(&piece->arena->lock);
+    piece->asleep = false;
+    gs_latch_release(&piece->arena->lock);
 }
 
 void gs_sleep_keep(struct gs_core *core, struct gs_away *away, enum gs_stays why)
 {
-    set_asleep(away, false);
-    count_stays(core, why, away->piece->span.size);
+    give_back(core, away);
+    gs_sleep_stays(core, why, away->size);
     *away = core->sleep.pieces[--core->sleep.count];
+}
+
+static bool end_registrations(struct gs_core *core, const struct gs_away *away)
+{
+    bool ended = true;
+
+    for (size_t k = 0; ended && k < away->places; k++) {
+        const struct gs_away_place *place = &core->sleep.places[away->first_place + k];
+
+        ended = gs_regcache_drain(core->regcache, place->base, place->size);
+    }
+    return ended;
 }
 
 /* What is kept of registrations ends, and of descriptors for others. */
@@ -147,10 +184,10 @@ static void end_uses(struct gs_core *core)
     for (size_t i = core->sleep.count; i-- > 0;) {
         struct gs_away *away = &core->sleep.pieces[i];
 
-        if (gs_regcache_drain(core->regcache, away->piece->span.base, away->piece->span.size))
-            gs_share_chunk_gone(core->share, away->piece->id);
-        else
+        if (!end_registrations(core, away))
             gs_sleep_keep(core, away, GS_STAYS_REGISTERED);
+        else if (away->piece)
+            gs_share_chunk_gone(core->share, away->piece->id);
     }
 }
 
@@ -173,7 +210,7 @@ bool gs_sleep_plan(struct gs_core *core, size_t *ret_size)
 {
     struct gs_sleep *sleep = &core->sleep;
 
-    if (!add_all(core))
+    if (!add_all(core) || !gs_sleep_plan_own(core))
         return false;
     end_uses(core);
     *ret_size = place_ranges(sleep);
@@ -185,14 +222,17 @@ void gs_sleep_plan_none(struct gs_core *core)
     struct gs_sleep *sleep = &core->sleep;
 
     for (size_t i = 0; i < sleep->count; i++)
-        set_asleep(&sleep->pieces[i], false);
+        give_back(core, &sleep->pieces[i]);
     free(sleep->pieces);
     free(sleep->ranges);
+    free(sleep->places);
     free(sleep->stacks);
     sleep->pieces = NULL;
     sleep->ranges = NULL;
+    sleep->places = NULL;
     sleep->stacks = NULL;
     sleep->count = sleep->room = sleep->range_count = sleep->range_room = sleep->stack_count = 0;
+    sleep->place_count = sleep->place_room = 0;
     __atomic_store_n(&sleep->figures.since_ns, 0, __ATOMIC_RELEASE);
     __atomic_store_n(&sleep->figures.copied, 0, __ATOMIC_RELAXED);
     for (int i = 0; i < GS_STAYS_REASONS; i++)

@@ -100,7 +100,7 @@ struct gs_setting {
 
 /* The process is to sleep, or to wake: what it is asked, and what it tells. */
 #define GS_SLEEP_DIRECTORY 256
-#define GS_SLEEP_STAYS 4
+#define GS_SLEEP_STAYS 5
 struct gs_sleep_order {
     enum gs_sleep_verb {
         GS_SLEEP_STATE, GS_SLEEP_GOES, GS_SLEEP_WAKES,

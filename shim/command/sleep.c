@@ -63,9 +63,10 @@ static void have_it(int fd, const struct sleeping *sleeping, struct gs_wire_asle
 }
 
 static const char *const stays[GS_SLEEP_STAYS] = {"shared", "registered", "of ended contexts",
-                                                  "that the driver did not unmap"};
+                                                  "that the driver did not unmap",
+                                                  "of the program's own"};
 static const char *const stays_json[GS_SLEEP_STAYS] = {"shared_bytes", "registered_bytes", "ending_bytes",
-                                                       "refused_bytes"};
+                                                       "refused_bytes", "own_bytes"};
 
 struct told {
     struct gs_wire_asleep asleep;

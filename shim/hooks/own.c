@@ -39,7 +39,7 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t size,
            gs_real.cuMemCreate(handle, size, &more, flags) == CUDA_SUCCESS;
     result = adds ? CUDA_SUCCESS : gs_real.cuMemCreate(handle, size, prop, flags);
     if (result == CUDA_SUCCESS)
-        gs_core_own_made(gs_core, *handle, size, prop, adds);
+        *handle = gs_core_own_made(gs_core, *handle, size, prop, adds);
     return result;
 }
 
@@ -60,8 +60,8 @@ GS_HOOK CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
     if (!own())
         return gs_real.cuMemRelease(handle);
     GS_KEEP_CALLER;
-    released = gs_own_releasing(own(), handle);
-    result = gs_real.cuMemRelease(handle);
+    released = gs_own_releasing(own(), &handle);
+    result = released && !handle ? CUDA_SUCCESS : gs_real.cuMemRelease(handle);
     gs_own_released(own(), released, result == CUDA_SUCCESS);
     return result;
 }
@@ -74,7 +74,7 @@ GS_HOOK CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandl
     if (gs_state_enter() && gs_ours((CUdeviceptr)addr))
         return CUDA_ERROR_INVALID_VALUE;
     return GS_NOTED(gs_real.cuMemRetainAllocationHandle(handle, addr),
-                    if (own()) gs_own_retained(own(), *handle));
+                    if (own()) *handle = gs_own_retained(own(), *handle, (CUdeviceptr)addr));
 }
 
 GS_HOOK CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
@@ -83,7 +83,7 @@ GS_HOOK CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHa
 {
     GS_AT_GATE(cuMemImportFromShareableHandle);
     return GS_NOTED(gs_real.cuMemImportFromShareableHandle(handle, osHandle, shHandleType),
-                    if (own()) gs_core_own_made(gs_core, *handle, 0, NULL, false));
+                    if (own()) *handle = gs_core_own_made(gs_core, *handle, 0, NULL, false));
 }
 
 /* Whether the handle has descriptors that the program did not ask for. */
@@ -104,15 +104,23 @@ GS_HOOK CUresult CUDAAPI cuMemExportToShareableHandle(void *shareableHandle,
     if (gs_state_enter() && handleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
         is_added(handle))
         return CUDA_ERROR_INVALID_VALUE;
-    return gs_real.cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags);
+    return GS_NOTED(gs_real.cuMemExportToShareableHandle(shareableHandle, gs_own_real(own(), handle), handleType,
+                                                         flags),
+                    if (own()) gs_own_used(own(), handle, GS_OWN_LENT));
 }
 
 GS_HOOK CUresult CUDAAPI
 cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
                                        CUmemGenericAllocationHandle handle)
 {
-    return GS_NOTED(gs_real.cuMemGetAllocationPropertiesFromHandle(prop, handle),
-                    if (is_added(handle)) prop->requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE);
+    CUresult result = gs_real.cuMemGetAllocationPropertiesFromHandle(prop, gs_own_real(own(), handle));
+
+    GS_KEEP_CALLER;
+    if (result == CUDA_ERROR_INVALID_VALUE && prop && own() && gs_own_properties(own(), handle, prop))
+        result = CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS && is_added(handle))
+        prop->requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+    return result;
 }
 
 GS_HOOK CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment,

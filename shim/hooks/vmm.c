@@ -5,6 +5,7 @@
  * of ours.
  */
 #include "hook.h"
+#include "room.h"
 #include "shim/registration/pinning.h"
 #include "shim/start.h"
 
@@ -31,7 +32,7 @@ GS_HOOK CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
     GS_AT_GATE(cuMemMap);
     if (touches_ours(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
-    return GS_NOTED(gs_real.cuMemMap(ptr, size, offset, handle, flags),
+    return GS_NOTED(gs_real.cuMemMap(ptr, size, offset, gs_own_real(own(), handle), flags),
                     if (own()) gs_own_mapped(own(), ptr, size, offset, handle));
 }
 
@@ -90,8 +91,15 @@ GS_HOOK CUresult CUDAAPI cuMemGetAccess(unsigned long long *flags, const CUmemLo
     struct gs_block_info info;
     CUresult result;
 
-    if (!gs_state_enter() || !gs_ours(ptr))
-        return gs_real.cuMemGetAccess(flags, location, ptr);
+    if (!gs_state_enter() || !gs_ours(ptr)) {
+        result = gs_real.cuMemGetAccess(flags, location, ptr);
+        GS_KEEP_CALLER;
+        return result == CUDA_ERROR_INVALID_VALUE && own() && flags && location &&
+                       location->type == CU_MEM_LOCATION_TYPE_DEVICE &&
+                       gs_own_access(own(), ptr, location->id, flags)
+                   ? CUDA_SUCCESS
+                   : result;
+    }
     GS_KEEP_CALLER;
     if (gs_core_find(gs_core, ptr, &info) != GS_OK)
         return CUDA_ERROR_INVALID_VALUE;
@@ -109,6 +117,8 @@ static CUresult export_range(void *handle, CUdeviceptr dptr, size_t size,
 
     if (result == CUDA_SUCCESS && type == CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD)
         gs_pin_dmabuf_note(*(const int *)handle, dptr, size);
+    if (result == CUDA_SUCCESS && own())
+        gs_own_used_at(own(), dptr, size, GS_OWN_LENT);
     return result;
 }
 
@@ -157,7 +167,17 @@ static bool may_bind(CUdeviceptr ptr, size_t size)
 
 #define GS_MAKES_BINDS GS_ALWAYS
 #define GS_MAKE_BINDS(symbol, order, async, real)                                                  \
-    return may_bind((CUdeviceptr)address, (size_t)bytes) ? real : CUDA_ERROR_INVALID_VALUE;
+    if (!may_bind((CUdeviceptr)address, (size_t)bytes))                                            \
+        return CUDA_ERROR_INVALID_VALUE;                                                           \
+    return GS_NOTED(real, if (own()) gs_own_used_at(own(), (CUdeviceptr)address, bytes, GS_OWN_BOUND));
+
+/* A handle of the program's own; by its number for the driver. */
+#define GS_MAKES_BINDS_HANDLE GS_ALWAYS
+#define GS_MAKE_BINDS_HANDLE(symbol, order, async, real)                                           \
+    const CUmemGenericAllocationHandle number = memory;                                            \
+                                                                                                   \
+    memory = gs_own_real(own(), number);                                                           \
+    return GS_NOTED(GS_WITH_ROOM(-1, 0, real), if (own()) gs_own_used(own(), number, GS_OWN_BOUND));
 
 #include "made.h"
 

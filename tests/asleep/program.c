@@ -261,6 +261,129 @@ static void case_graph(void)
     }
 }
 
+/* ---- What the program maps itself ----------------------------------------------------------------- */
+
+#define PIECE (2 * MIB)
+#define PIECES 6
+
+static CUmemAllocationProp of_gpu(CUmemAllocationHandleType types)
+{
+    return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .requestedHandleTypes = types,
+                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+}
+
+static void map_piece(CUdeviceptr at, CUmemGenericAllocationHandle handle)
+{
+    const CUmemAccessDesc access = {of_gpu(CU_MEM_HANDLE_TYPE_NONE).location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+
+    OK(cuMemMap(at, PIECE, 0, handle, 0));
+    OK(cuMemSetAccess(at, PIECE, &access, 1));
+}
+
+static void pieces_must_be(CUdeviceptr base, unsigned value)
+{
+    unsigned *host = malloc(PIECE);
+
+    for (unsigned i = 0; i < PIECES; i++) {
+        OK(cuMemcpyDtoH(host, base + i * PIECE, PIECE));
+        for (size_t k = 0; k < PIECE / 4; k++)
+            if (host[k] != value + i)
+                FAIL("word %zu of piece %u is %x", k, i, host[k]);
+    }
+    free(host);
+}
+
+/* While it sleeps what only asks is answered. */
+static void is_told(CUmemGenericAllocationHandle handle, CUdeviceptr at)
+{
+    const CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUmemAllocationProp told;
+    unsigned long long flags;
+
+    OK(cuMemGetAllocationPropertiesFromHandle(&told, handle));
+    OK(cuMemGetAccess(&flags, &here, at));
+    if (told.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE || told.location.id != 0 ||
+        flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+        FAIL("it is told otherwise than it was made");
+}
+
+/* Every other piece is made anew after a wake, by numbers that the driver gives again. */
+static void case_own(void)
+{
+    const CUmemAllocationProp prop = of_gpu(CU_MEM_HANDLE_TYPE_NONE);
+    CUmemGenericAllocationHandle handles[PIECES], retained;
+    CUdeviceptr base;
+
+    alloc();
+    OK(cuMemAddressReserve(&base, PIECES * PIECE, 0, 0, 0));
+    for (unsigned i = 0; i < PIECES; i++) {
+        OK(cuMemCreate(&handles[i], PIECE, &prop, 0));
+        map_piece(base + i * PIECE, handles[i]);
+        OK(cuMemsetD32(base + i * PIECE, i, PIECE / 4));
+    }
+    for (unsigned round = 0; round < 4; round++) {
+        must_sleep();
+        is_told(handles[1], base + PIECE);
+        must_wake();
+        is_told(handles[1], base + PIECE);
+        pieces_must_be(base, 100 * round);
+        for (unsigned i = round % 2; i < PIECES; i += 2) {
+            OK(cuMemUnmap(base + i * PIECE, PIECE));
+            OK(cuMemRelease(handles[i]));
+        }
+        for (unsigned i = round % 2; i < PIECES; i += 2) {
+            OK(cuMemCreate(&handles[i], PIECE, &prop, 0));
+            map_piece(base + i * PIECE, handles[i]);
+        }
+        for (unsigned i = 0; i < PIECES; i++) {
+            OK(cuMemsetD32(base + i * PIECE, 100 * (round + 1) + i, PIECE / 4));
+            OK(cuMemRetainAllocationHandle(&retained, (void *)(base + i * PIECE)));
+            if (retained != handles[i])
+                FAIL("piece %u has another handle", i);
+            OK(cuMemRelease(retained));
+        }
+    }
+    OK(cuMemUnmap(base, PIECES * PIECE));
+    for (unsigned i = 0; i < PIECES; i++)
+        OK(cuMemRelease(handles[i]));
+    if (cuMemRelease(handles[0]) == CUDA_SUCCESS)
+        FAIL("a handle is released once too often");
+    OK(cuMemAddressFree(base, PIECES * PIECE));
+}
+
+/* After a wake it is given away as before; from then on it stays. */
+static void case_lent(void)
+{
+    const CUmemAllocationProp prop = of_gpu(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    CUmemGenericAllocationHandle handle, imported;
+    struct gpushim_asleep state;
+    unsigned word = 0;
+    CUdeviceptr base;
+    int fd;
+
+    alloc();
+    OK(cuMemAddressReserve(&base, 2 * PIECE, 0, 0, 0));
+    OK(cuMemCreate(&handle, PIECE, &prop, 0));
+    map_piece(base, handle);
+    OK(cuMemsetD32(base, 5, PIECE / 4));
+    must_sleep();
+    must_wake();
+    OK(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    OK(cuMemImportFromShareableHandle(&imported, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    map_piece(base + PIECE, imported);
+    if (try_sleep(LONG_NS, &state))
+        FAIL("not put to sleep: %s", state.text);
+    if (state.shared != 2 * PIECE || state.own != 0)
+        FAIL("%zu bytes are shared", (size_t)state.shared);
+    must_wake();
+    OK(cuMemsetD32(base, 6, PIECE / 4));
+    OK(cuMemcpyDtoH(&word, base + PIECE, sizeof word));
+    if (word != 6)
+        FAIL("what was given away is other memory");
+    close(fd);
+}
+
 /* ---- Who is waited for, and who waits ------------------------------------------------------------ */
 
 static CUdeviceptr shared_block;
@@ -538,6 +661,7 @@ static const struct {
     {"signals", case_signals}, {"info", case_info},   {"within", case_within},
     {"unknown", case_unknown}, {"fork", case_fork},   {"exit", case_exit},
     {"forbidden", case_forbidden}, {"use", case_use}, {"refused", case_refused},
+    {"forbidden", case_forbidden}, {"own", case_own}, {"lent", case_lent},
 };
 
 int main(int argc, char **argv)

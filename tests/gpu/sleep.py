@@ -16,7 +16,7 @@ import sys
 import time
 
 BLOCK = 256 << 20
-CASES = ('work', 'graph', 'signals', 'info', 'within', 'fork', 'exit')
+CASES = ('work', 'graph', 'signals', 'info', 'within', 'fork', 'exit', 'own', 'lent')
 TIMEOUT_NS = 120 * 10**9
 
 
@@ -26,7 +26,7 @@ class How(ctypes.Structure):  # gpushim_sleep_how
 
 class Asleep(ctypes.Structure):  # gpushim_asleep
     _fields_ = [('size', ctypes.c_size_t), *((name, ctypes.c_uint64) for name in (
-        'since_ns', 'away', 'copied', 'shared', 'registered', 'ending', 'refused')), ('text', ctypes.c_char * 320)]
+        'since_ns', 'away', 'copied', 'shared', 'registered', 'ending', 'refused', 'own')), ('text', ctypes.c_char * 320)]
 
 
 def must(result, call):

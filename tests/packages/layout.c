@@ -29,7 +29,7 @@ int main(void)
     puts("");
     BEGIN(asleep);
     AT(asleep, since_ns), AT(asleep, away), AT(asleep, copied), AT(asleep, shared), AT(asleep, refused);
-    AT(asleep, text);
+    AT(asleep, own), AT(asleep, text);
     puts("");
     BEGIN(sleep_how);
     AT(sleep_how, timeout_ns), AT(sleep_how, directory);

@@ -1,20 +1,15 @@
 /* The memory of the arenas goes off the GPU, and comes back as it was (core/process/sleep.h). */
 #include <criterion/criterion.h>
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/base/clock.h"
 #include "core/process/context.h"
-#include "core/process/sleep.h"
-#include "tests/driver/softcuda.h"
-#include "tests/unit/fixture.h"
+#include "tests/unit/process/sleeping.h"
 
-#define SECOND UINT64_C(1000000000)
 #define BLOCKS 5
 
 /* Small ones, one within a piece, one across several. */
@@ -23,27 +18,6 @@ static size_t sizes[BLOCKS] = {512, 70000, 3 * MIB, 20 * MIB, 150 * MIB};
 struct blocks {
     CUdeviceptr at[BLOCKS];
 };
-
-static unsigned char byte_of(size_t i, unsigned seed)
-{
-    return (unsigned char)(i * 31 + i / 4096 + seed);
-}
-
-/* Some of each page is enough, and the last byte. The driver's memory is the host's too. */
-static void fill(CUdeviceptr at, size_t size, unsigned seed)
-{
-    for (size_t i = 0; i < size; i += 509)
-        ((unsigned char *)at)[i] = byte_of(i, seed);
-    ((unsigned char *)at)[size - 1] = byte_of(size - 1, seed);
-}
-
-static bool is_filled(CUdeviceptr at, size_t size, unsigned seed)
-{
-    for (size_t i = 0; i < size; i += 509)
-        if (((unsigned char *)at)[i] != byte_of(i, seed))
-            return false;
-    return ((unsigned char *)at)[size - 1] == byte_of(size - 1, seed);
-}
 
 static void make(struct fixture *f, struct blocks *ret)
 {
@@ -61,45 +35,12 @@ static bool are_right(const struct blocks *blocks)
     return true;
 }
 
-static void start(struct fixture *f, const char *memory)
-{
-    setenv("SOFTCUDA_MEMORY", memory, 1);
-    fixture_options(f);
-    fixture_start(f);
-}
-
 static void end(struct fixture *f, const struct blocks *blocks)
 {
     for (unsigned i = 0; i < BLOCKS; i++)
         MUST(gs_core_free(f->core, blocks->at[i]));
     fixture_drain(f);
     fixture_end(f);
-}
-
-static size_t device_bytes(void)
-{
-    struct softcuda_census census;
-
-    softcuda_census(&census);
-    return census.device_bytes;
-}
-
-static bool goes(struct fixture *f, struct gs_sleep_why *why)
-{
-    return gs_core_sleep(f->core, NULL, gs_now_ns() + SECOND, why);
-}
-
-static bool comes(struct fixture *f, struct gs_sleep_why *why)
-{
-    return gs_core_wake(f->core, gs_now_ns(), why);
-}
-
-static struct gs_asleep asleep(const struct fixture *f)
-{
-    struct gs_asleep figures;
-
-    gs_core_asleep(f->core, &figures);
-    return figures;
 }
 
 Test(sleep, memory_goes_and_comes_back_as_it_was, .timeout = 60)
@@ -109,7 +50,7 @@ Test(sleep, memory_goes_and_comes_back_as_it_was, .timeout = 60)
     struct fixture f;
     size_t before;
 
-    start(&f, "1G");
+    sleeping_start(&f, "1G");
     make(&f, &blocks);
     before = device_bytes();
     for (int round = 0; round < 3; round++) {
@@ -139,7 +80,7 @@ Test(sleep, what_is_free_goes_for_good, .timeout = 60)
     struct blocks blocks;
     struct fixture f;
 
-    start(&f, "1G");
+    sleeping_start(&f, "1G");
     make(&f, &blocks);
     MUST(gs_core_free(f.core, must_alloc(&f, 300 * MIB)));
     cr_assert(goes(&f, &why), "%s", why.text);
@@ -158,7 +99,7 @@ Test(sleep, a_file_holds_the_contents, .timeout = 60)
     struct fixture f;
 
     cr_assert(mkdtemp(folder));
-    start(&f, "1G");
+    sleeping_start(&f, "1G");
     make(&f, &blocks);
     cr_assert_not(gs_core_sleep(f.core, "/nowhere", gs_now_ns() + SECOND, &why));
     cr_assert_eq(why.error, ENOENT);
@@ -181,7 +122,7 @@ Test(sleep, a_file_that_cannot_be_read_leaves_it_asleep, .timeout = 60)
     char *aside;
     int empty;
 
-    start(&f, "1G");
+    sleeping_start(&f, "1G");
     make(&f, &blocks);
     cr_assert(gs_core_sleep(f.core, "/tmp", gs_now_ns() + SECOND, &why), "%s", why.text);
     store = &f.core->sleep.store;
@@ -210,7 +151,7 @@ Test(sleep, a_file_larger_than_the_process_may_make_is_none, .timeout = 60)
     struct blocks blocks;
     struct fixture f;
 
-    start(&f, "1G");
+    sleeping_start(&f, "1G");
     make(&f, &blocks);
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &little), 0);
     cr_assert_not(gs_core_sleep(f.core, "/tmp", gs_now_ns() + SECOND, &why));
@@ -225,7 +166,7 @@ Test(sleep, work_that_does_not_end_is_waited_for_so_long, .timeout = 60)
     struct blocks blocks;
     struct fixture f;
 
-    start(&f, "1G");
+    sleeping_start(&f, "1G");
     make(&f, &blocks);
     softcuda_hold(1);
     MUST(cuMemsetD8Async(blocks.at[2], 7, MIB, NULL));
@@ -248,7 +189,7 @@ Test(sleep, a_capture_refuses_it_and_goes_on, .timeout = 60)
     CUstream stream;
     CUgraph graph;
 
-    start(&f, "1G");
+    sleeping_start(&f, "1G");
     must_alloc(&f, MIB);
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(gs_core_capture_begin(f.core, stream));
@@ -273,7 +214,7 @@ Test(sleep, a_gpu_that_another_has_filled_is_waited_for, .timeout = 60)
     struct fixture f;
     CUdeviceptr other;
 
-    start(&f, "256M");
+    sleeping_start(&f, "256M");
     make(&f, &blocks);
     cr_assert(goes(&f, &why), "%s", why.text);
     MUST(cuMemAlloc(&other, 150 * MIB));
@@ -294,7 +235,7 @@ Test(sleep, a_stack_is_low_meanwhile, .timeout = 60)
     size_t before, now;
     struct fixture f;
 
-    start(&f, "1G");
+    sleeping_start(&f, "1G");
     must_alloc(&f, MIB);
     MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 4096));
     MUST(cuCtxGetLimit(&before, CU_LIMIT_STACK_SIZE));
@@ -314,7 +255,7 @@ Test(sleep, what_is_away_or_about_to_go_is_not_trimmed, .timeout = 60)
     struct fixture f;
     size_t reserved;
 
-    start(&f, "4G");
+    sleeping_start(&f, "4G");
     MUST(gs_core_free(f.core, must_alloc(&f, 100 * MIB)));
     fixture_drain(&f);
     arena = fixture_home(&f);
@@ -341,7 +282,7 @@ Test(sleep, without_room_on_the_host_nothing_moves, .timeout = 60)
 #ifdef __SANITIZE_ADDRESS__
     cr_skip("it needs addresses itself");
 #endif
-    start(&f, "1G");
+    sleeping_start(&f, "1G");
     make(&f, &blocks);
     bytes = device_bytes();
     cr_assert_eq(getrlimit(RLIMIT_AS, &before), 0);
@@ -358,59 +299,34 @@ Test(sleep, without_room_on_the_host_nothing_moves, .timeout = 60)
     end(&f, &blocks);
 }
 
-/* Whatever call fails, with whatever error: the process is awake or asleep, and the next try is right. */
-#define NONE "cuDriverGetVersion"
-static unsigned fail_each(bool wakes, CUresult error)
-{
-    unsigned failed = 0;
+static struct blocks tried;
 
+static void make_tried(struct fixture *f)
+{
     sizes[3] = 9 * MIB;
     sizes[4] = 5 * MIB;
-    for (unsigned nth = 1;; nth++) {
-        struct gs_sleep_why why;
-        struct blocks blocks;
-        struct fixture f;
-        bool done, hit;
-        int version;
-
-        start(&f, "1G");
-        make(&f, &blocks);
-        if (wakes)
-            cr_assert(goes(&f, &why), "%s", why.text);
-        MUST(softcuda_fail(NONE, 1, error));
-        cuDriverGetVersion(&version); /* the one that failed last */
-        MUST(softcuda_fail("*", nth, error));
-        done = wakes ? comes(&f, &why) : goes(&f, &why);
-        hit = strcmp(softcuda_last_failed(), NONE) != 0;
-        softcuda_reset();
-        if (hit)
-            failed++;
-        else
-            cr_assert(done, "%s", why.text);
-        if (!done)
-            cr_assert_neq(why.error, 0, "call %u", nth);
-        cr_assert_eq(asleep(&f).since_ns != 0, done != wakes, "call %u", nth);
-        if (!wakes && !done)
-            cr_assert(are_right(&blocks), "call %u: awake, and not as it was", nth);
-        if (asleep(&f).since_ns)
-            cr_assert(comes(&f, &why), "call %u: %s", nth, why.text);
-        cr_assert(are_right(&blocks), "call %u", nth);
-        cr_assert(goes(&f, &why), "call %u: %s", nth, why.text);
-        cr_assert(comes(&f, &why), "call %u: %s", nth, why.text);
-        cr_assert(are_right(&blocks), "call %u", nth);
-        end(&f, &blocks);
-        if (!hit)
-            return failed;
-    }
+    make(f, &tried);
 }
+
+static bool tried_are_right(void)
+{
+    return are_right(&tried);
+}
+
+static void end_tried(struct fixture *f)
+{
+    end(f, &tried);
+}
+
+static const struct slept blocks_slept = {make_tried, tried_are_right, end_tried};
 
 Test(sleep, each_call_of_a_sleep_fails_in_turn, .timeout = 120)
 {
-    cr_assert_gt(fail_each(false, CUDA_ERROR_UNKNOWN), 20);
+    cr_assert_gt(fail_each(&blocks_slept, false, CUDA_ERROR_UNKNOWN), 20);
 }
 
 Test(sleep, each_call_of_a_wake_fails_in_turn, .timeout = 120)
 {
-    cr_assert_gt(fail_each(true, CUDA_ERROR_UNKNOWN), 20);
-    cr_assert_gt(fail_each(true, CUDA_ERROR_OUT_OF_MEMORY), 20);
+    cr_assert_gt(fail_each(&blocks_slept, true, CUDA_ERROR_UNKNOWN), 20);
+    cr_assert_gt(fail_each(&blocks_slept, true, CUDA_ERROR_OUT_OF_MEMORY), 20);
 }

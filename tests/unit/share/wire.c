@@ -365,7 +365,7 @@ Test(share_wire, a_version_is_its_messages)
         {AT(asleep, away), 32},
         {AT(asleep, copied), 40},
         {AT(asleep, stays), 48},
-        {AT(asleep, text), 80},
+        {AT(asleep, text), 88},
         {AT(collected, given), 16},
         {AT(collected, given_bytes), 24},
         {AT(collected, ended), 32},
@@ -490,7 +490,7 @@ Test(share_wire, a_version_is_its_messages)
                                        32, 288, 432,
                                        88, 568, 88, 24, 0,
                                        88, 184, 40, 104, 128, 112, 40, 40, 40, 32, 88, 64, 56, 24, 32,
-                                       32, 432, 24, 144, 0, 0, 40, 16, 288, 400, 32, 16};
+                                       32, 432, 24, 144, 0, 0, 40, 16, 288, 408, 32, 16};
     union gs_wire_message message;
 
     cr_assert_eq(GS_WIRE_VERSION, 26);

@@ -40,7 +40,7 @@ class Named(Struct):
 
 
 class Asleep(Struct):
-    _fields_ = [('size', ctypes.c_size_t), *_all(ctypes.c_uint64, 'since_ns away copied shared registered ending refused'),
+    _fields_ = [('size', ctypes.c_size_t), *_all(ctypes.c_uint64, 'since_ns away copied shared registered ending refused own'),
                 ('text', ctypes.c_char * 320)]
 
 

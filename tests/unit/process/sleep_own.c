@@ -1,0 +1,318 @@
+/* What the program makes and maps itself goes off the GPU and comes back as it was (core/process/sleep_own.c). The calls
+ * here do what the hooks do. */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "core/process/context.h"
+#include "core/process/own.h"
+#include "tests/unit/process/sleeping.h"
+
+#define OWN(f) ((f)->core->programs.own)
+
+static const CUmemAllocationProp plain = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                          .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+
+static CUmemGenericAllocationHandle create(struct fixture *f, size_t size)
+{
+    CUmemGenericAllocationHandle handle;
+
+    MUST(cuMemCreate(&handle, size, &plain, 0));
+    return gs_own_made(OWN(f), handle, &(struct gs_own_memory){.size = size, .properties = plain});
+}
+
+static CUresult release(struct fixture *f, CUmemGenericAllocationHandle handle)
+{
+    struct gs_own_handle *released = gs_own_releasing(OWN(f), &handle);
+    CUresult result = released && !handle ? CUDA_SUCCESS : cuMemRelease(handle);
+
+    gs_own_released(OWN(f), released, result == CUDA_SUCCESS);
+    return result;
+}
+
+static CUmemGenericAllocationHandle retain(struct fixture *f, CUdeviceptr at)
+{
+    CUmemGenericAllocationHandle handle;
+
+    MUST(cuMemRetainAllocationHandle(&handle, (void *)at));
+    return gs_own_retained(OWN(f), handle, at);
+}
+
+static CUdeviceptr reserve(struct fixture *f, size_t size)
+{
+    CUdeviceptr base;
+
+    MUST(cuMemAddressReserve(&base, size, 0, 0, 0));
+    gs_own_reserved(OWN(f), base, size);
+    return base;
+}
+
+static CUresult map(struct fixture *f, CUdeviceptr at, size_t size, CUmemGenericAllocationHandle handle)
+{
+    CUresult result = cuMemMap(at, size, 0, gs_own_real(OWN(f), handle), 0);
+
+    if (result == CUDA_SUCCESS)
+        gs_own_mapped(OWN(f), at, size, 0, handle);
+    return result;
+}
+
+static void let_in(struct fixture *f, CUdeviceptr at, size_t size, CUdevice device, CUmemAccess_flags flags)
+{
+    const CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, device}, flags};
+
+    MUST(cuMemSetAccess(at, size, &access, 1));
+    gs_own_access_set(OWN(f), at, size, &access, 1);
+}
+
+static void unmap(struct fixture *f, CUdeviceptr at, size_t size)
+{
+    struct gs_own_going going;
+
+    gs_own_unmapping(OWN(f), at, size, &going);
+    MUST(cuMemUnmap(at, size));
+    gs_own_unmapped(OWN(f), &going, true);
+}
+
+static unsigned long long access_of(CUdeviceptr at, CUdevice device)
+{
+    const CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+    unsigned long long flags = 77;
+
+    MUST(cuMemGetAccess(&flags, &location, at));
+    return flags;
+}
+
+/* ---- One of each -------------------------------------------------------------------------------- */
+
+enum { PLAIN, TWICE, RELEASED, UNMAPPED, CLOSED, READ_ONLY, RETAINED, KINDS };
+static const size_t sizes[KINDS] = {4 * MIB, 2 * MIB, 6 * MIB, 2 * MIB, 4 * MIB, 2 * MIB, 2 * MIB};
+static CUmemGenericAllocationHandle handles[KINDS];
+static CUdeviceptr at[KINDS], second;
+static struct fixture *now;
+static size_t before; /* bytes of the device's */
+
+static void follow(struct fixture *f)
+{
+    fixture_home(f); /* the context is known */
+    f->core->programs.own = gs_own_new(f->core->share, false);
+    now = f;
+}
+
+static void start(struct fixture *f)
+{
+    sleeping_start(f, "1G");
+    follow(f);
+}
+
+static void make(struct fixture *f)
+{
+    if (!OWN(f))
+        follow(f);
+    before = device_bytes();
+    for (unsigned i = 0; i < KINDS; i++) {
+        handles[i] = create(f, sizes[i]);
+        at[i] = reserve(f, sizes[i]);
+        MUST(map(f, at[i], sizes[i], handles[i]));
+        let_in(f, at[i], sizes[i], 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+        fill(at[i], sizes[i], 10 + i);
+    }
+    second = reserve(f, sizes[TWICE]);
+    MUST(map(f, second, sizes[TWICE], handles[TWICE]));
+    let_in(f, second, sizes[TWICE], 0, CU_MEM_ACCESS_FLAGS_PROT_READ);
+    MUST(release(f, handles[RELEASED]));
+    unmap(f, at[UNMAPPED], sizes[UNMAPPED]);
+    let_in(f, at[CLOSED], sizes[CLOSED], 0, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    let_in(f, at[READ_ONLY], sizes[READ_ONLY], 0, CU_MEM_ACCESS_FLAGS_PROT_READ);
+    MUST(release(f, handles[READ_ONLY]));
+    cr_assert_eq(retain(f, at[RETAINED]), handles[RETAINED]);
+}
+
+/* Also that the access is as it was, and that what is nobody's to read has its contents. */
+static bool are_right(void)
+{
+    bool right = is_filled(second, sizes[TWICE], 10 + TWICE) &&
+                 access_of(second, 0) == CU_MEM_ACCESS_FLAGS_PROT_READ &&
+                 access_of(at[READ_ONLY], 0) == CU_MEM_ACCESS_FLAGS_PROT_READ &&
+                 access_of(at[CLOSED], 0) == CU_MEM_ACCESS_FLAGS_PROT_NONE;
+
+    MUST(map(now, at[UNMAPPED], sizes[UNMAPPED], handles[UNMAPPED]));
+    let_in(now, at[UNMAPPED], sizes[UNMAPPED], 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    let_in(now, at[CLOSED], sizes[CLOSED], 0, CU_MEM_ACCESS_FLAGS_PROT_READ);
+    for (unsigned i = 0; i < KINDS; i++)
+        right &= is_filled(at[i], sizes[i], 10 + i);
+    unmap(now, at[UNMAPPED], sizes[UNMAPPED]);
+    let_in(now, at[CLOSED], sizes[CLOSED], 0, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    return right;
+}
+
+/* Whoever has a handle gives it back as often as he has it, and nothing is left, where the driver took back what it was
+ * given. */
+static void end(struct fixture *f)
+{
+    const bool took = strcmp(softcuda_last_failed(), "cuMemRelease") != 0;
+
+    unmap(f, second, sizes[TWICE]);
+    for (unsigned i = 0; i < KINDS; i++) {
+        if (i != UNMAPPED)
+            unmap(f, at[i], sizes[i]);
+        if (i == RETAINED)
+            MUST(release(f, handles[i]));
+        if (i != RELEASED && i != READ_ONLY)
+            MUST(release(f, handles[i]));
+        else if (took)
+            cr_assert_eq(release(f, handles[i]), CUDA_ERROR_INVALID_VALUE);
+        MUST(cuMemAddressFree(at[i], sizes[i]));
+    }
+    MUST(cuMemAddressFree(second, sizes[TWICE]));
+    fixture_release(f, true);
+    if (took)
+        cr_assert_eq(device_bytes(), before, "after %s failed", softcuda_last_failed());
+    cr_assert_eq(HASH_COUNT(OWN(f)->handles), 0);
+    fixture_end(f);
+}
+
+static const struct slept own_slept = {make, are_right, end};
+
+Test(sleep_own, it_goes_and_comes_back_as_it_was, .timeout = 60)
+{
+    struct gs_sleep_why why;
+    size_t all = 0;
+    struct fixture f;
+
+    for (unsigned i = 0; i < KINDS; i++)
+        all += sizes[i];
+    start(&f);
+    make(&f);
+    for (int round = 0; round < 3; round++) {
+        cr_assert(goes(&f, &why), "%s", why.text);
+        cr_assert_eq(device_bytes(), 0);
+        cr_assert_geq(asleep(&f).copied, all);
+        cr_assert_eq(asleep(&f).stays[GS_STAYS_OWN] + asleep(&f).stays[GS_STAYS_SHARED], 0);
+        cr_assert(comes(&f, &why), "%s", why.text);
+        cr_assert(are_right(), "round %d", round);
+    }
+    end(&f);
+}
+
+/* A handle's number is the program's, whatever number the driver has for it now, and gives anew. */
+Test(sleep_own, numbers_stay_the_programs, .timeout = 60)
+{
+    enum { MANY = 24 };
+    CUmemGenericAllocationHandle many[MANY], fresh[MANY];
+    CUmemAllocationProp told;
+    struct gs_sleep_why why;
+    struct fixture f;
+    CUdeviceptr base;
+
+    start(&f);
+    base = reserve(&f, 2 * MANY * 2 * MIB);
+    for (unsigned i = 0; i < MANY; i++) {
+        many[i] = create(&f, 2 * MIB);
+        MUST(map(&f, base + i * 2 * MIB, 2 * MIB, many[i]));
+    }
+    let_in(&f, base, MANY * 2 * MIB, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    for (unsigned i = 0; i < MANY; i++)
+        fill(base + i * 2 * MIB, 2 * MIB, i);
+    cr_assert(goes(&f, &why), "%s", why.text);
+    MUST(!gs_own_properties(OWN(&f), many[0], &told));
+    cr_assert_eq(told.location.id, 0);
+    cr_assert(comes(&f, &why), "%s", why.text);
+    for (unsigned i = 0; i < MANY; i += 2) { /* so that there are numbers to be given anew */
+        unmap(&f, base + i * 2 * MIB, 2 * MIB);
+        MUST(release(&f, many[i]));
+    }
+    for (unsigned i = 0; i < MANY; i++) {
+        fresh[i] = create(&f, 2 * MIB);
+        for (unsigned k = 0; k < MANY; k++)
+            cr_assert(fresh[i] != many[k] || k % 2 == 0, "one number for two");
+        for (unsigned k = 0; k < i; k++)
+            cr_assert_neq(fresh[i], fresh[k]);
+        MUST(map(&f, base + (MANY + i) * 2 * MIB, 2 * MIB, fresh[i]));
+    }
+    let_in(&f, base + MANY * 2 * MIB, MANY * 2 * MIB, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    for (unsigned i = 0; i < MANY; i++)
+        fill(base + (MANY + i) * 2 * MIB, 2 * MIB, 100 + i);
+    cr_assert(goes(&f, &why), "%s", why.text);
+    cr_assert_eq(device_bytes(), 0);
+    cr_assert(comes(&f, &why), "%s", why.text);
+    for (unsigned i = 1; i < MANY; i += 2) {
+        cr_assert(is_filled(base + i * 2 * MIB, 2 * MIB, i));
+        cr_assert_eq(retain(&f, base + i * 2 * MIB), many[i]);
+        MUST(release(&f, many[i]));
+        MUST(release(&f, many[i]));
+        cr_assert_eq(release(&f, many[i]), CUDA_ERROR_INVALID_VALUE);
+    }
+    for (unsigned i = 0; i < MANY; i++) {
+        cr_assert(is_filled(base + (MANY + i) * 2 * MIB, 2 * MIB, 100 + i));
+        MUST(release(&f, fresh[i]));
+    }
+    for (unsigned i = 0; i < 2 * MANY; i++)
+        if (i >= MANY || i % 2)
+            unmap(&f, base + i * 2 * MIB, 2 * MIB);
+    cr_assert_eq(device_bytes(), 0);
+    MUST(cuMemAddressFree(base, 2 * MANY * 2 * MIB));
+    fixture_end(&f);
+}
+
+/* What others may have, and what is not understood, and why. */
+Test(sleep_own, what_is_not_the_programs_alone_stays, .timeout = 60)
+{
+    const CUmemAccessDesc host = {{CU_MEM_LOCATION_TYPE_HOST, 0}, CU_MEM_ACCESS_FLAGS_PROT_READ};
+    struct gs_sleep_why why;
+    struct fixture f;
+    CUdeviceptr unknown;
+    CUmemGenericAllocationHandle imported, foreign;
+
+    start(&f);
+    make(&f);
+    gs_own_used(OWN(&f), handles[PLAIN], GS_OWN_LENT);
+    gs_own_used_at(OWN(&f), second, MIB, GS_OWN_BOUND);
+    gs_own_access_set(OWN(&f), at[RETAINED], sizes[RETAINED], &host, 1);
+    unknown = reserve(&f, 4 * MIB);
+    MUST(cuMemCreate(&foreign, 2 * MIB, &plain, 0));
+    MUST(map(&f, unknown, 2 * MIB, foreign));
+    MUST(cuMemCreate(&imported, 2 * MIB, &plain, 0));
+    gs_own_made(OWN(&f), imported, &(struct gs_own_memory){.imported = true, .device = -1, .why = "imported"});
+    MUST(map(&f, unknown + 2 * MIB, 2 * MIB, imported));
+    cr_assert(goes(&f, &why), "%s", why.text);
+    cr_assert_eq(asleep(&f).stays[GS_STAYS_SHARED], sizes[PLAIN] + 2 * MIB);
+    cr_assert_eq(asleep(&f).stays[GS_STAYS_OWN], sizes[TWICE] + sizes[RETAINED] + 2 * MIB);
+    cr_assert_eq(device_bytes(), asleep(&f).stays[GS_STAYS_SHARED] + asleep(&f).stays[GS_STAYS_OWN]);
+    cr_assert(comes(&f, &why), "%s", why.text);
+    cr_assert_eq(gs_own_real(OWN(&f), handles[PLAIN]), handles[PLAIN]);
+    unmap(&f, unknown, 4 * MIB);
+    MUST(cuMemRelease(foreign));
+    MUST(release(&f, imported));
+    MUST(cuMemAddressFree(unknown, 4 * MIB));
+    cr_assert(are_right());
+    end(&f);
+}
+
+/* It may be mapped in more places than one, of which the driver leaves some. The first are the library's own. */
+Test(sleep_own, what_is_not_unmapped_comes_back_all_the_same, .timeout = 60)
+{
+    struct gs_sleep_why why;
+    struct fixture f;
+
+    for (unsigned nth = 4; nth < 4 + KINDS; nth++) {
+        start(&f);
+        make(&f);
+        MUST(softcuda_fail("cuMemUnmap", nth, CUDA_ERROR_UNKNOWN));
+        cr_assert(goes(&f, &why), "%s", why.text);
+        cr_assert_eq(device_bytes(), asleep(&f).stays[GS_STAYS_REFUSED]);
+        cr_assert_gt(device_bytes(), 0, "%u", nth);
+        cr_assert(comes(&f, &why), "%s", why.text);
+        cr_assert(are_right());
+        end(&f);
+    }
+}
+
+Test(sleep_own, each_call_of_a_sleep_fails_in_turn, .timeout = 120)
+{
+    cr_assert_gt(fail_each(&own_slept, false, CUDA_ERROR_UNKNOWN), 30);
+}
+
+Test(sleep_own, each_call_of_a_wake_fails_in_turn, .timeout = 120)
+{
+    cr_assert_gt(fail_each(&own_slept, true, CUDA_ERROR_UNKNOWN), 30);
+    cr_assert_gt(fail_each(&own_slept, true, CUDA_ERROR_OUT_OF_MEMORY), 30);
+}
