@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "config/config.h"
+#include "core/base/clock.h"
 #include "core/base/path.h"
 #include "core/process/record.h"
 #include "shim/broker_place.h"
@@ -25,6 +26,8 @@
 #include "shim/lookup/driver.h"
 #include "stack.h"
 #include "state.h"
+
+#define GRACE_LEAST_NS GS_NS_PER_S /* for a handle on its way, however little memory there is */
 
 static void core_line(enum gs_log_level level, const void *place, const char *text)
 {
@@ -111,6 +114,7 @@ static void fill_share(struct gs_share_options *options, const struct gs_config 
 
     options->enable = config->share.enable;
     options->grace_ns = config->debug.grace;
+    options->grace_least_ns = GRACE_LEAST_NS;
     options->settle_ns = config->debug.settle;
     options->timeout_ns = config->debug.timeout;
     options->max_clients = (uint32_t)config->debug.max_clients;

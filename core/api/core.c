@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/process/context.h"
+#include "core/process/limit.h"
 #include "core/process/own.h"
 #include "core/process/settings.h"
 #include "core/process/stats.h"
@@ -29,6 +30,9 @@ static bool asked(void *arg, enum gs_question question, unsigned device, union g
         return true;
     case GS_ASKED_TO_SLEEP:
         return gs_core_asked_to_sleep(arg, &told->sleep);
+    case GS_ASKED_LEFT:
+        told->left = gs_limit_left(arg, (CUdevice)device);
+        return true;
     }
     return false;
 }
@@ -37,10 +41,8 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
                          struct gs_core **ret_core)
 {
     struct gs_core *core = calloc(1, sizeof *core);
-    struct gs_share_events events = {.lease_ended = gs_guard_lease_ended,
-                                     .in_use = import_in_use,
-                                     .asked = asked,
-                                     .arg = core};
+    struct gs_share_events events = {.lease_ended = gs_guard_lease_ended, .in_use = import_in_use,
+                                     .asked = asked, .arg = core};
     struct gs_regcache_events released = {.released = gs_guard_ended, .arg = core};
     gs_status status;
 

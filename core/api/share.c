@@ -46,6 +46,7 @@ static gs_status source_of(const struct gs_block *block, struct gs_share_source 
         .alone = gs_block_is_large(block) && piece->arena->shared->whole_pieces,
     };
     memcpy(ret->uuid, piece->arena->device->uuid, sizeof ret->uuid);
+    ret->device = (unsigned)piece->arena->device->ordinal;
     if (block->base + block->size <= gs_piece_end(piece))
         return GS_OK;
     ret->strip = strip_of(block);

@@ -16,6 +16,8 @@
 #include "core/base/status.h"
 #include "core/base/turn.h"
 
+#define GS_DEVICES_MAX 64 /* of others nothing is ours */
+
 enum gs_device_mode {
     GS_MODE_UNKNOWN = 0,
     GS_MODE_FD_RDMA, /* descriptors, and network cards can register the memory */

@@ -60,6 +60,7 @@ size_t gs_core_cached(struct gs_core *core)
         return 0;
     gs_context_purge_dead(core);
     cached_bytes = __atomic_load_n(&core->figures.leaving[current->ordinal], __ATOMIC_SEQ_CST);
+    cached_bytes += gs_share_would_go(core->share, (unsigned)current->ordinal);
     gs_lock_take(&core->lock);
     while ((arena = gs_next_pool_locked(core, &walk))) {
         /* Beside stream-ordered memory that lives on, a dead one's is nobody's. */
@@ -67,7 +68,8 @@ size_t gs_core_cached(struct gs_core *core)
             continue;
         gs_latch_take(&arena->lock);
         gs_arena_collect_locked(arena);
-        /* What was freed and another process holds is not free: such blocks show as held. */
+        /* What was freed and another process holds is not free: such blocks show as held, as does what waits for
+         * one to come and goes as soon as it is needed, which is free. */
         cached_bytes += arena->reserved - arena->live - arena->guarded.held;
         gs_latch_release(&arena->lock);
     }

@@ -45,21 +45,41 @@ void gs_limit_give(struct gs_core *core, CUdevice device, size_t bytes)
     __atomic_sub_fetch(&core->figures.used[device], bytes, __ATOMIC_SEQ_CST);
 }
 
+size_t gs_limit_left(struct gs_core *core, CUdevice device)
+{
+    CUcontext popped, context = gs_context_of_device(core, device);
+    size_t left = 0, total = core->device[device].total;
+    struct gs_stats stats;
+
+    if (!context || !core->driver.mem_get_info ||
+        core->driver.ctx_push_current(context) != CUDA_SUCCESS)
+        return 0;
+    if (core->driver.mem_get_info(&left, &total) != CUDA_SUCCESS)
+        left = 0;
+    core->driver.ctx_pop_current(&popped);
+    gs_stats_read(core, device, &stats);
+    left += stats.reserved - stats.live - stats.limbo + gs_share_would_go(core->share, (unsigned)device);
+    gs_core_bound(core, device, &left, &total);
+    return left;
+}
+
 /* ---- What a bounded program is told ------------------------------------------------------- */
 
 void gs_core_bound(struct gs_core *core, CUdevice device, size_t *free, size_t *total)
 {
-    size_t limit = gs_limit_of_total(&core->options.limit, *total), used;
+    size_t limit = gs_limit_of_total(&core->options.limit, *total), used, would_go = 0;
     struct gs_stats stats = {0};
 
     if (limit >= *total)
         limit = *total;
     if (device < 0 && core->driver.ctx_get_device(&device) != CUDA_SUCCESS)
         device = GS_NO_DEVICE;
-    if (device < GS_DEVICES_MAX)
+    if (device < GS_DEVICES_MAX) {
+        would_go = gs_share_would_go(core->share, (unsigned)device);
         gs_stats_read(core, device, &stats);
-    /* What is free in the arenas is free to the program. */
-    used = stats.live + stats.limbo;
+    }
+    /* What is free in the arenas is free to the program, and what waits for others to come. */
+    used = stats.live + stats.limbo - (would_go < stats.limbo ? would_go : stats.limbo);
     *total = limit;
     if (used >= limit)
         *free = 0;

@@ -29,4 +29,7 @@ bool gs_limit_is_beyond(const struct gs_core *core, const struct gs_device *devi
 bool gs_limit_take(struct gs_core *core, const struct gs_device *device, size_t bytes);
 void gs_limit_give(struct gs_core *core, CUdevice device, size_t bytes);
 
+/* Bytes of the device that could be allocated: what the driver has left, and what is free here. */
+size_t gs_limit_left(struct gs_core *core, CUdevice device);
+
 #endif

@@ -8,9 +8,8 @@
 #define GS_CORE_PROCESS_PEERS_H
 
 #include "core/base/lock.h"
+#include "core/gpu/device.h"
 #include "core/process/process.h"
-
-#define GS_DEVICES_MAX 64
 
 struct gs_block;
 struct gs_piece;

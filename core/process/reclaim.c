@@ -102,7 +102,7 @@ static size_t purge_arena(struct gs_core *core, struct gs_arena *arena,
 static void end_limbo(struct gs_core *core, const struct gs_device *device, bool graces)
 {
     if (graces)
-        gs_share_end_graces(core->share, device->uuid);
+        gs_share_end_graces(core->share, device->uuid, GS_GRACES_ALL);
     else
         gs_share_tell(core->share);
 }
@@ -131,7 +131,12 @@ size_t gs_device_purge(struct gs_core *core, const struct gs_device *device, boo
 
 size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, size_t bytes)
 {
-    return purge_arenas(core, device, NULL, bytes);
+    size_t released = purge_arenas(core, device, NULL, bytes);
+
+    if (released >= bytes)
+        return released;
+    gs_share_end_graces(core->share, device->uuid, GS_GRACES_LONG);
+    return released + purge_arenas(core, device, NULL, bytes - released);
 }
 
 bool gs_device_purge_some(struct gs_core *core, const struct gs_device *device,

@@ -58,7 +58,7 @@ gs_status gs_arena_reclaim(struct gs_core *core, struct gs_arena *arena, uint64_
 size_t gs_device_purge(struct gs_core *core, const struct gs_device *device, bool wait);
 
 /* The same for another process, without waiting: about `bytes` of what is free, if there is so
- * much. */
+ * much, or else waits for a first open longer than it must. */
 size_t gs_device_yield(struct gs_core *core, const struct gs_device *device, size_t bytes);
 
 /* The same of at most `most` bytes, with `patience` for what has to be waited for (NULL: nothing is);

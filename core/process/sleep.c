@@ -221,6 +221,7 @@ bool gs_core_sleep(struct gs_core *core, const char *directory, uint64_t until_n
 
     if (!can_sleep(core, ret_why) || !await_contexts(core, until_ns, ret_why))
         return false;
+    gs_share_end_graces(core->share, NULL, GS_GRACES_LONG);
     settle(core);
     if (!await_contexts(core, until_ns, ret_why))
         return false;

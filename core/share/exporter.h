@@ -31,6 +31,7 @@ struct gs_export {
     bool recalled;  /* whoever holds it is asked to give it back */
     bool queued[GS_WORKS]; /* the share thread is to do something about it */
     struct gs_export *next_work[GS_WORKS];
+    uint64_t made_ns;  /* when its handle was asked for */
     uint64_t freed_ns; /* 0: the program has it */
     unsigned going; /* of a strip: calls that may end it */
     bool in_grace;   /* until that is over, or it was opened */
@@ -180,9 +181,10 @@ void gs_reference_drop(struct gs_share *share, struct gs_client *client,
 void gs_references_drop(struct gs_share *share, struct gs_client *client, bool all);
 /* Tells of leases and graces that are over (lease_ended); true: there are more. */
 bool gs_exports_tell(struct gs_share *share);
-/* Announces graces that are over at `now`; when the next one is, or GS_NEVER. */
-uint64_t gs_exports_tick(struct gs_share *share, uint64_t now);
 void gs_exports_free(struct gs_share *share);
+
+/* graces.c: announces those that are over at `now`; when the next one may be, or GS_NEVER. */
+uint64_t gs_graces_tick(struct gs_share *share, uint64_t now);
 
 /* clients.c: called by the share thread only. */
 void gs_clients_accept(struct gs_share *share);

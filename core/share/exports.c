@@ -7,7 +7,6 @@
 
 #define WORK_MAX 64 /* in one round */
 #define CALM_NS  GS_NS_PER_MS
-#define GRACES_NS (10 * GS_NS_PER_MS) /* those that end within it are told of together */
 
 static bool write_ipc_handle(struct gs_share *share, struct gs_export *export)
 {
@@ -154,6 +153,7 @@ gs_status gs_share_export(struct gs_share *share, const struct gs_share_source *
         return status == GS_OK ? no_host_memory(share) : status;
     export->source = *source;
     export->read_only = share->options.read_only || source->read_only;
+    export->made_ns = gs_now_ns();
     export->key.id = __atomic_add_fetch(&share->exporter.next_export, 1, __ATOMIC_RELAXED);
     memcpy(export->key.instance, share->instance, sizeof export->key.instance);
     if (!write_ipc_handle(share, export)) {
@@ -264,66 +264,6 @@ void gs_share_freed(struct gs_share *share, struct gs_export *export, uint64_t f
     gs_lock_release(&share->lock);
 }
 
-static void grace_over_locked(struct gs_share *share, struct gs_export *export)
-{
-    export->in_grace = false;
-    gs_limbo_note_locked(share, export);
-}
-
-uint64_t gs_exports_tick(struct gs_share *share, uint64_t now)
-{
-    uint64_t due;
-
-    gs_lock_take(&share->lock);
-    if (share->exporter.grace_due_ns <= now) {
-        struct gs_export *oldest;
-
-        while ((oldest = gs_export_oldest(share, GS_EXPORT_GRACE)) &&
-               oldest->freed_ns + share->options.grace_ns <= now)
-            grace_over_locked(share, oldest);
-        share->exporter.grace_due_ns =
-            oldest ? oldest->freed_ns + share->options.grace_ns : GS_NEVER;
-        if (share->exporter.grace_due_ns < now + GRACES_NS)
-            share->exporter.grace_due_ns = now + GRACES_NS;
-    }
-    due = share->exporter.grace_due_ns;
-    gs_lock_release(&share->lock);
-    return due;
-}
-
-/* Of those in a state; how many were not over. */
-static unsigned end_graces_locked(struct gs_share *share, const unsigned char *uuid,
-                                  enum gs_export_state state)
-{
-    struct gs_export *export, *newer;
-    unsigned count = 0;
-
-    for (export = gs_export_oldest(share, state); export; export = newer) {
-        newer = export->newer;
-        if (!gs_is_of_device(uuid, export->source.uuid) || !export->in_grace)
-            continue;
-        count += !export->opened;
-        grace_over_locked(share, export);
-    }
-    return count;
-}
-
-void gs_share_end_graces(struct gs_share *share, const unsigned char uuid[16])
-{
-    unsigned count;
-
-    gs_lock_take(&share->lock);
-    count = end_graces_locked(share, uuid, GS_EXPORT_GRACE) +
-            end_graces_locked(share, uuid, GS_EXPORT_LIMBO); /* what the share thread is just at */
-    gs_lock_release(&share->lock);
-    if (count > 0)
-        gs_log_line(&share->log, GS_LOG_INFO,
-                    "the GPU is out of memory: %u freed block%s whose handle%s nobody has opened "
-                    "yet may be used again before debug.grace is over",
-                    count, count == 1 ? "" : "s", count == 1 ? "" : "s");
-    gs_share_tell(share);
-}
-
 bool gs_share_withdraw(struct gs_share *share, struct gs_export *export)
 {
     bool held, in_grace, unopened;
@@ -332,7 +272,9 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_export *export)
     held = export->references > 0 || export->pins > 0;
     in_grace = export->state == GS_EXPORT_GRACE;
     unopened = export->freed_ns && !export->opened;
-    export->wanted |= held;
+    if (in_grace && !export->wanted)
+        share->exporter.grace_wanted[export->source.device] += export->source.size;
+    export->wanted |= held || in_grace;
     if (held)
         gs_export_recall_locked(share, export);
     else if (!in_grace) {

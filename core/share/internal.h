@@ -5,7 +5,8 @@
  *   thread.c   what the share thread does         wire.c     messages      ipc_handle.c IPC handles
  *   exporter.h                                    opener.h
  *     exports.c  blocks that are exported           opener.c   open, close, find
- *     queue.c    their states                       remote.c   connections to exporters
+ *     queue.c, graces.c
+ *                their states                       remote.c   connections to exporters
  *     chunk_fds.c descriptors of chunks             connect.c  making and ending them
  *     clients.c  connections and leases             request.c  asking for a block
  *     client.c   what is said on one                import.c   chunks mapped here
@@ -58,6 +59,7 @@
 #include "core/base/clock.h"
 #include "core/base/fd.h"
 #include "core/base/lock.h"
+#include "core/gpu/device.h"
 #include "core/share/alive.h"
 #include "core/share/conn.h"
 #include "core/share/directory.h"
@@ -203,7 +205,9 @@ struct gs_exporter {
         struct gs_export *first, *last; /* `last` counts only where there is a first */
     } work[GS_WORKS];
     struct gs_export *states[GS_EXPORT_STATES]; /* lists; of those in use there is none */
-    uint64_t grace_due_ns; /* when the next grace ends, or earlier; GS_NEVER: none runs */
+    uint64_t grace_due_ns; /* when the next grace may end, or earlier; GS_NEVER: none runs */
+    /* Of what waits for a first open: what it keeps from the driver, and what its owner would have back already. */
+    uint64_t grace_bytes[GS_DEVICES_MAX], grace_wanted[GS_DEVICES_MAX];
     unsigned telling;                             /* threads that are at telling of one */
     struct gs_chunk_fd *chunk_fds; /* the share thread adds and uses; others remove */
     uint64_t chunk_fd_uses;

@@ -75,7 +75,7 @@ static void collect_exports(struct gs_share *share, struct gs_wire_collected *co
 {
     const struct gs_export *export;
 
-    gs_exports_tick(share, gs_now_ns());
+    gs_graces_tick(share, gs_now_ns());
     gs_lock_take(&share->lock);
     for (export = gs_export_oldest(share, GS_EXPORT_ENDED); export; export = export->newer) {
         collected->ended++;

@@ -3,8 +3,21 @@
 #include "core/base/list.h"
 #include "core/share/exporter.h"
 
+/* What waits keeps a page at least from going back to the driver. */
+static void count_grace_locked(struct gs_share *share, const struct gs_export *export, int sign)
+{
+    const unsigned device = export->source.device;
+    const uint64_t size = export->source.size;
+
+    share->exporter.grace_bytes[device] +=
+        (uint64_t)sign * (size < GS_PAGE_SIZE ? GS_PAGE_SIZE : size);
+    share->exporter.grace_wanted[device] += export->wanted ? (uint64_t)sign * size : 0;
+}
+
 void gs_export_told_locked(struct gs_share *share, struct gs_export *export)
 {
+    if (export->state == GS_EXPORT_GRACE)
+        count_grace_locked(share, export, -1);
     if (export->state != GS_EXPORT_IN_USE)
         DL_DELETE2(share->exporter.states[export->state], export, older, newer);
     if (export->state == GS_EXPORT_LIMBO)
@@ -18,13 +31,14 @@ static void enter_grace(struct gs_share *share, struct gs_export *export)
 {
     struct gs_export *oldest = gs_export_oldest(share, GS_EXPORT_GRACE);
     struct gs_export *older = oldest ? oldest->older : NULL; /* that is, the newest */
-    uint64_t end = export->freed_ns + share->options.grace_ns;
+    uint64_t look = export->freed_ns + share->options.grace_least_ns;
 
     while (older && older->freed_ns > export->freed_ns)
         older = older == oldest ? NULL : older->older;
     DL_APPEND_ELEM2(share->exporter.states[GS_EXPORT_GRACE], older, export, older, newer);
-    if (end < share->exporter.grace_due_ns) {
-        share->exporter.grace_due_ns = end;
+    count_grace_locked(share, export, 1);
+    if (look < share->exporter.grace_due_ns) {
+        share->exporter.grace_due_ns = look;
         gs_thread_wake(share);
     }
 }

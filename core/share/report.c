@@ -74,7 +74,7 @@ bool gs_export_is_stale(const struct gs_share *share, const struct gs_export *ex
 {
     if (!export->freed_ns || export->references > 0 || export->pins > 0)
         return false;
-    return export->opened || gs_now_ns() - export->freed_ns >= share->options.grace_ns;
+    return export->opened || !export->in_grace;
 }
 
 void gs_share_stats(struct gs_share *share, struct gs_share_stats *ret_stats)

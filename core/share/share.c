@@ -32,6 +32,8 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     share->fences = fences;
     share->log = *log;
     share->options = *options;
+    if (share->options.grace_least_ns > options->grace_ns)
+        share->options.grace_least_ns = options->grace_ns;
     share->events = *events;
     share->exporter.used = options->is_broker;
     share->store.unneeded_since = gs_now_ns();

@@ -47,7 +47,8 @@ struct gs_share_options {
     /* The runtime directory; made with mode 0700 if its parent is there. "": the first of several
      * (core/share/directory.h) that can be had. */
     char dir[80];
-    uint64_t grace_ns;    /* how long an unopened export keeps its block after the free */
+    uint64_t grace_ns;    /* how long an unopened export keeps its block after the free, and how long */
+    uint64_t grace_least_ns; /* however little memory is free, where that is not more */
     uint64_t settle_ns;   /* rest where a lease's end does not prove that its GPU work is over */
     uint64_t timeout_ns;  /* how long an opener waits for an exporter */
     uint64_t idle_ns;     /* how long a block that was closed stays mapped for the next open */
@@ -86,8 +87,8 @@ struct gs_figures {
     unsigned char uuid[16];
 };
 
-/* What others ask the process for, over its socket. */
-enum gs_question { GS_ASKED_MEMORY, GS_ASKED_FIGURES, GS_ASKED_TO_SET, GS_ASKED_TO_SLEEP };
+/* What others ask the process for, over its socket; and what sharing asks. */
+enum gs_question { GS_ASKED_MEMORY, GS_ASKED_FIGURES, GS_ASKED_TO_SET, GS_ASKED_TO_SLEEP, GS_ASKED_LEFT };
 
 /* An option that is to have another value. */
 enum gs_set_outcome { GS_SET_DONE, GS_SET_UNKNOWN, GS_SET_WRONG /* it cannot have this value */ };
@@ -118,6 +119,7 @@ struct gs_sleep_order {
 };
 
 union gs_told {
+    size_t left;
     struct gs_sleep_order sleep;
     struct gs_figures figures;
     struct gs_setting setting;
@@ -134,7 +136,8 @@ struct gs_share_events {
     bool (*in_use)(void *arg, uint64_t base, size_t size, bool going);
     /* Others ask. For memory: whether somebody will take what they ask for (gs_share_purge), soon and in
      * another thread. For the figures of a device (its number in CUDA): whether it, or a later one, has
-     * any. To set an option, to sleep: whether there was an answer. May not wait. NULL: nobody answers. */
+     * any. To set an option, to sleep: whether there was an answer. Nobody but the share thread: how much of a
+     * device could be allocated. May not wait. NULL: nobody answers. */
     bool (*asked)(void *arg, enum gs_question question, unsigned device, union gs_told *told);
     void *arg;
 };
@@ -244,7 +247,8 @@ struct gs_share_source {
     size_t offset, size;                 /* of the block within the chunk */
     uint64_t address;                    /* of the block in this process, for lease_ended */
     bool alone;                          /* no other block ever lies in the chunk beside it */
-    unsigned char uuid[16];              /* of the device that holds the memory */
+    unsigned char uuid[16];              /* of the device that holds the memory, */
+    unsigned device;                     /* and, of a block of the library's, its number in CUDA here */
     /* A strip: `size` and `chunk_size` are that of all of it, `address` is where it begins, and a piece
      * lies at `offset`. There is no handle, for none is kept (core/share/strip.c). Of a block across
      * pieces of the library's, `address`, `offset` and `size` are the block's, and it is held and given
@@ -295,7 +299,9 @@ void gs_share_strip_gone(struct gs_share *share, struct gs_export *export);
 
 /*
  * The program has freed the block: from `freed_ns` (CLOCK_MONOTONIC) on the grace runs, and when it
- * is over the handle is stale and lease_ended is called. May be called with rank ARENA held.
+ * is over the handle is stale and lease_ended is called. May be called with rank ARENA held. It is over
+ * grace_least_ns after the free where more than a part of what the device has left waits so, what was
+ * freed first before the rest; else after grace_ns, or gs_share_end_graces.
  */
 void gs_share_freed(struct gs_share *share, struct gs_export *export, uint64_t freed_ns);
 
@@ -308,9 +314,12 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_export *export);
 
 /* Memory is out. What has ended and is not told yet is told now, by lease_ended in the calling
  * thread; and after the second, the graces of a device's blocks (`uuid`; NULL: any device's) are
- * over as well. No lock is held. */
+ * over as well: all of them, or those that have had grace_least_ns. No lock is held. */
+enum gs_graces { GS_GRACES_LONG, GS_GRACES_ALL };
 void gs_share_tell(struct gs_share *share);
-void gs_share_end_graces(struct gs_share *share, const unsigned char uuid[16]);
+void gs_share_end_graces(struct gs_share *share, const unsigned char uuid[16], enum gs_graces which);
+/* Bytes of the device's that gs_share_withdraw was refused, and the latter would end that. */
+size_t gs_share_would_go(struct gs_share *share, unsigned device);
 
 /* What is exported, and what of it the program has freed and others keep. */
 struct gs_share_stats {

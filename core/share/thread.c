@@ -58,7 +58,7 @@ uint64_t gs_thread_tick(struct gs_share *share, uint64_t now)
     gs_pleas_work(share);
     sooner(&due, gs_clients_tick(share, now));
     sooner(&due, gs_closing_tick(share, now));
-    sooner(&due, gs_exports_tick(share, now));
+    sooner(&due, gs_graces_tick(share, now));
     sooner(&due, gs_limbo_tick(share, now));
     sooner(&due, gs_socket_tick(share, now));
     if (share->options.is_broker) {

@@ -372,7 +372,7 @@ static void end_grace(void)
 {
     CUdeviceptr ptr = 0;
 
-    sleep_ms(1500); /* the default grace is a second */
+    sleep_ms(1500); /* the suite runs with a grace of a second */
     OK(cuMemAlloc(&ptr, 256 * MIB));
     OK(cuMemFree(ptr));
     OK(cuCtxSynchronize());

@@ -171,7 +171,7 @@ conformance_once()
 {
     mode=$1 jobs=$2
     log=$logs/$part.$mode
-    run "$mode" "$log.$jobs" 300 "LD_LIBRARY_PATH=$bundle/lib:${LD_LIBRARY_PATH:-}" \
+    run "$mode" "$log.$jobs" 300 "LD_LIBRARY_PATH=$bundle/lib:${LD_LIBRARY_PATH:-}" GPUSHIM_DEBUG_GRACE=1s \
         "$bundle/conformance" --jobs "$jobs" --color=never --filter "$3" "--tap=$log.$jobs.tap"
     [ "$(cat "$log.$jobs.status")" = 0 ] || cp "$log.$jobs.status" "$log.status"
     cat "$log.$jobs.err" >>"$log.err"

@@ -182,6 +182,7 @@ static void free_block(struct process *process, struct block *block, bool at_onc
     if (block->state == BLOCK_LIVE) {
         block->state = BLOCK_FREED;
         block->freed_ns = gs_now_ns();
+        rule_little_is_left(process); /* the share thread may have asked just before */
         gs_share_freed(process->share, block->export, block->freed_ns);
         if (at_once)
             ask_locked(process, block);
@@ -251,7 +252,7 @@ static void purge_some(struct process *process, unsigned arg, bool all)
 static void end_graces(struct process *process)
 {
     process->graceless++;
-    gs_share_end_graces(process->share, NULL);
+    gs_share_end_graces(process->share, NULL, GS_GRACES_ALL);
     process->graceless--;
     for (struct block *block = world.blocks; block; block = block->next)
         block->graceless |= block->image == process->image && block->state >= BLOCK_FREED;

@@ -247,9 +247,32 @@ void rule_handed_out(const struct block *block)
                      use->image->over ? "was ended" : "has closed it",
                      (unsigned long long)(busy_until(block, use) - world.now_ns) / 1000);
     }
-    if (!block->graceless && !block->maker->graceless && !block->granted && world.now_ns < block->freed_ns + world.options.grace_ns)
+    if (!block->graceless && !block->maker->graceless && !block->granted &&
+        world.now_ns < block->freed_ns +
+                           (block->too_much ? world.options.grace_least_ns : world.options.grace_ns))
         sim_fail("no byte has two owners: process %u hands block %llu out again in its grace",
                  number_of(block->image), (unsigned long long)block->id);
+}
+
+static bool waits(const struct block *block, const struct process *process)
+{
+    return block->image == process->image && !block->granted && !block->is_external &&
+           (block->state == BLOCK_FREED || block->state == BLOCK_LIMBO);
+}
+
+void rule_little_is_left(const struct process *process)
+{
+    size_t waiting = 0;
+    struct block *block;
+
+    for (block = world.blocks; block; block = block->next)
+        if (waits(block, process))
+            waiting += block->size > GS_PAGE_SIZE ? block->size : GS_PAGE_SIZE;
+    if (waiting <= process->left / 8)
+        return;
+    for (block = world.blocks; block; block = block->next)
+        block->too_much |= waits(block, process) &&
+                           world.now_ns >= block->freed_ns + world.options.grace_least_ns;
 }
 
 /* From then on the exporter may know that it was opened: there is no grace any more. */

@@ -257,6 +257,7 @@ struct process {
     struct gs_lock arena; /* protects the blocks, as in core */
     unsigned contexts;   /* that it has had; it has one at a time, */
     bool context_gone;   /* but for the while in which the library hears that it has none */
+    size_t left;        /* as it was told last */
     unsigned graceless;  /* threads for which the GPU is full: graces end */
     bool alone;          /* one of its threads wants no other beside it */
     enum { ENDS_NOT, ENDS_BY_EXIT, ENDS_EMPTY } ends; /* in order; and has given all back */
@@ -376,6 +377,7 @@ struct block {
     enum { BLOCK_MADE, BLOCK_LIVE, BLOCK_FREED, BLOCK_LIMBO, BLOCK_GONE } state;
     struct image *left_with; /* a broker, when the process that made it was killed; NULL: none */
     bool granted, graceless;
+    bool too_much; /* it is of what waited too long where little memory was left */
     uint64_t granted_ns; /* last */
     unsigned names; /* bits: it was published under these */
     unsigned naming; /* threads that are at publishing it */
@@ -393,6 +395,8 @@ void rule_child_ended(const struct child *child, uint64_t gone_ns);
 void rule_opened(const struct process *process, struct block *block, uint64_t address);
 void rule_used(const struct process *process, const struct block *block, uint64_t address);
 void rule_handed_out(const struct block *block);
+/* So much is left as it was told, and what waits for a first open is to be no more than a part of it. */
+void rule_little_is_left(const struct process *process);
 void rule_granted(const struct process *process, const struct life *to, uint64_t wire_id);
 void rule_unmapped(const struct process *process, const struct phys *phys, uint64_t base);
 void rule_ended(const struct process *process);

@@ -134,7 +134,7 @@ Test(config_load, a_bad_value_gives_the_default_not_a_weaker_source)
     cr_assert_not_null(strstr(complaints.lines[0], "environment: GPUSHIM_LOG = \"loud\""));
     cr_assert_not_null(strstr(complaints.lines[1], ".config/gpushim.conf:3: debug.grace"));
     cr_assert_eq(config.general.log, GS_CONFIG_LOG_WARNING);
-    cr_assert_eq(config.debug.grace, 1000000000);
+    cr_assert_eq(config.debug.grace, 60000000000);
     cr_assert_eq(config.debug.timeout, 2000000000);
 }
 

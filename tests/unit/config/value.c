@@ -24,7 +24,7 @@ Test(config_value, defaults_are_those_promised, .timeout = 60)
     cr_assert_str_eq(config.pool.oom_report.text, "");
     cr_assert(config.share.enable);
     cr_assert_str_eq(config.share.dir.text, "");
-    cr_assert_eq(config.debug.grace, 1000000000);
+    cr_assert_eq(config.debug.grace, 60000000000);
     cr_assert_eq(config.debug.settle, 200000000);
     cr_assert_eq(config.debug.timeout, 30000000000);
     cr_assert_eq(config.share.uids.count, 0);

@@ -11,7 +11,9 @@
 #include <unistd.h>
 
 #include "core/process/context.h"
-#include "core/share/internal.h"
+#include "core/process/limit.h"
+#include "core/process/reclaim.h"
+#include "core/share/exporter.h"
 #include "core/share/wire.h"
 #include "core/process/stats.h"
 #include "tests/unit/fixture.h"
@@ -48,7 +50,7 @@ static void start(uint64_t grace_ns)
     f.options.purge_ns = 3600 * 1000 * MS; /* it gives nothing back meanwhile */
     f.options.cross = false; /* its openers, by hand, take a descriptor */
     f.options.share.enable = true;
-    f.options.share.grace_ns = grace_ns;
+    f.options.share.grace_ns = f.options.share.grace_least_ns = grace_ns;
     snprintf(f.options.share.dir, sizeof f.options.share.dir, "%s", dir);
     fixture_start(&f);
 }
@@ -137,12 +139,17 @@ static unsigned long long device_bytes(void)
     return census.device_bytes;
 }
 
-/* Frees it and gets it as far as limbo. */
-static void must_free(CUdeviceptr address)
+/* Frees it, and it is held, or free. */
+static void free_now(CUdeviceptr address)
 {
     MUST(gs_core_free(f.core, address));
     MUST(cuCtxSynchronize());
     gs_core_cached(f.core);
+}
+
+static void must_free(CUdeviceptr address)
+{
+    free_now(address);
     cr_assert_eq(limbo(), 8 * MIB);
 }
 
@@ -301,6 +308,105 @@ Test(leases, the_memory_of_a_context_that_has_gone_goes_with_the_last_lease)
     cr_assert_eq(device_bytes(), 0);
     close(client);
     MUST(cuCtxSetCurrent(f.context));
+    end();
+}
+
+#define EXPORTS 64
+
+/* Each of them would take new memory, until the GPU is full. */
+Test(leases, what_nobody_opens_takes_a_part_of_the_gpu_alone)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+
+    setenv("SOFTCUDA_MEMORY", "1G", 1);
+    start(3600 * 1000 * MS);
+    f.core->share->options.grace_least_ns = 0;
+    for (int i = 0; i < EXPORTS; i++) {
+        free_now(must_share(ipc_handle));
+        gs_graces_tick(f.core->share, gs_now_ns());
+        gs_share_tell(f.core->share);
+    }
+    cr_assert_geq(limbo(), 96 * MIB, "an eighth of 1 GiB");
+    cr_assert_leq(fixture_arena(&f).reserved, 192 * MIB);
+    gs_core_destroy(f.core);
+    rmdir(dir);
+}
+
+Test(leases, another_process_has_what_waited_longer_than_it_must)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    const struct gs_device *device;
+
+    start(3600 * 1000 * MS);
+    must_free(must_share(ipc_handle));
+    device = &f.core->device[0];
+    cr_assert_gt(limbo(), 0);
+    gs_device_yield(f.core, device, 8 * MIB);
+    cr_assert_gt(limbo(), 0, "it must wait");
+    f.core->share->options.grace_least_ns = 0;
+    cr_assert_geq(gs_device_yield(f.core, device, 8 * MIB), 8 * MIB);
+    cr_assert_eq(limbo(), 0);
+    end();
+}
+
+Test(leases, a_process_that_sleeps_keeps_nothing_that_waited_longer_than_it_must)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    struct gs_sleep_why why;
+
+    start(3600 * 1000 * MS);
+    must_free(must_share(ipc_handle));
+    f.core->share->options.grace_least_ns = 0;
+    cr_assert(gs_core_sleep(f.core, NULL, gs_now_ns() + 10000 * MS, &why), "%s", why.text);
+    cr_assert_eq(f.core->sleep.figures.stays[GS_STAYS_SHARED], 0);
+    MUST(!gs_core_wake(f.core, gs_now_ns() + 10000 * MS, &why));
+    end();
+}
+
+/* Who has it ends that by an allocation that would fail. */
+Test(leases, what_waits_for_others_to_come_counts_as_free)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    size_t left, total, free_bytes, all;
+    CUdeviceptr address;
+    uint64_t block_id;
+
+    setenv("SOFTCUDA_MEMORY", "256M", 1);
+    start(3600 * 1000 * MS);
+    address = must_share(ipc_handle);
+    MUST(cuMemGetInfo(&left, &total));
+    must_free(address);
+    cr_assert_eq(gs_core_cached(f.core), fixture_arena(&f).reserved);
+    cr_assert_eq(gs_limit_left(f.core, 0), left + fixture_arena(&f).reserved);
+    f.core->options.limit.bytes = 64 * MIB;
+    free_bytes = all = total;
+    gs_core_bound(f.core, 0, &free_bytes, &all);
+    cr_assert_eq(free_bytes, 64 * MIB);
+    block_id = must_open(ipc_handle);
+    cr_assert_eq(gs_core_cached(f.core), fixture_arena(&f).reserved - 8 * MIB, "another process has it");
+    give_back(block_id);
+    cr_assert(leaves_limbo());
+    cr_assert_eq(gs_core_cached(f.core), fixture_arena(&f).reserved);
+    close(client);
+    end();
+}
+
+/* What the driver has left, and what is free here. */
+Test(leases, what_is_left_is_what_could_be_allocated)
+{
+    size_t left, total;
+    CUdeviceptr address;
+
+    setenv("SOFTCUDA_MEMORY", "256M", 1);
+    start(0);
+    cr_assert_eq(gs_limit_left(f.core, 1), 0, "there is no such device");
+    MUST(gs_core_alloc(f.core, 40 * MIB, &address));
+    MUST(cuMemGetInfo(&left, &total));
+    cr_assert_eq(gs_limit_left(f.core, 0), left + fixture_arena(&f).free_bytes);
+    free_now(address);
+    cr_assert_eq(gs_limit_left(f.core, 0), left + fixture_arena(&f).reserved);
+    f.core->options.limit.bytes = 64 * MIB;
+    cr_assert_eq(gs_limit_left(f.core, 0), 64 * MIB);
     end();
 }
 

@@ -294,9 +294,9 @@ Test(share_life, an_unopened_export_has_its_grace)
     await_published(1);
     gs_share_freed(side.share, export, side_now() + UINT64_C(3600000000000));
     cr_assert_not(gs_share_withdraw(side.share, export));
-    gs_share_end_graces(side.share, (const unsigned char[16]){"another GPU"});
+    gs_share_end_graces(side.share, (const unsigned char[16]){"another GPU"}, GS_GRACES_ALL);
     cr_assert_not(gs_share_withdraw(side.share, export));
-    gs_share_end_graces(side.share, NULL);
+    gs_share_end_graces(side.share, NULL, GS_GRACES_ALL);
     /* The share thread may be at the export, to publish it to a broker: then the answer is
      * later. */
     cr_assert(SIDE_WAIT(gs_share_withdraw(side.share, export)), "memory is out");
@@ -336,7 +336,7 @@ static uint64_t cost_of_a_grace(unsigned count)
         gs_share_freed(side.share, freed, side_now());
         clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begun);
         for (unsigned i = 1; i <= 20; i++) /* as if so many hours later */
-            gs_exports_tick(side.share, side_now() + i * SIDE_HOUR);
+            gs_graces_tick(side.share, side_now() + i * SIDE_HOUR);
         clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ended);
         cr_assert(side_gets_back(&side, freed));
         least = MIN(least, (uint64_t)(ended.tv_sec - begun.tv_sec) * 1000000000u +
