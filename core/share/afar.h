@@ -2,19 +2,16 @@
  * Memory that is shared with other machines of an NVLink domain (wire_afar.h has the messages): what the
  * files have in common.
  *
- *   afar_publish.c, afar_hold.c
- *                    process that shares: its fabric handles, and what its broker has it hold
- *   afar_lend.c      broker: blocks of here, and leases that other machines have of them
- *   afar_machines.c  broker: those machines, what they say they have, and when all of it ends
+ *   afar_publish.c   process that shares: its fabric handles, and what its broker has it hold
+ *   afar_lend.c      broker: blocks of here that its agent holds for other machines
  *   afar_borrow.c    broker: blocks of other machines that processes of here open
  *   afar_agent.c     broker: its agent, which all of that is told and says; its line is afar_line.c
  *
- * What must hold: a block that a machine has a lease of is not used again. The lease is one reference of
- * its export in the broker, and all leases of a block are one reference of the process's own export,
- * which the broker asks for (HOLD_AFAR) before it tells the agent of the first. Both end by ENDED_AFAR, or
- * by what is said of the whole machine (wire_afar.h): by nothing else, whichever of process, broker and
- * agent ends. A broker that is new is told by the processes what they hold; what its agent does not
- * account for then is the lease of "unknown", until the agent has said that this was all.
+ * What must hold: a block that a machine has open is not used again. All machines' leases of it are the
+ * agent's, which is one holder for the broker, and a durable one: what it has is lent, which is one reference
+ * of the broker's export, and one of the process's own, which the broker asks for before it answers the
+ * agent. Both end as an agent says CLOSE, by nothing else, whichever of process, broker and agent ends. A
+ * broker that is new is told by the processes what they hold, and tells the agent.
  *
  * A borrowed block is an export of the broker's like any other: references, recalls and their ends are
  * those of clients.c. With its last reference it goes, and the lease with it.
@@ -39,10 +36,10 @@ struct gs_far {
     /* Of both: */
     bool held;
     /* Of a broker, of a block of here: */
-    struct gs_lease *first; /* the leases of it, and how many there are */
-    unsigned leases;
-    bool asked;    /* HOLD_AFAR 1 is under way */
-    bool hold_due; /* a HOLD_AFAR did not go */
+    bool lent;             /* the agent has it, or is to have it as its process answers */
+    struct gs_take *takes; /* what the agent has asked and is not answered */
+    bool asked;    /* an OPEN is under way */
+    bool hold_due; /* it, or a CLOSE, did not go */
     bool recalled; /* its process wants it back */
     /* Of a block of another machine: */
     uint64_t lease; /* not 0 */
@@ -55,12 +52,12 @@ static inline bool gs_export_is_borrowed(const struct gs_export *export)
     return export->far && export->far->lease;
 }
 
-/* ---- afar_publish.c, afar_hold.c: of the process that shares ---- */
+/* ---- afar_publish.c: of the process that shares ---- */
 
 /* The share thread, which has it pinned: its fabric handle, where it is to have one. */
 void gs_afar_prepare(struct gs_share *share, struct gs_export *export);
-/* The broker said HOLD_AFAR. */
-void gs_afar_hold_came(struct gs_share *share, const struct gs_wire_hold_afar *message);
+/* OPEN, CLOSE of its broker's. */
+void gs_afar_hold_came(struct gs_share *share, const union gs_wire_message *message);
 /* What the broker is to know next: false, there is nothing; and it was told that. */
 bool gs_afar_next_locked(struct gs_share *share, union gs_wire_message *ret_message);
 void gs_afar_told_locked(struct gs_share *share);
@@ -97,9 +94,14 @@ static inline void gs_afar_recall_locked(struct gs_share *share, struct gs_expor
 
 /* ---- afar_agent.c ---- */
 
-/* AGENT; and all else of other machines that a client says, as gs_client_serve. */
-bool gs_afar_serve(struct gs_share *share, struct gs_client *client,
-                   const union gs_wire_message *message);
+/* A client says that it is the agent; and what that says, as gs_client_serve. */
+bool gs_agent_came(struct gs_share *share, struct gs_client *client,
+                   const struct gs_wire_hello *hello);
+bool gs_agent_serve(struct gs_share *share, struct gs_client *client,
+                    const union gs_wire_message *message);
+/* ASK_AFAR, as gs_client_serve. */
+bool gs_ask_afar_came(struct gs_share *share, struct gs_client *client,
+                      const struct gs_wire_ask_afar *ask);
 /* A client has gone, that is the agent or may be known to it as a holder. */
 void gs_afar_client_gone(struct gs_share *share, struct gs_client *client);
 /* Does what is due; when to come again. */
@@ -112,40 +114,34 @@ void gs_afar_free(struct gs_share *share);
 struct gs_client *gs_agent_of(struct gs_share *share);
 /* Tells the agent as soon as it reads; `fd` stays the caller's. False: there is none, or it ends. */
 bool gs_agent_tell(struct gs_share *share, const union gs_wire_message *message, int fd);
+/* CLOSE, RECALL, RESUME. */
+void gs_agent_tell_of(struct gs_share *share, enum gs_wire_type type, const struct gs_export *export);
 /* It has read; and is gone. */
 void gs_agent_flush(struct gs_share *share, struct gs_client *client);
 void gs_agent_forget(struct gs_share *share);
+/* The block that a message of its is about; NULL: it is not here. */
+static inline struct gs_export *gs_export_of(struct gs_share *share, const struct gs_wire_close *of)
+{
+    struct gs_export_key key = {.id = of->block_id};
+
+    memcpy(key.instance, of->instance, sizeof key.instance);
+    return gs_export_find(share, &key);
+}
 
 /* ---- afar_lend.c ---- */
-
-struct gs_lease_key {
-    unsigned char machine[GS_MACHINE_SIZE]; /* zero: nobody knows whose */
-    uint64_t lease;
-};
-
-struct gs_lease {
-    struct gs_lease_key key;
-    struct gs_export_key block;
-    struct gs_export *export; /* NULL: its process has not left it here, or has taken it away */
-    uint64_t since_ns;
-    uint32_t request; /* of its TAKE_AFAR, which is */
-    bool pending;     /* not answered yet */
-    bool kept;        /* its machine has named it since it began to */
-    struct gs_lease *next, **at; /* of the same block; where it is not here, of those that wait for theirs */
-    UT_hash_handle hh;
-};
 
 /* Of what the broker has taken; as gs_client_serve. */
 bool gs_lend_share_came(struct gs_share *share, struct gs_client *client,
                         const struct gs_wire_share *message);
-bool gs_lend_take_came(struct gs_share *share, struct gs_client *agent,
-                       const struct gs_wire_take_afar *message);
-bool gs_lend_held_came(struct gs_share *share, struct gs_client *client,
-                       const struct gs_wire_hold_afar *message);
+/* Its process has answered an OPEN; likewise. */
+bool gs_lend_held_came(struct gs_share *share, struct gs_client *client, uint64_t block_id, bool held);
 void gs_lend_recall_came(struct gs_share *share, struct gs_client *client, uint64_t block_id);
+/* Of the agent. */
+void gs_lend_open_came(struct gs_share *share, const struct gs_wire_open *open);
+void gs_lend_close_came(struct gs_share *share, const struct gs_wire_close *close);
 /* The agent is new: it is told what is shared. */
 void gs_lend_tell_all(struct gs_share *share);
-/* And is gone: what it waits for ends. */
+/* And is gone. */
 void gs_lend_agent_gone(struct gs_share *share);
 /* The process that shared it has ended, and the broker has the memory from now on. */
 void gs_lend_owner_gone(struct gs_share *share, struct gs_export *export);
@@ -153,53 +149,19 @@ void gs_lend_owner_gone(struct gs_share *share, struct gs_export *export);
 void gs_lend_export_gone(struct gs_share *share, struct gs_export *export);
 /* Tells processes what could not be told. */
 uint64_t gs_lend_tick(struct gs_share *share, uint64_t now);
-/* A lease of a block, of which the caller knows that the machine has it; NULL: no memory, or too many. */
-struct gs_lease *gs_lease_new(struct gs_share *share, const struct gs_lease_key *key,
-                              const struct gs_export_key *block);
-struct gs_lease *gs_lease_find(struct gs_share *share, const struct gs_lease_key *key);
-void gs_lease_end(struct gs_share *share, struct gs_lease *lease);
-/* Its machine has it still, and may not have heard that it is to be given back. */
-void gs_lease_recall_again(struct gs_share *share, const struct gs_lease *lease);
-
-/* ---- afar_machines.c ---- */
-
-/* The machine of leases that nobody knows. */
-static inline bool gs_machine_is_nobody(const unsigned char id[GS_MACHINE_SIZE])
-{
-    static const unsigned char nobody[GS_MACHINE_SIZE];
-
-    return memcmp(id, nobody, sizeof nobody) == 0;
-}
-
-struct gs_machine {
-    unsigned char id[GS_MACHINE_SIZE];
-    unsigned char boot[GS_BOOT_BYTES]; /* zero: not known */
-    char name[GS_MACHINE_NAME_SIZE];
-    uint32_t state;
-    UT_hash_handle hh;
-};
-
-/* NULL: no memory, or too many. */
-struct gs_machine *gs_machine_of(struct gs_share *share, const unsigned char *id);
-bool gs_machine_came(struct gs_share *share, const struct gs_wire_machine_afar *message);
-bool gs_kept_came(struct gs_share *share, const struct gs_wire_kept_afar *message);
-bool gs_forget_came(struct gs_share *share, struct gs_client *client,
-                    const struct gs_wire_forget_afar *message);
-bool gs_ask_afar_came(struct gs_share *share, struct gs_client *client,
-                      const struct gs_wire_ask_afar *message);
-void gs_machines_agent_gone(struct gs_share *share);
-void gs_machines_free(struct gs_share *share);
 
 /* ---- afar_borrow.c ---- */
 
 /* OPEN of what is not here: the agent is asked, or the opener is refused. */
 bool gs_borrow_open(struct gs_share *share, struct gs_client *client, const struct gs_wire_open *open);
-bool gs_borrow_opened_came(struct gs_share *share, const struct gs_wire_opened_afar *message);
-bool gs_borrow_refused_came(struct gs_share *share, const struct gs_wire_refuse *message);
-bool gs_borrow_recall_came(struct gs_share *share, const struct gs_wire_block_afar *message);
-/* The client came to hold it: the agent is told. */
+/* Of the agent. */
+void gs_borrow_grant_came(struct gs_share *share, const struct gs_wire_grant *grant);
+void gs_borrow_refused_came(struct gs_share *share, const struct gs_wire_refuse *message);
+void gs_borrow_recall_came(struct gs_share *share, const struct gs_wire_close *recall);
+/* The client came to hold it: the agent is told; and is gone. */
 void gs_borrow_held(struct gs_share *share, struct gs_client *client,
                     const struct gs_export *export);
+void gs_borrow_client_gone(struct gs_share *share, struct gs_client *client);
 /* Nobody may hold it any more: looked at by gs_borrow_tick. */
 static inline void gs_borrow_unheld(struct gs_share *share, struct gs_export *export)
 {
@@ -214,6 +176,8 @@ static inline void gs_borrow_unheld(struct gs_share *share, struct gs_export *ex
 void gs_borrow_tick(struct gs_share *share);
 /* All of it goes, at the very end. */
 void gs_borrow_free(struct gs_share *share);
+/* How many are borrowed. */
+unsigned gs_borrow_count(struct gs_share *share, uint64_t *ret_bytes);
 /* The agent is new: it is told what is borrowed, and by whom; and is gone. */
 void gs_borrow_tell_all(struct gs_share *share);
 void gs_borrow_agent_gone(struct gs_share *share);

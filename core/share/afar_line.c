@@ -113,3 +113,14 @@ void gs_agent_forget(struct gs_share *share)
     }
     afar->waiting = 0;
 }
+
+void gs_agent_tell_of(struct gs_share *share, enum gs_wire_type type, const struct gs_export *export)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, type, 0);
+    memcpy(message.close.instance, export->key.instance, GS_INSTANCE_SIZE);
+    message.close.block_id = export->key.id;
+    message.close.lease = export->far->lease;
+    gs_agent_tell(share, &message, -1);
+}

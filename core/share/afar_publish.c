@@ -1,5 +1,5 @@
-/* Process that shares: fabric handles of its chunks, and what its broker is told of those that other
- * machines hold (core/share/afar.h). */
+/* Process that shares: fabric handles of its chunks, and what its broker has it hold for other machines
+ * (core/share/afar.h). */
 #include "core/gpu/device.h"
 #include "core/share/afar.h"
 
@@ -27,16 +27,83 @@ void gs_afar_prepare(struct gs_share *share, struct gs_export *export)
     gs_lock_release(&share->lock);
 }
 
+static struct gs_export *find_locked(struct gs_share *share, uint64_t block_id)
+{
+    struct gs_export_key key = {.id = block_id};
+    struct gs_export *export;
+
+    memcpy(key.instance, share->instance, sizeof key.instance);
+    HASH_FIND(hh, share->exporter.exports, &key, sizeof key, export);
+    return export && export->far ? export : NULL;
+}
+
+static void hold_locked(struct gs_share *share, struct gs_export *export)
+{
+    if (!export->far->held) {
+        export->far->held = true;
+        export->references++;
+        export->opened = true;
+        __atomic_store_n(&share->exporter.ever_opened, true, __ATOMIC_RELAXED);
+        gs_limbo_note_locked(share, export);
+    }
+    export->recalled = false;
+    if (export->freed_ns || export->wanted)
+        gs_export_recall_locked(share, export);
+}
+
+/* One that is going is not held: its broker hears of that. */
+static void on_open(struct gs_share *share, const struct gs_wire_open *open)
+{
+    struct gs_export *export = NULL;
+    struct gs_ipc_handle read;
+
+    gs_lock_take(&share->lock);
+    if (gs_ipc_handle_read(open->ipc_handle, &read) == GS_OK)
+        export = find_locked(share, read.block_id);
+    if (export && !gs_export_is_stale(share, export))
+        hold_locked(share, export);
+    if (export) {
+        export->far->answer_due = true;
+        gs_afar_due_locked(share, export);
+    }
+    gs_lock_release(&share->lock);
+}
+
+static void on_close(struct gs_share *share, const struct gs_wire_close *close)
+{
+    struct gs_export *export;
+    bool ends;
+
+    gs_lock_take(&share->lock);
+    export = find_locked(share, close->block_id);
+    ends = export && export->far->held;
+    if (ends)
+        export->far->held = false;
+    gs_lock_release(&share->lock);
+    if (ends)
+        gs_export_drop(share, export);
+}
+
+void gs_afar_hold_came(struct gs_share *share, const union gs_wire_message *message)
+{
+    if (message->head.type == GS_WIRE_OPEN)
+        on_open(share, &message->open);
+    else
+        on_close(share, &message->close);
+}
+
 bool gs_afar_next_locked(struct gs_share *share, union gs_wire_message *ret_message)
 {
     const struct gs_export *export = share->exporter.afar_due;
 
     if (!export)
         return false;
-    gs_wire_start(ret_message, export->far->answer_due ? GS_WIRE_HELD_AFAR : GS_WIRE_RECALL, 0);
-    ret_message->hold_afar.block_id = export->key.id; /* of a RECALL it is in the same place */
-    if (export->far->answer_due)
-        ret_message->hold_afar.hold = export->far->held;
+    gs_wire_start(ret_message,
+                  !export->far->answer_due ? GS_WIRE_RECALL
+                  : export->far->held      ? GS_WIRE_GRANT
+                                           : GS_WIRE_CLOSE,
+                  0);
+    ret_message->close.block_id = export->key.id; /* of a GRANT it is in the same place */
     return true;
 }
 

@@ -359,8 +359,10 @@ bool gs_broker_answered(struct gs_share *share, struct gs_client *client,
                 (!message->share.far || gs_lend_share_came(share, client, &message->share));
     else if (message->head.type == GS_WIRE_NAME)
         stays = gs_name_came(share, client, &message->name, &client->pull.kept);
-    else if (message->head.type == GS_WIRE_HELD_AFAR)
-        stays = gs_lend_held_came(share, client, &message->hold_afar);
+    else if (message->head.type == GS_WIRE_GRANT)
+        stays = gs_lend_held_came(share, client, message->grant.block_id, true);
+    else if (message->head.type == GS_WIRE_CLOSE)
+        stays = gs_lend_held_came(share, client, message->close.block_id, false);
     else if (message->head.type == GS_WIRE_RECALL)
         gs_lend_recall_came(share, client, message->recall.block_id);
     if (stays)

@@ -97,7 +97,7 @@ bool gs_cache_keeps_locked(struct gs_share *share, struct gs_import *import,
 /* ---- What the exporter says, or cannot any more --------------------------------------------------- */
 
 bool gs_cache_recall_locked(struct gs_share *share, struct gs_remote *remote,
-                            const struct gs_wire_recall *recall)
+                            const struct gs_wire_close *recall)
 {
     struct gs_opened_key key = {.block_id = recall->block_id};
     struct gs_opened *opened;

@@ -166,6 +166,9 @@ struct gs_export *gs_export_find(struct gs_share *share, const struct gs_export_
 /* The export that these bytes are the handle of, pinned, or NULL. */
 struct gs_export *gs_export_pin(struct gs_share *share,
                                 const unsigned char ipc_handle[GS_IPC_HANDLE_SIZE]);
+/* A grant of all that is to be known of the export; `far`: to another machine. */
+void gs_grant_start(union gs_wire_message *message, const struct gs_export *export, bool far,
+                    uint32_t request);
 /* One reference more, of nobody's here; and one less. */
 void gs_export_reference(struct gs_share *share, struct gs_export *export);
 void gs_export_drop(struct gs_share *share, struct gs_export *export);
@@ -267,6 +270,15 @@ struct gs_over {
     uint64_t elder_of; /* the holder that has another connection since; 0: it is one itself */
 };
 
+/* An open of another machine's block, which the agent is asked for (afar_borrow.c). */
+struct gs_asks {
+    uint32_t number; /* of that question; 0: none */
+    uint32_t request; /* of the client's own, */
+    uint32_t before;  /* over the connection behind so many */
+    uint64_t lease;   /* that it is to become */
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+};
+
 /* A holder, and its connection. */
 struct gs_client {
     uint64_t id;
@@ -294,6 +306,7 @@ struct gs_client {
     struct gs_reference *references;
     struct gs_flush flush;
     struct gs_plea plea;
+    struct gs_asks asks;
     unsigned
         recalls_due; /* references whose RECALL is not sent yet, and a FLUSH */
     bool awaits_room;      /* the thread is told when it has read: some of these did not go */
@@ -306,8 +319,8 @@ struct gs_client {
 void gs_broker_offer_locked(struct gs_share *share, struct gs_export *export);
 void gs_broker_offer_first_locked(struct gs_share *share, struct gs_export *export);
 void gs_broker_take_back_locked(struct gs_share *share, struct gs_export *export);
-/* The broker's connection has something to say, or has ended; true: it was a HOLD_AFAR. */
-bool gs_broker_event(struct gs_share *share, struct gs_wire_hold_afar *ret_hold);
+/* The broker's connection has something to say, or has ended; true: what it is to hold for other machines, or no more. */
+bool gs_broker_event(struct gs_share *share, union gs_wire_message *ret_message);
 /* Answers the broker, and looks for one where there is none; when to come again. */
 uint64_t gs_broker_look(struct gs_share *share, uint64_t now);
 
@@ -492,7 +505,7 @@ bool gs_client_is_same(const struct gs_client *client, const struct gs_client *n
 bool gs_client_comes_back(struct gs_share *share, struct gs_client *client);
 /* It names a block that it holds; as gs_client_serve. */
 bool gs_client_resumes(struct gs_share *share, struct gs_client *client,
-                       const struct gs_wire_resume *resume);
+                       const struct gs_wire_close *resume);
 /* Whether there is a place for it; he is told. */
 bool gs_client_is_let_in(struct gs_share *share, struct gs_client *client);
 /* Whether somebody has a connection before the holder's; that is over, if it was one. */

@@ -200,6 +200,31 @@ void gs_export_handle(const struct gs_export *export,
     memcpy(ret_ipc_handle, export->ipc_handle, GS_IPC_HANDLE_SIZE);
 }
 
+void gs_grant_start(union gs_wire_message *message, const struct gs_export *export, bool far,
+                    uint32_t request)
+{
+    const struct gs_share_source *source = &export->source;
+    struct gs_wire_grant *grant = &message->grant;
+
+    gs_wire_start(message, GS_WIRE_GRANT, request);
+    grant->block_id = export->key.id;
+    grant->chunk_id = source->chunk_id;
+    grant->chunk_size = source->chunk_size;
+    grant->offset = source->offset;
+    grant->size = source->size;
+    grant->read_only = export->read_only;
+    grant->pieces = gs_export_pieces(export);
+    grant->own = gs_export_is_own(export);
+    if (source->behind) {
+        grant->host = source->behind->host;
+        grant->fd_offset = source->behind->offset;
+    }
+    memcpy(grant->uuid, source->uuid, sizeof grant->uuid);
+    grant->far = far;
+    if (far)
+        memcpy(grant->fabric, export->far->fabric, GS_FABRIC_SIZE);
+}
+
 /* False: there is none. */
 static bool next_ended(struct gs_share *share, uint64_t *ret_address)
 {

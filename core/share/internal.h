@@ -155,17 +155,11 @@ struct gs_link {
 /* Of a broker: other machines (afar.h). The share thread's own. */
 struct gs_afar {
     uint64_t agent; /* the client that is the agent; 0: there is none */
-    bool knows;     /* it says that it knew all leases of the broker before this one; */
-    bool listed;    /* and that these were all */
     struct gs_agent_line *first, *last; /* what it could not be told yet */
     unsigned waiting;
-    struct gs_lease *leases; /* of blocks that were left here, */
-    struct gs_lease *adrift; /* and those of them whose blocks are not here */
-    struct gs_machine *machines;
-    uint64_t last_unknown;
+    unsigned takes; /* what it has asked and is not answered */
     bool holds_due; /* processes could not be told what they are to hold */
-    struct gs_opening *openings; /* what the agent is asked for */
-    uint32_t last_request;
+    uint32_t last_request; /* that it was asked */
     struct gs_export *done; /* borrowed, and perhaps not held by anybody */
 };
 

@@ -309,7 +309,7 @@ bool gs_cache_keeps_locked(struct gs_share *share, struct gs_import *import,
 void gs_cache_take_locked(struct gs_share *share, struct gs_kept *kept);
 /* The exporter wants a block back. False: that came late, or he has said so before. */
 bool gs_cache_recall_locked(struct gs_share *share, struct gs_remote *remote,
-                            const struct gs_wire_recall *recall);
+                            const struct gs_wire_close *recall);
 /* The exporter asks. False: once more before it was answered. */
 bool gs_cache_flush_came_locked(struct gs_share *share, struct gs_remote *remote,
                                 const struct gs_wire_flush *flush);

@@ -426,24 +426,21 @@ static void say_lost(struct gs_share *share, int error, const union gs_wire_mess
                         : "");
 }
 
-bool gs_broker_event(struct gs_share *share, struct gs_wire_hold_afar *ret_hold)
+bool gs_broker_event(struct gs_share *share, union gs_wire_message *ret_message)
 {
     const struct gs_fd kept = share->link.fd_is;
     int fd = share->link.fd, error;
-    union gs_wire_message message;
 
     if (!is_connected(share) || !gs_conn_has_more(fd))
         return false;
-    error = gs_wire_receive(fd, &message, NULL);
-    if (error == 0 && message.head.type == GS_WIRE_PULL && on_pull(share, &message.pull))
+    error = gs_wire_receive(fd, ret_message, NULL);
+    if (error == 0 && ret_message->head.type == GS_WIRE_PULL && on_pull(share, &ret_message->pull))
         return false;
-    if (error == 0 && message.head.type == GS_WIRE_HOLD_AFAR) {
-        *ret_hold = message.hold_afar;
+    if (error == 0 && (ret_message->head.type == GS_WIRE_OPEN || ret_message->head.type == GS_WIRE_CLOSE))
         return true;
-    }
     gs_unwatch(share, fd);
     forget(share);
-    say_lost(share, error, &message);
+    say_lost(share, error, ret_message);
     if (gs_fd_is_there(&kept)) /* the lock may have been waited for */
         gs_hang_up(fd);
     look_for_next(share);

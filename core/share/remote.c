@@ -175,7 +175,7 @@ static void take_late_locked(struct gs_share *share, struct gs_remote *remote,
         remote->conn.abandoned--;
     else
         remote->conn.deaf = true;
-    if (message->head.type == GS_WIRE_GRANT || message->head.type == GS_WIRE_GRANT_AFAR)
+    if (message->head.type == GS_WIRE_GRANT)
         return_locked(share, remote, &message->grant);
 }
 

@@ -312,8 +312,8 @@ static gs_status use_answer(struct gs_share *share, struct gs_remote *remote,
                             const union gs_wire_message *message, bool want_fd,
                             const struct gs_wire_fds *fds)
 {
-    bool afar = message->head.type == GS_WIRE_GRANT_AFAR && remote->conn.by_broker;
-    bool is_grant = message->head.type == GS_WIRE_GRANT || afar;
+    bool is_grant = message->head.type == GS_WIRE_GRANT;
+    bool afar = is_grant && message->grant.far;
 
     if (message->head.type == GS_WIRE_REFUSE)
         return gs_remote_refused(share, &message->refuse);
@@ -321,10 +321,11 @@ static gs_status use_answer(struct gs_share *share, struct gs_remote *remote,
         (want_fd && !afar ? gs_wire_batch_is_valid(&message->grant.batch, fds, message->grant.pieces,
                                                    0, message->grant.chunk_size)
                           : fds->count == 0) &&
-        !(afar && (message->grant.pieces > 1 || message->grant.host || message->grant.own))) {
+        !(afar && (message->grant.pieces > 1 || message->grant.host || message->grant.own ||
+                   !remote->conn.by_broker))) {
         remote->afar = afar;
         if (afar)
-            memcpy(remote->fabric, message->grant_afar.fabric, sizeof remote->fabric);
+            memcpy(remote->fabric, message->grant.fabric, sizeof remote->fabric);
         return GS_OK;
     }
     if (is_grant)

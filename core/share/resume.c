@@ -98,7 +98,7 @@ bool gs_client_comes_back(struct gs_share *share, struct gs_client *client)
 }
 
 bool gs_client_resumes(struct gs_share *share, struct gs_client *client,
-                       const struct gs_wire_resume *resume)
+                       const struct gs_wire_close *resume)
 {
     struct gs_reference *reference;
     bool is_new;

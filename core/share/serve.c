@@ -38,7 +38,7 @@ static bool on_hello(struct gs_share *share, struct gs_client *client,
         gs_client_watch_exit(share, client);
     }
     gs_clients_end_replaced(share, client);
-    return true;
+    return !hello->agent || gs_agent_came(share, client, hello);
 }
 
 /* What is granted anew is asked for anew, behind the grant. */
@@ -66,27 +66,10 @@ static int send_grant(struct gs_share *share, struct gs_client *client,
                       const struct gs_export *export, uint32_t request,
                       const struct gs_batch *batch)
 {
-    const struct gs_share_source *source = &export->source;
-    bool borrowed = gs_export_is_borrowed(export);
     union gs_wire_message message;
 
-    gs_wire_start(&message, borrowed ? GS_WIRE_GRANT_AFAR : GS_WIRE_GRANT, request);
-    if (borrowed)
-        memcpy(message.grant_afar.fabric, export->far->fabric, GS_FABRIC_SIZE);
-    message.grant.block_id = export->key.id;
-    message.grant.chunk_id = source->chunk_id;
-    message.grant.chunk_size = source->chunk_size;
-    message.grant.offset = source->offset;
-    message.grant.size = source->size;
-    message.grant.read_only = export->read_only;
+    gs_grant_start(&message, export, gs_export_is_borrowed(export), request);
     message.grant.strict = !may_be_kept(share, export);
-    message.grant.pieces = gs_export_pieces(export);
-    message.grant.own = gs_export_is_own(export);
-    if (source->behind) {
-        message.grant.host = source->behind->host;
-        message.grant.fd_offset = source->behind->offset;
-    }
-    memcpy(message.grant.uuid, source->uuid, sizeof message.grant.uuid);
     gs_batch_write(export, batch, &message.grant.batch);
     return gs_client_send_all(share, client, &message, &batch->fds);
 }
@@ -232,13 +215,16 @@ static bool on_publish(struct gs_share *share, struct gs_client *client,
 bool gs_client_serve(struct gs_share *share, struct gs_client *client,
                      const union gs_wire_message *message, int *fd)
 {
+    if (client->said.is_agent)
+        return gs_agent_serve(share, client, message);
     switch (message->head.type) {
     case GS_WIRE_HELLO:
         return on_hello(share, client, &message->hello, fd);
     case GS_WIRE_OPEN:
         return on_open(share, client, &message->open);
     case GS_WIRE_CLOSE:
-        return on_close(share, client, &message->close);
+        return client->publisher ? gs_broker_answered(share, client, message, fd)
+                                 : on_close(share, client, &message->close);
     case GS_WIRE_PUBLISH:
         return on_publish(share, client, &message->publish, fd);
     case GS_WIRE_BYE:
@@ -254,7 +240,7 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
         return gs_flush_answered(share, client, &message->flushed);
     case GS_WIRE_SHARE:
     case GS_WIRE_NAME:
-    case GS_WIRE_HELD_AFAR:
+    case GS_WIRE_GRANT:
     case GS_WIRE_RECALL:
     case GS_WIRE_RING:
         return gs_broker_answered(share, client, message, fd);
@@ -276,7 +262,9 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
         return gs_report(share, client, &message->query);
     case GS_WIRE_EVENTS:
         return gs_events_came(share, client, &message->events);
+    case GS_WIRE_ASK_AFAR:
+        return gs_ask_afar_came(share, client, &message->ask_afar);
     default:
-        return gs_afar_serve(share, client, message);
+        return gs_client_fault(client, "it sent a message that is not an opener's to send");
     }
 }

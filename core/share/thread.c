@@ -16,7 +16,7 @@ static void look(struct gs_share *share)
 
 void gs_thread_event(struct gs_share *share, enum gs_watch kind, uint64_t id)
 {
-    struct gs_wire_hold_afar hold;
+    union gs_wire_message message;
 
     switch (kind) {
     case GS_WATCH_WAKE:
@@ -36,8 +36,8 @@ void gs_thread_event(struct gs_share *share, enum gs_watch kind, uint64_t id)
         gs_client_exited(share, id);
         break;
     case GS_WATCH_BROKER:
-        if (gs_broker_event(share, &hold))
-            gs_afar_hold_came(share, &hold);
+        if (gs_broker_event(share, &message))
+            gs_afar_hold_came(share, &message);
         break;
     case GS_WATCH_REMOTE:
         gs_remote_event(share, id);

@@ -29,7 +29,7 @@
  *   SHARE handle (+ a descriptor)      the next block, in the order in which handles were given out; or of
  *                                      the last one the piece that PULL names
  *   NAME name, block; or NAME name, 0  published; taken back. The next PULL says whether it is kept
- *   HELD_AFAR, RECALL                  of other machines (core/share/afar.h)
+ *   GRANT, CLOSE, RECALL block         for other machines (core/share/wire_afar.h)
  *   RING                               nothing of these
  *
  * and each answer's `request` is 1 where something was taken back since the last one: then the broker reads the
@@ -80,28 +80,28 @@
 
 #include "core/share/ipc_handle.h"
 
-#define GS_WIRE_VERSION 26
+#define GS_WIRE_VERSION 27
 
 /* So many pieces come in one message at most: the kernel would take 253, but a process that may have
  * 256 descriptors has others too. */
 #define GS_PIECES_MAX 32
 
-/* All messages: a number, which no other one ever gets, and the struct gs_wire_… that it is. Those from AGENT on are of
- * other machines' memory (core/share/wire_afar.h). */
+/* All messages: a number, which no other one ever gets, and the struct gs_wire_… that it is. Those of an agent alone are in
+ * core/share/wire_afar.h. */
 #define GS_WIRE_MESSAGES(M)                                 \
     M(GS_WIRE_HELLO, 1, hello)                              \
     M(GS_WIRE_OPEN, 2, open)                                \
     M(GS_WIRE_GRANT, 3, grant)                              \
     M(GS_WIRE_REFUSE, 4, refuse)                            \
     M(GS_WIRE_CLOSE, 5, close)                              \
-    M(GS_WIRE_RECALL, 6, recall)                            \
+    M(GS_WIRE_RECALL, 6, close)                             \
     M(GS_WIRE_SHARE, 7, share)                              \
     M(GS_WIRE_QUERY, 9, query)                              \
     M(GS_WIRE_REPORT, 10, report)                           \
     M(GS_WIRE_FLUSH, 14, flush)                             \
     M(GS_WIRE_FLUSHED, 15, flushed)                         \
     M(GS_WIRE_PUBLISH, 16, publish)                         \
-    M(GS_WIRE_RESUME, 17, resume)                           \
+    M(GS_WIRE_RESUME, 17, close)                            \
     M(GS_WIRE_BYE, 18, bye)                                 \
     M(GS_WIRE_PURGE, 19, purge)                             \
     M(GS_WIRE_PURGED, 20, purged)                           \
@@ -118,23 +118,8 @@
     M(GS_WIRE_NAMED, 33, named)                             \
     M(GS_WIRE_UNNAME, 34, unname)                           \
     M(GS_WIRE_UNNAMED, 35, unnamed)                         \
-    M(GS_WIRE_AGENT, 37, agent)                             \
-    M(GS_WIRE_SHARED_AFAR, 38, shared_afar)                 \
-    M(GS_WIRE_UNSHARED_AFAR, 39, block_afar)                \
-    M(GS_WIRE_OPEN_AFAR, 40, open_afar)                     \
-    M(GS_WIRE_OPENED_AFAR, 41, opened_afar)                 \
-    M(GS_WIRE_TAKE_AFAR, 42, take_afar)                     \
-    M(GS_WIRE_ENDED_AFAR, 43, ended_afar)                   \
-    M(GS_WIRE_RECALL_AFAR, 44, block_afar)                  \
     M(GS_WIRE_HOLDER_AFAR, 45, holder_afar)                 \
     M(GS_WIRE_HOLDS_AFAR, 46, holds_afar)                   \
-    M(GS_WIRE_MACHINE_AFAR, 47, machine_afar)               \
-    M(GS_WIRE_KEPT_AFAR, 48, kept_afar)                     \
-    M(GS_WIRE_FORGET_AFAR, 49, forget_afar)                 \
-    M(GS_WIRE_FORGOTTEN_AFAR, 50, forgotten_afar)           \
-    M(GS_WIRE_HOLD_AFAR, 51, hold_afar)                     \
-    M(GS_WIRE_HELD_AFAR, 52, hold_afar)                     \
-    M(GS_WIRE_GRANT_AFAR, 53, grant_afar)                   \
     M(GS_WIRE_ASK_AFAR, 54, ask_afar)                       \
     M(GS_WIRE_TOLD_AFAR, 55, told_afar)                     \
     M(GS_WIRE_EVENTS, 58, events)                           \
@@ -187,13 +172,19 @@ struct gs_wire_hello {
     char name[16];                            /* of the program: for people */
     uint32_t holds; /* so many RESUMEs follow: of what it held over other connections all else is over */
     uint32_t number; /* of this HELLO, of all of its program's: one that is heard behind the next comes late */
+    uint32_t agent;  /* 1: it is this machine's agent; and from a broker to that, */
+    uint32_t lent;   /* 1: some of what is here is held for other machines */
 };
 
 struct gs_wire_open {
     struct gs_wire_head head;
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     uint32_t want_fd; /* 0: the opener has the chunk mapped already */
-    uint32_t afar;    /* 1: of a broker, and it may lie in another machine: answered by GRANT_AFAR then */
+    uint32_t afar;    /* 1: of a broker, and it may lie in another machine */
+    /* Between broker and agent: */
+    uint32_t uid, gid; /* who opens, as this machine calls him by his name; */
+    uint64_t lease;    /* to the agent: random, not 0: this machine's and this number together name what it becomes, */
+    uint64_t holder;   /* and whose it is (HOLDER_AFAR) */
 };
 
 /* Some pieces, whose descriptors come along. */
@@ -216,14 +207,9 @@ struct gs_wire_grant {
     uint64_t fd_offset; /* registers from this byte on */
     uint32_t own; /* 1: a strip, that the program mapped itself: the block is all of the chunk, and what the
                    * handle is of begins at `offset` */
-    uint32_t zero;
-    struct gs_wire_batch batch; /* none, if they were not wanted; else the rest is to be fetched */
-};
-
-/* Read as a grant it is one, of a chunk that its fabric handle opens: no descriptor comes along. */
-struct gs_wire_grant_afar {
-    struct gs_wire_grant grant;
+    uint32_t far; /* 1: a chunk of another machine, that this opens; no descriptor comes along: */
     unsigned char fabric[GS_FABRIC_SIZE];
+    struct gs_wire_batch batch; /* none, if they were not wanted; else the rest is to be fetched */
 };
 
 struct gs_wire_refuse {
@@ -232,19 +218,12 @@ struct gs_wire_refuse {
     uint32_t driver_error;
 };
 
+/* CLOSE, RECALL, RESUME. */
 struct gs_wire_close {
     struct gs_wire_head head;
     uint64_t block_id;
-};
-
-struct gs_wire_recall {
-    struct gs_wire_head head;
-    uint64_t block_id;
-};
-
-struct gs_wire_resume {
-    struct gs_wire_head head;
-    uint64_t block_id;
+    unsigned char instance[GS_INSTANCE_SIZE]; /* between broker and agent: whose block it is, */
+    uint64_t lease; /* and this machine's lease of it, where it is another's */
 };
 
 /* Either side's last word: nothing is held over this connection. */
@@ -493,8 +472,7 @@ union gs_wire_message {
     struct gs_wire_open open;
     struct gs_wire_grant grant;
     struct gs_wire_refuse refuse;
-    struct gs_wire_close close;
-    struct gs_wire_recall recall;
+    struct gs_wire_close close, recall, resume;
     struct gs_wire_share share;
     struct gs_wire_pull pull;
     struct gs_wire_query query;
@@ -502,7 +480,6 @@ union gs_wire_message {
     struct gs_wire_flush flush;
     struct gs_wire_flushed flushed;
     struct gs_wire_publish publish;
-    struct gs_wire_resume resume;
     struct gs_wire_purge purge;
     struct gs_wire_purged purged;
     struct gs_wire_set set;
@@ -519,21 +496,8 @@ union gs_wire_message {
     struct gs_wire_unname unname;
     struct gs_wire_unnamed unnamed;
     struct gs_wire_events events;
-    struct gs_wire_agent agent;
-    struct gs_wire_shared_afar shared_afar;
-    struct gs_wire_block_afar block_afar;
-    struct gs_wire_open_afar open_afar;
-    struct gs_wire_opened_afar opened_afar;
-    struct gs_wire_take_afar take_afar;
-    struct gs_wire_ended_afar ended_afar;
     struct gs_wire_holder_afar holder_afar;
     struct gs_wire_holds_afar holds_afar;
-    struct gs_wire_machine_afar machine_afar;
-    struct gs_wire_kept_afar kept_afar;
-    struct gs_wire_forget_afar forget_afar;
-    struct gs_wire_forgotten_afar forgotten_afar;
-    struct gs_wire_hold_afar hold_afar;
-    struct gs_wire_grant_afar grant_afar;
     struct gs_wire_ask_afar ask_afar;
     struct gs_wire_told_afar told_afar;
 };

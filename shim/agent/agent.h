@@ -5,6 +5,7 @@
  *   main.c     options, the loop
  *   keys.c     keys of the directory
  *   broker.c   the connection to the broker (core/share/wire_afar.h has its words)
+ *   told.c     which machines have what here, for people
  *   opener.c   what processes here open of other machines
  *   exporter.c what other machines open here
  *   peers.c    other machines: finding them, links to them
@@ -68,7 +69,6 @@ struct peer { /* another machine */
     bool is_seen;          /* in the list of the directory that was read last */
     unsigned takes;        /* of its own, that our broker has not answered */
     struct say say;
-    bool is_lost;          /* the broker was told so */
     unsigned char boot_before[GS_BOOT_BYTES];
     struct agent *agent;
     uint64_t retry_ns, wait_ns; /* of `out` */
@@ -102,6 +102,7 @@ struct open { /* of a process here, of another machine's memory */
 struct take { /* asked of our broker for another machine */
     uint32_t request;
     struct peer *peer;
+    struct lease_block block;
     uint64_t lease;
     unsigned char proof[SEAL_PROOF]; /* for the answer */
     bool is_over; /* the other machine does not wait any more */
@@ -141,8 +142,9 @@ struct agent {
     /* The broker. */
     struct source broker; /* fd -1: none */
     uint64_t broker_retry_ns;
-    bool knows;       /* all leases of the broker before this one */
-    bool is_synced;   /* the broker has said what its processes have */
+    bool knows;       /* all leases that there are, of this broker and of those before */
+    bool is_synced;   /* the broker has said what its processes have: */
+    uint32_t to_name; /* so many are to come */
     struct unsent *unsent;
     unsigned unsent_count;
     struct export *exports, *exports_by_id;
@@ -158,6 +160,7 @@ struct agent {
 #define HEX_SIZE(bytes) (2 * (bytes) + 1)
 
 extern const unsigned char agent_nobody[GS_MACHINE_SIZE]; /* zeros: this machine, in leases */
+extern const unsigned char agent_unknown[GS_MACHINE_SIZE]; /* whose leases nobody knows */
 
 /* keys.c */
 /* The reverse of gs_text_hex; false: it is not that. */
@@ -195,7 +198,7 @@ void peers_say_kept(struct agent *agent, struct link *link, const struct lease *
 void peers_say_listed(struct agent *agent, struct link *link);
 
 /* opener.c */
-void opener_ask(struct agent *agent, const struct gs_wire_open_afar *ask);
+void opener_ask(struct agent *agent, const struct gs_wire_open *ask);
 /* The broker says so; it may also still be asked for. */
 void opener_ended(struct agent *agent, uint64_t lease);
 void opener_found(struct agent *agent, const struct jobs_event *event);
@@ -213,20 +216,22 @@ bool opener_look(struct agent *agent, uint64_t now_ns);
 void opener_broker_gone(struct agent *agent);
 
 /* exporter.c */
-void exporter_share(struct agent *agent, const struct gs_wire_shared_afar *shared);
-void exporter_unshare(struct agent *agent, const struct gs_wire_block_afar *unshared);
+void exporter_share(struct agent *agent, const struct gs_wire_share *shared);
+void exporter_unshare(struct agent *agent, const struct gs_wire_close *unshared);
+/* NULL: it is not shared here. */
+const struct export *exporter_find(const struct agent *agent, const struct lease_block *block);
 void exporter_look(struct agent *agent, uint64_t now_ns);
 void exporter_write_all(struct agent *agent);
 void exporter_answer(struct agent *agent, const union gs_wire_message *answer);
-void exporter_recall(struct agent *agent, const struct gs_wire_block_afar *recall);
+void exporter_recall(struct agent *agent, const struct gs_wire_close *recall);
 void exporter_message(struct agent *agent, struct peer *peer, const union talk *message);
 void exporter_link_down(struct agent *agent, struct peer *peer);
-/* The machine was started anew: what it had is over. */
-void exporter_new_boot(struct agent *agent, struct peer *peer);
-void exporter_forget(struct agent *agent, struct peer *peer);
-/* To a broker that has just come: what other machines have here. */
-void exporter_tell_broker(struct agent *agent);
+/* What the machine had is over; how many leases. */
+unsigned exporter_end_all(struct agent *agent, const unsigned char machine[GS_MACHINE_SIZE]);
 void exporter_broker_gone(struct agent *agent);
+
+/* told.c: answers; or has a machine forgotten. */
+void told_ask(struct agent *agent, const struct gs_wire_ask_afar *ask);
 
 /* holders.c */
 void holders_note(struct agent *agent, const struct gs_wire_holder_afar *told, int pidfd);

@@ -27,6 +27,7 @@ static void hang_up(struct agent *agent, const char *why)
     close(agent->broker.fd);
     agent->broker.fd = -1;
     agent->is_synced = false;
+    agent->to_name = 0;
     agent->sweep_ns = gs_now_ns() + SWEEP_NS;
     DL_FOREACH_SAFE(agent->unsent, unsent, next) {
         DL_DELETE(agent->unsent, unsent);
@@ -88,8 +89,24 @@ struct process broker_process(const struct agent *agent)
     return process_of(gs_conn_who(agent->broker.fd).pid);
 }
 
+/* What this broker had and has not named has ended while this agent was not there. Of one before it he knows
+ * nothing. */
+static void on_listed(struct agent *agent)
+{
+    const struct process broker = broker_process(agent);
+    struct lease *lease, *next;
+
+    HASH_ITER(hh, agent->leases.all, lease, next) {
+        if (!lease->named && broker.pid && lease->broker.pid == broker.pid &&
+            lease->broker.started == broker.started &&
+            memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) == 0)
+            opener_end(agent, lease);
+    }
+    agent->is_synced = true;
+}
+
 /* A lease that the broker has; the file may have been lost. */
-static void on_kept(struct agent *agent, const struct gs_wire_kept_afar *kept)
+static void on_resume(struct agent *agent, const struct gs_wire_close *kept)
 {
     struct lease *lease = leases_find(&agent->leases, agent_nobody, kept->lease);
     struct lease model = {.key.lease = kept->lease, .block.block_id = kept->block_id,
@@ -102,28 +119,8 @@ static void on_kept(struct agent *agent, const struct gs_wire_kept_afar *kept)
     }
     if (lease)
         lease->named = true;
-}
-
-/* What this broker had and has not named has ended while this agent was not there. Of one before it he knows
- * nothing. */
-static void on_listed(struct agent *agent)
-{
-    const struct process broker = broker_process(agent);
-    struct lease *lease, *next;
-    union gs_wire_message ask;
-
-    HASH_ITER(hh, agent->leases.all, lease, next) {
-        if (!lease->named && broker.pid && lease->broker.pid == broker.pid &&
-            lease->broker.started == broker.started &&
-            memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) == 0)
-            opener_end(agent, lease);
-    }
-    agent->is_synced = true;
-    exporter_tell_broker(agent);
-    if (!agent->knows) {
-        gs_wire_start(&ask, GS_WIRE_ASK_AFAR, 0);
-        broker_send(agent, &ask);
-    }
+    if (agent->to_name > 0 && --agent->to_name == 0)
+        on_listed(agent);
 }
 
 /* From here on all leases are known; the next agent finds that in the file. */
@@ -135,17 +132,14 @@ static void know(struct agent *agent)
     leases_note(&agent->leases, LEASES_BROKER, agent_nobody, &broker);
 }
 
-static void on_machine(struct agent *agent, const struct gs_wire_machine_afar *machine)
+/* So many are named next. Where nothing here is held for other machines there are no leases to be known. */
+static void on_hello(struct agent *agent, const struct gs_wire_hello *hello)
 {
-    struct peer *peer = peers_find(agent, machine->machine, false);
-
-    if (machine->state == GS_MACHINE_LISTED && memcmp(machine->machine, agent_nobody, GS_MACHINE_SIZE) == 0) {
+    agent->to_name = hello->holds;
+    if (agent->knows || !hello->lent)
+        know(agent);
+    if (!agent->to_name)
         on_listed(agent);
-        if (agent->knows)
-            know(agent);
-    } else if (machine->state == GS_MACHINE_FORGOTTEN && peer) {
-        exporter_forget(agent, peer);
-    }
 }
 
 static void on_holds(struct agent *agent, const struct gs_wire_holds_afar *holds)
@@ -160,31 +154,33 @@ static void on_holds(struct agent *agent, const struct gs_wire_holds_afar *holds
 static void on_message(struct agent *agent, const union gs_wire_message *message, int *pidfd)
 {
     switch (message->head.type) {
-    case GS_WIRE_KEPT_AFAR:
-        on_kept(agent, &message->kept_afar);
+    case GS_WIRE_HELLO:
+        on_hello(agent, &message->hello);
         break;
-    case GS_WIRE_MACHINE_AFAR:
-        on_machine(agent, &message->machine_afar);
+    case GS_WIRE_RESUME:
+        on_resume(agent, &message->resume);
         break;
-    case GS_WIRE_TOLD_AFAR:
-        if (message->told_afar.machines == 0)
-            know(agent);
+    case GS_WIRE_SHARE:
+        exporter_share(agent, &message->share);
         break;
-    case GS_WIRE_SHARED_AFAR:
-        exporter_share(agent, &message->shared_afar);
+    case GS_WIRE_CLOSE: /* of another machine's block, or of one of here */
+        if (message->close.lease)
+            opener_ended(agent, message->close.lease);
+        else
+            exporter_unshare(agent, &message->close);
         break;
-    case GS_WIRE_UNSHARED_AFAR:
-        exporter_unshare(agent, &message->block_afar);
+    case GS_WIRE_RECALL:
+        exporter_recall(agent, &message->recall);
         break;
-    case GS_WIRE_RECALL_AFAR:
-        exporter_recall(agent, &message->block_afar);
-        break;
-    case GS_WIRE_OPENED_AFAR:
+    case GS_WIRE_GRANT:
     case GS_WIRE_REFUSE:
         exporter_answer(agent, message);
         break;
-    case GS_WIRE_OPEN_AFAR:
-        opener_ask(agent, &message->open_afar);
+    case GS_WIRE_OPEN:
+        opener_ask(agent, &message->open);
+        break;
+    case GS_WIRE_ASK_AFAR:
+        told_ask(agent, &message->ask_afar);
         break;
     case GS_WIRE_HOLDER_AFAR:
         holders_note(agent, &message->holder_afar, *pidfd);
@@ -192,9 +188,6 @@ static void on_message(struct agent *agent, const union gs_wire_message *message
         break;
     case GS_WIRE_HOLDS_AFAR:
         on_holds(agent, &message->holds_afar);
-        break;
-    case GS_WIRE_ENDED_AFAR:
-        opener_ended(agent, message->ended_afar.lease);
         break;
     default: /* it is for others, or of no use here */
         break;
@@ -246,12 +239,7 @@ static void greet(struct agent *agent)
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     message.hello.pid = (uint64_t)getpid();
     snprintf(message.hello.name, sizeof message.hello.name, "gpushim-agent");
-    broker_send(agent, &message);
-    gs_wire_start(&message, GS_WIRE_AGENT, 0);
-    memcpy(message.agent.machine, agent->machine, GS_MACHINE_SIZE);
-    memcpy(message.agent.boot, agent->boot, GS_BOOT_BYTES);
-    snprintf(message.agent.name, sizeof message.agent.name, "%s", agent->options.name);
-    message.agent.knows = agent->knows;
+    message.hello.agent = 1;
     broker_send(agent, &message);
 }
 

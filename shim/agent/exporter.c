@@ -18,14 +18,49 @@
 
 /* ---- Exports -------------------------------------------------------------------------------- */
 
-static struct export *find(const struct agent *agent, const unsigned char *instance, uint64_t block_id)
+static struct lease_block block_of(const unsigned char *instance, uint64_t block_id)
 {
     struct lease_block block = {.block_id = block_id};
-    struct export *export;
 
     memcpy(block.instance, instance, sizeof block.instance);
-    HASH_FIND(hh, agent->exports, &block, sizeof block, export);
+    return block;
+}
+
+const struct export *exporter_find(const struct agent *agent, const struct lease_block *block)
+{
+    const struct export *export;
+
+    HASH_FIND(hh, agent->exports, block, sizeof *block, export);
     return export;
+}
+
+/* Some machine has it, or is to have it as the broker answers. */
+static bool is_held(const struct agent *agent, const struct lease_block *block)
+{
+    const struct lease_group *group = leases_of_block(&agent->leases, block->instance, block->block_id);
+
+    return group && group->leases;
+}
+
+/* The broker holds it no more for other machines, where none has it. */
+static void let_go(struct agent *agent, const struct lease_block *block)
+{
+    union gs_wire_message close;
+
+    if (is_held(agent, block))
+        return;
+    gs_wire_start(&close, GS_WIRE_CLOSE, 0);
+    memcpy(close.close.instance, block->instance, GS_INSTANCE_SIZE);
+    close.close.block_id = block->block_id;
+    broker_send(agent, &close);
+}
+
+static void end_lease(struct agent *agent, struct lease *lease)
+{
+    const struct lease_block block = lease->block;
+
+    leases_end(&agent->leases, lease);
+    let_go(agent, &block);
 }
 
 static void write_export(struct agent *agent, const struct export *export)
@@ -50,35 +85,60 @@ void exporter_write_all(struct agent *agent)
         write_export(agent, export);
 }
 
-void exporter_share(struct agent *agent, const struct gs_wire_shared_afar *shared)
+/* It is held, and nobody is known to have it. The last one has ended while there was no broker, or agent; or
+ * the file of leases was lost, and it stays until people say that it is over. */
+static void on_held(struct agent *agent, const struct lease_block *block, bool was_known)
 {
-    struct export *export;
-    struct gs_ipc_handle handle;
+    struct lease model = {.block = *block, .named = true};
 
-    if (gs_ipc_handle_read(shared->ipc_handle, &handle) != GS_OK)
+    if (is_held(agent, block))
         return;
-    export = find(agent, handle.instance, handle.block_id);
-    if (export) { /* said again, by another broker */
-        export->named = true;
+    if (was_known || agent->leases.known) {
+        let_go(agent, block);
         return;
     }
-    export = calloc(1, sizeof *export);
+    memcpy(model.key.machine, agent_unknown, GS_MACHINE_SIZE);
+    randombytes_buf(&model.key.lease, sizeof model.key.lease);
+    leases_add(&agent->leases, &model);
+}
+
+static void add(struct agent *agent, const struct gs_wire_share *shared, const struct gs_ipc_handle *handle)
+{
+    struct export *export = calloc(1, sizeof *export);
+
     if (!export)
         return;
-    export->handle = handle;
-    memcpy(export->block.instance, handle.instance, GS_INSTANCE_SIZE);
-    export->block.block_id = handle.block_id;
-    export->sealed = (struct sealed){.size = handle.size,
+    export->handle = *handle;
+    export->block = block_of(handle->instance, handle->block_id);
+    export->sealed = (struct sealed){.size = handle->size,
                                      .offset = shared->offset,
                                      .chunk_size = shared->chunk_size,
                                      .read_only = shared->read_only};
     memcpy(export->sealed.uuid, shared->uuid, sizeof shared->uuid);
     memcpy(export->sealed.fabric, shared->fabric, GS_FABRIC_SIZE);
     export->named = true;
-    seal_id(&handle, export->id);
+    seal_id(handle, export->id);
     HASH_ADD(hh, agent->exports, block, sizeof export->block, export);
     HASH_ADD(by_id, agent->exports_by_id, id, SEAL_ID, export);
     write_export(agent, export);
+}
+
+void exporter_share(struct agent *agent, const struct gs_wire_share *shared)
+{
+    struct gs_ipc_handle handle;
+    struct lease_block block;
+    struct export *export;
+
+    if (gs_ipc_handle_read(shared->ipc_handle, &handle) != GS_OK)
+        return;
+    block = block_of(handle.instance, handle.block_id);
+    HASH_FIND(hh, agent->exports, &block, sizeof block, export);
+    if (shared->held)
+        on_held(agent, &block, export != NULL);
+    if (export) /* said again, by another broker */
+        export->named = true;
+    else
+        add(agent, shared, &handle);
 }
 
 static void take_back(struct agent *agent, struct export *export)
@@ -93,10 +153,12 @@ static void take_back(struct agent *agent, struct export *export)
     free(export);
 }
 
-void exporter_unshare(struct agent *agent, const struct gs_wire_block_afar *unshared)
+void exporter_unshare(struct agent *agent, const struct gs_wire_close *unshared)
 {
-    struct export *export = find(agent, unshared->instance, unshared->block_id);
+    const struct lease_block block = block_of(unshared->instance, unshared->block_id);
+    struct export *export;
 
+    HASH_FIND(hh, agent->exports, &block, sizeof block, export);
     if (export)
         take_back(agent, export);
 }
@@ -225,27 +287,16 @@ static void on_take(struct agent *agent, struct peer *peer, const struct talk_ta
     note_holder(agent, peer);
     asked->request = ++agent->requests;
     asked->peer = peer;
+    asked->block = export->block;
     peer->takes++;
     asked->lease = take->lease;
     seal_proof(&export->handle, SEAL_EXPORTER, peer->machine, agent->machine, take->lease, asked->proof);
     HASH_ADD(hh, agent->takes, request, sizeof asked->request, asked);
-    gs_wire_start(&ask, GS_WIRE_TAKE_AFAR, asked->request);
-    gs_ipc_handle_write(&export->handle, ask.take_afar.ipc_handle);
-    memcpy(ask.take_afar.machine, peer->machine, GS_MACHINE_SIZE);
-    ask.take_afar.lease = take->lease;
-    ask.take_afar.uid = uid;
-    ask.take_afar.gid = gid;
+    gs_wire_start(&ask, GS_WIRE_OPEN, asked->request);
+    gs_ipc_handle_write(&export->handle, ask.open.ipc_handle);
+    ask.open.uid = uid;
+    ask.open.gid = gid;
     broker_send(agent, &ask);
-}
-
-static void tell_ended(struct agent *agent, const unsigned char *machine, uint64_t lease)
-{
-    union gs_wire_message ended;
-
-    gs_wire_start(&ended, GS_WIRE_ENDED_AFAR, 0);
-    memcpy(ended.ended_afar.machine, machine, GS_MACHINE_SIZE);
-    ended.ended_afar.lease = lease;
-    broker_send(agent, &ended);
 }
 
 static void end_take(struct agent *agent, struct take *take)
@@ -255,10 +306,10 @@ static void end_take(struct agent *agent, struct take *take)
     free(take);
 }
 
-/* The broker has answered a TAKE_AFAR. */
+/* The broker has answered an OPEN. */
 void exporter_answer(struct agent *agent, const union gs_wire_message *answer)
 {
-    const bool is_given = answer->head.type == GS_WIRE_OPENED_AFAR;
+    const bool is_given = answer->head.type == GS_WIRE_GRANT;
     struct lease *lease;
     struct take *take;
     union talk taken;
@@ -272,12 +323,12 @@ void exporter_answer(struct agent *agent, const union gs_wire_message *answer)
     if (lease && (!is_given || take->is_over))
         leases_end(&agent->leases, lease);
     if (is_given && (take->is_over || !lease)) {
-        tell_ended(agent, take->peer->machine, take->lease);
+        let_go(agent, &take->block);
     } else if (is_given) {
         talk_start(&taken, TALK_TAKEN);
         taken.taken.lease = take->lease;
         memcpy(taken.taken.proof, take->proof, SEAL_PROOF);
-        taken.taken.read_only = answer->opened_afar.read_only;
+        taken.taken.read_only = answer->grant.read_only;
         if (take->peer->in)
             link_send(&agent->links, take->peer->in, &taken);
     } else if (!take->is_over) {
@@ -299,8 +350,7 @@ static void on_ended(struct agent *agent, struct peer *peer, uint64_t number)
         take->is_over = true; /* and ends when it is answered */
         return;
     }
-    leases_end(&agent->leases, lease);
-    tell_ended(agent, peer->machine, number);
+    end_lease(agent, lease);
 }
 
 /* ---- What a machine has --------------------------------------------------------------------- */
@@ -310,39 +360,6 @@ static struct lease *first_of(const struct agent *agent, const struct peer *peer
     const struct lease_side *side = leases_side(&agent->leases, peer->machine);
 
     return side ? side->theirs : NULL;
-}
-
-static void tell_machine(struct agent *agent, const struct peer *peer, enum gs_machine_state state)
-{
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_MACHINE_AFAR, 0);
-    memcpy(message.machine_afar.machine, peer->machine, GS_MACHINE_SIZE);
-    memcpy(message.machine_afar.boot, peer->boot, GS_BOOT_BYTES);
-    snprintf(message.machine_afar.name, sizeof message.machine_afar.name, "%s", peer->name);
-    message.machine_afar.state = state;
-    broker_send(agent, &message);
-}
-
-/* All that it has, as the broker is to know it. How many leases. */
-static unsigned tell_list(struct agent *agent, const struct peer *peer)
-{
-    const struct lease *lease;
-    union gs_wire_message kept;
-    unsigned count = 0;
-
-    tell_machine(agent, peer, GS_MACHINE_LISTING);
-    DL_FOREACH2(first_of(agent, peer), lease, next_there) {
-        gs_wire_start(&kept, GS_WIRE_KEPT_AFAR, 0);
-        memcpy(kept.kept_afar.instance, lease->block.instance, GS_INSTANCE_SIZE);
-        kept.kept_afar.block_id = lease->block.block_id;
-        memcpy(kept.kept_afar.machine, peer->machine, GS_MACHINE_SIZE);
-        kept.kept_afar.lease = lease->key.lease;
-        broker_send(agent, &kept);
-        count++;
-    }
-    tell_machine(agent, peer, GS_MACHINE_LISTED);
-    return count;
 }
 
 static void say_recall(struct agent *agent, struct peer *peer, const struct lease_block *block)
@@ -360,18 +377,17 @@ static void say_recall(struct agent *agent, struct peer *peer, const struct leas
 static void on_listed(struct agent *agent, struct peer *peer)
 {
     struct lease *lease, *next;
-    unsigned before = 0, after;
+    unsigned before = 0, after = 0;
 
     DL_FOREACH_SAFE2(first_of(agent, peer), lease, next, next_there) {
         before++;
+        after += lease->named;
         if (!lease->named)
-            leases_end(&agent->leases, lease);
+            end_lease(agent, lease);
         else if (lease->recalled)
             say_recall(agent, peer, &lease->block);
     }
     peer->has_told = peer->has_listed = true;
-    peer->is_lost = false;
-    after = tell_list(agent, peer);
     PEER_LOG(agent, peer, GS_LOG_INFO, "machine %s is here, with %u of %u leases", peer_name(peer), after, before);
 }
 
@@ -446,35 +462,23 @@ void exporter_link_down(struct agent *agent, struct peer *peer)
         if (take->peer == peer)
             take->is_over = true;
     }
-    if (!first_of(agent, peer))
-        return;
-    peer->is_lost = true;
-    tell_machine(agent, peer, GS_MACHINE_LOST);
 }
 
-static void end_all_of(struct agent *agent, struct peer *peer)
+unsigned exporter_end_all(struct agent *agent, const unsigned char machine[GS_MACHINE_SIZE])
 {
+    const struct lease_side *side = leases_side(&agent->leases, machine);
     struct lease *lease, *next;
+    unsigned count = 0;
 
-    DL_FOREACH_SAFE2(first_of(agent, peer), lease, next, next_there)
-        leases_end(&agent->leases, lease);
-}
-
-void exporter_new_boot(struct agent *agent, struct peer *peer)
-{
-    end_all_of(agent, peer);
-    tell_list(agent, peer);
-}
-
-void exporter_forget(struct agent *agent, struct peer *peer)
-{
-    end_all_of(agent, peer);
-    peer->is_lost = false;
-    PEER_LOG(agent, peer, GS_LOG_WARNING, "machine %s is forgotten, as the broker was told", peer_name(peer));
+    DL_FOREACH_SAFE2(side ? side->theirs : NULL, lease, next, next_there) {
+        end_lease(agent, lease);
+        count++;
+    }
+    return count;
 }
 
 /* A block is freed: who has it only mapped gives it back. */
-void exporter_recall(struct agent *agent, const struct gs_wire_block_afar *recall)
+void exporter_recall(struct agent *agent, const struct gs_wire_close *recall)
 {
     const struct lease_group *group = leases_of_block(&agent->leases, recall->instance, recall->block_id);
     struct lease *lease;
@@ -488,26 +492,6 @@ void exporter_recall(struct agent *agent, const struct gs_wire_block_afar *recal
 }
 
 /* ---- The broker ----------------------------------------------------------------------------- */
-
-void exporter_tell_broker(struct agent *agent)
-{
-    struct peer *peer, *next;
-    union gs_wire_message all;
-
-    HASH_ITER(hh, agent->peers, peer, next) {
-        if ((!agent->knows && !peer->has_told) || (!peer->in && !first_of(agent, peer)))
-            continue;
-        tell_list(agent, peer);
-        peer->is_lost = !peer->in;
-        if (peer->is_lost)
-            tell_machine(agent, peer, GS_MACHINE_LOST);
-    }
-    if (!agent->knows)
-        return;
-    gs_wire_start(&all, GS_WIRE_MACHINE_AFAR, 0);
-    all.machine_afar.state = GS_MACHINE_LISTED;
-    broker_send(agent, &all);
-}
 
 void exporter_broker_gone(struct agent *agent)
 {

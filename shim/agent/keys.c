@@ -6,6 +6,7 @@
 #include <string.h>
 
 const unsigned char agent_nobody[GS_MACHINE_SIZE];
+const unsigned char agent_unknown[GS_MACHINE_SIZE] = {[0 ... GS_MACHINE_SIZE - 1] = 0xff};
 
 bool agent_unhex(const char *text, unsigned char *ret_bytes, size_t size)
 {

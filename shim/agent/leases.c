@@ -13,6 +13,7 @@
 
 #include <utlist.h>
 
+#include "core/base/clock.h"
 #include "core/base/regular.h"
 
 #ifndef SYS_pidfd_open
@@ -158,6 +159,7 @@ static struct lease *add(struct leases *leases, const struct lease *model)
         return NULL;
     }
     *lease = *model;
+    lease->since_ns = gs_now_ns();
     HASH_ADD(hh, leases->all, key, sizeof lease->key, lease);
     DL_APPEND(group->leases, lease);
     join_side(leases, side, lease);

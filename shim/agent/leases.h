@@ -50,6 +50,7 @@ struct lease {
     struct process broker;   /* of ours: that had it when it came; 0: nobody knows */
     struct lease_held *held; /* of ours: by whom; grows */
     unsigned held_count;
+    uint64_t since_ns;
     bool named;    /* of others: since the list that is under way began; of ours: this broker has it */
     bool recalled; /* of ours: since its exporter's link began */
     bool said;     /* another machine alone says that there is this one */

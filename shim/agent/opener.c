@@ -71,7 +71,7 @@ static void look_up(struct agent *agent, struct open *open)
     jobs_ask(agent->jobs, key);
 }
 
-void opener_ask(struct agent *agent, const struct gs_wire_open_afar *ask)
+void opener_ask(struct agent *agent, const struct gs_wire_open *ask)
 {
     struct open *open, *other, model = {.lease = ask->lease,
                                         .request = ask->head.request,
@@ -333,13 +333,13 @@ static void on_taken(struct agent *agent, struct open *open, const struct talk_t
         return;
     }
     leases_hold(&agent->leases, lease, &held);
-    gs_wire_start(&answer, GS_WIRE_OPENED_AFAR, open->request);
-    answer.opened_afar.lease = open->lease;
-    answer.opened_afar.chunk_size = open->sealed.chunk_size;
-    answer.opened_afar.offset = open->sealed.offset;
-    memcpy(answer.opened_afar.uuid, open->sealed.uuid, sizeof answer.opened_afar.uuid);
-    memcpy(answer.opened_afar.fabric, open->sealed.fabric, GS_FABRIC_SIZE);
-    answer.opened_afar.read_only = open->sealed.read_only || taken->read_only;
+    gs_wire_start(&answer, GS_WIRE_GRANT, open->request);
+    answer.grant.far = 1;
+    answer.grant.chunk_size = open->sealed.chunk_size;
+    answer.grant.offset = open->sealed.offset;
+    memcpy(answer.grant.uuid, open->sealed.uuid, sizeof answer.grant.uuid);
+    memcpy(answer.grant.fabric, open->sealed.fabric, GS_FABRIC_SIZE);
+    answer.grant.read_only = open->sealed.read_only || taken->read_only;
     broker_send(agent, &answer);
     HASH_DEL(agent->opens, open);
     free(open);
@@ -357,9 +357,9 @@ static void on_recall(struct agent *agent, struct peer *peer, const struct talk_
     if (!lease || lease->recalled)
         return;
     lease->recalled = true;
-    gs_wire_start(&message, GS_WIRE_RECALL_AFAR, 0);
-    memcpy(message.block_afar.instance, recall->instance, GS_INSTANCE_SIZE);
-    message.block_afar.block_id = recall->block_id;
+    gs_wire_start(&message, GS_WIRE_RECALL, 0);
+    memcpy(message.recall.instance, recall->instance, GS_INSTANCE_SIZE);
+    message.recall.block_id = recall->block_id;
     broker_send(agent, &message);
 }
 

@@ -90,7 +90,7 @@ static void compare_boots(struct agent *agent, struct peer *peer, const unsigned
                  peer_name(peer));
         memcpy(peer->boot_before, peer->boot, GS_BOOT_BYTES);
         note_boot(agent, peer, boot);
-        exporter_new_boot(agent, peer);
+        exporter_end_all(agent, peer->machine);
     }
 }
 
@@ -377,7 +377,7 @@ static void welcome(struct agent *agent, struct link *link, struct peer *peer)
     if (peer->knows_boot && memcmp(peer->boot, caller->hello.boot, GS_BOOT_BYTES) != 0) {
         memcpy(peer->boot_before, peer->boot, GS_BOOT_BYTES);
         note_boot(agent, peer, caller->hello.boot);
-        exporter_new_boot(agent, peer);
+        exporter_end_all(agent, peer->machine);
     }
     note_boot(agent, peer, caller->hello.boot);
     free(caller);

@@ -80,13 +80,16 @@ static void write_machine(struct json *json, const struct gs_wire_told_afar *tol
     json_close(json, '}');
 }
 
-static int ask_afar(int fd, uint32_t index, union gs_wire_message *ret_answer)
+/* `forget`: it is to be forgotten; or NULL. */
+static int ask_afar(int fd, uint32_t index, const char *forget, union gs_wire_message *ret_answer)
 {
     union gs_wire_message message;
     int error;
 
     gs_wire_start(&message, GS_WIRE_ASK_AFAR, index + 1);
     message.ask_afar.index = index;
+    if (forget)
+        strncpy(message.ask_afar.forget, forget, sizeof message.ask_afar.forget - 1);
     error = ask_for(fd, &message, GS_WIRE_TOLD_AFAR, ret_answer);
     if (!error && ret_answer->head.type != GS_WIRE_TOLD_AFAR)
         return -ENOMSG;
@@ -103,7 +106,7 @@ static int tell(struct cluster *cluster, int fd, union gs_wire_message *ret_answ
     int error;
 
     for (uint32_t i = 0; i == 0 || i < machines; i++) {
-        error = ask_afar(fd, i, ret_answer);
+        error = ask_afar(fd, i, NULL, ret_answer);
         if (error)
             break;
         if (i == 0)
@@ -122,17 +125,13 @@ static int tell(struct cluster *cluster, int fd, union gs_wire_message *ret_answ
 
 static int forget(struct cluster *cluster, int fd, union gs_wire_message *ret_answer)
 {
-    union gs_wire_message message;
-    int error;
+    int error = ask_afar(fd, 0, cluster->forget, ret_answer);
 
-    gs_wire_start(&message, GS_WIRE_FORGET_AFAR, 1);
-    strncpy(message.forget_afar.machine, cluster->forget, sizeof message.forget_afar.machine - 1);
-    error = ask_for(fd, &message, GS_WIRE_FORGOTTEN_AFAR, ret_answer);
-    if (error || ret_answer->head.type != GS_WIRE_FORGOTTEN_AFAR)
-        return error ? error : -ENOMSG;
-    cluster->machines += ret_answer->forgotten_afar.machines;
-    cluster->leases += ret_answer->forgotten_afar.leases;
-    return 0;
+    if (!error) {
+        cluster->machines += ret_answer->told_afar.machines;
+        cluster->leases += (unsigned)ret_answer->told_afar.leases;
+    }
+    return error;
 }
 
 static int greet(int fd)

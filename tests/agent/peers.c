@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 
 #include "tests/folder.h"
 
@@ -94,6 +95,47 @@ Test(agent_peers, lines_about_one_are_bounded_and_what_is_left_out_is_counted)
     cr_assert(strstr(last, "once more (9") && strstr(last, "lines of this kind were left out"), "%s", last);
     say_line(&agent, &one, GS_LOG_WARNING, "and again");
     cr_assert_str_eq(last, "and again");
+}
+
+static void say_shared(bool held, uint64_t number)
+{
+    struct gs_ipc_handle handle = {.block_id = number, .chunk_id = 1, .size = 4096, .instance = {1}};
+    union gs_wire_message message;
+
+    gs_wire_start(&message, GS_WIRE_SHARE, 0);
+    gs_ipc_handle_write(&handle, message.share.ipc_handle);
+    message.share.chunk_size = GS_PAGE_SIZE;
+    message.share.held = held;
+    exporter_share(&agent, &message.share);
+}
+
+/* What the broker holds for machines, and no lease is of: where the file of leases was lost nobody knows whose it
+ * is, and people say when it is over. Of what was seen to be free, or is known by the file, it is over. */
+Test(agent_peers, what_is_held_and_nobody_knows_for_whom_is_held_until_people_say_so)
+{
+    struct gs_wire_ask_afar forget = {.forget = "unknown"};
+    struct directory_options directory = {.prefix = "p/", .owner = "me", .lease_s = 3};
+    const struct lease_side *side;
+    char reason[DIRECTORY_REASON], place[300];
+
+    set_up();
+    snprintf(place, sizeof place, "folder:%s", folder_new("directory"));
+    directory.place = place;
+    agent.jobs = jobs_start(&directory, agent.leases.folder, eventfd(0, EFD_CLOEXEC), reason);
+    cr_assert_not_null(agent.jobs, "%s", reason);
+    for (int known = 0; known < 2; known++) {
+        agent.leases.known = known;
+        say_shared(false, 1);
+        say_shared(true, 1);
+        cr_assert_null(leases_side(&agent.leases, agent_unknown), "it was not held before");
+        say_shared(true, 2 + known);
+        say_shared(true, 2 + known);
+        side = leases_side(&agent.leases, agent_unknown);
+        cr_assert_eq(side ? side->owed : 0, !known, "one of each, which the file has: %d", known);
+        told_ask(&agent, &forget);
+        cr_assert_null(leases_side(&agent.leases, agent_unknown));
+    }
+    jobs_end(agent.jobs);
 }
 
 /* The directory's keys and values are written by others. */

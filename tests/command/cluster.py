@@ -18,22 +18,20 @@ from holder import MIB, Holder, PATIENT_S, await_that, check, clean, end_with_fa
 import wire
 
 BROKER = os.path.abspath(sys.argv[4])
-HELLO, AGENT, SHARED, OPEN, OPENED, TAKE, ENDED, RECALL, MACHINE = 1, 37, 38, 40, 41, 42, 43, 44, 47
-LISTING, LISTED, LOST = 1, 2, 3
+HELLO, OPEN, GRANT, CLOSE, RECALL, SHARE, ASK, TOLD = 1, 2, 3, 5, 6, 7, 54, 55
 CLUSTER = {'GPUSHIM_SHARE_STRATEGY': 'broker', 'GPUSHIM_SHARE_REACH': 'cluster', 'GPUSHIM_SHARE_BROKER': BROKER,
            'GPUSHIM_SHARE_KEEP': '1 min', 'GPUSHIM_LOG': 'info'}
 
 
 class Agent:
     """Of a folder's broker."""
-    def __init__(self, folder, number):
+    def __init__(self, folder):
         await_that(lambda: [name for name in os.listdir(folder) if name.startswith('broker.')], 'a broker')
         name = [name for name in os.listdir(folder) if name.startswith('broker.')][0]
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(PATIENT_S)
         self.socket.connect(os.path.join(folder, name))
-        self.say(HELLO, bytes(72))
-        self.say(AGENT, bytes([number]) * 16 + bytes([1]) * 16 + b'agent'.ljust(32, b'\0') + bytes(8))
+        self.say(HELLO, bytes(72) + struct.pack('<II', 1, 0))
 
     def say(self, kind, body, request=0):
         self.socket.send(struct.pack('<IHHII', 0x67707368, wire.VERSION, kind, 16 + len(body), request) + body)
@@ -48,18 +46,37 @@ class Agent:
             if got == kind:
                 return request, message[16:]
 
-    def say_machine(self, number, state):
-        self.say(MACHINE, bytes([number]) * 16 + bytes([1]) * 16 + f'rack{number}'.encode().ljust(32, b'\0') +
-                 struct.pack('<II', state, 0))
-
     def pass_on(self, far):
-        """An open of this machine's, the second one, is asked of the other one's agent."""
+        """An open of this machine's is asked of the other one's agent."""
         request, body = self.hear(OPEN)
-        handle, lease, _, uid, gid = struct.unpack('<64sQQII', body)
-        far.say(TAKE, handle + bytes([2]) * 16 + struct.pack('<QII', lease, uid, gid), 5)
-        _, answer = far.hear(OPENED)
-        self.say(OPENED, answer, request)
+        lease, = struct.unpack_from('<Q', body, 80)
+        far.say(OPEN, body[:80] + bytes(16), 5)
+        _, answer = far.hear(GRANT)
+        self.say(GRANT, answer, request)
         return lease
+
+    def answer(self, machines, ask):
+        """What `ask` says while this one tells of these machines; of one that is to be forgotten, that it had one lease."""
+        asking = threading.Thread(target=self.tell, args=(machines,))
+        asking.start()
+        said = ask()
+        asking.join()
+        return said
+
+    def tell(self, machines):
+        for index in range(max(len(machines), 1)):
+            request, body = self.hear(ASK)
+            client, forget = struct.unpack_from('<Q40s', body, 8)
+            if name := forget.rstrip(b'\0'):
+                found = sum(row[1] == name for row in machines)
+                self.say(TOLD, told(client, found, bytes(16), b'', 0, found, 0, 0, 0), request)
+                return
+            self.say(TOLD, told(client, len(machines), *machines[index]) if machines else
+                     told(client, 0, bytes(16), b'', 0, 0, 0, 0, 0), request)
+
+
+def told(client, machines, machine, name, state, *sums):
+    return struct.pack('<QII3QII16s32s5Q', client, 0, 0, 4, 2, 200, machines, state, machine, name, *sums, 5_250_000_000)
 
 
 def cluster(folder, *arguments):
@@ -79,8 +96,8 @@ def check_share(far_folder, near_folder, domain):
     far.do(f'alloc {8 * MIB}')
     far.do('do ' + b'ctypes.memset(held[0].value, 71, 100)'.hex())
     handle = far.do('share 0')
-    far_agent, near_agent = Agent(far_folder, 1), Agent(near_folder, 2)
-    _, shared = far_agent.hear(SHARED)
+    far_agent, near_agent = Agent(far_folder), Agent(near_folder)
+    _, shared = far_agent.hear(SHARE)
     check(shared[:64].hex() == handle, 'the agent is told of the handle')
     opener = threading.Thread(target=near.do, args=(f'open {handle}',))
     opener.start()
@@ -89,35 +106,34 @@ def check_share(far_folder, near_folder, domain):
     check(peek(near, 'ctypes.string_at(opened[0].value, 3)') == "b'GGG'", 'the other machine reads what is there')
     near.do('do ' + b'ctypes.memset(opened[0].value, 72, 100)'.hex())
     check(peek(far, 'ctypes.string_at(held[0].value, 3)') == "b'HHH'", 'and writes')
-    far_agent.say_machine(2, LISTING)
-    far_agent.say_machine(2, LOST)
     far.do('free 0')
     far_agent.hear(RECALL)
-    (row,) = cluster(far_folder)
-    machine = row['machines'][0]
-    check(row['has_agent'] and machine['name'] == 'rack2' and machine['state'] == 'lost' and
-          machine['freed_leases'] == 1 and machine['freed_bytes'] == 8 * MIB, f'it is held: {row}')
-    (row,) = cluster(near_folder)
+    (row,) = far_agent.answer([], lambda: cluster(far_folder))
+    check(row['has_agent'] and row['agent_pid'] == os.getpid() and row['shared_blocks'] == 1, f'its broker says: {row}')
+    (row,) = near_agent.answer([], lambda: cluster(near_folder))
     check(row['opened_blocks'] == 1 and row['opened_bytes'] == 8 * MIB, f'and open on the other: {row}')
     far.do(f'alloc {8 * MIB}')
     far.do('do ' + b'ctypes.memset(held[0].value, 1, 100)'.hex())
     check(peek(near, 'ctypes.string_at(opened[0].value, 3)') == "b'HHH'", 'nobody else got it')
     near.do('close 0')
-    near_agent.say(RECALL, bytes.fromhex(handle)[8:24] + bytes.fromhex(handle)[24:32])
-    _, ended = near_agent.hear(ENDED)
-    check(struct.unpack_from('<Q', ended, 16)[0] == lease, 'its lease ends')
+    near_agent.say(RECALL, bytes.fromhex(handle)[24:32] + bytes.fromhex(handle)[8:24] + bytes(8))
+    _, ended = near_agent.hear(CLOSE)
+    check(struct.unpack_from('<Q', ended, 24)[0] == lease, 'its lease ends')
     return far, near, broker, far_agent, handle
 
 
 def check_forget(folder, agent):
-    text = gpushim(folder, 'cluster')
+    machines = [(b'r' * 16, b'rack2', 3, 1, 8 * MIB, 1, 8 * MIB)]
+    text = agent.answer(machines, lambda: gpushim(folder, 'cluster'))
     check(text.returncode == 0 and 'machine rack2' in text.stdout and 'lost' in text.stdout, f'in words: {text}')
-    run = gpushim(folder, 'cluster', 'forget', 'rack9')
+    run = agent.answer(machines, lambda: gpushim(folder, 'cluster', 'forget', 'rack9'))
     check(run.returncode == 1 and "a machine 'rack9'" in run.stderr, f'no such machine: {run}')
-    run = gpushim(folder, 'cluster', 'forget', 'rack2')
+    run = agent.answer(machines, lambda: gpushim(folder, 'cluster', 'forget', 'rack2'))
     check(run.returncode == 0 and 'rack2 is forgotten: 1 leases ended' in run.stdout, f'it is forgotten: {run}')
-    check(cluster(folder)[0]['machines'] == [], 'it has nothing')
-    agent.hear(MACHINE)
+    agent.socket.close()
+    await_that(lambda: not cluster(folder)[0]['has_agent'], 'it has ended')
+    run = gpushim(folder, 'cluster', 'forget', 'rack2')
+    check(run.returncode == 1 and 'gpushim-agent' in run.stderr, f'nobody is there who knows of machines: {run}')
 
 
 def check_wrong(folder):
@@ -131,7 +147,6 @@ def check_wrong(folder):
 
 class Broker:
     """By hand, at the name that brokers have here: three machines have something of it, and of `silent` it says nothing."""
-    ASK, TOLD = 54, 55
     MACHINES = [(b'm' * 16, b'one', 2, 3, 30, 1, 10), (b'n' * 16, b'two', 3, 5, 50, 2, 20), (b'o' * 16, b'three', 1, 7, 70, 0, 0)]
 
     def __init__(self, folder, name, silent=None):
@@ -150,14 +165,13 @@ class Broker:
             with connection:
                 while said := connection.recv(4096):
                     _, _, kind, _, request = struct.unpack_from('<IHHII', said)
-                    if kind != self.ASK:
+                    if kind != ASK:
                         continue
                     index, = struct.unpack_from('<I', said, 16)
                     if index == self.silent:
                         break
-                    machine, name, state, *sums = self.MACHINES[index]
-                    body = struct.pack('<II3QII16s32s5Q', 0, 0, 4, 2, 200, 3, state, machine, name, *sums, 5_250_000_000)
-                    connection.send(struct.pack('<IHHII', 0x67707368, wire.VERSION, self.TOLD, 16 + len(body), request) + body)
+                    body = told(0, 3, *self.MACHINES[index])
+                    connection.send(struct.pack('<IHHII', 0x67707368, wire.VERSION, TOLD, 16 + len(body), request) + body)
 
     def end(self):
         self.listener.shutdown(socket.SHUT_RDWR)

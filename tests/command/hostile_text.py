@@ -165,7 +165,7 @@ def prove_machines(folder):
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     now = []
-    fake = Fake(path, lambda kind, _: (TOLD_AFAR, struct.pack('<II3QII16s32s5Q', 1, 4711, 1, 1, 1, 1, 2, b'm' * 16, now[0], *[1] * 5))
+    fake = Fake(path, lambda kind, _: (TOLD_AFAR, struct.pack('<QII3QII16s32s5Q', 0, 1, 4711, 1, 1, 1, 1, 2, b'm' * 16, now[0], *[1] * 5))
                 if kind == ASK_AFAR else (wire.REFUSE, struct.pack('<II', wire.OUT_OF_PLACE, 0)) if kind != HELLO else None)
     for name in NAMES:
         now[:] = [name]

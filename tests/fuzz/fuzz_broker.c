@@ -129,9 +129,8 @@ static void fit_afar(struct fuzz_input *input, union gs_wire_message *message)
     uint8_t choice = fuzz_byte(input), small = choice % 4;
 
     switch (message->head.type) {
-    case GS_WIRE_AGENT:
-        message->agent.knows = small % 2;
-        message->agent.zero = 0;
+    case GS_WIRE_HELLO:
+        message->hello.agent = small < 3;
         break;
     case GS_WIRE_SHARE:
         make_ipc_handle(choice, message->share.ipc_handle);
@@ -143,44 +142,24 @@ static void fit_afar(struct fuzz_input *input, union gs_wire_message *message)
         message->share.piece = small / 2;
         message->share.piece_size = CHUNK;
         break;
-    case GS_WIRE_TAKE_AFAR:
-        make_ipc_handle(choice, message->take_afar.ipc_handle);
-        memset(message->take_afar.machine, 1 + small % 2, GS_MACHINE_SIZE);
-        message->take_afar.lease = 1 + small;
-        message->take_afar.uid = getuid();
+    case GS_WIRE_CLOSE:
+    case GS_WIRE_RECALL:
+        memset(message->close.instance, 1 + choice / 128, GS_INSTANCE_SIZE);
+        message->close.block_id = choice % 5;
         break;
-    case GS_WIRE_ENDED_AFAR:
-        memset(message->ended_afar.machine, 1 + small % 2, GS_MACHINE_SIZE);
-        message->ended_afar.lease = 1 + small;
-        break;
-    case GS_WIRE_KEPT_AFAR:
-        memset(message->kept_afar.instance, 1 + choice / 128, GS_INSTANCE_SIZE);
-        message->kept_afar.block_id = choice % 5;
-        memset(message->kept_afar.machine, 1 + small % 2, GS_MACHINE_SIZE);
-        message->kept_afar.lease = 1 + small;
-        break;
-    case GS_WIRE_MACHINE_AFAR:
-        memset(message->machine_afar.machine, choice % 3, GS_MACHINE_SIZE);
-        memset(message->machine_afar.boot, 1 + choice / 200, GS_BOOT_BYTES);
-        message->machine_afar.state = 1 + small;
-        message->machine_afar.zero = 0;
-        break;
-    case GS_WIRE_OPENED_AFAR:
+    case GS_WIRE_GRANT: /* of an agent, or of who is asked to hold */
         message->head.request = 1 + small;
-        message->opened_afar.chunk_size = CHUNK;
-        message->opened_afar.offset = 0;
-        message->opened_afar.read_only = 0;
-        message->opened_afar.zero = 0;
-        break;
-    case GS_WIRE_HELD_AFAR:
-        message->hold_afar.block_id = choice % 5;
-        message->hold_afar.hold = small % 2;
-        message->hold_afar.zero = 0;
+        message->grant.block_id = choice % 5;
+        message->grant.chunk_size = CHUNK;
+        message->grant.offset = 0;
+        message->grant.read_only = 0;
+        message->grant.far = 1;
         break;
     case GS_WIRE_OPEN:
         make_ipc_handle(choice, message->open.ipc_handle);
         message->open.want_fd = 0;
         message->open.afar = 1;
+        message->open.uid = getuid();
         break;
     }
 }

@@ -215,8 +215,6 @@ int gs_wire_send_all(int socket, const union gs_wire_message *message,
             return -EBADF;
     if (message->head.type == GS_WIRE_GRANT)
         rule_granted(process_here(), file->life, message->grant.block_id);
-    if (message->head.type == GS_WIRE_HELD_AFAR && message->hold_afar.hold)
-        rule_granted(process_here(), file->life, message->hold_afar.block_id);
     sent = sim_alloc(sizeof *sent + message->head.size);
     sent->size = message->head.size;
     sent->counts = message->head.size + OVERHEAD;

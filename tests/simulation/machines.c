@@ -3,7 +3,7 @@
  * which are lost while the link is cut, and with an agent or a broker that one of them has lost. An agent
  * is a process of the world: it stops, is killed, becomes another; what it must not forget is in a file.
  *
- *   OPEN_AFAR ─► noted: asked ─► letter TAKE ─► TAKE_AFAR ─► the broker's answer ─► letter ANSWER ─► noted: granted
+ *   OPEN ─► noted: asked ─► letter TAKE ─► lent: asked, OPEN ─► GRANT ─► letter ANSWER ─► noted: granted, GRANT
  *
  * After every such loss each says anew what it has (LIST); what was only asked by then is refused. What a
  * broker had when it ended is kept until all has come to rest: nobody knows who of its openers has it still.
@@ -26,14 +26,15 @@
 #define OFF_NS      (200 * GS_NS_PER_MS) /* longer than any GPU work goes on */
 #define ORPHANS_NS  (2 * GS_NS_PER_S + SLOW * LINGER_NS) /* from when all is closed: nobody has anything of them by then */
 
-/* What a machine's openers have of the other one. */
+/* What a machine's openers have of the other one; or what that one has here. */
 struct note {
     enum { NOTE_NONE = 0, NOTE_ASKED, NOTE_GRANTED } state;
     uint64_t lease, block_id;
     unsigned char instance[GS_INSTANCE_SIZE];
-    uint32_t request; /* of the OPEN_AFAR */
+    uint32_t request; /* of the OPEN */
     pid_t broker;     /* that has it */
-    bool listed;      /* it has said so */
+    bool listed;      /* it, or the other machine, has said so */
+    bool recalled;    /* of what is lent */
 };
 
 struct letter {
@@ -43,17 +44,18 @@ struct letter {
 };
 
 static struct machine {
-    struct note notes[NOTES_MAX];
+    struct note notes[NOTES_MAX], lent[NOTES_MAX];
     struct letter letters[LETTERS_MAX];
     unsigned first, count;
     int fd;         /* its agent's connection to the broker; -1: none */
-    bool is_up;     /* which has told what it has */
+    bool is_up;     /* which has told what it has: */
+    unsigned to_name; /* so many are to come */
     pid_t broker;
     uint64_t epoch; /* of what it has done last */
     uint64_t off_until_ns; /* no agent before that: what was killed there has the GPU for a while */
     uint64_t lists_ns; /* its watch of the directory is lost: it hears of another epoch then; 0: it sees that at once */
     unsigned boot;
-    bool forgets, is_forgetting; /* the other one, as an operator is to say; FORGET_AFAR is under way */
+    bool forgets; /* the other one, as an operator is to say */
 } machines[2];
 
 static uint64_t epoch;
@@ -107,6 +109,7 @@ void machine_boots(unsigned number, bool forgotten)
             process_child_ends(child, 0);
     }
     memset(machine->notes, 0, sizeof machine->notes);
+    memset(machine->lent, 0, sizeof machine->lent);
     machine->count = 0;
     machine->fd = -1;
     machine->is_up = false;
@@ -164,7 +167,7 @@ static void lose_broker(void)
     if (machine->fd >= 0)
         fd_close(machine->fd, "agent");
     machine->fd = -1;
-    machine->is_up = machine->is_forgetting = false;
+    machine->is_up = false;
     epoch++;
 }
 
@@ -193,31 +196,68 @@ static bool dial(void)
         return false;
     machine->fd = fd;
     machine->broker = gs_conn_who(fd).pid;
-    gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    say(&message);
-    gs_wire_start(&message, GS_WIRE_AGENT, 0);
-    memset(message.agent.machine, 1 + (int)process_here()->machine, GS_MACHINE_SIZE);
-    message.agent.knows = 1;
-    say(&message);
-    for (unsigned i = 0; i < NOTES_MAX; i++)
+    for (unsigned i = 0; i < NOTES_MAX; i++) {
         machine->notes[i].listed = false;
+        if (machine->lent[i].state == NOTE_ASKED) /* the broker before has not said that it is held */
+            machine->lent[i].state = NOTE_NONE;
+    }
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    message.hello.agent = 1;
+    say(&message);
     return machine->fd >= 0;
 }
 
-static struct note *note_of(uint64_t lease)
+static struct note *note_of(struct note *notes, uint64_t lease)
 {
     for (unsigned i = 0; i < NOTES_MAX; i++)
-        if (own()->notes[i].state && own()->notes[i].lease == lease)
-            return &own()->notes[i];
+        if (notes[i].state && notes[i].lease == lease)
+            return &notes[i];
     return NULL;
 }
 
-static struct note *note_new(void)
+static struct note *note_new(struct note *notes)
 {
     for (unsigned i = 0; i < NOTES_MAX; i++)
-        if (!own()->notes[i].state)
-            return &own()->notes[i];
+        if (!notes[i].state)
+            return &notes[i];
     return NULL;
+}
+
+/* Of what is lent here, one of the block; NULL: nobody has it, or is to have it. */
+static struct note *lent_of(const unsigned char *instance, uint64_t block_id)
+{
+    for (unsigned i = 0; i < NOTES_MAX; i++)
+        if (own()->lent[i].state && own()->lent[i].block_id == block_id &&
+            memcmp(own()->lent[i].instance, instance, GS_INSTANCE_SIZE) == 0)
+            return &own()->lent[i];
+    return NULL;
+}
+
+static void note_block(struct note *note, const unsigned char *ipc_handle)
+{
+    memcpy(note->instance, ipc_handle + offsetof(struct gs_ipc_handle, instance), GS_INSTANCE_SIZE);
+    memcpy(&note->block_id, ipc_handle + offsetof(struct gs_ipc_handle, block_id), sizeof note->block_id);
+}
+
+/* The broker holds it no more, where nobody has it. */
+static void let_go(const unsigned char *instance, uint64_t block_id)
+{
+    union gs_wire_message message;
+
+    if (lent_of(instance, block_id))
+        return;
+    gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+    memcpy(message.close.instance, instance, GS_INSTANCE_SIZE);
+    message.close.block_id = block_id;
+    say(&message);
+}
+
+static void end_lent(struct note *lent)
+{
+    const struct note was = *lent;
+
+    lent->state = NOTE_NONE;
+    let_go(was.instance, was.block_id);
 }
 
 static void refuse(uint32_t request)
@@ -244,158 +284,168 @@ static void on_listed(void)
 
 static void on_open(const union gs_wire_message *message)
 {
-    struct note *note = note_new();
+    struct note *note = note_new(own()->notes);
 
-    if (!note || !post(LETTER_TAKE, message->open_afar.lease, message)) {
+    if (!note || !post(LETTER_TAKE, message->open.lease, message)) {
         refuse(message->head.request);
         return;
     }
     *note = (struct note){.state = NOTE_ASKED,
-                          .lease = message->open_afar.lease,
+                          .lease = message->open.lease,
                           .request = message->head.request,
                           .broker = own()->broker};
-    memcpy(note->instance, message->open_afar.ipc_handle + offsetof(struct gs_ipc_handle, instance),
-           GS_INSTANCE_SIZE);
-    memcpy(&note->block_id, message->open_afar.ipc_handle + offsetof(struct gs_ipc_handle, block_id),
-           sizeof note->block_id);
+    note_block(note, message->open.ipc_handle);
 }
 
-static void on_ended(uint64_t lease)
+/* A block of the other machine, or what was asked for of one; or one of here has gone. */
+static void on_close(const struct gs_wire_close *close)
 {
-    struct note *note = note_of(lease);
+    struct note *note = close->lease ? note_of(own()->notes, close->lease) : NULL;
 
     if (note)
         note->state = NOTE_NONE;
-    post(LETTER_ENDED, lease, NULL);
+    if (close->lease)
+        post(LETTER_ENDED, close->lease, NULL);
+}
+
+/* A block of here that may be lent; where it is, and to nobody, its end was not heard. */
+static void on_share(const struct gs_wire_share *share)
+{
+    struct note block;
+
+    note_block(&block, share->ipc_handle);
+    if (share->held)
+        let_go(block.instance, block.block_id);
+}
+
+/* The broker has answered an OPEN. */
+static void on_answer(const union gs_wire_message *message)
+{
+    for (unsigned i = 0; i < NOTES_MAX; i++) {
+        struct note *lent = &own()->lent[i];
+
+        if (lent->state != NOTE_ASKED || (uint32_t)lent->lease != message->head.request)
+            continue;
+        if (message->head.type == GS_WIRE_GRANT)
+            lent->state = NOTE_GRANTED;
+        else
+            end_lent(lent);
+    }
+    post(LETTER_ANSWER, message->head.request, message);
+}
+
+static void on_recall(const union gs_wire_message *message)
+{
+    for (unsigned i = 0; i < NOTES_MAX; i++) {
+        struct note *lent = &own()->lent[i];
+
+        lent->recalled |= lent->block_id == message->recall.block_id &&
+                          memcmp(lent->instance, message->recall.instance, GS_INSTANCE_SIZE) == 0;
+    }
+    post(LETTER_RECALL, 0, message);
 }
 
 /* An operator says of the other machine that it is gone for good, and nothing runs there. */
 static void forget_other(void)
 {
     unsigned other = 1 - process_here()->machine;
-    union gs_wire_message message;
 
     if (world.now_ns < machines[other].off_until_ns)
         return;
     own()->forgets = false;
     if (has_processes(other))
         return;
-    gs_wire_start(&message, GS_WIRE_FORGET_AFAR, 1);
-    for (unsigned i = 0; i < GS_MACHINE_SIZE; i++)
-        memcpy(message.forget_afar.machine + 2 * i, other ? "02" : "01", 2);
-    own()->is_forgetting = true;
-    say(&message);
+    for (unsigned i = 0; i < NOTES_MAX; i++)
+        if (own()->lent[i].state)
+            end_lent(&own()->lent[i]);
 }
 
-/* Nothing of it was taken since that was said. */
-static void on_forgotten(void)
+static void on_resume(const struct gs_wire_close *resume)
 {
-    unsigned other = 1 - process_here()->machine;
-    const struct process *broker = NULL;
-    const struct gs_lease *lease, *next;
+    struct note *note = note_of(own()->notes, resume->lease);
 
-    own()->is_forgetting = false;
-    for (unsigned i = 0; i < PROCESSES_MAX && !broker; i++)
-        if (world.processes[i].state == PROCESS_RUNS && world.processes[i].is_broker &&
-            world.processes[i].machine == 1 - other && world.processes[i].life->pid == own()->broker)
-            broker = &world.processes[i];
-    if (!broker || !broker->share)
-        return;
-    HASH_ITER(hh, broker->share->store.afar.leases, lease, next)
-    {
-        if (lease->key.machine[0] == 1 + other)
-            sim_fail("agents: machine %u is forgotten, and its lease %llu is not", other,
-                     (unsigned long long)lease->key.lease);
-    }
+    if (!note || note->state != NOTE_GRANTED)
+        sim_fail("agents: a broker has lease %llu, of which its agent does not know",
+                 (unsigned long long)resume->lease);
+    note->listed = true;
+    if (--own()->to_name == 0)
+        on_listed();
 }
 
 static void from_broker(const union gs_wire_message *message)
 {
-    struct note *note;
-
     switch (message->head.type) {
     case GS_WIRE_REFUSE:
         if (!message->head.request) /* there is another agent still */
             lose_broker();
         else
-            post(LETTER_ANSWER, message->head.request, message);
+            on_answer(message);
         break;
-    case GS_WIRE_KEPT_AFAR:
-        note = note_of(message->kept_afar.lease);
-        if (!note || note->state != NOTE_GRANTED)
-            sim_fail("agents: a broker has lease %llu, of which its agent does not know",
-                     (unsigned long long)message->kept_afar.lease);
-        note->listed = true;
-        break;
-    case GS_WIRE_MACHINE_AFAR: /* or the other one is forgotten, as this one had it */
-        if (message->machine_afar.state == GS_MACHINE_LISTED)
+    case GS_WIRE_HELLO:
+        own()->to_name = message->hello.holds;
+        if (own()->to_name == 0)
             on_listed();
         break;
-    case GS_WIRE_OPEN_AFAR:
+    case GS_WIRE_RESUME:
+        on_resume(&message->resume);
+        break;
+    case GS_WIRE_SHARE:
+        on_share(&message->share);
+        break;
+    case GS_WIRE_OPEN:
         on_open(message);
         break;
-    case GS_WIRE_OPENED_AFAR:
-        post(LETTER_ANSWER, (uint32_t)message->opened_afar.lease, message);
+    case GS_WIRE_GRANT:
+        on_answer(message);
         break;
-    case GS_WIRE_ENDED_AFAR:
-        on_ended(message->ended_afar.lease);
+    case GS_WIRE_CLOSE:
+        on_close(&message->close);
         break;
-    case GS_WIRE_FORGOTTEN_AFAR:
-        on_forgotten();
-        break;
-    case GS_WIRE_RECALL_AFAR:
-        post(LETTER_RECALL, 0, message);
+    case GS_WIRE_RECALL:
+        on_recall(message);
         break;
     }
 }
 
 /* ---- The other agent ---------------------------------------------------------------------------- */
 
-static void say_machine(enum gs_machine_state state, unsigned number)
-{
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_MACHINE_AFAR, 0);
-    memset(message.machine_afar.machine, (int)number, GS_MACHINE_SIZE);
-    if (number)
-        memset(message.machine_afar.boot, 1 + (int)machines[number - 1].boot % 255, GS_BOOT_BYTES);
-    message.machine_afar.state = state;
-    say(&message);
-}
-
-/* All that its openers have, as it has it noted now: the list comes as a whole. */
+/* All that its openers have, as it has it noted now: the list comes as a whole, and what is not on it is over. It may not
+ * have heard what is wanted back. */
 static void from_list(void)
 {
-    unsigned other = 1 - process_here()->machine;
-    const struct machine *of = &machines[other];
     struct note notes[NOTES_MAX];
 
-    memcpy(notes, of->notes, sizeof notes);
-    say_machine(GS_MACHINE_LISTING, 1 + other);
+    memcpy(notes, machines[1 - process_here()->machine].notes, sizeof notes);
     for (unsigned i = 0; i < NOTES_MAX; i++) {
+        struct note *lent = &own()->lent[i];
+        const struct note *note = lent->state ? note_of(notes, lent->lease) : NULL;
         union gs_wire_message message;
 
-        if (notes[i].state != NOTE_GRANTED)
+        if (!lent->state)
             continue;
-        gs_wire_start(&message, GS_WIRE_KEPT_AFAR, 0);
-        memcpy(message.kept_afar.instance, notes[i].instance, GS_INSTANCE_SIZE);
-        message.kept_afar.block_id = notes[i].block_id;
-        memset(message.kept_afar.machine, 1 + (int)other, GS_MACHINE_SIZE);
-        message.kept_afar.lease = notes[i].lease;
-        say(&message);
+        if (!note || note->state != NOTE_GRANTED) {
+            end_lent(lent);
+            continue;
+        }
+        gs_wire_start(&message, GS_WIRE_RECALL, 0);
+        memcpy(message.recall.instance, lent->instance, GS_INSTANCE_SIZE);
+        message.recall.block_id = lent->block_id;
+        if (lent->recalled)
+            post(LETTER_RECALL, 0, &message);
     }
-    say_machine(GS_MACHINE_LISTED, 1 + other);
-    say_machine(GS_MACHINE_LISTED, 0);
 }
 
 static void from_take(const struct letter *letter)
 {
+    struct note *lent = note_new(own()->lent);
     union gs_wire_message message;
 
-    gs_wire_start(&message, GS_WIRE_TAKE_AFAR, (uint32_t)letter->lease);
-    memcpy(message.take_afar.ipc_handle, letter->message.open_afar.ipc_handle, GS_IPC_HANDLE_SIZE);
-    memset(message.take_afar.machine, 2 - (int)process_here()->machine, GS_MACHINE_SIZE);
-    message.take_afar.lease = letter->lease;
+    if (!lent)
+        return; /* the next list says that it has nothing of it */
+    *lent = (struct note){.state = NOTE_ASKED, .lease = letter->lease};
+    note_block(lent, letter->message.open.ipc_handle);
+    gs_wire_start(&message, GS_WIRE_OPEN, (uint32_t)letter->lease);
+    memcpy(message.open.ipc_handle, letter->message.open.ipc_handle, GS_IPC_HANDLE_SIZE);
     say(&message);
 }
 
@@ -409,13 +459,13 @@ static void from_answer(struct letter *letter)
     if (!note)
         return;
     letter->message.head.request = note->request;
-    note->state = letter->message.head.type == GS_WIRE_OPENED_AFAR ? NOTE_GRANTED : NOTE_NONE;
+    note->state = letter->message.head.type == GS_WIRE_GRANT ? NOTE_GRANTED : NOTE_NONE;
     say(&letter->message);
 }
 
 static void from_other(struct letter *letter)
 {
-    union gs_wire_message message;
+    struct note *lent;
 
     switch (letter->kind) {
     case LETTER_TAKE:
@@ -425,10 +475,9 @@ static void from_other(struct letter *letter)
         from_answer(letter);
         break;
     case LETTER_ENDED:
-        gs_wire_start(&message, GS_WIRE_ENDED_AFAR, 0);
-        memset(message.ended_afar.machine, 2 - (int)process_here()->machine, GS_MACHINE_SIZE);
-        message.ended_afar.lease = letter->lease;
-        say(&message);
+        lent = note_of(own()->lent, letter->lease);
+        if (lent)
+            end_lent(lent);
         break;
     case LETTER_RECALL:
         say(&letter->message);
@@ -443,7 +492,7 @@ static void read_letters(void)
 {
     struct machine *machine = own();
 
-    while (machine->count > 0 && machine->fd >= 0 && machine->epoch == epoch && !machine->is_forgetting) {
+    while (machine->count > 0 && machine->fd >= 0 && machine->epoch == epoch) {
         struct letter letter = machine->letters[machine->first];
 
         machine->first = (machine->first + 1) % LETTERS_MAX;
@@ -495,7 +544,7 @@ void *agent_run(void *arg)
     int error, attached;
 
     machine->fd = -1; /* that of the agent before this one went with it */
-    machine->is_up = machine->is_forgetting = false;
+    machine->is_up = false;
     epoch++;
     for (;;) {
         if (machine->fd < 0)

@@ -14,6 +14,16 @@
 
 TestSuite(share_afar, .init = afar_setup, .fini = afar_teardown, .timeout = 120);
 
+/* What a broker tells its new agent first. */
+static int hello_of(const char *at, union gs_wire_message *ret_hello)
+{
+    int agent = agent_dial(at);
+
+    agent_hears(agent, GS_WIRE_HELLO, ret_hello);
+    cr_assert_eq(ret_hello->hello.agent, 1);
+    return agent;
+}
+
 /* The far process's block, of which the far agent was told. */
 static int shared(unsigned char *ret_ipc_handle, union gs_wire_message *ret_shared)
 {
@@ -21,19 +31,18 @@ static int shared(unsigned char *ret_ipc_handle, union gs_wire_message *ret_shar
 
     other_export(&other, 0, 512, 71, ret_ipc_handle);
     cr_assert(SIDE_WAIT(side_broker_pid(far_dir) && side_broker_published(far_dir) == 1));
-    agent = agent_dial(far_dir, 1, false);
-    agent_hears(agent, GS_WIRE_MACHINE_AFAR, ret_shared); /* nothing of others is open there */
-    agent_hears(agent, GS_WIRE_SHARED_AFAR, ret_shared);
+    agent = hello_of(far_dir, ret_shared);
+    cr_assert(!ret_shared->hello.lent && !ret_shared->hello.holds);
+    agent_hears(agent, GS_WIRE_SHARE, ret_shared);
+    cr_assert_not(ret_shared->share.held);
     return agent;
 }
 
 static int near_agent(void)
 {
     union gs_wire_message message;
-    int agent = agent_dial(dir, 2, false);
 
-    agent_hears(agent, GS_WIRE_MACHINE_AFAR, &message);
-    return agent;
+    return hello_of(dir, &message);
 }
 
 static void free_it(void)
@@ -49,35 +58,34 @@ Test(share_afar, an_agent_is_told_what_may_be_opened_and_what_may_not_any_more)
     union gs_wire_message message;
     int agent = shared(ipc_handle, &message);
 
-    cr_assert_eq(memcmp(message.shared_afar.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE), 0);
-    cr_assert_eq(message.shared_afar.uid, getuid());
-    cr_assert_eq(message.shared_afar.chunk_size, 2 * MIB);
-    cr_assert_neq(message.shared_afar.fabric[0], 0);
+    cr_assert_eq(memcmp(message.share.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE), 0);
+    cr_assert_eq(message.share.chunk_size, 2 * MIB);
+    cr_assert_neq(message.share.fabric[0], 0);
     free_it();
     cr_assert(SIDE_WAIT(other_withdraws(&other)), "nobody has it");
-    agent_hears(agent, GS_WIRE_UNSHARED_AFAR, &message);
+    agent_hears(agent, GS_WIRE_CLOSE, &message);
+    cr_assert_eq(message.close.lease, 0);
     close(agent);
 }
 
-Test(share_afar, what_another_machine_has_is_not_used_again_until_its_lease_ends)
+Test(share_afar, what_the_agent_has_is_not_used_again_until_it_gives_it_back)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    union gs_wire_message message;
-    int agent = shared(ipc_handle, &message);
+    union gs_wire_message message, told;
+    int agent = shared(ipc_handle, &told);
 
-    cr_assert_eq(take(agent, ipc_handle, 2, 11, &message), GS_WIRE_OPENED_AFAR);
-    cr_assert_eq(message.opened_afar.lease, 11);
-    cr_assert_eq(take(agent, ipc_handle, 3, 11, &message), GS_WIRE_OPENED_AFAR, "of another machine");
+    for (uint32_t i = 1; i < 3; i++) { /* for two machines, say */
+        cr_assert_eq(take(agent, ipc_handle, i, &message), GS_WIRE_GRANT);
+        cr_assert(message.grant.far == 1 && message.grant.chunk_size == 2 * MIB);
+        cr_assert_eq(memcmp(message.grant.fabric, told.share.fabric, GS_FABRIC_SIZE), 0);
+    }
     free_it();
-    agent_hears(agent, GS_WIRE_RECALL_AFAR, &message);
-    end_lease(agent, 2, 11);
+    agent_hears(agent, GS_WIRE_RECALL, &message);
     cr_assert(agent_hears_nothing(agent));
-    cr_assert_not(other_withdraws(&other), "the other lease is there");
-    cr_assert_eq(far_told(0).limbo, 0);
-    cr_assert_eq(far_told(1).limbo, 1);
-    end_lease(agent, 3, 11);
+    cr_assert_not(other_withdraws(&other));
+    say_of(agent, GS_WIRE_CLOSE, ipc_handle);
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
-    agent_hears(agent, GS_WIRE_UNSHARED_AFAR, &message);
+    agent_hears(agent, GS_WIRE_CLOSE, &message);
     close(agent);
 }
 
@@ -89,7 +97,7 @@ Test(share_afar, a_block_that_is_free_again_is_refused)
 
     free_it();
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
-    cr_assert_eq(take(agent, ipc_handle, 2, 11, &message), GS_WIRE_REFUSE);
+    cr_assert_eq(take(agent, ipc_handle, 11, &message), GS_WIRE_REFUSE);
     cr_assert_eq(message.refuse.reason, GS_REFUSED_HANDLE);
     close(agent);
 }
@@ -104,19 +112,17 @@ Test(share_afar, a_changed_handle_and_another_user_are_refused)
     gs_ipc_handle_read(ipc_handle, &read);
     read.secret[3] ^= 1;
     gs_ipc_handle_write(&read, changed);
-    cr_assert_eq(take(agent, changed, 2, 11, &message), GS_WIRE_REFUSE);
+    cr_assert_eq(take(agent, changed, 11, &message), GS_WIRE_REFUSE);
     cr_assert_eq(message.refuse.reason, GS_REFUSED_HANDLE);
-    gs_wire_start(&message, GS_WIRE_TAKE_AFAR, 5);
-    memcpy(message.take_afar.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
-    memset(message.take_afar.machine, 2, GS_MACHINE_SIZE);
-    message.take_afar.lease = 12;
-    message.take_afar.uid = getuid() + 1;
-    message.take_afar.gid = getgid() + 1;
+    gs_wire_start(&message, GS_WIRE_OPEN, 5);
+    memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
+    message.open.uid = getuid() + 1;
+    message.open.gid = getgid() + 1;
     agent_say(agent, &message);
     agent_hears(agent, GS_WIRE_REFUSE, &message);
     cr_assert_eq(message.refuse.reason, GS_REFUSED_USER);
     free_it();
-    cr_assert(SIDE_WAIT(other_withdraws(&other)), "no lease is left behind");
+    cr_assert(SIDE_WAIT(other_withdraws(&other)), "nothing is held");
     close(agent);
 }
 
@@ -126,26 +132,27 @@ Test(share_afar, what_a_killed_process_shared_is_taken_from_its_broker)
     union gs_wire_message message;
     int agent = shared(ipc_handle, &message);
 
-    cr_assert_eq(take(agent, ipc_handle, 2, 11, &message), GS_WIRE_OPENED_AFAR);
+    cr_assert_eq(take(agent, ipc_handle, 11, &message), GS_WIRE_GRANT);
     other_kill(&other);
-    cr_assert_eq(take(agent, ipc_handle, 2, 12, &message), GS_WIRE_OPENED_AFAR);
-    cr_assert_eq(far_told(0).leases, 2);
+    cr_assert_eq(take(agent, ipc_handle, 12, &message), GS_WIRE_GRANT);
     close(agent);
 }
 
-Test(share_afar, a_stopped_process_keeps_a_lease_waiting_and_its_agent_may_give_it_up)
+Test(share_afar, a_stopped_process_keeps_an_open_waiting_and_the_agent_may_give_it_up)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
     int agent = shared(ipc_handle, &message);
 
     halt(other.pid);
-    take_say(agent, ipc_handle, 2, 11);
+    take_say(agent, ipc_handle, 11);
     cr_assert(agent_hears_nothing(agent));
-    end_lease(agent, 2, 11);
+    say_of(agent, GS_WIRE_CLOSE, ipc_handle);
+    agent_hears(agent, GS_WIRE_REFUSE, &message);
+    cr_assert_eq(message.head.request, 11);
     kill(other.pid, SIGCONT);
-    cr_assert_eq(take(agent, ipc_handle, 2, 12, &message), GS_WIRE_OPENED_AFAR);
-    end_lease(agent, 2, 12);
+    cr_assert_eq(take(agent, ipc_handle, 12, &message), GS_WIRE_GRANT);
+    say_of(agent, GS_WIRE_CLOSE, ipc_handle);
     free_it();
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
     close(agent);
@@ -163,14 +170,14 @@ Test(share_afar, the_log_names_other_machines_among_those_who_hold_what_is_freed
 
     cr_assert_eq(side_export(&sharer, &piece, 0, 512, &export), GS_OK);
     gs_export_handle(export, ipc_handle);
-    agent_hears(agent, GS_WIRE_SHARED_AFAR, &message);
-    cr_assert_eq(take(agent, ipc_handle, 3, 11, &message), GS_WIRE_OPENED_AFAR);
+    agent_hears(agent, GS_WIRE_SHARE, &message);
+    cr_assert_eq(take(agent, ipc_handle, 11, &message), GS_WIRE_GRANT);
     gs_share_freed(sharer.share, export, side_now());
     gs_share_held(sharer.share, NULL, &held);
     cr_assert_eq(held.holders, 1);
     cr_assert_eq(held.bytes, 512);
     cr_assert_str_eq(held.most[0].name, "other machines");
-    end_lease(agent, 3, 11);
+    say_of(agent, GS_WIRE_CLOSE, ipc_handle);
     cr_assert(side_gets_back(&sharer, export));
     side_stop(&sharer);
     side_chunk_free(&sharer, &piece);
@@ -179,146 +186,81 @@ Test(share_afar, the_log_names_other_machines_among_those_who_hold_what_is_freed
 
 /* ---- Ends that are none ----------------------------------------------------------------------- */
 
-Test(share_afar, the_end_of_an_agent_ends_no_lease_and_its_list_ends_those_that_are_not_on_it)
+/* It is held, and freed: the new agent hears of both, and gives it back. */
+static void new_agent_gives_it_back(const unsigned char *ipc_handle)
 {
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
-    int agent = shared(ipc_handle, &message);
+    int agent = agent_dial(far_dir);
 
-    cr_assert_eq(take(agent, ipc_handle, 2, 11, &message), GS_WIRE_OPENED_AFAR);
-    cr_assert_eq(take(agent, ipc_handle, 2, 12, &message), GS_WIRE_OPENED_AFAR);
-    free_it();
-    agent_hears(agent, GS_WIRE_RECALL_AFAR, &message);
-    close(agent);
-    cr_assert(SIDE_WAIT(!far_told(0).has_agent));
-    cr_assert_eq(far_told(0).leases, 2);
-    agent = agent_dial(far_dir, 1, false);
-    agent_awaits(agent, GS_WIRE_RECALL_AFAR, &message); /* the new one is told, too */
-    say_machine(agent, 2, 5, GS_MACHINE_LOST);
-    say_machine(agent, 2, 5, GS_MACHINE_LISTING);
-    say_kept(agent, ipc_handle, 2, 12);
-    agent_hears(agent, GS_WIRE_RECALL_AFAR, &message); /* it may not have heard of it */
-    cr_assert(agent_hears_nothing(agent));
-    cr_assert_eq(far_told(0).leases, 2, "until the list has ended");
-    say_machine(agent, 2, 5, GS_MACHINE_LISTED);
-    cr_assert(agent_hears_nothing(agent));
-    cr_assert_eq(far_told(0).leases, 1);
-    cr_assert_str_eq(far_told(0).name, "rack2");
+    agent_awaits(agent, GS_WIRE_SHARE, &message); /* as soon as its process has left it there */
+    cr_assert(message.share.held && memcmp(message.share.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE) == 0);
+    agent_hears(agent, GS_WIRE_RECALL, &message);
     cr_assert_not(other_withdraws(&other));
-    say_machine(agent, 2, 5, GS_MACHINE_LISTING);
-    say_machine(agent, 2, 5, GS_MACHINE_LISTED);
+    say_of(agent, GS_WIRE_CLOSE, ipc_handle);
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
     close(agent);
 }
 
-Test(share_afar, a_machine_that_was_started_anew_has_nothing)
+Test(share_afar, the_end_of_an_agent_ends_nothing_that_it_has)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
     int agent = shared(ipc_handle, &message);
 
-    say_machine(agent, 2, 5, GS_MACHINE_LISTING);
-    say_machine(agent, 2, 5, GS_MACHINE_LISTED);
-    cr_assert_eq(take(agent, ipc_handle, 2, 11, &message), GS_WIRE_OPENED_AFAR);
-    cr_assert_eq(take(agent, ipc_handle, 3, 11, &message), GS_WIRE_OPENED_AFAR);
+    cr_assert_eq(take(agent, ipc_handle, 11, &message), GS_WIRE_GRANT);
     free_it();
-    say_machine(agent, 2, 6, GS_MACHINE_LISTING);
-    cr_assert_eq(far_told(0).leases + far_told(1).leases, 1);
-    cr_assert_not(other_withdraws(&other), "the third machine's is there");
-    end_lease(agent, 3, 11);
-    cr_assert(SIDE_WAIT(other_withdraws(&other)));
+    agent_hears(agent, GS_WIRE_RECALL, &message);
     close(agent);
+    cr_assert(SIDE_WAIT(!told_at(far_dir).has_agent));
+    agent = hello_of(far_dir, &message);
+    cr_assert(message.hello.lent);
+    close(agent);
+    cr_assert(SIDE_WAIT(!told_at(far_dir).has_agent));
+    new_agent_gives_it_back(ipc_handle);
 }
 
-Test(share_afar, an_operator_has_a_machine_forgotten)
+Test(share_afar, a_killed_broker_ends_nothing_that_its_agent_has)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
-    int agent = shared(ipc_handle, &message), fd = side_broker_dial(far_dir);
-
-    say_machine(agent, 2, 5, GS_MACHINE_LISTING);
-    say_machine(agent, 2, 5, GS_MACHINE_LISTED);
-    cr_assert_eq(take(agent, ipc_handle, 2, 11, &message), GS_WIRE_OPENED_AFAR);
-    free_it();
-    agent_hears(agent, GS_WIRE_RECALL_AFAR, &message);
-    gs_wire_start(&message, GS_WIRE_HELLO, 0);
-    agent_say(fd, &message);
-    for (int i = 0; i < 2; i++) {
-        gs_wire_start(&message, GS_WIRE_FORGET_AFAR, 4);
-        strcpy(message.forget_afar.machine, i ? "rack2" : "rack7");
-        agent_say(fd, &message);
-        agent_hears(fd, GS_WIRE_FORGOTTEN_AFAR, &message);
-        cr_assert_eq(message.forgotten_afar.leases, (uint32_t)i);
-        cr_assert_eq(message.forgotten_afar.machines, (uint32_t)i);
-    }
-    agent_hears(agent, GS_WIRE_MACHINE_AFAR, &message);
-    cr_assert_eq(message.machine_afar.state, GS_MACHINE_FORGOTTEN);
-    cr_assert(SIDE_WAIT(other_withdraws(&other)));
-    close(fd);
-    close(agent);
-}
-
-/* With a lease of a block that is freed the broker is killed, and its agent ends. The process starts
- * another broker, and tells it what it holds. */
-static void lose_broker(unsigned char *ret_ipc_handle)
-{
-    union gs_wire_message message;
-    int agent = shared(ret_ipc_handle, &message);
+    int agent = shared(ipc_handle, &message);
     pid_t broker = side_broker_pid(far_dir);
 
-    cr_assert_eq(take(agent, ret_ipc_handle, 2, 11, &message), GS_WIRE_OPENED_AFAR);
+    cr_assert_eq(take(agent, ipc_handle, 11, &message), GS_WIRE_GRANT);
     free_it();
-    agent_hears(agent, GS_WIRE_RECALL_AFAR, &message);
+    agent_hears(agent, GS_WIRE_RECALL, &message);
     kill(broker, SIGKILL);
     close(agent);
     cr_assert(SIDE_WAIT(side_broker_pid(far_dir) && side_broker_pid(far_dir) != broker));
-    cr_assert(SIDE_WAIT(far_told(0).leases == 1));
+    new_agent_gives_it_back(ipc_handle);
 }
 
-Test(share_afar, a_killed_broker_ends_no_lease)
+Test(share_afar, people_ask_the_agent_by_the_broker)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
-    int agent;
+    int agent = shared(ipc_handle, &message), asks = ask_at(far_dir, "rack2");
+    uint64_t client;
 
-    lose_broker(ipc_handle);
-    cr_assert_str_eq(far_told(0).name, "unknown");
-    cr_assert_not(other_withdraws(&other));
-    agent = agent_dial(far_dir, 1, true);
-    agent_awaits(agent, GS_WIRE_RECALL_AFAR, &message);
-    say_machine(agent, 2, 5, GS_MACHINE_LISTING);
-    say_kept(agent, ipc_handle, 2, 11);
-    agent_hears(agent, GS_WIRE_RECALL_AFAR, &message);
-    say_machine(agent, 2, 5, GS_MACHINE_LISTED);
-    say_machine(agent, 0, 0, GS_MACHINE_LISTED);
-    cr_assert(agent_hears_nothing(agent));
-    cr_assert_str_eq(far_told(0).name, "rack2");
-    cr_assert_not(other_withdraws(&other));
-    end_lease(agent, 2, 11);
-    cr_assert(SIDE_WAIT(other_withdraws(&other)));
-    close(agent);
-}
-
-Test(share_afar, only_an_agent_that_knew_all_leases_ends_those_of_an_unknown_machine)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    union gs_wire_message message;
-    int agent;
-
-    lose_broker(ipc_handle);
-    for (int knows = 0; knows < 2; knows++) {
-        cr_assert_not(other_withdraws(&other));
-        agent = agent_dial(far_dir, 1, knows != 0);
-        agent_awaits(agent, GS_WIRE_RECALL_AFAR, &message);
-        say_machine(agent, 0, 0, GS_MACHINE_LISTED);
-        if (!knows) {
-            cr_assert(agent_hears_nothing(agent));
-            close(agent);
-            cr_assert(SIDE_WAIT(!far_told(0).has_agent));
-        }
+    agent_hears(agent, GS_WIRE_ASK_AFAR, &message);
+    cr_assert_str_eq(message.ask_afar.forget, "rack2");
+    client = message.ask_afar.client;
+    for (int i = 0; i < 2; i++) {
+        gs_wire_start(&message, GS_WIRE_TOLD_AFAR, 3);
+        message.told_afar.client = i ? client : UINT64_MAX; /* whom there is not */
+        message.told_afar.leases = 5 + i;
+        agent_say(agent, &message);
     }
-    cr_assert(SIDE_WAIT(other_withdraws(&other)));
+    agent_hears(asks, GS_WIRE_TOLD_AFAR, &message);
+    cr_assert(message.told_afar.leases == 6 && message.told_afar.has_agent == 1 && message.told_afar.shared == 1);
+    close(asks);
     close(agent);
+    cr_assert(SIDE_WAIT(!told_at(far_dir).has_agent));
+    cr_assert_eq(told_at(far_dir).shared, 1);
+    asks = ask_at(far_dir, "rack2");
+    agent_hears(asks, GS_WIRE_REFUSE, &message);
+    cr_assert_eq(message.refuse.reason, GS_REFUSED_ALONE);
+    close(asks);
 }
 
 /* ---- Borrowing --------------------------------------------------------------------------------- */
@@ -359,15 +301,15 @@ Test(share_afar, a_free_calls_idle_mappings_of_other_machines_back)
 
     cr_assert_eq(open_by_agents(near, far_agent, ipc_handle, &address, &lease), GS_OK);
     free_it();
-    agent_hears(far_agent, GS_WIRE_RECALL_AFAR, &message);
+    agent_hears(far_agent, GS_WIRE_RECALL, &message);
     agent_say(near, &message);
     agent_hears(near, GS_WIRE_HOLDS_AFAR, &message);
     cr_assert(agent_hears_nothing(near), "its program has it open");
     cr_assert_not(other_withdraws(&other));
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    agent_hears(near, GS_WIRE_ENDED_AFAR, &message);
-    cr_assert_eq(message.ended_afar.lease, lease);
-    end_lease(far_agent, 2, lease);
+    agent_hears(near, GS_WIRE_CLOSE, &message);
+    cr_assert_eq(message.close.lease, lease);
+    say_of(far_agent, GS_WIRE_CLOSE, ipc_handle);
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
     close(near);
     close(far_agent);
@@ -380,7 +322,6 @@ Test(share_afar, openers_of_one_machine_share_a_lease_and_a_killed_one_is_seen)
     union gs_wire_message message;
     int far_agent = shared(ipc_handle, &message), near = near_agent(), pidfd;
     struct other second = {.pid = 0};
-    struct gs_ipc_handle read;
     unsigned long there;
     CUdeviceptr address;
     uint64_t lease;
@@ -399,13 +340,9 @@ Test(share_afar, openers_of_one_machine_share_a_lease_and_a_killed_one_is_seen)
     agent_hears(near, GS_WIRE_HOLDER_AFAR, &message);
     cr_assert_eq(message.holder_afar.gone, 1);
     cr_assert(agent_hears_nothing(near), "the first one has it still");
-    gs_ipc_handle_read(ipc_handle, &read);
-    gs_wire_start(&message, GS_WIRE_RECALL_AFAR, 0);
-    memcpy(message.block_afar.instance, read.instance, GS_INSTANCE_SIZE);
-    message.block_afar.block_id = read.block_id;
-    agent_say(near, &message);
+    say_of(near, GS_WIRE_RECALL, ipc_handle);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    agent_hears(near, GS_WIRE_ENDED_AFAR, &message);
+    agent_hears(near, GS_WIRE_CLOSE, &message);
     close(near);
     close(far_agent);
 }
@@ -421,16 +358,16 @@ Test(share_afar, a_new_agent_is_told_what_is_borrowed_and_by_whom)
     cr_assert_eq(open_by_agents(near, far_agent, ipc_handle, &address, &lease), GS_OK);
     close(near);
     cr_assert_eq(*(char *)address, 71);
-    cr_assert(SIDE_WAIT(!told_at(dir, 0).has_agent));
-    near = agent_dial(dir, 2, false);
-    agent_hears(near, GS_WIRE_KEPT_AFAR, &message);
-    cr_assert_eq(message.kept_afar.lease, lease);
+    cr_assert(SIDE_WAIT(!told_at(dir).has_agent));
+    cr_assert_eq(told_at(dir).opened, 1);
+    near = hello_of(dir, &message);
+    cr_assert_eq(message.hello.holds, 1);
+    agent_hears(near, GS_WIRE_RESUME, &message);
+    cr_assert_eq(message.resume.lease, lease);
     pidfd = agent_hears(near, GS_WIRE_HOLDER_AFAR, &message);
     cr_assert_geq(pidfd, 0);
     close(pidfd);
     agent_hears(near, GS_WIRE_HOLDS_AFAR, &message);
-    agent_hears(near, GS_WIRE_MACHINE_AFAR, &message);
-    cr_assert_eq(message.machine_afar.state, GS_MACHINE_LISTED);
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     close(near);
     close(far_agent);
@@ -470,21 +407,21 @@ Test(share_afar, an_agents_refusal_and_its_end_reach_who_waits)
 
     other_export(&other, 0, 512, 71, ipc_handle);
     open_begin(&opening, ipc_handle);
-    agent_awaits(near, GS_WIRE_OPEN_AFAR, &message);
+    agent_awaits(near, GS_WIRE_OPEN, &message);
     gs_wire_start(&message, GS_WIRE_REFUSE, message.head.request);
     message.refuse.reason = GS_REFUSED_DIRECTORY;
     agent_say(near, &message);
     cr_assert_eq(open_end(&opening), GS_UNREACHABLE);
     cr_assert_not_null(strstr(side_logged(), "cannot use its directory"), "%s", side_logged());
     opener = ask_to_open(ipc_handle);
-    agent_awaits(near, GS_WIRE_OPEN_AFAR, &message);
+    agent_awaits(near, GS_WIRE_OPEN, &message);
     close(near);
     agent_hears(opener, GS_WIRE_REFUSE, &message);
     cr_assert_eq(message.refuse.reason, GS_REFUSED_ALONE);
     close(opener);
 }
 
-Test(share_afar, what_makes_no_sense_or_comes_late_is_given_back)
+Test(share_afar, what_makes_no_sense_is_given_back)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message question, message;
@@ -494,24 +431,49 @@ Test(share_afar, what_makes_no_sense_or_comes_late_is_given_back)
     for (int i = 0; i < 3; i++) {
         int opener = ask_to_open(ipc_handle);
 
-        agent_awaits(near, GS_WIRE_OPEN_AFAR, &question);
-        gs_wire_start(&message, GS_WIRE_OPENED_AFAR, question.head.request);
-        message.opened_afar.lease = question.open_afar.lease;
-        message.opened_afar.chunk_size = i == 0 ? 4096 : 2 * MIB;
-        message.opened_afar.offset = i == 1 ? 2 * MIB : 0;
-        message.opened_afar.zero = i == 2;
+        agent_awaits(near, GS_WIRE_OPEN, &question);
+        gs_wire_start(&message, GS_WIRE_GRANT, question.head.request);
+        message.grant.chunk_size = i == 0 ? 4096 : 2 * MIB;
+        message.grant.offset = i == 1 ? 2 * MIB : 0;
+        message.grant.far = i != 2;
         agent_say(near, &message);
         agent_hears(opener, GS_WIRE_REFUSE, &message);
-        agent_awaits(near, GS_WIRE_ENDED_AFAR, &message);
-        cr_assert_eq(message.ended_afar.lease, question.open_afar.lease);
+        agent_awaits(near, GS_WIRE_CLOSE, &message);
+        cr_assert_eq(message.close.lease, question.open.lease);
         close(opener);
     }
-    gs_wire_start(&message, GS_WIRE_OPENED_AFAR, question.head.request);
-    message.opened_afar.lease = 99;
-    agent_say(near, &message);
-    agent_awaits(near, GS_WIRE_ENDED_AFAR, &message);
-    cr_assert_eq(message.ended_afar.lease, 99);
     close(near);
+}
+
+/* As long as one waits it need. */
+Test(share_afar, what_nobody_waits_for_any_more_the_agent_need_not_answer)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    union gs_wire_message question, message;
+    int near = near_agent(), openers[2];
+
+    other_export(&other, 0, 512, 71, ipc_handle);
+    for (int i = 0; i < 2; i++)
+        openers[i] = ask_to_open(ipc_handle);
+    agent_awaits(near, GS_WIRE_OPEN, &question);
+    gs_wire_start(&message, GS_WIRE_ASK_AFAR, 2); /* which comes behind the second one's */
+    agent_say(openers[1], &message);
+    agent_awaits(near, GS_WIRE_ASK_AFAR, &message);
+    close(openers[0]);
+    agent_hears(near, GS_WIRE_HOLDER_AFAR, &message);
+    cr_assert(message.holder_afar.gone);
+    cr_assert(agent_hears_nothing(near));
+    close(openers[1]);
+    agent_awaits(near, GS_WIRE_CLOSE, &message);
+    cr_assert_eq(message.close.lease, question.open.lease);
+    gs_wire_start(&message, GS_WIRE_GRANT, question.head.request); /* which has crossed that */
+    message.grant.chunk_size = 2 * MIB;
+    message.grant.far = 1;
+    agent_say(near, &message);
+    cr_assert(agent_hears_nothing(near));
+    close(near);
+    cr_assert(SIDE_WAIT(!told_at(dir).has_agent));
+    cr_assert_eq(told_at(dir).opened, 0);
 }
 
 /* A handle that is none of the domain's: the mapping fails, and the lease goes back. */
@@ -524,29 +486,32 @@ Test(share_afar, memory_that_the_driver_does_not_import_is_given_back)
 
     other_export(&other, 0, 512, 71, ipc_handle);
     open_begin(&opening, ipc_handle);
-    agent_awaits(near, GS_WIRE_OPEN_AFAR, &question);
-    gs_wire_start(&message, GS_WIRE_OPENED_AFAR, question.head.request);
-    message.opened_afar.lease = question.open_afar.lease;
-    message.opened_afar.chunk_size = 2 * MIB;
+    agent_awaits(near, GS_WIRE_OPEN, &question);
+    gs_wire_start(&message, GS_WIRE_GRANT, question.head.request);
+    message.grant.far = 1;
+    message.grant.chunk_size = 2 * MIB;
     agent_say(near, &message);
     cr_assert_eq(open_end(&opening), (gs_status)CUDA_ERROR_INVALID_VALUE);
-    agent_awaits(near, GS_WIRE_ENDED_AFAR, &message);
+    agent_awaits(near, GS_WIRE_CLOSE, &message);
     close(near);
 }
 
-Test(share_afar, a_second_agent_is_refused_and_so_is_what_only_an_agent_may_say)
+Test(share_afar, a_second_agent_is_refused_and_an_agent_says_what_is_its_to_say)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
-    int agent = shared(ipc_handle, &message), second = agent_dial(far_dir, 2, false);
+    int agent = shared(ipc_handle, &message), second = agent_dial(far_dir);
 
     agent_hears(second, GS_WIRE_REFUSE, &message);
     cr_assert_eq(message.refuse.reason, GS_REFUSED_BUSY);
-    take_say(second, ipc_handle, 2, 11); /* hung up on */
+    cr_assert_eq(take(second, ipc_handle, 11, &message), GS_WIRE_REFUSE);
+    gs_wire_start(&message, GS_WIRE_TOLD_AFAR, 12);
+    agent_say(second, &message); /* hung up on */
     agent_hears(second, GS_WIRE_REFUSE, &message);
     cr_assert_eq(message.refuse.reason, GS_REFUSED_MESSAGE);
-    cr_assert_eq(take(agent, ipc_handle, 2, 11, &message), GS_WIRE_OPENED_AFAR);
-    take_say(agent, ipc_handle, 2, 11); /* again */
+    cr_assert_eq(take(agent, ipc_handle, 11, &message), GS_WIRE_GRANT);
+    gs_wire_start(&message, GS_WIRE_HELLO, 13);
+    agent_say(agent, &message);
     agent_awaits(agent, GS_WIRE_REFUSE, &message);
     cr_assert_eq(message.refuse.reason, GS_REFUSED_MESSAGE);
     close(second);

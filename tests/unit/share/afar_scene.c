@@ -37,7 +37,7 @@ void afar_teardown(void)
     side_dir_remove(dir);
 }
 
-int agent_dial(const char *at, unsigned char id, bool knows)
+int agent_dial(const char *at)
 {
     union gs_wire_message message;
     int fd = -1;
@@ -45,11 +45,7 @@ int agent_dial(const char *at, unsigned char id, bool knows)
     cr_assert(SIDE_WAIT((fd = side_broker_dial(at)) >= 0));
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     strcpy(message.hello.name, "agent");
-    agent_say(fd, &message);
-    gs_wire_start(&message, GS_WIRE_AGENT, 1);
-    memset(message.agent.machine, id, GS_MACHINE_SIZE);
-    memset(message.agent.boot, 1, GS_BOOT_BYTES);
-    message.agent.knows = knows;
+    message.hello.agent = 1;
     agent_say(fd, &message);
     return fd;
 }
@@ -89,7 +85,7 @@ int agent_awaits(int fd, enum gs_wire_type type, union gs_wire_message *ret_mess
     return attached;
 }
 
-/* Whatever it would have been told comes before an answer. */
+/* Whatever it would have been told comes before a question, which the broker passes on to its agent. */
 bool agent_hears_nothing(int fd)
 {
     union gs_wire_message message;
@@ -100,70 +96,42 @@ bool agent_hears_nothing(int fd)
     attached = hears(fd, &message);
     if (attached >= 0)
         close(attached);
-    return message.head.type == GS_WIRE_TOLD_AFAR;
+    return message.head.type == GS_WIRE_ASK_AFAR;
 }
 
-void take_say(int fd, const unsigned char *ipc_handle, unsigned char machine, uint64_t lease)
+void take_say(int fd, const unsigned char *ipc_handle, uint32_t request)
 {
     union gs_wire_message message;
 
-    gs_wire_start(&message, GS_WIRE_TAKE_AFAR, (uint32_t)lease);
-    memcpy(message.take_afar.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
-    memset(message.take_afar.machine, machine, GS_MACHINE_SIZE);
-    message.take_afar.lease = lease;
-    message.take_afar.uid = getuid();
-    message.take_afar.gid = getgid();
+    gs_wire_start(&message, GS_WIRE_OPEN, request);
+    memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
+    message.open.uid = getuid();
+    message.open.gid = getgid();
     agent_say(fd, &message);
 }
 
-int take(int fd, const unsigned char *ipc_handle, unsigned char machine, uint64_t lease,
-         union gs_wire_message *ret_answer)
+int take(int fd, const unsigned char *ipc_handle, uint32_t request, union gs_wire_message *ret_answer)
 {
-    take_say(fd, ipc_handle, machine, lease);
+    take_say(fd, ipc_handle, request);
     do
         hears(fd, ret_answer);
-    while (ret_answer->head.request != (uint32_t)lease);
+    while (ret_answer->head.request != request);
     return ret_answer->head.type;
 }
 
-void end_lease(int fd, unsigned char machine, uint64_t lease)
-{
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_ENDED_AFAR, 0);
-    memset(message.ended_afar.machine, machine, GS_MACHINE_SIZE);
-    message.ended_afar.lease = lease;
-    agent_say(fd, &message);
-}
-
-void say_machine(int fd, unsigned char machine, unsigned char boot, enum gs_machine_state state)
-{
-    union gs_wire_message message;
-
-    gs_wire_start(&message, GS_WIRE_MACHINE_AFAR, 0);
-    memset(message.machine_afar.machine, machine, GS_MACHINE_SIZE);
-    memset(message.machine_afar.boot, boot, GS_BOOT_BYTES);
-    if (machine)
-        snprintf(message.machine_afar.name, sizeof message.machine_afar.name, "rack%u", machine);
-    message.machine_afar.state = state;
-    agent_say(fd, &message);
-}
-
-void say_kept(int fd, const unsigned char *ipc_handle, unsigned char machine, uint64_t lease)
+void say_of(int fd, enum gs_wire_type type, const unsigned char *ipc_handle)
 {
     union gs_wire_message message;
     struct gs_ipc_handle read;
 
     cr_assert_eq(gs_ipc_handle_read(ipc_handle, &read), GS_OK);
-    gs_wire_start(&message, GS_WIRE_KEPT_AFAR, 0);
-    memcpy(message.kept_afar.instance, read.instance, GS_INSTANCE_SIZE);
-    message.kept_afar.block_id = read.block_id;
-    memset(message.kept_afar.machine, machine, GS_MACHINE_SIZE);
-    message.kept_afar.lease = lease;
+    gs_wire_start(&message, type, 0);
+    memcpy(message.close.instance, read.instance, GS_INSTANCE_SIZE);
+    message.close.block_id = read.block_id;
     agent_say(fd, &message);
 }
 
-struct gs_wire_told_afar told_at(const char *at, uint32_t index)
+int ask_at(const char *at, const char *forget)
 {
     union gs_wire_message message;
     int fd = -1;
@@ -172,8 +140,16 @@ struct gs_wire_told_afar told_at(const char *at, uint32_t index)
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     agent_say(fd, &message);
     gs_wire_start(&message, GS_WIRE_ASK_AFAR, 3);
-    message.ask_afar.index = index;
+    strcpy(message.ask_afar.forget, forget);
     agent_say(fd, &message);
+    return fd;
+}
+
+struct gs_wire_told_afar told_at(const char *at)
+{
+    union gs_wire_message message;
+    int fd = ask_at(at, "");
+
     agent_hears(fd, GS_WIRE_TOLD_AFAR, &message);
     close(fd);
     return message.told_afar;
@@ -206,11 +182,11 @@ gs_status open_by_agents(int near_agent, int far_agent, const unsigned char *ipc
     struct opening opening;
 
     open_begin(&opening, ipc_handle);
-    agent_awaits(near_agent, GS_WIRE_OPEN_AFAR, &question);
-    cr_assert_eq(memcmp(question.open_afar.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE), 0);
-    cr_assert_eq(question.open_afar.uid, getuid());
-    *ret_lease = question.open_afar.lease;
-    take(far_agent, ipc_handle, 2, *ret_lease, &answer);
+    agent_awaits(near_agent, GS_WIRE_OPEN, &question);
+    cr_assert_eq(memcmp(question.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE), 0);
+    cr_assert_eq(question.open.uid, getuid());
+    *ret_lease = question.open.lease;
+    take(far_agent, ipc_handle, 77, &answer);
     answer.head.request = question.head.request;
     agent_say(near_agent, &answer);
     *ret_address = 0;

@@ -15,8 +15,8 @@ extern char far_dir[64];
 void afar_setup(void);
 void afar_teardown(void);
 
-/* An agent of the machine `id` (its bytes), which is new to the folder's broker or knew all before. */
-int agent_dial(const char *at, unsigned char id, bool knows);
+/* An agent, to the folder's broker. */
+int agent_dial(const char *at);
 void agent_say(int fd, const union gs_wire_message *message);
 /* The next message to the agent, or the end of the test where it is of another type; a descriptor that
  * came along, or -1. */
@@ -25,16 +25,14 @@ int agent_hears(int fd, enum gs_wire_type type, union gs_wire_message *ret_messa
 int agent_awaits(int fd, enum gs_wire_type type, union gs_wire_message *ret_message);
 bool agent_hears_nothing(int fd);
 
-/* Of the far broker's agent: takes the block for a machine; the type of the answer. */
-void take_say(int fd, const unsigned char *ipc_handle, unsigned char machine, uint64_t lease);
-int take(int fd, const unsigned char *ipc_handle, unsigned char machine, uint64_t lease,
-         union gs_wire_message *ret_answer);
-void end_lease(int fd, unsigned char machine, uint64_t lease);
-void say_machine(int fd, unsigned char machine, unsigned char boot, enum gs_machine_state state);
-void say_kept(int fd, const unsigned char *ipc_handle, unsigned char machine, uint64_t lease);
-/* Asks the folder's broker; the far one. */
-struct gs_wire_told_afar told_at(const char *at, uint32_t index);
-#define far_told(index) told_at(far_dir, index)
+/* Of the far broker's agent: opens the block for a machine; the type of the answer. */
+void take_say(int fd, const unsigned char *ipc_handle, uint32_t request);
+int take(int fd, const unsigned char *ipc_handle, uint32_t request, union gs_wire_message *ret_answer);
+/* CLOSE, RECALL. */
+void say_of(int fd, enum gs_wire_type type, const unsigned char *ipc_handle);
+/* Asks the folder's broker: the connection. And what it says where there is no agent. */
+int ask_at(const char *at, const char *forget);
+struct gs_wire_told_afar told_at(const char *at);
 
 /* In a thread: the near side opens. */
 struct opening {

@@ -200,7 +200,7 @@ Test(share_hostile, every_fault_is_named_in_the_log)
     static const char *const words[] = {"it did not greet first", "it wants another process",
                                         "it greeted twice", "fields that make no sense",
                                         "names more than it said that it holds",
-                                        "not an opener's to send", "for a broker",
+                                        "that it was not asked for", "for a broker",
                                         "something that is no message",
                                         "answers what it was not asked", "not an opener's to send"};
 

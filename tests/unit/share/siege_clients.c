@@ -15,12 +15,7 @@
 #define NO_OPENERS                                                                                 \
     (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(REPORT) | SAYS(FLUSH) |                      \
      SAYS(PURGED) | SAYS(FETCH) | SAYS(PIECES) | SAYS(EVENTS_FILE))
-#define NO_AGENTS                                                                                  \
-    (SAYS(SHARED_AFAR) | SAYS(UNSHARED_AFAR) | SAYS(OPEN_AFAR) | SAYS(OPENED_AFAR) |               \
-     SAYS(TAKE_AFAR) | SAYS(ENDED_AFAR) | SAYS(RECALL_AFAR) | SAYS(HOLDER_AFAR) |                  \
-     SAYS(HOLDS_AFAR) | SAYS(MACHINE_AFAR) | SAYS(KEPT_AFAR) | SAYS(FORGET_AFAR) |                 \
-     SAYS(FORGOTTEN_AFAR) | SAYS(HOLD_AFAR) | SAYS(HELD_AFAR) | SAYS(GRANT_AFAR) |                 \
-     SAYS(ASK_AFAR) | SAYS(TOLD_AFAR) | SAYS(AGENT))
+#define NO_AGENTS (SAYS(HOLDER_AFAR) | SAYS(HOLDS_AFAR) | SAYS(ASK_AFAR) | SAYS(TOLD_AFAR))
 
 /* Whether it was hung up on; looks for a millisecond. */
 static bool is_over(int fd)
@@ -230,55 +225,50 @@ static void says_what_others_say(void)
         GS_WIRE_FAREWELL, GS_WIRE_FORKED,   GS_WIRE_FETCH,
         GS_WIRE_PIECES, GS_WIRE_NAME,    GS_WIRE_NAMED,  GS_WIRE_UNNAMED,
         GS_WIRE_SLEEP, GS_WIRE_ASLEEP, GS_WIRE_PULL};
-    enum { LISTED_TYPES = sizeof types / sizeof *types, COUNT = LISTED_TYPES + GS_WIRE_TYPES - GS_WIRE_AGENT };
+    enum { LISTED_TYPES = sizeof types / sizeof *types, COUNT = LISTED_TYPES + GS_WIRE_TYPES - GS_WIRE_HOLDER_AFAR };
 
     for (unsigned i = 0;; i++) {
         unsigned at = i % COUNT;
         int fd = siege_greeted();
 
-        siege_say_type(fd, at < LISTED_TYPES ? types[at] : GS_WIRE_AGENT + at - LISTED_TYPES);
+        siege_say_type(fd, at < LISTED_TYPES ? types[at] : GS_WIRE_HOLDER_AFAR + at - LISTED_TYPES);
         close(fd);
         if (i >= 3 * COUNT)
             siege_holds();
     }
 }
 
-static void say_of_machines(int fd, unsigned number)
+/* Opens what he has the handle of, gives back what he has not, tells of machines whom nobody asked about. */
+static void say_as_agent(int fd, unsigned number)
 {
     union gs_wire_message message;
 
-    gs_wire_start(&message, GS_WIRE_MACHINE_AFAR, 0);
-    memcpy(message.machine_afar.machine, &number, sizeof number);
-    message.machine_afar.machine[15] = 1;
-    message.machine_afar.state = 1 + number % 3;
+    gs_wire_start(&message, GS_WIRE_OPEN, number);
+    memcpy(message.open.ipc_handle, siege->ipc_handle, GS_IPC_HANDLE_SIZE);
+    message.open.uid = getuid();
     siege_say(fd, &message, -1);
-    gs_wire_start(&message, GS_WIRE_KEPT_AFAR, 0);
-    memcpy(message.kept_afar.machine, &number, sizeof number);
-    message.kept_afar.machine[15] = 1;
-    message.kept_afar.lease = number;
-    memset(message.kept_afar.instance, 0x66, GS_INSTANCE_SIZE);
+    gs_wire_start(&message, GS_WIRE_CLOSE, 0);
+    memset(message.close.instance, 0x66, GS_INSTANCE_SIZE);
+    message.close.block_id = number;
     siege_say(fd, &message, -1);
-    gs_wire_start(&message, GS_WIRE_TAKE_AFAR, number);
-    memcpy(message.take_afar.ipc_handle, siege->ipc_handle, GS_IPC_HANDLE_SIZE);
-    memcpy(message.take_afar.machine, &number, sizeof number);
-    message.take_afar.machine[15] = 2;
-    message.take_afar.lease = number;
+    gs_wire_start(&message, GS_WIRE_TOLD_AFAR, number);
+    message.told_afar.client = number;
     siege_say(fd, &message, -1);
 }
 
-/* Machines and leases without end, as an agent that reads nothing. */
+/* Without end, as an agent that reads nothing. */
 static void is_an_agent(void)
 {
     union gs_wire_message message;
 
     for (unsigned i = 1;; i++) {
-        int fd = siege_greeted();
+        int fd = siege_dial();
 
-        gs_wire_start(&message, GS_WIRE_AGENT, 1);
-        memset(message.agent.machine, 7, GS_MACHINE_SIZE);
+        gs_wire_start(&message, GS_WIRE_HELLO, 1);
+        message.hello.agent = 1;
         siege_say(fd, &message, -1);
         for (unsigned j = 1; j < 200; j++)
-            say_of_machines(fd, i * 200 + j);
+            say_as_agent(fd, i * 200 + j);
         if (i >= 60)
             siege_holds();
         close(fd);
@@ -635,7 +625,7 @@ const struct siege_attack siege_clients[] = {
          SAYS(SET) | SAYS(COLLECT) | SAYS(SLEEP) | SAYS(FAREWELL) | NO_AGENTS,
      TAKES(TURNS), says_what_others_say},
     {"is an agent of machines without end", BROKER, SAME_USER,
-     SAYS(AGENT) | SAYS(MACHINE_AFAR) | SAYS(KEPT_AFAR) | SAYS(TAKE_AFAR),
+     SAYS(HELLO) | SAYS(OPEN) | SAYS(CLOSE) | SAYS(TOLD_AFAR),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY) | TAKES(LEASES), is_an_agent},
 };
 const size_t siege_client_count = sizeof siege_clients / sizeof *siege_clients;
