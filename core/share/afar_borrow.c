@@ -87,7 +87,6 @@ static bool ask(struct gs_share *share, struct gs_client *client, struct gs_asks
     message.open.uid = (uint32_t)client->uid;
     message.open.gid = (uint32_t)client->gid;
     message.open.lease = asks->lease;
-    message.open.holder = client->id;
     gs_agent_tell(share, &message, -1); /* where it ends, that is told to all who wait */
     return true;
 }
@@ -230,23 +229,11 @@ void gs_borrow_recall_came(struct gs_share *share, const struct gs_wire_close *r
     gs_lock_release(&share->lock);
 }
 
-static void tell_held(struct gs_share *share, struct gs_client *client,
-                      const struct gs_export *export)
-{
-    union gs_wire_message message;
-
-    tell_holder(share, client, false);
-    gs_wire_start(&message, GS_WIRE_HOLDS_AFAR, 0);
-    message.holds_afar.lease = export->far->lease;
-    message.holds_afar.holder = client->id;
-    gs_agent_tell(share, &message, -1);
-}
-
 void gs_borrow_held(struct gs_share *share, struct gs_client *client,
                     const struct gs_export *export)
 {
-    if (gs_export_is_borrowed(export) && share->store.afar.agent)
-        tell_held(share, client, export);
+    if (gs_export_is_borrowed(export))
+        tell_holder(share, client, false);
 }
 
 /* Out of the table; nobody holds it. */
@@ -314,18 +301,15 @@ void gs_borrow_tell_all(struct gs_share *share)
     struct gs_client *client, *next_client;
     struct gs_reference *reference, *after;
 
+    HASH_ITER(hh, share->clients.first, client, next_client)
+    {
+        HASH_ITER(hh, client->references, reference, after)
+        gs_borrow_held(share, client, reference->export);
+    }
     HASH_ITER(hh, share->exporter.exports, export, next)
     {
         if (gs_export_is_borrowed(export))
             gs_agent_tell_of(share, GS_WIRE_RESUME, export);
-    }
-    HASH_ITER(hh, share->clients.first, client, next_client)
-    {
-        HASH_ITER(hh, client->references, reference, after)
-        {
-            if (gs_export_is_borrowed(reference->export))
-                tell_held(share, client, reference->export);
-        }
     }
 }
 

@@ -119,7 +119,6 @@
     M(GS_WIRE_UNNAME, 34, unname)                           \
     M(GS_WIRE_UNNAMED, 35, unnamed)                         \
     M(GS_WIRE_HOLDER_AFAR, 45, holder_afar)                 \
-    M(GS_WIRE_HOLDS_AFAR, 46, holds_afar)                   \
     M(GS_WIRE_ASK_AFAR, 54, ask_afar)                       \
     M(GS_WIRE_TOLD_AFAR, 55, told_afar)                     \
     M(GS_WIRE_EVENTS, 58, events)                           \
@@ -183,8 +182,7 @@ struct gs_wire_open {
     uint32_t afar;    /* 1: of a broker, and it may lie in another machine */
     /* Between broker and agent: */
     uint32_t uid, gid; /* who opens, as this machine calls him by his name; */
-    uint64_t lease;    /* to the agent: random, not 0: this machine's and this number together name what it becomes, */
-    uint64_t holder;   /* and whose it is (HOLDER_AFAR) */
+    uint64_t lease; /* to the agent: random, not 0: this machine's and this number together name what it becomes */
 };
 
 /* Some pieces, whose descriptors come along. */
@@ -497,7 +495,6 @@ union gs_wire_message {
     struct gs_wire_unnamed unnamed;
     struct gs_wire_events events;
     struct gs_wire_holder_afar holder_afar;
-    struct gs_wire_holds_afar holds_afar;
     struct gs_wire_ask_afar ask_afar;
     struct gs_wire_told_afar told_afar;
 };

@@ -21,10 +21,9 @@
  *
  *   agent                        broker                    opener
  *                                                  <----   OPEN with `afar`
- *                  <-------      HOLDER_AFAR               once for each opener (+ his pidfd, if it is known)
+ *                  <-------      HOLDER_AFAR               once for each opener, first (+ his pidfd, if it is known)
  *                  <-------      OPEN                      his handle, and the lease that it is to become
  *   GRANT          ------->      GRANT             ---->   or REFUSE, and that to him
- *                  <-------      HOLDS_AFAR                another opener holds it as well: no agent is asked
  *   RECALL         ------->      RECALL            ---->
  *                  <-------      CLOSE             <----   the last reference has ended: CLOSE, or his exit;
  *                                                          or nobody waits for the answer any more
@@ -36,8 +35,8 @@
  * Nothing ends by the end of an agent, a broker, or a connection. The agent's holder is durable: what it has
  * stays held until an agent says CLOSE, the one that is told of it by SHARE among others; its broker's end is
  * bridged by the processes, which tell the next one what they hold. What a broker had of other machines when it ended, its agent
- * keeps until the processes of HOLDER_AFAR have exited, as it sees by their pidfds, or for good where there
- * are none; and what the agent knows is in a file.
+ * keeps until all its processes of HOLDER_AFAR have exited, as it sees by their pidfds, or for good where one
+ * has none; and what the agent knows is in a file.
  *
  * ASK_AFAR, of who may open, and with a machine's name of the same user or root, is passed on to the agent,
  * and its TOLD_AFAR back (`gpushim cluster`; `gpushim cluster forget`).
@@ -60,12 +59,6 @@ struct gs_wire_holder_afar {
     uint64_t pid;    /* for people */
     uint32_t gone;   /* 1: it holds nothing more, and comes to hold nothing */
     uint32_t zero;
-};
-
-struct gs_wire_holds_afar {
-    struct gs_wire_head head;
-    uint64_t lease;
-    uint64_t holder;
 };
 
 enum gs_machine_state {

@@ -89,7 +89,7 @@ struct open { /* of a process here, of another machine's memory */
     uint64_t lease;
     enum open_state state;
     uint32_t request; /* of the broker's */
-    uint64_t holder, since_ns;
+    uint64_t since_ns;
     uint64_t again_ns, wait_ns; /* while it waits; 0: it has not waited yet */
     uint32_t uid, gid;
     struct gs_ipc_handle handle;
@@ -110,13 +110,10 @@ struct take { /* asked of our broker for another machine */
 };
 
 struct holder {
-    struct source source; /* its pidfd; -1: it has ended, or is not seen to */
-    uint64_t id;          /* in leases */
-    uint64_t number;      /* of this broker; 0: of one that has ended */
-    uint64_t exited_ns;   /* 0: it was not seen to end */
-    bool is_gone;         /* the broker says that it holds nothing more */
-    struct process process;
-    struct agent *agent;
+    int pidfd;          /* -1: it has ended, or is not seen to */
+    uint64_t number;    /* of this broker; 0: of one that has ended */
+    uint64_t exited_ns; /* 0: it was not seen to end */
+    struct process process, broker; /* pid 0: it is not seen */
     struct holder *prev, *next;
 };
 
@@ -152,7 +149,7 @@ struct agent {
     struct take *takes;
     uint32_t requests;
     struct holder *holders;
-    uint64_t holder_ids, sweep_ns; /* when exports that no broker names any more are taken back */
+    uint64_t sweep_ns; /* when exports that no broker names any more are taken back */
 };
 
 #define AGENT_LOG(agent, level, ...) gs_log_line(&(agent)->log.to, level, __VA_ARGS__)
@@ -235,13 +232,11 @@ void told_ask(struct agent *agent, const struct gs_wire_ask_afar *ask);
 
 /* holders.c */
 void holders_note(struct agent *agent, const struct gs_wire_holder_afar *told, int pidfd);
-/* Who that is; holder 0: nobody is seen. */
-struct lease_held holders_find(const struct agent *agent, uint64_t number);
-/* Their broker has ended: they are held until their processes have. */
+/* Their broker has ended: what it had is held until they all have. */
 void holders_orphan(struct agent *agent);
 /* After a start: those of the file. */
 void holders_restore(struct agent *agent);
-/* Ends the leases of those that have ended and whom no broker watches. */
+/* Ends the leases of a broker that has ended, as the last of its holders has. */
 void holders_look(struct agent *agent, uint64_t now_ns);
 
 #endif

@@ -142,15 +142,6 @@ static void on_hello(struct agent *agent, const struct gs_wire_hello *hello)
         on_listed(agent);
 }
 
-static void on_holds(struct agent *agent, const struct gs_wire_holds_afar *holds)
-{
-    const struct lease_held held = holders_find(agent, holds->holder);
-    struct lease *lease = leases_find(&agent->leases, agent_nobody, holds->lease);
-
-    if (lease)
-        leases_hold(&agent->leases, lease, &held);
-}
-
 static void on_message(struct agent *agent, const union gs_wire_message *message, int *pidfd)
 {
     switch (message->head.type) {
@@ -185,9 +176,6 @@ static void on_message(struct agent *agent, const union gs_wire_message *message
     case GS_WIRE_HOLDER_AFAR:
         holders_note(agent, &message->holder_afar, *pidfd);
         *pidfd = -1;
-        break;
-    case GS_WIRE_HOLDS_AFAR:
-        on_holds(agent, &message->holds_afar);
         break;
     default: /* it is for others, or of no use here */
         break;

@@ -1,8 +1,8 @@
 /*
  * Processes here that have memory of other machines open (agent.h). While their broker runs, it says
- * when they hold nothing more, and nothing here counts. When it has ended, what they held is theirs
- * until they have ended, which their pidfds say; then it rests for the settling time, as the broker
- * would let it.
+ * when they hold nothing more, and nothing here counts. When it has ended, what it had is theirs until all
+ * of them have ended, which their pidfds say; then it rests for the settling time, as the broker would let
+ * it. Which of them held what is not kept: it was the broker's to know.
  */
 #include "shim/agent/agent.h"
 
@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #include <utlist.h>
+
+#include "core/share/alive.h"
 
 /* As this process sees him: 0: it does not. */
 static pid_t pid_of(int pidfd)
@@ -30,79 +32,83 @@ static pid_t pid_of(int pidfd)
     return pid > 0 ? (pid_t)pid : 0;
 }
 
-/* The broker sent the pidfd and may have it still: then a close alone leaves its place in the epoll, which would
- * tell of a holder that has been freed. */
-static void stop_watching(struct holder *holder)
+static bool is_same(const struct process *process, const struct process *other)
 {
-    if (holder->source.fd >= 0) {
-        epoll_ctl(holder->agent->epoll, EPOLL_CTL_DEL, holder->source.fd, NULL);
-        close(holder->source.fd);
-    }
-    holder->source.fd = -1;
+    return process->pid == other->pid && process->started == other->started;
 }
 
-static void on_exit_of(struct source *source, uint32_t events)
+/* In the file it has its broker's pid with it: it may have leases by several. */
+static void key_of(const struct holder *holder, unsigned char ret_key[GS_MACHINE_SIZE])
 {
-    struct holder *holder = (struct holder *)source;
+    struct process key = holder->process;
 
-    holder->exited_ns = gs_now_ns();
-    stop_watching(holder);
+    _Static_assert(sizeof key == GS_MACHINE_SIZE, "in a machine's place");
+    key.zero = (uint32_t)holder->broker.pid;
+    memcpy(ret_key, &key, sizeof key);
 }
 
 /* Takes the pidfd. */
-static struct holder *add(struct agent *agent, uint64_t number, int pidfd, struct process process)
+static struct holder *add(struct agent *agent, int pidfd, struct process process, struct process broker)
 {
     struct holder *holder = calloc(1, sizeof *holder);
 
-    if (!holder) {
-        if (pidfd >= 0)
-            close(pidfd);
-        return NULL;
+    if (holder) {
+        *holder = (struct holder){.pidfd = pidfd, .process = process, .broker = broker};
+        DL_APPEND(agent->holders, holder);
+    } else if (pidfd >= 0) {
+        close(pidfd);
     }
-    *holder = (struct holder){.source = {.fd = pidfd, .ready = on_exit_of},
-                              .id = ++agent->holder_ids,
-                              .number = number,
-                              .process = process,
-                              .agent = agent};
-    if (pidfd >= 0 && !loop_add(agent->epoll, &holder->source, EPOLLIN))
-        stop_watching(holder);
-    DL_APPEND(agent->holders, holder);
     return holder;
 }
 
-static struct holder *of_number(const struct agent *agent, uint64_t number)
+static void end(struct agent *agent, struct holder *holder)
 {
-    struct holder *holder;
+    unsigned char key[GS_MACHINE_SIZE];
 
-    DL_FOREACH(agent->holders, holder) {
-        if (number && holder->number == number)
-            return holder;
+    key_of(holder, key);
+    if (holder->process.pid) /* else there may be another */
+        leases_unnote(&agent->leases, LEASES_HOLDER, key);
+    if (holder->pidfd >= 0)
+        close(holder->pidfd);
+    DL_DELETE(agent->holders, holder);
+    free(holder);
+}
+
+static void on_new(struct agent *agent, uint64_t number, int pidfd)
+{
+    const struct process broker = broker_process(agent), process = process_of(pidfd < 0 ? 0 : pid_of(pidfd));
+    struct holder *holder = add(agent, pidfd, process, broker), *old;
+    unsigned char key[GS_MACHINE_SIZE];
+
+    if (!holder)
+        return;
+    DL_FOREACH(agent->holders, old) { /* as the file has it */
+        if (process.pid && old != holder && is_same(&old->process, &process) && is_same(&old->broker, &broker)) {
+            end(agent, old);
+            break;
+        }
     }
-    return NULL;
+    holder->number = number;
+    key_of(holder, key);
+    leases_note(&agent->leases, LEASES_HOLDER, key, &broker);
 }
 
 void holders_note(struct agent *agent, const struct gs_wire_holder_afar *told, int pidfd)
 {
-    struct holder *holder = of_number(agent, told->holder);
+    struct holder *holder;
 
-    if (told->gone && holder) {
-        stop_watching(holder); /* what the kernel said of it may lie there: holders_look frees it */
-        holder->number = 0;
-        holder->is_gone = true;
-    } else if (!told->gone && !holder && told->holder) {
-        add(agent, told->holder, pidfd, process_of(pidfd < 0 ? 0 : pid_of(pidfd)));
+    DL_FOREACH(agent->holders, holder) {
+        if (told->holder && holder->number == told->holder)
+            break;
+    }
+    if (!told->gone && !holder && told->holder) {
+        on_new(agent, told->holder, pidfd);
         return;
     }
+    if (told->gone && holder)
+        end(agent, holder);
     if (pidfd >= 0)
         close(pidfd);
-}
-
-struct lease_held holders_find(const struct agent *agent, uint64_t number)
-{
-    const struct holder *holder = of_number(agent, number);
-
-    return holder ? (struct lease_held){.holder = holder->id, .process = holder->process}
-                  : (struct lease_held){0};
 }
 
 void holders_orphan(struct agent *agent)
@@ -118,49 +124,41 @@ void holders_orphan(struct agent *agent)
     }
 }
 
-void holders_restore(struct agent *agent)
+static void restore(void *arg, const unsigned char key[GS_MACHINE_SIZE])
 {
-    struct lease *lease, *next;
+    struct agent *agent = arg;
+    struct process process, broker;
+    struct holder *holder;
+    bool unknown;
+    int pidfd;
 
-    HASH_ITER(hh, agent->leases.all, lease, next) {
-        for (unsigned i = 0; i < lease->held_count; i++) {
-            struct lease_held *held = &lease->held[i];
-            struct holder *holder;
-            bool unknown;
-            int pidfd;
-
-            DL_FOREACH(agent->holders, holder) {
-                if (held->process.pid && holder->process.pid == held->process.pid &&
-                    holder->process.started == held->process.started)
-                    break;
-            }
-            if (!holder) {
-                pidfd = process_open(&held->process, &unknown);
-                holder = unknown ? NULL : add(agent, 0, pidfd, held->process);
-                if (holder && pidfd < 0)
-                    holder->exited_ns = gs_now_ns();
-            }
-            held->holder = holder ? holder->id : 0;
-        }
-    }
+    memcpy(&process, key, sizeof process);
+    process.zero = 0;
+    leases_noted(&agent->leases, LEASES_HOLDER, key, &broker);
+    pidfd = process_open(&process, &unknown);
+    holder = add(agent, pidfd, process, broker);
+    if (holder && pidfd < 0 && !unknown)
+        holder->exited_ns = gs_now_ns();
 }
 
-/* What he alone held, and no broker has, is over. */
-static void end_leases_of(struct agent *agent, const struct holder *holder)
+void holders_restore(struct agent *agent)
 {
+    leases_each_note(&agent->leases, LEASES_HOLDER, restore, agent);
+}
+
+/* Nobody of that broker's is left, and no broker has what it had. */
+static void end_leases_of(struct agent *agent, const struct process *broker)
+{
+    const struct holder *holder;
     struct lease *lease, *next;
 
+    DL_FOREACH(agent->holders, holder) {
+        if (is_same(&holder->broker, broker))
+            return;
+    }
     HASH_ITER(hh, agent->leases.all, lease, next) {
-        const bool is_ours = memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) == 0;
-        const unsigned before = lease->held_count;
-
-        for (unsigned i = 0; is_ours && !lease->named && i < lease->held_count;) {
-            if (lease->held[i].holder == holder->id)
-                leases_drop(&agent->leases, lease, i);
-            else
-                i++;
-        }
-        if (is_ours && !lease->named && before > 0 && lease->held_count == 0)
+        if (memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) == 0 && !lease->named && !lease->said &&
+            is_same(&lease->broker, broker))
             opener_end(agent, lease);
     }
 }
@@ -168,18 +166,19 @@ static void end_leases_of(struct agent *agent, const struct holder *holder)
 void holders_look(struct agent *agent, uint64_t now_ns)
 {
     struct holder *holder, *next;
-    /* Whether a broker has it is known when that has said what it has. */
-    const bool is_known = !broker_is_there(agent) || agent->is_synced;
 
+    if (broker_is_there(agent) && !agent->is_synced)
+        return; /* it has not said what it has */
     DL_FOREACH_SAFE(agent->holders, holder, next) {
-        const bool is_over = is_known && !holder->number && holder->exited_ns &&
-                             now_ns - holder->exited_ns >= agent->share->settle_ns;
+        const struct process broker = holder->broker;
 
-        if (!is_over && !holder->is_gone)
+        if (holder->number)
             continue;
-        if (!holder->is_gone)
-            end_leases_of(agent, holder);
-        DL_DELETE(agent->holders, holder);
-        free(holder);
+        if (!holder->exited_ns && holder->pidfd >= 0 && gs_alive_exited(holder->pidfd))
+            holder->exited_ns = now_ns;
+        if (!holder->exited_ns || now_ns - holder->exited_ns < agent->share->settle_ns)
+            continue;
+        end(agent, holder);
+        end_leases_of(agent, &broker);
     }
 }

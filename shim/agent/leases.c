@@ -23,7 +23,7 @@
 #define MAGIC      UINT32_C(0x67736167)
 #define PAST_MOST  4096 /* records that say nothing any more, beside as many that do */
 
-enum kind { ADDED = 16, ENDED, HELD };
+enum kind { ADDED = 16, ENDED, UNNOTED /* of the mark that is its lease */ };
 
 struct record {
     uint32_t magic, kind; /* enum kind, or enum leases_mark */
@@ -176,28 +176,8 @@ static void end(struct leases *leases, struct lease *lease)
         free(group);
     }
     leave_side(leases, lease);
-    leases->held_count -= lease->held_count;
     HASH_DEL(leases->all, lease);
-    free(lease->held);
     free(lease);
-}
-
-static bool hold(struct leases *leases, struct lease *lease, const struct lease_held *held)
-{
-    struct lease_held *all = realloc(lease->held, (lease->held_count + 1) * sizeof *all);
-
-    if (!all)
-        return false;
-    lease->held = all;
-    all[lease->held_count++] = *held;
-    leases->held_count++;
-    return true;
-}
-
-void leases_drop(struct leases *leases, struct lease *lease, unsigned index)
-{
-    leases->held_count--;
-    lease->held[index] = lease->held[--lease->held_count];
 }
 
 static struct leases_note *note_of(const struct leases *leases, enum leases_mark mark,
@@ -227,6 +207,18 @@ static bool take_note(struct leases *leases, enum leases_mark mark,
     return note != NULL;
 }
 
+static bool drop_note(struct leases *leases, enum leases_mark mark,
+                      const unsigned char machine[GS_MACHINE_SIZE])
+{
+    struct leases_note *note = note_of(leases, mark, machine);
+
+    if (!note)
+        return false;
+    HASH_DEL(leases->notes, note);
+    free(note);
+    return true;
+}
+
 /* ---- The file ------------------------------------------------------------------------------- */
 
 static bool write_record(struct leases *leases, int file, struct record record)
@@ -247,11 +239,6 @@ static struct record record_of(const struct lease *lease, enum kind kind)
 
     memcpy(record.exporter, lease->exporter, sizeof record.exporter);
     return record;
-}
-
-static struct record record_of_held(const struct lease *lease, const struct lease_held *held)
-{
-    return (struct record){.kind = HELD, .key = lease->key, .process = held->process};
 }
 
 static struct record record_of_note(const struct leases_note *note)
@@ -282,9 +269,7 @@ static bool write_anew(struct leases *leases)
     }
     HASH_ITER(hh, leases->all, lease, next) {
         good = good && write_record(leases, file, record_of(lease, ADDED));
-        for (unsigned i = 0; i < lease->held_count; i++)
-            good = good && write_record(leases, file, record_of_held(lease, &lease->held[i]));
-        records += 1 + lease->held_count;
+        records++;
     }
     if (!good || renameat(leases->folder, name, leases->folder, leases->name) != 0) {
         snprintf(leases->reason, sizeof leases->reason, "%s cannot be written: %s", leases->name,
@@ -303,7 +288,7 @@ static bool write_anew(struct leases *leases)
 
 static void append(struct leases *leases, struct record record)
 {
-    const uint64_t live = HASH_COUNT(leases->all) + leases->held_count + HASH_COUNT(leases->notes);
+    const uint64_t live = HASH_COUNT(leases->all) + HASH_COUNT(leases->notes);
 
     if (leases->file < 0 || leases->reason[0] || leases->records > 2 * live + PAST_MOST)
         write_anew(leases); /* with what is added */
@@ -320,8 +305,8 @@ static void take_record(struct leases *leases, const struct record *record)
     leases->known |= same && record->kind == LEASES_BROKER;
     if (record->kind == LEASES_ASKED || (same && record->kind < ADDED))
         take_note(leases, record->kind, record->key.machine, record->exporter);
-    if (same && record->kind == HELD && there)
-        hold(leases, there, &(struct lease_held){.process = record->process});
+    if (same && record->kind == UNNOTED)
+        drop_note(leases, (enum leases_mark)record->key.lease, record->key.machine);
     if (!same || (record->kind != ADDED && record->kind != ENDED))
         return;
     if (there)
@@ -377,23 +362,6 @@ struct lease *leases_add(struct leases *leases, const struct lease *model)
     return lease;
 }
 
-void leases_hold(struct leases *leases, struct lease *lease, const struct lease_held *held)
-{
-    for (unsigned i = 0; i < lease->held_count; i++) {
-        struct lease_held *there = &lease->held[i];
-
-        if (held->holder && there->holder == held->holder)
-            return;
-        if (held->process.pid && there->process.pid == held->process.pid &&
-            there->process.started == held->process.started) {
-            there->holder = held->holder; /* the same, as another broker or agent calls him */
-            return;
-        }
-    }
-    if (hold(leases, lease, held))
-        append(leases, record_of_held(lease, held));
-}
-
 void leases_end(struct leases *leases, struct lease *lease)
 {
     const struct record record = record_of(lease, ENDED);
@@ -407,6 +375,16 @@ void leases_note(struct leases *leases, enum leases_mark mark,
 {
     if (take_note(leases, mark, machine, value))
         append(leases, record_of_note(note_of(leases, mark, machine)));
+}
+
+void leases_unnote(struct leases *leases, enum leases_mark mark,
+                   const unsigned char machine[GS_MACHINE_SIZE])
+{
+    struct record record = {.kind = UNNOTED, .key.lease = mark};
+
+    memcpy(record.key.machine, machine, GS_MACHINE_SIZE);
+    if (drop_note(leases, mark, machine))
+        append(leases, record);
 }
 
 bool leases_noted(const struct leases *leases, enum leases_mark mark,

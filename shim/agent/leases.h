@@ -38,18 +38,11 @@ struct process {
     uint64_t started; /* with the pid it names him: /proc/PID/stat */
 };
 
-struct lease_held {
-    uint64_t holder; /* of holders.c; 0: nobody is seen */
-    struct process process;
-};
-
 struct lease {
     struct lease_key key;
     struct lease_block block;
     unsigned char exporter[GS_MACHINE_SIZE]; /* zero: this machine */
     struct process broker;   /* of ours: that had it when it came; 0: nobody knows */
-    struct lease_held *held; /* of ours: by whom; grows */
-    unsigned held_count;
     uint64_t since_ns;
     bool named;    /* of others: since the list that is under way began; of ours: this broker has it */
     bool recalled; /* of ours: since its exporter's link began */
@@ -80,6 +73,7 @@ enum leases_mark {
     LEASES_BROKER,     /* the process that is the broker */
     LEASES_BOOT,       /* of a machine that has leases here */
     LEASES_MET,        /* a machine has said what it knows of ours, since there is this file */
+    LEASES_HOLDER,     /* in a machine's place, holders.c: a process that has leases by a broker, which is the value */
 };
 
 struct leases {
@@ -87,7 +81,6 @@ struct leases {
     struct lease_group *groups;
     struct lease_side *sides;
     unsigned owed, said, most; /* of all sides; and what `owed` may come to */
-    unsigned held_count;       /* of all leases */
     int folder, file;
     char name[64];
     unsigned char boot[GS_BOOT_BYTES];
@@ -101,12 +94,9 @@ struct leases {
  * cannot be written. */
 bool leases_open(struct leases *leases, int folder, const unsigned char boot[GS_BOOT_BYTES],
                  char ret_reason[LEASES_REASON]);
-/* NULL: no memory. One of that key is not there yet, and nobody holds it. */
+/* NULL: no memory. One of that key is not there yet. */
 struct lease *leases_add(struct leases *leases, const struct lease *lease);
 void leases_end(struct leases *leases, struct lease *lease);
-/* One more holds it; or one less. */
-void leases_hold(struct leases *leases, struct lease *lease, const struct lease_held *held);
-void leases_drop(struct leases *leases, struct lease *lease, unsigned index);
 struct lease *leases_find(const struct leases *leases, const unsigned char machine[GS_MACHINE_SIZE],
                           uint64_t lease);
 struct lease_group *leases_of_block(const struct leases *leases,
@@ -122,6 +112,8 @@ bool leases_has_room(const struct leases *leases, const unsigned char machine[GS
 /* A value of 16 bytes for each mark and machine (LEASES_BROKER: zeros). */
 void leases_note(struct leases *leases, enum leases_mark mark,
                  const unsigned char machine[GS_MACHINE_SIZE], const void *value);
+void leases_unnote(struct leases *leases, enum leases_mark mark,
+                   const unsigned char machine[GS_MACHINE_SIZE]);
 /* False: there is none. */
 bool leases_noted(const struct leases *leases, enum leases_mark mark,
                   const unsigned char machine[GS_MACHINE_SIZE], void *ret_value);

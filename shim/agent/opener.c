@@ -75,7 +75,6 @@ void opener_ask(struct agent *agent, const struct gs_wire_open *ask)
 {
     struct open *open, *other, model = {.lease = ask->lease,
                                         .request = ask->head.request,
-                                        .holder = ask->holder,
                                         .since_ns = gs_now_ns(),
                                         .uid = ask->uid,
                                         .gid = ask->gid};
@@ -313,7 +312,6 @@ static void on_taken(struct agent *agent, struct open *open, const struct talk_t
 {
     struct lease model = {.key.lease = open->lease, .block.block_id = open->handle.block_id,
                           .named = true};
-    const struct lease_held held = holders_find(agent, open->holder);
     struct lease *lease;
     union gs_wire_message answer;
 
@@ -332,7 +330,6 @@ static void on_taken(struct agent *agent, struct open *open, const struct talk_t
         refuse(agent, open, GS_REFUSED_MACHINE, 0);
         return;
     }
-    leases_hold(&agent->leases, lease, &held);
     gs_wire_start(&answer, GS_WIRE_GRANT, open->request);
     answer.grant.far = 1;
     answer.grant.chunk_size = open->sealed.chunk_size;

@@ -2,44 +2,82 @@
 #include "shim/agent/agent.h"
 
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <signal.h>
-#include <sys/epoll.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/children.h"
+#include "tests/folder.h"
 
 TestSuite(agent_holders, .timeout = 60);
 
-/* The broker, which sent its pidfd, has it still. */
-Test(agent_holders, of_one_that_is_gone_the_end_is_not_told)
-{
-    static struct gs_share_options share;
-    static struct agent agent = {.broker = {.fd = -1}, .share = &share};
-    struct gs_wire_holder_afar told = {.holder = 7};
-    struct epoll_event event;
-    int pidfd, brokers;
-    pid_t child;
+static struct gs_share_options share;
+static struct agent agent = {.broker = {.fd = -1}, .share = &share};
+static pid_t children[3];
 
-    agent.epoll = epoll_create1(EPOLL_CLOEXEC);
-    child = fork_child();
-    if (child == 0) {
-        pause();
-        _exit(0);
-    }
-    pidfd = (int)syscall(SYS_pidfd_open, child, 0);
-    brokers = dup(pidfd);
-    cr_assert(agent.epoll >= 0 && child > 0 && pidfd >= 0 && brokers >= 0);
+static void tell(uint64_t number, bool gone)
+{
+    const struct gs_wire_holder_afar told = {.holder = number, .gone = gone};
+    int pidfd = gone ? -1 : (int)syscall(SYS_pidfd_open, children[number - 1], 0);
+
+    cr_assert(gone || pidfd >= 0);
     holders_note(&agent, &told, pidfd);
-    cr_assert_not_null(agent.holders);
-    told.gone = 1;
-    holders_note(&agent, &told, -1);
-    holders_look(&agent, 1);
-    cr_assert_null(agent.holders);
-    cr_assert_eq(kill(child, SIGKILL), 0);
-    cr_assert_eq(waitpid(child, NULL, 0), child);
-    cr_assert_eq(epoll_wait(agent.epoll, &event, 1, 0), 0, "a holder that has been freed would be called");
-    close(brokers);
-    close(agent.epoll);
+}
+
+static void end(int child)
+{
+    cr_assert_eq(kill(children[child], SIGKILL), 0);
+    cr_assert_eq(waitpid(children[child], NULL, 0), children[child]);
+    holders_look(&agent, gs_now_ns());
+}
+
+static void set_up(void)
+{
+    struct lease model = {.key.lease = 1, .named = true};
+    int folder = open(folder_new("holders"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    char reason[LEASES_REASON];
+
+    cr_assert(folder >= 0 && leases_open(&agent.leases, folder, agent.boot, reason), "%s", reason);
+    for (int i = 0; i < 3; i++) {
+        children[i] = fork_child();
+        if (children[i] == 0) {
+            pause();
+            _exit(0);
+        }
+        cr_assert(children[i] > 0);
+        tell((uint64_t)i + 1, false);
+    }
+    cr_assert_not_null(leases_add(&agent.leases, &model));
+}
+
+/* What a broker had when it ended is held until all of its holders have ended, also by the next agent; who had
+ * given back what it had by then does not count. */
+Test(agent_holders, what_a_broker_had_ends_with_the_last_of_its_holders)
+{
+    for (int again = 0; again < 2; again++) {
+        unsigned count = 0;
+        struct holder *holder;
+
+        set_up();
+        tell(3, true);
+        holders_look(&agent, gs_now_ns());
+        cr_assert(agent.leases.all, "its broker is there");
+        holders_orphan(&agent);
+        if (again) { /* as the file has it */
+            agent.holders = NULL;
+            holders_restore(&agent);
+        }
+        for (holder = agent.holders; holder; holder = holder->next)
+            count++;
+        cr_assert_eq(count, 2);
+        end(0);
+        cr_assert(agent.leases.all, "one of two is there");
+        end(1);
+        cr_assert_null(agent.leases.all);
+        cr_assert_null(agent.holders);
+        end(2);
+    }
 }

@@ -50,7 +50,7 @@ class Agent:
         """An open of this machine's is asked of the other one's agent."""
         request, body = self.hear(OPEN)
         lease, = struct.unpack_from('<Q', body, 80)
-        far.say(OPEN, body[:80] + bytes(16), 5)
+        far.say(OPEN, body[:80] + bytes(8), 5)
         _, answer = far.hear(GRANT)
         self.say(GRANT, answer, request)
         return lease

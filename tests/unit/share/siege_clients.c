@@ -15,7 +15,7 @@
 #define NO_OPENERS                                                                                 \
     (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(REPORT) | SAYS(FLUSH) |                      \
      SAYS(PURGED) | SAYS(FETCH) | SAYS(PIECES) | SAYS(EVENTS_FILE))
-#define NO_AGENTS (SAYS(HOLDER_AFAR) | SAYS(HOLDS_AFAR) | SAYS(ASK_AFAR) | SAYS(TOLD_AFAR))
+#define NO_AGENTS (SAYS(HOLDER_AFAR) | SAYS(ASK_AFAR) | SAYS(TOLD_AFAR))
 
 /* Whether it was hung up on; looks for a millisecond. */
 static bool is_over(int fd)
