@@ -13,15 +13,12 @@
 /* It is told what of other machines is open here, and what of here they may open. */
 static void tell_all(struct gs_share *share)
 {
-    const struct gs_export *export, *next;
     union gs_wire_message message;
     uint64_t bytes;
 
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     message.hello.agent = 1;
     message.hello.holds = gs_borrow_count(share, &bytes);
-    HASH_ITER(hh, share->exporter.exports, export, next)
-    message.hello.lent |= export->far && export->far->lent;
     gs_agent_tell(share, &message, -1);
     gs_borrow_tell_all(share);
     gs_lend_tell_all(share);
@@ -30,7 +27,7 @@ static void tell_all(struct gs_share *share)
 bool gs_agent_came(struct gs_share *share, struct gs_client *client,
                    const struct gs_wire_hello *hello)
 {
-    if (!share->options.is_broker || hello->agent > 1)
+    if (!share->options.is_broker || hello->agent > 1 || hello->zero)
         return gs_client_fault(client, "it takes this process for a broker");
     if (!gs_client_is_own(client))
         return gs_client_refuse(share, client, hello->head.request, GS_REFUSED_USER, 0);

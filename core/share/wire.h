@@ -80,7 +80,7 @@
 
 #include "core/share/ipc_handle.h"
 
-#define GS_WIRE_VERSION 27
+#define GS_WIRE_VERSION 29
 
 /* So many pieces come in one message at most: the kernel would take 253, but a process that may have
  * 256 descriptors has others too. */
@@ -171,8 +171,8 @@ struct gs_wire_hello {
     char name[16];                            /* of the program: for people */
     uint32_t holds; /* so many RESUMEs follow: of what it held over other connections all else is over */
     uint32_t number; /* of this HELLO, of all of its program's: one that is heard behind the next comes late */
-    uint32_t agent;  /* 1: it is this machine's agent; and from a broker to that, */
-    uint32_t lent;   /* 1: some of what is here is held for other machines */
+    uint32_t agent;  /* 1: it is this machine's agent, or its broker says it to that */
+    uint32_t zero;
 };
 
 struct gs_wire_open {

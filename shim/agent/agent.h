@@ -63,9 +63,8 @@ struct peer { /* another machine */
     bool asked;            /* it may have leases of ours */
     bool knows_boot;       /* `boot` is that of which leases here are */
     bool has_told;         /* since this agent began it said all that it has */
-    bool is_telling;       /* on `out`: what it has of ours */
-    unsigned told_count;   /* leases that this one did not know of */
-    bool has_listed;       /* on `in`: what it has here */
+    bool has_listed;       /* on `in`: what it has here, */
+    unsigned char file[LEASES_FILE]; /* as this has it */
     bool is_seen;          /* in the list of the directory that was read last */
     unsigned takes;        /* of its own, that our broker has not answered */
     struct say say;
@@ -135,11 +134,10 @@ struct agent {
     struct leases leases;
     struct source wake, listener;
     struct peer *peers;
-    bool met_all; /* all machines of the directory are to be told once what we have: nothing says where */
     /* The broker. */
     struct source broker; /* fd -1: none */
     uint64_t broker_retry_ns;
-    bool knows;       /* all leases that there are, of this broker and of those before */
+    uint64_t know_ns; /* when all that leases may be of has come to a broker: then all are in the file; 0: it was noted */
     bool is_synced;   /* the broker has said what its processes have: */
     uint32_t to_name; /* so many are to come */
     struct unsent *unsent;
@@ -190,9 +188,6 @@ void peers_list(struct agent *agent, const struct jobs_event *event);
 void peers_got(struct agent *agent, const struct jobs_event *event);
 void peers_accept(struct agent *agent);
 const char *peer_name(const struct peer *peer);
-/* KEPT for each of the leases, which are of one side; and LISTED. */
-void peers_say_kept(struct agent *agent, struct link *link, const struct lease *first);
-void peers_say_listed(struct agent *agent, struct link *link);
 
 /* opener.c */
 void opener_ask(struct agent *agent, const struct gs_wire_open *ask);
@@ -200,10 +195,6 @@ void opener_ask(struct agent *agent, const struct gs_wire_open *ask);
 void opener_ended(struct agent *agent, uint64_t lease);
 void opener_found(struct agent *agent, const struct jobs_event *event);
 void opener_link_up(struct agent *agent, struct peer *peer);
-/* Whether the machine is to say first what it has of ours; it says one; and that was all. */
-bool opener_asks(const struct agent *agent, const struct peer *peer);
-void opener_told(struct agent *agent, struct peer *peer, const struct talk_kept *kept);
-void opener_told_all(struct agent *agent, struct peer *peer);
 void opener_link_down(struct agent *agent, struct peer *peer, const char *why);
 void opener_message(struct agent *agent, struct peer *peer, const union talk *message);
 /* The process here holds it no more. */

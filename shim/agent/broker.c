@@ -16,6 +16,7 @@
 #define CONNECT_NS (GS_NS_PER_S / 10)
 #define UNSENT_MAX 200000 /* messages; who reads so little is hung up on */
 #define SWEEP_NS   (30 * GS_NS_PER_S) /* after its end: others of its exports come back till then */
+#define KNOW_NS    (120 * GS_NS_PER_S) /* by then processes have left with the broker what they hold for others */
 #define BUFFER     (1 << 20)
 
 static void hang_up(struct agent *agent, const char *why)
@@ -103,41 +104,24 @@ static void on_listed(struct agent *agent)
             opener_end(agent, lease);
     }
     agent->is_synced = true;
+    if (!agent->leases.known && !agent->know_ns)
+        agent->know_ns = gs_now_ns() + KNOW_NS;
 }
 
-/* A lease that the broker has; the file may have been lost. */
+/* A lease that the broker has; of one that is in no file nobody can be told. */
 static void on_resume(struct agent *agent, const struct gs_wire_close *kept)
 {
     struct lease *lease = leases_find(&agent->leases, agent_nobody, kept->lease);
-    struct lease model = {.key.lease = kept->lease, .block.block_id = kept->block_id,
-                          .broker = broker_process(agent)};
 
-    memcpy(model.block.instance, kept->instance, GS_INSTANCE_SIZE);
-    if (!lease) {
-        lease = leases_add(&agent->leases, &model);
-        agent->met_all = true;
-    }
     if (lease)
         lease->named = true;
     if (agent->to_name > 0 && --agent->to_name == 0)
         on_listed(agent);
 }
 
-/* From here on all leases are known; the next agent finds that in the file. */
-static void know(struct agent *agent)
-{
-    const struct process broker = broker_process(agent);
-
-    agent->knows = true;
-    leases_note(&agent->leases, LEASES_BROKER, agent_nobody, &broker);
-}
-
-/* So many are named next. Where nothing here is held for other machines there are no leases to be known. */
 static void on_hello(struct agent *agent, const struct gs_wire_hello *hello)
 {
     agent->to_name = hello->holds;
-    if (agent->knows || !hello->lent)
-        know(agent);
     if (!agent->to_name)
         on_listed(agent);
 }

@@ -168,6 +168,10 @@ void exporter_look(struct agent *agent, uint64_t now_ns)
 {
     struct export *export, *next;
 
+    if (agent->know_ns && now_ns >= agent->know_ns) {
+        agent->know_ns = 0;
+        leases_note(&agent->leases, LEASES_KNOWN, agent_nobody, agent_unknown);
+    }
     if (!agent->sweep_ns || now_ns < agent->sweep_ns)
         return;
     agent->sweep_ns = 0;
@@ -244,7 +248,7 @@ static const struct export *check(const struct agent *agent, const struct peer *
     if (!take->lease || leases_find(&agent->leases, peer->machine, take->lease))
         return NULL;
     *ret_reason = GS_REFUSED_MEMORY;
-    if (!leases_has_room(&agent->leases, peer->machine, false) ||
+    if (!leases_has_room(&agent->leases, peer->machine) ||
         count_of(agent, peer, &export->block) >= LEASES_OF_BLOCK)
         return NULL;
     if (!jobs_is_good(agent->jobs)) { /* cut off from the rest: nobody knows of what it hands out */
@@ -277,6 +281,7 @@ static void on_take(struct agent *agent, struct peer *peer, const struct talk_ta
     asked = export ? calloc(1, sizeof *asked) : NULL;
     if (asked) {
         memcpy(model.key.machine, peer->machine, GS_MACHINE_SIZE);
+        memcpy(model.exporter, peer->file, sizeof peer->file);
         model.block = export->block;
     }
     if (!asked || !leases_add(&agent->leases, &model)) {
@@ -373,20 +378,27 @@ static void say_recall(struct agent *agent, struct peer *peer, const struct leas
         link_send(&agent->links, peer->in, &recall);
 }
 
-/* Its list is whole: others of its leases are over. */
+/* Its list is whole: others of its leases are over, but for those that its file may not have. Who has them there
+ * nobody can say: they stay until it starts anew, or is forgotten. */
 static void on_listed(struct agent *agent, struct peer *peer)
 {
     struct lease *lease, *next;
-    unsigned before = 0, after = 0;
+    unsigned before = 0, after = 0, lost = 0;
 
     DL_FOREACH_SAFE2(first_of(agent, peer), lease, next, next_there) {
         before++;
         after += lease->named;
-        if (!lease->named)
-            end_lease(agent, lease);
-        else if (lease->recalled)
+        if (lease->named && lease->recalled)
             say_recall(agent, peer, &lease->block);
+        else if (!lease->named && memcmp(lease->exporter, peer->file, sizeof peer->file) == 0)
+            end_lease(agent, lease);
+        else
+            lost += !lease->named;
     }
+    if (lost > 0)
+        PEER_LOG(agent, peer, GS_LOG_WARNING, "machine %s has %u leases here that were in another file of its agent's: "
+                  "they stay until it is started anew, or gpushim cluster forget says that they are over",
+                  peer_name(peer), lost);
     peer->has_told = peer->has_listed = true;
     PEER_LOG(agent, peer, GS_LOG_INFO, "machine %s is here, with %u of %u leases", peer_name(peer), after, before);
 }
@@ -394,18 +406,7 @@ static void on_listed(struct agent *agent, struct peer *peer)
 static void on_kept(struct agent *agent, struct peer *peer, const struct talk_kept *kept)
 {
     struct lease *lease = leases_find(&agent->leases, peer->machine, kept->lease);
-    struct lease model = {.key.lease = kept->lease, .block.block_id = kept->block_id, .said = true};
 
-    memcpy(model.key.machine, peer->machine, GS_MACHINE_SIZE);
-    memcpy(model.block.instance, kept->instance, GS_INSTANCE_SIZE);
-    if (!lease && !agent->knows) { /* the file was lost; the broker knows whether there is one */
-        if (!leases_has_room(&agent->leases, peer->machine, true)) {
-            link_fail(&agent->links, peer->in, "it says that it has more here than there can be");
-            return;
-        }
-        lease = leases_add(&agent->leases, &model);
-        note_holder(agent, peer);
-    }
     if (lease)
         lease->named = true;
 }
@@ -431,10 +432,6 @@ void exporter_message(struct agent *agent, struct peer *peer, const union talk *
     switch (message->head.type) {
     case TALK_HELLO:
         begin_list(agent, peer);
-        if (message->hello.asks) {
-            peers_say_kept(agent, peer->in, first_of(agent, peer));
-            peers_say_listed(agent, peer->in);
-        }
         break;
     case TALK_KEPT:
         on_kept(agent, peer, &message->kept);

@@ -15,6 +15,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/regular.h"
+#include "core/share/instance.h"
 
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434
@@ -99,12 +100,10 @@ static struct lease_side *side_for(struct leases *leases, const struct lease *le
 /* One more, or one less. */
 static void count(struct leases *leases, struct lease_side *side, const struct lease *lease, unsigned one)
 {
-    const unsigned owed = !is_ours(lease) || lease->said ? one : 0, said = lease->said ? one : 0;
+    const unsigned owed = is_ours(lease) ? 0 : one;
 
     side->owed += owed;
     leases->owed += owed;
-    side->said += said;
-    leases->said += said;
 }
 
 static void join_side(struct leases *leases, struct lease_side *side, struct lease *lease)
@@ -131,14 +130,11 @@ static void leave_side(struct leases *leases, struct lease *lease)
     }
 }
 
-bool leases_has_room(const struct leases *leases, const unsigned char machine[GS_MACHINE_SIZE], bool said)
+bool leases_has_room(const struct leases *leases, const unsigned char machine[GS_MACHINE_SIZE])
 {
     const struct lease_side *side = leases_side(leases, machine);
 
-    if (leases->owed >= leases->most)
-        return false;
-    return said ? (side ? side->said : 0) < leases->most / 4 && leases->said < leases->most / 2
-                : (side ? side->owed : 0) < leases->most - leases->owed;
+    return leases->owed < leases->most && (side ? side->owed : 0) < leases->most - leases->owed;
 }
 
 /* ---- Leases --------------------------------------------------------------------------------- */
@@ -302,7 +298,7 @@ static void take_record(struct leases *leases, const struct record *record)
     struct lease lease = {.key = record->key, .block = record->block, .broker = record->process};
     struct lease *there = leases_find(leases, record->key.machine, record->key.lease);
 
-    leases->known |= same && record->kind == LEASES_BROKER;
+    leases->known |= same && record->kind == LEASES_KNOWN;
     if (record->kind == LEASES_ASKED || (same && record->kind < ADDED))
         take_note(leases, record->kind, record->key.machine, record->exporter);
     if (same && record->kind == UNNOTED)
@@ -312,7 +308,6 @@ static void take_record(struct leases *leases, const struct record *record)
     if (there)
         end(leases, there);
     memcpy(lease.exporter, record->exporter, sizeof lease.exporter);
-    lease.said = is_ours(&lease) && !lease.broker.pid;
     if (record->kind == ADDED)
         add(leases, &lease);
 }
@@ -320,6 +315,7 @@ static void take_record(struct leases *leases, const struct record *record)
 bool leases_open(struct leases *leases, int folder, const unsigned char boot[GS_BOOT_BYTES],
                  char ret_reason[LEASES_REASON])
 {
+    static const unsigned char whole[GS_MACHINE_SIZE];
     struct record record;
     struct stat info;
     char lock[sizeof leases->name + 8];
@@ -345,6 +341,8 @@ bool leases_open(struct leases *leases, int folder, const unsigned char boot[GS_
     }
     if (file >= 0)
         close(file);
+    if (!leases_noted(leases, LEASES_ID, whole, leases->id) && gs_random(leases->id, sizeof leases->id))
+        take_note(leases, LEASES_ID, whole, leases->id);
     if (!write_anew(leases)) {
         snprintf(ret_reason, LEASES_REASON, "%s", leases->reason);
         close(locked);

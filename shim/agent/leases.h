@@ -3,9 +3,7 @@
  * the broker's socket, so that neither the agent's end nor the broker's loses one while processes that
  * they are of still run; the kernel's start ends them all.
  *
- * What another machine makes us hold is counted here, whatever message it came by: the leases that it has
- * here, and those of ours that it says there are and that nobody here knows of. leases_has_room is the one
- * bound.
+ * What another machine makes us hold is counted here: leases_has_room is the one bound.
  */
 #ifndef GS_SHIM_AGENT_LEASES_H
 #define GS_SHIM_AGENT_LEASES_H
@@ -17,6 +15,7 @@
 #include <uthash.h>
 
 #include "core/share/wire.h"
+#include "shim/agent/talk.h"
 
 #define LEASES_REASON   384
 #define LEASES_MAX      131072 /* that others make us hold, in all; fewer where the broker keeps fewer */
@@ -41,12 +40,11 @@ struct process {
 struct lease {
     struct lease_key key;
     struct lease_block block;
-    unsigned char exporter[GS_MACHINE_SIZE]; /* zero: this machine */
+    unsigned char exporter[GS_MACHINE_SIZE]; /* of ours: whose block it is; of others: their file of leases */
     struct process broker;   /* of ours: that had it when it came; 0: nobody knows */
     uint64_t since_ns;
     bool named;    /* of others: since the list that is under way began; of ours: this broker has it */
     bool recalled; /* of ours: since its exporter's link began */
-    bool said;     /* another machine alone says that there is this one */
     uint32_t request; /* of others: of the broker, while it has not answered */
     UT_hash_handle hh;        /* by key */
     struct lease *prev, *next; /* of the same block */
@@ -57,7 +55,7 @@ struct lease {
 struct lease_side {
     unsigned char machine[GS_MACHINE_SIZE];
     struct lease *theirs, *ours; /* what it has here; what we have there */
-    unsigned owed, said;         /* leases that it makes us hold; and by its word alone */
+    unsigned owed;               /* leases that it makes us hold */
     UT_hash_handle hh;
 };
 
@@ -70,9 +68,9 @@ struct lease_group {
 /* What the file has besides. */
 enum leases_mark {
     LEASES_ASKED = 1,  /* a machine was asked for memory: it may have leases of ours */
-    LEASES_BROKER,     /* the process that is the broker */
+    LEASES_KNOWN,      /* all leases since the kernel's start are in this file */
     LEASES_BOOT,       /* of a machine that has leases here */
-    LEASES_MET,        /* a machine has said what it knows of ours, since there is this file */
+    LEASES_ID,         /* of this file */
     LEASES_HOLDER,     /* in a machine's place, holders.c: a process that has leases by a broker, which is the value */
 };
 
@@ -80,12 +78,13 @@ struct leases {
     struct lease *all;
     struct lease_group *groups;
     struct lease_side *sides;
-    unsigned owed, said, most; /* of all sides; and what `owed` may come to */
+    unsigned owed, most; /* of all sides; and what that may come to */
     int folder, file;
     char name[64];
     unsigned char boot[GS_BOOT_BYTES];
     uint64_t records;
-    bool known; /* all leases since the kernel's start are: an agent that knew them wrote so */
+    bool known; /* all leases since the kernel's start are: an agent before this one wrote so */
+    unsigned char id[LEASES_FILE]; /* of the file: that of another is another, also where it was lost */
     char reason[LEASES_REASON]; /* why it cannot be written; "": it can */
     struct leases_note *notes;
 };
@@ -104,12 +103,11 @@ struct lease_group *leases_of_block(const struct leases *leases,
 
 /* NULL: there are none. */
 struct lease_side *leases_side(const struct leases *leases, const unsigned char machine[GS_MACHINE_SIZE]);
-/* Whether the machine may have one more. Who proved that it was given the memory has at most what is left
- * over for others, so that something always is. By its word alone (`said`) it has a quarter, and all that
- * say so half. */
-bool leases_has_room(const struct leases *leases, const unsigned char machine[GS_MACHINE_SIZE], bool said);
+/* Whether the machine may have one more: it has at most what is left over for others, so that something
+ * always is. */
+bool leases_has_room(const struct leases *leases, const unsigned char machine[GS_MACHINE_SIZE]);
 
-/* A value of 16 bytes for each mark and machine (LEASES_BROKER: zeros). */
+/* A value of 16 bytes for each mark and machine (of the file: zeros). */
 void leases_note(struct leases *leases, enum leases_mark mark,
                  const unsigned char machine[GS_MACHINE_SIZE], const void *value);
 void leases_unnote(struct leases *leases, enum leases_mark mark,

@@ -365,7 +365,6 @@ static bool start(struct agent *agent)
     agent->listener.ready = on_call;
     if (agent->share->published_max < agent->leases.most / LEASES_EACH)
         agent->leases.most = agent->share->published_max * LEASES_EACH;
-    agent->knows = agent->leases.known;
     peers_start(agent);
     holders_restore(agent);
     if (!loop_add(agent->epoll, &agent->wake, EPOLLIN) ||

@@ -210,61 +210,32 @@ void opener_found(struct agent *agent, const struct jobs_event *event)
 
 /* ---- The other machine's agent -------------------------------------------------------------- */
 
-/* A file of leases that was lost, with the broker that had them, cannot be told from one that was never
- * there. So a machine from which nothing was heard since there is a file says first what it has of ours. */
-bool opener_asks(const struct agent *agent, const struct peer *peer)
+static void say_kept(struct agent *agent, struct link *link, const struct lease *first)
 {
-    unsigned char value[16];
+    const struct lease *lease;
+    union talk message;
 
-    return !leases_noted(&agent->leases, LEASES_MET, peer->machine, value);
-}
-
-/* Who has it here nobody can say: it stays until the machine starts anew, or the other one is told to
- * forget it. */
-void opener_told(struct agent *agent, struct peer *peer, const struct talk_kept *kept)
-{
-    struct lease model = {.key.lease = kept->lease, .block.block_id = kept->block_id, .said = true};
-
-    if (leases_find(&agent->leases, agent_nobody, kept->lease))
-        return; /* it is in the file */
-    peer->told_count++;
-    if (!leases_has_room(&agent->leases, peer->machine, true)) {
-        link_fail(&agent->links, peer->out, "it says that more is open there than there can be");
-        return;
+    DL_FOREACH2(first, lease, next_there) {
+        talk_start(&message, TALK_KEPT);
+        memcpy(message.kept.instance, lease->block.instance, GS_INSTANCE_SIZE);
+        message.kept.block_id = lease->block.block_id;
+        message.kept.lease = lease->key.lease;
+        link_send(&agent->links, link, &message);
     }
-    memcpy(model.block.instance, kept->instance, GS_INSTANCE_SIZE);
-    memcpy(model.exporter, peer->machine, GS_MACHINE_SIZE);
-    if (!leases_add(&agent->leases, &model))
-        link_fail(&agent->links, peer->out, "no memory is left for what is open there");
+    talk_start(&message, TALK_LISTED);
+    link_send(&agent->links, link, &message);
 }
 
-void opener_told_all(struct agent *agent, struct peer *peer)
-{
-    static const unsigned char met[16] = {1};
-
-    if (peer->told_count > 0) {
-        peer->asked = true;
-        leases_note(&agent->leases, LEASES_ASKED, peer->machine, agent_nobody);
-        PEER_LOG(agent, peer, GS_LOG_WARNING, "machine %s has %u leases of this one that an agent before did not "
-                  "leave in its file: they stay until this machine is started anew, or gpushim cluster forget "
-                  "says there that they are over", peer_name(peer), peer->told_count);
-    }
-    leases_note(&agent->leases, LEASES_MET, peer->machine, met);
-}
-
-/* First all that we have there, or nobody knows where, then what waits. What is recalled there it says again. */
+/* First all that we have there, then what waits. What is recalled there it says again. */
 void opener_link_up(struct agent *agent, struct peer *peer)
 {
     const struct lease_side *there = leases_side(&agent->leases, peer->machine);
-    const struct lease_side *somewhere = leases_side(&agent->leases, agent_nobody);
     struct open *open, *next;
     struct lease *lease;
 
     DL_FOREACH2(there ? there->ours : NULL, lease, next_there)
         lease->recalled = false;
-    peers_say_kept(agent, peer->out, there ? there->ours : NULL);
-    peers_say_kept(agent, peer->out, somewhere ? somewhere->ours : NULL);
-    peers_say_listed(agent, peer->out);
+    say_kept(agent, peer->out, there ? there->ours : NULL);
     HASH_ITER(hh, agent->opens, open, next) {
         if (open->state == OPEN_CONNECTS && open->peer == peer && peer->out && !peer->out->is_dead)
             take(agent, open);

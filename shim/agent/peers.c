@@ -124,8 +124,6 @@ static void learn(struct agent *agent, const char *key, const void *value, size_
         if (is_new)
             peer->retry_ns = 0;
         compare_boots(agent, peer, boot);
-        if (agent->met_all && is_new)
-            peer->asked = true; /* nobody knows where what we have is of */
     }
     json_decref(all);
 }
@@ -184,7 +182,7 @@ static void say_hello(struct agent *agent, struct link *link)
     memcpy(hello.hello.machine, agent->machine, GS_MACHINE_SIZE);
     memcpy(hello.hello.boot, agent->boot, GS_BOOT_BYTES);
     prove(agent, link, link->is_out, agent->machine, hello.hello.proof);
-    hello.hello.asks = link->is_out && opener_asks(agent, link->owner);
+    memcpy(hello.hello.file, agent->leases.id, sizeof agent->leases.id);
     link_send(&agent->links, link, &hello);
 }
 
@@ -204,28 +202,6 @@ static const char *doubt(struct agent *agent, struct link *link, const struct pe
     if (agent->has_secret && !gs_bytes_equal(proof, hello->proof, sizeof proof))
         return "it does not have the cluster's secret; give both agents the same --secret-file";
     return NULL;
-}
-
-void peers_say_kept(struct agent *agent, struct link *link, const struct lease *first)
-{
-    const struct lease *lease;
-    union talk message;
-
-    DL_FOREACH2(first, lease, next_there) {
-        talk_start(&message, TALK_KEPT);
-        memcpy(message.kept.instance, lease->block.instance, GS_INSTANCE_SIZE);
-        message.kept.block_id = lease->block.block_id;
-        message.kept.lease = lease->key.lease;
-        link_send(&agent->links, link, &message);
-    }
-}
-
-void peers_say_listed(struct agent *agent, struct link *link)
-{
-    union talk message;
-
-    talk_start(&message, TALK_LISTED);
-    link_send(&agent->links, link, &message);
 }
 
 static void ask_about(struct agent *agent, const unsigned char machine[GS_MACHINE_SIZE])
@@ -252,7 +228,6 @@ static void out_up(struct link *link)
 
 static void be_up(struct agent *agent, struct peer *peer)
 {
-    peer->is_telling = false;
     peer->out->is_ready = true;
     peer->wait_ns = RETRY_NS;
     opener_link_up(agent, peer);
@@ -268,24 +243,11 @@ static void out_message(struct link *link, const union talk *message)
         opener_message(agent, peer, message);
         return;
     }
-    if (peer->is_telling && message->head.type == TALK_KEPT) {
-        opener_told(agent, peer, &message->kept);
-        return;
-    }
-    if (peer->is_telling && message->head.type == TALK_LISTED) {
-        opener_told_all(agent, peer);
-        be_up(agent, peer);
-        return;
-    }
     why = message->head.type == TALK_HELLO ? doubt(agent, link, peer, &message->hello)
                                            : "it did not say who it is";
-    if (why) {
+    if (why)
         link_fail(&agent->links, link, why);
-        return;
-    }
-    peer->told_count = 0;
-    peer->is_telling = opener_asks(agent, peer);
-    if (!peer->is_telling) /* else it has LINK_BEGIN_S for that too */
+    else
         be_up(agent, peer);
 }
 
@@ -296,7 +258,6 @@ static void out_down(struct link *link, const char *why)
 
     if (peer->out == link)
         peer->out = NULL;
-    peer->is_telling = false;
     PEER_LOG(agent, peer, peer->wait_ns == RETRY_NS ? GS_LOG_WARNING : GS_LOG_DEBUG,
              "machine %s (%s): %s; what is open there stays", peer_name(peer), link->peer, why);
     if (!link->is_ready)
@@ -380,6 +341,7 @@ static void welcome(struct agent *agent, struct link *link, struct peer *peer)
         exporter_end_all(agent, peer->machine);
     }
     note_boot(agent, peer, caller->hello.boot);
+    memcpy(peer->file, caller->hello.file, sizeof peer->file);
     free(caller);
     link->owner = peer;
     link->is_ready = true;

@@ -6,10 +6,8 @@
  *   opener's agent                    exporter's agent
  *   HELLO             ----->
  *                     <-----          HELLO              it is who the directory says
- *                     <-----          KEPT ..., LISTED   if it asks: all leases that are known there of its
- *                                                        machine. Its own file of them may be lost
  *   KEPT ..., LISTED  ----->                             all leases that its machine has there, always
- *                                                        first: others of it there end
+ *                                                        first: others of it there, by this file, end
  *   TAKE              ----->
  *                     <-----          TAKEN, or REFUSED
  *   ENDED             ----->                             a lease is over; no answer. Where it is lost with
@@ -24,8 +22,9 @@
 
 #include "shim/agent/seal.h"
 
-#define TALK_VERSION 2
+#define TALK_VERSION 3
 #define TALK_NAME    64 /* of a user or a group, with a zero behind it */
+#define LEASES_FILE  16 /* bytes that name a file of leases */
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "as other machines'");
 
@@ -50,8 +49,7 @@ struct talk_hello {
     struct talk_head head;
     unsigned char machine[GS_MACHINE_SIZE], boot[GS_BOOT_BYTES];
     unsigned char proof[32]; /* of the cluster's secret, on this link; zeros: there is none */
-    uint32_t asks;           /* 1, by an opener's agent: it is to be told what its machine has there */
-    uint32_t zero;
+    unsigned char file[LEASES_FILE]; /* of its leases: what its machine had by another is not known there */
 };
 
 struct talk_kept {

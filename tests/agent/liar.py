@@ -39,7 +39,7 @@ class Liar:
     def call(self):
         """A link on which it has said who it is, and was believed."""
         link = self.context.wrap_socket(socket.create_connection(('127.0.0.1', self.port), timeout=PATIENT_S))
-        link.sendall(message(HELLO, self.machine + self.boot + bytes(40)))
+        link.sendall(message(HELLO, self.machine + self.boot + bytes(48)))
         check(len(link.recv(4096)) > 0, 'the liar is a member')
         return link
 
@@ -56,8 +56,6 @@ class Exporter:
         self.listener = socket.create_server(('127.0.0.1', 0))
         self.context = server_of(cluster)
         self.answer, self.noise = None, b''  # of a TAKE's body; b'': none
-        self.tell = lambda link: link.sendall(b''.join(message(KEPT, os.urandom(32)) for _ in range(3)) +
-                                              message(LISTED))  # to who asks what it has here
         self.then = lambda link: None  # when that was said
         self.takes, self.ended = [], []  # the numbers of leases
         self.opener = b''                    # who called last
@@ -79,9 +77,7 @@ class Exporter:
                     body = said.read(size - 8)
                     if kind == HELLO:
                         self.opener = body[:16]
-                        link.sendall(message(HELLO, self.liar.machine + self.liar.boot + bytes(40)))
-                        if body[64]:
-                            self.tell(link)
+                        link.sendall(message(HELLO, self.liar.machine + self.liar.boot + bytes(48)))
                     elif kind == ENDED:
                         self.ended.append(struct.unpack('<Q', body)[0])
                     elif kind == TAKE:

@@ -141,13 +141,8 @@ def all_of_opener(cluster):
     scene.two.await_word('joined the broker', joined + 1)
     scene.still('with others in their places, which do not know of it')
     scene.share_again('with others in their places')
-    scene.two.await_word('did not leave in its file')
-    scene.still('when they have heard of it')
-    here = scene.one.said().count('is here')
-    scene.two.kill('agent')
-    scene.two.start_agent()
-    scene.one.await_word('is here', here + 1)
-    scene.still('when it is in the file of another again')
+    scene.one.await_word('were in another file')
+    scene.still('when their agents have met')
     scene.b.end()
     scene.still_held('as nobody knows that it was this process')
     told = scene.one.gpushim('cluster', 'forget', 'm2')
@@ -163,6 +158,25 @@ def broker_of_exporter(cluster):
     scene.share_again('with another broker')
     scene.close()
     scene.is_back('when it is closed')
+    scene.end()
+
+
+def file_of_exporter(cluster):
+    """The same where the memory is: as nobody knows whose it is, it stays."""
+    scene = Scene(cluster, 'the exporter\'s agent and file of leases are lost')
+    joined = scene.one.said().count('joined the broker')
+    scene.one.kill('agent')
+    scene.one.remove('agent.leases')
+    scene.one.start_agent()
+    scene.one.await_word('joined the broker', joined + 1)
+    scene.share_again('with another agent')
+    scene.still('with another agent')
+    scene.close()
+    scene.still_held('as nobody knows that it was this lease')
+    check('machine unknown' in scene.one.gpushim('cluster')[1], f'{scene.name}: people are told')
+    told = scene.one.gpushim('cluster', 'forget', 'unknown')
+    check(told[0] == 0, f'{scene.name}: that is taken: {told}')
+    scene.is_back('when an operator says so')
     scene.end()
 
 
@@ -260,7 +274,7 @@ def main():
         cluster.start()
         chosen = [word[5:] for word in sys.argv[6:] if word.startswith('only:')]
         for test in (agent_of_opener, agent_keeps, broker_of_opener, broker_and_agent_of_opener,
-                     broker_then_agent_of_opener, all_of_opener, broker_of_exporter,
+                     broker_then_agent_of_opener, all_of_opener, broker_of_exporter, file_of_exporter,
                      forgotten, member_of_directory, all_of_directory):
             if not chosen or test.__name__ in chosen:
                 test(cluster)
