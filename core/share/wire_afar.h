@@ -33,10 +33,10 @@
  * debug.timeout at most.
  *
  * Nothing ends by the end of an agent, a broker, or a connection. The agent's holder is durable: what it has
- * stays held until an agent says CLOSE, the one that is told of it by SHARE among others; its broker's end is
- * bridged by the processes, which tell the next one what they hold. What a broker had of other machines when it ended, its agent
- * keeps until all its processes of HOLDER_AFAR have exited, as it sees by their pidfds, or for good where one
- * has none; and what the agent knows is in a file.
+ * stays held until an agent says CLOSE, this one or the next, which SHARE tells of it. When a broker ends, the
+ * processes tell the next one what they hold for other machines; and what it had of theirs its agent keeps
+ * until all its processes of HOLDER_AFAR have exited, as it sees by their pidfds, or for good where one has
+ * none. What the agent knows is in a file.
  *
  * ASK_AFAR, of who may open, and with a machine's name of the same user or root, is passed on to the agent,
  * and its TOLD_AFAR back (`gpushim cluster`; `gpushim cluster forget`).

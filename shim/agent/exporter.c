@@ -325,19 +325,19 @@ void exporter_answer(struct agent *agent, const union gs_wire_message *answer)
     lease = leases_find(&agent->leases, take->peer->machine, take->lease);
     if (lease)
         lease->request = 0;
-    if (lease && (!is_given || take->is_over))
-        leases_end(&agent->leases, lease);
-    if (is_given && (take->is_over || !lease)) {
-        let_go(agent, &take->block);
-    } else if (is_given) {
+    if (is_given && lease && !take->is_over) {
         talk_start(&taken, TALK_TAKEN);
         taken.taken.lease = take->lease;
         memcpy(taken.taken.proof, take->proof, SEAL_PROOF);
         taken.taken.read_only = answer->grant.read_only;
         if (take->peer->in)
             link_send(&agent->links, take->peer->in, &taken);
-    } else if (!take->is_over) {
-        refuse(agent, take->peer, take->lease, answer->refuse.reason, answer->refuse.driver_error);
+    } else {
+        if (lease)
+            leases_end(&agent->leases, lease);
+        let_go(agent, &take->block); /* or others of it have ended meanwhile */
+        if (!is_given && !take->is_over)
+            refuse(agent, take->peer, take->lease, answer->refuse.reason, answer->refuse.driver_error);
     }
     end_take(agent, take);
 }

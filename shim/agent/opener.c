@@ -22,14 +22,19 @@
 #define WAIT_NS      (10 * GS_NS_PER_MS)
 #define WAIT_MAX_NS  (160 * GS_NS_PER_MS)
 
-static void refuse(struct agent *agent, struct open *open, uint32_t reason, uint32_t driver_error)
+static void say_refused(struct agent *agent, uint32_t request, uint32_t reason, uint32_t driver_error)
 {
     union gs_wire_message answer;
 
-    gs_wire_start(&answer, GS_WIRE_REFUSE, open->request);
+    gs_wire_start(&answer, GS_WIRE_REFUSE, request);
     answer.refuse.reason = reason;
     answer.refuse.driver_error = driver_error;
     broker_send(agent, &answer);
+}
+
+static void refuse(struct agent *agent, struct open *open, uint32_t reason, uint32_t driver_error)
+{
+    say_refused(agent, open->request, reason, driver_error);
     HASH_DEL(agent->opens, open);
     free(open);
 }
@@ -84,14 +89,7 @@ void opener_ask(struct agent *agent, const struct gs_wire_open *ask)
                ? malloc(sizeof *open)
                : NULL;
     if (!open) {
-        struct open *refused = malloc(sizeof *refused);
-
-        if (!refused)
-            return; /* the broker's processes do not wait for ever */
-        *refused = model;
-        refused->lease = UINT64_MAX - refused->request; /* in nobody's way until it is refused */
-        HASH_ADD(hh, agent->opens, lease, sizeof refused->lease, refused);
-        refuse(agent, refused, GS_REFUSED_MESSAGE, 0);
+        say_refused(agent, ask->head.request, GS_REFUSED_MESSAGE, 0);
         return;
     }
     *open = model;

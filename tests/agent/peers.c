@@ -138,6 +138,36 @@ Test(agent_peers, what_is_held_and_nobody_knows_for_whom_is_held_until_people_sa
     jobs_end(agent.jobs);
 }
 
+/* The broker refuses one machine, and while it was asked another one, which had the block, has given it back. */
+Test(agent_peers, what_ended_while_another_was_refused_is_given_back)
+{
+    struct peer had = {.machine = {1}, .has_listed = true}, asks = {.machine = {2}, .takes = 1};
+    struct lease model = {.key = {.machine = {1}, .lease = 5}, .block.block_id = 7};
+    struct take *take = calloc(1, sizeof *take);
+    union gs_wire_message refusal;
+    union talk ended;
+
+    set_up();
+    agent.broker.fd = 0; /* nothing is sent: it waits for the loop */
+    cr_assert(take && leases_add(&agent.leases, &model));
+    model.key.machine[0] = 2;
+    model.request = take->request = 3;
+    take->peer = &asks;
+    take->lease = 5;
+    take->block = model.block;
+    HASH_ADD(hh, agent.takes, request, sizeof take->request, take);
+    cr_assert(leases_add(&agent.leases, &model));
+    talk_start(&ended, TALK_ENDED);
+    ended.ended.lease = 5;
+    exporter_message(&agent, &had, &ended);
+    cr_assert_null(agent.unsent, "it is asked for");
+    gs_wire_start(&refusal, GS_WIRE_REFUSE, 3);
+    exporter_answer(&agent, &refusal);
+    cr_assert(agent.unsent && agent.unsent->message.head.type == GS_WIRE_CLOSE);
+    cr_assert_eq(agent.unsent->message.close.block_id, 7);
+    cr_assert(!agent.leases.all && !agent.takes && !asks.takes);
+}
+
 /* The directory's keys and values are written by others. */
 Test(agent_peers, digits_are_as_many_as_there_are_bytes_and_nothing_else)
 {
