@@ -44,25 +44,11 @@ static void find_host(const char *text, char ret_host[HTTP_HOST])
             put_host(text + 5 + strspn(text + 5, " \t"), ret_host);
 }
 
-/* The path of what is asked for, which may be a whole URL and have a query; its length. */
-static const char *path_of(const char *target, struct http_request *request, size_t *ret_length)
-{
-    const char *host = strncmp(target, "http://", 7) == 0 ? target + 7 : NULL;
-
-    if (host) {
-        put_host(host, request->host);
-        target = host[strcspn(host, "/")] ? host + strcspn(host, "/") : "/";
-    }
-    *ret_length = strcspn(target, "?");
-    return target;
-}
-
 struct http_request http_read(const char *text)
 {
     struct http_request request = {.status = HTTP_BAD};
     char line[HTTP_REQUEST_MAX + 1];
     char *target, *after;
-    const char *path;
     size_t length = strcspn(text, "\n");
 
     snprintf(line, sizeof line, "%.*s", (int)length, text);
@@ -75,10 +61,10 @@ struct http_request http_read(const char *text)
         return request;
     *target++ = *after = 0;
     find_host(text, request.host);
-    path = path_of(target, &request, &length);
+    length = strcspn(target, "?");
     request.head_only = strcmp(line, "HEAD") == 0;
-    request.page = length == 8 && strncmp(path, "/metrics", 8) == 0 ? HTTP_METRICS : HTTP_ROOT;
-    if (request.page == HTTP_ROOT && (length != 1 || *path != '/'))
+    request.page = length == 8 && strncmp(target, "/metrics", 8) == 0 ? HTTP_METRICS : HTTP_ROOT;
+    if (request.page == HTTP_ROOT && (length != 1 || *target != '/'))
         request.status = HTTP_NO_PATH;
     else if (!request.head_only && strcmp(line, "GET") != 0)
         request.status = HTTP_NO_METHOD;

@@ -18,9 +18,6 @@
 #include "shim/command/command.h"
 #include "shim/command/run.h"
 
-/* Scripts that are run by scripts: the kernel gives up after fewer. */
-#define SCRIPTS_MAX 8
-
 /* What is looked at. */
 struct program {
     const char *path;
@@ -144,33 +141,12 @@ static void check_linker(const struct program *program, const char *linker)
 
 /* ---- Scripts -------------------------------------------------------------------------------- */
 
-/* What `env` is to run by the argument that a script's first line gives it. False: not to be told.
- */
-static bool env_runs(const char *argument, char ret_path[PATH_MAX])
-{
-    char words[RUN_INTERPRETER_SIZE], *rest = words, *word;
-    const char *split = begins(argument, "-S")                ? argument + 2
-                        : begins(argument, "--split-string=") ? strchr(argument, '=') + 1
-                                                              : NULL;
-
-    if (!split)
-        return run_file_find(argument, ret_path) == 0;
-    snprintf(words, sizeof words, "%s", split);
-    while ((word = strsep(&rest, " \t"))) {
-        if (*word == '-')
-            return false; /* what it takes with it is env's to know */
-        if (*word && !strchr(word, '='))
-            return run_file_find(word, ret_path) == 0;
-    }
-    return false;
-}
-
-/* Who runs this script. False: not to be told. */
+/* Who runs this script. False: not to be told, as where env has options. */
 static bool runs(const struct run_file *script, char ret_path[PATH_MAX])
 {
     if (strcmp(basename(script->interpreter), "env") == 0)
-        return env_runs(script->argument, ret_path);
-    snprintf(ret_path, PATH_MAX, "%s", script->interpreter);
+        return run_file_find(script->argument, ret_path) == 0;
+    snprintf(ret_path, PATH_MAX, "%s", script->kind == RUN_TEXT ? "/bin/sh" : script->interpreter);
     return *ret_path;
 }
 
@@ -181,12 +157,8 @@ void run_check(const char *path, const struct run_machine *library)
     struct run_file file;
 
     run_file_read(path, &file);
-    for (int i = 0; file.kind == RUN_SCRIPT || file.kind == RUN_TEXT; i++) {
-        if (i == SCRIPTS_MAX)
-            return;
-        if (file.kind == RUN_TEXT)
-            snprintf(interpreter, sizeof interpreter, "%s", "/bin/sh");
-        else if (!runs(&file, interpreter))
+    if (file.kind == RUN_SCRIPT || file.kind == RUN_TEXT) {
+        if (!runs(&file, interpreter))
             return;
         program = (struct program){.path = interpreter, .script = path};
         run_file_read(interpreter, &file);
