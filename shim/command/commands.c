@@ -157,7 +157,7 @@ const struct command commands[] = {
      "Gives an option of that process another value, for as long as it runs, and says what it was. The process has to "
      "be this user's; root may change anybody's. Those that can change are marked in gpushim.conf(5) and listed by "
      "'gpushim help set'.",
-     {JSON},
+     {LIST_JSON},
      {{"gpushim set 4711 log=debug", "it says more from now on"}}},
     {"config", RUNS(command_config_list), "every option, its value, and where that comes from", "", 0, 0, {TAKES_TEXT},
      "Lists every option as a program has it that this user starts in this environment, in the form of gpushim.conf(5), "

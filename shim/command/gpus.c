@@ -33,13 +33,11 @@ static bool is_own(const struct who *who)
 static void ask_nvml(struct gpu *gpu)
 {
     static struct doctor_nvml nvml;
-    static bool looked;
     void *handle;
     bool is_mig;
 
-    if (!looked)
+    if (!nvml.init) /* an exporter may run before the driver is there */
         doctor_find_nvml(&nvml);
-    looked = true;
     handle = doctor_in_nvml(&nvml, gpu->uuid, &is_mig);
     gpu->is_known = handle && nvml.memory && nvml.memory(handle, &gpu->memory) == 0 && gpu->memory.total > 0;
 }

@@ -16,9 +16,6 @@ struct setting {
     struct order order; /* first: what tells it is given this */
     const struct gs_option *option;
     const struct gs_config *config; /* with the value */
-    struct who who;
-    char silent[128]; /* why it is not set; "": it is */
-    uint64_t before, after;
 };
 
 /* ---- A value as a number, and back ----------------------------------------------------------- */
@@ -66,76 +63,44 @@ static void text_of(const struct gs_option *option, uint64_t number, char ret[GS
     gs_value_format(&config, option, ret);
 }
 
-/* ---- The process ------------------------------------------------------------------------------
- */
+/* ---- The process ---------------------------------------------------------------------------- */
 
-static void set_it(struct setting *setting, int fd)
+struct told {
+    char name[GS_OPTION_NAME_SIZE], before[GS_VALUE_SIZE], after[GS_VALUE_SIZE];
+};
+
+static void write_it(struct json *json, const void *answer)
 {
-    union gs_wire_message message, answer = {.head = {0}};
-    char name[GS_OPTION_NAME_SIZE];
-    int error;
+    const struct told *told = answer;
 
-    gs_option_name(setting->option, name);
-    gs_wire_start(&message, GS_WIRE_SET, 1);
-    message.set.value = number_of(setting->option, setting->config);
-    memcpy(message.set.name, name, strnlen(name, sizeof message.set.name - 1));
-    error = ask_for(fd, &message, GS_WIRE_SET_TO, &answer);
-    if (error || answer.head.type != GS_WIRE_SET_TO)
-        ask_order_silence(setting->silent, sizeof setting->silent, error, &answer);
-    else if (answer.set_to.outcome == GS_SET_UNKNOWN)
-        snprintf(setting->silent, sizeof setting->silent, "does not change %s while it runs", name);
-    else if (answer.set_to.outcome != GS_SET_DONE)
-        snprintf(setting->silent, sizeof setting->silent, "does not take this value for %s", name);
-    setting->before = answer.set_to.before;
-    setting->after = answer.set_to.after;
+    json_text(json, "option", told->name);
+    json_text(json, "before", told->before);
+    json_text(json, "after", told->after);
 }
 
 static void tell_it(struct order *order, const struct who *who, int fd, const char *silent)
 {
-    struct setting *setting = (struct setting *)order;
+    const struct setting *setting = (const struct setting *)order;
+    union gs_wire_message message, answer = {.head = {0}};
+    char reason[128] = "";
+    struct told told;
 
-    setting->who = *who;
-    snprintf(setting->silent, sizeof setting->silent, "%s", silent);
-    if (!silent[0])
-        set_it(setting, fd);
+    gs_option_name(setting->option, told.name);
+    gs_wire_start(&message, GS_WIRE_SET, 1);
+    message.set.value = number_of(setting->option, setting->config);
+    memcpy(message.set.name, told.name, strnlen(told.name, sizeof message.set.name - 1));
+    if (!silent[0] && order_ask(fd, &message, GS_WIRE_SET_TO, &answer, reason, sizeof reason)) {
+        if (answer.set_to.outcome == GS_SET_UNKNOWN)
+            snprintf(reason, sizeof reason, "does not change %s while it runs", told.name);
+        else if (answer.set_to.outcome != GS_SET_DONE)
+            snprintf(reason, sizeof reason, "does not take this value for %s", told.name);
+    }
+    text_of(setting->option, answer.set_to.before, told.before);
+    text_of(setting->option, answer.set_to.after, told.after);
+    order_say(order, who, silent[0] ? silent : reason, write_it, &told, "%s %s -> %s", told.name, told.before, told.after);
 }
 
-/* ---- The command ------------------------------------------------------------------------------
- */
-
-static void write_it(const struct setting *setting, const char *name, const char *before,
-                     const char *after)
-{
-    struct json json = {.file = stdout};
-    bool done = !setting->silent[0];
-
-    json_begin(&json, false);
-    who_write(&json, &setting->who);
-    json_text(&json, "option", name);
-    json_text(&json, "before", done ? before : NULL);
-    json_text(&json, "after", done ? after : NULL);
-    json_text(&json, "silent", done ? NULL : setting->silent);
-    json_end(&json);
-}
-
-static int print(const struct setting *setting, bool as_json)
-{
-    char name[GS_OPTION_NAME_SIZE], before[GS_VALUE_SIZE], after[GS_VALUE_SIZE];
-
-    if (!setting->order.found)
-        return COMMAND_WRONG;
-    gs_option_name(setting->option, name);
-    text_of(setting->option, setting->before, before);
-    text_of(setting->option, setting->after, after);
-    if (as_json)
-        write_it(setting, name, before, after);
-    else if (!setting->silent[0])
-        command_say("pid %ld (%s): %s %s -> %s", setting->who.pid, setting->who.name, name, before,
-               after);
-    if (setting->silent[0] && !as_json)
-        command_complain("process %ld %s", setting->who.pid, setting->silent);
-    return setting->silent[0] ? COMMAND_WRONG : COMMAND_WELL;
-}
+/* ---- The command ---------------------------------------------------------------------------- */
 
 void set_list(void)
 {
@@ -166,6 +131,7 @@ int command_set(const struct call *call)
     static struct gs_config config;
     struct gs_share_options options;
     struct setting setting = {.order = {.options = &options, .tell = tell_it}, .config = &config};
+    struct json json = {.file = stdout};
     const char *value;
 
     if ((setting.order.only = call_pid(call, call->argv[0])) <= 0)
@@ -173,6 +139,9 @@ int command_set(const struct call *call)
     setting.option = run_option_read("", call->argv[1], &config, &value);
     if (!setting.option || !can_change(setting.option) || !command_share_options(&options))
         return COMMAND_WRONG;
+    setting.order.json = call_has(call, "json") ? &json : NULL;
+    json_begin(setting.order.json, true);
     order_each(&setting.order);
-    return print(&setting, call_has(call, "json"));
+    json_end(setting.order.json);
+    return setting.order.failed ? COMMAND_WRONG : COMMAND_WELL;
 }

@@ -124,8 +124,8 @@ def prove_answers(folder):
             run = gpushim(folder, 'set', me, 'pool.decay=3 s')
             check(run.returncode == 1 and not run.stdout and word in run.stderr, f'a set that is refused: {run}')
             run = gpushim(folder, 'set', me, 'pool.decay=3 s', '--json')
-            row = json.loads(run.stdout)
-            check(run.returncode == 1 and word in row['silent'] and row['before'] is None, f'in JSON too: {run}')
+            [row] = json.loads(run.stdout)['rows']
+            check(run.returncode == 1 and word in row['silent'] and 'before' not in row, f'in JSON too: {run}')
     few = {'preexec_fn': lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))}
     with wire.Between(folder, path, count=40):
         run = subprocess.run([GPUSHIM, 'collect', 'all', '--json'], env=clean(folder), capture_output=True, text=True,

@@ -54,7 +54,7 @@ def prove_every_option(folder, holder):
             least = '1 B' # 0 is no bound, as unlimited
         changes(folder, holder, name, option['value'], least)
         run = gpushim(folder, 'set', str(holder.pid), f'{name}={value}', '--json')
-        told = json.loads(run.stdout)
+        told = json.loads(run.stdout)['rows'][0]
         check(run.returncode == 0 and (told['pid'], told['option'], told['before'], told['after'], told['silent']) ==
               (holder.pid, name, least, value, None), f'{name} back to {value}: {run}')
         for word in option['allowed'].replace(' or ', ', ').split(', ') if option['type'] == 'enum' else ():
@@ -67,7 +67,7 @@ def prove_every_option(folder, holder):
     changes(folder, holder, 'pool.cache_limit', '64 MiB', '100 %', '100%')
     run = gpushim(folder, 'set', str(holder.pid), 'pool.cache_share=0', '--json')
     check(run.returncode == 0 and 'pool.cache_share is called pool.cache_limit now' in run.stderr and
-          json.loads(run.stdout)['after'] == 'unlimited', f'an old name is understood, and says so: {run}')
+          json.loads(run.stdout)['rows'][0]['after'] == 'unlimited', f'an old name is understood, and says so: {run}')
 
 
 def prove_decay(folder):

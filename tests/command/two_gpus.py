@@ -125,7 +125,7 @@ def prove_statuses(folder):
                 check(told['version'] == version and re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ', told['time']),
                       f'{arguments}: its version and the time: {run.stdout}')
                 if some is stopped and arguments[0] in ('trim', 'collect', 'set'):
-                    said = [json.loads(run.stdout)] if arguments[0] == 'set' and form else json.loads(run.stdout)['rows'] if form else []
+                    said = json.loads(run.stdout)['rows'] if form else []
                     check([row['silent'] for row in said] == ['does not answer'] * len(form) and
                           (form or 'does not answer' in run.stdout + run.stderr), f'{arguments} {form} says why: {run}')
         one.stop()
