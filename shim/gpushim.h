@@ -253,11 +253,12 @@ GPUSHIM_API int gpushim_lookup(const char *name, struct gpushim_named *named);
  */
 GPUSHIM_API int gpushim_unpublish(const char *name);
 
-/* ---- Labels -------------------------------------------------------------------------------------- */
+/* ---- Tags -------------------------------------------------------------------------------------- */
 
 /*
- * What the calling thread does from now on, for people: what it allocates has the label first in its stacks in a
- * recording (gpushim record). Up to 63 bytes without control characters; NULL: nothing any more. EINVAL.
+ * What the calling thread allocates from now on bears the tag, on whatever GPU: it has it first in its stacks in a
+ * recording (gpushim record), and is apart from all other memory, so that gpushim_sleep may discard it. The first 16 tags
+ * of a process are so; others are in recordings alone. Up to 63 bytes without control characters; NULL: none any more. EINVAL.
  */
 GPUSHIM_API int gpushim_tag(const char *label);
 
@@ -403,13 +404,15 @@ struct gpushim_sleep_how {
     size_t size;         /* of this struct */
     uint64_t timeout_ns; /* for calls under way, and for the GPU's work */
     const char *directory; /* the contents go to a file there, of mode 0600 and without a name; NULL: to memory */
+    const char *discard;   /* a tag: what bears it is at the same addresses after the wake, its contents are anything;
+                              NULL: all is kept */
 };
 
 /*
  * Puts this process to sleep. The calling thread returns when it sleeps, and may call no CUDA that needs the
  * GPU before another thread wakes it. `asleep` may be NULL.
  *
- * EALREADY: it sleeps. EBUSY: a thread is in a call, a context has work, or a stream captures, beyond the
+ * EALREADY: it sleeps. ENOENT: nothing ever bore the tag. EBUSY: a thread is in a call, a context has work, or a stream captures, beyond the
  * timeout. ENOMEM, ENOSPC: no room on the host. ENOTSUP: not in this process. EDEADLK: called from within
  * such a call. EIO: the driver refused. In each case nothing has changed.
  */

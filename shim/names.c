@@ -152,5 +152,6 @@ GS_HOOK int gpushim_tag(const char *label)
     if (label && (!copy(naming.label, sizeof naming.label, label) || !gs_naming_is_good(&naming)))
         return EINVAL;
     gs_stack_tag(naming.label);
+    gs_core_tag(naming.label);
     return 0;
 }

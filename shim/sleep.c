@@ -39,13 +39,14 @@ static void at_exit(void)
     gs_gate_end();
 }
 
-static bool sleep_behind_gate(const char *directory, uint64_t until_ns, struct gs_sleep_why *why)
+static bool sleep_behind_gate(const char *directory, const char *discard, uint64_t until_ns,
+                              struct gs_sleep_why *why)
 {
     static bool known;
 
     if (!gs_gate_close(until_ns, why))
         return false;
-    if (!gs_core_sleep(gs_core, directory, until_ns, why)) {
+    if (!gs_core_sleep(gs_core, directory, discard, until_ns, why)) {
         gs_gate_open();
         gs_gate_pass(false);
         return false;
@@ -92,7 +93,7 @@ static void say(const char *what, const struct gs_sleep_why *why)
         gs_log(GS_LOG_INFO, "awake");
 }
 
-void gs_shim_sleep(const char *directory, uint64_t timeout_ns, struct gs_sleep_why *ret_why)
+void gs_shim_sleep(const char *directory, const char *discard, uint64_t timeout_ns, struct gs_sleep_why *ret_why)
 {
     struct gs_asleep asleep;
 
@@ -102,7 +103,7 @@ void gs_shim_sleep(const char *directory, uint64_t timeout_ns, struct gs_sleep_w
     if (asleep.since_ns) {
         gs_sleep_refuse(ret_why, EALREADY, "it is asleep already");
     } else {
-        sleep_behind_gate(directory, until(timeout_ns), ret_why);
+        sleep_behind_gate(directory, discard, until(timeout_ns), ret_why);
         say("not put to sleep", ret_why);
     }
     atomic_flag_clear(&busy);
@@ -144,7 +145,7 @@ static int sleep_idle(bool does)
     if (!sleeps_after_ns || gs_gate_idle_ns() < sleeps_after_ns)
         return EBUSY;
     if (does)
-        gs_shim_sleep(NULL, IDLE_NS, &why);
+        gs_shim_sleep(NULL, NULL, IDLE_NS, &why);
     return why.error;
 }
 
@@ -165,7 +166,7 @@ static struct {
     bool running; /* atomic; while it is true all below is the thread's */
     bool wakes;
     uint64_t timeout_ns;
-    char directory[GS_SLEEP_DIRECTORY];
+    char directory[GS_SLEEP_DIRECTORY], discard[GS_SLEEP_TAG];
     struct gs_sleep_why why;
 } order;
 
@@ -174,7 +175,8 @@ static void *run_order(void *unused)
     if (order.wakes)
         gs_shim_wake(order.timeout_ns, &order.why);
     else
-        gs_shim_sleep(order.directory[0] ? order.directory : NULL, order.timeout_ns, &order.why);
+        gs_shim_sleep(order.directory[0] ? order.directory : NULL, order.discard[0] ? order.discard : NULL,
+                      order.timeout_ns, &order.why);
     __atomic_store_n(&order.running, false, __ATOMIC_RELEASE);
     return NULL;
 }
@@ -188,6 +190,7 @@ static void begin_order(const struct gs_sleep_order *told)
     order.wakes = told->verb == GS_SLEEP_WAKES;
     order.timeout_ns = told->timeout_ns;
     snprintf(order.directory, sizeof order.directory, "%s", told->directory);
+    snprintf(order.discard, sizeof order.discard, "%s", told->discard);
     __atomic_store_n(&order.running, true, __ATOMIC_RELAXED);
     error = gs_background_start(&order.background, run_order, NULL);
     order.started = error == 0;
@@ -251,7 +254,7 @@ GS_HOOK int gpushim_sleep(const struct gpushim_sleep_how *how, struct gpushim_as
     if (!gs_state_enter())
         return ENODEV;
     GS_KEEP_CALLER;
-    gs_shim_sleep(how->directory, how->timeout_ns, &why);
+    gs_shim_sleep(how->directory, how->discard, how->timeout_ns, &why);
     tell(asleep, &why);
     return why.error;
 }

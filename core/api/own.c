@@ -50,7 +50,7 @@ bool gs_core_own_adds(struct gs_core *core, const CUmemAllocationProp *propertie
 CUmemGenericAllocationHandle gs_core_own_made(struct gs_core *core, CUmemGenericAllocationHandle handle,
                                               size_t size, const CUmemAllocationProp *properties, bool added)
 {
-    struct gs_own_memory memory = {.size = size, .added = added, .device = -1};
+    struct gs_own_memory memory = {.size = size, .added = added, .device = -1, .tag = gs_tag_here()};
 
     if (!core->programs.own)
         return handle;

@@ -18,7 +18,7 @@ static void pool_clear_locked(struct gs_arena *arena)
 
 void gs_arena_init(struct gs_arena *arena, struct gs_arena_shared *shared,
                    const struct gs_device *device, CUcontext context,
-                   const struct gs_fence_pool *events)
+                   const struct gs_fence_pool *events, unsigned tag)
 {
     /* The lock of a recycled record stays: a late reader may be waiting for it, and so it is held.
      */
@@ -28,6 +28,7 @@ void gs_arena_init(struct gs_arena *arena, struct gs_arena_shared *shared,
     arena->device = device;
     arena->context = context;
     arena->first = !events;
+    arena->tag = (unsigned char)tag;
     gs_fence_pool_init(shared->fences, &arena->events, context, events);
     gs_bins_init(&arena->small.free, GS_UNIT_SHIFT);
     gs_bins_init(&arena->large.free, GS_LARGE_SHIFT);

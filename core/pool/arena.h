@@ -165,7 +165,8 @@ struct gs_arena {
     struct gs_latch lock; /* first; rank ARENA; protects all below, and its pieces and blocks */
     bool dead;            /* the context is gone: nothing is handed out, what is left is held */
     bool leaving; /* the context may be about to go: no event is recorded or queried */
-    bool first;   /* of its context: it has all large blocks, others are for threads that met */
+    bool first;   /* of its context: it has all large blocks, others are for threads that met, or */
+    unsigned char tag; /* for what bears that (core/process/context.h); 0: none */
     struct gs_arena_shared *shared;
     const struct gs_device *device;
     CUcontext context;
@@ -197,11 +198,11 @@ _Static_assert(offsetof(struct gs_arena_free, quick) < 64, "so do both at this")
 struct gs_arena *gs_arena_new(void);
 /* Everything but the lock, which is made once for a record and kept when it is recycled. `events`:
  * those of the context's first arena, or NULL for that one. Another one is there because threads
- * met: it closes fewer epochs, since those are where threads meet next, and holds more memory for
+ * met, or for a tag: it closes fewer epochs, since those are where threads meet next, and holds more memory for
  * it. */
 void gs_arena_init(struct gs_arena *arena, struct gs_arena_shared *shared,
                    const struct gs_device *device, CUcontext context,
-                   const struct gs_fence_pool *events);
+                   const struct gs_fence_pool *events, unsigned tag);
 /* The arena has no pieces. Lock not held. */
 void gs_arena_fini(struct gs_arena *arena);
 

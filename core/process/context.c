@@ -29,7 +29,20 @@ static _Thread_local struct {
 #define MOVES_MAX 8
 static _Thread_local struct {
     unsigned arena, meetings, moves;
+    unsigned tagged; /* the arena of its tag; 0: it has none */
 } place;
+
+void gs_core_tag(const char *label)
+{
+    const unsigned tag = gs_tag_find(label, true);
+
+    place.tagged = tag ? GS_THREAD_ARENAS + tag - 1 : 0;
+}
+
+unsigned gs_tag_here(void)
+{
+    return place.tagged ? place.tagged - GS_THREAD_ARENAS + 1 : 0;
+}
 
 void gs_context_handles_changed(struct gs_core *core)
 {
@@ -37,6 +50,12 @@ void gs_context_handles_changed(struct gs_core *core)
     uint64_t next = __atomic_add_fetch(&generations, 1, __ATOMIC_RELAXED);
 
     __atomic_store_n(&core->generation, next, __ATOMIC_RELEASE);
+}
+
+/* Of which a context's arena is. */
+static unsigned tag_of(unsigned arena)
+{
+    return arena < GS_THREAD_ARENAS ? 0 : arena - GS_THREAD_ARENAS + 1;
 }
 
 /* Called with the contexts' lock held; the handle's device is in `ordinal`. */
@@ -68,7 +87,7 @@ static gs_status context_make_locked(struct gs_core *core, CUcontext handle, CUd
     for (unsigned i = 0; i < GS_CONTEXT_ARENAS; i++)
         if (context->arenas[i])
             gs_arena_init(context->arenas[i], &core->shared, device, handle,
-                          i == 0 ? NULL : &context->arenas[0]->events);
+                          i == 0 ? NULL : &context->arenas[0]->events, tag_of(i));
     context->handle = handle;
     context->ordinal = ordinal;
     context->device = device;
@@ -369,7 +388,7 @@ gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
 }
 
 /* How many threads use each arena; the first has all that never moved, counted as one. */
-static unsigned members[GS_CONTEXT_ARENAS] = {1};
+static unsigned members[GS_THREAD_ARENAS] = {1};
 
 static pthread_key_t thread_end;
 static bool thread_end_known; /* whether the key was made */
@@ -392,14 +411,39 @@ static unsigned least_used(void)
 {
     unsigned least = 0;
 
-    for (unsigned i = 1; i < GS_CONTEXT_ARENAS; i++)
+    for (unsigned i = 1; i < GS_THREAD_ARENAS; i++)
         if (__atomic_load_n(&members[i], __ATOMIC_RELAXED) <
             __atomic_load_n(&members[least], __ATOMIC_RELAXED))
             least = i;
     return least;
 }
 
-/* To the context's arena with the fewest threads, made if need be; the first where that fails. */
+/* That of a context, made if need be; NULL: no host memory. */
+static struct gs_arena *arena_locked(struct gs_core *core, struct gs_context *context, unsigned i)
+{
+    struct gs_arena *arena = context->arenas[i];
+
+    gs_lock_assert_held(&core->lock);
+    if (arena || !(arena = gs_arena_new()))
+        return arena;
+    gs_arena_init(arena, &core->shared, context->device, context->handle, &context->arenas[0]->events, tag_of(i));
+    arena->dead = context->arenas[0]->dead;
+    arena->leaving = context->arenas[0]->leaving;
+    __atomic_store_n(&context->arenas[i], arena, __ATOMIC_RELEASE);
+    return arena;
+}
+
+__attribute__((cold, noinline)) static struct gs_arena *tagged_arena(struct gs_core *core, struct gs_context *context)
+{
+    struct gs_arena *arena;
+
+    gs_lock_take(&core->lock);
+    arena = arena_locked(core, context, place.tagged);
+    gs_lock_release(&core->lock);
+    return arena;
+}
+
+/* To the context's arena with the fewest threads; the first where that cannot be made. */
 static void move_on(struct gs_core *core, struct gs_context *context)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -415,17 +459,7 @@ static void move_on(struct gs_core *core, struct gs_context *context)
     if (place.arena)
         __atomic_fetch_sub(&members[place.arena], 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(&members[next], 1, __ATOMIC_RELAXED);
-    if (!context->arenas[next]) {
-        struct gs_arena *arena = gs_arena_new();
-
-        if (arena) {
-            gs_arena_init(arena, &core->shared, context->device, context->handle,
-                          &context->arenas[0]->events);
-            arena->dead = context->arenas[0]->dead;
-            arena->leaving = context->arenas[0]->leaving;
-        }
-        __atomic_store_n(&context->arenas[next], arena, __ATOMIC_RELEASE);
-    }
+    arena_locked(core, context, next);
     gs_lock_release(&core->lock);
     place.arena = next;
 }
@@ -450,7 +484,7 @@ __attribute__((noinline)) static struct gs_arena *
 lock_slowly(struct gs_core *core, struct gs_context *context, struct gs_arena *arena, size_t size)
 {
     gs_latch_take(&arena->lock);
-    if (size >= core->shared.small_limit || ++place.meetings < MEETINGS_MAX ||
+    if (place.tagged || size >= core->shared.small_limit || ++place.meetings < MEETINGS_MAX ||
         place.moves >= MOVES_MAX)
         return known(core, arena);
     gs_latch_release(&arena->lock);
@@ -461,9 +495,11 @@ lock_slowly(struct gs_core *core, struct gs_context *context, struct gs_arena *a
 struct gs_arena *gs_context_lock_arena(struct gs_core *core, struct gs_context *context,
                                        size_t size)
 {
-    unsigned i = size < core->shared.small_limit ? place.arena : 0;
+    unsigned i = place.tagged ? place.tagged : size < core->shared.small_limit ? place.arena : 0;
     struct gs_arena *arena = __atomic_load_n(&context->arenas[i], __ATOMIC_ACQUIRE);
 
+    if (!arena && place.tagged)
+        arena = tagged_arena(core, context);
     if (!arena)
         arena = context->arenas[0];
     if (__builtin_expect(gs_latch_try(&arena->lock), 1))

@@ -21,7 +21,20 @@
 #include "core/process/sleep.h"
 #include "core/base/turn.h"
 
-#define GS_CONTEXT_ARENAS 16
+#define GS_THREAD_ARENAS 16 /* for whoever has no tag; then one of each tag that there is here */
+#define GS_TAGS 16
+#define GS_CONTEXT_ARENAS (GS_THREAD_ARENAS + GS_TAGS)
+
+/*
+ * A tag is a label that a thread gives to what it allocates from then on. Such memory is apart, in arenas of the tag's
+ * own, so that it may be treated otherwise than the rest: a process that falls asleep may discard it. The first labels
+ * of a process are tags; the others are labels and no more.
+ */
+#define GS_TAG_SIZE 64
+/* Its number; 0: it is none, and none is made of it. */
+unsigned gs_tag_find(const char *label, bool makes);
+/* This thread's; 0: it has none. */
+unsigned gs_tag_here(void);
 
 struct gs_context {
     struct gs_context *next; /* in core->contexts, or in core->spare_contexts */
@@ -31,7 +44,7 @@ struct gs_context {
     bool memops_due; /* it is to synchronise once no capture is open (core/api/memops.c) */
     const struct gs_device *device; /* asked here: an arena's line is written by its threads */
     /* The first always exists and has all large blocks; the others are made for threads that wait
-     * for each other there. Atomic: set once, under the contexts' lock. */
+     * for each other there, and for tags. Atomic: set once, under the contexts' lock. */
     struct gs_arena *arenas[GS_CONTEXT_ARENAS];
 } __attribute__((aligned(128))); /* every thread reads it: nothing that is written lies beside it */
 

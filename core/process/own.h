@@ -37,6 +37,7 @@ struct gs_own_memory {
     CUdevice device;
     bool added;      /* the program did not ask for descriptors of it */
     bool imported;
+    unsigned tag; /* core/process/context.h */
     const char *why; /* it cannot be shared; NULL: it can */
     CUmemAllocationProp properties; /* that the driver was asked for; not of what was imported */
 };

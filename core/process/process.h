@@ -63,6 +63,9 @@ struct gs_context;
 /* GS_OK where a context is current on this thread, and there; else the driver's error. */
 gs_status gs_core_in_context(struct gs_core *core);
 
+/* What this thread allocates bears that tag from now on (core/process/context.h); "": none. Before any core is there, too. */
+void gs_core_tag(const char *label);
+
 /* ---- Memory that is kept, and a full device ----------------------------------------------- */
 
 /* Bytes of the current context's device that are held but that the program has freed, also those on

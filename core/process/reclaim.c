@@ -157,6 +157,7 @@ struct request {
     uint64_t life; /* of the arena's context: its record may be another's by now */
     const struct gs_device *device;
     CUcontext context;
+    unsigned tag;
     size_t size;
     uint64_t stream_key; /* 0: in no stream's order */
     struct gs_patience patience; /* from wait_for_block on */
@@ -177,19 +178,19 @@ static gs_status found(struct request *r, const struct gs_block *block)
     return GS_OK;
 }
 
-/* The next arena of the device, its lock taken, and whether it is the context's. NULL: no more. */
+/* The next arena of the device, its lock taken, and whether it is the context's, of the same tag. NULL: no more. */
 static struct gs_arena *next_locked(struct request *r, unsigned *at, bool *ret_ours)
 {
     struct gs_arena *arena = gs_next_pool(r->core, r->device, at);
 
     if (arena) {
         gs_latch_take(&arena->lock);
-        *ret_ours = arena->context == r->context && !arena->dead && !arena->leaving;
+        *ret_ours = arena->context == r->context && arena->tag == r->tag && !arena->dead && !arena->leaving;
     }
     return arena;
 }
 
-/* From what is free in any arena of the context; with `any`, a piece of another class too. */
+/* From what is free in any arena of the context and the tag; with `any`, a piece of another class too. */
 static gs_status take_anywhere(struct request *r, bool any)
 {
     struct gs_arena *arena;
@@ -430,6 +431,7 @@ gs_status gs_arena_reclaim(struct gs_core *core, struct gs_arena *arena, uint64_
     gs_latch_take(&arena->lock);
     request.device = arena->device;
     request.context = arena->context;
+    request.tag = arena->tag;
     status = gs_arena_is_over_locked(arena, life) ? GS_NO_CONTEXT : GS_NO_MEMORY;
     gs_latch_release(&arena->lock);
     if (size > gs_limit_of(core, request.device)) /* for which nothing is given up */

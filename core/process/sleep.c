@@ -181,7 +181,7 @@ static void give_back_free(struct gs_core *core)
 
 /* ---- The two calls ------------------------------------------------------------------------------ */
 
-static bool can_sleep(struct gs_core *core, struct gs_sleep_why *why)
+static bool can_sleep(struct gs_core *core, const char *discard, struct gs_sleep_why *why)
 {
     uint64_t stream;
 
@@ -189,6 +189,9 @@ static bool can_sleep(struct gs_core *core, struct gs_sleep_why *why)
         return gs_sleep_refuse(why, EALREADY, "it is asleep already");
     if (!core->driver.memcpy_dtoh_async || !core->driver.memcpy_htod_async || !gs_device_has_vmm(&core->driver))
         return gs_sleep_refuse(why, ENOTSUP, "this driver lacks calls that it takes");
+    core->sleep.discards = discard ? gs_tag_find(discard, false) : 0;
+    if (discard && !core->sleep.discards)
+        return gs_sleep_refuse(why, ENOENT, "it has no memory with the tag '%s'", discard);
     if (gs_fences_captured(&core->fences, &stream))
         return gs_sleep_refuse(why, EBUSY, "stream 0x%" PRIx64 " captures a graph", stream);
     return true;
@@ -214,12 +217,12 @@ static bool prepare(struct gs_core *core, const char *directory, struct gs_sleep
     return error == 0 || gs_sleep_refuse(why, error, "the file could not be written: %s", strerror(error));
 }
 
-bool gs_core_sleep(struct gs_core *core, const char *directory, uint64_t until_ns,
+bool gs_core_sleep(struct gs_core *core, const char *directory, const char *discard, uint64_t until_ns,
                    struct gs_sleep_why *ret_why)
 {
     struct gs_sleep *sleep = &core->sleep;
 
-    if (!can_sleep(core, ret_why) || !await_contexts(core, until_ns, ret_why))
+    if (!can_sleep(core, discard, ret_why) || !await_contexts(core, until_ns, ret_why))
         return false;
     gs_share_end_graces(core->share, NULL, GS_GRACES_LONG);
     settle(core);

@@ -90,6 +90,7 @@ struct gs_sleep {
     unsigned stack_count;
     struct gs_sleep_wait wait;
     struct gs_sleep_store store;
+    unsigned discards;    /* a tag; 0: none */
     CUcontext registered; /* in which that was registered with CUDA; NULL: it is not */
     struct gs_asleep figures; /* atomic */
     size_t away[GS_DEVICES_MAX];   /* bytes, atomic; */
@@ -98,10 +99,11 @@ struct gs_sleep {
 
 /*
  * Off the GPU. `directory`: the contents go to a file there, which has no name; NULL: to memory of this
- * process. EALREADY; EBUSY: a stream captures, or a context's work does not end before `until_ns`;
- * ENOMEM, ENOSPC: no room on the host; EIO: the driver refused.
+ * process. `discard`: what bears that tag comes back with contents that are anything; NULL: all are kept.
+ * EALREADY; ENOENT: nothing ever had the tag; EBUSY: a stream captures, or a context's work does not end before
+ * `until_ns`; ENOMEM, ENOSPC: no room on the host; EIO: the driver refused.
  */
-bool gs_core_sleep(struct gs_core *core, const char *directory, uint64_t until_ns,
+bool gs_core_sleep(struct gs_core *core, const char *directory, const char *discard, uint64_t until_ns,
                    struct gs_sleep_why *ret_why);
 /* Back. EALREADY; ENOMEM: the GPU has not enough memory before `until_ns`, the log says who has it; EIO. */
 bool gs_core_wake(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *ret_why);

@@ -152,7 +152,7 @@ static bool copy_through_window(struct gs_core *core, const struct gs_away *away
 
 static bool copy_away(struct gs_core *core, const struct gs_away *away, bool out, struct gs_sleep_why *why)
 {
-    return away->own && !core->sleep.ranges[away->first_range].address
+    return away->own && away->ranges && !core->sleep.ranges[away->first_range].address
                ? copy_through_window(core, away, out, why)
                : copy_piece(core, away, out, why);
 }

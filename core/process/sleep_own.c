@@ -47,7 +47,8 @@ static enum gs_stays stays_locked(const struct gs_own_handle *handle, const stru
 /* Its mappings come into the places that it gets. False: no host memory. */
 static bool add_handle_locked(struct gs_sleep *sleep, struct gs_own_handle *handle, CUcontext context)
 {
-    struct gs_away *away = gs_sleep_add(sleep, handle->mappings, 1);
+    const bool kept = !gs_sleep_discards(sleep, handle->memory.tag);
+    struct gs_away *away = gs_sleep_add(sleep, handle->mappings, kept);
 
     if (!away)
         return false;
@@ -59,9 +60,10 @@ static bool add_handle_locked(struct gs_sleep *sleep, struct gs_own_handle *hand
                              .references = handle->held,
                              .made = true,
                              .first_range = sleep->range_count,
-                             .ranges = 1,
+                             .ranges = kept,
                              .first_place = sleep->place_count};
-    sleep->ranges[sleep->range_count++] = (struct gs_away_range){.size = handle->memory.size};
+    if (kept)
+        sleep->ranges[sleep->range_count++] = (struct gs_away_range){.size = handle->memory.size};
     sleep->place_count += handle->mappings;
     handle->away = sleep->count;
     return true;
@@ -100,14 +102,14 @@ static void add_mapping_locked(uint64_t address, void *arg)
     if (!handle || !handle->away)
         return;
     away = &sleep->pieces[handle->away - 1];
-    range = &sleep->ranges[away->first_range];
     sleep->places[away->first_place + away->places++] = (struct gs_away_place){.base = mapping->span.base,
                                                                                .size = mapping->span.size,
                                                                                .offset = mapping->offset,
                                                                                .reads = mapping->reads,
                                                                                .writes = mapping->writes,
                                                                                .mapped = true};
-    if (!range->address && mapping->span.size == range->size && mapping->writes >> away->device & 1)
+    range = away->ranges ? &sleep->ranges[away->first_range] : NULL;
+    if (range && !range->address && mapping->span.size == range->size && mapping->writes >> away->device & 1)
         range->address = mapping->span.base;
 }
 

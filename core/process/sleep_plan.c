@@ -94,7 +94,7 @@ static bool add_piece_locked(struct gs_core *core, struct gs_piece *piece)
 
     for (const struct gs_block *block = gs_piece_find_locked(piece, piece->span.base);
          added && block && block->base < end; block = block->above)
-        if (has_contents(block))
+        if (has_contents(block) && !gs_sleep_discards(sleep, piece->arena->tag))
             added = add_range_locked(sleep, first, larger(block->base, piece->span.base),
                                      gs_block_end(block) < end ? gs_block_end(block) : end);
     if (!away)

@@ -45,7 +45,8 @@ bool gs_sleep_came(struct gs_share *share, struct gs_client *client, const struc
 {
     union gs_told told = {.sleep = {.verb = sleep->verb,
                                     .timeout_ns = sleep->timeout_ns,
-                                    .directory = sleep->directory}};
+                                    .directory = sleep->directory,
+                                    .discard = sleep->discard}};
     const struct gs_sleep_order *order = &told.sleep;
     union gs_wire_message message;
 
@@ -53,7 +54,8 @@ bool gs_sleep_came(struct gs_share *share, struct gs_client *client, const struc
         return gs_client_fault(client, "it would have a broker sleep");
     if (!gs_client_is_own(client))
         return gs_client_refuse(share, client, sleep->head.request, GS_REFUSED_USER, 0);
-    if (sleep->verb > GS_SLEEP_WAKES || sleep->zero || !memchr(sleep->directory, 0, sizeof sleep->directory))
+    if (sleep->verb > GS_SLEEP_WAKES || sleep->zero || !memchr(sleep->directory, 0, sizeof sleep->directory) ||
+        !memchr(sleep->discard, 0, sizeof sleep->discard))
         return gs_client_fault(client, "its message has fields that make no sense");
     gs_wire_start(&message, GS_WIRE_ASLEEP, sleep->head.request);
     if (!share->events.asked || !share->events.asked(share->events.arg, GS_ASKED_TO_SLEEP, 0, &told)) {

@@ -101,6 +101,7 @@ struct gs_setting {
 
 /* The process is to sleep, or to wake: what it is asked, and what it tells. */
 #define GS_SLEEP_DIRECTORY 256
+#define GS_SLEEP_TAG 64
 #define GS_SLEEP_STAYS 5
 struct gs_sleep_order {
     enum gs_sleep_verb {
@@ -111,6 +112,7 @@ struct gs_sleep_order {
     } verb;
     uint64_t timeout_ns;
     const char *directory; /* where the contents go to a file; "": to memory */
+    const char *discard;   /* the tag of what is not kept; "": all is */
     bool busy;             /* told: it is at it; else what came of the last order: */
     int error;             /* 0, or an errno, */
     char text[320];        /* and why */

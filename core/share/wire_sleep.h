@@ -10,7 +10,7 @@ struct gs_wire_sleep {
     uint64_t timeout_ns;
     uint32_t verb; /* enum gs_sleep_verb */
     uint32_t zero;
-    char directory[GS_SLEEP_DIRECTORY]; /* ends in zeros */
+    char directory[GS_SLEEP_DIRECTORY], discard[GS_SLEEP_TAG]; /* end in zeros */
 };
 
 /* As struct gs_sleep_order. */

@@ -131,6 +131,7 @@ const struct command commands[] = {
      "CGROUP is the path of a control group: all in it, and below, that have memory of the library's.",
      {TIMEOUT("for calls under way and the GPU's work"),
       {"to", 0, "FOLDER", TAKES_FILE, "keeps the contents in a file in FOLDER, of mode 0600 and without a name"},
+      {"discard", 0, "TAG", TAKES_TEXT, "does not keep what the program gave that tag (gpushim_tag)"},
       LIST_JSON},
      {{"gpushim sleep 4711", "its GPU is free for others"},
       {"gpushim sleep /sys/fs/cgroup/system.slice/serve.service", "all that the service has"},

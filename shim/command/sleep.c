@@ -25,7 +25,7 @@ struct sleeping {
     struct order order; /* first: what tells it is given this */
     enum gs_sleep_verb verb;
     uint64_t timeout_ns;
-    char directory[GS_SLEEP_DIRECTORY];
+    char directory[GS_SLEEP_DIRECTORY], discard[GS_SLEEP_TAG];
 };
 
 /* One answer. False, and why in ret_reason: there is none. */
@@ -38,6 +38,7 @@ static bool ask_it(int fd, const struct sleeping *sleeping, enum gs_sleep_verb v
     message.sleep.verb = verb;
     message.sleep.timeout_ns = sleeping->timeout_ns;
     memcpy(message.sleep.directory, sleeping->directory, sizeof message.sleep.directory);
+    memcpy(message.sleep.discard, sleeping->discard, sizeof message.sleep.discard);
     if (!order_ask(fd, &message, GS_WIRE_ASLEEP, &answer, ret_reason, size))
         return false;
     *ret = answer.asleep;
@@ -200,7 +201,8 @@ static bool read_timeout(const char *text, uint64_t *ret_ns)
 /* Of all: the options, and what is asked. COMMAND_WELL: it can begin. */
 static int begin(const struct call *call, struct sleeping *ret, struct gs_share_options *options)
 {
-    const char *timeout = call_value(call, "timeout"), *to = call_value(call, "to");
+    const char *timeout = call_value(call, "timeout"), *to = call_value(call, "to"),
+               *discard = call_value(call, "discard");
     char path[PATH_MAX];
 
     *ret = (struct sleeping){.order = {.options = options, .tell = tell_it}, .timeout_ns = TIMEOUT_NS};
@@ -217,6 +219,8 @@ static int begin(const struct call *call, struct sleeping *ret, struct gs_share_
         command_complain("%s: its path is longer than %zu characters", to, sizeof ret->directory - 1);
         return COMMAND_WRONG;
     }
+    if (discard && snprintf(ret->discard, sizeof ret->discard, "%s", discard) >= (int)sizeof ret->discard)
+        return call_wrong(call, "--discard takes a tag of up to %zu characters", sizeof ret->discard - 1);
     return command_share_options(options) ? COMMAND_WELL : COMMAND_WRONG;
 }
 

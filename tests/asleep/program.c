@@ -384,6 +384,43 @@ static void case_lent(void)
     close(fd);
 }
 
+/* Of either kind of memory: what is discarded is there again, and anything. */
+static void case_tag(void)
+{
+    const struct gpushim_sleep_how how = {.size = sizeof how, .timeout_ns = LONG_NS, .discard = "kv"};
+    const CUmemAllocationProp prop = of_gpu(CU_MEM_HANDLE_TYPE_NONE);
+    struct gpushim_asleep state = {.size = sizeof state};
+    CUmemGenericAllocationHandle handles[2];
+    CUdeviceptr kept = alloc(), block, base;
+
+    OK(cuMemAddressReserve(&base, 2 * PIECE, 0, 0, 0));
+    if (gpushim_tag("kv"))
+        FAIL("no tag");
+    block = alloc();
+    OK(cuMemCreate(&handles[0], PIECE, &prop, 0));
+    if (gpushim_tag(NULL))
+        FAIL("it stays");
+    OK(cuMemCreate(&handles[1], PIECE, &prop, 0));
+    for (unsigned i = 0; i < 2; i++) {
+        map_piece(base + i * PIECE, handles[i]);
+        OK(cuMemsetD32(base + i * PIECE, 7, PIECE / 4));
+    }
+    OK(cuMemsetD32(kept, 8, WORDS));
+    OK(cuMemsetD32(block, 9, WORDS));
+    if (gpushim_sleep(&how, &state))
+        FAIL("not put to sleep: %s", state.text);
+    if (state.away < 2 * SIZE + 2 * PIECE || state.copied > SIZE + PIECE + MIB)
+        FAIL("of %zu bytes %zu are kept", (size_t)state.away, (size_t)state.copied);
+    must_wake();
+    must_be(kept, 8);
+    OK(cuMemsetD32(block, 10, WORDS));
+    must_be(block, 10);
+    OK(cuMemsetD32(base, 11, PIECE / 4));
+    must_sleep();
+    must_wake();
+    must_be(block, 10);
+}
+
 /* ---- Who is waited for, and who waits ------------------------------------------------------------ */
 
 static CUdeviceptr shared_block;
@@ -661,7 +698,7 @@ static const struct {
     {"signals", case_signals}, {"info", case_info},   {"within", case_within},
     {"unknown", case_unknown}, {"fork", case_fork},   {"exit", case_exit},
     {"forbidden", case_forbidden}, {"use", case_use}, {"refused", case_refused},
-    {"forbidden", case_forbidden}, {"own", case_own}, {"lent", case_lent},
+    {"own", case_own}, {"lent", case_lent}, {"tag", case_tag},
 };
 
 int main(int argc, char **argv)

@@ -176,7 +176,7 @@ def prove_other_users(folder):
     holder = start(folder, GPUSHIM_SHARE_UIDS=str(NOBODY))
     [path] = wire.sockets(folder)
     refused = f'[({wire.REFUSE}, {struct.pack("<II", wire.OTHER_USER, 0)!r})]'
-    to_sleep = wire.message(wire.SLEEP, struct.pack('<QII256s', 0, 1, 0, b''))
+    to_sleep = wire.message(wire.SLEEP, struct.pack('<QII256s64s', 0, 1, 0, b'', b''))
     for text in (wire.to_set(b'log', 4), wire.message(wire.COLLECT), to_sleep):
         check(as_nobody(lambda text=text: wire.say(path, text)) == refused, f'{text} of another user is refused')
     changes(folder, holder, 'log', 'warning', 'warning')

@@ -157,6 +157,23 @@ def prove_a_swap(folder):
         one.end()
 
 
+def prove_a_tag(folder):
+    """What bears it is not kept."""
+    one = start(folder)
+    run(one, """
+library, spare = ctypes.CDLL(None), ctypes.c_uint64()
+assert library.gpushim_tag(b"kv") == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(spare), ctypes.c_size_t(50 << 20)) == 0
+assert library.gpushim_tag(None) == 0
+""")
+    says(folder, 1, ('sleep', str(one.pid), '--discard', 'kw'), "no memory with the tag 'kw'")
+    says(folder, 2, ('sleep', str(one.pid), '--discard', 'k' * 64), '--discard')
+    says(folder, 0, ('sleep', str(one.pid), '--discard', 'kv'), '150.0 MiB off the GPU, 100.0 MiB kept on the host')
+    says(folder, 0, ('wake', str(one.pid)), 'awake')
+    is_right(one, 'what bears no tag')
+    one.end()
+
+
 READ = '''
 host = (ctypes.c_ubyte * {size})()
 assert cuda.cuMemcpyDtoH_v2(host, held[-1], ctypes.c_size_t({size})) == 0
@@ -252,7 +269,7 @@ def prove_what_is_wrong(folder):
     one.end()
 
 
-for prove in (prove_it, prove_it_is_told, prove_a_group, prove_a_file, prove_a_swap, prove_by_itself,
+for prove in (prove_it, prove_it_is_told, prove_a_group, prove_a_file, prove_a_swap, prove_a_tag, prove_by_itself,
               prove_who_does_not_sleep, prove_who_calls_is_not_idle, prove_what_stays, prove_what_is_wrong):
     with tempfile.TemporaryDirectory() as name:
         prove(name)

@@ -16,12 +16,12 @@ import sys
 import time
 
 BLOCK = 256 << 20
-CASES = ('work', 'graph', 'signals', 'info', 'within', 'fork', 'exit', 'own', 'lent')
+CASES = ('work', 'graph', 'signals', 'info', 'within', 'fork', 'exit', 'own', 'lent', 'tag')
 TIMEOUT_NS = 120 * 10**9
 
 
 class How(ctypes.Structure):  # gpushim_sleep_how
-    _fields_ = [('size', ctypes.c_size_t), ('timeout_ns', ctypes.c_uint64), ('directory', ctypes.c_char_p)]
+    _fields_ = [('size', ctypes.c_size_t), ('timeout_ns', ctypes.c_uint64), ('directory', ctypes.c_char_p), ('discard', ctypes.c_char_p)]
 
 
 class Asleep(ctypes.Structure):  # gpushim_asleep
@@ -72,7 +72,7 @@ def sleeps(size, rounds):
     """In a child, under the library."""
     holder = Holder(size)
     library = ctypes.CDLL(None)
-    how = How(ctypes.sizeof(How), TIMEOUT_NS, None)
+    how = How(ctypes.sizeof(How), TIMEOUT_NS)
     for number in range(rounds):
         told = Asleep(size=ctypes.sizeof(Asleep))
         began = time.monotonic()

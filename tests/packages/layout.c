@@ -32,7 +32,7 @@ int main(void)
     AT(asleep, own), AT(asleep, text);
     puts("");
     BEGIN(sleep_how);
-    AT(sleep_how, timeout_ns), AT(sleep_how, directory);
+    AT(sleep_how, timeout_ns), AT(sleep_how, directory), AT(sleep_how, discard);
     puts("");
     return 0;
 }

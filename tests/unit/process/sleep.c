@@ -101,10 +101,10 @@ Test(sleep, a_file_holds_the_contents, .timeout = 60)
     cr_assert(mkdtemp(folder));
     sleeping_start(&f, "1G");
     make(&f, &blocks);
-    cr_assert_not(gs_core_sleep(f.core, "/nowhere", gs_now_ns() + SECOND, &why));
+    cr_assert_not(gs_core_sleep(f.core, "/nowhere", NULL, gs_now_ns() + SECOND, &why));
     cr_assert_eq(why.error, ENOENT);
     cr_assert(strstr(why.text, "/nowhere"));
-    cr_assert(gs_core_sleep(f.core, folder, gs_now_ns() + SECOND, &why), "%s", why.text);
+    cr_assert(gs_core_sleep(f.core, folder, NULL, gs_now_ns() + SECOND, &why), "%s", why.text);
     cr_assert_eq(rmdir(folder), 0, "a file without a name");
     cr_assert_eq(device_bytes(), 0);
     cr_assert(comes(&f, &why), "%s", why.text);
@@ -124,7 +124,7 @@ Test(sleep, a_file_that_cannot_be_read_leaves_it_asleep, .timeout = 60)
 
     sleeping_start(&f, "1G");
     make(&f, &blocks);
-    cr_assert(gs_core_sleep(f.core, "/tmp", gs_now_ns() + SECOND, &why), "%s", why.text);
+    cr_assert(gs_core_sleep(f.core, "/tmp", NULL, gs_now_ns() + SECOND, &why), "%s", why.text);
     store = &f.core->sleep.store;
     aside = mmap(NULL, store->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     cr_assert_neq(aside, MAP_FAILED);
@@ -154,7 +154,7 @@ Test(sleep, a_file_larger_than_the_process_may_make_is_none, .timeout = 60)
     sleeping_start(&f, "1G");
     make(&f, &blocks);
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &little), 0);
-    cr_assert_not(gs_core_sleep(f.core, "/tmp", gs_now_ns() + SECOND, &why));
+    cr_assert_not(gs_core_sleep(f.core, "/tmp", NULL, gs_now_ns() + SECOND, &why));
     cr_assert_eq(why.error, EFBIG, "%s", why.text);
     cr_assert(are_right(&blocks));
     end(&f, &blocks);
@@ -170,7 +170,7 @@ Test(sleep, work_that_does_not_end_is_waited_for_so_long, .timeout = 60)
     make(&f, &blocks);
     softcuda_hold(1);
     MUST(cuMemsetD8Async(blocks.at[2], 7, MIB, NULL));
-    cr_assert_not(gs_core_sleep(f.core, NULL, gs_now_ns() + 10 * MS, &why));
+    cr_assert_not(gs_core_sleep(f.core, NULL, NULL, gs_now_ns() + 10 * MS, &why));
     cr_assert_eq(why.error, EBUSY);
     cr_assert(strstr(why.text, "GPU 0"), "%s", why.text);
     cr_assert_eq(asleep(&f).since_ns, 0);

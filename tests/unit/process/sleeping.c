@@ -45,7 +45,7 @@ size_t device_bytes(void)
 
 bool goes(struct fixture *f, struct gs_sleep_why *why)
 {
-    return gs_core_sleep(f->core, NULL, gs_now_ns() + SECOND, why);
+    return gs_core_sleep(f->core, NULL, NULL, gs_now_ns() + SECOND, why);
 }
 
 bool comes(struct fixture *f, struct gs_sleep_why *why)

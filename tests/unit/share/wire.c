@@ -365,6 +365,7 @@ Test(share_wire, a_version_is_its_messages)
         {AT(sleep, verb), 24},
         {AT(sleep, zero), 28},
         {AT(sleep, directory), 32},
+        {AT(sleep, discard), 288},
         {AT(asleep, busy), 16},
         {AT(asleep, error), 20},
         {AT(asleep, asleep_ns), 24},
@@ -445,7 +446,7 @@ Test(share_wire, a_version_is_its_messages)
 #undef AT
     static const uint32_t lengths[] = {0, 96, 104, 432, 24, 48, 48, 208, 0, 56, 496, 0, 0, 0, 256, 32, 536, 48, 16,
                                        40, 32, 64, 40, 16, 64, 184, 16, 0, 0, 32, 288, 432, 88, 568, 88, 24, 0, 0, 0,
-                                       0, 0, 0, 0, 0, 0, 40, 0, 0, 0, 0, 0, 0, 0, 0, 72, 152, 0, 0, 40, 16, 288, 408,
+                                       0, 0, 0, 0, 0, 0, 40, 0, 0, 0, 0, 0, 0, 0, 0, 72, 152, 0, 0, 40, 16, 352, 408,
                                        32, 16};
     union gs_wire_message message;
 

@@ -3,7 +3,7 @@
     python -m gpushim run -- PROGRAM ...      starts a program with the library
     python -m gpushim kernelspec              installs a Jupyter kernel that has it
     gpushim.stats()                           what this process holds of the GPUs' memory
-    with gpushim.tag('optimizer'): ...        what is allocated here, by name in recordings
+    with gpushim.tag('kv'): ...               what is allocated here bears the tag: in recordings, and to be discarded
     gpushim.sleep(); gpushim.wake()           this process's memory off the GPU, and back
     gpushim.publish('weights', tensor)        under a name, for other processes;
     torch.from_dlpack(gpushim.open('weights').array())
@@ -72,11 +72,13 @@ def stats() -> Dict[str, Any]:
     return {'devices': devices, 'registrations': _structs.as_dict(counts)}
 
 
-def sleep(timeout: float = 30.0, directory: Optional[str] = None) -> Dict[str, int]:
+def sleep(timeout: float = 30.0, directory: Optional[str] = None, discard: Optional[str] = None) -> Dict[str, int]:
     """Takes this process's memory off the GPU. Its calls of CUDA that need the GPU wait until wake(), which so has to be
-    called by another thread than one that waits. The contents go to the host's memory, or to a file in `directory`. Returns
-    what is away, and what stays by reason, in bytes. OSError says why it does not sleep, and it is awake then."""
-    how = _structs.SleepHow.sized(timeout_ns=int(timeout * 1e9), directory=None if directory is None else os.fsencode(directory))
+    called by another thread than one that waits. The contents go to the host's memory, or to a file in `directory`; but what
+    bears the tag `discard`, which comes back with contents that are anything. Returns what is away, and what stays by reason,
+    in bytes. OSError says why it does not sleep, and it is awake then."""
+    how = _structs.SleepHow.sized(timeout_ns=int(timeout * 1e9), directory=None if directory is None else os.fsencode(directory),
+                                  discard=None if discard is None else discard.encode())
     return _slept('gpushim_sleep', ctypes.byref(how))
 
 
@@ -98,8 +100,9 @@ _tags = threading.local()
 
 @contextlib.contextmanager
 def tag(label: str) -> Iterator[None]:
-    """What this thread allocates in the block is called so in recordings (gpushim record): its holders' stacks begin with
-    it. Without the library nothing is done. ValueError: more than 63 bytes, or control characters."""
+    """What this thread allocates in the block bears the tag. It lies apart, so that sleep(discard=...) need not keep it, and is
+    called so in recordings (gpushim record): its holders' stacks begin with it. Without the library nothing is done.
+    ValueError: more than 63 bytes, or control characters."""
     before = getattr(_tags, 'label', None)
     _set_tag(label)
     try:

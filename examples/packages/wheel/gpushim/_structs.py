@@ -45,7 +45,8 @@ class Asleep(Struct):
 
 
 class SleepHow(Struct):
-    _fields_ = [('size', ctypes.c_size_t), ('timeout_ns', ctypes.c_uint64), ('directory', ctypes.c_char_p)]
+    _fields_ = [('size', ctypes.c_size_t), ('timeout_ns', ctypes.c_uint64), ('directory', ctypes.c_char_p),
+                ('discard', ctypes.c_char_p)]
 
 
 DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
