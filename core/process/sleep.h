@@ -91,7 +91,8 @@ struct gs_sleep {
     struct gs_sleep_wait wait;
     struct gs_sleep_store store;
     unsigned discards;    /* a tag; 0: none */
-    CUcontext registered; /* in which that was registered with CUDA; NULL: it is not */
+    CUcontext registered; /* in which the store was registered with CUDA; NULL: it is not; */
+    size_t parts_there, parts_registered; /* so many of its parts are there, and so many are registered */
     struct gs_asleep figures; /* atomic */
     size_t away[GS_DEVICES_MAX];   /* bytes, atomic; */
     size_t pieces_away[GS_DEVICES_MAX]; /* of these, of the arenas' pieces */

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/base/clock.h"
 #include "core/process/limit.h"
@@ -24,188 +23,6 @@ static void count_away(struct gs_core *core, const struct gs_away *away, bool go
     __atomic_add_fetch(&core->sleep.away[away->device], size, __ATOMIC_RELAXED);
     if (away->piece)
         __atomic_add_fetch(&core->sleep.pieces_away[away->device], size, __ATOMIC_RELAXED);
-}
-
-/* ---- Copying ------------------------------------------------------------------------------------ */
-
-static gs_status copy(const struct gs_driver *driver, char *host, uint64_t address, size_t size, bool out)
-{
-    return out ? driver->memcpy_dtoh_async(host, address, size, CU_STREAM_PER_THREAD)
-               : driver->memcpy_htod_async(address, host, size, CU_STREAM_PER_THREAD);
-}
-
-static bool refuse_copy(struct gs_sleep_why *why, bool out, gs_status status)
-{
-    return gs_sleep_refused_by_driver(why, out ? "copying to the host" : "copying to the GPU", status);
-}
-
-/* To a file or from it, a part at a time. */
-static bool copy_by_parts(struct gs_core *core, const struct gs_away_range *range, bool out,
-                           struct gs_sleep_why *why)
-{
-    const struct gs_sleep_store *store = &core->sleep.store;
-    size_t part;
-
-    for (size_t at = 0; at < range->size; at += part) {
-        gs_status status;
-        int error = 0;
-
-        part = range->size - at < store->window_size ? range->size - at : store->window_size;
-        if (!out)
-            error = gs_sleep_store_move(store, range->offset + at, part, out);
-        if (error == 0) {
-            status = copy(&core->driver, store->window, range->address + at, part, out);
-            if (status == GS_OK)
-                status = core->driver.stream_synchronize(CU_STREAM_PER_THREAD);
-            if (status != GS_OK)
-                return refuse_copy(why, out, status);
-            if (out)
-                error = gs_sleep_store_move(store, range->offset + at, part, out);
-        }
-        if (error)
-            return gs_sleep_refuse(why, error, "the file could not be %s: %s", out ? "written" : "read",
-                                   strerror(error));
-    }
-    return true;
-}
-
-static bool copy_piece(struct gs_core *core, const struct gs_away *away, bool out, struct gs_sleep_why *why)
-{
-    const struct gs_sleep *sleep = &core->sleep;
-    bool done = true;
-
-    for (size_t k = 0; done && k < away->ranges; k++) {
-        const struct gs_away_range *range = &sleep->ranges[away->first_range + k];
-        gs_status status;
-
-        if (sleep->store.in_file) {
-            done = copy_by_parts(core, range, out, why);
-        } else {
-            status = copy(&core->driver, sleep->store.base + range->offset, range->address, range->size, out);
-            done = status == GS_OK || refuse_copy(why, out, status);
-        }
-    }
-    return done;
-}
-
-/* What was submitted is at neither memory any more. */
-static gs_status await_copies(const struct gs_driver *driver)
-{
-    const gs_status status = driver->stream_synchronize(CU_STREAM_PER_THREAD);
-
-    if (status != GS_OK)
-        driver->ctx_synchronize();
-    return status;
-}
-
-/* One that the driver does not unmap stays, until the next is wanted. */
-static gs_status close_window(struct gs_core *core)
-{
-    struct gs_sleep_window *window = &core->sleep.window;
-    gs_status status = GS_OK;
-
-    if (window->mapped)
-        status = gs_device_unmap(&core->driver, window->base, window->size, NULL);
-    if (status != GS_OK)
-        return status;
-    if (window->base)
-        core->driver.mem_address_free(window->base, window->size);
-    *window = (struct gs_sleep_window){0};
-    return GS_OK;
-}
-
-static gs_status open_window(struct gs_core *core, const struct gs_away *away)
-{
-    const CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, away->device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    const struct gs_driver *driver = &core->driver;
-    struct gs_sleep_window *window = &core->sleep.window;
-    gs_status status = close_window(core);
-
-    if (status == GS_OK)
-        status = driver->mem_address_reserve(&window->base, away->size, GS_PAGE_SIZE, 0, 0);
-    if (status != GS_OK)
-        return status;
-    window->size = away->size;
-    status = driver->mem_map(window->base, window->size, 0, away->handle, 0);
-    window->mapped = status == GS_OK;
-    return status == GS_OK ? (gs_status)driver->mem_set_access(window->base, window->size, &access, 1) : status;
-}
-
-/* What the program has mapped nowhere, or not so that it can be copied. */
-static bool copy_through_window(struct gs_core *core, const struct gs_away *away, bool out, struct gs_sleep_why *why)
-{
-    struct gs_away_range *range = &core->sleep.ranges[away->first_range];
-    gs_status status = open_window(core, away), closed;
-    bool done = status == GS_OK || gs_sleep_refused_by_driver(why, "mapping what is mapped nowhere", status);
-
-    if (done) {
-        range->address = core->sleep.window.base;
-        done = copy_piece(core, away, out, why);
-        range->address = 0;
-        status = await_copies(&core->driver);
-        if (done && status != GS_OK)
-            done = refuse_copy(why, out, status);
-    }
-    closed = close_window(core);
-    return done && (closed == GS_OK || gs_sleep_refused_by_driver(why, "cuMemUnmap", closed));
-}
-
-static bool copy_away(struct gs_core *core, const struct gs_away *away, bool out, struct gs_sleep_why *why)
-{
-    return away->own && away->ranges && !core->sleep.ranges[away->first_range].address
-               ? copy_through_window(core, away, out, why)
-               : copy_piece(core, away, out, why);
-}
-
-/* The store is registered in the context that copies first, for all of them; where that is refused
- * the driver copies through memory of its own, which takes longer. */
-static void register_store(struct gs_core *core, CUcontext context)
-{
-    struct gs_sleep *sleep = &core->sleep;
-
-    if (!sleep->registered && sleep->store.size > 0 && core->driver.mem_host_register &&
-        core->driver.mem_host_unregister &&
-        core->driver.mem_host_register(sleep->store.window, sleep->store.window_size,
-                                       CU_MEMHOSTREGISTER_PORTABLE) == CUDA_SUCCESS)
-        sleep->registered = context;
-}
-
-/* All of them, context by context. */
-bool gs_sleep_copy(struct gs_core *core, bool out, struct gs_sleep_why *why)
-{
-    const struct gs_driver *driver = &core->driver;
-    const struct gs_sleep *sleep = &core->sleep;
-    bool done = true;
-
-    for (size_t i = 0; done && i < sleep->count;) {
-        const CUcontext context = sleep->pieces[i].context;
-        gs_status status = driver->ctx_push_current(context);
-        CUcontext popped;
-
-        if (status != GS_OK)
-            return refuse_copy(why, out, status);
-        register_store(core, context);
-        for (; done && i < sleep->count && sleep->pieces[i].context == context; i++)
-            done = copy_away(core, &sleep->pieces[i], out, why);
-        status = await_copies(driver);
-        driver->ctx_pop_current(&popped);
-        if (done && status != GS_OK)
-            done = refuse_copy(why, out, status);
-    }
-    return done;
-}
-
-void gs_sleep_free_store(struct gs_core *core)
-{
-    struct gs_sleep *sleep = &core->sleep;
-    CUcontext popped;
-
-    if (sleep->registered && core->driver.ctx_push_current(sleep->registered) == CUDA_SUCCESS) {
-        core->driver.mem_host_unregister(sleep->store.window);
-        core->driver.ctx_pop_current(&popped);
-    }
-    sleep->registered = NULL;
-    gs_sleep_store_free(&sleep->store);
 }
 
 /* ---- The stacks of contexts --------------------------------------------------------------------- */
@@ -334,7 +151,7 @@ void gs_sleep_leave(struct gs_core *core)
 {
     size_t refused = 0;
 
-    close_window(core);
+    gs_sleep_close_window(core);
     for (size_t i = 0; i < core->sleep.count; i++) {
         const struct gs_trace_mark mark = gs_trace_begin();
         struct gs_away *away = &core->sleep.pieces[i];

@@ -1,6 +1,6 @@
 /*
- * The parts of sleep and wake (core/process/sleep.h): what goes (sleep_plan.c), and its way off the GPU
- * and back (sleep_move.c). The gate is closed, one thread is at it.
+ * The parts of sleep and wake (core/process/sleep.h): what goes (sleep_plan.c), its contents
+ * (sleep_copy.c), and its way off the GPU and back (sleep_move.c). The gate is closed, one thread is at it.
  */
 #ifndef GS_CORE_PROCESS_SLEEP_PARTS_H
 #define GS_CORE_PROCESS_SLEEP_PARTS_H
@@ -68,11 +68,16 @@ void gs_sleep_plan_none(struct gs_core *core);
 /* One is not to go after all: another has its place in the list, one behind it. */
 void gs_sleep_keep(struct gs_core *core, struct gs_away *away, enum gs_stays why);
 
-/* ---- Their way (sleep_move.c) ------------------------------------------------------------------- */
+/* ---- Their contents (sleep_copy.c) ----------------------------------------------------------------- */
 
 /* All that is live, to the store or back; nothing is at either memory any more afterwards. */
 bool gs_sleep_copy(struct gs_core *core, bool out, struct gs_sleep_why *why);
 void gs_sleep_free_store(struct gs_core *core);
+/* What is mapped for it alone, of what the program has mapped nowhere, is no more; or the driver's error. */
+gs_status gs_sleep_close_window(struct gs_core *core);
+
+/* ---- Their way (sleep_move.c) ------------------------------------------------------------------- */
+
 /* Off the GPU, also after a try to wake. What the driver does not unmap stays, and waits for the wake as it is. */
 void gs_sleep_leave(struct gs_core *core);
 /* Back: all of it, or none. */

@@ -13,13 +13,14 @@
 #include <unistd.h>
 
 #include "core/base/background.h"
+#include "core/base/clock.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
 
 #define FILLERS_MOST 8
-#define FILLER_LEAST ((size_t)256 << 20) /* bytes, for one thread */
+#define REST_NS UINT64_C(50000) /* between looks at a part */
 #define MIB (1024 * 1024)
 #define WINDOW ((size_t)32 * MIB)
 
@@ -128,56 +129,104 @@ static size_t host_memory_left(void)
 
 /* ---- Making it ---------------------------------------------------------------------------------- */
 
-struct filler {
-    struct gs_background background;
+struct gs_sleep_filling {
     char *base;
-    size_t size;
-    int error;
+    size_t size, parts;
+    size_t next; /* the part that is begun next; */
+    int error;   /* and what ended that early; atomic, both */
+    unsigned started;
+    struct gs_background fillers[FILLERS_MOST];
+    bool there[]; /* by part; atomic */
 };
 
-/* All pages are there afterwards; an errno. */
-static void *fill(void *arg)
+/* All its pages are there afterwards; an errno. */
+static int touch(char *base, size_t size)
 {
-    struct filler *filler = arg;
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
-    if (madvise(filler->base, filler->size, MADV_POPULATE_WRITE) == 0)
-        return NULL;
-    if (errno != EINVAL) {
-        filler->error = errno;
-        return NULL;
+    if (madvise(base, size, MADV_POPULATE_WRITE) == 0)
+        return 0;
+    if (errno != EINVAL)
+        return errno;
+    for (size_t at = 0; at < size; at += page)
+        *(volatile char *)(base + at) = 0;
+    return 0;
+}
+
+/* False: all are begun, or one failed. */
+static bool fill_next(struct gs_sleep_filling *filling)
+{
+    const size_t part = __atomic_fetch_add(&filling->next, 1, __ATOMIC_RELAXED), at = part * GS_SLEEP_PART;
+    int error;
+
+    if (part >= filling->parts)
+        return false;
+    error = touch(filling->base + at, less(GS_SLEEP_PART, filling->size - at));
+    if (error) {
+        __atomic_store_n(&filling->error, error, __ATOMIC_RELAXED);
+        __atomic_store_n(&filling->next, filling->parts, __ATOMIC_RELAXED);
     }
-    for (size_t at = 0; at < filler->size; at += page)
-        *(volatile char *)(filler->base + at) = 0;
+    __atomic_store_n(&filling->there[part], true, __ATOMIC_RELEASE);
+    return error == 0;
+}
+
+static void *fill(void *arg)
+{
+    while (fill_next(arg))
+        continue;
     return NULL;
 }
 
-/* By several threads: the first touch is what takes longest. */
-static int fill_all(struct gs_sleep_store *store)
+static void end_filling(struct gs_sleep_store *store)
 {
+    struct gs_sleep_filling *filling = store->filling;
+
+    if (!filling)
+        return;
+    __atomic_store_n(&filling->next, filling->parts, __ATOMIC_RELAXED);
+    while (filling->started > 0)
+        gs_background_join(&filling->fillers[--filling->started]);
+    free(filling);
+    store->filling = NULL;
+}
+
+/* By threads, where there is more than one part; else by who awaits it. */
+static int begin_filling(struct gs_sleep_store *store)
+{
+    const size_t parts = (store->size + GS_SLEEP_PART - 1) / GS_SLEEP_PART;
     const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    size_t parts = less(less(FILLERS_MOST, cpus > 1 ? (size_t)cpus : 1), store->size / FILLER_LEAST + 1);
-    const size_t part = (store->size / parts + (2 * MIB - 1)) & ~(size_t)(2 * MIB - 1);
-    struct filler fillers[FILLERS_MOST] = {{.size = 0}};
-    bool started[FILLERS_MOST] = {false};
-    int error = 0;
+    const size_t most = less(less(FILLERS_MOST, cpus > 1 ? (size_t)cpus : 1), parts > 1 ? parts : 0);
+    struct gs_sleep_filling *filling = calloc(1, sizeof *filling + parts * sizeof *filling->there);
 
-    for (size_t i = 0; i < parts; i++) {
-        const size_t at = less(i * part, store->size);
+    store->filling = filling;
+    if (!filling)
+        return ENOMEM;
+    filling->base = store->base;
+    filling->size = store->size;
+    filling->parts = parts;
+    while (filling->started < most &&
+           gs_background_start(&filling->fillers[filling->started], fill, filling) == 0)
+        filling->started++;
+    return 0;
+}
 
-        fillers[i].base = store->base + at;
-        fillers[i].size = less(part, store->size - at);
-        if (fillers[i].size > 0 && i + 1 < parts)
-            started[i] = gs_background_start(&fillers[i].background, fill, &fillers[i]) == 0;
+int gs_sleep_store_await(struct gs_sleep_store *store, size_t part)
+{
+    struct gs_sleep_filling *filling = store->filling;
+    int error;
+
+    if (!filling)
+        return 0;
+    while (!__atomic_load_n(&filling->there[part], __ATOMIC_ACQUIRE) &&
+           !__atomic_load_n(&filling->error, __ATOMIC_RELAXED)) {
+        if (filling->started > 0)
+            gs_rest_ns(REST_NS);
+        else
+            fill_next(filling);
     }
-    for (size_t i = 0; i < parts; i++) {
-        if (started[i])
-            gs_background_join(&fillers[i].background);
-        else if (fillers[i].size > 0)
-            fill(&fillers[i]);
-        if (fillers[i].error)
-            error = fillers[i].error;
-    }
+    error = __atomic_load_n(&filling->error, __ATOMIC_RELAXED);
+    if (error || part + 1 == filling->parts)
+        end_filling(store);
     return error;
 }
 
@@ -212,8 +261,8 @@ static int make_in_memory(struct gs_sleep_store *store, char *text, size_t text_
     store->window = store->base;
     store->window_size = store->size;
     madvise(store->base, store->size, MADV_HUGEPAGE);
-    error = fill_all(store);
-    return error ? refuse(ENOMEM, text, text_size, "the host's memory", store->size, 0) : 0;
+    error = begin_filling(store);
+    return error ? refuse(error, text, text_size, "the host's memory", store->size, 0) : 0;
 }
 
 /* A file of mode 0600 that goes with its last user. */
@@ -308,6 +357,7 @@ int gs_sleep_store_rest(struct gs_sleep_store *store)
 
 void gs_sleep_store_free(struct gs_sleep_store *store)
 {
+    end_filling(store);
     if (store->window && store->window != store->base)
         munmap(store->window, store->window_size);
     if (store->base)

@@ -5,9 +5,11 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "core/process/context.h"
+#include "tests/forbid.h"
 #include "tests/unit/process/sleeping.h"
 
 #define BLOCKS 5
@@ -296,6 +298,47 @@ Test(sleep, without_room_on_the_host_nothing_moves, .timeout = 60)
     cr_assert(are_right(&blocks));
     cr_assert(goes(&f, &why), "%s", why.text);
     cr_assert(comes(&f, &why), "%s", why.text);
+    end(&f, &blocks);
+}
+
+/* Of 173 MiB in parts of 64: those before one that is refused are registered, and none stays so. */
+Test(sleep, the_store_is_registered_part_by_part, .timeout = 60)
+{
+    struct gs_sleep_why why;
+    struct blocks blocks;
+    struct fixture f;
+
+    sleeping_start(&f, "1G");
+    make(&f, &blocks);
+    for (unsigned refused = 1; refused <= 4; refused++) {
+        softcuda_reset();
+        MUST(softcuda_fail("cuMemHostRegister", refused, CUDA_ERROR_OUT_OF_MEMORY));
+        cr_assert(goes(&f, &why), "%s", why.text);
+        cr_assert_eq(softcuda_calls("cuMemHostRegister"), refused < 4 ? refused : 3);
+        cr_assert(comes(&f, &why), "%s", why.text);
+        cr_assert_eq(softcuda_calls("cuMemHostUnregister"), refused - 1);
+        cr_assert(are_right(&blocks));
+    }
+    end(&f, &blocks);
+}
+
+/* While it is filled, and nothing has moved. */
+Test(sleep, host_memory_that_runs_out_leaves_it_awake, .timeout = 60)
+{
+    struct gs_sleep_why why;
+    struct blocks blocks;
+    struct fixture f;
+
+#ifdef __SANITIZE_ADDRESS__
+    cr_skip("it needs the call itself");
+#endif
+    sleeping_start(&f, "1G");
+    make(&f, &blocks);
+    cr_assert(forbid_call(SYS_madvise, SECCOMP_RET_ERRNO | ENOMEM));
+    cr_assert_not(goes(&f, &why));
+    cr_assert_eq(why.error, ENOMEM, "%s", why.text);
+    cr_assert_eq(asleep(&f).since_ns, 0);
+    cr_assert(are_right(&blocks));
     end(&f, &blocks);
 }
 
