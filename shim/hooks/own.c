@@ -113,7 +113,8 @@ GS_HOOK CUresult CUDAAPI
 cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
                                        CUmemGenericAllocationHandle handle)
 {
-    CUresult result = gs_real.cuMemGetAllocationPropertiesFromHandle(prop, gs_own_real(own(), handle));
+    const CUmemGenericAllocationHandle real = gs_own_real(own(), handle); /* first: it finds the driver */
+    CUresult result = gs_real.cuMemGetAllocationPropertiesFromHandle(prop, real);
 
     GS_KEEP_CALLER;
     if (result == CUDA_ERROR_INVALID_VALUE && prop && own() && gs_own_properties(own(), handle, prop))
