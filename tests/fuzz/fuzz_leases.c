@@ -57,7 +57,6 @@ static void is_right(const struct leases *leases, const uint8_t *data, size_t si
     static struct {
         struct lease_key key;
         struct lease_block block;
-        unsigned held;
     } rows[64];
     unsigned count = 0, at;
     struct record record;
@@ -70,22 +69,18 @@ static void is_right(const struct leases *leases, const uint8_t *data, size_t si
             at++;
         if (at == sizeof rows / sizeof *rows)
             return; /* that many were not worth a table */
-        if (record.kind == HELD && at < count)
-            rows[at].held++;
         if ((record.kind == ADDED || record.kind == ENDED) && at < count)
             rows[at] = rows[--count];
         if (record.kind == ADDED) {
             rows[count].key = record.key;
-            rows[count].block = record.block;
-            rows[count++].held = 0;
+            rows[count++].block = record.block;
         }
     }
     CHECK(HASH_COUNT(leases->all) == count);
     for (at = 0; at < count; at++) {
         const struct lease *lease = leases_find(leases, rows[at].key.machine, rows[at].key.lease);
 
-        CHECK(lease && lease->held_count == rows[at].held);
-        CHECK(memcmp(&lease->block, &rows[at].block, sizeof lease->block) == 0);
+        CHECK(lease && memcmp(&lease->block, &rows[at].block, sizeof lease->block) == 0);
     }
 }
 
@@ -97,15 +92,12 @@ static void is_same(const struct leases *leases, const struct leases *again)
     CHECK(HASH_COUNT(leases->all) == HASH_COUNT(again->all));
     CHECK(HASH_COUNT(leases->notes) == HASH_COUNT(again->notes));
     CHECK(leases->known == again->known && leases->records == again->records);
+    CHECK(memcmp(leases->id, again->id, sizeof leases->id) == 0);
     HASH_ITER(hh, leases->all, lease, next) {
         const struct lease *other = leases_find(again, lease->key.machine, lease->key.lease);
 
         CHECK(other && memcmp(&other->block, &lease->block, sizeof lease->block) == 0);
         CHECK(memcmp(other->exporter, lease->exporter, sizeof lease->exporter) == 0);
-        CHECK(other->held_count == lease->held_count);
-        for (unsigned i = 0; i < lease->held_count; i++)
-            CHECK(other->held[i].process.pid == lease->held[i].process.pid &&
-                  other->held[i].process.started == lease->held[i].process.started);
         CHECK(leases_of_block(again, lease->block.instance, lease->block.block_id));
     }
     HASH_ITER(hh, leases->notes, note, next_note) {

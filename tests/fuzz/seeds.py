@@ -38,14 +38,14 @@ def recording():
 
 def leases():
     record, boot, machines = struct.Struct('=II16sQ16sQ16siIQ16s'), b'boot of the fuzz', (bytes(16), b'm' * 16)
-    added, ended, held = 16, 17, 18
+    added, ended, unnoted = 16, 17, 18
 
     def one(kind, machine=0, lease=0, block=0, pid=0, boot=boot):
         return record.pack(0x67736167, kind, machines[machine], lease, b'i' * 16, block, machines[1], pid, 0, pid * 100,
                            boot)
-    some = b''.join(one(added, i % 2, i, i // 3) + one(held, i % 2, i, pid=i + 5) for i in range(6))
+    some = b''.join(one(added, i % 2, i, i // 3, i + 5) for i in range(6))
     yield some + one(ended, 1, 3) + one(ended, 0, 9)
-    yield b''.join(one(mark, 1) for mark in range(1, 5)) + some + one(added, 0, 2, 1)
+    yield b''.join(one(mark, 1) for mark in range(1, 7)) + one(unnoted, 1, 3) + some + one(added, 0, 2, 1)
     yield one(added, 0, 1, boot=bytes(16)) + one(1, 1, boot=bytes(16)) + some[:-7]
 
 
