@@ -201,11 +201,13 @@ static void turn(void)
         return;
     for (unsigned i = 0; i < PLACES; i++) {
         struct client *client = &server.clients[i];
+        const bool is_late = client->fd >= 0 && gs_now_ns() - client->since_ns > PATIENCE_NS;
 
-        if (ready[i + 1].revents)
-            serve(client);
-        else if (client->fd >= 0 && gs_now_ns() - client->since_ns > PATIENCE_NS)
+        /* What came while others were asked is heard however long that took. */
+        if (is_late && (!ready[i + 1].revents || client->stage == ENDS))
             drop(client);
+        else if (ready[i + 1].revents)
+            serve(client);
         asks |= client->fd >= 0 && client->stage == ASKS;
     }
     if (asks)

@@ -4,6 +4,7 @@ examples/monitoring name is there.
 
     export.py GPUSHIM SHIM LIBCUDA FOLDER_OF_EXAMPLES LIBNVIDIA_ML
 """
+import contextlib
 import ctypes
 import json
 import os
@@ -16,6 +17,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 
 import exposition
 import monitoring
@@ -275,6 +277,12 @@ def prove_slow(server):
     slow += [server.connect() for _ in range(80)]
     for _ in range(5):
         check(server.get()[0] == 200, 'one is served where all places were taken')
+    talker = server.connect()  # who goes on and on behind the answer
+    talker.sendall(b'GET / HTTP/1.1\r\n\r\n')
+    with contextlib.suppress(ConnectionError):
+        while True:
+            talker.sendall(b'a')
+            time.sleep(0.01)
     check(answer(slow[0])[0] == 0, 'who sends half a request is dropped')
     await_that(lambda: not server.places(), 'so are those who send nothing or read nothing')
     for connection in slow:
