@@ -241,16 +241,17 @@ static gs_status try_to_map(struct gs_core *core, const char **ret_call)
     return status;
 }
 
-/* What other processes keep, or have and do not use, may be enough for another try. */
-static void ask_others(struct gs_core *core, CUdevice device)
+/* What other processes keep, or have and do not use, may be enough. True: another try is due at once, before those
+ * take it back. */
+static bool ask_others(struct gs_core *core, CUdevice device)
 {
     const struct gs_sleep *sleep = &core->sleep;
     size_t i = 0;
 
-    while (i < sleep->count && sleep->pieces[i].piece->device != device)
+    while (i < sleep->count && sleep->pieces[i].device != device)
         i++;
-    if (i < sleep->count)
-        gs_neighbour_ask(core, &core->device[device], sleep->pieces[i].context, gs_core_away(core, device));
+    return i < sleep->count &&
+           gs_neighbour_ask(core, &core->device[device], sleep->pieces[i].context, gs_core_away(core, device));
 }
 
 /* The first of several devices that are short of it. */
@@ -282,8 +283,8 @@ bool gs_sleep_map(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *
                           "GPU %d has no room for %zu MiB that are to come back: the log says who has it",
                           (int)device, gs_core_away(core, device) / MIB);
         }
-        ask_others(core, device);
-        gs_rest_ns(rest);
+        if (!ask_others(core, device))
+            gs_rest_ns(rest);
     }
 }
 

@@ -306,6 +306,22 @@ Test(sleep_own, what_is_not_unmapped_comes_back_all_the_same, .timeout = 60)
     }
 }
 
+/* Others are asked for it, though none of the library's own memory is away. */
+Test(sleep_own, a_full_gpu_is_tried_again, .timeout = 60)
+{
+    struct gs_sleep_why why;
+    struct fixture f;
+
+    start(&f);
+    make(&f);
+    cr_assert(goes(&f, &why), "%s", why.text);
+    MUST(softcuda_fail("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY));
+    MUST(softcuda_fail("cuMemCreate", 4, CUDA_ERROR_OUT_OF_MEMORY));
+    cr_assert(gs_core_wake(f.core, gs_now_ns() + 50 * SECOND, &why), "%s", why.text);
+    cr_assert(are_right());
+    end(&f);
+}
+
 Test(sleep_own, each_call_of_a_sleep_fails_in_turn, .timeout = 120)
 {
     cr_assert_gt(fail_each(&own_slept, false, CUDA_ERROR_UNKNOWN), 30);
