@@ -193,11 +193,29 @@ static void case_use(void)
         pthread_join(workers[i], NULL);
 }
 
+static bool stands(pid_t thread)
+{
+    char path[64], text[32] = "";
+    FILE *file;
+
+    snprintf(path, sizeof path, "/proc/self/task/%d/syscall", (int)thread);
+    file = fopen(path, "re");
+    if (!file)
+        return false;
+    if (!fgets(text, sizeof text, file))
+        text[0] = 0;
+    fclose(file);
+    return text[0] != 'r' && strtol(text, NULL, 10) == SYS_futex;
+}
+
+static _Atomic pid_t waiter;
+
 static CUdeviceptr to_be_freed;
 
 static void *free_it(void *unused)
 {
     OK(cuCtxSetCurrent(context));
+    atomic_store(&waiter, (pid_t)syscall(SYS_gettid));
     OK(cuMemFree(to_be_freed));
     return NULL;
 }
@@ -224,6 +242,8 @@ static void case_refused(void)
             cuMemsetD32Async(block, 7, WORDS, NULL) != CUDA_ERROR_OUT_OF_MEMORY ||
             cuMemAlloc(&more, SIZE) != CUDA_ERROR_OUT_OF_MEMORY)
             FAIL("not refused");
+    while (!stands(atomic_load(&waiter)))
+        usleep(100);
     OK(cuMemGetInfo(&(size_t){0}, &(size_t){0}));
     if (gpushim_asleep(&state) || !state.since_ns)
         FAIL("it does not sleep");
@@ -473,23 +493,6 @@ static void count_signal(int number)
 {
     atomic_fetch_add(&signals, 1);
 }
-
-static bool stands(pid_t thread)
-{
-    char path[64], text[32] = "";
-    FILE *file;
-
-    snprintf(path, sizeof path, "/proc/self/task/%d/syscall", (int)thread);
-    file = fopen(path, "re");
-    if (!file)
-        return false;
-    if (!fgets(text, sizeof text, file))
-        text[0] = 0;
-    fclose(file);
-    return text[0] != 'r' && strtol(text, NULL, 10) == SYS_futex;
-}
-
-static _Atomic pid_t waiter;
 
 static void *fill_and_free(void *unused)
 {

@@ -203,6 +203,20 @@ def prove_by_itself(folder):
         one.end()
 
 
+def prove_who_asked_has_it_first(folder):
+    """Who went to sleep for another does not take the memory back at once, though it is used again."""
+    one = start(folder, GPUSHIM_SLEEP_AFTER='1 ms', GPUSHIM_SLEEP_WAKE='use')
+    other = start(folder)
+    begun = time.monotonic()
+    run(other, 'more = ctypes.c_uint64()\nassert cuda.cuMemAlloc_v2(ctypes.byref(more), ctypes.c_size_t(100 << 20)) == 0')
+    run(other, 'assert cuda.cuMemFree_v2(more) == 0')
+    check(state(folder, one) == 'asleep', 'it went to sleep')
+    check(run(one, READ.format(size=LIVE)) == 'right', 'and wakes')
+    check(time.monotonic() - begun >= 0.25, 'after a moment')
+    one.end()
+    other.end()
+
+
 def prove_who_does_not_sleep(folder):
     """One that has not been idle for so long, and one that nobody told to."""
     for settings in ({'GPUSHIM_SLEEP_AFTER': '60 min'}, {}):
@@ -270,6 +284,7 @@ def prove_what_is_wrong(folder):
 
 
 for prove in (prove_it, prove_it_is_told, prove_a_group, prove_a_file, prove_a_swap, prove_a_tag, prove_by_itself,
+              prove_who_asked_has_it_first,
               prove_who_does_not_sleep, prove_who_calls_is_not_idle, prove_what_stays, prove_what_is_wrong):
     with tempfile.TemporaryDirectory() as name:
         prove(name)
