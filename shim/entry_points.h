@@ -7,7 +7,8 @@
  *   symbol  the exact exported symbol
  *   since   the CUDA version that brought it; of a call of another library, which one that is
  *   what    the call does (enum gs_does)
- *   gate    STOPS where the process sleeps, its memory off the GPU, or GOES on
+ *   gate    STOPS where the process sleeps, its memory off the GPU, or GOES on; ABOUT: it stops where it is about an
+ *           address of memory that may be away
  *   how     the hook comes about, and what the call means by its stream:
  *             BY_HAND  written out in shim/hooks
  *             LEGACY, THREAD  made; the work goes to the legacy default stream, or to the thread's
@@ -146,11 +147,11 @@ enum gs_does {
     ROW(cuMemGetInfo,                          2000, BOUND,           GOES,  BY_HAND)              \
     ROW(cuDeviceTotalMem,                      2000, BOUND,           GOES,  BY_HAND)              \
     ROW(cuDeviceTotalMem_v2,                   3020, BOUND,           GOES,  BY_HAND)              \
-    ROW(cuMemGetAddressRange_v2,               3020, ASKS,            GOES,  BY_HAND)              \
-    ROW(cuPointerGetAttribute,                 4000, ASKS,            GOES,  BY_HAND)              \
-    ROW(cuPointerGetAttributes,                7000, ASKS,            GOES,  BY_HAND)              \
+    ROW(cuMemGetAddressRange_v2,               3020, ASKS,            ABOUT, BY_HAND)              \
+    ROW(cuPointerGetAttribute,                 4000, ASKS,            ABOUT, BY_HAND)              \
+    ROW(cuPointerGetAttributes,                7000, ASKS,            ABOUT, BY_HAND)              \
     ROW(cuMemRetainAllocationHandle,          11000, SHARES,          STOPS, BY_HAND)              \
-    ROW(cuPointerSetAttribute,                 6000, SETS,            GOES,  BY_HAND)              \
+    ROW(cuPointerSetAttribute,                 6000, SETS,            ABOUT, BY_HAND)              \
     ROW(cuMemPoolTrimTo,                      11020, FREES,           STOPS, BY_HAND)              \
     ROW(cuMemPoolGetAttribute,                11020, ASKS,            GOES,  BY_HAND)              \
     ROW(cuMemPoolSetAttribute,                11020, SETS,            GOES,  BY_HAND)              \
@@ -166,7 +167,7 @@ enum gs_does {
     ROW(cuMemUnmap,                           10020, MAPS,            STOPS, BY_HAND)              \
     ROW(cuMemAddressFree,                     10020, MAPS,            STOPS, BY_HAND)              \
     ROW(cuMemSetAccess,                       10020, MAPS,            STOPS, BY_HAND)              \
-    ROW(cuMemGetAccess,                       10020, ASKS,            GOES,  BY_HAND)              \
+    ROW(cuMemGetAccess,                       10020, ASKS,            ABOUT, BY_HAND)              \
     ROW(cuMemGetHandleForAddressRange,        11070, SHARES,          STOPS, BY_HAND)              \
     ROW(cuMulticastBindAddr,                  12010, BINDS,           STOPS, PLAIN,                \
         CUmemGenericAllocationHandle, object, size_t, offset, CUdeviceptr, address, size_t, bytes, \

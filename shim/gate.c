@@ -16,8 +16,10 @@
 
 #include "core/base/cancel.h"
 #include "core/base/clock.h"
+#include "core/api/own.h"
 #include "core/process/sleep.h"
 #include "shim/lookup/names.h"
+#include "shim/start.h"
 
 #define TASKS "/proc/self/task"
 #define REST_NS_FIRST UINT64_C(20000) /* between looks at the marks, */
@@ -131,6 +133,14 @@ bool gs_gate_stop(uint32_t call)
 {
     gs_gate_mark.refused = !gs_gate_wait(call);
     return !gs_gate_mark.refused && gs_state_enter();
+}
+
+bool gs_gate_stop_about(uint32_t call, uint64_t address)
+{
+    if (atomic_load_explicit(&gs_state, memory_order_acquire) == GS_STATE_CLOSED &&
+        (gs_ours(address) || gs_own_has(gs_core_own(gs_core), address)))
+        return gs_gate_stop(call);
+    return gs_state_enter();
 }
 
 /* ---- Marks of other threads ------------------------------------------------------------------ */

@@ -86,6 +86,17 @@ static inline void gs_gate_leave(const bool *entered)
     __attribute__((cleanup(gs_gate_leave), unused)) const bool gs_entered =                        \
         gs_gate_enter(GS_ROW_##symbol + 1)
 
+/* The same of a call that asks about an address: whatever the driver says of what is away is wrong. */
+bool gs_gate_stop_about(uint32_t call, uint64_t address);
+static inline bool gs_gate_enter_about(uint32_t call, uint64_t address)
+{
+    gs_gate_mark.call = call;
+    return gs_gate_is_open() || gs_gate_stop_about(call, address);
+}
+#define GS_AT_GATE_ABOUT(symbol, address)                                                          \
+    __attribute__((cleanup(gs_gate_leave), unused)) const bool gs_entered =                        \
+        gs_gate_enter_about(GS_ROW_##symbol + 1, address)
+
 /* The same of a call after which nothing is unmarked, so that it may be left by a jump: one that touches no
  * memory, which is not waited for. */
 static inline bool gs_gate_look(uint32_t call)

@@ -384,7 +384,7 @@ GPUSHIM_API int gpushim_on_failure(gpushim_failure_fn *failure);
 /*
  * A process that sleeps has its memory off the GPU, and gets it back at the same addresses when it wakes.
  * Meanwhile calls of CUDA that need the GPU wait, on whatever thread they are made; those that only ask
- * are answered. Moved is what the library allocates: cuMemAlloc, cudaMalloc, cudaMallocAsync and all that
+ * are answered, but about an address whose memory is away. Moved is what the library allocates: cuMemAlloc, cudaMalloc, cudaMallocAsync and all that
  * is built on them; and what the program makes and maps itself (cuMemCreate), whose handles stay good.
  */
 struct gpushim_asleep {

@@ -49,21 +49,6 @@ bool gs_own_is_added_at(struct gs_own *own, CUdeviceptr address)
     return added;
 }
 
-bool gs_own_access(struct gs_own *own, CUdeviceptr address, CUdevice device, unsigned long long *ret_flags)
-{
-    const struct gs_own_mapping *mapping;
-    const uint64_t bit = device >= 0 && device < DEVICES_MAX ? UINT64_C(1) << device : 0;
-
-    gs_lock_take(&own->lock);
-    mapping = gs_own_mapping_locked(own, address);
-    if (mapping)
-        *ret_flags = mapping->writes & bit  ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                     : mapping->reads & bit ? CU_MEM_ACCESS_FLAGS_PROT_READ
-                                            : CU_MEM_ACCESS_FLAGS_PROT_NONE;
-    gs_lock_release(&own->lock);
-    return mapping && bit;
-}
-
 static void use_locked(struct gs_own *own, uint64_t base, uint64_t size, enum gs_own_use use)
 {
     const struct gs_own_mapping *mapping;

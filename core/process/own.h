@@ -134,9 +134,8 @@ static inline CUmemGenericAllocationHandle gs_own_real(struct gs_own *own, CUmem
                ? gs_own_look_up(own, handle)
                : handle;
 }
-/* The driver does not know it while the process sleeps. False: it is not known here either. */
+/* Of memory that is away, which the driver does not know. False: it is none. */
 bool gs_own_properties(struct gs_own *own, CUmemGenericAllocationHandle handle, CUmemAllocationProp *ret);
-bool gs_own_access(struct gs_own *own, CUdeviceptr address, CUdevice device, unsigned long long *ret_flags);
 /* Others have it from now on: the handle's memory, or what is mapped there. */
 void gs_own_used(struct gs_own *own, CUmemGenericAllocationHandle handle, enum gs_own_use use);
 void gs_own_used_at(struct gs_own *own, CUdeviceptr base, size_t size, enum gs_own_use use);
@@ -157,6 +156,12 @@ struct gs_own_mapping *gs_own_mapping_locked(const struct gs_own *own, uint64_t 
 void gs_own_know_locked(struct gs_own *own, struct gs_own_handle *handle);
 void gs_own_settle_locked(struct gs_own *own, struct gs_own_handle *handle);
 const struct gs_own_range *gs_own_reservation_locked(const struct gs_own *own, uint64_t address);
+
+/* Whether anything is known to be mapped there; without a lock. */
+static inline bool gs_own_has(const struct gs_own *own, CUdeviceptr address)
+{
+    return own && gs_map_find(&own->map, address);
+}
 
 void gs_own_reserved(struct gs_own *own, CUdeviceptr base, size_t size);
 /* It is about to be given back; false: it is not known. Where it stays: gs_own_reserved. */

@@ -162,7 +162,7 @@ bool gs_own_properties(struct gs_own *own, CUmemGenericAllocationHandle handle, 
 
     gs_lock_take(&own->lock);
     found = gs_own_handle_locked(own, handle);
-    if (found && (found->references == 0 || found->memory.imported))
+    if (found && (found->references == 0 || !found->away))
         found = NULL;
     if (found)
         *ret = found->memory.properties;

@@ -23,6 +23,7 @@
 
 GS_HOOK CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
 {
+    GS_AT_GATE_ABOUT(cuMemGetAddressRange_v2, dptr);
     struct gs_block_info info;
     gs_status status;
 
@@ -164,6 +165,7 @@ static void answer_of_own(CUpointer_attribute attribute, void *data, CUdeviceptr
 GS_HOOK CUresult CUDAAPI cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
                                                CUdeviceptr ptr)
 {
+    GS_AT_GATE_ABOUT(cuPointerGetAttribute, ptr);
     struct gs_block_info info;
     CUresult result;
     gs_status status;
@@ -194,6 +196,7 @@ GS_HOOK CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes,
                                                 CUpointer_attribute *attributes, void **data,
                                                 CUdeviceptr ptr)
 {
+    GS_AT_GATE_ABOUT(cuPointerGetAttributes, ptr);
     struct gs_block_info info;
     CUresult result;
     gs_status status;
@@ -223,6 +226,7 @@ GS_HOOK CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes,
 GS_HOOK CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
                                                CUdeviceptr ptr)
 {
+    GS_AT_GATE_ABOUT(cuPointerSetAttribute, ptr);
     unsigned int on;
     gs_status status;
 

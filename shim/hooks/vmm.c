@@ -88,18 +88,12 @@ GS_HOOK CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUme
 GS_HOOK CUresult CUDAAPI cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
                                         CUdeviceptr ptr)
 {
+    GS_AT_GATE_ABOUT(cuMemGetAccess, ptr);
     struct gs_block_info info;
     CUresult result;
 
-    if (!gs_state_enter() || !gs_ours(ptr)) {
-        result = gs_real.cuMemGetAccess(flags, location, ptr);
-        GS_KEEP_CALLER;
-        return result == CUDA_ERROR_INVALID_VALUE && own() && flags && location &&
-                       location->type == CU_MEM_LOCATION_TYPE_DEVICE &&
-                       gs_own_access(own(), ptr, location->id, flags)
-                   ? CUDA_SUCCESS
-                   : result;
-    }
+    if (!gs_state_enter() || !gs_ours(ptr))
+        return gs_real.cuMemGetAccess(flags, location, ptr);
     GS_KEEP_CALLER;
     if (gs_core_find(gs_core, ptr, &info) != GS_OK)
         return CUDA_ERROR_INVALID_VALUE;

@@ -314,17 +314,13 @@ static void pieces_must_be(CUdeviceptr base, unsigned value)
     free(host);
 }
 
-/* While it sleeps what only asks is answered. */
-static void is_told(CUmemGenericAllocationHandle handle, CUdeviceptr at)
+/* Also while it sleeps. */
+static void is_told(CUmemGenericAllocationHandle handle)
 {
-    const CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
     CUmemAllocationProp told;
-    unsigned long long flags;
 
     OK(cuMemGetAllocationPropertiesFromHandle(&told, handle));
-    OK(cuMemGetAccess(&flags, &here, at));
-    if (told.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE || told.location.id != 0 ||
-        flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+    if (told.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE || told.location.id != 0)
         FAIL("it is told otherwise than it was made");
 }
 
@@ -344,9 +340,9 @@ static void case_own(void)
     }
     for (unsigned round = 0; round < 4; round++) {
         must_sleep();
-        is_told(handles[1], base + PIECE);
+        is_told(handles[1]);
         must_wake();
-        is_told(handles[1], base + PIECE);
+        is_told(handles[1]);
         pieces_must_be(base, 100 * round);
         for (unsigned i = round % 2; i < PIECES; i += 2) {
             OK(cuMemUnmap(base + i * PIECE, PIECE));
@@ -492,6 +488,68 @@ static atomic_uint signals;
 static void count_signal(int number)
 {
     atomic_fetch_add(&signals, 1);
+}
+
+/* What is answered of an address. */
+static void ask(CUdeviceptr at)
+{
+    const CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUpointer_attribute what = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    unsigned long long flags;
+    CUmemorytype type = 0;
+    void *answers[] = {&type};
+    CUdeviceptr base;
+    size_t size;
+
+    OK(cuMemGetAddressRange(&base, &size, at));
+    OK(cuMemGetAccess(&flags, &here, at));
+    OK(cuPointerGetAttribute(&type, what, at));
+    if (type != CU_MEMORYTYPE_DEVICE || base != at)
+        FAIL("it is said to be of kind %u", (unsigned)type);
+    type = 0;
+    OK(cuPointerGetAttributes(1, &what, answers, at));
+    if (type != CU_MEMORYTYPE_DEVICE)
+        FAIL("it is said to be of kind %u among others", (unsigned)type);
+}
+
+static void *ask_of_shared_block(void *unused)
+{
+    OK(cuCtxSetCurrent(context));
+    atomic_store(&waiter, (pid_t)syscall(SYS_gettid));
+    ask(shared_block);
+    atomic_store(&done, true);
+    return NULL;
+}
+
+/* Questions about what is away wait for it; others are answered. */
+static void case_asks(void)
+{
+    const CUmemAllocationProp prop = of_gpu(CU_MEM_HANDLE_TYPE_NONE);
+    CUmemGenericAllocationHandle handle;
+    CUpointer_attribute what = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    CUdeviceptr blocks[2] = {alloc()};
+    CUmemorytype type;
+    pthread_t thread;
+
+    OK(cuMemAddressReserve(&blocks[1], PIECE, 0, 0, 0));
+    OK(cuMemCreate(&handle, PIECE, &prop, 0));
+    map_piece(blocks[1], handle);
+    for (int i = 0; i < 2; i++) {
+        shared_block = blocks[i];
+        atomic_store(&waiter, 0);
+        atomic_store(&done, false);
+        must_sleep();
+        if (pthread_create(&thread, NULL, ask_of_shared_block, NULL))
+            FAIL("no thread");
+        while (!atomic_load(&waiter) || !stands(atomic_load(&waiter)))
+            usleep(100);
+        if (atomic_load(&done))
+            FAIL("what is away was told of");
+        if (cuPointerGetAttribute(&type, what, (CUdeviceptr)&type) != CUDA_ERROR_INVALID_VALUE)
+            FAIL("the host's memory is told of");
+        must_wake();
+        pthread_join(thread, NULL);
+    }
 }
 
 static void *fill_and_free(void *unused)
@@ -701,7 +759,7 @@ static const struct {
     {"signals", case_signals}, {"info", case_info},   {"within", case_within},
     {"unknown", case_unknown}, {"fork", case_fork},   {"exit", case_exit},
     {"forbidden", case_forbidden}, {"use", case_use}, {"refused", case_refused},
-    {"own", case_own}, {"lent", case_lent}, {"tag", case_tag},
+    {"own", case_own}, {"lent", case_lent}, {"tag", case_tag}, {"asks", case_asks},
 };
 
 int main(int argc, char **argv)

@@ -68,11 +68,13 @@ static const struct row {
 } rows[] = {
 #define STOPS true
 #define GOES false
+#define ABOUT false /* where it is about no memory */
 #define GS_ENTRY(symbol, since, what, gate, ...) {#symbol, gate, find_##symbol},
     GS_ENTRIES(GS_ENTRY) GS_LIBRARY_ENTRIES(GS_ENTRY)
 #undef GS_ENTRY
 #undef STOPS
 #undef GOES
+#undef ABOUT
 };
 #define ROWS (sizeof rows / sizeof *rows)
 

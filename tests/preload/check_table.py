@@ -53,6 +53,7 @@ NO_MEMORY = {'cuDeviceCanAccessPeer', 'cuStreamIsCapturing', 'cuStreamIsCapturin
 WORK_TYPE = re.compile(r'\b(CUstream|CUlaunchConfig|CUDA_LAUNCH_PARAMS\w*)\b')
 WORK_NAME = re.compile(r'^cu(Memcpy|Memset|Launch)')
 # What goes on in a process that sleeps: what only asks, by its name, or says what is to be from now on.
+ABOUT = re.compile('Pointer[GS]etAttribute|MemGetAddressRange|MemGetAccess')  # they take an address
 ASKING = {'ASKS', 'BOUND', 'SETS', 'FINDS', 'LEADS'}
 GOES_ON = re.compile(r'TotalMem|Get(?!\w*(MemHandle|ForAddressRange)$)|Set(Attribute|MemPool)$|OpenEventHandle$')
 # What would have to stop: it is given memory that the library may have put away.
@@ -230,7 +231,7 @@ for name, library, *columns in libraries:
     if columns != (['BOUND', 'GOES', 'BY_HAND'] if library == 'NVML' else ['REGISTERS', 'STOPS', 'BY_HAND']):
         faults.append(f'{name} of {library}: {columns}')
 for name, _, what, stops, _ in table:
-    if stops != ('GOES' if GOES_ON.search(base(name)) and what in ASKING else 'STOPS'):
+    if stops != ('ABOUT' if ABOUT.search(base(name)) else 'GOES' if GOES_ON.search(base(name)) and what in ASKING else 'STOPS'):
         faults.append(f'{name} {what} and {stops} at the gate of a process that sleeps')
     if (what in ASKING) != bool(GOES_ON.search(base(name))) and what != 'ROOM':
         faults.append(f'{name} {what}: by its name it does not')
