@@ -3,8 +3,11 @@ and woken again and again, and SIGKILL meets the command, or the program, at any
 
     sleep.py STRESS GPUSHIM SHIM LIBCUDA [--seconds N] [--seed N]
 
+Every other time it is four servers that have room for two, each used at moments of its own: they sleep for each other and wake by
+use, and SIGKILL meets some.
+
 A program that is not killed must end well, which it does where each byte was right; and what a killed one had must be had again:
-memory of the GPU, sockets in the folder, files of contents. The same seed takes the same choices, at other instants.
+memory of the GPU, files of contents. The same seed takes the same choices, at other instants.
 """
 import argparse
 import ctypes
@@ -31,6 +34,27 @@ for device in range(2):
     assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
     print(total.value - free.value)
 '''
+# Used at moments of its own. Where the GPU has no room in time (2, OUT_OF_MEMORY) nothing was done, and it tries again.
+SERVER = '''
+import ctypes, random, sys, time
+number, calls = int(sys.argv[1]), int(sys.argv[2])
+cuda = ctypes.CDLL('libcuda.so.1')
+context, block, host = ctypes.c_void_p(), ctypes.c_uint64(), (ctypes.c_ubyte * 4096)()
+def until_done(call, *arguments):
+    while (result := call(*arguments)) == 2:
+        time.sleep(0.05)
+    assert result == 0, result
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+until_done(cuda.cuMemAlloc_v2, ctypes.byref(block), ctypes.c_size_t(200 << 20))
+until_done(cuda.cuMemsetD8_v2, block, ctypes.c_ubyte(number), ctypes.c_size_t(200 << 20))
+for i in range(calls):
+    at = ctypes.c_uint64(block.value + random.randrange((200 << 20) - 4096))
+    until_done(cuda.cuMemcpyDtoH_v2, host, at, ctypes.c_size_t(4096))
+    assert bytes(host) == bytes([number]) * 4096, f'call {i} of server {number}'
+    time.sleep(random.random() * 0.1)
+'''
+SERVERS, CALLS = 4, 12
 
 
 def arguments():
@@ -59,6 +83,11 @@ class Machine:
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                 env={**self.environment, 'LD_PRELOAD': self.shim,
                                      'GPUSHIM_DEBUG_RECLAIM_FROM_PEERS': 'on', **settings})
+
+    def serve(self, number):
+        return subprocess.Popen([sys.executable, '-c', SERVER, str(number), str(CALLS)], text=True, stderr=subprocess.PIPE,
+                                env={**self.environment, 'LD_PRELOAD': self.shim, 'GPUSHIM_DEBUG_RECLAIM_FROM_PEERS': 'on',
+                                     'GPUSHIM_SLEEP_AFTER': '10 ms', 'GPUSHIM_SLEEP_WAKE': 'use'})
 
     def order(self, *words):
         return subprocess.Popen([self.gpushim, *words], env=self.environment, text=True,
@@ -106,6 +135,19 @@ def one_life(machine, choose):
     return kills, killed
 
 
+def servers(machine, choose):
+    """How many were killed."""
+    running = [machine.serve(number + 1) for number in range(SERVERS)]
+    killed = set(choose.sample(running, choose.randrange(SERVERS)))
+    for one in killed:
+        time.sleep(choose.random() * 1.5)
+        one.kill()
+    for one in running:
+        _, wrong = one.communicate(timeout=5 * PATIENT_S)
+        check(one in killed or one.returncode == 0, f'a server ended with {one.returncode}: {wrong[-500:]}')
+    return len(killed)
+
+
 def main():
     asked = arguments()
     choose = random.Random(asked.seed)
@@ -115,11 +157,11 @@ def main():
         machine = Machine(folder, asked.files)
         end = time.monotonic() + asked.seconds
         while (not lives or time.monotonic() < end) and not faults:
-            more, killed = one_life(machine, choose)
+            more, killed = one_life(machine, choose) if lives % 2 == 0 else (0, servers(machine, choose))
             kills, deaths, lives = kills + more, deaths + killed, lives + 1
             await_that(lambda: machine.used() == [0, 0], f'memory is left on the GPUs: {machine.used()}')
             check(not os.listdir(machine.contents), 'no file of contents has a name')
-    print(f'seed {asked.seed}: {lives} lives, {deaths} of them killed, {kills} commands killed')
+    print(f'seed {asked.seed}: {lives} lives, {deaths} programs killed, {kills} commands killed')
     end_with_faults()
 
 
