@@ -210,6 +210,37 @@ static bool stands(pid_t thread)
 
 static _Atomic pid_t waiter;
 
+static CUdeviceptr small_block;
+
+static void *fill_small(void *unused)
+{
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemsetD32(small_block, 4, WORDS));
+    return NULL;
+}
+
+/* With sleep.wake = use: whoever calls wakes it on the stack that it has, also where the GPU is full at first and others
+ * are asked. */
+static void case_small(void)
+{
+    __typeof__(&softcuda_fail) fail = (__typeof__(&softcuda_fail))driver_function("softcuda_fail");
+    pthread_attr_t attributes;
+    pthread_t thread;
+
+    small_block = alloc();
+    pthread_attr_init(&attributes);
+    for (int i = 0; i < 2; i++) {
+        must_sleep();
+        if (i == 1)
+            fail("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
+        if (pthread_attr_setstacksize(&attributes, 16384) || pthread_create(&thread, &attributes, fill_small, NULL))
+            FAIL("no thread");
+        pthread_join(thread, NULL);
+        must_be(small_block, 4);
+    }
+    pthread_attr_destroy(&attributes);
+}
+
 static CUdeviceptr to_be_freed;
 
 static void *free_it(void *unused)
@@ -759,6 +790,7 @@ static const struct {
     {"signals", case_signals}, {"info", case_info},   {"within", case_within},
     {"unknown", case_unknown}, {"fork", case_fork},   {"exit", case_exit},
     {"forbidden", case_forbidden}, {"use", case_use}, {"refused", case_refused},
+    {"small", case_small},
     {"own", case_own}, {"lent", case_lent}, {"tag", case_tag}, {"asks", case_asks},
 };
 
