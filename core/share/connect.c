@@ -23,7 +23,6 @@ static void forget_socket(struct gs_remote *remote)
     remote->conn.fd = -1;
     remote->conn.kept_fd = (struct gs_fd){0};
     remote->conn.watched = false;
-    remote->conn.abandoned = 0;
 }
 
 /* What was held over it is lost. */
@@ -230,7 +229,7 @@ static void set_connected(struct gs_share *share, struct gs_remote *remote, int 
     remote->conn.resumed = remote->conn.refused = false;
     remote->conn.deaf = false;
     remote->conn.fork_told = false;
-    remote->conn.crossing = 0;
+    remote->conn.owed = 0;
     remote->absent_ns = 0;
     remote->conn.connected_ns = gs_now_ns();
     gs_lock_take(&share->opener.lock);

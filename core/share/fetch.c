@@ -20,7 +20,7 @@ static void say_senseless(struct gs_share *share)
 static gs_status unanswered(struct gs_share *share, struct gs_remote *remote, bool asked, int error)
 {
     if (error == -ETIMEDOUT || error == -EMFILE) {
-        remote->conn.abandoned += asked;
+        remote->conn.owed += asked;
         gs_remote_watch(share, remote); /* somebody must take its answer */
     }
     if (error == -EMFILE) {

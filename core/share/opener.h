@@ -17,11 +17,10 @@ struct gs_connection {
     struct gs_fd kept_fd, kept_pidfd; /* what they are: the program may close them */
     uint64_t connected_ns, sent_ns; /* for people */
     uint32_t request;
-    unsigned crossing;  /* CLOSEs sent: a RECALL of the same block may have come across; and blocks
-                         * named, which are called back anew */
-    unsigned abandoned; /* requests whose answers were not waited for */
+    unsigned owed; /* so much may come unasked: answers that were not waited for, a RECALL across each CLOSE, and one
+                    * of each block that was named */
     bool by_broker;     /* connected to the broker that has its memory, itself having ended */
-    bool deaf;          /* it talks without being asked: nothing but answers is read any more */
+    bool deaf;          /* it has said more than that: nothing but answers is read any more */
     bool greeted;       /* HELLO was sent, */
     bool may_hold; /* by this process, as far as he knows: it has asked, and he has not said BYE since; kept over
                     * connections */

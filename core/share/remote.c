@@ -167,21 +167,26 @@ void gs_remote_return(struct gs_share *share, struct gs_remote *remote,
         gs_remote_watch(share, remote);
 }
 
-/* An answer to a request that was given up. One that nobody asked for makes the remote deaf. */
+/* An exporter that goes on talking beyond what it owes is not listened to any more, or it could keep this process
+ * busy. */
+static void take_owed(struct gs_remote *remote)
+{
+    if (remote->conn.owed > 0)
+        remote->conn.owed--;
+    else
+        remote->conn.deaf = true;
+}
+
+/* An answer to a request that was given up. */
 static void take_late_locked(struct gs_share *share, struct gs_remote *remote,
                              const union gs_wire_message *message)
 {
-    if (remote->conn.abandoned > 0)
-        remote->conn.abandoned--;
-    else
-        remote->conn.deaf = true;
+    take_owed(remote);
     if (message->head.type == GS_WIRE_GRANT)
         return_locked(share, remote, &message->grant);
 }
 
-/* A RECALL of what is not here, or a second one, is fine where its answer may have crossed
- * it; an exporter that goes on talking beyond that is not listened to any more, or it could keep
- * this process busy. */
+/* A RECALL of what is not here, or a second one, is fine where its answer may have crossed it. */
 static void take_other_locked(struct gs_share *share, struct gs_remote *remote,
                               const union gs_wire_message *message, int fd)
 {
@@ -196,12 +201,8 @@ static void take_other_locked(struct gs_share *share, struct gs_remote *remote,
         take_late_locked(share, remote, message);
     else if (remote->fetching && message->recall.block_id == remote->fetching)
         remote->fetch_recalled = true;
-    else if (gs_cache_recall_locked(share, remote, &message->recall))
-        return;
-    else if (remote->conn.crossing > 0)
-        remote->conn.crossing--;
-    else
-        remote->conn.deaf = true;
+    else if (!gs_cache_recall_locked(share, remote, &message->recall))
+        take_owed(remote);
 }
 
 void gs_remote_take_other(struct gs_share *share, struct gs_remote *remote,
@@ -433,7 +434,7 @@ bool gs_remote_flush_locked(struct gs_share *share, struct gs_remote *remote)
         if (remote->conn.fd >= 0 && !is_old &&
             gs_wire_goes_later(gs_wire_send(remote->conn.fd, &message, -1)))
             return false;
-        remote->conn.crossing += !is_old;
+        remote->conn.owed += !is_old;
         remote->unsent = opened->next;
         free(opened);
     }

@@ -110,7 +110,7 @@ static int greet(struct gs_share *share, struct gs_remote *remote)
         error = gs_remote_send(remote, &message, -1, remote->deadline_ns);
     }
     free(leases);
-    remote->conn.crossing += count;
+    remote->conn.owed += count;
     remote->conn.may_hold |= count > 0;
     remote->conn.greeted = error == 0;
     if (error && remote->conn.fd >= 0)
@@ -368,12 +368,12 @@ static int attempt(struct gs_share *share, struct gs_remote *remote,
     if (remote->conn.refused)
         gs_remote_watch(share, remote); /* somebody must tell him later what is held */
     if (error == -ETIMEDOUT) {
-        remote->conn.abandoned += sent;
+        remote->conn.owed += sent;
         gs_remote_watch(share, remote); /* somebody must take its answer and give it back */
         gs_say_unreachable(share, "the process that shared it does not answer");
         *ret_status = GS_UNREACHABLE;
     } else if (error == -EMFILE) {
-        remote->conn.abandoned += sent; /* it is taken and given back when there is room */
+        remote->conn.owed += sent; /* it is taken and given back when there is room */
         gs_remote_watch(share, remote);
         gs_say_unreachable(share,
                            "this process has no descriptor left; raise its limit (ulimit -n)");
