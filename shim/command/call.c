@@ -229,6 +229,21 @@ long call_pid(const struct call *call, const char *text)
     return -1;
 }
 
+bool call_seconds(const struct call *call, const char *option, double least, uint64_t *ret_ns)
+{
+    const char *text = call_value(call, option);
+    char *end;
+    double seconds;
+
+    if (!text)
+        return true;
+    seconds = strtod(text, &end);
+    if (end == text || !(seconds >= least && seconds <= 86400) || (end[strspn(end, " ")] && strcmp(end + strspn(end, " "), "s") != 0))
+        return call_wrong(call, "--%s takes seconds from %g to 86400, and not '%s'", option, least, text), false;
+    *ret_ns = (uint64_t)(seconds * 1e9);
+    return true;
+}
+
 /* ---- Help --------------------------------------------------------------------------------------- */
 
 /* From the column `indent`, where the line is now, on. */

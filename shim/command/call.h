@@ -2,6 +2,8 @@
 #ifndef GS_SHIM_COMMAND_CALL_H
 #define GS_SHIM_COMMAND_CALL_H
 
+#include <stdint.h>
+
 #include "shim/command/commands.h"
 
 struct call {
@@ -23,6 +25,10 @@ void call_end(struct call *call);
 /* What the option was given last; NULL: it was not. */
 const char *call_value(const struct call *call, const char *option);
 bool call_has(const struct call *call, const char *option);
+
+/* The option's "30s", "0.5 s" or "2", seconds from `least` to a day, in ns; what is there stays where it was not given. False, and
+ * said as call_wrong does: it is none. */
+bool call_seconds(const struct call *call, const char *option, double least, uint64_t *ret_ns);
 
 /* COMMAND_USAGE; one line says what is wrong, and where help is. */
 int call_wrong(const struct call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -15,6 +15,7 @@
 
 #include "shim/command/command.h"
 #include "shim/command/library.h"
+#include "shim/command/run.h"
 
 /* FAIL: the library does nothing here, or cannot share. WARN: it does less, or somebody may wonder.
  */
@@ -83,12 +84,9 @@ void doctor_look_at_preload(struct doctor *doctor, const char *subject, const ch
                             const char *proc);
 /* Whether the process has put up a socket in the folder, and whether it answers. */
 void doctor_look_for_socket(struct doctor *doctor, pid_t pid);
-/* Why the dynamic linker would not load a file, or not start a program with what is preloaded. */
-struct doctor_elf {
-    const char *wrong; /* in words, after the file's name: "is no ELF file"; NULL: nothing is */
-    char loader[256];  /* the program's dynamic linker; "": it has none */
-};
-void doctor_look_at_elf(const char *path, struct doctor_elf *ret_elf);
+/* Why the dynamic linker would not load a file, or not start a program with what is preloaded: in words, after the file's
+ * name: "is no ELF file"; NULL: nothing is wrong with it. */
+const char *doctor_look_at_elf(const char *path, struct run_file *ret_file);
 /* "NAME, version 0.1, protocol 19" of a library's file; whether that is the protocol of this program. */
 bool doctor_tell_library(const char *path, const char *name, char ret_text[DOCTOR_TEXT]);
 

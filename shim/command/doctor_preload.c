@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "shim/command/doctor.h"
-#include "shim/command/run.h"
 
 #define ALL_PROGRAMS "/etc/ld.so.preload"
 
@@ -21,22 +20,16 @@
 
 /* ---- Files ---------------------------------------------------------------------------------- */
 
-void doctor_look_at_elf(const char *path, struct doctor_elf *ret_elf)
+const char *doctor_look_at_elf(const char *path, struct run_file *ret_file)
 {
-    struct run_file file;
-
-    memset(ret_elf, 0, sizeof *ret_elf);
-    run_file_read(path, &file);
-    if (file.kind == RUN_UNREADABLE)
-        ret_elf->wrong = file.error == EACCES ? "may not be read by this user" : "cannot be read";
-    else if (file.kind != RUN_ELF)
-        ret_elf->wrong = "is no ELF file";
-    else if (file.machine.elf_class != ELFCLASS64)
-        ret_elf->wrong = "is of 32 bits";
-    else if (file.machine.machine != MACHINE)
-        ret_elf->wrong = "is made for another architecture";
-    else
-        snprintf(ret_elf->loader, sizeof ret_elf->loader, "%s", file.interpreter);
+    run_file_read(path, ret_file);
+    if (ret_file->kind == RUN_UNREADABLE)
+        return ret_file->error == EACCES ? "may not be read by this user" : "cannot be read";
+    if (ret_file->kind != RUN_ELF)
+        return "is no ELF file";
+    if (ret_file->machine.elf_class != ELFCLASS64)
+        return "is of 32 bits";
+    return ret_file->machine.machine != MACHINE ? "is made for another architecture" : NULL;
 }
 
 /* ---- LD_PRELOAD ----------------------------------------------------------------------------- */
@@ -64,7 +57,8 @@ static void look_at_one(struct doctor *doctor, const char *subject, const char *
     /* The dynamic linker says so on standard error and goes on without it. */
     const enum doctor_state bad = is_library(name) ? DOCTOR_FAIL : DOCTOR_WARN;
     char path[PATH_MAX], remedy[DOCTOR_TEXT];
-    struct doctor_elf elf;
+    struct run_file file;
+    const char *wrong;
     struct stat info;
 
     snprintf(path, sizeof path, "%s%s%s", proc,
@@ -84,10 +78,10 @@ static void look_at_one(struct doctor *doctor, const char *subject, const char *
         doctor_say(doctor, bad, subject, remedy, "%.300s is not there: %s; programs run without it",
                    name, strerror(errno));
     } else {
-        doctor_look_at_elf(path, &elf);
-        if (elf.wrong)
+        wrong = doctor_look_at_elf(path, &file);
+        if (wrong)
             doctor_say(doctor, bad, subject, remedy, "%.300s %s: programs run without it", name,
-                       elf.wrong);
+                       wrong);
         else if (is_library(name))
             doctor_add_copy(copies, name, info.st_dev, info.st_ino);
     }
@@ -150,7 +144,8 @@ void doctor_library(struct doctor *doctor)
     static const char remedy[] =
         "install the command and the library from the same package or build";
     char told[DOCTOR_TEXT];
-    struct doctor_elf elf;
+    struct run_file file;
+    const char *wrong;
     bool same;
 
     if (!doctor->library[0]) {
@@ -159,10 +154,10 @@ void doctor_library(struct doctor *doctor)
             "there is no libgpushim.so beside this program, nor where it is installed with it");
         return;
     }
-    doctor_look_at_elf(doctor->library, &elf);
+    wrong = doctor_look_at_elf(doctor->library, &file);
     same = doctor_tell_library(doctor->library, doctor->library, told);
-    if (elf.wrong)
-        doctor_say(doctor, DOCTOR_FAIL, "library", remedy, "%s %s", doctor->library, elf.wrong);
+    if (wrong)
+        doctor_say(doctor, DOCTOR_FAIL, "library", remedy, "%s %s", doctor->library, wrong);
     else if (!same)
         doctor_say(doctor, DOCTOR_FAIL, "library", remedy, "%.500s; this program speaks %d", told, GS_WIRE_VERSION);
     else

@@ -275,7 +275,8 @@ static void say_setuid(const struct subject *subject)
 static void say_program(const struct subject *subject)
 {
     char link[64], path[PATH_MAX];
-    struct doctor_elf elf;
+    struct run_file file;
+    const char *wrong;
     ssize_t length;
 
     path_in(subject, "exe", link);
@@ -286,17 +287,17 @@ static void say_program(const struct subject *subject)
         return;
     }
     path[length] = 0;
-    doctor_look_at_elf(link, &elf);
-    if (!elf.wrong && !elf.loader[0])
-        elf.wrong = "is statically linked";
-    else if (!elf.wrong && strstr(elf.loader, "musl"))
-        elf.wrong = "is of musl's libc";
-    if (elf.wrong)
+    wrong = doctor_look_at_elf(link, &file);
+    if (!wrong && !file.interpreter[0])
+        wrong = "is statically linked";
+    else if (!wrong && strstr(file.interpreter, "musl"))
+        wrong = "is of musl's libc";
+    if (wrong)
         doctor_say(subject->doctor, DOCTOR_FAIL, "program",
                    "run a build of this architecture, for glibc, linked with libc.so; or run it without",
-                   "%s %s: the library cannot be loaded into it", path, elf.wrong);
+                   "%s %s: the library cannot be loaded into it", path, wrong);
     else
-        doctor_say(subject->doctor, DOCTOR_OK, "program", "", "%s, by %s", path, elf.loader);
+        doctor_say(subject->doctor, DOCTOR_OK, "program", "", "%s, by %s", path, file.interpreter);
 }
 
 static void say_libraries(const struct subject *subject)

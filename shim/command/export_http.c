@@ -1,6 +1,6 @@
-/* HTTP/1.1, as much as Prometheus and a browser need (export_http.h). A connection serves one
+/* HTTP/1.1, as much as Prometheus and a browser need (export.h). A connection serves one
  * request. */
-#include "shim/command/export_http.h"
+#include "shim/command/export.h"
 
 #include <stdio.h>
 #include <string.h>

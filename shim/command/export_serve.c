@@ -17,7 +17,6 @@
 
 #include "shim/command/command.h"
 #include "shim/command/export.h"
-#include "shim/command/export_http.h"
 
 #define PLACES      64
 #define AT_ONCE     16 /* are taken: who came just before keeps its place until it was heard */

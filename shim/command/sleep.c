@@ -6,7 +6,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -185,29 +184,16 @@ static bool order_target(struct sleeping *sleeping, const struct call *call, int
     return well && found;
 }
 
-/* "30s", "0.5 s", "2": seconds. */
-static bool read_timeout(const char *text, uint64_t *ret_ns)
-{
-    char *end;
-    const double seconds = strtod(text, &end);
-
-    end += strspn(end, " ");
-    if (end == text || (strcmp(end, "s") != 0 && *end) || !isfinite(seconds) || seconds < 0 || seconds > 86400)
-        return false;
-    *ret_ns = (uint64_t)(seconds * 1e9);
-    return true;
-}
-
 /* Of all: the options, and what is asked. COMMAND_WELL: it can begin. */
 static int begin(const struct call *call, struct sleeping *ret, struct gs_share_options *options)
 {
-    const char *timeout = call_value(call, "timeout"), *to = call_value(call, "to"),
+    const char *to = call_value(call, "to"),
                *discard = call_value(call, "discard");
     char path[PATH_MAX];
 
     *ret = (struct sleeping){.order = {.options = options, .tell = tell_it}, .timeout_ns = TIMEOUT_NS};
-    if (timeout && !read_timeout(timeout, &ret->timeout_ns))
-        return call_wrong(call, "--timeout takes seconds from 0 to 86400, and not '%s'", timeout);
+    if (!call_seconds(call, "timeout", 0, &ret->timeout_ns))
+        return COMMAND_USAGE;
     for (int i = 0; i < call->argc; i++)
         if (!is_group(call->argv[i]) && call_pid(call, call->argv[i]) <= 0)
             return COMMAND_USAGE;

@@ -17,7 +17,7 @@
 #include "shim/command/stats.h"
 
 #define COMMAND_SHOWN 100 /* columns of a command line */
-#define EVERY_S 2 /* top, where nobody says how often */
+#define EVERY_NS (2 * GS_NS_PER_S) /* top, where nobody says how often */
 
 void stats_rates(struct table *table, const struct table *before)
 {
@@ -215,8 +215,8 @@ static bool write_table(const struct table *table, const struct gs_share_options
 
 /* ---- The commands --------------------------------------------------------------------------- */
 
-/* `cluster`: NULL, or it is told too. One look, or one every `every_ms` until the program is ended or nobody reads any more. */
-static int watch(long only, unsigned every_ms, bool as_json, const struct gs_share_options *cluster)
+/* `cluster`: NULL, or it is told too. One look, or one every `every_ns` until the program is ended or nobody reads any more. */
+static int watch(long only, uint64_t every_ns, bool as_json, const struct gs_share_options *cluster)
 {
     struct table before = {0}, table = {0};
     bool well;
@@ -231,12 +231,12 @@ static int watch(long only, unsigned every_ms, bool as_json, const struct gs_sha
         if (well && cluster && !as_json)
             cluster_tell(cluster, NULL);
         well = fflush(stdout) == 0 && well;
-        if (!every_ms || !well)
+        if (!every_ns || !well)
             break;
         free(before.rows);
         before = table;
         table = (struct table){0};
-        poll(NULL, 0, (int)every_ms);
+        poll(NULL, 0, (int)(every_ns / GS_NS_PER_MS));
     }
     if (well && only && !table.count) {
         ask_complain_of_absent(only);
@@ -247,33 +247,21 @@ static int watch(long only, unsigned every_ms, bool as_json, const struct gs_sha
     return well ? COMMAND_WELL : COMMAND_WRONG;
 }
 
-/* Seconds, also with a fraction and an s behind it. 0: it is none. */
-static unsigned milliseconds(const char *text)
+static int begin(const struct call *call, uint64_t every_ns, bool is_page)
 {
-    char *end;
-    double seconds = strtod(text, &end);
-
-    if (end == text || (*end && strcmp(end, "s") != 0) || !(seconds >= 0.1 && seconds <= 86400))
-        return 0;
-    return (unsigned)(seconds * 1000);
-}
-
-static int begin(const struct call *call, unsigned every_ms, bool is_page)
-{
-    const char *every = call_value(call, "watch");
     struct gs_share_options options;
     const bool as_json = call_has(call, "json"), in_cluster = call_has(call, "cluster");
     long only = 0;
 
-    if (every && !(every_ms = milliseconds(every)))
-        return call_wrong(call, "--watch takes seconds from 0.1 to 86400, and not '%s'", every);
+    if (!call_seconds(call, "watch", 0.1, &every_ns))
+        return COMMAND_USAGE;
     if (call->argc && (only = call_pid(call, call->argv[0])) <= 0)
         return COMMAND_USAGE;
     if (in_cluster && !command_share_options(&options))
         return COMMAND_WRONG;
     if (is_page && !in_cluster)
-        return top_run(only, every_ms);
-    return watch(only, every_ms, as_json, in_cluster ? &options : NULL);
+        return top_run(only, every_ns);
+    return watch(only, every_ns, as_json, in_cluster ? &options : NULL);
 }
 
 int command_stats(const struct call *call)
@@ -286,5 +274,5 @@ int command_top(const struct call *call)
     const char *terminal = getenv("TERM");
     const bool is_page = isatty(STDOUT_FILENO) && terminal && *terminal && strcmp(terminal, "dumb") != 0;
 
-    return begin(call, isatty(STDOUT_FILENO) ? EVERY_S * 1000 : 0, is_page);
+    return begin(call, isatty(STDOUT_FILENO) ? EVERY_NS : 0, is_page);
 }

@@ -11,6 +11,6 @@ void stats_rates(struct table *table, const struct table *before);
 void stats_sheet(const struct table *table, struct sheet *ret);
 
 /* The page, until q, SIGINT or SIGTERM, or until nobody reads it; only the process `only`, unless 0. An exit status. */
-int top_run(long only, unsigned every_ms);
+int top_run(long only, uint64_t every_ns);
 
 #endif

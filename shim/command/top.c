@@ -329,9 +329,9 @@ static bool press(char key)
 }
 
 /* Until it is time to ask again. False: it is to end. */
-static bool wait_for_keys(struct table *table, unsigned every_ms)
+static bool wait_for_keys(struct table *table, uint64_t every_ns)
 {
-    const uint64_t end = gs_now_ns() + every_ms * UINT64_C(1000000);
+    const uint64_t end = gs_now_ns() + every_ns;
     struct pollfd keys = {.fd = top.is_raw ? STDIN_FILENO : -1, .events = POLLIN};
 
     for (uint64_t now; !ended && (now = gs_now_ns()) < end;) {
@@ -356,7 +356,7 @@ static bool wait_for_keys(struct table *table, unsigned every_ms)
     return !ended;
 }
 
-int top_run(long only, unsigned every_ms)
+int top_run(long only, uint64_t every_ns)
 {
     struct table before = {0}, table = {0};
     bool well, goes_on;
@@ -370,7 +370,7 @@ int top_run(long only, unsigned every_ms)
         stats_rates(&table, &before);
         show(&table);
         well = fflush(stdout) == 0;
-        goes_on = well && (!only || table.count) && wait_for_keys(&table, every_ms);
+        goes_on = well && (!only || table.count) && wait_for_keys(&table, every_ns);
         free(before.rows);
         before = table;
         table = (struct table){0};

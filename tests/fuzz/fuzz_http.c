@@ -1,7 +1,7 @@
-/* What gpushim export is asked over HTTP (shim/command/export_http.h): any bytes at all. */
+/* What gpushim export is asked over HTTP (shim/command/export.h): any bytes at all. */
 #include "fuzz.h"
 
-#include "shim/command/export_http.h"
+#include "shim/command/export.h"
 
 /* What comes before the answer says how long that is. */
 static void look_at(const struct http_request *request)
