@@ -13,6 +13,7 @@
 #include "core/base/fd.h"
 #include "core/base/regular.h"
 #include "shim/command/command.h"
+#include "shim/command/run.h"
 
 #if defined __x86_64__
 #define MULTIARCH "x86_64-linux-gnu"
@@ -49,7 +50,7 @@ void library_own_folder(char ret_folder[PATH_MAX])
     cut_last_part(ret_folder);
 }
 
-bool library_place(unsigned n, char ret_path[PATH_MAX])
+static bool library_place(unsigned n, char ret_path[PATH_MAX])
 {
     size_t length;
 
@@ -66,10 +67,13 @@ bool library_place(unsigned n, char ret_path[PATH_MAX])
 void library_find(char ret_path[PATH_MAX])
 {
     char path[PATH_MAX];
+    struct run_file file;
 
-    for (unsigned n = 0; library_place(n, path); n++)
-        if (access(path, R_OK) == 0 && realpath(path, ret_path))
+    for (unsigned n = 0; library_place(n, path); n++) {
+        run_file_read(path, &file);
+        if (file.kind == RUN_ELF && realpath(path, ret_path))
             return;
+    }
     ret_path[0] = 0;
 }
 

@@ -11,11 +11,7 @@
  * called by. */
 void library_own_folder(char ret_folder[PATH_MAX]);
 
-/* The n-th place where the library may lie, the likeliest first: as built, as installed, as
- * unpacked. False: those were all. */
-bool library_place(unsigned n, char ret_path[PATH_MAX]);
-
-/* The real path of the first that can be read; "": there is none. */
+/* The real path of the first place where one lies (as built, as installed, as unpacked); "": there is none. */
 void library_find(char ret_path[PATH_MAX]);
 
 /* Says on standard error that there is none, and where it was looked for. */

@@ -20,36 +20,16 @@ enum { CANNOT_START = 126, NOT_FOUND = 127 };
 
 /* ---- The library ---------------------------------------------------------------------------- */
 
-struct library {
-    char path[PATH_MAX];
-    struct run_machine machine;
-};
-
-static bool is_library(struct library *library)
+static bool find_library(char ret_path[PATH_MAX])
 {
-    struct run_file file;
-
-    run_file_read(library->path, &file);
-    library->machine = file.machine;
-    return file.kind == RUN_ELF;
-}
-
-static bool can_be_preloaded(const char *path)
-{
-    if (!strpbrk(path, " :"))
+    library_find(ret_path);
+    if (ret_path[0] && !strpbrk(ret_path, " :"))
         return true;
-    command_complain("the library's path is '%s', and LD_PRELOAD cannot name one with a space or a "
-                     "colon in it; install this program and the library in a folder without",
-                     path);
-    return false;
-}
-
-static bool find_library(struct library *ret)
-{
-    for (unsigned n = 0; library_place(n, ret->path); n++)
-        if (is_library(ret))
-            return can_be_preloaded(ret->path);
-    library_complain();
+    if (!ret_path[0])
+        library_complain();
+    else
+        command_complain("the library's path is '%s', and LD_PRELOAD cannot name one with a space or a colon in it; install "
+                         "this program and the library in a folder without", ret_path);
     return false;
 }
 
@@ -191,22 +171,21 @@ static void say_what_comes_next(void)
 
 static int run(const struct call *call, bool records)
 {
-    struct library library;
-    char path[PATH_MAX];
+    char library[PATH_MAX], path[PATH_MAX];
     int status;
 
     for (unsigned i = 0; i < call->count; i++)
         if (!take_option(&call->given[i]))
             return COMMAND_USAGE;
-    if (!find_library(&library))
+    if (!find_library(library))
         return COMMAND_WRONG;
     if (call->argc && (status = find_program(call->argv[0], path)))
         return status;
     if (records && call->argc && !call_has(call, "output") && !record_by_default(path))
         return COMMAND_USAGE;
-    preload(library.path);
+    preload(library);
     if (call->argc)
-        run_check(path, &library.machine);
+        run_check(path, library);
     if (call_has(call, "print")) {
         command_say("LD_PRELOAD=%s", getenv("LD_PRELOAD"));
         run_option_print();

@@ -44,9 +44,8 @@ void run_file_read(const char *path, struct run_file *ret);
  * may not be executed. */
 int run_file_find(const char *name, char ret_path[PATH_MAX]);
 
-/* Warns on standard error of what will keep a library for `library` out of the program at `path`.
- */
-void run_check(const char *path, const struct run_machine *library);
+/* Warns on standard error of what will keep the library out of the program at `path`. */
+void run_check(const char *path, const char *library);
 
 struct gs_config;
 struct gs_option;

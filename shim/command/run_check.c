@@ -150,12 +150,13 @@ static bool runs(const struct run_file *script, char ret_path[PATH_MAX])
     return *ret_path;
 }
 
-void run_check(const char *path, const struct run_machine *library)
+void run_check(const char *path, const char *library)
 {
     struct program program = {.path = path};
     char interpreter[PATH_MAX];
-    struct run_file file;
+    struct run_file file, own;
 
+    run_file_read(library, &own);
     run_file_read(path, &file);
     if (file.kind == RUN_SCRIPT || file.kind == RUN_TEXT) {
         if (!runs(&file, interpreter))
@@ -163,7 +164,7 @@ void run_check(const char *path, const struct run_machine *library)
         program = (struct program){.path = interpreter, .script = path};
         run_file_read(interpreter, &file);
     }
-    if (file.kind == RUN_ELF && !is_other_machine(&program, &file.machine, library))
+    if (file.kind == RUN_ELF && !is_other_machine(&program, &file.machine, &own.machine))
         check_linker(&program, file.interpreter);
     check_rights(&program);
 }
