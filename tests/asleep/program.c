@@ -146,8 +146,8 @@ static void *work(void *number)
     return NULL;
 }
 
-/* Each time the workers have gone on. */
-static void case_work(void)
+/* Sleeps and wakes while they work; each time they have gone on. */
+static void among_workers(void (*sleep_and_wake)(void))
 {
     pthread_t workers[WORKERS];
 
@@ -159,38 +159,40 @@ static void case_work(void)
 
         while (atomic_load(&rounds) < before + 2)
             usleep(100);
-        must_sleep();
-        must_wake();
+        sleep_and_wake();
     }
     atomic_store(&stop, true);
     for (int i = 0; i < WORKERS; i++)
         pthread_join(workers[i], NULL);
 }
 
-/* With sleep.wake = use: nobody else wakes it, and each time the workers have gone on. */
-static void case_use(void)
+static void by_order(void)
+{
+    must_sleep();
+    must_wake();
+}
+
+static void case_work(void)
+{
+    among_workers(by_order);
+}
+
+static void by_use(void)
 {
     struct gpushim_asleep state;
-    pthread_t workers[WORKERS];
+    int error;
 
-    for (uintptr_t i = 0; i < WORKERS; i++)
-        if (pthread_create(&workers[i], NULL, work, (void *)(i + 1)))
-            FAIL("no thread");
-    for (int i = 0; i < ROUNDS; i++) {
-        const unsigned before = atomic_load(&rounds);
-        int error;
+    do {
+        error = try_sleep(LONG_NS, &state);
+    } while (error == EBUSY || error == EALREADY); /* a worker is at waking it still */
+    if (error)
+        FAIL("error %d: %s", error, state.text);
+}
 
-        while (atomic_load(&rounds) < before + 2)
-            usleep(100);
-        do {
-            error = try_sleep(LONG_NS, &state);
-        } while (error == EBUSY || error == EALREADY); /* a worker is at waking it still */
-        if (error)
-            FAIL("error %d: %s", error, state.text);
-    }
-    atomic_store(&stop, true);
-    for (int i = 0; i < WORKERS; i++)
-        pthread_join(workers[i], NULL);
+/* With sleep.wake = use nobody else wakes it. */
+static void case_use(void)
+{
+    among_workers(by_use);
 }
 
 static bool stands(pid_t thread)
@@ -209,37 +211,6 @@ static bool stands(pid_t thread)
 }
 
 static _Atomic pid_t waiter;
-
-static CUdeviceptr small_block;
-
-static void *fill_small(void *unused)
-{
-    OK(cuCtxSetCurrent(context));
-    OK(cuMemsetD32(small_block, 4, WORDS));
-    return NULL;
-}
-
-/* With sleep.wake = use: whoever calls wakes it on the stack that it has, also where the GPU is full at first and others
- * are asked. */
-static void case_small(void)
-{
-    __typeof__(&softcuda_fail) fail = (__typeof__(&softcuda_fail))driver_function("softcuda_fail");
-    pthread_attr_t attributes;
-    pthread_t thread;
-
-    small_block = alloc();
-    pthread_attr_init(&attributes);
-    for (int i = 0; i < 2; i++) {
-        must_sleep();
-        if (i == 1)
-            fail("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
-        if (pthread_attr_setstacksize(&attributes, 16384) || pthread_create(&thread, &attributes, fill_small, NULL))
-            FAIL("no thread");
-        pthread_join(thread, NULL);
-        must_be(small_block, 4);
-    }
-    pthread_attr_destroy(&attributes);
-}
 
 static CUdeviceptr to_be_freed;
 
@@ -593,6 +564,28 @@ static void *fill_and_free(void *unused)
         FAIL("errno is %d after the wait", errno);
     atomic_store(&done, true);
     return NULL;
+}
+
+/* With sleep.wake = use: whoever calls wakes it on the stack that it has, also where the GPU is full at first and others
+ * are asked. */
+static void case_small(void)
+{
+    __typeof__(&softcuda_fail) fail = (__typeof__(&softcuda_fail))driver_function("softcuda_fail");
+    pthread_attr_t attributes;
+    pthread_t thread;
+
+    shared_block = alloc();
+    pthread_attr_init(&attributes);
+    for (int i = 0; i < 2; i++) {
+        must_sleep();
+        if (i == 1)
+            fail("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
+        if (pthread_attr_setstacksize(&attributes, 16384) || pthread_create(&thread, &attributes, fill_and_free, NULL))
+            FAIL("no thread");
+        pthread_join(thread, NULL);
+        must_be(shared_block, 9);
+    }
+    pthread_attr_destroy(&attributes);
 }
 
 /* Signals are the program's: their handlers run, and the call goes on afterwards. */
