@@ -26,7 +26,6 @@ struct told {
     struct who holder;
     bool of_owner; /* one whose memory is open */
     struct gs_wire_report report;
-    struct told *next;
 };
 
 /* One that answers, or does not. */
@@ -35,22 +34,23 @@ struct sharer {
     bool is_broker;
     char silent[128]; /* why it is not listed, or not wholly; "": it is */
     struct gs_wire_report report;
-    struct told *told, **last;
+    struct told *told;
+    size_t count, room;
 };
 
 /* ---- Asking --------------------------------------------------------------------------------- */
 
 static void add_told(struct sharer *sharer, uint32_t index, const struct gs_wire_report *report, int pidfd)
 {
-    struct told *told = command_need(calloc(1, sizeof *told));
+    struct told *told;
 
-    told->of_holder = index < report->clients && (report->left || report->references);
-    told->of_owner = index < report->opened.owners;
-    told->report = *report;
+    sharer->told = command_room(sharer->told, sharer->count, &sharer->room, sizeof *told);
+    told = &sharer->told[sharer->count++];
+    *told = (struct told){.of_holder = index < report->clients && (report->left || report->references),
+                          .of_owner = index < report->opened.owners,
+                          .report = *report};
     if (told->of_holder)
         who_fill_told(&told->holder, &sharer->who, pidfd, report->client_seen, report->client_pid, report->client_name);
-    *sharer->last = told;
-    sharer->last = &told->next;
 }
 
 /* As this process sees it, which who answers may see otherwise; 0: it does not. */
@@ -141,10 +141,10 @@ static void print_sharer(const struct sharer *sharer, const char *socket)
     show_cut(sharer->who.command, COMMAND_SHOWN, command, sizeof command);
     if (sharer->who.user[0] && !sharer->is_broker)
         command_say("  %s, of %s", command, sharer->who.user);
-    for (const struct told *told = sharer->told; told; told = told->next)
+    for (const struct told *told = sharer->told; told < sharer->told + sharer->count; told++)
         if (told->of_holder)
             print_holder(told);
-    for (const struct told *told = sharer->told; told; told = told->next)
+    for (const struct told *told = sharer->told; told < sharer->told + sharer->count; told++)
         if (told->of_owner)
             print_owner(sharer, told);
     if (!sharer->silent[0])
@@ -215,12 +215,12 @@ static void write_sharer(struct json *json, const struct sharer *sharer)
     write_seconds(json, "asleep_seconds", report->asleep_ns);
     json_number(json, "away_bytes", report->away);
     json_open(json, "holders", '[');
-    for (const struct told *told = sharer->told; told; told = told->next)
+    for (const struct told *told = sharer->told; told < sharer->told + sharer->count; told++)
         if (told->of_holder)
             write_holder(json, told);
     json_close(json, ']');
     json_open(json, "opened_from", '[');
-    for (const struct told *told = sharer->told; told; told = told->next)
+    for (const struct told *told = sharer->told; told < sharer->told + sharer->count; told++)
         if (told->of_owner)
             write_owner(json, sharer, told);
     json_close(json, ']');
@@ -240,7 +240,7 @@ static bool is_asked_about(const struct listing *listing, const struct sharer *s
 {
     bool is = !listing->only || sharer->who.pid == listing->only;
 
-    for (const struct told *told = sharer->told; told; told = told->next)
+    for (const struct told *told = sharer->told; told < sharer->told + sharer->count; told++)
         is |= (told->of_holder && told->holder.pid == listing->only) ||
               (told->of_owner && owner_pid(sharer, told) == (uint64_t)listing->only);
     return is;
@@ -250,7 +250,7 @@ static void list_one(void *arg, int directory, const char *name)
 {
     struct listing *listing = arg;
     int fd = ask_connect(directory, listing->options, name);
-    struct sharer sharer = {.is_broker = ask_is_broker(name), .last = &sharer.told};
+    struct sharer sharer = {.is_broker = ask_is_broker(name)};
 
     if (fd < 0)
         return;
@@ -264,12 +264,7 @@ static void list_one(void *arg, int directory, const char *name)
         else
             print_sharer(&sharer, name);
     }
-    while (sharer.told) {
-        struct told *told = sharer.told;
-
-        sharer.told = told->next;
-        free(told);
-    }
+    free(sharer.told);
 }
 
 int command_who(const struct call *call)
