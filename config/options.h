@@ -178,9 +178,9 @@
            "Whether a process that finds the GPU full asks the user's other processes there to "   \
            "give back what they keep and do not use, and gives such memory back itself.")          \
     OPTION(debug, grace, TIME("0", "60 min"), "60 s",                                              \
-           "How long a freed block is kept when its IPC handle was given out but not opened yet: " \
-           "as long as no more than an eighth of what is free is kept so, and no allocation "      \
-           "needs the memory; else one second, if this is no less.")                               \
+           "How long a freed block whose IPC handle was given out waits for a first open, while "  \
+           "no more than an eighth of the free memory waits so, else one second at most; an "      \
+           "allocation that would fail ends it.")                                                  \
     OPTION(debug, settle, TIME("0", "60 min"), "200 ms",                                           \
            "How long memory rests before its reuse when a process that had it open ended in a "    \
            "way that leaves open whether its GPU work has ended too.")                             \
