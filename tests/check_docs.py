@@ -1,6 +1,6 @@
 """The pages (README.md of the project and of its folders, and those of .github) are true where that can be checked:
 
-- none is longer than its limit;
+- none is longer than its limit, and no sentence has more than thirty words (a list counts by its items);
 - every file that one names is there, and each .c file of a folder of core is named in that folder's page;
 - every folder, function, type and variable that one names (gs_..., gpushim_..., GPUSHIM_...) is there;
 - a function or type whose file follows in brackets, `name` (file.c), is in that file;
@@ -26,6 +26,8 @@ LONGER = {
     'core/share/README.md': (276, 'its first half is what users read about sharing, on one machine and on several, and '
                                   'each promise with its tests'),
 }
+
+WORDS_MOST = 30  # of a sentence
 
 # What looks like a file of the project's, and is none.
 NOT_OURS = {'cuda.h': "the vendor's", 'train.py': "a user's program",
@@ -64,6 +66,18 @@ def check_length(page, lines):
     most, _ = LONGER.get(of(page), (most, None))
     if most and len(lines) > most:
         faults.append(f'{of(page)}: {len(lines)} lines, {most} at most')
+
+
+def check_sentences(page, text):
+    """Of prose: without code, tables, headings, and what is made of the options."""
+    text = re.sub(r'<!-- (\w+) -->.*?<!-- /\1 -->', '', text, flags=re.S)
+    text = re.sub(r'^(    |\||#).*$', '', text, flags=re.M)
+    text = re.sub(r'`[^`]*`', 'x', LINK.sub(lambda link: link[0][1:].split(']')[0], text))
+    for paragraph in re.split(r'\n\s*\n|\n- |\n\d+\. ', text):
+        for sentence in re.split(r'(?<=[.:;!?])\s+', paragraph.replace('\n', ' ')):
+            count = len(re.findall(r"[\w'./-]+", sentence))
+            if count > WORDS_MOST:
+                faults.append(f'{of(page)}: a sentence of {count} words, {WORDS_MOST} at most: {sentence.strip()}')
 
 
 def headings(path):
@@ -137,6 +151,7 @@ def main():
         count += 1
         check_length(page, lines)
         check_places(page, '\n'.join(lines))
+        check_sentences(page, '\n'.join(lines))
         for number, line in enumerate(lines, 1):
             where = f'{of(page)}:{number}'
             check_links(page, where, line)

@@ -233,6 +233,7 @@ def check_pages(folder):
              ('core/pool/README.md', '[x](../../README.md#no)', 'core/pool/README.md:6: a link to '
               '#no, a heading that README.md has not'),
              ('README.md', '\n' * 107, 'README.md: 111 lines, 110 at most'),
+             ('README.md', '\n' + 'a ' * 31, f'README.md: a sentence of 31 words, 30 at most: {("a " * 31).strip()}'),
              ('core/pool/README.md', '\n' * 75, 'core/pool/README.md: 81 lines, 80 at most'))
     for name, more, fault in wrong:
         (folder / name).write_text(pages[name] + more + '\n')
