@@ -138,6 +138,30 @@ Test(agent_peers, what_is_held_and_nobody_knows_for_whom_is_held_until_people_sa
     jobs_end(agent.jobs);
 }
 
+/* What its file of leases may not have had stays: who has it there nobody can say. */
+Test(agent_peers, what_a_list_does_not_name_ends_where_it_is_of_the_same_file)
+{
+    struct peer peer = {.machine = {1}, .file = {9}};
+    struct lease model = {.key.machine = {1}};
+    union talk said;
+
+    set_up();
+    for (model.key.lease = 8; model.key.lease < 11; model.key.lease++) {
+        model.exporter[0] = (unsigned char)model.key.lease;
+        cr_assert(leases_add(&agent.leases, &model));
+    }
+    talk_start(&said, TALK_HELLO);
+    exporter_message(&agent, &peer, &said);
+    talk_start(&said, TALK_KEPT);
+    said.kept.lease = 10;
+    exporter_message(&agent, &peer, &said);
+    talk_start(&said, TALK_LISTED);
+    exporter_message(&agent, &peer, &said);
+    for (uint64_t lease = 8; lease < 11; lease++)
+        cr_assert_eq(leases_find(&agent.leases, peer.machine, lease) == NULL, lease == 9, "%d", (int)lease);
+    cr_assert(strstr(last, "is here, with 1 of 3 leases"), "%s", last);
+}
+
 /* The broker refuses one machine, and while it was asked another one, which had the block, has given it back. */
 Test(agent_peers, what_ended_while_another_was_refused_is_given_back)
 {

@@ -81,6 +81,8 @@ Test(share_afar, what_the_agent_has_is_not_used_again_until_it_gives_it_back)
     }
     free_it();
     agent_hears(agent, GS_WIRE_RECALL, &message);
+    cr_assert_eq(take(agent, ipc_handle, 3, &message), GS_WIRE_GRANT);
+    agent_hears(agent, GS_WIRE_RECALL, &message); /* of which a third machine has not heard */
     cr_assert(agent_hears_nothing(agent));
     cr_assert_not(other_withdraws(&other));
     say_of(agent, GS_WIRE_CLOSE, ipc_handle);
