@@ -190,6 +190,12 @@ Test(sleep_own, it_goes_and_comes_back_as_it_was, .timeout = 60)
         cr_assert(comes(&f, &why), "%s", why.text);
         cr_assert(are_right(), "round %d", round);
     }
+    MUST(release(&f, handles[RETAINED])); /* one reference is left, and holds it */
+    unmap(&f, at[RETAINED], sizes[RETAINED]);
+    MUST(map(&f, at[RETAINED], sizes[RETAINED], handles[RETAINED]));
+    let_in(&f, at[RETAINED], sizes[RETAINED], 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    cr_assert(is_filled(at[RETAINED], sizes[RETAINED], 10 + RETAINED));
+    cr_assert_eq(retain(&f, at[RETAINED]), handles[RETAINED]);
     end(&f);
 }
 
@@ -251,6 +257,33 @@ Test(sleep_own, numbers_stay_the_programs, .timeout = 60)
     cr_assert_eq(device_bytes(), 0);
     MUST(cuMemAddressFree(base, 2 * MANY * 2 * MIB));
     fixture_end(&f);
+}
+
+/* Such a number comes when the driver likes. */
+Test(sleep_own, a_number_that_the_driver_gives_anew_is_another, .timeout = 60)
+{
+    const struct gs_own_memory other = {.size = 2 * MIB, .properties = plain};
+    CUmemGenericAllocationHandle anew, number;
+    struct gs_own_handle *released;
+    struct gs_sleep_why why;
+    struct fixture f;
+
+    start(&f);
+    make(&f);
+    cr_assert_eq(gs_own_made(OWN(&f), 4711, &other), 4711);
+    number = 4711;
+    gs_own_released(OWN(&f), gs_own_releasing(OWN(&f), &number), true);
+    cr_assert(goes(&f, &why), "%s", why.text);
+    cr_assert(comes(&f, &why), "%s", why.text);
+    anew = gs_own_made(OWN(&f), handles[PLAIN], &other);
+    cr_assert_neq(anew, handles[PLAIN]);
+    cr_assert_eq(gs_own_real(OWN(&f), anew), handles[PLAIN]);
+    cr_assert_neq(gs_own_made(OWN(&f), handles[TWICE], &other), anew);
+    number = anew;
+    released = gs_own_releasing(OWN(&f), &number);
+    cr_assert_eq(number, handles[PLAIN]);
+    gs_own_released(OWN(&f), released, true);
+    cr_assert(are_right());
 }
 
 /* What others may have, and what is not understood, and why. */
