@@ -80,7 +80,7 @@
 
 #include "core/share/ipc_handle.h"
 
-#define GS_WIRE_VERSION 29
+#define GS_WIRE_VERSION 1
 
 /* So many pieces come in one message at most: the kernel would take 253, but a process that may have
  * 256 descriptors has others too. */
@@ -96,37 +96,37 @@
     M(GS_WIRE_CLOSE, 5, close)                              \
     M(GS_WIRE_RECALL, 6, close)                             \
     M(GS_WIRE_SHARE, 7, share)                              \
-    M(GS_WIRE_QUERY, 9, query)                              \
-    M(GS_WIRE_REPORT, 10, report)                           \
-    M(GS_WIRE_FLUSH, 14, flush)                             \
-    M(GS_WIRE_FLUSHED, 15, flushed)                         \
-    M(GS_WIRE_PUBLISH, 16, publish)                         \
-    M(GS_WIRE_RESUME, 17, close)                            \
-    M(GS_WIRE_BYE, 18, bye)                                 \
-    M(GS_WIRE_PURGE, 19, purge)                             \
-    M(GS_WIRE_PURGED, 20, purged)                           \
-    M(GS_WIRE_SET, 21, set)                                 \
-    M(GS_WIRE_SET_TO, 22, set_to)                           \
-    M(GS_WIRE_COLLECT, 23, collect)                         \
-    M(GS_WIRE_COLLECTED, 24, collected)                     \
-    M(GS_WIRE_FAREWELL, 25, farewell)                       \
-    M(GS_WIRE_FORKED, 26, forked)                           \
-    M(GS_WIRE_FETCH, 29, fetch)                             \
-    M(GS_WIRE_PIECES, 30, pieces)                           \
-    M(GS_WIRE_NAME, 31, name)                               \
-    M(GS_WIRE_LOOK_UP, 32, look_up)                         \
-    M(GS_WIRE_NAMED, 33, named)                             \
-    M(GS_WIRE_UNNAME, 34, unname)                           \
-    M(GS_WIRE_UNNAMED, 35, unnamed)                         \
-    M(GS_WIRE_HOLDER_AFAR, 45, holder_afar)                 \
-    M(GS_WIRE_ASK_AFAR, 54, ask_afar)                       \
-    M(GS_WIRE_TOLD_AFAR, 55, told_afar)                     \
-    M(GS_WIRE_EVENTS, 58, events)                           \
-    M(GS_WIRE_EVENTS_FILE, 59, events_file)                 \
-    M(GS_WIRE_SLEEP, 60, sleep)                             \
-    M(GS_WIRE_ASLEEP, 61, asleep)                           \
-    M(GS_WIRE_PULL, 62, pull)                               \
-    M(GS_WIRE_RING, 63, ring)
+    M(GS_WIRE_QUERY, 8, query)                              \
+    M(GS_WIRE_REPORT, 9, report)                            \
+    M(GS_WIRE_FLUSH, 10, flush)                             \
+    M(GS_WIRE_FLUSHED, 11, flushed)                         \
+    M(GS_WIRE_PUBLISH, 12, publish)                         \
+    M(GS_WIRE_RESUME, 13, close)                            \
+    M(GS_WIRE_BYE, 14, bye)                                 \
+    M(GS_WIRE_PURGE, 15, purge)                             \
+    M(GS_WIRE_PURGED, 16, purged)                           \
+    M(GS_WIRE_SET, 17, set)                                 \
+    M(GS_WIRE_SET_TO, 18, set_to)                           \
+    M(GS_WIRE_COLLECT, 19, collect)                         \
+    M(GS_WIRE_COLLECTED, 20, collected)                     \
+    M(GS_WIRE_FAREWELL, 21, farewell)                       \
+    M(GS_WIRE_FORKED, 22, forked)                           \
+    M(GS_WIRE_FETCH, 23, fetch)                             \
+    M(GS_WIRE_PIECES, 24, pieces)                           \
+    M(GS_WIRE_NAME, 25, name)                               \
+    M(GS_WIRE_LOOK_UP, 26, look_up)                         \
+    M(GS_WIRE_NAMED, 27, named)                             \
+    M(GS_WIRE_UNNAME, 28, unname)                           \
+    M(GS_WIRE_UNNAMED, 29, unnamed)                         \
+    M(GS_WIRE_HOLDER_AFAR, 30, holder_afar)                 \
+    M(GS_WIRE_ASK_AFAR, 31, ask_afar)                       \
+    M(GS_WIRE_TOLD_AFAR, 32, told_afar)                     \
+    M(GS_WIRE_EVENTS, 33, events)                           \
+    M(GS_WIRE_EVENTS_FILE, 34, events_file)                 \
+    M(GS_WIRE_SLEEP, 35, sleep)                             \
+    M(GS_WIRE_ASLEEP, 36, asleep)                           \
+    M(GS_WIRE_PULL, 37, pull)                               \
+    M(GS_WIRE_RING, 38, ring)
 
 #define GS_WIRE_NUMBER(name, number, shape) name = number,
 enum gs_wire_type { GS_WIRE_MESSAGES(GS_WIRE_NUMBER) GS_WIRE_TYPES };
