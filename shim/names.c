@@ -152,6 +152,7 @@ GS_HOOK int gpushim_tag(const char *label)
     if (label && (!copy(naming.label, sizeof naming.label, label) || !gs_naming_is_good(&naming)))
         return EINVAL;
     gs_stack_tag(naming.label);
-    gs_core_tag(naming.label);
+    if (atomic_load(&gs_state) != GS_STATE_CHILD) /* whose parent's threads may have been at it */
+        gs_core_tag(naming.label);
     return 0;
 }
