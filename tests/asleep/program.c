@@ -374,14 +374,14 @@ static void case_own(void)
 static void case_lent(void)
 {
     const CUmemAllocationProp prop = of_gpu(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-    CUmemGenericAllocationHandle handle, imported;
+    CUmemGenericAllocationHandle handle, imported, mapped;
     struct gpushim_asleep state;
     unsigned word = 0;
     CUdeviceptr base;
-    int fd;
+    int fd, dma_buf;
 
     alloc();
-    OK(cuMemAddressReserve(&base, 2 * PIECE, 0, 0, 0));
+    OK(cuMemAddressReserve(&base, 3 * PIECE, 0, 0, 0));
     OK(cuMemCreate(&handle, PIECE, &prop, 0));
     map_piece(base, handle);
     OK(cuMemsetD32(base, 5, PIECE / 4));
@@ -390,15 +390,19 @@ static void case_lent(void)
     OK(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     OK(cuMemImportFromShareableHandle(&imported, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
     map_piece(base + PIECE, imported);
+    OK(cuMemCreate(&mapped, PIECE, &prop, 0));
+    map_piece(base + 2 * PIECE, mapped);
+    OK(cuMemGetHandleForAddressRange(&dma_buf, base + 2 * PIECE, PIECE, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
     if (try_sleep(LONG_NS, &state))
         FAIL("not put to sleep: %s", state.text);
-    if (state.shared != 2 * PIECE || state.own != 0)
+    if (state.shared != 3 * PIECE || state.own != 0)
         FAIL("%zu bytes are shared", (size_t)state.shared);
     must_wake();
     OK(cuMemsetD32(base, 6, PIECE / 4));
     OK(cuMemcpyDtoH(&word, base + PIECE, sizeof word));
     if (word != 6)
         FAIL("what was given away is other memory");
+    close(dma_buf);
     close(fd);
 }
 
