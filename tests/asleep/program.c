@@ -783,11 +783,9 @@ static const struct {
     const char *name;
     void (*run)(void);
 } cases[] = {
-    {"work", case_work},   {"graph", case_graph},     {"under-way", case_under_way},
-    {"signals", case_signals}, {"info", case_info},   {"within", case_within},
-    {"unknown", case_unknown}, {"fork", case_fork},   {"exit", case_exit},
-    {"forbidden", case_forbidden}, {"use", case_use}, {"refused", case_refused},
-    {"small", case_small},
+    {"work", case_work}, {"graph", case_graph}, {"under-way", case_under_way}, {"signals", case_signals},
+    {"info", case_info}, {"within", case_within}, {"unknown", case_unknown}, {"fork", case_fork}, {"exit", case_exit},
+    {"forbidden", case_forbidden}, {"use", case_use}, {"refused", case_refused}, {"small", case_small},
     {"own", case_own}, {"lent", case_lent}, {"tag", case_tag}, {"asks", case_asks},
 };
 
@@ -796,8 +794,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; argc == 2 && i < sizeof cases / sizeof *cases; i++)
         if (strcmp(argv[1], cases[i].name) == 0) {
             begin();
-            cases[i].run();
-            return 0;
+            return cases[i].run(), 0;
         }
     FAIL("usage: asleep CASE");
 }

@@ -520,7 +520,7 @@ def processes():
         asked = Asked('processes')
         asked.has('warn', f'process {without.pid}', 'python.* uses CUDA without the library',
                   'LD_PRELOAD=' + re.escape(library))
-        asked.has('warn', f'process {has_other.pid}', r'another build, .* protocol 9\d; here \d+$', 'same protocol')
+        asked.has('warn', f'process {has_other.pid}', r'another build, .* protocol 9\d*; here \d+$', 'same protocol')
         asked.has('warn', f'process {has_old.pid}', r'has \S+/libgpushim\.so\.1, which was replaced since',
                   'start it again')
         asked.has('FAIL', f'process {has_two.pid}', 'two copies', 'one of them')
