@@ -18,7 +18,8 @@ from holder import MIB, Holder, PATIENT_S, await_that, check, clean, end_with_fa
 import wire
 
 BROKER = os.path.abspath(sys.argv[4])
-HELLO, OPEN, GRANT, CLOSE, RECALL, SHARE, ASK, TOLD = 1, 2, 3, 5, 6, 7, 54, 55
+HELLO, OPEN, GRANT, CLOSE, RECALL, SHARE, ASK, TOLD = (
+    wire.NUMBER[name] for name in ('HELLO', 'OPEN', 'GRANT', 'CLOSE', 'RECALL', 'SHARE', 'ASK_AFAR', 'TOLD_AFAR'))
 CLUSTER = {'GPUSHIM_SHARE_STRATEGY': 'broker', 'GPUSHIM_SHARE_REACH': 'cluster', 'GPUSHIM_SHARE_BROKER': BROKER,
            'GPUSHIM_SHARE_KEEP': '1 min', 'GPUSHIM_LOG': 'info'}
 

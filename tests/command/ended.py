@@ -15,9 +15,8 @@ import subprocess
 import tempfile
 
 from holder import GPUSHIM, MIB, PATIENT_S, Holder, await_that, check, clean, end_with_faults, gpushim
-from wire import ABOUT_ENDED, OUT_OF_PLACE, is_refused, message, query, say
+from wire import ABOUT_ENDED, NUMBER, OUT_OF_PLACE, is_refused, message, query, say
 
-FAREWELL = 25
 # What the program does, and the status that it has then.
 ENDS = {'exit': ('sys.exit(2)', 2), '_exit': ('import os; os._exit(3)', 3),
         'quick_exit': ('ctypes.CDLL(None).quick_exit(4)', 4)}
@@ -121,9 +120,9 @@ def prove_malformed(folder):
     before = ended(folder)
     figures = bytes(152)
     for number, zero in ((0, 0), (16, 0), (0, 1)):
-        answers = say(broker_path(folder), message(FAREWELL, struct.pack('<II', number, zero) + figures))
+        answers = say(broker_path(folder), message(NUMBER['FAREWELL'], struct.pack('<II', number, zero) + figures))
         check(is_refused(answers, OUT_OF_PLACE), f'it is refused: {answers}')
-    answers = say(broker_path(folder), message(FAREWELL, struct.pack('<II', 0, 0)))
+    answers = say(broker_path(folder), message(NUMBER['FAREWELL'], struct.pack('<II', 0, 0)))
     check(is_refused(answers, OUT_OF_PLACE), f'one that is too short is refused: {answers}')
     answers = say(broker_path(folder), *(query(number, device, ABOUT_ENDED)
                                          for number in (0, 2**32 - 1) for device in (0, 2**32 - 1)))

@@ -17,10 +17,10 @@ import time
 
 from holder import (GPUSHIM, MIB, PATIENT_S, SHIM, Holder, await_that, check, clean, end_with_faults,
                     gpushim)
-from wire import message
+from wire import REPORT, message
 
 MUTE = 20
-REPORT, HAS_FIGURES = 10, 200  # a message, and where in it figures begin (core/share/wire.h)
+HAS_FIGURES = 200  # where in a REPORT figures begin (core/share/wire.h)
 
 
 def rows(folder, *arguments):

@@ -26,7 +26,7 @@ BROKER = os.path.abspath(holder.sys.argv[4])
 # What acts on a terminal or is not seen, as it comes in UTF-8, and what is no UTF-8.
 ACTING = ['\x85\u009b31m', '\u202e\u2066x', '\u2028\u2029', '\u200b\ufeff', '\U000e0041', '\u061c\u00ad']
 NAMES = [bytes(range(at, min(at + 14, 256))) for at in range(1, 256, 14)] + [text.encode() for text in ACTING]
-TOLD_AFAR, ASK_AFAR, HELLO = 55, 54, 1
+TOLD_AFAR, ASK_AFAR, HELLO = (wire.NUMBER[name] for name in ('TOLD_AFAR', 'ASK_AFAR', 'HELLO'))
 
 
 def faults_of(text):

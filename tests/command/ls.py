@@ -145,7 +145,7 @@ def answers_in_another_version(listener):
 
 def prove_hostile(folder):
     """By hand: what has other fields than it may, and another's to say."""
-    find, named, unname = 32, 33, 34
+    find, named, unname = (wire.NUMBER[name] for name in ('LOOK_UP', 'NAMED', 'UNNAME'))
     for path in wire.sockets(folder):
         for text in (wire.message(find, bytes(71)), wire.message(find, b'x' * 64 + bytes(8)),
                      wire.message(find, bytes(68) + b'\2\0\0\0'), wire.message(named, bytes(552)),
@@ -157,7 +157,7 @@ def prove_hostile(folder):
 
 def prove_merged(folder, publisher):
     """One name of two users is two rows; what several have of one is one row, and kept if one of them says so."""
-    find, last = 32, 8  # bytes at the end: whose it is, and whether it is kept
+    find, last = wire.NUMBER['LOOK_UP'], 8  # bytes at the end: whose it is, and whether it is kept
     [path] = wire.sockets(folder)
     told = []
 

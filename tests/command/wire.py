@@ -10,7 +10,9 @@ from holder import PATIENT_S
 
 HEADER = (pathlib.Path(__file__).parents[2] / 'core/share/wire.h').read_text(encoding='utf-8')
 VERSION = int(re.search(r'#define GS_WIRE_VERSION (\d+)', HEADER)[1])
-REFUSE, QUERY, REPORT, SET, SET_TO, COLLECT, COLLECTED, SLEEP = 4, 9, 10, 21, 22, 23, 24, 60
+NUMBER = {name: int(number) for name, number in re.findall(r'M\(GS_WIRE_(\w+), (\d+), ', HEADER)}
+REFUSE, QUERY, REPORT, SET, SET_TO, COLLECT, COLLECTED, SLEEP = (
+    NUMBER[name] for name in ('REFUSE', 'QUERY', 'REPORT', 'SET', 'SET_TO', 'COLLECT', 'COLLECTED', 'SLEEP'))
 ABOUT_ENDED, ABOUT_BLOCK, ABOUT_ADDRESS = 1, 2, 3  # of QUERY
 OTHER_USER, OUT_OF_PLACE = 2, 8  # reasons of a REFUSE
 
