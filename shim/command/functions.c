@@ -120,9 +120,10 @@ static void read_table(struct functions *functions, const ElfW(Ehdr) * head, uin
     functions->names = names.sh_offset;
     functions->names_size = names.sh_size;
     read_symbols(functions, &section, &list);
-    if (list.count > 0)
+    if (list.count > 0) {
         qsort(list.spans, list.count, sizeof *list.spans, by_start);
-    spans_make(&functions->spans, list.spans, list.count);
+        spans_make(&functions->spans, list.spans, list.count);
+    }
     free(list.spans);
 }
 
