@@ -59,7 +59,9 @@ def http():
 def elf():
     functions = [('outer', 0, 0x100), ('inner', 0x40, 0x10), ('_ZSt9terminatev', 0x200, 0x40)]
     yield elf_file.library(functions)
-    yield elf_file.library(functions, elf_file.DYNSYM)
+    dynamic = elf_file.library(functions, elf_file.DYNSYM)
+    yield dynamic
+    yield dynamic[:120] + elf_file.SECTION.pack(0, elf_file.SYMTAB, 0, 0, elf_file.HEAD, 0, 2, 0, 8, 24) + dynamic[184:]
     for kind in 0x13, 0x50, 0x25, 0x40: # tables of loaded objects: with which hashes, with versions or not
         yield bytes([kind, 12] + [byte for i in range(12) for byte in (i, i * 37 % 256)])
 
