@@ -148,7 +148,8 @@ gs_status gs_sleep_close_window(struct gs_core *core)
 
 static gs_status open_window(struct gs_core *core, const struct gs_away *away)
 {
-    const CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, away->device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    const CUmemAccessDesc access = {{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = away->device},
+                                    CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     const struct gs_driver *driver = &core->driver;
     struct gs_sleep_window *window = &core->sleep.window;
     gs_status status = gs_sleep_close_window(core);

@@ -194,7 +194,7 @@ static gs_status let_in(const struct gs_driver *driver, const struct gs_away_pla
     for (uint64_t left = place->reads; left; left &= left - 1) {
         const int device = __builtin_ctzll(left);
 
-        access[count++] = (CUmemAccessDesc){.location = {CU_MEM_LOCATION_TYPE_DEVICE, device},
+        access[count++] = (CUmemAccessDesc){.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
                                             .flags = place->writes >> device & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
                                                                                  : CU_MEM_ACCESS_FLAGS_PROT_READ};
     }

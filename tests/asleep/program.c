@@ -499,7 +499,7 @@ static void count_signal(int number)
 /* What is answered of an address. */
 static void ask(CUdeviceptr at)
 {
-    const CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    const CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
     CUpointer_attribute what = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
     unsigned long long flags;
     CUmemorytype type = 0;

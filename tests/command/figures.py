@@ -280,7 +280,7 @@ def prove_usage(folder):
     for arguments, meant in ((['statts'], 'stats'), (['stats', '--wach', '1'], '--watch'), (['help', 'wh'], 'who')):
         run = gpushim(folder, *arguments)
         check(run.returncode == 2 and f'; did you mean {meant}? (' in run.stderr, f'{arguments}: {run}')
-    run = gpushim(folder, 'doctor', '-' + 2000 * 'aq', 'x')
+    run = gpushim(folder, 'doctor', '-' + 60000 * 'aq', 'x')
     check(run.returncode == 2 and "'x' is no process id" in run.stderr, f'letters of one word without end: {run}')
     check('did you mean' not in gpushim(folder, 'broker', '--startd').stderr, 'what people are not told of')
     for arguments in (['stats', '--help'], ['who', '-h'], ['--help'], ['-h'], ['help'], ['help', 'set'], ['version', '--help']):

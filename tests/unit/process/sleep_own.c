@@ -57,7 +57,7 @@ static CUresult map(struct fixture *f, CUdeviceptr at, size_t size, CUmemGeneric
 
 static void let_in(struct fixture *f, CUdeviceptr at, size_t size, CUdevice device, CUmemAccess_flags flags)
 {
-    const CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, device}, flags};
+    const CUmemAccessDesc access = {{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}, flags};
 
     MUST(cuMemSetAccess(at, size, &access, 1));
     gs_own_access_set(OWN(f), at, size, &access, 1);
@@ -74,7 +74,7 @@ static void unmap(struct fixture *f, CUdeviceptr at, size_t size)
 
 static unsigned long long access_of(CUdeviceptr at, CUdevice device)
 {
-    const CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+    const CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
     unsigned long long flags = 77;
 
     MUST(cuMemGetAccess(&flags, &location, at));
@@ -289,7 +289,7 @@ Test(sleep_own, a_number_that_the_driver_gives_anew_is_another, .timeout = 60)
 /* What others may have, and what is not understood, and why. */
 Test(sleep_own, what_is_not_the_programs_alone_stays, .timeout = 60)
 {
-    const CUmemAccessDesc host = {{CU_MEM_LOCATION_TYPE_HOST, 0}, CU_MEM_ACCESS_FLAGS_PROT_READ};
+    const CUmemAccessDesc host = {{.type = CU_MEM_LOCATION_TYPE_HOST, .id = 0}, CU_MEM_ACCESS_FLAGS_PROT_READ};
     struct gs_sleep_why why;
     struct fixture f;
     CUdeviceptr unknown;
