@@ -239,10 +239,15 @@ static enum look look_at_all(const struct finder *finder, struct seen *ret)
 
 /* ---- Closing and opening ------------------------------------------------------------------------ */
 
+static void wake_all(void)
+{
+    syscall(SYS_futex, &gs_state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
 static void set_state(int state)
 {
     atomic_store(&gs_state, state);
-    syscall(SYS_futex, &gs_state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    wake_all();
 }
 
 /* After it no thread runs on with the state as it was before, but for those that are marked. */
@@ -310,7 +315,10 @@ bool gs_gate_close(uint64_t until_ns, struct gs_sleep_why *ret_why)
 
 void gs_gate_open(void)
 {
-    set_state(gs_state_open);
+    int closed = GS_STATE_CLOSED;
+
+    if (atomic_compare_exchange_strong(&gs_state, &closed, gs_state_open)) /* else the process ends */
+        wake_all();
 }
 
 void gs_gate_end(void)

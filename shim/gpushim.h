@@ -414,7 +414,7 @@ struct gpushim_sleep_how {
  *
  * EALREADY: it sleeps. ENOENT: nothing ever bore the tag. EBUSY: a thread is in a call, a context has work, or a stream captures, beyond the
  * timeout. ENOMEM, ENOSPC: no room on the host. ENOTSUP: not in this process. EDEADLK: called from within
- * such a call. EIO: the driver refused. In each case nothing has changed.
+ * such a call. ESHUTDOWN: the program's exit handlers run. EIO: the driver refused. In each case nothing has changed.
  */
 GPUSHIM_API int gpushim_sleep(const struct gpushim_sleep_how *how, struct gpushim_asleep *asleep);
 /* Wakes it. ENOMEM: the GPU did not have enough memory within the timeout; EIO: the driver refused. It sleeps

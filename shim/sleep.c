@@ -21,7 +21,14 @@
 #define HEAD_NS (250 * GS_NS_PER_MS) /* who asked for the memory has it first: 60 GiB take 0.2 s to be had */
 #define IDLE_NS (100 * GS_NS_PER_MS) /* for the GPU, of a program that has called nothing for long */
 
-static atomic_flag busy = ATOMIC_FLAG_INIT; /* a thread is at it */
+#define ENDS_NS (3 * GS_NS_PER_S)       /* an exit waits so long for who is at it just then: a copy takes that */
+
+/* By its own handle it can be taken back. */
+extern int __cxa_atexit(void (*function)(void *), void *arg, void *handle);
+extern void __cxa_finalize(void *handle);
+
+static atomic_bool busy; /* a thread is at it */
+static atomic_bool ends; /* the program does */
 
 static uint64_t until(uint64_t timeout_ns)
 {
@@ -30,21 +37,40 @@ static uint64_t until(uint64_t timeout_ns)
     return timeout_ns < UINT64_MAX - now ? now + timeout_ns : UINT64_MAX;
 }
 
-/* The program ends while its memory is away: what is called from here on is the driver's, which knows
- * none of it, and nobody waits for a wake that may never come. */
-static void at_exit(void)
+/* The program ends. While its memory is away all that is called from here on is the driver's, which knows none of
+ * it, and nobody waits for a wake that may never come. From now on nobody puts it to sleep. */
+static void at_exit(void *moves)
 {
+    const uint64_t end = gs_now_ns() + ENDS_NS;
+
+    if (*(atomic_bool *)moves || !gs_state_is_on())
+        return;
+    atomic_store(&ends, true);
+    while (gs_gate_mark.passing == 0 && atomic_load(&busy) && gs_now_ns() < end)
+        gs_rest_ns(GS_NS_PER_MS);
     if (atomic_load(&gs_state) != GS_STATE_CLOSED)
         return;
     gs_shim_at_exit();
     gs_gate_end();
 }
 
+/* Each sleep moves it: the handlers that were registered since the last one may free what is away. */
+static bool be_first_at_exit(void)
+{
+    static atomic_bool moves;
+    static char handle;
+
+    atomic_store(&moves, true);
+    __cxa_finalize(&handle);
+    atomic_store(&moves, false);
+    return __cxa_atexit(at_exit, &moves, &handle) == 0;
+}
+
 static bool sleep_behind_gate(const char *directory, const char *discard, uint64_t until_ns,
                               struct gs_sleep_why *why)
 {
-    static bool known;
-
+    if (atomic_load(&ends) || !be_first_at_exit())
+        return gs_sleep_refuse(why, ESHUTDOWN, "the program ends");
     if (!gs_gate_close(until_ns, why))
         return false;
     if (!gs_core_sleep(gs_core, directory, discard, until_ns, why)) {
@@ -53,8 +79,6 @@ static bool sleep_behind_gate(const char *directory, const char *discard, uint64
         return false;
     }
     gs_gate_pass(false);
-    if (!known)
-        known = atexit(at_exit) == 0;
     return true;
 }
 
@@ -76,7 +100,7 @@ static bool begin(struct gs_sleep_why *why)
     why->text[0] = 0;
     if (gs_gate_mark.call || gs_gate_mark.passing)
         return gs_sleep_refuse(why, EDEADLK, "it was called within a call that would be waited for");
-    return !atomic_flag_test_and_set(&busy) ||
+    return !atomic_exchange(&busy, true) ||
            gs_sleep_refuse(why, EBUSY, "another thread is putting it to sleep, or wakes it");
 }
 
@@ -107,7 +131,7 @@ void gs_shim_sleep(const char *directory, const char *discard, uint64_t timeout_
         sleep_behind_gate(directory, discard, until(timeout_ns), ret_why);
         say("not put to sleep", ret_why);
     }
-    atomic_flag_clear(&busy);
+    atomic_store(&busy, false);
 }
 
 void gs_shim_wake(uint64_t timeout_ns, struct gs_sleep_why *ret_why)
@@ -120,7 +144,7 @@ void gs_shim_wake(uint64_t timeout_ns, struct gs_sleep_why *ret_why)
         wake_behind_gate(until(timeout_ns), ret_why);
         say("not woken", ret_why);
     }
-    atomic_flag_clear(&busy);
+    atomic_store(&busy, false);
 }
 
 /* ---- By itself --------------------------------------------------------------------------------- */

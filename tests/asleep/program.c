@@ -748,43 +748,12 @@ static void case_fork(void)
     must_be(block, 3);
 }
 
-static CUdeviceptr left_over;
-
-static void free_at_exit(void)
-{
-    cuMemFree(left_over);
-    cuDevicePrimaryCtxRelease(0);
-}
-
-/* Whatever it says: the process is at its end. */
-static void *read_at_the_end(void *unused)
-{
-    static char host[SIZE];
-
-    cuCtxSetCurrent(context);
-    cuMemcpyDtoH(host, left_over, SIZE);
-    return NULL;
-}
-
-/* It ends, though handlers free what is away, and other threads wait. */
-static void case_exit(void)
-{
-    pthread_t thread;
-
-    atexit(free_at_exit);
-    left_over = alloc();
-    must_sleep();
-    if (pthread_create(&thread, NULL, read_at_the_end, NULL))
-        FAIL("no thread");
-    exit(0);
-}
-
 static const struct {
     const char *name;
     void (*run)(void);
 } cases[] = {
     {"work", case_work}, {"graph", case_graph}, {"under-way", case_under_way}, {"signals", case_signals},
-    {"info", case_info}, {"within", case_within}, {"unknown", case_unknown}, {"fork", case_fork}, {"exit", case_exit},
+    {"info", case_info}, {"within", case_within}, {"unknown", case_unknown}, {"fork", case_fork},
     {"forbidden", case_forbidden}, {"use", case_use}, {"refused", case_refused}, {"small", case_small},
     {"own", case_own}, {"lent", case_lent}, {"tag", case_tag}, {"asks", case_asks},
 };
