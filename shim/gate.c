@@ -278,6 +278,7 @@ static bool await_marked(uint64_t until_ns, struct gs_sleep_why *ret_why)
         switch (found ? look_at_all(&finder, &seen) : LOOK_BLIND) {
         case LOOK_NONE:
             ret_why->error = 0;
+            ret_why->text[0] = 0;
             return true;
         case LOOK_BLIND:
             return gs_sleep_refuse(ret_why, ENOTSUP,

@@ -238,6 +238,12 @@ void gs_shim_told_to_sleep(struct gs_sleep_order *told)
         return;
     }
     told->busy = __atomic_load_n(&order.running, __ATOMIC_ACQUIRE);
+    if (told->busy && told->verb != GS_SLEEP_STATE) {
+        told->busy = false;
+        told->error = EBUSY;
+        snprintf(told->text, sizeof told->text, "it is at another order still");
+        return;
+    }
     if (!told->busy && told->verb != GS_SLEEP_STATE) {
         begin_order(told);
         told->busy = __atomic_load_n(&order.running, __ATOMIC_ACQUIRE);

@@ -157,6 +157,24 @@ def prove_a_swap(folder):
         one.end()
 
 
+def prove_one_order_at_a_time(folder):
+    """What comes while it is at another one is not taken for done."""
+    one = start(folder)
+    pid = str(one.pid)
+    threads = lambda: len(os.listdir(f'/proc/{pid}/task'))
+    before = threads()
+    run(one, 'cuda.softcuda_hold(1)\n'
+        'assert cuda.cuMemsetD8Async(held[-1], ctypes.c_ubyte(0x5a), ctypes.c_size_t(1), None) == 0')
+    with subprocess.Popen([GPUSHIM, 'sleep', pid], env=clean(folder), stdout=subprocess.DEVNULL) as first:
+        await_that(lambda: threads() > before, 'it begins')
+        says(folder, 1, ('wake', pid), pid, 'another order')
+        run(one, 'cuda.softcuda_hold(0)')
+    check(first.returncode == 0 and state(folder, one) == 'asleep', 'the first order is done')
+    says(folder, 0, ('wake', pid), 'awake, in')
+    is_right(one, 'after both')
+    one.end()
+
+
 def prove_a_tag(folder):
     """What bears it is not kept."""
     one = start(folder)
@@ -303,7 +321,7 @@ def prove_what_is_wrong(folder):
     one.end()
 
 
-for prove in (prove_it, prove_it_is_told, prove_a_group, prove_a_file, prove_a_swap, prove_a_tag, prove_by_itself,
+for prove in (prove_it, prove_it_is_told, prove_a_group, prove_a_file, prove_a_swap, prove_one_order_at_a_time, prove_a_tag, prove_by_itself,
               prove_who_asked_has_it_first,
               prove_who_does_not_sleep, prove_who_calls_is_not_idle, prove_what_stays, prove_what_is_wrong):
     with tempfile.TemporaryDirectory() as name:
