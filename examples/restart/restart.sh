@@ -12,6 +12,7 @@ set -eu
 
 strategy=broker
 case ${1:-} in embedded | broker) strategy=$1 && shift ;; esac
+case ${1:-} in '' | --software) ;; *) echo 'usage: restart.sh [embedded|broker] [--software]' >&2 && exit 2 ;; esac
 root=$(cd "$(dirname "$0")/../.." && pwd)
 # shellcheck source=examples/lib.sh
 . "$root/examples/lib.sh"
