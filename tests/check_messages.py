@@ -1,5 +1,5 @@
-"""Every warning and error that the library and the agent log has its entry in the page of troubleshooting: the first words of the
-message, as they are in the source, are in the page between backticks.
+"""Every warning and error that the library and the agent log has its entry in the page of troubleshooting: words of the
+message, as they are in the source, begin a row of a table there, between backticks. No entry is of a message that is gone.
 
 usage: check_messages.py REPOSITORY
 """
@@ -13,6 +13,8 @@ CALL = re.compile(r'\b(gs_log_line|gs_log|AGENT_LOG|PEER_LOG|say_line|(gs_say_un
 LEVEL = re.compile(r'GS_LOG_(WARNING|ERROR)')  # the calls of the inner brackets have one of their own
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 REASON = re.compile(r'\[GS_REFUSED_\w+\] =\s*((?:"[^"]*"\s*)+)')
+STRINGS = re.compile(r'(?:"(?:[^"\\\n]|\\.)*"\s*)+')  # those side by side are one
+DIFFERS = re.compile(r'%[-+#0-9.*]*(?:ll|l|z)?[a-zA-Z]')
 LEAST = 8  # characters of a part that tells one message from another
 
 
@@ -43,17 +45,28 @@ def messages():
 
 def is_told(message, entries):
     """An entry is a part of the message, where it says `...` for what differs."""
-    parts = [part for part in re.split(r'%[-+#0-9.*]*(?:ll|l|z)?[a-zA-Z]', message) if part.strip()]
+    parts = [part for part in DIFFERS.split(message) if part.strip()]
     text = '%'.join(parts)
     return not parts or all(len(part.strip()) < LEAST for part in parts) or any(entry.search(text) for entry in entries)
 
 
+def said():
+    """All strings of the sources, of which some are parts of messages, without what differs."""
+    for folder in ('core', 'config', 'shim'):
+        for path in sorted((ROOT / folder).rglob('*.[ch]')):
+            for string in STRINGS.findall(path.read_text(encoding='utf-8')):
+                yield DIFFERS.sub('', ''.join(STRING.findall(string)))
+
+
 def main():
+    rows = re.findall(r'^\| (`.*?) \| ', PAGE.read_text(encoding='utf-8').partition('\n## Messages')[2], flags=re.M)
     entries = [re.compile('.*'.join(re.escape(part) for part in re.split(r' ?\.\.\. ?', entry)))
-               for entry in re.findall(r'`([^`]{%d,})`' % LEAST, PAGE.read_text(encoding='utf-8'))]
+               for row in rows for entry in re.findall(r'`([^`]{%d,})`' % LEAST, row)]
     found = list(messages())
     faults = [f'{path.relative_to(ROOT)}: "{message}" is not in {PAGE.relative_to(ROOT)}' for path, message in found
               if not is_told(message, entries)]
+    strings = '\n'.join(said())
+    faults += [f'{PAGE.relative_to(ROOT)}: {entry.pattern} is in no source' for entry in entries if not entry.search(strings)]
     for fault in faults:
         print(fault)
     if len(found) < 50:
