@@ -93,7 +93,7 @@ static void hear_last(struct gs_remote *remote)
 
 /* Whether he who has the memory runs, whatever he does with connections: one that is about to exit has
  * no stack any more, and another program has another. Where that cannot be seen (another PID
- * namespace, another user) his pidfd tells; without one his hang-up is taken for his end. */
+ * namespace, another user) his pidfd tells. */
 static bool is_running(const struct gs_remote *remote)
 {
     bool has_pidfd = gs_fd_is_there(&remote->conn.kept_pidfd);
@@ -109,7 +109,7 @@ static bool is_running(const struct gs_remote *remote)
     return stack || (!remote->conn.stack && has_pidfd);
 }
 
-/* The same, or nothing shows it: then he is looked for once. */
+/* The same, or nothing shows it: then he is looked for, for a while. */
 static bool may_run(const struct gs_remote *remote)
 {
     return is_running(remote) ||
@@ -322,7 +322,7 @@ static bool has_ended(struct gs_remote *remote)
 {
     if (!remote->absent_ns)
         remote->absent_ns = gs_now_ns();
-    return !is_running(remote) || gs_now_ns() - remote->absent_ns >= ABSENT_NS;
+    return !may_run(remote) || gs_now_ns() - remote->absent_ns >= ABSENT_NS;
 }
 
 /* A broker has its name from the one before it, which may be going down still, and knows nothing of what
