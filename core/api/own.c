@@ -50,6 +50,7 @@ bool gs_core_own_adds(struct gs_core *core, const CUmemAllocationProp *propertie
 CUmemGenericAllocationHandle gs_core_own_made(struct gs_core *core, CUmemGenericAllocationHandle handle,
                                               size_t size, const CUmemAllocationProp *properties, bool added)
 {
+    CUmemGenericAllocationHandle number;
     struct gs_own_memory memory = {.size = size, .added = added, .device = -1, .tag = gs_tag_here()};
 
     if (!core->programs.own)
@@ -66,7 +67,9 @@ CUmemGenericAllocationHandle gs_core_own_made(struct gs_core *core, CUmemGeneric
         if (!memory.why && !added && !((unsigned)properties->requestedHandleTypes & DESCRIPTORS))
             memory.why = "it has no descriptors: the device, or this driver, makes none of it";
     }
-    return gs_own_made(core->programs.own, handle, &memory);
+    number = gs_own_made(core->programs.own, handle, &memory);
+    gs_purge_grown(core);
+    return number;
 }
 
 /* A new export. GS_NOT_LIVE: another thread has changed something meanwhile. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/process/context.h"
+#include "core/process/own.h"
 #include "core/process/reclaim.h"
 #include "core/process/stats.h"
 
@@ -102,6 +103,7 @@ static bool idle_order(struct gs_core *core, enum gs_sleep_verb verb)
 static uint64_t fall_asleep(struct gs_core *core, const struct gs_device *device)
 {
     struct gs_stats before, after;
+    size_t own;
 
     if (!idle_order(core, GS_SLEEP_MAY_IDLE))
         return 0;
@@ -110,7 +112,9 @@ static uint64_t fall_asleep(struct gs_core *core, const struct gs_device *device
     if (!idle_order(core, GS_SLEEP_GOES_IDLE))
         return 0;
     gs_stats_read(core, device->ordinal, &after);
-    return before.reserved > after.reserved ? before.reserved - after.reserved : 0;
+    own = __atomic_load_n(&core->sleep.away[device->ordinal], __ATOMIC_RELAXED) -
+          __atomic_load_n(&core->sleep.pieces_away[device->ordinal], __ATOMIC_RELAXED);
+    return own + (before.reserved > after.reserved ? before.reserved - after.reserved : 0);
 }
 
 static uint64_t give(struct gs_core *core, const unsigned char uuid[16], uint64_t wanted)
@@ -126,7 +130,7 @@ static uint64_t give(struct gs_core *core, const unsigned char uuid[16], uint64_
     rest(core, &stats);
     gs_stats_read(core, device->ordinal, &stats);
     bytes = yield_within(core, device, wanted);
-    if (bytes < wanted && stats.live > 0)
+    if (bytes < wanted && (stats.live > 0 || gs_own_bytes(core->programs.own) > 0))
         bytes += fall_asleep(core, device);
     if (bytes) {
         neighbour->gave_ns = gs_now_ns();

@@ -102,6 +102,7 @@ struct gs_own {
     bool adds;        /* atomic: some memory has, or had, descriptors that were not asked for */
     bool translates;  /* atomic: some handle has moved */
     uint64_t numbers; /* made so far */
+    size_t bytes;     /* atomic: of GPUs, what the handles have */
     bool isolates;    /* each piece is a strip by itself: a handle gives nobody its neighbours */
     struct gs_share *share;
 };
@@ -115,6 +116,12 @@ struct gs_own_going {
 /* NULL: no host memory. `share` outlives it, and has ended when it is freed. NULL may be freed. */
 struct gs_own *gs_own_new(struct gs_share *share, bool isolates);
 void gs_own_free(struct gs_own *own);
+
+/* What it has on GPUs, but for what was imported; without a lock. */
+static inline size_t gs_own_bytes(const struct gs_own *own)
+{
+    return own ? __atomic_load_n(&own->bytes, __ATOMIC_RELAXED) : 0;
+}
 
 /* A handle was made, or imported; or another reference of one was got, of what is mapped at the address. Returns the
  * program's number of it. */

@@ -36,14 +36,21 @@ void gs_own_know_locked(struct gs_own *own, struct gs_own_handle *handle)
     handle->known = handle->hh.tbl != NULL;
 }
 
+static size_t on_gpu(const struct gs_own_handle *handle)
+{
+    return handle->memory.properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE ? handle->memory.size : 0;
+}
+
 /* The driver has nothing of it any more when the last of both has gone. */
 void gs_own_settle_locked(struct gs_own *own, struct gs_own_handle *handle)
 {
     if (handle->references > 0 || handle->mappings > 0)
         return;
     forget_locked(own, handle);
-    if (handle->pins == 0)
-        free(handle);
+    if (handle->pins > 0)
+        return;
+    __atomic_sub_fetch(&own->bytes, on_gpu(handle), __ATOMIC_RELAXED);
+    free(handle);
 }
 
 /* The program's number for memory that is new to it; what has it and did not move is no more: it ended where nobody
@@ -79,7 +86,9 @@ CUmemGenericAllocationHandle gs_own_made(struct gs_own *own, CUmemGenericAllocat
         if (memory->added)
             __atomic_store_n(&own->adds, true, __ATOMIC_RELAXED);
         gs_own_know_locked(own, made);
-        if (!made->known)
+        if (made->known)
+            __atomic_add_fetch(&own->bytes, on_gpu(made), __ATOMIC_RELAXED);
+        else
             free(made);
     }
     gs_lock_release(&own->lock);

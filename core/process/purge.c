@@ -9,6 +9,7 @@
 
 #include "core/process/context.h"
 #include "core/process/limit.h"
+#include "core/process/own.h"
 #include "core/process/reclaim.h"
 
 #define WORTH_A_THREAD ((size_t)64 << 20)
@@ -251,7 +252,7 @@ static void *run(void *arg)
 
 static size_t of_all_devices(const struct gs_core *core)
 {
-    size_t bytes = 0;
+    size_t bytes = gs_own_bytes(core->programs.own);
 
     for (CUdevice device = 0; device < GS_DEVICES_MAX; device++)
         bytes += gs_limit_used(core, device);

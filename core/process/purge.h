@@ -23,8 +23,8 @@ struct gs_purge {
     bool surplus; /* atomic: an arena may have more than its target, or its limit */
 };
 
-/* An arena has grown: the thread is started where all arenas together hold enough for it. No lock is
- * held. */
+/* An arena has grown, or the program made memory itself: the thread is started where all of that together is enough
+ * for it. No lock is held. */
 void gs_purge_grown(struct gs_core *core);
 /* Memory was freed (struct gs_arena_shared's activity). Any lock may be held. */
 void gs_purge_activity(void *core);

@@ -100,6 +100,35 @@ def prove_it_is_told(folder):
     one.end()
 
 
+OWN = '''
+import struct
+prop = ctypes.create_string_buffer(struct.pack("<iiii", 1, 0, 1, 0) + bytes(16))
+access = ctypes.create_string_buffer(struct.pack("<iii", 1, 0, 3))
+size, own, base, none = ctypes.c_size_t({size}), ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_size_t(0)
+assert cuda.cuMemCreate(ctypes.byref(own), size, prop, ctypes.c_uint64(0)) == 0
+assert cuda.cuMemAddressReserve(ctypes.byref(base), size, none, none, none) == 0
+assert cuda.cuMemMap(base, size, none, own, none) == 0 and cuda.cuMemSetAccess(base, size, access, ctypes.c_size_t(1)) == 0
+held.append(base)
+'''
+
+
+def prove_it_of_own_memory(folder):
+    """One that has nothing but what it made and mapped itself is asked, and sleeps for others, all the same."""
+    one = Holder(folder, SOFTCUDA_MEMORY='256M', GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on', GPUSHIM_SLEEP_AFTER='1 ms',
+                 GPUSHIM_SLEEP_WAKE='use')
+    run(one, OWN.format(size=LIVE) + FILL.format(size=LIVE))
+    await_that(lambda: 'awake already' in gpushim(folder, 'wake', str(one.pid)).stderr, 'it can be asked')
+    says(folder, 0, ('sleep', str(one.pid)), '100.0 MiB off the GPU, 100.0 MiB kept on the host')
+    says(folder, 0, ('wake', str(one.pid)), 'awake')
+    is_right(one, 'after the wake')
+    other = start(folder)
+    check(tries(other, LIVE), 'it sleeps for who finds the GPU full')
+    check(state(folder, one) == 'asleep', 'as it is told')
+    other.end()
+    check(run(one, READ.format(size=LIVE)) == 'right', 'and its next call wakes it')
+    one.end()
+
+
 def prove_a_group(folder):
     """All that a control group has, and those below it; what has no socket is nobody's mistake."""
     first, second, other = (start(folder, SOFTCUDA_MEMORY='1G') for _ in range(3))
@@ -321,7 +350,7 @@ def prove_what_is_wrong(folder):
     one.end()
 
 
-for prove in (prove_it, prove_it_is_told, prove_a_group, prove_a_file, prove_a_swap, prove_one_order_at_a_time, prove_a_tag, prove_by_itself,
+for prove in (prove_it, prove_it_of_own_memory, prove_it_is_told, prove_a_group, prove_a_file, prove_a_swap, prove_one_order_at_a_time, prove_a_tag, prove_by_itself,
               prove_who_asked_has_it_first,
               prove_who_does_not_sleep, prove_who_calls_is_not_idle, prove_what_stays, prove_what_is_wrong):
     with tempfile.TemporaryDirectory() as name:
