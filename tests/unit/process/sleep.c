@@ -271,6 +271,7 @@ Test(sleep, nothing_is_left_to_be_overwritten_while_it_is_away, .timeout = 60)
     gs_latch_release(&arena->lock);
     cr_assert(goes(&f, &why), "%s", why.text);
     cr_assert_null(arena->guarded.unwiped.first);
+    cr_assert_eq(asleep(&f).stays[GS_STAYS_SHARED], 0);
     cr_assert(comes(&f, &why), "%s", why.text);
     cr_assert(is_filled(other, 64 << 10, 3));
     fixture_end(&f);
