@@ -204,21 +204,27 @@ void gs_own_mapped(struct gs_own *own, CUdeviceptr base, size_t size, size_t off
     struct gs_own_mapping *mapping = calloc(1, sizeof *mapping);
     const struct gs_own_range *reservation;
     struct gs_own_going stale = {0};
+    struct gs_own_handle *known;
+    bool noted = false;
 
     gs_lock_take(&own->lock);
     take_range_locked(own, base, size, &stale); /* what ended where nobody saw it */
+    known = gs_own_handle_locked(own, handle);
     if (mapping) {
         mapping->span = (struct gs_span){.base = base, .size = size, .kind = GS_SPAN_OWN};
-        mapping->handle = gs_own_handle_locked(own, handle);
+        mapping->handle = known;
         mapping->offset = offset;
         mapping->why = why_not(own, mapping, offset);
         reservation = gs_own_reservation_locked(own, base);
         mapping->reservation = reservation ? reservation->base : 0;
-        if (gs_map_insert(&own->map, &mapping->span) != GS_OK)
-            free(mapping);
-        else if (mapping->handle)
-            mapping->handle->mappings++;
+        noted = gs_map_insert(&own->map, &mapping->span) == GS_OK;
     }
+    if (!noted)
+        free(mapping);
+    if (known && noted)
+        known->mappings++;
+    else if (known)
+        known->use = GS_OWN_BOUND; /* to a place that nobody knows: it does not move */
     gs_lock_release(&own->lock);
     gs_own_unmapped(own, &stale, true);
 }

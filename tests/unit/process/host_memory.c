@@ -4,6 +4,7 @@
 
 #include "core/process/context.h"
 #include "core/process/limit.h"
+#include "core/process/own.h"
 #include "tests/driver/softcuda.h"
 #include "tests/unit/process/sums.h"
 
@@ -183,4 +184,32 @@ Test(host_memory, out_while_pieces_leave, .timeout = 60)
         cr_assert_eq(fixture_arena(&f).reserved, 0);
         fixture_end(&f);
     }
+}
+
+/* Memory of which one place is not known would be another there after a wake: it stays. */
+Test(host_memory, out_while_a_mapping_is_noted, .timeout = 60)
+{
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    const struct gs_own_memory memory = {.size = 2 * MIB, .properties = prop};
+    CUmemGenericAllocationHandle handle;
+    struct gs_sleep_why why;
+    CUdeviceptr base;
+
+    fixture_options(&f);
+    fixture_start(&f);
+    must_alloc(&f, MIB);
+    f.core->programs.own = gs_own_new(f.core->share, false);
+    MUST(cuMemCreate(&handle, 2 * MIB, &prop, 0));
+    MUST(cuMemAddressReserve(&base, 2 * MIB, 0, 0, 0));
+    MUST(cuMemMap(base, 2 * MIB, 0, handle, 0));
+    handle = gs_own_made(f.core->programs.own, handle, &memory);
+    until_out = 1;
+    counted = true;
+    gs_own_mapped(f.core->programs.own, base, 2 * MIB, 0, handle);
+    counted = false;
+    cr_assert_eq(until_out, 0);
+    cr_assert(gs_core_sleep(f.core, NULL, NULL, gs_now_ns() + 1000 * MS, &why), "%s", why.text);
+    cr_assert_eq(f.core->sleep.figures.stays[GS_STAYS_OWN], 2 * MIB);
+    cr_assert(gs_core_wake(f.core, gs_now_ns(), &why), "%s", why.text);
+    fixture_end(&f);
 }
