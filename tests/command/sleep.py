@@ -114,8 +114,10 @@ held.append(base)
 
 def prove_it_of_own_memory(folder):
     """One that has nothing but what it made and mapped itself is asked, and sleeps for others, all the same."""
+    log = os.path.join(folder, 'log')
     one = Holder(folder, SOFTCUDA_MEMORY='256M', GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on', GPUSHIM_SLEEP_AFTER='1 ms',
-                 GPUSHIM_SLEEP_WAKE='use')
+                 GPUSHIM_SLEEP_WAKE='use', GPUSHIM_LOG='debug')
+    run(one, f'import os; os.dup2(os.open("{log}", os.O_WRONLY | os.O_CREAT, 0o600), 2)')
     run(one, OWN.format(size=LIVE) + FILL.format(size=LIVE))
     await_that(lambda: 'awake already' in gpushim(folder, 'wake', str(one.pid)).stderr, 'it can be asked')
     says(folder, 0, ('sleep', str(one.pid)), '100.0 MiB off the GPU, 100.0 MiB kept on the host')
@@ -124,6 +126,8 @@ def prove_it_of_own_memory(folder):
     other = start(folder)
     check(tries(other, LIVE), 'it sleeps for who finds the GPU full')
     check(state(folder, one) == 'asleep', 'as it is told')
+    with open(log, encoding='utf-8') as file:
+        check(re.search('the GPU full: 1[0-9][0-9] MiB that lay idle were given back', file.read()), 'and how much it gave')
     other.end()
     check(run(one, READ.format(size=LIVE)) == 'right', 'and its next call wakes it')
     one.end()
