@@ -189,7 +189,7 @@ Test(host_memory, out_while_pieces_leave, .timeout = 60)
 /* Memory of which one place is not known would be another there after a wake: it stays. */
 Test(host_memory, out_while_a_mapping_is_noted, .timeout = 60)
 {
-    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
     const struct gs_own_memory memory = {.size = 2 * MIB, .properties = prop};
     CUmemGenericAllocationHandle handle;
     struct gs_sleep_why why;
