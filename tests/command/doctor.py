@@ -604,6 +604,11 @@ def odd_processes():
                 seen = ('FAIL', 'setuid', 'preloads nothing into it', 'setuid')
                 Asked(f'{command} without SYS_PTRACE', str(program.pid), preexec_fn=without_tracing).has(*unseen)
                 Asked(f'{command} as another user', str(program.pid)).has(*(seen if may_trace() else unseen))
+        program = Program(command=['/bin/cat'], preload=library, preexec_fn=lambda: os.setuid(NOBODY))
+        program.child.stdin.write('ready\n')
+        program.child.stdin.flush()
+        with program:
+            Asked("another user's", str(program.pid)).has(*(('ok', 'setuid', '^no') if may_trace() else unseen))
     else:
         asked = Asked('of another user', '1')
         if not os.access('/proc/1/environ', os.R_OK):
