@@ -509,14 +509,16 @@ static void end_both(int listener, int fd)
     unlink(broker_path());
 }
 
-/* A broker by hand, as soon as somebody has something for it. */
+/* A broker by hand, as soon as somebody has something for it. Who asks for figures, as a gpushim top of root's does
+ * that runs beside the tests, has nothing. */
 static int be_broker(int listener)
 {
     union gs_wire_message message;
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 
-    cr_assert_geq(fd, 0);
-    cr_assert_eq(side_next_message(fd, &message), GS_WIRE_HELLO);
+    for (; side_next_message(fd, &message) == GS_WIRE_QUERY; fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC))
+        close(fd);
+    cr_assert_eq(message.head.type, GS_WIRE_HELLO);
     cr_assert_eq(side_next_message(fd, &message), GS_WIRE_PUBLISH);
     return fd;
 }
