@@ -311,18 +311,23 @@ static void on_taken(struct agent *agent, struct open *open, const struct talk_t
     free(open);
 }
 
+/* One lease may be of a broker that has ended, and have been recalled then: another is of this one. */
 static void on_recall(struct agent *agent, struct peer *peer, const struct talk_recall *recall)
 {
     const struct lease_group *group = leases_of_block(&agent->leases, recall->instance, recall->block_id);
-    struct lease *lease = group ? group->leases : NULL;
+    struct lease *lease;
     union gs_wire_message message;
+    bool is_new = false;
 
-    while (lease && (memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) != 0 ||
-                     memcmp(lease->exporter, peer->machine, GS_MACHINE_SIZE) != 0))
-        lease = lease->next;
-    if (!lease || lease->recalled)
+    DL_FOREACH(group ? group->leases : NULL, lease) {
+        if (memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) != 0 ||
+            memcmp(lease->exporter, peer->machine, GS_MACHINE_SIZE) != 0)
+            continue;
+        is_new |= !lease->recalled;
+        lease->recalled = true;
+    }
+    if (!is_new)
         return;
-    lease->recalled = true;
     gs_wire_start(&message, GS_WIRE_RECALL, 0);
     memcpy(message.recall.instance, recall->instance, GS_INSTANCE_SIZE);
     message.recall.block_id = recall->block_id;

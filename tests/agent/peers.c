@@ -192,6 +192,29 @@ Test(agent_peers, what_ended_while_another_was_refused_is_given_back)
     cr_assert(!agent.leases.all && !agent.takes && !asks.takes);
 }
 
+/* A broker has ended here, and what it had was recalled; its successor has the block too. */
+Test(agent_peers, what_another_broker_opened_since_is_recalled_too)
+{
+    struct peer peer = {.machine = {1}};
+    struct lease model = {.exporter = {1}, .block.block_id = 7};
+    union talk recall;
+
+    set_up();
+    agent.broker.fd = 0; /* nothing is sent: it waits for the loop */
+    talk_start(&recall, TALK_RECALL);
+    recall.recall.block_id = 7;
+    opener_message(&agent, &peer, &recall);
+    cr_assert_null(agent.unsent, "nobody has it");
+    for (model.key.lease = 1; model.key.lease < 3; model.key.lease++) {
+        cr_assert(leases_add(&agent.leases, &model));
+        for (int i = 0; i < 2; i++)
+            opener_message(&agent, &peer, &recall);
+        cr_assert_eq(agent.unsent_count, model.key.lease, "once for each");
+    }
+    cr_assert(agent.unsent->next->message.head.type == GS_WIRE_RECALL &&
+              agent.unsent->next->message.recall.block_id == 7);
+}
+
 /* The directory's keys and values are written by others. */
 Test(agent_peers, digits_are_as_many_as_there_are_bytes_and_nothing_else)
 {
