@@ -79,6 +79,9 @@ struct gs_block_info {
 /* The live block, or import, that covers `address`. GS_NOT_OURS, GS_NOT_LIVE. */
 gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_block_info *ret_info);
 
+/* Others may have what lies there, by a descriptor of it or an object of the driver's, from now on. */
+void gs_core_lent(struct gs_core *core, CUdeviceptr base, size_t size);
+
 /* The map that it looks at, for who asks on every call. Lives as long as core. */
 const struct gs_map *gs_core_map(const struct gs_core *core);
 

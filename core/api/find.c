@@ -58,6 +58,18 @@ gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_bloc
     return status;
 }
 
+void gs_core_lent(struct gs_core *core, CUdeviceptr base, size_t size)
+{
+    const CUdeviceptr end = base + size;
+    struct gs_piece *piece;
+
+    while (base < end && gs_context_lock_piece(core, base, &piece) == GS_OK) {
+        base = gs_piece_end(piece);
+        piece->lent = true;
+        gs_latch_release(&piece->arena->lock);
+    }
+}
+
 struct gs_single *gs_core_single(struct gs_core *core)
 {
     return &core->single;

@@ -79,6 +79,7 @@ struct gs_piece {
     bool releasing;        /* it was detached, and is counted so (struct gs_arena_shared) */
     bool mapped;           /* false: it is being made, or was detached, and only its place is taken */
     bool asleep; /* its memory is away, or about to go or come (core/process/sleep.h): it stays where it is */
+    bool lent;   /* others may have its memory, by other ways than handles of its blocks: it does not sleep */
     unsigned char device;  /* atomic: its number, also when it is no arena's any more */
     struct gs_fence freed; /* of the last block in it that was free at once */
     struct gs_index *index; /* of the blocks that begin in it */

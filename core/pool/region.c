@@ -267,6 +267,7 @@ gs_status gs_growth_mapped_locked(struct gs_arena *arena, struct gs_growth *grow
     __atomic_store_n(&piece->device, (unsigned char)arena->device->ordinal, __ATOMIC_RELAXED);
     piece->handle = handle;
     piece->peer_access = 0;
+    piece->lent = false;
     piece->freed = (struct gs_fence){0};
     piece->mapped = gs_map_insert(arena->shared->map, &piece->span) == GS_OK;
     return piece->mapped ? GS_OK : GS_NO_HOST_MEMORY;

@@ -31,7 +31,7 @@ struct gs_core;
 
 /* Why a piece stays on the GPU. */
 enum gs_stays {
-    GS_STAYS_SHARED,     /* a block of it was given a handle: others may have it open */
+    GS_STAYS_SHARED,     /* a block of it was given a handle, or a dma-buf: others may have it open */
     GS_STAYS_REGISTERED, /* with a network card or storage, in use */
     GS_STAYS_ENDING,     /* its context has ended, or is about to */
     GS_STAYS_REFUSED,    /* the driver did not unmap it */

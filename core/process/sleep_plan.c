@@ -73,6 +73,8 @@ static enum gs_stays stays_locked(struct gs_core *core, const struct gs_piece *p
 
     if (piece->arena->dead || piece->arena->leaving)
         return GS_STAYS_ENDING;
+    if (piece->lent)
+        return GS_STAYS_SHARED;
     for (const struct gs_block *block = gs_piece_find_locked(piece, piece->span.base);
          block && block->base < end; block = block->above)
         if (block->export || block->state == GS_BLOCK_HELD || block->wiped)

@@ -103,6 +103,14 @@ GS_HOOK CUresult CUDAAPI cuMemGetAccess(unsigned long long *flags, const CUmemLo
     return result;
 }
 
+/* Others have it from now on. */
+static void lent(CUdeviceptr base, size_t size, enum gs_own_use use)
+{
+    gs_core_lent(gs_core, base, size);
+    if (own())
+        gs_own_used_at(own(), base, size, use);
+}
+
 /* What a dma-buf stands for is noted, for when it is registered with a device. */
 static CUresult export_range(void *handle, CUdeviceptr dptr, size_t size,
                              CUmemRangeHandleType type, unsigned long long flags)
@@ -111,8 +119,8 @@ static CUresult export_range(void *handle, CUdeviceptr dptr, size_t size,
 
     if (result == CUDA_SUCCESS && type == CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD)
         gs_pin_dmabuf_note(*(const int *)handle, dptr, size);
-    if (result == CUDA_SUCCESS && own())
-        gs_own_used_at(own(), dptr, size, GS_OWN_LENT);
+    if (result == CUDA_SUCCESS)
+        lent(dptr, size, GS_OWN_LENT);
     return result;
 }
 
@@ -163,7 +171,7 @@ static bool may_bind(CUdeviceptr ptr, size_t size)
 #define GS_MAKE_BINDS(symbol, order, async, real)                                                  \
     if (!may_bind((CUdeviceptr)address, (size_t)bytes))                                            \
         return CUDA_ERROR_INVALID_VALUE;                                                           \
-    return GS_NOTED(real, if (own()) gs_own_used_at(own(), (CUdeviceptr)address, bytes, GS_OWN_BOUND));
+    return GS_NOTED(real, lent((CUdeviceptr)address, (size_t)bytes, GS_OWN_BOUND));
 
 /* A handle of the program's own; by its number for the driver. */
 #define GS_MAKES_BINDS_HANDLE GS_ALWAYS

@@ -406,6 +406,27 @@ static void case_lent(void)
     close(fd);
 }
 
+/* It stays: else the descriptor had other memory than its address, after a wake. */
+static void case_dma_buf(void)
+{
+    const size_t size = 200 * MIB; /* of several pieces */
+    struct gpushim_asleep state;
+    CUdeviceptr block;
+    int fd;
+
+    OK(cuMemAlloc(&block, size));
+    OK(cuMemsetD32(block, 5, WORDS));
+    OK(cuMemGetHandleForAddressRange(&fd, block, size, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+    if (try_sleep(LONG_NS, &state))
+        FAIL("not put to sleep: %s", state.text);
+    if (state.shared < size || state.away)
+        FAIL("%zu bytes are shared, and %zu away", (size_t)state.shared, (size_t)state.away);
+    must_wake();
+    must_be(block, 5);
+    close(fd);
+    OK(cuMemFree(block));
+}
+
 /* Of either kind of memory: what is discarded is there again, and anything. */
 static void case_tag(void)
 {
@@ -755,7 +776,7 @@ static const struct {
     {"work", case_work}, {"graph", case_graph}, {"under-way", case_under_way}, {"signals", case_signals},
     {"info", case_info}, {"within", case_within}, {"unknown", case_unknown}, {"fork", case_fork},
     {"forbidden", case_forbidden}, {"use", case_use}, {"refused", case_refused}, {"small", case_small},
-    {"own", case_own}, {"lent", case_lent}, {"tag", case_tag}, {"asks", case_asks},
+    {"own", case_own}, {"lent", case_lent}, {"dma-buf", case_dma_buf}, {"tag", case_tag}, {"asks", case_asks},
 };
 
 int main(int argc, char **argv)
