@@ -145,21 +145,29 @@ Test(sleep, a_file_that_cannot_be_read_leaves_it_asleep, .timeout = 60)
     end(&f, &blocks);
 }
 
+/* Nothing has moved. */
+static void is_refused(struct fixture *f, struct blocks *blocks, const char *directory, int error)
+{
+    struct gs_sleep_why why;
+
+    cr_assert_not(gs_core_sleep(f->core, directory, NULL, gs_now_ns() + SECOND, &why));
+    cr_assert_eq(why.error, error, "%s", why.text);
+    cr_assert_eq(asleep(f).since_ns, 0);
+    cr_assert(are_right(blocks));
+    end(f, blocks);
+}
+
 /* The kernel's signal for that would end the process. */
 Test(sleep, a_file_larger_than_the_process_may_make_is_none, .timeout = 60)
 {
     const struct rlimit little = {MIB, RLIM_INFINITY};
-    struct gs_sleep_why why;
     struct blocks blocks;
     struct fixture f;
 
     sleeping_start(&f, "1G");
     make(&f, &blocks);
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &little), 0);
-    cr_assert_not(gs_core_sleep(f.core, "/tmp", NULL, gs_now_ns() + SECOND, &why));
-    cr_assert_eq(why.error, EFBIG, "%s", why.text);
-    cr_assert(are_right(&blocks));
-    end(&f, &blocks);
+    is_refused(&f, &blocks, "/tmp", EFBIG);
 }
 
 Test(sleep, work_that_does_not_end_is_waited_for_so_long, .timeout = 60)
@@ -349,10 +357,9 @@ Test(sleep, the_store_is_registered_part_by_part, .timeout = 60)
     end(&f, &blocks);
 }
 
-/* While it is filled, and nothing has moved. */
+/* While it is filled. */
 Test(sleep, host_memory_that_runs_out_leaves_it_awake, .timeout = 60)
 {
-    struct gs_sleep_why why;
     struct blocks blocks;
     struct fixture f;
 
@@ -362,11 +369,7 @@ Test(sleep, host_memory_that_runs_out_leaves_it_awake, .timeout = 60)
     sleeping_start(&f, "1G");
     make(&f, &blocks);
     cr_assert(forbid_call(SYS_madvise, SECCOMP_RET_ERRNO | ENOMEM));
-    cr_assert_not(goes(&f, &why));
-    cr_assert_eq(why.error, ENOMEM, "%s", why.text);
-    cr_assert_eq(asleep(&f).since_ns, 0);
-    cr_assert(are_right(&blocks));
-    end(&f, &blocks);
+    is_refused(&f, &blocks, NULL, ENOMEM);
 }
 
 static struct blocks tried;
