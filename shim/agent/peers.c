@@ -110,7 +110,9 @@ static void learn(struct agent *agent, const char *key, const void *value, size_
         agent_unhex(key + strlen(JOBS_AGENTS), machine, sizeof machine) &&
         agent_unhex(boot_text, boot, sizeof boot) &&
         agent_unhex(print, fingerprint, sizeof fingerprint) &&
-        memcmp(machine, agent->machine, sizeof machine) != 0)
+        memcmp(machine, agent->machine, sizeof machine) != 0 &&
+        memcmp(machine, agent_nobody, sizeof machine) != 0 &&
+        memcmp(machine, agent_unknown, sizeof machine) != 0)
         peer = peers_find(agent, machine, true);
     if (peer) {
         const bool is_new = !peer->is_listed ||

@@ -33,28 +33,52 @@ static void set_up(void)
     cr_assert(folder >= 0 && leases_open(&agent.leases, folder, agent.boot, reason), "%s", reason);
 }
 
+static void add_machine(struct jobs_event *event, const char *id)
+{
+    char value[300];
+    struct jobs_listed *entry;
+    const int size = snprintf(value, sizeof value,
+                              "{\"name\":\"m\",\"address\":\"127.0.0.1\",\"port\":1,\"fingerprint\":\"%064x\","
+                              "\"boot\":\"%032x\"}", 7, 8);
+
+    entry = calloc(1, sizeof *entry + (size_t)size);
+    snprintf(entry->key, sizeof entry->key, JOBS_AGENTS "%s", id);
+    memcpy(entry->value, value, (size_t)size);
+    entry->size = (size_t)size;
+    entry->next = event->entries;
+    event->entries = entry;
+}
+
 /* Machines numbered from `from` on, as the directory lists them. */
 static void list(unsigned from, unsigned count, bool is_whole)
 {
     struct jobs_event *event = calloc(1, sizeof *event);
+    char id[HEX_SIZE(GS_MACHINE_SIZE)];
 
     event->is_whole = is_whole;
     for (unsigned i = from; i < from + count; i++) {
-        char value[300];
-        struct jobs_listed *entry;
-        const int size = snprintf(value, sizeof value,
-                                  "{\"name\":\"m\",\"address\":\"127.0.0.1\",\"port\":1,\"fingerprint\":\"%064x\","
-                                  "\"boot\":\"%032x\"}", 7, 8);
-
-        entry = calloc(1, sizeof *entry + (size_t)size);
-        snprintf(entry->key, sizeof entry->key, JOBS_AGENTS "%032x", i);
-        memcpy(entry->value, value, (size_t)size);
-        entry->size = (size_t)size;
-        entry->next = event->entries;
-        event->entries = entry;
+        snprintf(id, sizeof id, "%032x", i);
+        add_machine(event, id);
     }
     peers_list(&agent, event);
     jobs_free(event);
+}
+
+/* Leases of these two are this machine's own, and those of which nobody knows whose they are: one that said that it is
+ * one of them could end all of them. */
+Test(agent_peers, no_machine_of_the_directory_is_nobody_or_unknown)
+{
+    struct jobs_event *event = calloc(1, sizeof *event);
+
+    set_up();
+    add_machine(event, "00000000000000000000000000000000");
+    add_machine(event, "ffffffffffffffffffffffffffffffff");
+    add_machine(event, "fffffffffffffffffffffffffffffffe");
+    peers_list(&agent, event);
+    jobs_free(event);
+    cr_assert_eq(HASH_COUNT(agent.peers), 1);
+    cr_assert_null(peers_find(&agent, agent_nobody, false));
+    cr_assert_null(peers_find(&agent, agent_unknown, false));
 }
 
 /* Who may write in the directory may write ever new machines there: of those that have gone nothing is kept, where
