@@ -514,11 +514,11 @@ static void end_both(int listener, int fd)
 static int be_broker(int listener)
 {
     union gs_wire_message message;
-    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    int fd, first;
 
-    for (; side_next_message(fd, &message) == GS_WIRE_QUERY; fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC))
+    while ((first = side_next_message(fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC), &message)) == GS_WIRE_QUERY)
         close(fd);
-    cr_assert_eq(message.head.type, GS_WIRE_HELLO);
+    cr_assert_eq(first, GS_WIRE_HELLO);
     cr_assert_eq(side_next_message(fd, &message), GS_WIRE_PUBLISH);
     return fd;
 }

@@ -103,34 +103,29 @@ static int hear(int fd, union gs_wire_message *ret_message)
     return got > 0 ? ret_message->head.type : 0;
 }
 
-static void assert_seen_to(int fd, uint32_t request)
+static void assert_purged(int fd, uint32_t request, uint32_t more, uint64_t given)
 {
     union gs_wire_message message;
 
     cr_assert_eq(hear(fd, &message), GS_WIRE_PURGED);
     cr_assert_eq(message.head.request, request);
-    cr_assert_eq(message.purged.more, 1);
-    cr_assert_eq(message.purged.given, 0);
+    cr_assert_eq(message.purged.more, more);
+    cr_assert_eq(message.purged.given, given);
+}
+
+static void assert_seen_to(int fd, uint32_t request)
+{
+    assert_purged(fd, request, 1, 0);
 }
 
 static void assert_is_long(int fd, uint32_t request)
 {
-    union gs_wire_message message;
-
-    cr_assert_eq(hear(fd, &message), GS_WIRE_PURGED);
-    cr_assert_eq(message.head.request, request);
-    cr_assert_eq(message.purged.more, 2);
-    cr_assert_eq(message.purged.given, 0);
+    assert_purged(fd, request, 2, 0);
 }
 
 static void assert_given(int fd, uint32_t request, uint64_t given)
 {
-    union gs_wire_message message;
-
-    cr_assert_eq(hear(fd, &message), GS_WIRE_PURGED);
-    cr_assert_eq(message.head.request, request);
-    cr_assert_eq(message.purged.more, 0);
-    cr_assert_eq(message.purged.given, given);
+    assert_purged(fd, request, 0, given);
 }
 
 /* The side's program, which takes what it is asked for by gs_share_purge when the test likes. */
