@@ -39,7 +39,6 @@ struct gs_far {
     bool lent;             /* the agent has it, or is to have it as its process answers */
     struct gs_take *takes; /* what the agent has asked and is not answered */
     bool asked;    /* an OPEN is under way */
-    bool hold_due; /* it, or a CLOSE, did not go */
     bool recalled; /* its process wants it back */
     /* Of a block of another machine: */
     uint64_t lease; /* not 0 */

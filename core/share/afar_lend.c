@@ -48,10 +48,9 @@ static void tell_owner(struct gs_share *share, struct gs_export *export)
     else
         message.close.block_id = export->key.id;
     if (gs_client_send(share, client, &message, -1) != 0) {
-        far->hold_due = share->store.afar.holds_due = true;
+        share->store.afar.holds_due = true;
         return;
     }
-    far->hold_due = false;
     far->asked = hold;
     far->held = false;
 }
@@ -65,7 +64,7 @@ uint64_t gs_lend_tick(struct gs_share *share, uint64_t now)
     share->store.afar.holds_due = false;
     HASH_ITER(hh, share->exporter.exports, export, next)
     {
-        if (export->far && export->far->hold_due)
+        if (export->far)
             tell_owner(share, export);
     }
     return share->store.afar.holds_due ? now + RETRY_NS : GS_NEVER;
@@ -237,7 +236,7 @@ void gs_lend_owner_gone(struct gs_share *share, struct gs_export *export)
 {
     if (!export->far || gs_export_is_borrowed(export))
         return;
-    export->far->asked = export->far->held = export->far->hold_due = false;
+    export->far->asked = export->far->held = false;
     answer_all(share, export);
 }
 
