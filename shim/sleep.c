@@ -194,7 +194,8 @@ void gs_shim_sleeps_by_itself(uint64_t after_ns, bool wakes_by_use)
 static struct {
     struct gs_background background;
     bool started; /* once: to be joined before the next */
-    bool running; /* atomic; while it is true all below is the thread's */
+    bool running; /* atomic; while it is true all below but the number is the thread's */
+    unsigned number; /* of the last one, from 1 on */
     bool wakes;
     uint64_t timeout_ns;
     char directory[GS_SLEEP_DIRECTORY], discard[GS_SLEEP_TAG];
@@ -218,6 +219,7 @@ static void begin_order(const struct gs_sleep_order *told)
 
     if (order.started)
         gs_background_join(&order.background);
+    order.number++;
     order.wakes = told->verb == GS_SLEEP_WAKES;
     order.timeout_ns = told->timeout_ns;
     snprintf(order.directory, sizeof order.directory, "%s", told->directory);
@@ -231,27 +233,33 @@ static void begin_order(const struct gs_sleep_order *told)
     }
 }
 
+static void tell_order(struct gs_sleep_order *told, int error, const char *text)
+{
+    told->error = error;
+    snprintf(told->text, sizeof told->text, "%s", text);
+}
+
 void gs_shim_told_to_sleep(struct gs_sleep_order *told)
 {
     if (told->verb >= GS_SLEEP_MAY_IDLE) {
         told->error = sleep_idle(told->verb == GS_SLEEP_GOES_IDLE);
         return;
     }
-    told->busy = __atomic_load_n(&order.running, __ATOMIC_ACQUIRE);
-    if (told->busy && told->verb != GS_SLEEP_STATE) {
-        told->busy = false;
-        told->error = EBUSY;
-        snprintf(told->text, sizeof told->text, "it is at another order still");
+    if (told->verb == GS_SLEEP_STATE && told->order != order.number) {
+        tell_order(told, ESTALE, "another order came after it, before it was told what came of it");
         return;
     }
-    if (!told->busy && told->verb != GS_SLEEP_STATE) {
+    if (told->verb != GS_SLEEP_STATE) {
+        if (__atomic_load_n(&order.running, __ATOMIC_ACQUIRE)) {
+            tell_order(told, EBUSY, "it is at another order still");
+            return;
+        }
         begin_order(told);
-        told->busy = __atomic_load_n(&order.running, __ATOMIC_ACQUIRE);
     }
-    if (told->busy)
-        return;
-    told->error = order.why.error;
-    snprintf(told->text, sizeof told->text, "%s", order.why.text);
+    if (__atomic_load_n(&order.running, __ATOMIC_ACQUIRE))
+        told->busy = order.number;
+    else
+        tell_order(told, order.why.error, order.why.text);
 }
 
 /* ---- gpushim.h ---------------------------------------------------------------------------------- */

@@ -2,7 +2,7 @@
  * What the user of a process tells it over its socket, by `gpushim set`, `collect`, `sleep` and `wake`:
  *
  *   SET option, value ──► asked (core/process/settings.c) ──► SET_TO what it was, what it is
- *   SLEEP ──► asked (shim/sleep.c) ──► ASLEEP that a thread is at it, or what came of the last order
+ *   SLEEP ──► asked (shim/sleep.c) ──► ASLEEP that a thread is at it, or what came of the order
  *   COLLECT ──► what is closed and kept goes back; ends are told; holders are asked ──► COLLECTED
  *
  * Both are answered at once, by the share thread, which waits for nobody: what COLLECT sets going
@@ -44,6 +44,7 @@ bool gs_set_came(struct gs_share *share, struct gs_client *client, const struct 
 bool gs_sleep_came(struct gs_share *share, struct gs_client *client, const struct gs_wire_sleep *sleep)
 {
     union gs_told told = {.sleep = {.verb = sleep->verb,
+                                    .order = sleep->order,
                                     .timeout_ns = sleep->timeout_ns,
                                     .directory = sleep->directory,
                                     .discard = sleep->discard}};
@@ -54,7 +55,7 @@ bool gs_sleep_came(struct gs_share *share, struct gs_client *client, const struc
         return gs_client_fault(client, "it would have a broker sleep");
     if (!gs_client_is_own(client))
         return gs_client_refuse(share, client, sleep->head.request, GS_REFUSED_USER, 0);
-    if (sleep->verb > GS_SLEEP_WAKES || sleep->zero || !memchr(sleep->directory, 0, sizeof sleep->directory) ||
+    if (sleep->verb > GS_SLEEP_WAKES || !memchr(sleep->directory, 0, sizeof sleep->directory) ||
         !memchr(sleep->discard, 0, sizeof sleep->discard))
         return gs_client_fault(client, "its message has fields that make no sense");
     gs_wire_start(&message, GS_WIRE_ASLEEP, sleep->head.request);

@@ -110,10 +110,11 @@ struct gs_sleep_order {
          * may; and it goes, before the answer. */
         GS_SLEEP_MAY_IDLE, GS_SLEEP_GOES_IDLE
     } verb;
+    unsigned order; /* GS_SLEEP_STATE: the one that is asked about, as `busy` was told */
     uint64_t timeout_ns;
     const char *directory; /* where the contents go to a file; "": to memory */
     const char *discard;   /* the tag of what is not kept; "": all is */
-    bool busy;             /* told: it is at it; else what came of the last order: */
+    unsigned busy;         /* told: the number of the order, which it is at; 0: what came of it: */
     int error;             /* 0, or an errno, */
     char text[320];        /* and why */
     uint64_t asleep_ns;    /* how long it sleeps; 0: it is awake */

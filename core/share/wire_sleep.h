@@ -9,7 +9,7 @@ struct gs_wire_sleep {
     struct gs_wire_head head;
     uint64_t timeout_ns;
     uint32_t verb; /* enum gs_sleep_verb */
-    uint32_t zero;
+    uint32_t order; /* GS_SLEEP_STATE: the one that is asked about */
     char directory[GS_SLEEP_DIRECTORY], discard[GS_SLEEP_TAG]; /* end in zeros */
 };
 

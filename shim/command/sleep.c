@@ -27,14 +27,15 @@ struct sleeping {
     char directory[GS_SLEEP_DIRECTORY], discard[GS_SLEEP_TAG];
 };
 
-/* One answer. False, and why in ret_reason: there is none. */
-static bool ask_it(int fd, const struct sleeping *sleeping, enum gs_sleep_verb verb,
+/* One answer; about the order of that number for GS_SLEEP_STATE. False, and why in ret_reason: there is none. */
+static bool ask_it(int fd, const struct sleeping *sleeping, enum gs_sleep_verb verb, uint32_t order,
                    struct gs_wire_asleep *ret, char *ret_reason, size_t size)
 {
     union gs_wire_message message, answer = {.head = {0}};
 
     gs_wire_start(&message, GS_WIRE_SLEEP, 1);
     message.sleep.verb = verb;
+    message.sleep.order = order;
     message.sleep.timeout_ns = sleeping->timeout_ns;
     memcpy(message.sleep.directory, sleeping->directory, sizeof message.sleep.directory);
     memcpy(message.sleep.discard, sleeping->discard, sizeof message.sleep.discard);
@@ -50,11 +51,11 @@ static void have_it(int fd, const struct sleeping *sleeping, struct gs_wire_asle
                     size_t size)
 {
     const uint64_t deadline = ask_deadline(sleeping->timeout_ns + MOVES_NS);
-    bool told = ask_it(fd, sleeping, sleeping->verb, ret, ret_reason, size);
+    bool told = ask_it(fd, sleeping, sleeping->verb, 0, ret, ret_reason, size);
 
     while (told && ret->busy && gs_now_ns() < deadline) {
         gs_rest_ns(ASKED_AGAIN_NS);
-        told = ask_it(fd, sleeping, GS_SLEEP_STATE, ret, ret_reason, size);
+        told = ask_it(fd, sleeping, GS_SLEEP_STATE, ret->busy, ret, ret_reason, size);
     }
     if (told && ret->busy)
         snprintf(ret_reason, size, "is at it still");

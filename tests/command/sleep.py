@@ -5,6 +5,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import tempfile
 import time
@@ -16,6 +17,10 @@ LIVE = 100 * MIB
 
 FILL = 'ctypes.memset(held[-1].value, 0x5a, {size})'
 LOOK = 'print("right" if ctypes.string_at(held[-1].value, {size}) == b"Z" * {size} else "wrong")'
+HELD = '''
+cuda.softcuda_hold(1)
+assert cuda.cuMemsetD8Async(held[-1], ctypes.c_ubyte(0x5a), ctypes.c_size_t(1), None) == 0
+'''
 FREE = '''
 free, total = ctypes.c_size_t(), ctypes.c_size_t()
 assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
@@ -196,14 +201,34 @@ def prove_one_order_at_a_time(folder):
     pid = str(one.pid)
     threads = lambda: len(os.listdir(f'/proc/{pid}/task'))
     before = threads()
-    run(one, 'cuda.softcuda_hold(1)\n'
-        'assert cuda.cuMemsetD8Async(held[-1], ctypes.c_ubyte(0x5a), ctypes.c_size_t(1), None) == 0')
+    run(one, HELD)
     with subprocess.Popen([GPUSHIM, 'sleep', pid], env=clean(folder), stdout=subprocess.DEVNULL) as first:
         await_that(lambda: threads() > before, 'it begins')
         says(folder, 1, ('wake', pid), pid, 'another order')
         run(one, 'cuda.softcuda_hold(0)')
     check(first.returncode == 0 and state(folder, one) == 'asleep', 'the first order is done')
     says(folder, 0, ('wake', pid), 'awake, in')
+    is_right(one, 'after both')
+    one.end()
+
+
+def prove_who_asks_late(folder):
+    """What came of a later order is not told as what came of the first."""
+    one = start(folder)
+    pid = str(one.pid)
+    threads = lambda: len(os.listdir(f'/proc/{pid}/task'))
+    before = threads()
+    run(one, HELD)
+    with subprocess.Popen([GPUSHIM, 'sleep', pid], env=clean(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as first:
+        await_that(lambda: threads() > before, 'it begins')
+        first.send_signal(signal.SIGSTOP)
+        run(one, 'cuda.softcuda_hold(0)')
+        await_that(lambda: state(folder, one) == 'asleep', 'it sleeps')
+        await_that(lambda: gpushim(folder, 'wake', pid).returncode == 0, 'it is woken')
+        first.send_signal(signal.SIGCONT)
+        told = first.communicate()
+    check(first.returncode == 1 and 'another order' in told[1], f'the first hears nothing of the second: {told}')
     is_right(one, 'after both')
     one.end()
 
@@ -354,7 +379,8 @@ def prove_what_is_wrong(folder):
     one.end()
 
 
-for prove in (prove_it, prove_it_of_own_memory, prove_it_is_told, prove_a_group, prove_a_file, prove_a_swap, prove_one_order_at_a_time, prove_a_tag, prove_by_itself,
+for prove in (prove_it, prove_it_of_own_memory, prove_it_is_told, prove_a_group, prove_a_file, prove_a_swap, prove_one_order_at_a_time,
+              prove_who_asks_late, prove_a_tag, prove_by_itself,
               prove_who_asked_has_it_first,
               prove_who_does_not_sleep, prove_who_calls_is_not_idle, prove_what_stays, prove_what_is_wrong):
     with tempfile.TemporaryDirectory() as name:

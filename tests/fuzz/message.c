@@ -85,7 +85,7 @@ static void fill_sleep(struct fuzz_input *input, struct gs_wire_sleep *sleep)
     if (kind == 255)
         memset(sleep->directory, 'x', sizeof sleep->directory); /* does not end */
     sleep->verb = kind % 4;
-    sleep->zero = kind % 32 == 31;
+    sleep->order = kind % 32 == 31;
     sleep->timeout_ns = fuzz_byte(input) * UINT64_C(0x0101010101010101);
 }
 

@@ -363,7 +363,7 @@ Test(share_wire, a_version_is_its_messages)
         {AT(set_to, zero), 36},
         {AT(sleep, timeout_ns), 16},
         {AT(sleep, verb), 24},
-        {AT(sleep, zero), 28},
+        {AT(sleep, order), 28},
         {AT(sleep, directory), 32},
         {AT(sleep, discard), 288},
         {AT(asleep, busy), 16},
