@@ -50,14 +50,14 @@ bool gs_sleep_refused_by_driver(struct gs_sleep_why *why, const char *call, gs_s
 /* ---- What goes (sleep_plan.c, sleep_own.c) -------------------------------------------------------------------- */
 
 /* All pieces with something live that may go, and where each range is in the store, whose size is
- * *ret_size: none of what is discarded. They stay in their arenas until gs_sleep_plan_none or gs_sleep_joins. False: no host memory. */
+ * *ret_size: none of what is discarded. They stay in their arenas until gs_sleep_plan_none. False: no host memory. */
 bool gs_sleep_plan(struct gs_core *core, size_t *ret_size);
-/* For that: so much more stays; there is room for one more, its places and ranges (NULL: no host memory); what the
- * program has made itself is listed as well. */
 static inline bool gs_sleep_discards(const struct gs_sleep *sleep, unsigned tag)
 {
     return tag && tag == sleep->discards;
 }
+/* For that: so much more stays; there is room for one more, its places and ranges (NULL: no host memory); what the
+ * program has made itself is listed as well. */
 void gs_sleep_stays(struct gs_core *core, enum gs_stays why, size_t size);
 struct gs_away *gs_sleep_add(struct gs_sleep *sleep, size_t places, size_t ranges);
 bool gs_sleep_plan_own(struct gs_core *core);
