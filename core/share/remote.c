@@ -48,8 +48,11 @@ struct gs_remote *gs_remote_new_locked(struct gs_share *share, const unsigned ch
 /* The thread comes by within a second in any case. */
 static void look_later(struct gs_share *share, struct gs_remote *remote, uint64_t ns)
 {
+    const uint64_t due = gs_now_ns() + ns;
+
     remote->noticed = true;
-    share->opener.look_ns = gs_now_ns() + ns;
+    if (due < share->opener.look_ns)
+        share->opener.look_ns = due;
 }
 
 /* Whether a broker has heard what was named over this connection and given back. That he has hung up

@@ -438,3 +438,35 @@ Test(share_idle, who_gives_back_before_it_reads_leaves_the_exporter_in_peace)
     close(fd);
     side_chunk_free(&side, &piece);
 }
+
+/* A broker that has not heard all yet is looked at later than who was busy when something came. Nothing runs here yet
+ * that would look. */
+Test(share_idle, who_is_looked_at_later_puts_off_nobody)
+{
+    const unsigned char names[2][GS_INSTANCE_SIZE] = {{1}, {2}};
+    struct gs_remote *remotes[2];
+    uint64_t due, later;
+    bool noticed;
+
+    gs_lock_take(&side.share->opener.lock);
+    for (unsigned i = 0; i < 2; i++)
+        cr_assert_not_null(remotes[i] = gs_remote_new_locked(side.share, names[i]));
+    remotes[0]->busy = true;
+    gs_lock_release(&side.share->opener.lock);
+    gs_remote_event(side.share, remotes[0]->id);
+    due = side.share->opener.look_ns;
+    cr_assert_neq(due, GS_NEVER);
+    gs_lock_take(&side.share->opener.lock);
+    remotes[1]->conn.by_broker = remotes[1]->conn.refused = true;
+    remotes[1]->conn.fd = 0;
+    gs_remote_reap_locked(side.share, remotes[1]);
+    noticed = remotes[1]->noticed;
+    later = side.share->opener.look_ns;
+    for (unsigned i = 0; i < 2; i++) {
+        HASH_DEL(side.share->opener.remotes, remotes[i]);
+        free(remotes[i]);
+    }
+    gs_lock_release(&side.share->opener.lock);
+    cr_assert(noticed);
+    cr_assert_eq(later, due);
+}
