@@ -40,8 +40,14 @@ await()
     done
 }
 
+# has_begun NAME PID: whether it has said something, or has ended.
+has_begun()
+{
+    [ -s "$place/$1.log" ] || ! kill -0 "$2" 2>/dev/null
+}
+
 # start NAME DESCRIPTOR COMMAND…: its input is a fifo that the descriptor holds open, its output NAME.log, its
-# number pid_NAME. Waits for its first line.
+# number pid_NAME. Waits for its first line, or its end.
 start()
 {
     name=$1 descriptor=$2
@@ -51,7 +57,7 @@ start()
     pids="$pids $!"
     eval "pid_$name=$!"
     eval "exec $descriptor>\"$place/$name.in\""
-    await [ -s "$place/$name.log" ] || true
+    await has_begun "$name" $! && [ -s "$place/$name.log" ] || fail "$name says nothing"
     echo "$name: $(head -n 1 "$place/$name.log")"
 }
 

@@ -143,6 +143,16 @@ def stand_ins(folder, **programs):
     return place
 
 
+def check_examples(_):
+    """Who ends before he has said anything is not waited for."""
+    said = subprocess.run(['sh', '-euc', f"""root={ROOT} naps=0
+sleep() {{ command sleep "$1"; naps=$((naps + 1)); [ $naps -lt 1000 ] || exit 9; }}
+. {ROOT}/examples/lib.sh
+start dead 3 sh -c 'echo of this >&2; exit 1'
+echo goes on"""], text=True, capture_output=True, check=False)
+    check('a program that says nothing', (said.returncode, said.stdout, said.stderr), (1, 'sh: dead says nothing\n', 'of this\n'))
+
+
 def check_what_stands_in_the_way(folder):
     """Each of the two commands says at once what does, and names the cause."""
     spaced = folder / 'a space'
@@ -399,7 +409,7 @@ def check_layers(folder):
           "nothing is known of ['pool/of6']")
 
 
-for case in (check_configure, check_find_cuda, check_packages_for_the_rest, check_what_stands_in_the_way,
-             check_count, check_pages, check_layers):
+for case in (check_configure, check_find_cuda, check_packages_for_the_rest, check_examples,
+             check_what_stands_in_the_way, check_count, check_pages, check_layers):
     with tempfile.TemporaryDirectory() as name:
         case(pathlib.Path(name))
