@@ -119,6 +119,13 @@ def prove_answers(folder):
         run = gpushim(folder, 'collect', me, '--json')
         [row] = json.loads(run.stdout)['rows']
         check(run.returncode == 1 and row['silent'] and 'given_blocks' not in row, f'in JSON too: {run}')
+    with wire.Between(folder, path, {wire.COLLECT: wire.message(wire.COLLECTED, struct.pack('<6Q', 1, 2, 3, 4, 5, 6))}):
+        told = collected(folder, os.getpid())
+        check([told[f'{what}_{of}'] for what in ('given', 'ended', 'held') for of in ('blocks', 'bytes')] == [1, 2, 3, 4, 5, 6],
+              f'each number is told as what it is: {told}')
+        text = gpushim(folder, 'collect', me).stdout
+        check('1 closed, 2 bytes, go back to their processes; 3 freed, 4 bytes, are held no more; 5 freed, 6 bytes, are still' in
+              text, f'in text, too: {text}')
     for outcome, word in ((1, 'does not change pool.decay while it runs'), (2, 'does not take this value for pool.decay')):
         with wire.Between(folder, path, {wire.SET: wire.message(wire.SET_TO, struct.pack('<QQII', 5, 6, outcome, 0))}):
             run = gpushim(folder, 'set', me, 'pool.decay=3 s')
