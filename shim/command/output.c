@@ -92,6 +92,15 @@ static int fill(const struct output *output, int fd, const void *arg)
     return error;
 }
 
+static const char *unfinished; /* the path of what is being written, or NULL */
+
+/* The program ends meanwhile: there is no memory for it. */
+static void remove_unfinished(void)
+{
+    if (unfinished)
+        unlink(unfinished);
+}
+
 bool output_write(const struct output *output, const char *path, const void *arg)
 {
     const char *slash = strrchr(path, '/');
@@ -106,7 +115,10 @@ bool output_write(const struct output *output, const char *path, const void *arg
     fd = mkostemp(made, O_CLOEXEC);
     if (fd < 0)
         return refuse(path, errno);
+    unfinished = made;
+    atexit(remove_unfinished);
     error = fill(output, fd, arg);
+    unfinished = NULL;
     if (!error && rename(made, path) != 0)
         error = errno;
     if (!error)
