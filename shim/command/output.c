@@ -104,6 +104,7 @@ static void remove_unfinished(void)
 bool output_write(const struct output *output, const char *path, const void *arg)
 {
     const char *slash = strrchr(path, '/');
+    static bool removes;
     char made[PATH_MAX];
     int error, fd;
 
@@ -115,8 +116,9 @@ bool output_write(const struct output *output, const char *path, const void *arg
     fd = mkostemp(made, O_CLOEXEC);
     if (fd < 0)
         return refuse(path, errno);
+    if (!removes) /* once: the exporter writes for ever */
+        removes = atexit(remove_unfinished) == 0;
     unfinished = made;
-    atexit(remove_unfinished);
     error = fill(output, fd, arg);
     unfinished = NULL;
     if (!error && rename(made, path) != 0)
