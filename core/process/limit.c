@@ -48,7 +48,7 @@ void gs_limit_give(struct gs_core *core, CUdevice device, size_t bytes)
 size_t gs_limit_left(struct gs_core *core, CUdevice device)
 {
     CUcontext popped, context = gs_context_of_device(core, device);
-    size_t left = 0, total = core->device[device].total;
+    size_t left = 0, used, total = core->device[device].total;
     struct gs_stats stats;
 
     if (!context || !core->driver.mem_get_info ||
@@ -58,7 +58,8 @@ size_t gs_limit_left(struct gs_core *core, CUdevice device)
         left = 0;
     core->driver.ctx_pop_current(&popped);
     gs_stats_read(core, device, &stats);
-    left += stats.reserved - stats.live - stats.limbo + gs_share_would_go(core->share, (unsigned)device);
+    used = stats.live + stats.limbo; /* of a process that sleeps, more than it has there */
+    left += (stats.reserved > used ? stats.reserved - used : 0) + gs_share_would_go(core->share, (unsigned)device);
     gs_core_bound(core, device, &left, &total);
     return left;
 }
