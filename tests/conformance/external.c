@@ -236,8 +236,8 @@ Test(external, what_a_peer_may_not_touch_is_not_attached)
     struct gpushim_external external;
     uint64_t address = 77;
 
-    find_functions();
     two_devices(2 * MIB);
+    find_functions();
     if (!fail)
         cr_skip_test("a real driver refuses when it must, not when it is told to");
     OK(cuCtxSetCurrent(second));
