@@ -12,6 +12,7 @@
 #include "shim/command/show.h"
 
 #define WHY_SIZE 128
+#define SILENCES 8 /* kinds of them; more count with the last */
 
 /* ---- The folder ----------------------------------------------------------------------------- */
 
@@ -64,26 +65,57 @@ void doctor_folder(struct doctor *doctor)
 
 /* ---- Who answers there ---------------------------------------------------------------------- */
 
+/* Those of whom the same is to be said. */
+struct silence {
+    bool broker, stopped;
+    char first[64], why[WHY_SIZE];
+    unsigned count;
+};
+
 /* Who is asked, and what came of it. */
 struct asking {
     struct doctor *doctor;
     pid_t only; /* 0: all */
     bool seen;  /* it has a socket */
     unsigned answered, brokers;
+    struct silence silent[SILENCES];
+    unsigned silences;
 };
 
-static void say_silent(struct doctor *doctor, const struct who *who, const char *name, const char *why)
+static void note_silent(struct asking *asking, const struct who *who, const char *name, const char *why)
 {
-    char words[64];
+    const bool is_broker = ask_is_broker(name);
+    struct silence *of = asking->silent;
 
-    if (who->pid)
-        snprintf(words, sizeof words, "process %ld", who->pid);
-    else
-        snprintf(words, sizeof words, "the process of socket %.40s", name);
-    doctor_say(doctor, DOCTOR_WARN, ask_is_broker(name) ? "broker" : "sockets",
-               who->stopped ? "let it go on (kill -CONT), or end it"
-                            : "run the same version of the library in all processes that share",
-               "%s %s%s", words, why, who->stopped ? ": it is stopped" : "");
+    while (of < asking->silent + asking->silences &&
+           (of->broker != is_broker || of->stopped != who->stopped || strcmp(of->why, why) != 0))
+        of++;
+    if (of == asking->silent + SILENCES)
+        of--;
+    if (of == asking->silent + asking->silences) {
+        *of = (struct silence){.broker = is_broker, .stopped = who->stopped};
+        asking->silences++;
+        snprintf(of->why, sizeof of->why, "%s", why);
+        if (who->pid)
+            snprintf(of->first, sizeof of->first, "process %ld", who->pid);
+        else
+            snprintf(of->first, sizeof of->first, "the process of socket %.40s", name);
+    }
+    of->count++;
+}
+
+static void say_silent(const struct asking *asking)
+{
+    for (const struct silence *of = asking->silent; of < asking->silent + asking->silences; of++) {
+        char more[32] = "";
+
+        if (of->count > 1)
+            snprintf(more, sizeof more, " (and %u more)", of->count - 1);
+        doctor_say(asking->doctor, DOCTOR_WARN, of->broker ? "broker" : "sockets",
+                   of->stopped ? "let it go on (kill -CONT), or end it"
+                               : "run the same version of the library in all processes that share",
+                   "%s%s %s%s", of->first, more, of->why, of->stopped ? ": it is stopped" : "");
+    }
 }
 
 /* To who asks why it does nothing. */
@@ -114,7 +146,7 @@ static void ask_one(void *arg, int directory, const char *name)
         asking->seen = true;
         if (error || answer.head.type != GS_WIRE_REPORT) {
             ask_silence(why, sizeof why, error, &answer);
-            say_silent(asking->doctor, &who, name, why);
+            note_silent(asking, &who, name, why);
         } else {
             asking->answered++;
             say_asleep(asking, &who, &answer.report);
@@ -133,6 +165,7 @@ void doctor_sockets(struct doctor *doctor)
     char reason[GS_REASON_SIZE];
 
     ask_each(&doctor->options, ask_one, &asking, reason);
+    say_silent(&asking);
     doctor_say(doctor, DOCTOR_OK, "sockets", "",
                "%u processes answer in the protocol of this version (%d), %u of them brokers%s", asking.answered, GS_WIRE_VERSION,
                asking.brokers, wanted && !asking.brokers ? ": the first that shares starts one" : "");
@@ -144,6 +177,7 @@ void doctor_look_for_socket(struct doctor *doctor, pid_t pid)
     char reason[GS_REASON_SIZE], why[QUIET_WHY];
 
     ask_each(&doctor->options, ask_one, &asking, reason);
+    say_silent(&asking);
     quiet_say(pid, &doctor->options, why);
     if (asking.answered)
         doctor_say(doctor, DOCTOR_OK, "socket", "", "it answers in the folder");

@@ -151,9 +151,9 @@ static void add_figures(struct table *table, const struct row *process, int fd, 
     row = add(table, process);
     if (row->is_broker)
         return;
-    snprintf(row->silent, sizeof row->silent, "has had no GPU memory");
+    snprintf(row->silent, sizeof row->silent, "has had no memory by cuMemAlloc and the like; what it makes by cuMemCreate is not counted");
     if (process->report.opened.bytes)
-        snprintf(row->silent, sizeof row->silent, "has had no GPU memory of its own, and has %s of others open",
+        snprintf(row->silent, sizeof row->silent, "has had no memory by cuMemAlloc and the like, and has %s of others open",
                  show_size(process->report.opened.bytes, opened));
 }
 

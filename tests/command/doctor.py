@@ -400,15 +400,22 @@ def answer_as_another_version(listener):
 
 
 def sockets():
-    listener, path = listen('0123456789abcdef' * 2)
-    thread = threading.Thread(target=answer_as_another_version, args=(listener,), daemon=True)
-    thread.start()
-    Asked('another version').has(
-        'warn', 'sockets', rf'process {os.getpid()} .*another version .*protocol 6', 'same version')
-    listener.shutdown(socket.SHUT_RDWR)
-    thread.join()
-    listener.close()
-    os.unlink(path)
+    """Those who answer in another version are told of once, with how many there are; brokers apart from processes."""
+    names = [f'{i:032x}' for i in range(3)] + ['broker.' + i for i in 'ab']
+    listeners = [listen(name) for name in names]
+    threads = [threading.Thread(target=answer_as_another_version, args=(listener,), daemon=True) for listener, _ in listeners]
+    for thread in threads:
+        thread.start()
+    asked = Asked('another version')
+    for subject, more in ('sockets', 2), ('broker', 1):
+        asked.has('warn', subject, rf'process {os.getpid()} \(and {more} more\) .*another version .*protocol 6', 'same version')
+        if sum(row[:2] == ('warn', subject) for row in asked.rows) != 1:
+            faults.append(f'many of another version: {asked.rows}')
+    for thread, (listener, path) in zip(threads, listeners):
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        listener.close()
+        os.unlink(path)
 
 
 def brokers():

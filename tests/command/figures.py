@@ -133,6 +133,22 @@ def prove_held_behind_work(folder):
     holder.end()
 
 
+OWN = f"""
+import struct
+properties, handle = struct.pack('=IIIIQ8x', 1, 1, 1, 0, 0), ctypes.c_uint64()
+assert cuda.cuMemCreate(ctypes.byref(handle), ctypes.c_size_t({128 * MIB}), properties, ctypes.c_uint64(0)) == 0
+"""
+
+
+def prove_own(folder):
+    """Of who has memory that it made itself, and no other, it is not said that it has had none."""
+    holder = Holder(folder)
+    holder.do('do ' + OWN.encode().hex())
+    await_that(lambda: 'what it makes by cuMemCreate is not counted' in (of(folder, holder.pid).get('silent') or ''),
+               'own memory is not counted, and that is said')
+    holder.end()
+
+
 def prove_elsewhere(folder):
     """Of who has no socket here it is said why, and nothing that is not known."""
     with tempfile.TemporaryDirectory(prefix='gpushim-elsewhere-') as other:
@@ -309,6 +325,7 @@ def main():
         prove_others(folder, holder)
         holder.end()
         prove_held_behind_work(folder)
+        prove_own(folder)
         prove_elsewhere(folder)
         prove_many_holders(folder)
         prove_usage(folder)

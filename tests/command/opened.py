@@ -66,7 +66,7 @@ def prove_ended_owners(folder):
     check(mapped >= 14 * MIB and of_ended == 0, f'of them all: {mapped}, {of_ended}')
     text = gpushim(folder, 'stats').stdout
     check('has ended' not in gpushim(folder, 'who').stdout + text, 'nobody has ended')
-    check(re.search(rf'^{opener.pid} .*no GPU memory of its own, and has {mapped / MIB:.1f} MiB of others open$', text, re.M),
+    check(re.search(rf'^{opener.pid} .*no memory by cuMemAlloc and the like, and has {mapped / MIB:.1f} MiB of others open$', text, re.M),
           f'that is all it has: {text}')
     leaving.end()
     await_that(lambda: (leaving.pid, True, 2, 11 * MIB) in opened(folder, opener), 'one has ended, and leaves it that')
