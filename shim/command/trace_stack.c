@@ -2,102 +2,70 @@
  * now. */
 #include "shim/command/trace_stack.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "core/base/fd.h"
-#include "core/base/regular.h"
 #include "shim/command/command.h"
 #include "shim/command/functions.h"
-#include "shim/command/spans.h"
 
-#define MODULES_MOST (1u << 28) /* lines of a file of many GiB */
 #define MAPS_LINE  (PATH_MAX + 128)
-#define IMAGES_MAX 512 /* files that are open at once; functions of more are not named */
-
-/* A file that was mapped; no functions: it is not there, or is no ELF file. */
-struct image {
-    dev_t device;
-    ino_t inode;
-    struct functions *functions;
-};
+#define IMAGES_MAX 512 /* files whose functions are named */
+#define OVER_MAX   64  /* modules that begin below an address, of which one may reach over it */
 
 struct module {
-    uint64_t start, offset;
+    uint64_t start, end, offset;
     const char *path; /* in the trace's text */
-    size_t length;
+    int length;
     bool tried;
-    const struct image *image; /* NULL: none */
+    const struct functions *functions;
 };
-
-/* What was found for an address, which comes again and again. */
-struct found {
-    bool is;
-    uint64_t address;
-    struct trace_place place;
-};
-
-#define FOUND 4096
 
 struct trace_modules {
     const struct trace *trace;
-    struct found *found; /* FOUND of them, each at its address's place */
-    struct module *modules;
-    size_t count;
-    struct spans spans; /* their places in `modules`, by address */
-    struct image images[IMAGES_MAX];
+    struct module *modules; /* by their beginnings */
+    size_t count, room;
+    struct image {
+        const char *path; /* as a module's */
+        int length;
+        struct functions *functions;
+    } images[IMAGES_MAX];
     size_t image_count;
 };
 
 /* ---- /proc/PID/maps ------------------------------------------------------------------------- */
 
 /* "7f00-7f10 r-xp 00001000 fe:01 42   /path": lines that are none are passed over. */
-static void add_module(struct trace_modules *modules, struct span *spans, const char *line,
-                       size_t length)
+static void add_module(struct trace_modules *modules, const char *line, size_t length)
 {
     struct module module = {0};
-    struct span span;
     char text[MAPS_LINE];
     int path = 0;
 
-    if (length >= sizeof text || modules->count == MODULES_MOST)
+    if (length >= sizeof text)
         return;
     memcpy(text, line, length);
     text[length] = 0;
-    if (sscanf(text, "%" SCNx64 "-%" SCNx64 " %*15s %" SCNx64 " %*15s %*20s %n", &span.start,
-               &span.end, &module.offset, &path) < 3 ||
-        path == 0 || !text[path] || span.start >= span.end)
+    if (sscanf(text, "%" SCNx64 "-%" SCNx64 " %*15s %" SCNx64 " %*15s %*20s %n", &module.start, &module.end,
+               &module.offset, &path) < 3 ||
+        path == 0 || !text[path] || module.start >= module.end)
         return;
-    module.start = span.start;
     module.path = line + path;
-    module.length = length - (size_t)path;
-    span.what = (uint32_t)modules->count;
-    spans[modules->count] = span;
+    module.length = (int)length - path;
+    modules->modules = command_room(modules->modules, modules->count, &modules->room, sizeof module);
     modules->modules[modules->count++] = module;
 }
 
-/* What was mapped last is what was there, should two have been. */
-static void read_maps(struct trace_modules *modules, const char *text)
+/* As in the text those of one beginning, which is their order in time. */
+static int by_start(const void *a, const void *b)
 {
-    struct span *spans;
-    size_t lines = 1;
+    const struct module *x = a, *y = b;
 
-    for (const char *at = text; (at = strchr(at, '\n')); at++)
-        lines++;
-    spans = command_need(malloc(lines * sizeof *spans));
-    modules->modules = command_need(malloc(lines * sizeof *modules->modules));
-    for (const char *at = text, *end; *at; at = *end ? end + 1 : end) {
-        end = strchrnul(at, '\n');
-        add_module(modules, spans, at, (size_t)(end - at));
-    }
-    spans_make(&modules->spans, spans, modules->count);
-    free(spans);
+    if (x->start != y->start)
+        return x->start < y->start ? -1 : 1;
+    return x->path < y->path ? -1 : x->path > y->path;
 }
 
 struct trace_modules *trace_modules_make(const struct trace *trace)
@@ -105,8 +73,12 @@ struct trace_modules *trace_modules_make(const struct trace *trace)
     struct trace_modules *modules = command_need(calloc(1, sizeof *modules));
 
     modules->trace = trace;
-    modules->found = command_need(calloc(FOUND, sizeof *modules->found));
-    read_maps(modules, trace->modules);
+    for (const char *at = trace->modules, *end; *at; at = *end ? end + 1 : end) {
+        end = strchrnul(at, '\n');
+        add_module(modules, at, (size_t)(end - at));
+    }
+    if (modules->count)
+        qsort(modules->modules, modules->count, sizeof *modules->modules, by_start);
     return modules;
 }
 
@@ -116,51 +88,56 @@ void trace_modules_free(struct trace_modules *modules)
         return;
     for (size_t i = 0; i < modules->image_count; i++)
         functions_free(modules->images[i].functions);
-    spans_free(&modules->spans);
-    free(modules->found);
     free(modules->modules);
     free(modules);
 }
 
-/* ---- Files ---------------------------------------------------------------------------------- */
+/* What was mapped last is what was there, should two have been. */
+static struct module *find_module(const struct trace_modules *modules, uint64_t address)
+{
+    size_t low = 0, high = modules->count;
+    struct module *found = NULL;
+
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+
+        if (modules->modules[middle].start <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (unsigned tried = 0; tried < OVER_MAX && low-- > 0; tried++) {
+        struct module *module = &modules->modules[low];
+
+        if (address < module->end && (!found || module->path > found->path))
+            found = module;
+    }
+    return found;
+}
 
 /* A file that several modules are of is read once. */
-static const struct image *open_image(struct trace_modules *modules, const struct module *module)
+static const struct functions *functions_of(struct trace_modules *modules, struct module *module)
 {
-    struct image *image = &modules->images[modules->image_count];
+    struct image *image = modules->images;
     char path[PATH_MAX];
-    struct stat info;
-    int fd = -1;
 
-    if (module->path[0] == '/' && module->length < sizeof path) {
-        memcpy(path, module->path, module->length);
-        path[module->length] = 0;
-        fd = gs_regular_open(AT_FDCWD, path, 0, &info);
-    }
-    for (size_t i = 0; fd >= 0 && i < modules->image_count; i++)
-        if (modules->images[i].device == info.st_dev && modules->images[i].inode == info.st_ino) {
-            close(fd);
-            return &modules->images[i];
-        }
-    if (fd < 0 || modules->image_count == IMAGES_MAX) {
-        gs_fd_drop(fd);
+    if (module->tried || module->path[0] != '/' || module->length >= PATH_MAX)
+        return module->functions;
+    module->tried = true;
+    while (image < modules->images + modules->image_count &&
+           (image->length != module->length || memcmp(image->path, module->path, (size_t)module->length) != 0))
+        image++;
+    if (image == modules->images + IMAGES_MAX)
         return NULL;
+    if (image == modules->images + modules->image_count) {
+        snprintf(path, sizeof path, "%.*s", module->length, module->path);
+        *image = (struct image){module->path, module->length, functions_make(path)};
+        modules->image_count += image->functions != NULL;
     }
-    *image = (struct image){info.st_dev, info.st_ino, functions_make(fd, (uint64_t)info.st_size)};
-    if (!image->functions)
-        close(fd);
-    modules->image_count++;
-    return image;
+    return module->functions = image->functions;
 }
 
 /* ---- A place -------------------------------------------------------------------------------- */
-
-/* Symbols of C++ are codes that few can read. */
-static void put_function(const char *symbol, char ret_function[TRACE_FRAME_SIZE])
-{
-    if (strncmp(symbol, "_Z", 2) != 0 || !demangle(symbol, ret_function, TRACE_FRAME_SIZE))
-        snprintf(ret_function, TRACE_FRAME_SIZE, "%.*s", TRACE_FRAME_SIZE - 1, symbol);
-}
 
 /* Text of others: up to the line's end, or the tab. */
 static void put_name(const char *text, char ret[TRACE_FRAME_SIZE])
@@ -182,44 +159,29 @@ static void look_up_name(const struct trace *trace, uint64_t number, struct trac
     ret_place->line = name->line;
 }
 
-static void look_up(struct trace_modules *modules, uint64_t address, struct trace_place *ret_place)
+void trace_place(struct trace_modules *modules, uint64_t address, struct trace_place *ret_place)
 {
-    char function[FUNCTIONS_NAME];
-    struct module *module;
+    const struct functions *functions;
     const char *slash, *name;
-    uint32_t at;
+    struct module *module;
 
     *ret_place = (struct trace_place){.offset = address};
     if (address & GS_TRACE_NAMED) {
         look_up_name(modules->trace, address & ~GS_TRACE_NAMED, ret_place);
         return;
     }
-    if (!spans_find(&modules->spans, address, &at))
+    module = find_module(modules, address);
+    if (!module)
         return;
-    module = &modules->modules[at];
-    if (!module->tried)
-        module->image = open_image(modules, module);
-    module->tried = true;
     ret_place->offset = address - module->start + module->offset;
-    slash = memrchr(module->path, '/', module->length);
+    slash = memrchr(module->path, '/', (size_t)module->length);
     name = slash ? slash + 1 : module->path;
-    snprintf(ret_place->file, sizeof ret_place->file, "%.*s",
-             (int)(module->path + module->length - name), name);
+    snprintf(ret_place->file, sizeof ret_place->file, "%.*s", (int)(module->path + module->length - name), name);
     /* The call is before the address to which it returns, which may be another function's. */
-    if (module->image && module->image->functions && ret_place->offset > 0 &&
-        functions_find(module->image->functions, ret_place->offset - 1, function))
-        put_function(function, ret_place->function);
-}
-
-void trace_place(struct trace_modules *modules, uint64_t address, struct trace_place *ret_place)
-{
-    struct found *found = &modules->found[(address ^ address >> 12) % FOUND];
-
-    if (!found->is || found->address != address)
-        look_up(modules, address, &found->place);
-    found->is = true;
-    found->address = address;
-    *ret_place = found->place;
+    functions = ret_place->offset > 0 ? functions_of(modules, module) : NULL;
+    name = functions ? functions_find(functions, ret_place->offset - 1) : NULL;
+    if (name)
+        snprintf(ret_place->function, sizeof ret_place->function, "%s", name);
 }
 
 void trace_frame_text(struct trace_modules *modules, uint64_t address,

@@ -266,35 +266,6 @@ def mapped(function):
     return lines, f'{os.path.basename(path)}+0x{function + 4 - start + offset:x}'
 
 
-def readable(folder):
-    """C++ names are told as one writes them."""
-    try:
-        library = ctypes.CDLL('libstdc++.so.6')
-    except OSError:
-        return
-    function = ctypes.cast(library['_ZSt9terminatev'], ctypes.c_void_p).value
-    lines, place = mapped(function)
-    trace = t.write(f'{folder}/readable', t.header(stacks=True),
-                    t.block(t.EVENTS, t.call(1000, t.ALLOC, BASE, MIB, frames=(function + 4,))),
-                    t.block(t.MODULES, ''.join(lines).encode()), t.block(t.END))
-    held = rows_of(trace)['devices'][0]['holders_at_peak']
-    check(held[0]['stack'] == [f'std::terminate() ({place})'], f'a C++ name: {held}')
-
-
-def expanding(folder):
-    """A symbol of 300 bytes that stands for a name of terabytes stays as it is; those before it are told."""
-    digits = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ'
-    bomb = '_Z1f1AIiiE' + ''.join(f'S_IS{digit}_S{digit}_E' for digit in digits[:34])
-    try:
-        ctypes.CDLL('libstdc++.so.6')
-    except OSError:
-        return
-    path = t.write(f'{folder}/bomb', elf_file.library([('_ZSt9terminatev', 0, 16), (bomb, 16, 16), ('_ZN1a1bEv', 32, 16)]))
-    names = names_of(folder, f'10000-20000 r-xp 0 0:0 1 {path}\n', [0x10008, 0x10018, 0x10008, 0x10028])
-    check(names == ['std::terminate() (bomb+0x8)', f'{bomb[:300]} (bomb+0x18)', '_ZN1a1bEv (bomb+0x28)'],
-          f'a name of terabytes: {names}')
-
-
 def stacks(folder):
     """Frames become module, place and function; blocks of one stack are one holder."""
     function = ctypes.cast(ctypes.CDLL('libc.so.6').malloc, ctypes.c_void_p).value
@@ -341,21 +312,19 @@ def names(folder):
 
 
 def modules(folder):
-    """Parts of two files, of which one lies behind its beginning; one file of many parts with few descriptors; and
-    addresses whose places are put aside at one."""
+    """Parts of two files, of which one lies behind its beginning; and one file of many parts with few descriptors."""
     first = t.write(f'{folder}/first', elf_file.library([('_ZSt9terminatev', 0x1000, 16), ('plain', 0x1010, 16)]))
     second = t.write(f'{folder}/second', elf_file.library([('other', 0, 16), ('further', 0x30, 16)]))
     lines = f'10000-11000 r-xp 1000 0:0 1 {first}\n20000-21000 r-xp 0 0:0 1 {second}\n'
-    check((0x10008 ^ 0x10) % 4096 == (0x20038 ^ 0x20) % 4096, 'these two meet')
     names = names_of(folder, lines, [0x10008, 0x20038, 0x10018, 0x20008])
-    check(names == ['std::terminate() (first+0x1008)', 'further (second+0x38)', 'plain (first+0x1018)', 'other (second+0x8)'], f'names in parts of two files: {names}')
+    check(names == ['_ZSt9terminatev (first+0x1008)', 'further (second+0x38)', 'plain (first+0x1018)', 'other (second+0x8)'], f'names in parts of two files: {names}')
     parts = [f'{at:x}-{at + 4096:x} r-xp 1000 0:0 1 {first}\n' for at in range(0x100000, 0x100000 + 10 * 4096, 4096)]
     frames = [0x100008 + 4096 * i for i in range(10)]
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (12, limits[1]))
     names = names_of(folder, ''.join(parts), frames)
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    check(names == ['std::terminate() (first+0x1008)'] * 10, f'names in one file of many parts: {names}')
+    check(names == ['_ZSt9terminatev (first+0x1008)'] * 10, f'names in one file of many parts: {names}')
 
 
 def names_of(folder, lines, frames):
@@ -687,7 +656,7 @@ def converts(folder):
 
 with tempfile.TemporaryDirectory(prefix='gpushim-report-') as scratch:
     for prove in (tells, text_in_full, viz_of_two_gpus, page_of_two_gpus, page_of_many, modules, differs, nothing_recorded, threads,
-                  new_memory, odd_frees, ties, stacks, names, readable, expanding, overlaps, cut, refused, damage, usage, no_room,
+                  new_memory, odd_frees, ties, stacks, names, overlaps, cut, refused, damage, usage, no_room,
                   keeps_what_is_there, is_as_private, converts):
         try:
             prove(scratch)
