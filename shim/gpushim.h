@@ -417,8 +417,8 @@ struct gpushim_sleep_how {
  * such a call. ESHUTDOWN: the program's exit handlers run. EIO: the driver refused. In each case nothing has changed.
  */
 GPUSHIM_API int gpushim_sleep(const struct gpushim_sleep_how *how, struct gpushim_asleep *asleep);
-/* Wakes it. ENOMEM: the GPU did not have enough memory within the timeout; EIO: the driver refused. It sleeps
- * on then. EALREADY: it is awake. */
+/* Wakes it; what the host kept goes behind that. ENOMEM: the GPU did not have enough memory within the timeout; EIO: the
+ * driver refused. It sleeps on then. EALREADY: it is awake. */
 GPUSHIM_API int gpushim_wake(uint64_t timeout_ns, struct gpushim_asleep *asleep);
 /* Never waits. */
 GPUSHIM_API int gpushim_asleep(struct gpushim_asleep *asleep);

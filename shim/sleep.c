@@ -69,10 +69,14 @@ static bool be_first_at_exit(void)
 static bool sleep_behind_gate(const char *directory, const char *discard, uint64_t until_ns,
                               struct gs_sleep_why *why)
 {
+    const uint64_t began = gs_now_ns();
+
     if (atomic_load(&ends) || !be_first_at_exit())
         return gs_sleep_refuse(why, ESHUTDOWN, "the program ends");
     if (!gs_gate_close(until_ns, why))
         return false;
+    gs_log(GS_LOG_DEBUG, "after %llu ms no call is under way any more that needs the GPU",
+           (unsigned long long)((gs_now_ns() - began) / GS_NS_PER_MS));
     if (!gs_core_sleep(gs_core, directory, discard, until_ns, why)) {
         gs_gate_open();
         gs_gate_pass(false);
@@ -107,15 +111,17 @@ static bool begin(struct gs_sleep_why *why)
 static void say(const char *what, const struct gs_sleep_why *why)
 {
     struct gs_asleep asleep;
+    char took[256];
 
     gs_core_asleep(gs_core, &asleep);
+    gs_core_sleep_took(gs_core, took, sizeof took);
     if (why->error)
         gs_log(GS_LOG_INFO, "%s: %s", what, why->text);
     else if (asleep.since_ns)
-        gs_log(GS_LOG_INFO, "asleep: %zu MiB are off the GPU, %zu of them kept on the host",
-               asleep.away >> 20, asleep.copied >> 20);
+        gs_log(GS_LOG_INFO, "asleep: %zu MiB are off the GPU, %zu of them kept on the host; %s",
+               asleep.away >> 20, asleep.copied >> 20, took);
     else
-        gs_log(GS_LOG_INFO, "awake");
+        gs_log(GS_LOG_INFO, "awake; %s", took);
 }
 
 void gs_shim_sleep(const char *directory, const char *discard, uint64_t timeout_ns, struct gs_sleep_why *ret_why)
@@ -134,7 +140,8 @@ void gs_shim_sleep(const char *directory, const char *discard, uint64_t timeout_
     atomic_store(&busy, false);
 }
 
-void gs_shim_wake(uint64_t timeout_ns, struct gs_sleep_why *ret_why)
+/* `whole`: the host has its memory back as well then. */
+static void wake(uint64_t timeout_ns, bool whole, struct gs_sleep_why *ret_why)
 {
     if (!begin(ret_why))
         return;
@@ -143,8 +150,15 @@ void gs_shim_wake(uint64_t timeout_ns, struct gs_sleep_why *ret_why)
     } else {
         wake_behind_gate(until(timeout_ns), ret_why);
         say("not woken", ret_why);
+        if (whole)
+            gs_core_await_freed(gs_core);
     }
     atomic_store(&busy, false);
+}
+
+void gs_shim_wake(uint64_t timeout_ns, struct gs_sleep_why *ret_why)
+{
+    wake(timeout_ns, false, ret_why);
 }
 
 /* ---- By itself --------------------------------------------------------------------------------- */
@@ -205,7 +219,7 @@ static struct {
 static void *run_order(void *unused)
 {
     if (order.wakes)
-        gs_shim_wake(order.timeout_ns, &order.why);
+        wake(order.timeout_ns, true, &order.why); /* another may be told to sleep next, to the host's memory */
     else
         gs_shim_sleep(order.directory[0] ? order.directory : NULL, order.discard[0] ? order.discard : NULL,
                       order.timeout_ns, &order.why);

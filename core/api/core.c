@@ -142,6 +142,7 @@ void gs_core_destroy(struct gs_core *core)
     }
     if (core->sleep.wait.started)
         gs_background_join(&core->sleep.wait.background);
+    gs_core_await_freed(core);
     gs_map_destroy(&core->map);
     gs_peers_destroy(core);
     gs_fences_destroy(&core->fences);

@@ -54,6 +54,39 @@ size_t gs_core_away_here(struct gs_core *core)
     return gs_context_current_unprobed(core, &context) == GS_OK ? gs_core_away(core, context->ordinal) : 0;
 }
 
+/* ---- Where the time goes ------------------------------------------------------------------------ */
+
+static void start_watch(struct gs_sleep *sleep)
+{
+    sleep->watch = (struct gs_sleep_watch){.looked_ns = gs_now_ns()};
+}
+
+void gs_sleep_was_at(struct gs_sleep *sleep, enum gs_sleep_phase phase)
+{
+    const uint64_t now = gs_now_ns();
+
+    sleep->watch.took_ns[phase] += now - sleep->watch.looked_ns;
+    sleep->watch.looked_ns = now;
+}
+
+void gs_core_sleep_took(const struct gs_core *core, char *ret_text, size_t size)
+{
+    static const char *const words[GS_SLEEP_PHASES] = {
+        "waiting",   "listing", "the host's memory", "registering", "copying", "unmapping",
+        "releasing", "stacks",  "creating",          "resting",     "mapping"};
+    const uint64_t *took = core->sleep.watch.took_ns;
+    uint64_t all = 0;
+    size_t used;
+
+    for (int i = 0; i < GS_SLEEP_PHASES; i++)
+        all += took[i];
+    used = (size_t)snprintf(ret_text, size, "took %" PRIu64 " ms", all / GS_NS_PER_MS);
+    for (int i = 0, told = 0; i < GS_SLEEP_PHASES && used < size; i++)
+        if (took[i] >= GS_NS_PER_MS)
+            used += (size_t)snprintf(ret_text + used, size - used, "%s%s %" PRIu64, told++ ? ", " : ": ", words[i],
+                                     took[i] / GS_NS_PER_MS);
+}
+
 /* ---- Waiting ------------------------------------------------------------------------------------ */
 
 static void *synchronize(void *arg)
@@ -208,7 +241,9 @@ static bool prepare(struct gs_core *core, const char *directory, struct gs_sleep
 
     if (!gs_sleep_plan(core, &size))
         return gs_sleep_refuse(why, ENOMEM, "no host memory");
+    gs_sleep_was_at(sleep, GS_SLEEP_KEEPING);
     error = gs_sleep_store_make(&sleep->store, size, directory, why->text, sizeof why->text);
+    gs_sleep_was_at(sleep, GS_SLEEP_STORING);
     if (error) {
         why->error = error;
         return false;
@@ -216,6 +251,7 @@ static bool prepare(struct gs_core *core, const char *directory, struct gs_sleep
     if (!gs_sleep_copy(core, true, why))
         return false;
     error = gs_sleep_store_rest(&sleep->store);
+    gs_sleep_was_at(sleep, GS_SLEEP_STORING);
     return error == 0 || gs_sleep_refuse(why, error, "the file could not be written: %s", strerror(error));
 }
 
@@ -224,12 +260,16 @@ bool gs_core_sleep(struct gs_core *core, const char *directory, const char *disc
 {
     struct gs_sleep *sleep = &core->sleep;
 
+    start_watch(sleep);
+    gs_core_await_freed(core);
+    gs_sleep_was_at(sleep, GS_SLEEP_STORING);
     if (!can_sleep(core, discard, ret_why) || !await_contexts(core, until_ns, ret_why))
         return false;
     gs_share_end_graces(core->share, NULL, GS_GRACES_LONG);
     settle(core);
     if (!await_contexts(core, until_ns, ret_why))
         return false;
+    gs_sleep_was_at(sleep, GS_SLEEP_WAITING);
     give_back_free(core);
     if (!prepare(core, directory, ret_why)) {
         gs_sleep_free_store(core);
@@ -248,6 +288,7 @@ bool gs_core_wake(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *
 
     if (!__atomic_load_n(&sleep->figures.since_ns, __ATOMIC_ACQUIRE))
         return gs_sleep_refuse(ret_why, EALREADY, "it is awake already");
+    start_watch(sleep);
     if (!gs_sleep_map(core, until_ns, ret_why))
         return false;
     if (!gs_sleep_copy(core, false, ret_why)) {
@@ -255,8 +296,9 @@ bool gs_core_wake(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *
         return false;
     }
     gs_sleep_join(core);
-    gs_sleep_free_store(core);
+    gs_sleep_free_store_behind(core);
     gs_sleep_plan_none(core);
+    gs_sleep_was_at(sleep, GS_SLEEP_STORING);
     return true;
 }
 

@@ -58,6 +58,27 @@ struct gs_sleep_why {
 __attribute__((format(printf, 3, 4))) bool gs_sleep_refuse(struct gs_sleep_why *why, int error,
                                                            const char *format, ...);
 
+/* What a sleep, or a wake, is at. */
+enum gs_sleep_phase {
+    GS_SLEEP_WAITING, /* for what was submitted */
+    GS_SLEEP_KEEPING, /* what is free goes to the driver; what goes is listed */
+    GS_SLEEP_STORING, /* the host's memory or a file is made, written out, or given back */
+    GS_SLEEP_REGISTERING, /* with the driver, or no more */
+    GS_SLEEP_COPYING,
+    GS_SLEEP_UNMAPPING,
+    GS_SLEEP_RELEASING,
+    GS_SLEEP_STACKS,
+    GS_SLEEP_CREATING,
+    GS_SLEEP_RESTING, /* the GPU is full */
+    GS_SLEEP_MAPPING,
+    GS_SLEEP_PHASES
+};
+
+/* Whatever passes between two looks is one phase's. */
+struct gs_sleep_watch {
+    uint64_t looked_ns, took_ns[GS_SLEEP_PHASES];
+};
+
 struct gs_away;       /* memory that is away: a piece's, or the program's own */
 struct gs_away_range; /* what of it was live */
 struct gs_away_place; /* where it is mapped */
@@ -71,6 +92,13 @@ struct gs_sleep_wait {
     bool waiting; /* atomic */
     CUcontext context;
     gs_status status;
+};
+
+/* The host's copy of what is back goes while the program goes on already. */
+struct gs_sleep_freeing {
+    struct gs_background background;
+    bool started; /* to be joined */
+    struct gs_sleep_store store;
 };
 
 /* Of a process. One thread at a time is at it; the figures are read by any. */
@@ -90,9 +118,11 @@ struct gs_sleep {
     unsigned stack_count;
     struct gs_sleep_wait wait;
     struct gs_sleep_store store;
+    struct gs_sleep_freeing freeing;
     unsigned discards;    /* a tag; 0: none */
     CUcontext registered; /* in which the store was registered with CUDA; NULL: it is not; */
     size_t parts_there, parts_registered; /* so many of its parts are there, and so many are registered */
+    struct gs_sleep_watch watch; /* of the last of the two calls */
     struct gs_asleep figures; /* atomic */
     size_t away[GS_DEVICES_MAX];   /* bytes, atomic; */
     size_t pieces_away[GS_DEVICES_MAX]; /* of these, of the arenas' pieces */
@@ -106,8 +136,13 @@ struct gs_sleep {
  */
 bool gs_core_sleep(struct gs_core *core, const char *directory, const char *discard, uint64_t until_ns,
                    struct gs_sleep_why *ret_why);
-/* Back. EALREADY; ENOMEM: the GPU has not enough memory before `until_ns`, the log says who has it; EIO. */
+/* Back. EALREADY; ENOMEM: the GPU has not enough memory before `until_ns`, the log says who has it; EIO. What is kept on
+ * the host goes meanwhile, and is gone before the next sleep, or once it was awaited. */
 bool gs_core_wake(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *ret_why);
+void gs_core_await_freed(struct gs_core *core);
+
+/* Where the time of the last of the two went: "took 312 ms: waiting 2, copying 180 ...". By who called it. */
+void gs_core_sleep_took(const struct gs_core *core, char *ret_text, size_t size);
 
 struct gs_sleep_order;
 /* Others ask for it (struct gs_share_events); false: it does not sleep. */

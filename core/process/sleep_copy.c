@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "core/base/clock.h"
+
 #define MIB ((size_t)1 << 20)
 
 static gs_status copy(const struct gs_driver *driver, char *host, uint64_t address, size_t size, bool out)
@@ -72,13 +74,17 @@ static bool await_part(struct gs_core *core, CUcontext context, size_t part, str
 {
     struct gs_sleep *sleep = &core->sleep;
 
+    if (sleep->parts_there <= part)
+        gs_sleep_was_at(sleep, GS_SLEEP_COPYING);
     for (; sleep->parts_there <= part; sleep->parts_there++) {
         const int error = gs_sleep_store_await(&sleep->store, sleep->parts_there);
 
         if (error)
             return gs_sleep_refuse(why, error, "%zu MiB are to be kept, and the host's memory has no room for them: %s",
                                    sleep->store.size / MIB, strerror(error));
+        gs_sleep_was_at(sleep, GS_SLEEP_STORING);
         register_part(core, context, sleep->parts_there);
+        gs_sleep_was_at(sleep, GS_SLEEP_REGISTERING);
     }
     return true;
 }
@@ -194,7 +200,7 @@ static bool copy_away(struct gs_core *core, const struct gs_away *away, bool out
 bool gs_sleep_copy(struct gs_core *core, bool out, struct gs_sleep_why *why)
 {
     const struct gs_driver *driver = &core->driver;
-    const struct gs_sleep *sleep = &core->sleep;
+    struct gs_sleep *sleep = &core->sleep;
     bool done = true;
 
     for (size_t i = 0; done && i < sleep->count;) {
@@ -211,10 +217,12 @@ bool gs_sleep_copy(struct gs_core *core, bool out, struct gs_sleep_why *why)
         if (done && status != GS_OK)
             done = refuse_copy(why, out, status);
     }
+    gs_sleep_was_at(sleep, GS_SLEEP_COPYING);
     return done;
 }
 
-void gs_sleep_free_store(struct gs_core *core)
+/* In this thread, and before the program goes on, whose work the driver may wait for. */
+static void unregister(struct gs_core *core)
 {
     struct gs_sleep *sleep = &core->sleep;
     CUcontext popped;
@@ -226,5 +234,42 @@ void gs_sleep_free_store(struct gs_core *core)
     }
     sleep->registered = NULL;
     sleep->parts_there = sleep->parts_registered = 0;
-    gs_sleep_store_free(&sleep->store);
+    gs_sleep_was_at(sleep, GS_SLEEP_REGISTERING);
+}
+
+void gs_sleep_free_store(struct gs_core *core)
+{
+    unregister(core);
+    gs_sleep_store_free(&core->sleep.store);
+}
+
+static void *free_store(void *arg)
+{
+    struct gs_core *core = arg;
+    const uint64_t began = gs_now_ns();
+
+    gs_sleep_store_free(&core->sleep.freeing.store);
+    gs_log_line(&core->options.log, GS_LOG_DEBUG, "after another %llu ms the host has its memory back",
+                (unsigned long long)((gs_now_ns() - began) / GS_NS_PER_MS));
+    return NULL;
+}
+
+void gs_sleep_free_store_behind(struct gs_core *core)
+{
+    struct gs_sleep_freeing *freeing = &core->sleep.freeing;
+
+    unregister(core);
+    freeing->store = core->sleep.store;
+    core->sleep.store = (struct gs_sleep_store){.size = 0};
+    freeing->started = freeing->store.size > GS_SLEEP_PART &&
+                       gs_background_start(&freeing->background, free_store, core) == 0;
+    if (!freeing->started)
+        gs_sleep_store_free(&freeing->store);
+}
+
+void gs_core_await_freed(struct gs_core *core)
+{
+    if (core->sleep.freeing.started)
+        gs_background_join(&core->sleep.freeing.background);
+    core->sleep.freeing.started = false;
 }

@@ -156,12 +156,17 @@ void gs_sleep_leave(struct gs_core *core)
         const struct gs_trace_mark mark = gs_trace_begin();
         struct gs_away *away = &core->sleep.pieces[i];
 
-        if (unmap(core, away) && away->made)
+        const bool unmapped = unmap(core, away);
+
+        gs_sleep_was_at(&core->sleep, GS_SLEEP_UNMAPPING);
+        if (unmapped && away->made)
             release(core, away, &mark);
+        gs_sleep_was_at(&core->sleep, GS_SLEEP_RELEASING);
         refused += away->made ? away->size : 0;
     }
     __atomic_store_n(&core->sleep.figures.stays[GS_STAYS_REFUSED], refused, __ATOMIC_RELAXED);
     lower_stacks(core);
+    gs_sleep_was_at(&core->sleep, GS_SLEEP_STACKS);
 }
 
 static gs_status make(struct gs_core *core, struct gs_away *away)
@@ -228,14 +233,17 @@ static gs_status try_to_map(struct gs_core *core, const char **ret_call)
     *ret_call = "cuMemCreate";
     for (size_t i = 0; status == GS_OK && i < sleep->count; i++)
         status = make(core, &sleep->pieces[i]);
+    gs_sleep_was_at(sleep, GS_SLEEP_CREATING);
     if (status == GS_OK) {
         *ret_call = "cuCtxSetLimit";
         status = raise_stacks(core);
+        gs_sleep_was_at(sleep, GS_SLEEP_STACKS);
     }
     for (size_t i = 0; status == GS_OK && i < sleep->count; i++) {
         *ret_call = "cuMemMap or cuMemSetAccess";
         status = map(core, &sleep->pieces[i]);
     }
+    gs_sleep_was_at(sleep, GS_SLEEP_MAPPING);
     if (status != GS_OK)
         gs_sleep_leave(core);
     return status;
@@ -285,6 +293,7 @@ bool gs_sleep_map(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *
         }
         if (!ask_others(core, device))
             gs_rest_ns(rest);
+        gs_sleep_was_at(&core->sleep, GS_SLEEP_RESTING);
     }
 }
 

@@ -47,6 +47,9 @@ struct gs_low_stack {
 /* False, and why. */
 bool gs_sleep_refused_by_driver(struct gs_sleep_why *why, const char *call, gs_status status);
 
+/* What passed since the last look was for that. */
+void gs_sleep_was_at(struct gs_sleep *sleep, enum gs_sleep_phase phase);
+
 /* ---- What goes (sleep_plan.c, sleep_own.c) -------------------------------------------------------------------- */
 
 /* All pieces with something live that may go, and where each range is in the store, whose size is
@@ -73,6 +76,8 @@ void gs_sleep_keep(struct gs_core *core, struct gs_away *away, enum gs_stays why
 /* All that is live, to the store or back; nothing is at either memory any more afterwards. */
 bool gs_sleep_copy(struct gs_core *core, bool out, struct gs_sleep_why *why);
 void gs_sleep_free_store(struct gs_core *core);
+/* The same in a thread that is awaited by gs_core_await_freed: nobody is at it any more. */
+void gs_sleep_free_store_behind(struct gs_core *core);
 /* What is mapped for it alone, of what the program has mapped nowhere, is no more; or the driver's error. */
 gs_status gs_sleep_close_window(struct gs_core *core);
 

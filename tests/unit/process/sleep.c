@@ -357,6 +357,27 @@ Test(sleep, the_store_is_registered_part_by_part, .timeout = 60)
     end(&f, &blocks);
 }
 
+/* It is none of what its program waits for; the next sleep does. */
+Test(sleep, the_hosts_copy_goes_behind_a_wake, .timeout = 60)
+{
+    struct gs_sleep_why why;
+    struct blocks blocks;
+    struct fixture f;
+
+    sleeping_start(&f, "1G");
+    make(&f, &blocks);
+    for (int i = 0; i < 3; i++) {
+        cr_assert(goes(&f, &why), "%s", why.text);
+        cr_assert_not(f.core->sleep.freeing.started);
+        cr_assert(comes(&f, &why), "%s", why.text);
+        cr_assert(f.core->sleep.freeing.started);
+        cr_assert(are_right(&blocks));
+    }
+    gs_core_await_freed(f.core);
+    cr_assert_null(f.core->sleep.freeing.store.base);
+    end(&f, &blocks);
+}
+
 /* While it is filled. */
 Test(sleep, host_memory_that_runs_out_leaves_it_awake, .timeout = 60)
 {
