@@ -12,7 +12,7 @@
  *   holders.c  processes here that hold memory of others, beyond the broker's end
  *   say.c      the log, of which no other machine has more than its part
  *
- * One thread; that which may wait for the directory is in jobs.c.
+ * One thread; what may wait for the directory is in the other, of jobs.c.
  */
 #ifndef GS_SHIM_AGENT_AGENT_H
 #define GS_SHIM_AGENT_AGENT_H
@@ -65,12 +65,12 @@ struct peer { /* another machine */
     bool has_told;         /* since this agent began it said all that it has */
     bool has_listed;       /* on `in`: what it has here, */
     unsigned char file[LEASES_FILE]; /* as this has it */
-    bool is_seen;          /* in the list of the directory that was read last */
     unsigned takes;        /* of its own, that our broker has not answered */
     struct say say;
     unsigned char boot_before[GS_BOOT_BYTES];
     struct agent *agent;
     uint64_t retry_ns, wait_ns; /* of `out` */
+    uint64_t ask_ns; /* when the directory is asked about it again: it has leases here, and no link */
     UT_hash_handle hh;
 };
 
@@ -146,6 +146,7 @@ struct agent {
     struct open *opens;
     struct take *takes;
     uint32_t requests;
+    uint64_t forget_ns; /* when machines of which nothing is here are forgotten */
     struct holder *holders;
     uint64_t sweep_ns; /* when exports that no broker names any more are taken back */
 };
@@ -183,8 +184,7 @@ void peers_look(struct agent *agent, uint64_t now_ns);
 void peers_write_own(struct agent *agent);
 /* NULL: no memory. */
 struct peer *peers_find(struct agent *agent, const unsigned char machine[GS_MACHINE_SIZE], bool make);
-/* What the directory has of all; and what it answered about one. */
-void peers_list(struct agent *agent, const struct jobs_event *event);
+/* What the directory answered about one. */
 void peers_got(struct agent *agent, const struct jobs_event *event);
 void peers_accept(struct agent *agent);
 const char *peer_name(const struct peer *peer);

@@ -10,8 +10,7 @@
  * ends nothing between agents: they speak to each other (link.h), and the directory only finds them.
  *
  * Operations wait, each until nothing has come for DIRECTORY_WAIT_S (eight times that at most, while
- * something does) and a watch for as long as it is told: they belong into threads that nobody waits for
- * (jobs.c). A handle is one thread's.
+ * something does): they belong into a thread that nobody waits for (jobs.c).
  */
 #ifndef GS_SHIM_AGENT_DIRECTORY_H
 #define GS_SHIM_AGENT_DIRECTORY_H
@@ -45,10 +44,6 @@ struct directory_change {
 
 enum directory_found { DIRECTORY_FAILED, DIRECTORY_NONE, DIRECTORY_FOUND };
 
-typedef void directory_visit_fn(void *arg, const char *key, const void *value, size_t size);
-
-typedef void directory_say_fn(void *arg, bool good, const char *text);
-
 struct directory; /* each implementation's own; begins with struct directory_head */
 
 struct directory_ops {
@@ -64,13 +59,6 @@ struct directory_ops {
     /* *ret_size: DIRECTORY_VALUE at most. */
     enum directory_found (*get)(struct directory *directory, const char *key, void *ret_value,
                                 size_t *ret_size);
-    bool (*list)(struct directory *directory, const char *prefix, directory_visit_fn *visit,
-                 void *arg);
-    /* Returns when something under the prefix may have changed since this handle listed it last, or
-     * the time is over. What changed meanwhile is never missed. False: it cannot be watched now. */
-    bool (*watch)(struct directory *directory, const char *prefix, unsigned limit_s);
-    /* What can be said of each of its members, for people. */
-    void (*health)(struct directory *directory, directory_say_fn *say, void *arg);
     /* Gives the lease back, with all that was written under it. */
     void (*give_up)(struct directory *directory);
 };

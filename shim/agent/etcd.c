@@ -2,8 +2,7 @@
  * The directory in etcd (directory.h): version 3 by its JSON gateway, with libcurl and jansson.
  *
  * Several endpoints: a request goes to the one that answered last, and to the others in turn where that
- * does not. Writes go as one transaction. A watch asks from the revision on that the last list was of,
- * so nothing between the two is missed; where that was compacted away, something changed.
+ * does not. Writes go as one transaction.
  */
 #include "shim/agent/directory.h"
 
@@ -21,10 +20,8 @@
 #define PREFIX     64
 #define SECRET     256
 #define TOKEN      4096
-#define BODY_MAX   (4u << 20) /* of an answer: no value is larger; of keys it is asked for fewer then */
-#define PAGE_MAX   1024       /* keys of a list that are asked for at once */
+#define BODY_MAX   (4u << 20) /* of an answer: no value is larger */
 #define CONNECT_MS 1500
-#define HEALTH_S   2 /* for a member to say how it is */
 #define SLOW       8 /* times as long as one may be silent, for an answer that comes */
 
 struct directory {
@@ -34,7 +31,7 @@ struct directory {
     unsigned endpoint_count, endpoint; /* the one that answered last */
     char prefix[PREFIX], user[SECRET], password[SECRET], token[TOKEN];
     unsigned lease_s;
-    int64_t lease, revision;
+    int64_t lease;
     bool is_full;     /* so it said of the last request that failed */
     bool is_too_long; /* the last answer was */
     char *body; /* of the answer */
@@ -63,18 +60,6 @@ static size_t on_body(char *bytes, size_t one, size_t count, void *arg)
     return count;
 }
 
-/* A watch answers a line when it begins, and one for what changed, which ends it here. */
-static size_t on_event(char *bytes, size_t one, size_t count, void *arg)
-{
-    struct directory *directory = arg;
-    size_t taken = on_body(bytes, one, count, arg);
-
-    if (taken && (strstr(directory->body, "\"events\"") || strstr(directory->body, "\"canceled\"") ||
-                  strstr(directory->body, "\"error\"")))
-        return 0;
-    return taken;
-}
-
 static void set_up(struct directory *directory)
 {
     const struct directory_options *options = directory->options;
@@ -85,6 +70,7 @@ static void set_up(struct directory *directory)
     curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);
     curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
     curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, directory->curl_error);
+    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_body);
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, directory);
     curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
     if (options->ca)
@@ -95,10 +81,10 @@ static void set_up(struct directory *directory)
         curl_easy_setopt(curl, CURLOPT_SSLKEY, options->key);
 }
 
-/* One request to one endpoint, which may be silent for limit_s, and answer for SLOW times that; a stream
- * ends after limit_s. The status of HTTP, or 0 where there was none. */
+/* One request to one endpoint, which may be silent for limit_s, and answer for SLOW times that. The status
+ * of HTTP, or 0 where there was none. */
 static long send_to(struct directory *directory, unsigned endpoint, const char *path,
-                    const char *text, unsigned limit_s, bool streams)
+                    const char *text, long limit_s)
 {
     char url[ENDPOINT + 64], authorization[TOKEN + 64];
     struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
@@ -115,15 +101,11 @@ static long send_to(struct directory *directory, unsigned endpoint, const char *
     curl_easy_setopt(directory->curl, CURLOPT_URL, url);
     curl_easy_setopt(directory->curl, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(directory->curl, CURLOPT_POSTFIELDS, text);
-    curl_easy_setopt(directory->curl, CURLOPT_TIMEOUT, (long)limit_s * (streams ? 1 : SLOW));
-    curl_easy_setopt(directory->curl, CURLOPT_LOW_SPEED_TIME, streams ? 0L : (long)limit_s);
-    curl_easy_setopt(directory->curl, CURLOPT_WRITEFUNCTION, streams ? on_event : on_body);
+    curl_easy_setopt(directory->curl, CURLOPT_TIMEOUT, limit_s * SLOW);
+    curl_easy_setopt(directory->curl, CURLOPT_LOW_SPEED_TIME, limit_s);
     code = curl_easy_perform(directory->curl);
     curl_slist_free_all(headers);
     curl_easy_getinfo(directory->curl, CURLINFO_RESPONSE_CODE, &status);
-    if (streams && directory->size > 0 &&
-        (code == CURLE_WRITE_ERROR || code == CURLE_OPERATION_TIMEDOUT))
-        return status; /* what changed; or nothing did, all that time */
     return code == CURLE_OK ? status : 0;
 }
 
@@ -201,8 +183,7 @@ static json_t *ask_all(struct directory *directory, const char *path, const json
 
         json_decref(answer);
         *ret_status = send_to(directory, endpoint, path, text,
-                              directory->endpoint_count > 1 ? DIRECTORY_WAIT_S / 2 : DIRECTORY_WAIT_S,
-                              false);
+                              directory->endpoint_count > 1 ? DIRECTORY_WAIT_S / 2 : DIRECTORY_WAIT_S);
         answer = answer_of(directory);
         if (directory->is_too_long) /* so the others' would be */
             break;
@@ -272,20 +253,12 @@ static json_t *bytes(const void *value, size_t size)
     return json_string(text);
 }
 
-/* `beyond` 1: the end of the range of all keys that begin with it. */
-static json_t *key_of(const struct directory *directory, const char *key, int beyond)
+static json_t *key_of(const struct directory *directory, const char *key)
 {
     char whole[PREFIX + DIRECTORY_KEY];
     int length = snprintf(whole, sizeof whole, "%s%s", directory->prefix, key);
 
-    whole[length - 1] = (char)(whole[length - 1] + beyond); /* never 0xff: keys are ASCII */
     return bytes(whole, (size_t)length);
-}
-
-static bool unpack(const char *text, void *ret_bytes, size_t most, size_t *ret_size)
-{
-    return sodium_base642bin(ret_bytes, most, text, strlen(text), NULL, ret_size, NULL,
-                             sodium_base64_VARIANT_ORIGINAL) == 0;
 }
 
 /* ---- Operations ----------------------------------------------------------------------------- */
@@ -406,7 +379,7 @@ static json_t *changes_of(const struct directory *directory, const struct direct
 
         if (ends_alone && changes[i].value)
             continue;
-        key = key_of(directory, changes[i].key, 0);
+        key = key_of(directory, changes[i].key);
         if (changes[i].value)
             json_array_append_new(all, json_pack("{s:{s:o, s:o, s:I}}", "requestPut", "key", key, "value",
                                                  bytes(changes[i].value, changes[i].size), "lease",
@@ -436,105 +409,16 @@ static bool write_changes(struct directory *directory, const struct directory_ch
 static enum directory_found get(struct directory *directory, const char *key, void *ret_value,
                                 size_t *ret_size)
 {
-    json_t *answer = ask(directory, "kv/range", json_pack("{s:o}", "key", key_of(directory, key, 0)));
+    json_t *answer = ask(directory, "kv/range", json_pack("{s:o}", "key", key_of(directory, key)));
     const json_t *first = json_array_get(json_object_get(answer, "kvs"), 0);
+    const char *text = string_of(first, "value");
     enum directory_found found = !answer ? DIRECTORY_FAILED : DIRECTORY_NONE;
 
-    if (first && unpack(string_of(first, "value"), ret_value, DIRECTORY_VALUE, ret_size))
+    if (first && sodium_base642bin(ret_value, DIRECTORY_VALUE, text, strlen(text), NULL, ret_size, NULL,
+                                   sodium_base64_VARIANT_ORIGINAL) == 0)
         found = DIRECTORY_FOUND;
     json_decref(answer);
     return found;
-}
-
-static void visit_all(const struct directory *directory, const json_t *answer, directory_visit_fn *visit,
-                      void *arg)
-{
-    const size_t length = strlen(directory->prefix);
-    const json_t *each;
-    size_t i;
-
-    json_array_foreach(json_object_get(answer, "kvs"), i, each) {
-        char key[PREFIX + DIRECTORY_KEY], value[DIRECTORY_VALUE];
-        size_t key_size, size;
-
-        if (unpack(string_of(each, "key"), key, sizeof key - 1, &key_size) && key_size > length &&
-            unpack(string_of(each, "value"), value, sizeof value, &size)) {
-            key[key_size] = 0;
-            visit(arg, key + length, value, size);
-        }
-    }
-}
-
-/* The first key behind all of the answer, which are of any length. NULL: there are no more. */
-static json_t *key_behind(const json_t *answer)
-{
-    const json_t *all = json_object_get(answer, "kvs");
-    const char *text = string_of(json_array_get(all, json_array_size(all) - 1), "key");
-    const size_t most = strlen(text) + 1;
-    unsigned char *key = json_is_true(json_object_get(answer, "more")) ? calloc(1, most + 1) : NULL;
-    char *behind = key ? malloc(2 * most + 8) : NULL;
-    json_t *found = NULL;
-    size_t size;
-
-    if (behind && unpack(text, key, most, &size) && size > 0) {
-        sodium_bin2base64(behind, 2 * most + 8, key, size + 1, sodium_base64_VARIANT_ORIGINAL);
-        found = json_string(behind);
-    }
-    free(key);
-    free(behind);
-    return found;
-}
-
-/* Page by page: who may write there may put values there of any size, so many to a page as are read at
- * once. What changes meanwhile the watch tells, which goes on from the first of them. */
-static bool list_all(struct directory *directory, const char *prefix, directory_visit_fn *visit,
-                     void *arg)
-{
-    json_t *from = key_of(directory, prefix, 0), *answer = NULL;
-    int64_t revision = 0;
-    int page = PAGE_MAX;
-
-    while (from) {
-        answer = ask(directory, "kv/range", json_pack("{s:O, s:o, s:i}", "key", from, "range_end",
-                                                      key_of(directory, prefix, 1), "limit", page));
-        if (!answer && directory->is_too_long && page > 1) {
-            page /= 2;
-            continue;
-        }
-        json_decref(from);
-        from = NULL;
-        if (!answer)
-            break;
-        revision = revision ? revision : number_of(json_object_get(answer, "header"), "revision");
-        visit_all(directory, answer, visit, arg);
-        from = key_behind(answer);
-        page = page < PAGE_MAX ? 2 * page : page;
-        if (from)
-            json_decref(answer);
-    }
-    if (answer)
-        directory->revision = revision;
-    json_decref(answer);
-    return answer != NULL;
-}
-
-static bool watch(struct directory *directory, const char *prefix, unsigned limit_s)
-{
-    json_t *request = json_pack("{s:{s:o, s:o, s:I}}", "create_request", "key",
-                                key_of(directory, prefix, 0), "range_end",
-                                key_of(directory, prefix, 1), "start_revision",
-                                (json_int_t)((uint64_t)directory->revision + 1)); /* whatever it was */
-    char *text = json_dumps(request, JSON_COMPACT);
-    long status = text ? send_to(directory, directory->endpoint, "watch", text, limit_s, true) : 0;
-
-    if (status != 200) {
-        complain(directory, status, NULL);
-        directory->token[0] = 0; /* the next list signs in, and finds an endpoint that answers */
-        directory->endpoint = (directory->endpoint + 1) % directory->endpoint_count;
-    }
-    free(text);
-    json_decref(request);
-    return status == 200;
 }
 
 static void give_up(struct directory *directory)
@@ -544,48 +428,9 @@ static void give_up(struct directory *directory)
     directory->lease = 0;
 }
 
-/* What is wrong with a member, and of what that is known; NULL: nothing. */
-static const char *wrong_with(const struct directory *directory, long status, bool leads,
-                              const char *errors, const char **ret_detail)
-{
-    *ret_detail = "";
-    if (!status) {
-        *ret_detail = directory->curl_error;
-        return "does not answer:";
-    }
-    if (status != 200)
-        return "refuses to tell: see its role and password";
-    if (!leads)
-        return "has no leader, so no majority";
-    *ret_detail = errors;
-    return errors ? "says what is wrong:" : NULL;
-}
-
-/* Each member is asked for itself; one that has no leader belongs to no majority. */
-static void health(struct directory *directory, directory_say_fn *say, void *arg)
-{
-    for (unsigned i = 0; i < directory->endpoint_count; i++) {
-        const long status = send_to(directory, i, "maintenance/status", "{}", HEALTH_S, false);
-        json_t *answer = status == 200 ? answer_of(directory) : NULL;
-        char *errors = json_dumps(json_object_get(answer, "errors"), JSON_COMPACT);
-        const bool leads = number_of(answer, "leader") != 0; /* beyond 2^63 too */
-        const char *detail, *wrong = wrong_with(directory, status, leads, errors, &detail);
-        char text[ENDPOINT + CURL_ERROR_SIZE + 512];
-
-        snprintf(text, sizeof text, "%s %s %.200s", directory->endpoints[i],
-                 wrong ? wrong : "is well, etcd", wrong ? detail : string_of(answer, "version"));
-        say(arg, !wrong, text);
-        free(errors);
-        json_decref(answer);
-    }
-}
-
 const struct directory_ops directory_etcd = {.open = open_etcd,
-                                             .health = health,
                                              .close = close_etcd,
                                              .keep = keep,
                                              .write = write_changes,
                                              .get = get,
-                                             .list = list_all,
-                                             .watch = watch,
                                              .give_up = give_up};

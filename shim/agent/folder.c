@@ -24,10 +24,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/base/clock.h"
-
-#define LOOK_MS 200 /* how often a watch looks */
-#define OWNER   64
+#define OWNER 64
 
 enum part { LEASES, AGENTS, EXPORTS, PARTS };
 static const char *const part_names[PARTS] = {"leases", "agents", "exports"};
@@ -38,7 +35,6 @@ struct directory {
     bool held; /* the lease was kept once by this handle */
     unsigned lease_s;
     char owner[OWNER];
-    uint64_t seen; /* of what was listed last */
 };
 
 static bool fails(struct directory *directory, const char *what)
@@ -134,13 +130,12 @@ static bool write_whole(struct directory *directory, const char *key, const char
                         const void *value, size_t size)
 {
     const int leases = directory->parts[LEASES];
-    char before[OWNER + 32];
+    char before[OWNER + 1];
     const char *name = "";
     int part = part_of(directory, key, &name), fd;
     bool good;
 
-    /* Two handles of one owner, the worker's and the watcher's, do not write under one name. */
-    snprintf(before, sizeof before, ".%s.%p", directory->owner, (void *)directory);
+    snprintf(before, sizeof before, ".%s", directory->owner);
     unlinkat(leases, before, 0); /* one that ended may have left it */
     fd = part < 0 ? -1 : openat(leases, before, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
@@ -221,7 +216,7 @@ static bool time_there(struct directory *directory, int64_t *ret_ns)
     char key[OWNER + 48];
     struct stat info;
 
-    snprintf(key, sizeof key, "leases/.now.%s.%p", directory->owner, (void *)directory);
+    snprintf(key, sizeof key, "leases/.now.%s", directory->owner);
     if (!write_whole(directory, key, "", "", 0) || stat_of(directory, key, &info) != 0)
         return fails(directory, key);
     remove_key(directory, key);
@@ -326,62 +321,6 @@ static enum directory_found get(struct directory *directory, const char *key, vo
     return lives(directory, owner, now) ? DIRECTORY_FOUND : DIRECTORY_NONE;
 }
 
-/* Visits what is there of living leases; returns what it looks like, or 0 where it cannot be read. */
-static uint64_t walk(struct directory *directory, const char *prefix, directory_visit_fn *visit,
-                     void *arg)
-{
-    DIR *list = open_list(directory, prefix);
-    const struct dirent *entry;
-    uint64_t look = 1;
-    int64_t now;
-
-    if (!list || !time_there(directory, &now)) {
-        fails(directory, prefix);
-        if (list)
-            closedir(list);
-        return 0;
-    }
-    while ((entry = readdir(list))) {
-        char key[DIRECTORY_KEY], owner[OWNER], value[DIRECTORY_VALUE];
-        struct stat info;
-        ssize_t size;
-
-        if (entry->d_name[0] == '.' || snprintf(key, sizeof key, "%s%s", prefix, entry->d_name) >=
-                                           (int)sizeof key ||
-            (size = read_whole(directory, key, owner, value)) < 0 ||
-            !lives(directory, owner, now) || stat_of(directory, key, &info) != 0)
-            continue;
-        look += (uint64_t)info.st_ino * 31 + (uint64_t)ns_of(&info.st_mtim);
-        if (visit)
-            visit(arg, key, value, (size_t)size);
-    }
-    closedir(list);
-    return look ? look : 1;
-}
-
-static bool list_all(struct directory *directory, const char *prefix, directory_visit_fn *visit,
-                     void *arg)
-{
-    uint64_t look = walk(directory, prefix, visit, arg);
-
-    if (look)
-        directory->seen = look;
-    return look != 0;
-}
-
-static bool watch(struct directory *directory, const char *prefix, unsigned limit_s)
-{
-    const uint64_t end = gs_now_ns() + limit_s * GS_NS_PER_S;
-
-    for (;;) {
-        uint64_t look = walk(directory, prefix, NULL, NULL);
-
-        if (look != directory->seen || gs_now_ns() >= end)
-            return look != 0;
-        gs_rest_ns(LOOK_MS * GS_NS_PER_MS);
-    }
-}
-
 static void give_up(struct directory *directory)
 {
     char path[OWNER + 16];
@@ -391,22 +330,9 @@ static void give_up(struct directory *directory)
     remove_key(directory, path);
 }
 
-static void health(struct directory *directory, directory_say_fn *say, void *arg)
-{
-    char text[DIRECTORY_REASON + 64];
-    int64_t now;
-    const bool good = time_there(directory, &now);
-
-    snprintf(text, sizeof text, "a folder, %s", good ? "written to just now" : directory->head.reason);
-    say(arg, good, text);
-}
-
 const struct directory_ops directory_folder = {.open = open_folder,
-                                               .health = health,
                                                .close = close_folder,
                                                .keep = keep,
                                                .write = write_changes,
                                                .get = get,
-                                               .list = list_all,
-                                               .watch = watch,
                                                .give_up = give_up};

@@ -1,4 +1,4 @@
-/* Threads that speak to the directory (jobs.h). */
+/* The thread that speaks to the directory (jobs.h). */
 #include "shim/agent/jobs.h"
 
 #include <errno.h>
@@ -16,11 +16,6 @@
 #include "shim/command/health.h"
 
 #define RETRY_NS (GS_NS_PER_S / 2)
-#define WATCH_S  20 /* at most: then it lists again, whatever the watch says, and looks at the members */
-#define HEALTH_NS (5 * GS_NS_PER_S) /* between two looks at its members */
-#define MEMBERS  6000 /* bytes of what is said of them */
-#define UNLISTED 3 /* lists that fail, one after the other, before it is said */
-#define BREATH_NS (GS_NS_PER_S / 20) /* between two lists, however often something changes */
 
 struct job {
     char key[DIRECTORY_KEY];
@@ -33,21 +28,17 @@ struct job {
 
 struct jobs {
     const struct directory_options *options;
-    struct directory *worker, *watcher; /* each thread's own */
+    struct directory *directory; /* the thread's own */
     int folder, wake;
-    uint64_t health_due_ns; /* the watcher's own */
-    pthread_t threads[2];
+    pthread_t thread;
     /* Protects all below; no operation of the directory is called with it held. */
     pthread_mutex_t lock;
     pthread_cond_t more;
     struct job *writes, *asks; /* by key */
     struct jobs_event *first, **last;
     uint64_t good_until_ns, numbers;
-    char members[MEMBERS]; /* lines of the file of its health */
-    char unlisted[DIRECTORY_REASON]; /* why machines are not listed; "": they are */
     bool ending, tried, was_good, said;
-    unsigned unlisted_count; /* the watcher's own: lists that failed since one that did not */
-    bool takes_nothing; /* the worker's own: the last write failed, though the lease is kept */
+    bool takes_nothing; /* the thread's own: the last write failed, though the lease is kept */
 };
 
 /* ---- What comes of it ----------------------------------------------------------------------- */
@@ -89,25 +80,13 @@ struct jobs_event *jobs_take(struct jobs *jobs)
     return event;
 }
 
-void jobs_free(struct jobs_event *event)
-{
-    while (event && event->entries) {
-        struct jobs_listed *entry = event->entries;
-
-        event->entries = entry->next;
-        free(entry);
-    }
-    free(event);
-}
-
-static void tell(struct jobs *jobs, struct directory *directory, enum jobs_kind kind, bool good)
+static void tell(struct jobs *jobs, enum jobs_kind kind, bool good)
 {
     struct jobs_event *event = new_event(kind);
 
     if (event) {
         event->good = good;
-        snprintf((char *)event->one.value, sizeof event->one.value, "%s",
-                 directory_head(directory)->reason);
+        snprintf((char *)event->value, sizeof event->value, "%s", directory_head(jobs->directory)->reason);
     }
     post(jobs, event);
 }
@@ -119,75 +98,33 @@ static void tell_state(struct jobs *jobs, bool good)
         return;
     jobs->said = true;
     jobs->was_good = good;
-    tell(jobs, jobs->worker, JOBS_STATE, good);
+    tell(jobs, JOBS_STATE, good);
 }
 
-/* ---- For people ----------------------------------------------------------------------------- */
-
-struct lines {
-    char text[MEMBERS];
-    size_t size;
-};
-
-static void say_member(void *arg, bool good, const char *text)
-{
-    struct lines *lines = arg;
-    const size_t room = sizeof lines->text - lines->size;
-    const int size = snprintf(lines->text + lines->size, room, "member %s %s", good ? "ok" : "fail", text);
-
-    if (size < 0 || (size_t)size + 1 >= room) {
-        lines->text[lines->size] = 0; /* there is no room for this one */
-        return;
-    }
-    for (char *c = lines->text + lines->size; *c; c++)
-        *c = *c == '\n' ? ' ' : *c;
-    lines->size += (size_t)size;
-    lines->text[lines->size++] = '\n';
-    lines->text[lines->size] = 0;
-}
-
-static void look_at_members(struct jobs *jobs)
-{
-    struct lines lines = {.size = 0};
-
-    if (gs_now_ns() < jobs->health_due_ns)
-        return;
-    directory_head(jobs->watcher)->ops->health(jobs->watcher, say_member, &lines);
-    jobs->health_due_ns = gs_now_ns() + HEALTH_NS;
-    pthread_mutex_lock(&jobs->lock);
-    memcpy(jobs->members, lines.text, sizeof lines.text);
-    pthread_mutex_unlock(&jobs->lock);
-}
-
-/* The worker, after each word to the directory: the file appears whole. Where it cannot be written nothing is told. */
+/* For people, after each word to the directory: the file appears whole. Where it cannot be written nothing is told. */
 static void write_health(struct jobs *jobs)
 {
-    char text[MEMBERS + DIRECTORY_REASON + 128];
+    char text[DIRECTORY_REASON + 128];
     const bool heard = jobs_is_good(jobs) && !jobs->takes_nothing;
     int fd = openat(jobs->folder, HEALTH_NAME ".new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     int size;
 
     if (fd < 0)
         return;
-    pthread_mutex_lock(&jobs->lock);
-    size = snprintf(text, sizeof text, HEALTH_HEAD "lease ok %llu\ndirectory %s %s\n%s",
-                    (unsigned long long)jobs->good_until_ns, heard && !jobs->unlisted[0] ? "ok" : "fail",
-                    !heard              ? directory_head(jobs->worker)->reason
-                    : jobs->unlisted[0] ? jobs->unlisted
-                                        : "the agent is heard by it",
-                    jobs->members);
-    pthread_mutex_unlock(&jobs->lock);
+    size = snprintf(text, sizeof text, HEALTH_HEAD "lease ok %llu\ndirectory %s %s\n",
+                    (unsigned long long)jobs->good_until_ns, heard ? "ok" : "fail",
+                    heard ? "the agent is heard by it" : directory_head(jobs->directory)->reason);
     if (write(fd, text, (size_t)size) == size)
         renameat(jobs->folder, HEALTH_NAME ".new", jobs->folder, HEALTH_NAME);
     close(fd);
 }
 
-/* ---- The worker ----------------------------------------------------------------------------- */
+/* ---- The thread ----------------------------------------------------------------------------- */
 
 static void keep_lease(struct jobs *jobs)
 {
     const uint64_t began = gs_now_ns();
-    bool anew, good = directory_head(jobs->worker)->ops->keep(jobs->worker, &anew);
+    bool anew, good = directory_head(jobs->directory)->ops->keep(jobs->directory, &anew);
 
     if (good && anew)
         post(jobs, new_event(JOBS_ANEW));
@@ -205,12 +142,10 @@ static void answer(struct jobs *jobs, const char *key)
 
     if (!event)
         return;
-    snprintf(event->one.key, sizeof event->one.key, "%s", key);
-    event->found = directory_head(jobs->worker)->ops->get(jobs->worker, key, event->one.value,
-                                                          &event->one.size);
+    snprintf(event->key, sizeof event->key, "%s", key);
+    event->found = directory_head(jobs->directory)->ops->get(jobs->directory, key, event->value, &event->size);
     if (event->found == DIRECTORY_FAILED)
-        snprintf((char *)event->one.value, sizeof event->one.value, "%s",
-                 directory_head(jobs->worker)->reason);
+        snprintf((char *)event->value, sizeof event->value, "%s", directory_head(jobs->directory)->reason);
     post(jobs, event);
 }
 
@@ -249,7 +184,7 @@ static bool write_some(struct jobs *jobs)
     pthread_mutex_lock(&jobs->lock);
     count = take_writes_locked(jobs, changes, numbers);
     pthread_mutex_unlock(&jobs->lock);
-    good = count > 0 && directory_head(jobs->worker)->ops->write(jobs->worker, changes, count);
+    good = count > 0 && directory_head(jobs->directory)->ops->write(jobs->directory, changes, count);
     pthread_mutex_lock(&jobs->lock);
     for (unsigned i = 0; i < count; i++) {
         struct job *job;
@@ -272,7 +207,7 @@ static bool write_and_tell(struct jobs *jobs)
 
     if (good == jobs->takes_nothing) {
         jobs->takes_nothing = !good;
-        tell(jobs, jobs->worker, JOBS_WRITTEN, good);
+        tell(jobs, JOBS_WRITTEN, good);
         write_health(jobs);
     }
     return good;
@@ -326,79 +261,6 @@ static void *work(void *arg)
         else if (writes && (!jobs_is_good(jobs) || !write_and_tell(jobs)))
             write_due = gs_now_ns() + RETRY_NS;
     }
-}
-
-/* ---- The watcher ---------------------------------------------------------------------------- */
-
-static void take_machine(void *arg, const char *key, const void *value, size_t size)
-{
-    struct jobs_event *event = arg;
-    struct jobs_listed *entry =
-        event->entry_count < JOBS_LISTED_MAX ? malloc(sizeof *entry + size) : NULL;
-
-    if (!entry || strlen(key) >= sizeof entry->key) { /* it is there, and found when it is looked for */
-        event->is_whole = false;
-        free(entry);
-        return;
-    }
-    event->entry_count++;
-    snprintf(entry->key, sizeof entry->key, "%s", key);
-    memcpy(entry->value, value, size);
-    entry->size = size;
-    entry->next = event->entries;
-    event->entries = entry;
-}
-
-static bool is_ending(struct jobs *jobs)
-{
-    bool ending;
-
-    pthread_mutex_lock(&jobs->lock);
-    ending = jobs->ending;
-    pthread_mutex_unlock(&jobs->lock);
-    return ending;
-}
-
-/* That the machines cannot be listed although the directory answers. An endpoint that has just gone is no
- * such case: the next list finds another. */
-static void tell_list(struct jobs *jobs, bool good)
-{
-    const bool was_told = jobs->unlisted_count >= UNLISTED;
-
-    jobs->unlisted_count = good ? 0 : jobs->unlisted_count + 1;
-    if (was_told == (jobs->unlisted_count >= UNLISTED))
-        return;
-    tell(jobs, jobs->watcher, JOBS_LISTED, good);
-    pthread_mutex_lock(&jobs->lock);
-    snprintf(jobs->unlisted, sizeof jobs->unlisted, "%s", good ? "" : directory_head(jobs->watcher)->reason);
-    pthread_mutex_unlock(&jobs->lock);
-}
-
-static void *watch(void *arg)
-{
-    struct jobs *jobs = arg;
-    const struct directory_ops *ops = directory_head(jobs->watcher)->ops;
-
-    while (!is_ending(jobs)) {
-        struct jobs_event *event = new_event(JOBS_MACHINES);
-        bool good;
-
-        if (event)
-            event->is_whole = true;
-        good = event && ops->list(jobs->watcher, JOBS_AGENTS, take_machine, event);
-        if (good || jobs_is_good(jobs))
-            tell_list(jobs, good);
-        if (good)
-            post(jobs, event);
-        else
-            jobs_free(event);
-        look_at_members(jobs);
-        if (good)
-            good = ops->watch(jobs->watcher, JOBS_AGENTS,
-                              jobs->options->lease_s < WATCH_S ? jobs->options->lease_s : WATCH_S);
-        gs_rest_ns(good ? BREATH_NS : RETRY_NS);
-    }
-    return NULL;
 }
 
 /* ---- From the agent's thread ---------------------------------------------------------------- */
@@ -480,10 +342,8 @@ struct jobs *jobs_start(const struct directory_options *options, int folder, int
     pthread_condattr_init(&steady);
     pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);
     pthread_cond_init(&jobs->more, &steady);
-    jobs->worker = directory_open(options, ret_reason);
-    jobs->watcher = jobs->worker ? directory_open(options, ret_reason) : NULL;
-    if (!jobs->watcher || pthread_create(&jobs->threads[0], NULL, work, jobs) != 0 ||
-        pthread_create(&jobs->threads[1], NULL, watch, jobs) != 0)
+    jobs->directory = directory_open(options, ret_reason);
+    if (!jobs->directory || pthread_create(&jobs->thread, NULL, work, jobs) != 0)
         return NULL; /* the program ends */
     return jobs;
 }
@@ -494,8 +354,8 @@ void jobs_end(struct jobs *jobs)
     jobs->ending = true;
     pthread_cond_signal(&jobs->more);
     pthread_mutex_unlock(&jobs->lock);
-    pthread_join(jobs->threads[0], NULL);
+    pthread_join(jobs->thread, NULL);
     unlinkat(jobs->folder, HEALTH_NAME, 0);
     if (jobs_is_good(jobs))
-        directory_head(jobs->worker)->ops->give_up(jobs->worker);
+        directory_head(jobs->directory)->ops->give_up(jobs->directory);
 }

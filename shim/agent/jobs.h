@@ -1,7 +1,6 @@
 /*
- * The threads that speak to the directory, which may take seconds: one writes, asks and keeps the lease
- * alive, one watches the machines. The agent's own thread gives them work and takes what comes of it, and
- * never waits for them.
+ * The thread that speaks to the directory, which may take seconds: it writes, asks and keeps the lease
+ * alive. The agent's own thread gives it work and takes what comes of it, and never waits for it.
  *
  * What is to be written is kept until it is: the newest value of each key. The lease comes first, then
  * what is asked for, then that.
@@ -16,55 +15,37 @@
 
 struct jobs;
 
-#define JOBS_LISTED_MAX 16384 /* machines of a list; there may be more by name */
-
-struct jobs_entry {
-    size_t size;
-    char key[DIRECTORY_KEY];
-    unsigned char value[DIRECTORY_VALUE];
-};
-
-struct jobs_listed {
-    struct jobs_listed *next;
-    size_t size;
-    char key[DIRECTORY_KEY];
-    unsigned char value[];
-};
-
 enum jobs_kind {
-    JOBS_GOT,      /* what `key` has: found, size and value */
-    JOBS_ANEW,     /* there is a new lease: all is to be written again */
-    JOBS_MACHINES, /* what is under JOBS_AGENTS now: entries; is_whole: that was all */
-    JOBS_LISTED,   /* it answers, and its machines are listed again, or are not: good, and reason in `value` */
-    JOBS_STATE,    /* the directory answers again, or does no more: good, and reason in `value` */
-    JOBS_WRITTEN,  /* it answers, and takes again what is written, or does not: likewise */
+    JOBS_GOT,     /* what `key` has: found, size and value */
+    JOBS_ANEW,    /* there is a new lease: all is to be written again */
+    JOBS_STATE,   /* the directory answers again, or does no more: good, and reason in `value` */
+    JOBS_WRITTEN, /* it answers, and takes again what is written, or does not: likewise */
 };
 
 struct jobs_event {
     struct jobs_event *next;
     enum jobs_kind kind;
     enum directory_found found;
-    bool good, is_whole;
-    unsigned entry_count;
-    struct jobs_listed *entries; /* freed with the event */
-    struct jobs_entry one;       /* of all others */
+    bool good;
+    size_t size;
+    char key[DIRECTORY_KEY];
+    unsigned char value[DIRECTORY_VALUE];
 };
 
 /* `folder`: of the sockets, where it writes how the directory is, for people (shim/command/health.h).
  * `wake`: an eventfd that is written to when something has come. NULL, and the reason. The options and
  * what they point to stay until the end. */
 struct jobs *jobs_start(const struct directory_options *options, int folder, int wake, char *ret_reason);
-/* Gives the lease back, waiting for what is under way: some DIRECTORY_WAIT_S for each endpoint. The
- * watching thread may still be in the directory: what is here stays until the process's end. */
+/* Gives the lease back, waiting for what is under way: some DIRECTORY_WAIT_S for each endpoint. What is here stays
+ * until the process's end. */
 void jobs_end(struct jobs *jobs);
 
 /* The key is to have this value; NULL: to go. */
 void jobs_write(struct jobs *jobs, const char *key, const void *value, size_t size);
 /* Answered by JOBS_GOT, once for all that ask before that. */
 void jobs_ask(struct jobs *jobs, const char *key);
-/* What has come, the caller's; NULL: nothing more. */
+/* What has come, for the caller to free; NULL: nothing more. */
 struct jobs_event *jobs_take(struct jobs *jobs);
-void jobs_free(struct jobs_event *event);
 /* Whether the lease was kept alive so lately that nobody can have seen it die. By this machine's
  * steady clock. */
 bool jobs_is_good(struct jobs *jobs);

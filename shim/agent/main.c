@@ -50,7 +50,7 @@ static void on_event(struct agent *agent, const struct jobs_event *event)
 {
     switch (event->kind) {
     case JOBS_GOT:
-        if (strncmp(event->one.key, JOBS_AGENTS, strlen(JOBS_AGENTS)) == 0)
+        if (strncmp(event->key, JOBS_AGENTS, strlen(JOBS_AGENTS)) == 0)
             peers_got(agent, event);
         else
             opener_found(agent, event);
@@ -59,24 +59,13 @@ static void on_event(struct agent *agent, const struct jobs_event *event)
         peers_write_own(agent);
         exporter_write_all(agent);
         break;
-    case JOBS_MACHINES:
-        peers_list(agent, event);
-        break;
     case JOBS_WRITTEN:
         if (event->good)
             AGENT_LOG(agent, GS_LOG_INFO, "the directory takes again what is shared here");
         else
             AGENT_LOG(agent, GS_LOG_ERROR,
                       "what is shared here from now on is not found by other machines until the directory takes "
-                      "it; what it has, and what is open, stays. %s", (const char *)event->one.value);
-        break;
-    case JOBS_LISTED:
-        if (event->good)
-            AGENT_LOG(agent, GS_LOG_INFO, "the directory lists its machines again");
-        else
-            AGENT_LOG(agent, GS_LOG_ERROR,
-                      "machines that start now are found late, as the directory's list of them cannot be "
-                      "read. %s", (const char *)event->one.value);
+                      "it; what it has, and what is open, stays. %s", (const char *)event->value);
         break;
     case JOBS_STATE:
         if (event->good)
@@ -84,7 +73,7 @@ static void on_event(struct agent *agent, const struct jobs_event *event)
         else
             AGENT_LOG(agent, GS_LOG_ERROR,
                       "nothing is opened from other machines or handed out to them until the "
-                      "directory answers; what is open stays. %s", (const char *)event->one.value);
+                      "directory answers; what is open stays. %s", (const char *)event->value);
         break;
     }
 }
@@ -99,7 +88,7 @@ static void on_wake(struct source *source, uint32_t events)
         return;
     while ((event = jobs_take(agent->jobs))) {
         on_event(agent, event);
-        jobs_free(event);
+        free(event);
     }
 }
 

@@ -103,10 +103,10 @@ void opener_ask(struct agent *agent, const struct gs_wire_open *ask)
 }
 
 /* What the directory has of an export: whose it is, and the seal. */
-static bool read_export(struct open *open, const struct jobs_entry *entry,
+static bool read_export(struct open *open, const struct jobs_event *event,
                         unsigned char ret_machine[GS_MACHINE_SIZE])
 {
-    json_t *value = json_loadb((const char *)entry->value, entry->size, 0, NULL);
+    json_t *value = json_loadb((const char *)event->value, event->size, 0, NULL);
     const char *machine = json_string_value(json_object_get(value, "machine"));
     const char *text = json_string_value(json_object_get(value, "sealed"));
     unsigned char sealed[SEALED_SIZE];
@@ -166,7 +166,7 @@ static void go_on(struct agent *agent, struct open *open, const struct jobs_even
 
     if (event->found == DIRECTORY_FAILED)
         say_line(agent, &agent->log.directory, GS_LOG_WARNING, "an open fails: %s",
-                 (const char *)event->one.value);
+                 (const char *)event->value);
     if (event->found == DIRECTORY_NONE) {
         later(agent, open, GS_REFUSED_UNHEARD);
         return;
@@ -175,7 +175,7 @@ static void go_on(struct agent *agent, struct open *open, const struct jobs_even
         later(agent, open, GS_REFUSED_DIRECTORY);
         return;
     }
-    if (!read_export(open, &event->one, machine) ||
+    if (!read_export(open, event, machine) ||
         memcmp(machine, agent->machine, GS_MACHINE_SIZE) == 0) {
         refuse(agent, open, GS_REFUSED_UNHEARD, 0);
         return;
@@ -201,7 +201,7 @@ void opener_found(struct agent *agent, const struct jobs_event *event)
         char key[DIRECTORY_KEY];
 
         agent_key(JOBS_EXPORTS, open->id, key);
-        if (open->state == OPEN_LOOKS_UP && strcmp(key, event->one.key) == 0)
+        if (open->state == OPEN_LOOKS_UP && strcmp(key, event->key) == 0)
             go_on(agent, open, event);
     }
 }

@@ -19,6 +19,8 @@
 #define CALLERS_MAX  64 /* links whose other end did not yet say who it is */
 #define ACCEPT_TURN  (CALLERS_MAX / 4) /* in a round: each has had a turn or two before it gives way */
 #define PEERS_MAX    16384
+#define ASK_NS       (5 * GS_NS_PER_S)  /* between two looks for one that has leases here, and does not call */
+#define FORGET_NS    (60 * GS_NS_PER_S) /* between two looks for machines of which nothing is here */
 
 struct caller { /* owns a link here until it is known who that is */
     struct talk_hello hello;
@@ -118,19 +120,21 @@ static void learn(struct agent *agent, const char *key, const void *value, size_
         const bool is_new = !peer->is_listed ||
                             memcmp(peer->fingerprint, fingerprint, sizeof fingerprint) != 0;
 
-        peer->is_listed = peer->is_seen = true;
+        peer->is_listed = true;
         snprintf(peer->name, sizeof peer->name, "%s", name);
         snprintf(peer->address, sizeof peer->address, "%s", address);
         peer->port = (unsigned)port;
         memcpy(peer->fingerprint, fingerprint, sizeof fingerprint);
-        if (is_new)
+        if (is_new) {
             peer->retry_ns = 0;
+            peer->wait_ns = RETRY_NS;
+        }
         compare_boots(agent, peer, boot);
     }
     json_decref(all);
 }
 
-/* Nothing here is of it. */
+/* Nothing here is of it: machines come and go. */
 static bool is_idle(const struct agent *agent, const struct peer *peer)
 {
     struct open *open, *next;
@@ -142,23 +146,6 @@ static bool is_idle(const struct agent *agent, const struct peer *peer)
             return false;
     }
     return true;
-}
-
-/* Who is not in it any more is forgotten, where nothing here is of it: machines come and go. */
-void peers_list(struct agent *agent, const struct jobs_event *event)
-{
-    struct peer *peer, *next;
-
-    HASH_ITER(hh, agent->peers, peer, next)
-        peer->is_seen = false;
-    for (const struct jobs_listed *entry = event->entries; entry; entry = entry->next)
-        learn(agent, entry->key, entry->value, entry->size);
-    HASH_ITER(hh, agent->peers, peer, next) {
-        if (peer->is_seen || !event->is_whole || !is_idle(agent, peer))
-            continue;
-        HASH_DEL(agent->peers, peer);
-        free(peer);
-    }
 }
 
 /* ---- Proving who it is ---------------------------------------------------------------------- */
@@ -253,6 +240,12 @@ static void out_message(struct link *link, const union talk *message)
         be_up(agent, peer);
 }
 
+static void put_off(struct peer *peer)
+{
+    peer->retry_ns = gs_now_ns() + peer->wait_ns;
+    peer->wait_ns = peer->wait_ns * 2 < RETRY_MAX_NS ? peer->wait_ns * 2 : RETRY_MAX_NS;
+}
+
 static void out_down(struct link *link, const char *why)
 {
     struct peer *peer = link->owner;
@@ -264,8 +257,7 @@ static void out_down(struct link *link, const char *why)
              "machine %s (%s): %s; what is open there stays", peer_name(peer), link->peer, why);
     if (!link->is_ready)
         ask_about(agent, peer->machine); /* it may have been started anew */
-    peer->retry_ns = gs_now_ns() + peer->wait_ns;
-    peer->wait_ns = peer->wait_ns * 2 < RETRY_MAX_NS ? peer->wait_ns * 2 : RETRY_MAX_NS;
+    put_off(peer);
     opener_link_down(agent, peer, why);
 }
 
@@ -277,14 +269,15 @@ static void connect_to(struct agent *agent, struct peer *peer)
     peer->agent = agent;
     if (!peer->is_listed) {
         ask_about(agent, peer->machine);
-        peer->retry_ns = gs_now_ns() + peer->wait_ns;
+        put_off(peer);
         return;
     }
     peer->out = link_connect(&agent->links, peer->address, peer->port, &events, peer, reason);
     if (peer->out)
         return;
     PEER_LOG(agent, peer, GS_LOG_WARNING, "machine %s: %s", peer_name(peer), reason);
-    peer->retry_ns = gs_now_ns() + RETRY_MAX_NS;
+    ask_about(agent, peer->machine);
+    put_off(peer);
     opener_link_down(agent, peer, reason);
 }
 
@@ -436,8 +429,8 @@ void peers_got(struct agent *agent, const struct jobs_event *event)
     struct link *link;
 
     if (event->found == DIRECTORY_FOUND)
-        learn(agent, event->one.key, event->one.value, event->one.size);
-    while ((link = held_for(agent, event->one.key))) { /* which is held no more then */
+        learn(agent, event->key, event->value, event->size);
+    while ((link = held_for(agent, event->key))) { /* which is held no more then */
         const struct caller *caller = link->owner;
         struct peer *peer = peers_find(agent, caller->hello.machine, false);
         const char *why = event->found == DIRECTORY_FAILED ? "the directory does not say who it is"
@@ -452,14 +445,33 @@ void peers_got(struct agent *agent, const struct jobs_event *event)
     }
 }
 
+/* Only the directory says that a machine was started anew and has nothing here to say. */
+static bool is_missed(const struct agent *agent, const struct peer *peer)
+{
+    const struct lease_side *side = leases_side(&agent->leases, peer->machine);
+
+    return !peer->in && side && side->theirs;
+}
+
 void peers_look(struct agent *agent, uint64_t now_ns)
 {
+    const bool forgets = now_ns >= agent->forget_ns, asks = jobs_is_good(agent->jobs);
     struct peer *peer, *next;
 
     ask_for_callers(agent);
+    if (forgets)
+        agent->forget_ns = now_ns + FORGET_NS;
     HASH_ITER(hh, agent->peers, peer, next) {
         if (!peer->out && now_ns >= peer->retry_ns && is_wanted(agent, peer))
             connect_to(agent, peer);
+        if (asks && now_ns >= peer->ask_ns && is_missed(agent, peer)) {
+            peer->ask_ns = now_ns + ASK_NS;
+            ask_about(agent, peer->machine);
+        }
+        if (forgets && is_idle(agent, peer)) {
+            HASH_DEL(agent->peers, peer);
+            free(peer);
+        }
     }
 }
 

@@ -76,8 +76,7 @@ const struct command commands[] = {
      {{"all", 'a', NULL, TAKES_TEXT, "all lines, whole; else as much as a screen of 30 lines has, what is wrong first"},
       {"quiet", 'q', NULL, TAKES_TEXT, "only what is FAIL"},
       {"cluster", 0, NULL, TAKES_TEXT,
-       "also memory between machines: the agent and its lease of the directory, the members of that, the channel and "
-       "the domain of IMEX"},
+       "also memory between machines: the agent and its lease of the directory, the channel and the domain of IMEX"},
       LIST_JSON},
      {{"gpushim doctor", "before the first program"},
       {"gpushim doctor 4711", "why that one has not the library"},

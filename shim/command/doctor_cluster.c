@@ -14,7 +14,7 @@
 
 static void say_health(void *arg, bool good, const char *what, const char *found)
 {
-    doctor_say(arg, good ? DOCTOR_OK : strcmp(what, "member") == 0 ? DOCTOR_WARN : DOCTOR_FAIL, what,
+    doctor_say(arg, good ? DOCTOR_OK : DOCTOR_FAIL, what,
                good ? "" : "see the log of gpushim-agent, and that it reaches its --directory", "%s", found);
 }
 

@@ -60,7 +60,7 @@ static void say_all(char *text, health_row_fn *row, void *arg)
         *state++ = *found++ = 0;
         if (strcmp(line, "lease") == 0)
             say_lease(found, row, arg);
-        else if (strcmp(line, "directory") == 0 || strcmp(line, "member") == 0)
+        else if (strcmp(line, "directory") == 0)
             row(arg, strcmp(state, "ok") == 0, line, found);
     }
 }

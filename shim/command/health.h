@@ -11,7 +11,7 @@
 
 struct json;
 
-/* `what`: lease, directory, or member of it. */
+/* `what`: lease, or directory. */
 typedef void health_row_fn(void *arg, bool good, const char *what, const char *found);
 
 /* How many agents have said something. */

@@ -159,18 +159,11 @@ static enum directory_found get(struct directory *directory, const char *key, ch
     return found;
 }
 
-static void count(void *arg, const char *key, const void *value, size_t size)
-{
-    cr_assert_eq(strncmp(key, "agents/", 7), 0);
-    ++*(unsigned *)arg;
-}
-
 static void writes_are_found_until_they_are_taken_back(const char *kind)
 {
     struct directory_options one = options_of("one"), two = options_of("two");
     struct directory *a, *b;
     char value[DIRECTORY_VALUE + 1];
-    unsigned listed = 0;
 
     set_up(kind);
     a = open_one(&one);
@@ -182,14 +175,11 @@ static void writes_are_found_until_they_are_taken_back(const char *kind)
     write_one(a, "agents/one", "here");
     cr_assert_eq(get(b, "exports/x", value), DIRECTORY_FOUND);
     cr_assert_str_eq(value, "of one");
-    cr_assert(DO(b, list, "agents/", count, &listed));
-    cr_assert_eq(listed, 1);
+    cr_assert_eq(get(b, "agents/one", value), DIRECTORY_FOUND);
     write_one(a, "exports/x", NULL);
     cr_assert_eq(get(b, "exports/x", value), DIRECTORY_NONE);
     directory_head(a)->ops->give_up(a);
-    listed = 0;
-    cr_assert(DO(b, list, "agents/", count, &listed));
-    cr_assert_eq(listed, 0, "with the lease goes all of it");
+    cr_assert_eq(get(b, "agents/one", value), DIRECTORY_NONE, "with the lease goes all of it");
     directory_head(a)->ops->close(a);
     directory_head(b)->ops->close(b);
 }
@@ -271,7 +261,6 @@ Test(agent_directory, folder_what_is_no_file_is_passed_over)
     static const char *const names[] = {"agents/f", "exports/f", "leases/f"};
     struct directory *a, *b;
     char value[DIRECTORY_VALUE + 1], path[sizeof place + 64];
-    unsigned listed = 0;
 
     set_up("folder");
     a = open_one(&one);
@@ -284,9 +273,9 @@ Test(agent_directory, folder_what_is_no_file_is_passed_over)
     path_of("agents/d", path);
     cr_assert_eq(mkdir(path, 0700), 0);
     write_one(a, "agents/one", "here");
-    cr_assert(DO(b, list, "agents/", count, &listed));
-    cr_assert_eq(listed, 1);
-    cr_assert_neq(get(b, "exports/f", value), DIRECTORY_FOUND);
+    for (int i = 0; i < 2; i++)
+        cr_assert_neq(get(b, names[i], value), DIRECTORY_FOUND, "%s", names[i]);
+    cr_assert_neq(get(b, "agents/d", value), DIRECTORY_FOUND);
     cr_assert_neq(get(b, "exports/../leases/one", value), DIRECTORY_FOUND, "a key stays in its folder");
     cr_assert_not(keep(a), "its lease lives on");
     directory_head(a)->ops->give_up(a);
@@ -297,7 +286,7 @@ Test(agent_directory, folder_no_link_leads_it_elsewhere)
 {
     struct directory_options one = options_of("one");
     struct directory *a;
-    char path[sizeof place + 64], victim[sizeof place + 64], name[64], text[16] = "";
+    char path[sizeof place + 64], victim[sizeof place + 64], text[16] = "";
     FILE *file;
 
     set_up("folder");
@@ -305,8 +294,7 @@ Test(agent_directory, folder_no_link_leads_it_elsewhere)
     file = fopen(victim, "w");
     cr_assert(file && fputs("precious", file) > 0 && fclose(file) == 0);
     a = open_one(&one);
-    snprintf(name, sizeof name, "leases/.one.%p", (void *)a);
-    path_of(name, path);
+    path_of("leases/.one", path);
     cr_assert_eq(symlink(victim, path), 0);
     keep(a);
     write_one(a, "agents/one", "here");
@@ -338,57 +326,6 @@ Test(agent_directory, folder_those_of_others_are_not_taken)
     cr_assert(strstr(reason, "user 12345's"), "%s", reason);
 }
 
-static void list_and_sum(void *arg, const char *key, const void *value, size_t size)
-{
-    unsigned *sums = arg;
-
-    sums[0]++;
-    sums[1] += (unsigned)atoi(key + strlen("agents/m"));
-}
-
-static void write_many(struct directory *directory, unsigned count)
-{
-    static struct directory_change changes[DIRECTORY_CHANGES];
-
-    for (unsigned i = 0; i < count;) {
-        unsigned some = 0;
-
-        for (; some < DIRECTORY_CHANGES && i < count; some++, i++) {
-            changes[some] = (struct directory_change){.value = "here", .size = 4};
-            snprintf(changes[some].key, sizeof changes[some].key, "agents/m%u", i);
-        }
-        cr_assert(DO(directory, write, changes, some), "%s", directory_head(directory)->reason);
-    }
-}
-
-/* Others may write values of any size there, and many: all of ours are listed, page by page. */
-Test(agent_directory, etcd_large_values_hide_nobody)
-{
-    struct directory_options one = options_of("one");
-    struct directory *a;
-    unsigned sums[2] = {0, 0};
-    const unsigned count = 2500;
-    char line[512];
-
-    set_up("etcd");
-    one.lease_s = 600;
-    a = open_one(&one);
-    keep(a);
-    write_many(a, count);
-    cr_assert(DO(a, list, "agents/", list_and_sum, sums), "%s", directory_head(a)->reason);
-    cr_assert(sums[0] == count && sums[1] == count * (count - 1) / 2, "%u machines", sums[0]);
-    for (int i = 0; i < 6; i++) { /* before ours, between them, behind them; of 1 MiB */
-        snprintf(line, sizeof line, "head -c 1000000 /dev/zero | tr '\\0' x | ETCDCTL_API=3 etcdctl --endpoints %s put "
-                 "test/agents/%cx%d >/dev/null", place, "amz"[i % 3], i);
-        if (system(line) != 0)
-            cr_skip_test("there is no etcdctl (Debian: etcd-client)");
-    }
-    sums[0] = sums[1] = 0;
-    cr_assert(DO(a, list, "agents/", list_and_sum, sums), "%s", directory_head(a)->reason);
-    cr_assert(sums[0] == count && sums[1] == count * (count - 1) / 2, "%u machines", sums[0]);
-    directory_head(a)->ops->close(a);
-}
-
 /* An answer that takes twice as long as it may be silent. */
 static void answer_slowly(int listener)
 {
@@ -410,7 +347,7 @@ static void answer_slowly(int listener)
 Test(agent_directory, etcd_that_is_slow_is_listened_to)
 {
     struct directory_options options = options_of("one");
-    unsigned sums[2] = {0, 0};
+    char value[DIRECTORY_VALUE + 1];
     struct directory *directory;
     int fd;
 
@@ -420,8 +357,7 @@ Test(agent_directory, etcd_that_is_slow_is_listened_to)
     if (fork_child() == 0)
         answer_slowly(fd);
     directory = open_one(&options);
-    cr_assert(DO(directory, list, "agents/", list_and_sum, sums), "%s", directory_head(directory)->reason);
-    cr_assert_eq(sums[0], 0);
+    cr_assert_eq(get(directory, "agents/one", value), DIRECTORY_NONE, "%s", directory_head(directory)->reason);
     directory_head(directory)->ops->close(directory);
 }
 
@@ -454,42 +390,6 @@ Test(agent_directory, nothing_that_is_too_long_is_cut)
     options.place = "http://a,http://b,http://c,http://d,http://e,http://f,http://g,http://h,http://i";
     cr_assert_null(directory_open(&options, reason));
     cr_assert(strstr(reason, "more than 8"), "%s", reason);
-}
-
-/* What was written between a list and the watch after it is not missed; a quiet one waits. */
-static void watches_miss_nothing(const char *kind)
-{
-    struct directory_options one = options_of("one"), two = options_of("two");
-    struct directory *a, *b;
-    unsigned listed = 0;
-    uint64_t began;
-
-    set_up(kind);
-    a = open_one(&one);
-    b = open_one(&two);
-    keep(a);
-    cr_assert(DO(b, list, "agents/", count, &listed));
-    began = gs_now_ns();
-    cr_assert(DO(b, watch, "agents/", 2), "%s", directory_head(b)->reason);
-    cr_assert_geq(gs_now_ns() - began, GS_NS_PER_S, "nothing happened: it waits");
-    write_one(a, "agents/one", "here");
-    began = gs_now_ns();
-    cr_assert(DO(b, watch, "agents/", PATIENT_S));
-    cr_assert_lt(gs_now_ns() - began, PATIENT_S * GS_NS_PER_S / 2, "it was told");
-    cr_assert(DO(b, list, "agents/", count, &listed));
-    cr_assert_eq(listed, 1);
-    directory_head(a)->ops->close(a);
-    directory_head(b)->ops->close(b);
-}
-
-Test(agent_directory, folder_watches_miss_nothing)
-{
-    watches_miss_nothing("folder");
-}
-
-Test(agent_directory, etcd_watches_miss_nothing)
-{
-    watches_miss_nothing("etcd");
 }
 
 Test(agent_directory, a_place_that_is_none_says_what_one_is)

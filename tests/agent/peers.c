@@ -33,73 +33,103 @@ static void set_up(void)
     cr_assert(folder >= 0 && leases_open(&agent.leases, folder, agent.boot, reason), "%s", reason);
 }
 
-static void add_machine(struct jobs_event *event, const char *id)
+static void start_jobs(void)
 {
-    char value[300];
-    struct jobs_listed *entry;
-    const int size = snprintf(value, sizeof value,
-                              "{\"name\":\"m\",\"address\":\"127.0.0.1\",\"port\":1,\"fingerprint\":\"%064x\","
-                              "\"boot\":\"%032x\"}", 7, 8);
+    static struct directory_options directory = {.prefix = "p/", .owner = "me", .lease_s = 60};
+    static char place[300];
+    char reason[DIRECTORY_REASON];
 
-    entry = calloc(1, sizeof *entry + (size_t)size);
-    snprintf(entry->key, sizeof entry->key, JOBS_AGENTS "%s", id);
-    memcpy(entry->value, value, (size_t)size);
-    entry->size = (size_t)size;
-    entry->next = event->entries;
-    event->entries = entry;
+    snprintf(place, sizeof place, "folder:%s", folder_new("directory"));
+    directory.place = place;
+    agent.jobs = jobs_start(&directory, agent.leases.folder, eventfd(0, EFD_CLOEXEC), reason);
+    cr_assert_not_null(agent.jobs, "%s", reason);
 }
 
-/* Machines numbered from `from` on, as the directory lists them. */
-static void list(unsigned from, unsigned count, bool is_whole)
+/* What the directory has of a machine. */
+static void find_machine(const char *id, unsigned boot)
 {
-    struct jobs_event *event = calloc(1, sizeof *event);
-    char id[HEX_SIZE(GS_MACHINE_SIZE)];
+    struct jobs_event event = {.kind = JOBS_GOT, .found = DIRECTORY_FOUND};
 
-    event->is_whole = is_whole;
-    for (unsigned i = from; i < from + count; i++) {
-        snprintf(id, sizeof id, "%032x", i);
-        add_machine(event, id);
-    }
-    peers_list(&agent, event);
-    jobs_free(event);
+    snprintf(event.key, sizeof event.key, JOBS_AGENTS "%s", id);
+    event.size = (size_t)snprintf((char *)event.value, sizeof event.value,
+                                  "{\"name\":\"m\",\"address\":\"127.0.0.1\",\"port\":1,\"fingerprint\":\"%064x\","
+                                  "\"boot\":\"%032x\"}", 7, boot);
+    peers_got(&agent, &event);
 }
 
 /* Leases of these two are this machine's own, and those of which nobody knows whose they are: one that said that it is
  * one of them could end all of them. */
 Test(agent_peers, no_machine_of_the_directory_is_nobody_or_unknown)
 {
-    struct jobs_event *event = calloc(1, sizeof *event);
-
     set_up();
-    add_machine(event, "00000000000000000000000000000000");
-    add_machine(event, "ffffffffffffffffffffffffffffffff");
-    add_machine(event, "fffffffffffffffffffffffffffffffe");
-    peers_list(&agent, event);
-    jobs_free(event);
+    find_machine("00000000000000000000000000000000", 8);
+    find_machine("ffffffffffffffffffffffffffffffff", 8);
+    find_machine("fffffffffffffffffffffffffffffffe", 8);
     cr_assert_eq(HASH_COUNT(agent.peers), 1);
     cr_assert_null(peers_find(&agent, agent_nobody, false));
     cr_assert_null(peers_find(&agent, agent_unknown, false));
 }
 
-/* Who may write in the directory may write ever new machines there: of those that have gone nothing is kept, where
- * nothing here is of them. */
+/* Who may write in the directory may write ever new machines there, and call as them: of those that have gone nothing
+ * is kept, where nothing here is of them. */
 Test(agent_peers, who_has_gone_is_forgotten)
 {
     unsigned char machine[GS_MACHINE_SIZE];
     struct lease model = {.key.lease = 1};
+    char id[HEX_SIZE(GS_MACHINE_SIZE)];
 
     set_up();
-    list(1, 3, true);
-    cr_assert_eq(HASH_COUNT(agent.peers), 3);
+    start_jobs();
+    for (unsigned i = 1; i < 100; i++) {
+        snprintf(id, sizeof id, "%032x", i);
+        find_machine(id, 8);
+    }
+    cr_assert_eq(HASH_COUNT(agent.peers), 99);
     cr_assert(agent_unhex("00000000000000000000000000000002", machine, sizeof machine));
     memcpy(model.key.machine, machine, sizeof machine);
     cr_assert(leases_add(&agent.leases, &model));
-    list(3, 1, false);
-    cr_assert_eq(HASH_COUNT(agent.peers), 3, "that was not all that there is");
-    for (unsigned i = 0; i < 100; i++)
-        list(10 + 50 * i, 50, true);
-    cr_assert_eq(HASH_COUNT(agent.peers), 51, "%u", HASH_COUNT(agent.peers));
+    agent.forget_ns = 10;
+    peers_look(&agent, 9);
+    cr_assert_eq(HASH_COUNT(agent.peers), 99, "not at once");
+    peers_look(&agent, 10);
+    cr_assert_eq(HASH_COUNT(agent.peers), 1, "%u", HASH_COUNT(agent.peers));
     cr_assert(peers_find(&agent, machine, false), "who has a lease is known");
+    jobs_end(agent.jobs);
+}
+
+/* Of the machine that has something here and does not call, and of no other, the directory is asked now and then
+ * whether it was started anew. */
+Test(agent_peers, who_has_something_here_and_does_not_call_is_looked_for)
+{
+    const unsigned char one[GS_MACHINE_SIZE] = {1}, boot[GS_BOOT_BYTES] = {5}, nothing[GS_BOOT_BYTES] = {0};
+    struct lease model = {.key = {.machine = {1}, .lease = 1}};
+    struct link in = {.is_out = false};
+    struct jobs_event *event;
+    uint64_t now = 1;
+
+    set_up();
+    leases_note(&agent.leases, LEASES_BOOT, one, boot);
+    cr_assert(leases_add(&agent.leases, &model));
+    peers_start(&agent);
+    start_jobs();
+    peers_find(&agent, nothing, true); /* has nothing here */
+    while (!jobs_is_good(agent.jobs))
+        gs_rest_ns(GS_NS_PER_MS);
+    peers_find(&agent, one, false)->in = &in;
+    peers_look(&agent, now);
+    peers_find(&agent, one, false)->in = NULL;
+    for (int i = 0; i < 3; i++, now += 60 * GS_NS_PER_S) {
+        for (int again = 0; again < 3; again++)
+            peers_look(&agent, now + again);
+        while (!(event = jobs_take(agent.jobs)) || event->kind != JOBS_GOT)
+            gs_rest_ns(GS_NS_PER_MS);
+        cr_assert_str_eq(event->key, JOBS_AGENTS "01000000000000000000000000000000");
+        free(event);
+    }
+    jobs_end(agent.jobs);
+    cr_assert_null(jobs_take(agent.jobs), "once each time, and not while it is linked");
+    find_machine("01000000000000000000000000000000", 8);
+    cr_assert_null(agent.leases.all, "its boot is another");
 }
 
 Test(agent_peers, lines_about_one_are_bounded_and_what_is_left_out_is_counted)
@@ -138,15 +168,10 @@ static void say_shared(bool held, uint64_t number)
 Test(agent_peers, what_is_held_and_nobody_knows_for_whom_is_held_until_people_say_so)
 {
     struct gs_wire_ask_afar forget = {.forget = "unknown"};
-    struct directory_options directory = {.prefix = "p/", .owner = "me", .lease_s = 3};
     const struct lease_side *side;
-    char reason[DIRECTORY_REASON], place[300];
 
     set_up();
-    snprintf(place, sizeof place, "folder:%s", folder_new("directory"));
-    directory.place = place;
-    agent.jobs = jobs_start(&directory, agent.leases.folder, eventfd(0, EFD_CLOEXEC), reason);
-    cr_assert_not_null(agent.jobs, "%s", reason);
+    start_jobs();
     for (int known = 0; known < 2; known++) {
         agent.leases.known = known;
         say_shared(false, 1);

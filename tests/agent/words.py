@@ -114,14 +114,6 @@ def health_of(said):
     return ''
 
 
-def no_list():
-    """That machines cannot be listed is no health, though the lease is kept."""
-    with agent(Etcd({'kv/range': (500, in_35(2, 'range too large'))}).place) as said:
-        await_that(lambda: 'machines that start now are found late' in said(), f'it is said: {said()}')
-        await_that(lambda: 'directory fail' in health_of(said) and 'range too large' in health_of(said),
-                   f'to people too: {health_of(said)}')
-
-
 def raw_text():
     for answer in (in_34(2, RAW), in_35(2, RAW), {'error': {'grpc_code': 2, 'message': RAW}}):
         with agent(Etcd({'lease/grant': (500, answer)}).place) as said:
@@ -160,7 +152,6 @@ def secrets(folder):
 
 with tempfile.TemporaryDirectory(prefix='gpushim-words-') as scratch:
     refusals()
-    no_list()
     raw_text()
     token_that_ends(scratch)
     secrets(scratch)

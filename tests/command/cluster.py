@@ -194,8 +194,8 @@ def check_told(folder, name):
           text.count('  machine ') == 3 and 'two (' in text and ': 5 leases, 50 bytes, ' in text and 'freed blocks 2, 20 bytes' in text,
           f'and in words: {text}')
     with open(os.path.join(folder, 'agent.health'), 'w', encoding='utf-8') as file:
-        file.write('gpushim-agent 1\nmember ok found-by-this-test\n')
-    check('member: found-by-this-test' in gpushim(folder, 'cluster').stdout, 'and what the agent says')
+        file.write('gpushim-agent 1\ndirectory ok found-by-this-test\n')
+    check('directory: found-by-this-test' in gpushim(folder, 'cluster').stdout, 'and what the agent says')
     broker.end()
     for silent in (0, 1):
         broker = Broker(folder, name, silent)

@@ -369,11 +369,11 @@ def health():
     """The agent's word is root's, or this user's."""
     path = os.path.join(folder, 'agent.health')
     with open(path, 'w', encoding='utf-8') as file:
-        file.write('gpushim-agent 1\nmember ok found-by-this-test\n')
-    Asked('an agent', '--cluster').has('ok', 'member', '^found-by-this-test$').lacks('agent')
+        file.write('gpushim-agent 1\ndirectory ok found-by-this-test\n')
+    Asked('an agent', '--cluster').has('ok', 'directory', '^found-by-this-test$').lacks('agent')
     if os.geteuid() == 0:
         os.chown(path, NOBODY, NOBODY)
-        Asked("a stranger's word", '--cluster').has('warn', 'agent', 'no gpushim-agent runs here').lacks('member')
+        Asked("a stranger's word", '--cluster').has('warn', 'agent', 'no gpushim-agent runs here').lacks('directory')
     os.unlink(path)
 
 

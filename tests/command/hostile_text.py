@@ -173,10 +173,10 @@ def prove_machines(folder):
         if b'\n' in name:
             continue
         with open(os.path.join(folder, 'agent.health'), 'wb') as file:
-            file.write(b'gpushim-agent 1\nmember ok ' + name + b'\n')
+            file.write(b'gpushim-agent 1\ndirectory ok ' + name + b'\n')
         for arguments in (('cluster',), ('stats', '--cluster')):
             done = run(folder, *arguments)
-            check(b'member: ' + shown(name) in done.stdout, f'{arguments}: {shown(name)} is not in {done.stdout}')
+            check(b'directory: ' + shown(name) in done.stdout, f'{arguments}: {shown(name)} is not in {done.stdout}')
     fake.close()
     os.unlink(os.path.join(folder, 'agent.health'))
 
