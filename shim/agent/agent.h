@@ -38,7 +38,6 @@ struct agent_options {
     const char *machine_id;   /* in place of /etc/machine-id: tests */
     const char *boot_id;      /* likewise */
     const char *name;         /* for people */
-    const char *secret_file;  /* NULL: users are compared by their names */
 };
 
 /* Lines of the log about one other: some at once, then one now and then; how many were left out is
@@ -127,8 +126,6 @@ struct agent {
     struct agent_log log;
     int epoll;
     unsigned char machine[GS_MACHINE_SIZE], boot[GS_BOOT_BYTES];
-    unsigned char secret[32];
-    bool has_secret;
     struct jobs *jobs;
     struct links links;
     struct leases leases;

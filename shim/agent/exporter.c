@@ -1,12 +1,9 @@
 /*
  * What other machines open here (agent.h): publishing exports, and asking the broker for whom a machine
- * asks. Who may open it the broker decides; that he has the handle, and who he is here, is seen to
- * before it is asked.
+ * asks. Who may open it the broker decides; that the opener has the handle is seen to before it is asked.
  */
 #include "shim/agent/agent.h"
 
-#include <grp.h>
-#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -196,28 +193,6 @@ static void refuse(struct agent *agent, struct peer *peer, uint64_t lease, uint3
         link_send(&agent->links, peer->in, &refused);
 }
 
-/* Who he is here. False: nobody of that name. As in opener.c, all waits for the database of users. */
-static bool find_user(const struct agent *agent, const struct talk_take *take, uint32_t *ret_uid,
-                      uint32_t *ret_gid)
-{
-    const struct passwd *user;
-    const struct group *group;
-
-    *ret_uid = take->uid;
-    *ret_gid = take->gid;
-    if (agent->has_secret)
-        return true;
-    if (!memchr(take->user, 0, TALK_NAME) || !memchr(take->group, 0, TALK_NAME))
-        return false;
-    user = take->user[0] ? getpwnam(take->user) : NULL;
-    if (!user)
-        return false;
-    *ret_uid = user->pw_uid;
-    group = take->group[0] ? getgrnam(take->group) : NULL;
-    *ret_gid = group ? group->gr_gid : (uint32_t)-1;
-    return true;
-}
-
 /* Its leases of a block. */
 static unsigned count_of(const struct agent *agent, const struct peer *peer, const struct lease_block *block)
 {
@@ -271,13 +246,9 @@ static void on_take(struct agent *agent, struct peer *peer, const struct talk_ta
     union gs_wire_message ask;
     const struct export *export;
     struct take *asked;
-    uint32_t reason, uid, gid;
+    uint32_t reason;
 
     export = check(agent, peer, take, &reason);
-    if (export && !find_user(agent, take, &uid, &gid)) {
-        export = NULL;
-        reason = GS_REFUSED_USER;
-    }
     asked = export ? calloc(1, sizeof *asked) : NULL;
     if (asked) {
         memcpy(model.key.machine, peer->machine, GS_MACHINE_SIZE);
@@ -299,8 +270,8 @@ static void on_take(struct agent *agent, struct peer *peer, const struct talk_ta
     HASH_ADD(hh, agent->takes, request, sizeof asked->request, asked);
     gs_wire_start(&ask, GS_WIRE_OPEN, asked->request);
     gs_ipc_handle_write(&export->handle, ask.open.ipc_handle);
-    ask.open.uid = uid;
-    ask.open.gid = gid;
+    ask.open.uid = take->uid;
+    ask.open.gid = take->gid;
     broker_send(agent, &ask);
 }
 

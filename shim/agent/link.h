@@ -98,8 +98,6 @@ void link_close(struct links *links, struct link *link);
 void link_fail(struct links *links, struct link *link, const char *why);
 /* Goes on with messages that waited: any link may be closed meanwhile, and what is said be done. */
 void link_release(struct links *links, struct link *link);
-/* 32 bytes that both ends of this link have, and nobody else has; false: it is not up. */
-bool link_binding(struct link *link, unsigned char ret_bytes[32]);
 /* Once a round of the loop: callers have their turn; those end that did not begin or cannot go on; the
  * dead are freed. */
 void links_look(struct links *links, uint64_t now_ns);

@@ -25,7 +25,6 @@
 #define LOOK_MS 100
 #define SOON_MS 10 /* while an open waits */
 #define EVENTS  256
-#define SECRET_SIZE 4096
 #define LEASES_EACH 4 /* for each block that a broker keeps: so many does it take (core/share/afar_lend.c) */
 
 static volatile sig_atomic_t told_to_end;
@@ -137,16 +136,14 @@ static const char usage[] =
     "  --etcd-ca FILE, --etcd-cert FILE, --etcd-key FILE\n"
     "                          for TLS to etcd\n"
     "  --etcd-user NAME, --etcd-password-file FILE\n"
-    "  --secret-file FILE      the cluster's secret: users are then compared by their numbers, which\n"
-    "                          all machines have in common; without it, by their names\n"
     "  --machine-id HEX, --boot-id HEX\n"
     "                          in place of this machine's (for tests)\n"
     "  --quiet, --debug        warnings alone; everything\n"
     "The folder of the sockets is GPUSHIM_SHARE_DIR, as the broker's is.\n";
 
 enum option_number {
-    DIRECTORY = 256, LISTEN, ADDRESS, NAME, PREFIX_OF, LEASE, CA, CERT, KEY, USER, PASSWORD, SECRET,
-    MACHINE, BOOT, QUIET, DEBUGGING, HELP, VERSION
+    DIRECTORY = 256, LISTEN, ADDRESS, NAME, PREFIX_OF, LEASE, CA, CERT, KEY, USER, PASSWORD, MACHINE,
+    BOOT, QUIET, DEBUGGING, HELP, VERSION
 };
 
 static const struct option long_options[] = {
@@ -156,7 +153,7 @@ static const struct option long_options[] = {
     {"etcd-ca", required_argument, NULL, CA}, {"etcd-cert", required_argument, NULL, CERT},
     {"etcd-key", required_argument, NULL, KEY}, {"etcd-user", required_argument, NULL, USER},
     {"etcd-password-file", required_argument, NULL, PASSWORD},
-    {"secret-file", required_argument, NULL, SECRET}, {"machine-id", required_argument, NULL, MACHINE},
+    {"machine-id", required_argument, NULL, MACHINE},
     {"boot-id", required_argument, NULL, BOOT}, {"quiet", no_argument, NULL, QUIET},
     {"debug", no_argument, NULL, DEBUGGING}, {"help", no_argument, NULL, HELP},
     {"version", no_argument, NULL, VERSION}, {0},
@@ -214,7 +211,6 @@ static int read_options(int argc, char **argv, struct agent_options *options)
         case KEY: directory->key = optarg; break;
         case USER: directory->user = optarg; break;
         case PASSWORD: directory->password_file = optarg; break;
-        case SECRET: options->secret_file = optarg; break;
         case MACHINE: options->machine_id = optarg; break;
         case BOOT: options->boot_id = optarg; break;
         case QUIET: log_level = GS_LOG_WARNING; break;
@@ -294,37 +290,18 @@ static bool find_ids(struct agent *agent)
 }
 
 /* It is read all the same: some systems give secrets to containers so. */
-static void look_at_secret(struct agent *agent, const char *path)
+static void look_at_password(struct agent *agent)
 {
+    const char *path = agent->options.directory.password_file;
     struct stat info;
 
     if (path && stat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_mode & 077)
-        AGENT_LOG(agent, GS_LOG_WARNING, "others may %s the secret in %s (mode %04o): chmod 600 it, and "
-                  "change the secret if they did", info.st_mode & 022 ? "change" : "read", path,
+        AGENT_LOG(agent, GS_LOG_WARNING, "others may %s the password in %s (mode %04o): chmod 600 it, and "
+                  "change the password if they did", info.st_mode & 022 ? "change" : "read", path,
                   (unsigned)info.st_mode & 07777);
-}
-
-static bool read_secret(struct agent *agent)
-{
-    char text[SECRET_SIZE + 1];
-    size_t got;
-    FILE *file;
-
-    if (!agent->options.secret_file)
-        return true;
-    file = fopen(agent->options.secret_file, "re");
-    got = file ? fread(text, 1, sizeof text, file) : 0;
-    if (file)
-        fclose(file);
-    while (got > 0 && (text[got - 1] == '\n' || text[got - 1] == '\r'))
-        got--;
-    if (got < 16)
-        return complain("the secret's file cannot be read, or has less than 16 characters") != NULL;
-    if (got > SECRET_SIZE)
-        return complain("the secret's file has more than 4096 characters; choose a shorter secret") != NULL;
-    seal_hash(text, got, "gpushim cluster's secret", "", 0, agent->secret);
-    agent->has_secret = true;
-    return true;
+    if (path && strstr(agent->options.directory.place, "http://"))
+        AGENT_LOG(agent, GS_LOG_WARNING, "etcd's password goes over the network as it is, for whoever "
+                  "listens: give URLs with https://, and --etcd-ca");
 }
 
 static bool start(struct agent *agent)
@@ -337,12 +314,8 @@ static bool start(struct agent *agent)
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
     }
-    look_at_secret(agent, agent->options.secret_file);
-    look_at_secret(agent, agent->options.directory.password_file);
-    if (agent->options.directory.password_file && strstr(agent->options.directory.place, "http://"))
-        AGENT_LOG(agent, GS_LOG_WARNING, "etcd's password goes over the network as it is, for whoever "
-                  "listens: give URLs with https://, and --etcd-ca");
-    if (curl_global_init(CURL_GLOBAL_DEFAULT) != 0 || !read_secret(agent))
+    look_at_password(agent);
+    if (curl_global_init(CURL_GLOBAL_DEFAULT) != 0)
         return false;
     agent->epoll = epoll_create1(EPOLL_CLOEXEC);
     agent->wake = (struct source){.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), .ready = on_wake};

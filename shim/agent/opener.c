@@ -6,8 +6,6 @@
  */
 #include "shim/agent/agent.h"
 
-#include <grp.h>
-#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -122,25 +120,6 @@ static bool read_export(struct open *open, const struct jobs_event *event,
            open->sealed.size <= open->sealed.chunk_size - open->sealed.offset;
 }
 
-/* What does not fit is no name: its beginning may be another's. */
-static void put_name(const char *name, char ret_name[TALK_NAME])
-{
-    if (strlen(name) < TALK_NAME)
-        strcpy(ret_name, name);
-}
-
-/* The system's database of users answers, on the loop's one thread: where that is remote (LDAP), all waits
- * as long as it does, and its own time limits are the bound. With --secret-file nobody asks it. */
-static void name_of(const struct open *open, char ret_user[TALK_NAME], char ret_group[TALK_NAME])
-{
-    const struct passwd *user = getpwuid(open->uid);
-    const struct group *group;
-
-    put_name(user ? user->pw_name : "", ret_user);
-    group = getgrgid(open->gid);
-    put_name(group ? group->gr_name : "", ret_group);
-}
-
 static void take(struct agent *agent, struct open *open)
 {
     union talk take;
@@ -151,8 +130,6 @@ static void take(struct agent *agent, struct open *open)
     take.take.lease = open->lease;
     take.take.uid = open->uid;
     take.take.gid = open->gid;
-    if (!agent->has_secret)
-        name_of(open, take.take.user, take.take.group);
     open->state = OPEN_ASKED;
     open->peer->asked = true;
     leases_note(&agent->leases, LEASES_ASKED, open->peer->machine, agent_nobody);

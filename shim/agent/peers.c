@@ -150,19 +150,6 @@ static bool is_idle(const struct agent *agent, const struct peer *peer)
 
 /* ---- Proving who it is ---------------------------------------------------------------------- */
 
-static void prove(struct agent *agent, struct link *link, bool by_caller,
-                  const unsigned char machine[GS_MACHINE_SIZE], unsigned char ret_proof[32])
-{
-    unsigned char all[32 + GS_MACHINE_SIZE];
-
-    memset(ret_proof, 0, 32);
-    if (!agent->has_secret || !link_binding(link, all))
-        return;
-    memcpy(all + 32, machine, GS_MACHINE_SIZE);
-    seal_hash(agent->secret, sizeof agent->secret, by_caller ? "gpushim caller" : "gpushim called", all,
-              sizeof all, ret_proof);
-}
-
 static void say_hello(struct agent *agent, struct link *link)
 {
     union talk hello;
@@ -170,26 +157,19 @@ static void say_hello(struct agent *agent, struct link *link)
     talk_start(&hello, TALK_HELLO);
     memcpy(hello.hello.machine, agent->machine, GS_MACHINE_SIZE);
     memcpy(hello.hello.boot, agent->boot, GS_BOOT_BYTES);
-    prove(agent, link, link->is_out, agent->machine, hello.hello.proof);
     memcpy(hello.hello.file, agent->leases.id, sizeof agent->leases.id);
     link_send(&agent->links, link, &hello);
 }
 
 /* Why the hello is not believed; NULL: it is. */
-static const char *doubt(struct agent *agent, struct link *link, const struct peer *peer,
-                         const struct talk_hello *hello)
+static const char *doubt(const struct link *link, const struct peer *peer, const struct talk_hello *hello)
 {
-    unsigned char proof[32];
-
     if (!peer || !peer->is_listed)
         return "the directory does not know its machine; see that both use one directory";
     if (memcmp(hello->machine, peer->machine, GS_MACHINE_SIZE) != 0)
         return "it is another machine than the directory says";
     if (memcmp(link->fingerprint, peer->fingerprint, LINK_FINGERPRINT) != 0)
         return "its certificate is not the one that the directory has for its machine";
-    prove(agent, link, !link->is_out, hello->machine, proof);
-    if (agent->has_secret && !gs_bytes_equal(proof, hello->proof, sizeof proof))
-        return "it does not have the cluster's secret; give both agents the same --secret-file";
     return NULL;
 }
 
@@ -232,7 +212,7 @@ static void out_message(struct link *link, const union talk *message)
         opener_message(agent, peer, message);
         return;
     }
-    why = message->head.type == TALK_HELLO ? doubt(agent, link, peer, &message->hello)
+    why = message->head.type == TALK_HELLO ? doubt(link, peer, &message->hello)
                                            : "it did not say who it is";
     if (why)
         link_fail(&agent->links, link, why);
@@ -368,7 +348,7 @@ static void in_message(struct link *link, const union talk *message)
     caller->hello = message->hello;
     caller->has_said = true;
     peer = peers_find(agent, message->hello.machine, false);
-    if (!doubt(agent, link, peer, &message->hello)) {
+    if (!doubt(link, peer, &message->hello)) {
         welcome(agent, link, peer);
         return;
     }
@@ -434,7 +414,7 @@ void peers_got(struct agent *agent, const struct jobs_event *event)
         const struct caller *caller = link->owner;
         struct peer *peer = peers_find(agent, caller->hello.machine, false);
         const char *why = event->found == DIRECTORY_FAILED ? "the directory does not say who it is"
-                                                           : doubt(agent, link, peer, &caller->hello);
+                                                           : doubt(link, peer, &caller->hello);
 
         if (why) {
             link_fail(&agent->links, link, why);

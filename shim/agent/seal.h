@@ -44,7 +44,7 @@ void seal_proof(const struct gs_ipc_handle *handle, enum seal_prover by,
                 const unsigned char opener[GS_MACHINE_SIZE], const unsigned char exporter[GS_MACHINE_SIZE],
                 uint64_t lease, unsigned char ret_proof[SEAL_PROOF]);
 
-/* A hash under a key of any length: of what several machines have in common. */
+/* A hash under a key of any length. */
 void seal_hash(const void *key, size_t key_size, const char *purpose, const void *bytes, size_t size,
                unsigned char ret_hash[32]);
 

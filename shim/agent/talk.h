@@ -22,8 +22,7 @@
 
 #include "shim/agent/seal.h"
 
-#define TALK_VERSION 3
-#define TALK_NAME    64 /* of a user or a group, with a zero behind it */
+#define TALK_VERSION 4
 #define LEASES_FILE  16 /* bytes that name a file of leases */
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "as other machines'");
@@ -48,7 +47,6 @@ struct talk_head {
 struct talk_hello {
     struct talk_head head;
     unsigned char machine[GS_MACHINE_SIZE], boot[GS_BOOT_BYTES];
-    unsigned char proof[32]; /* of the cluster's secret, on this link; zeros: there is none */
     unsigned char file[LEASES_FILE]; /* of its leases: what its machine had by another is not known there */
 };
 
@@ -62,8 +60,7 @@ struct talk_take {
     struct talk_head head;
     unsigned char id[SEAL_ID], proof[SEAL_PROOF];
     uint64_t lease;
-    uint32_t uid, gid;                      /* there; they count with a common secret alone */
-    char user[TALK_NAME], group[TALK_NAME]; /* else these do */
+    uint32_t uid, gid;
 };
 
 struct talk_taken {

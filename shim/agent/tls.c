@@ -150,11 +150,3 @@ bool links_start(struct links *links, int epoll, char ret_reason[LINK_REASON])
     links->socket = socket;
     return true;
 }
-
-bool link_binding(struct link *link, unsigned char ret_bytes[32])
-{
-    static const char label[] = "EXPORTER-gpushim-agents";
-
-    return link->is_up && SSL_export_keying_material(link->ssl, ret_bytes, 32, label,
-                                                     sizeof label - 1, NULL, 0, 0) == 1;
-}

@@ -5,9 +5,7 @@ log, the file of leases) is printed with what it came to; so are the times, whic
 usage: attacks.py GPUSHIM SHIM LIBCUDA AGENT BROKER CROWD [NAME...]
 """
 import contextlib
-import grp
 import os
-import pwd
 import re
 import shutil
 import socket
@@ -193,14 +191,6 @@ def says(liar, text):
     return act
 
 
-def names_of_this_user():
-    user = pwd.getpwuid(os.geteuid())
-    return (user.pw_name.encode().ljust(64, b'\0'), grp.getgrgid(user.pw_gid).gr_name.encode().ljust(64, b'\0'))
-
-
-USER, GROUP = names_of_this_user()
-
-
 def takes_of(handle, liar, exporter, leases):
     """Of one handle, with the proof."""
     name = hash_of(handle, b"gpushim export's name")[:16]
@@ -208,7 +198,7 @@ def takes_of(handle, liar, exporter, leases):
     def one(lease):
         number = struct.pack('<Q', lease)
         return message(TAKE, name + hash_of(handle, b"gpushim opener's proof", liar.machine + exporter + number) + number
-                       + struct.pack('<II', 0, 0) + USER + GROUP)
+                       + struct.pack('<II', os.getuid(), os.getgid()))
     return b''.join(one(lease) for lease in leases)
 
 

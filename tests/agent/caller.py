@@ -3,7 +3,7 @@ import ssl
 import struct
 import subprocess
 
-VERSION, HELLO, LISTED = 3, 1, 3
+VERSION, HELLO, LISTED = 4, 1, 3
 
 
 def context_of(cluster):

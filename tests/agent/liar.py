@@ -39,13 +39,13 @@ class Liar:
     def call(self):
         """A link on which it has said who it is, and was believed."""
         link = self.context.wrap_socket(socket.create_connection(('127.0.0.1', self.port), timeout=PATIENT_S))
-        link.sendall(message(HELLO, self.machine + self.boot + bytes(48)))
+        link.sendall(message(HELLO, self.machine + self.boot + bytes(16)))
         check(len(link.recv(4096)) > 0, 'the liar is a member')
         return link
 
 
 def take(lease):
-    return message(TAKE, os.urandom(48) + struct.pack('<QII', lease, 0, 0) + bytes(128))
+    return message(TAKE, os.urandom(48) + struct.pack('<QII', lease, 0, 0))
 
 
 class Exporter:
@@ -77,7 +77,7 @@ class Exporter:
                     body = said.read(size - 8)
                     if kind == HELLO:
                         self.opener = body[:16]
-                        link.sendall(message(HELLO, self.liar.machine + self.liar.boot + bytes(48)))
+                        link.sendall(message(HELLO, self.liar.machine + self.liar.boot + bytes(16)))
                     elif kind == ENDED:
                         self.ended.append(struct.unpack('<Q', body)[0])
                     elif kind == TAKE:

@@ -25,7 +25,7 @@ def flood(liar, over, counts):
     """Leases of blocks that it never opened, the ends of others', takes without the handle, whose answers nobody reads;
     torn and wrong messages. Each is told off or hung up on, and it comes again."""
     torn = [message(LISTED)[:5], struct.pack('<HHI', VERSION, KEPT, 9) + b'x', struct.pack('<HHI', 9, LISTED, 8),
-            message(HELLO, liar.machine + liar.boot + bytes(48))]
+            message(HELLO, liar.machine + liar.boot + bytes(16))]
     while not over.is_set():
         try:
             with liar.call() as link:

@@ -76,7 +76,7 @@ def who_came_in_between_is_heard(cluster, port):
             silent += [socket.create_connection(('127.0.0.1', port), timeout=PATIENT_S) for _ in range(20)]
             # The agent has taken the last one in when it has answered it.
             context.wrap_socket(silent.pop()).close()
-            link.sendall(message(HELLO, member.machine + member.boot + bytes(48)))
+            link.sendall(message(HELLO, member.machine + member.boot + bytes(16)))
             check(link.recv(4096), 'who is of the cluster is answered')
     for caller in silent:
         caller.close()
@@ -87,11 +87,11 @@ def test(cluster, machines, a, b):
     port = int(re.search(r'port (\d+)', one.said())[1])
     known = bytes.fromhex(re.search(r'\(([0-9a-f]{32})\)', two.said())[1])
     context = context_of(cluster)
-    boot, proof = bytes.fromhex(two.boot), bytes(48)
-    heard = call(context, port, message(HELLO, known + boot + proof), message(LISTED))
+    boot, file = bytes.fromhex(two.boot), bytes(16)
+    heard = call(context, port, message(HELLO, known + boot + file), message(LISTED))
     check(not heard, f'who says that he is another machine hears nothing: {heard!r}')
     one.await_word('its certificate is not the one that the directory has')
-    of_no_machine = message(HELLO, bytes(range(16)) + boot + proof)
+    of_no_machine = message(HELLO, bytes(range(16)) + boot + file)
     check(not call(context, port, of_no_machine), 'nor who is of no machine')
     one.await_word('the directory does not know its machine')
     check(not call(context, port, message(LISTED)), 'nor who does not say who he is')

@@ -1,5 +1,5 @@
 """What etcd says when it refuses, as its versions word it: 3.4 in "error", 3.5 and later in "message" alone; and what one
-in its place says to have it in the log. And what an agent says of its own secrets: who else may read them.
+in its place says to have it in the log. And what an agent says of its password: who else may read it.
 
 usage: words.py AGENT
 """
@@ -131,28 +131,23 @@ def secret(folder, text, name, mode):
     return path
 
 
-def secrets(folder):
+def passwords(folder):
     etcd = Etcd({'auth/authenticate': (200, {'token': 't'})})
-    open_to_all, private = secret(folder, 'x' * 20, 'open', 0o666), secret(folder, 'x' * 20, 'private', 0o600)
-    readable = secret(folder, 'x' * 20, 'readable', 0o640)
-    with agent(etcd.place, '--secret-file', open_to_all, '--etcd-user', 'u', '--etcd-password-file', readable) as said:
-        await_that(lambda: 'the directory answers' in said(), f'it runs: {said()}')
-        check(f'others may change the secret in {open_to_all} (mode 0666)' in said(), f'a secret of all: {said()}')
-        check(f'others may read the secret in {readable} (mode 0640)' in said(), f'a password of a group: {said()}')
-        check('goes over the network as it is' in said(), f'a password over http: {said()}')
-    with agent(etcd.place, '--secret-file', private, '--name', 'n' * 31) as said:
-        await_that(lambda: 'the directory answers' in said(), f'it runs: {said()}')
-        check('others may' not in said() and 'over the network' not in said(), f'nothing to say: {said()}')
-    for what, word, *options in (('a secret that is too long', '4096', '--secret-file', secret(folder, 'x' * 5000, 'long', 0o600)),
-                                 ('a name that is too long', '31', '--name', 'n' * 32)):
-        with agent(etcd.place, *options) as said:
-            await_that(lambda: word in said(), f'{what}: {said()}')
-            check('machine ' not in said(), f'{what}: it does not start: {said()}')
+    for mode, word in ((0o666, 'change'), (0o640, 'read'), (0o600, None)):
+        path = secret(folder, 'x' * 20, f'password-{mode:o}', mode)
+        with agent(etcd.place, '--etcd-user', 'u', '--etcd-password-file', path, '--name', 'n' * 31) as said:
+            await_that(lambda: 'the directory answers' in said(), f'it runs: {said()}')
+            check(word is None or f'others may {word} the password in {path} (mode 0{mode:o})' in said(), f'{mode:o}: {said()}')
+            check(word or 'others may' not in said(), f'nothing to say: {said()}')
+            check('goes over the network as it is' in said(), f'a password over http: {said()}')
+    with agent(etcd.place, '--name', 'n' * 32) as said:
+        await_that(lambda: '31' in said(), f'a name that is too long: {said()}')
+        check('machine ' not in said(), f'it does not start: {said()}')
 
 
 with tempfile.TemporaryDirectory(prefix='gpushim-words-') as scratch:
     refusals()
     raw_text()
     token_that_ends(scratch)
-    secrets(scratch)
+    passwords(scratch)
 end_with_faults()
