@@ -17,7 +17,7 @@
 #define LINES   30  /* and how much that is */
 
 static void (*const subjects[])(struct doctor *) = {
-    doctor_driver, doctor_mps,    doctor_folder,  doctor_broker,  doctor_sockets,
+    doctor_driver, doctor_folder,  doctor_broker,  doctor_sockets,
     doctor_limits, doctor_library, doctor_preload, doctor_processes,
 };
 
@@ -47,15 +47,8 @@ static void write_row(struct json *json, const struct doctor_row *row)
     json_close(json, '}');
 }
 
-static void say_all(const struct doctor_row *row)
-{
-    command_say("%-4s  %-17s %s", states[row->state], row->subject, row->found);
-    if (row->remedy[0])
-        command_say("%27s%s", "-> ", row->remedy);
-}
-
 /* The lines that the text takes behind `first`, below whose end the others begin; they are said if `says`. */
-static unsigned wrap(const char *first, const char *found, bool says)
+static unsigned wrap(const char *first, const char *found, size_t columns, bool says)
 {
     const size_t indent = strlen(first);
     char text[4 * DOCTOR_TEXT];
@@ -64,7 +57,7 @@ static unsigned wrap(const char *first, const char *found, bool says)
 
     gs_printable(found, strlen(found), text, sizeof text);
     do {
-        const size_t length = show_line(at, COLUMNS - indent);
+        const size_t length = show_line(at, columns - indent);
 
         if (says)
             command_say("%*s%.*s", lines ? (int)indent : -(int)indent, lines ? "" : first, (int)length, at);
@@ -76,19 +69,18 @@ static unsigned wrap(const char *first, const char *found, bool says)
 }
 
 /* One that is ok has a line, which may be cut. */
-static unsigned put_row(const struct doctor_row *row, bool says)
+static unsigned put_row(const struct doctor_row *row, size_t columns, bool says)
 {
     char first[64], line[2 * DOCTOR_TEXT], shown[2 * DOCTOR_TEXT];
 
     snprintf(first, sizeof first, "%-4s  %-17s ", states[row->state], row->subject);
     if (row->state == DOCTOR_OK) {
         gs_printable(row->found, strlen(row->found), line, sizeof line);
-        show_cut(line, COLUMNS - strlen(first), shown, sizeof shown);
-        if (says)
-            command_say("%s%s", first, shown);
-        return 1;
+        show_cut(line, columns - strlen(first), shown, sizeof shown);
+        return wrap(first, shown, columns, says);
     }
-    return wrap(first, row->found, says) + (row->remedy[0] ? wrap("                        -> ", row->remedy, says) : 0);
+    return wrap(first, row->found, columns, says) +
+           (row->remedy[0] ? wrap("                        -> ", row->remedy, columns, says) : 0);
 }
 
 /* What is told first where not all has room: what fails, what warns, what is ok; of warnings of processes, which may
@@ -100,15 +92,21 @@ static int rank_of(const struct doctor_row *row, unsigned *processes)
     return strncmp(row->subject, "process ", 8) == 0 && (*processes)++ >= 2 ? 3 : 1;
 }
 
-static void say_screen(const struct doctor *doctor)
+static bool is_wanted(const struct doctor_row *row, bool quiet)
 {
-    unsigned left = LINES - 2, many[DOCTOR_FAIL + 1] = {0}, untold = 0, processes;
+    return !quiet || row->state == DOCTOR_FAIL;
+}
+
+static void say_rows(const struct doctor *doctor, bool all, bool quiet)
+{
+    const size_t columns = all || quiet ? SIZE_MAX : COLUMNS;
+    unsigned left = all || quiet ? UINT_MAX : LINES - 2, many[DOCTOR_FAIL + 1] = {0}, untold = 0, processes;
     bool *told = command_need(calloc(doctor->count + 1, sizeof *told));
 
     for (int rank = 0; rank <= 3; rank++)
         for (size_t i = processes = 0; i < doctor->count; i++) {
             const struct doctor_row *row = &doctor->rows[i];
-            const unsigned lines = put_row(row, false);
+            const unsigned lines = put_row(row, columns, false);
 
             if (rank_of(row, &processes) != rank)
                 continue;
@@ -118,24 +116,16 @@ static void say_screen(const struct doctor *doctor)
             untold += !told[i];
         }
     for (size_t i = 0; i < doctor->count; i++)
-        if (told[i])
-            put_row(&doctor->rows[i], true);
+        if (told[i] && is_wanted(&doctor->rows[i], quiet))
+            put_row(&doctor->rows[i], columns, true);
+    free(told);
     if (untold)
         command_say("and %u more (gpushim doctor --all)", untold);
-    free(told);
-    command_say("%u FAIL, %u warn, %u ok: %s", many[DOCTOR_FAIL], many[DOCTOR_WARN], many[DOCTOR_OK],
-                many[DOCTOR_FAIL]   ? "the library does nothing here, or cannot share, until that is mended"
-                : many[DOCTOR_WARN] ? "the library works here, but for what is said above"
-                                    : "nothing stands in its way");
-}
-
-static void say_rows(const struct doctor *doctor, bool all, bool quiet)
-{
-    if (!all && !quiet)
-        say_screen(doctor);
-    for (size_t i = 0; (all || quiet) && i < doctor->count; i++)
-        if (all || doctor->rows[i].state == DOCTOR_FAIL)
-            say_all(&doctor->rows[i]);
+    if (!quiet)
+        command_say("%u FAIL, %u warn, %u ok: %s", many[DOCTOR_FAIL], many[DOCTOR_WARN], many[DOCTOR_OK],
+                    many[DOCTOR_FAIL]   ? "the library does nothing here, or cannot share, until that is mended"
+                    : many[DOCTOR_WARN] ? "the library works here, but for what is said above"
+                                        : "nothing stands in its way");
 }
 
 static void write_rows(const struct doctor *doctor, bool quiet)
@@ -144,7 +134,7 @@ static void write_rows(const struct doctor *doctor, bool quiet)
 
     json_begin(&json, true);
     for (size_t i = 0; i < doctor->count; i++)
-        if (!quiet || doctor->rows[i].state == DOCTOR_FAIL)
+        if (is_wanted(&doctor->rows[i], quiet))
             write_row(&json, &doctor->rows[i]);
     json_end(&json);
 }
@@ -172,8 +162,7 @@ int command_doctor(const struct call *call)
     if (call->argc && (pid = call_pid(call, call->argv[0])) <= 0)
         return COMMAND_USAGE;
     doctor.config = command_config();
-    if (!command_share_options(
-            &doctor.options)) /* then the library has none either (shim/start.c) */
+    if (!command_share_options(&doctor.options)) /* then the library has none either (shim/start.c) */
         memcpy(doctor.options.dir, "too long", sizeof "too long");
     library_find(doctor.library);
     if (pid)

@@ -52,7 +52,6 @@ void doctor_say(struct doctor *doctor, enum doctor_state state, const char *subj
 
 /* The driver is asked in a child: it may wait for ever, or end its process. */
 void doctor_driver(struct doctor *doctor); /* doctor_driver.c */
-void doctor_mps(struct doctor *doctor);    /* doctor_gpu.c */
 void doctor_folder(struct doctor *doctor); /* doctor_folder.c */
 void doctor_broker(struct doctor *doctor);
 void doctor_sockets(struct doctor *doctor);
@@ -84,9 +83,6 @@ void doctor_look_at_preload(struct doctor *doctor, const char *subject, const ch
                             const char *proc);
 /* Whether the process has put up a socket in the folder, and whether it answers. */
 void doctor_look_for_socket(struct doctor *doctor, pid_t pid);
-/* Why the dynamic linker would not load a file, or not start a program with what is preloaded: in words, after the file's
- * name: "is no ELF file"; NULL: nothing is wrong with it. */
-const char *doctor_look_at_elf(const char *path, struct run_file *ret_file);
 /* "NAME, version 0.1, protocol 19" of a library's file; whether that is the protocol of this program. */
 bool doctor_tell_library(const char *path, const char *name, char ret_text[DOCTOR_TEXT]);
 

@@ -10,7 +10,7 @@
 
 struct link_map;
 
-struct doctor_nvml_memory { /* nvmlBAR1Memory_t, nvmlMemory_t */
+struct doctor_nvml_memory { /* nvmlMemory_t */
     unsigned long long total, left, used;
 };
 
@@ -18,7 +18,6 @@ struct doctor_nvml_memory { /* nvmlBAR1Memory_t, nvmlMemory_t */
 #define DOCTOR_NVML(OP)                                                                            \
     OP(init, nvmlInit_v2, int (*)(void))                                                           \
     OP(by_uuid, nvmlDeviceGetHandleByUUID, int (*)(const char *, void **))                         \
-    OP(bar1, nvmlDeviceGetBAR1MemoryInfo, int (*)(void *, struct doctor_nvml_memory *))            \
     OP(memory, nvmlDeviceGetMemoryInfo, int (*)(void *, struct doctor_nvml_memory *))
 
 struct doctor_nvml {

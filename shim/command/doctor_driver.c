@@ -21,7 +21,6 @@
 #include "shim/lookup/elf_symbols.h"
 
 #define ANSWER_MS     60000 /* for the next row; starting with 8 GPUs has been seen to take seconds */
-#define KERNEL_MODULE "/proc/driver/nvidia/version"
 #define EVENTS_SINCE  12050 /* cuCtxRecordEvent */
 
 OLDEST(dlopen);
@@ -99,20 +98,6 @@ void *doctor_in_nvml(const struct doctor_nvml *nvml, const unsigned char uuid[16
     return *ret_mig ? handle : NULL;
 }
 
-/* ---- The kernel's half ---------------------------------------------------------------------- */
-
-/* Its version, "550.54.15"; "" where it is not loaded, or not seen from here. */
-static void kernel_version(char ret_version[64])
-{
-    char text[512], *rest = text, *word;
-
-    ret_version[0] = 0;
-    command_read(KERNEL_MODULE, text, sizeof text);
-    while (!ret_version[0] && (word = strsep(&rest, " \n")))
-        if (word[strspn(word, "0123456789.")] == 0 && strchr(word, '.'))
-            snprintf(ret_version, 64, "%.63s", word);
-}
-
 static bool has_device_files(void)
 {
     glob_t found;
@@ -124,17 +109,15 @@ static bool has_device_files(void)
 
 /* ---- The driver ----------------------------------------------------------------------------- */
 
-#define MAKE_FILES                                                                                 \
-    "in a container give it the GPU's device files (docker --gpus all, podman --device "           \
-    "nvidia.com/gpu=all); on the host run nvidia-modprobe -u -c 0, as root"
+#define MAKE_FILES "in a container give it the GPU's device files (docker --gpus all, podman --device nvidia.com/gpu=all); on " \
+                   "the host run nvidia-modprobe -u -c 0, as root"
 
 static const struct {
     int error;
     const char *words, *remedy;
 } init_errors[] = {
     {CUDA_ERROR_OPERATING_SYSTEM, "the GPU's device files cannot be opened", MAKE_FILES},
-    {CUDA_ERROR_UNKNOWN, "the driver does not say why; often /dev/nvidia-uvm is missing",
-     MAKE_FILES},
+    {CUDA_ERROR_UNKNOWN, "the driver does not say why; often /dev/nvidia-uvm is missing", MAKE_FILES},
     {CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "libcuda and the kernel's module are of different versions",
      "reboot after an update of the driver; in a container take the host's libcuda, which the "
      "container runtime of NVIDIA mounts, and none of the image's"},
@@ -157,17 +140,11 @@ static void say_no_device(struct doctor *doctor)
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
 
     if (visible)
-        doctor_say(doctor, DOCTOR_WARN, "driver",
-                   "unset CUDA_VISIBLE_DEVICES, or name a GPU that nvidia-smi -L lists",
+        doctor_say(doctor, DOCTOR_WARN, "driver", "unset CUDA_VISIBLE_DEVICES, or name a GPU that nvidia-smi -L lists",
                    "it shows no GPU: CUDA_VISIBLE_DEVICES is '%s'", visible);
-    else if (has_device_files())
-        doctor_say(doctor, DOCTOR_FAIL, "driver", MAKE_FILES,
-                   "it finds no GPU, though there are device files (/dev/nvidia0 and on)");
     else
-        doctor_say(
-            doctor, DOCTOR_WARN, "driver", MAKE_FILES,
-            "libcuda is here, and no GPU is: programs that need one fail, with the library or "
-            "without");
+        doctor_say(doctor, has_device_files() ? DOCTOR_FAIL : DOCTOR_WARN, "driver", MAKE_FILES,
+                   "libcuda is here, and no GPU that it can use: programs that need one fail, with the library or without");
 }
 
 static void say_init_error(struct doctor *doctor, const struct doctor_cuda *cuda, CUresult error)
@@ -187,26 +164,22 @@ static void say_init_error(struct doctor *doctor, const struct doctor_cuda *cuda
                        (int)error);
             return;
         }
-    doctor_say(
-        doctor, DOCTOR_FAIL, "driver",
-        "look whether nvidia-smi works, and at what the kernel says (dmesg, lines with NVRM)",
-        "it does not start: cuInit gives %s (%d)", name, (int)error);
+    doctor_say(doctor, DOCTOR_FAIL, "driver",
+               "look whether nvidia-smi works, and at what the kernel says (dmesg, lines with NVRM)",
+               "it does not start: cuInit gives %s (%d)", name, (int)error);
 }
 
-static void say_no_driver(struct doctor *doctor, const char *kernel, const char *reason)
+static void say_no_driver(struct doctor *doctor, const char *reason)
 {
-    if (kernel[0] || has_device_files())
-        doctor_say(
-            doctor, DOCTOR_FAIL, "driver",
-            "in a container let NVIDIA's runtime mount it (docker --gpus all, podman --device "
-            "nvidia.com/gpu=all; NVIDIA_DRIVER_CAPABILITIES must have compute); else install "
-            "the driver's libcuda1",
-            "a GPU is here (kernel module %s), and no libcuda: %s", kernel[0] ? kernel : "hidden",
-            reason);
+    if (has_device_files())
+        doctor_say(doctor, DOCTOR_FAIL, "driver",
+                   "in a container let NVIDIA's runtime mount it (docker --gpus all, podman --device nvidia.com/gpu=all; "
+                   "NVIDIA_DRIVER_CAPABILITIES must have compute); else install the driver's libcuda1",
+                   "a GPU is here, and no libcuda: %s", reason);
     else
         doctor_say(doctor, DOCTOR_WARN, "driver",
-                   "nothing, if this machine has no GPU; else install NVIDIA's driver, or give the "
-                   "container the GPU (docker --gpus all, podman --device nvidia.com/gpu=all)",
+                   "nothing, if this machine has no GPU; else install NVIDIA's driver, or give the container the GPU (docker "
+                   "--gpus all, podman --device nvidia.com/gpu=all)",
                    "no GPU for CUDA is seen here, and no libcuda: %s", reason);
 }
 
@@ -232,21 +205,17 @@ static void ask_driver(struct doctor *doctor)
     struct doctor_cuda cuda = {0};
     const char *reason, *missing;
     const struct link_map *library;
-    char kernel[64];
     CUresult error;
 
-    kernel_version(kernel);
     setenv("GPUSHIM_ENABLE", "0", 1); /* should the library be preloaded here */
     library = doctor_load("libcuda.so.1", &reason);
     if (!library) {
-        say_no_driver(doctor, kernel, reason);
+        say_no_driver(doctor, reason);
         return;
     }
     missing = fill(&cuda, library);
     if (cuda.version)
         say_version(doctor, &cuda, library->l_name);
-    if (kernel[0])
-        doctor_say(doctor, DOCTOR_OK, "kernel module", "", "version %s", kernel);
     if (missing) {
         doctor_say(doctor, DOCTOR_FAIL, "driver", "install a driver of CUDA 11 or later",
                    "%s has no %s: the library steps aside", library->l_name, missing);

@@ -1,5 +1,4 @@
 /* gpushim doctor: the library's file, and what LD_PRELOAD makes of it. */
-#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,26 +10,6 @@
 #include "shim/command/doctor.h"
 
 #define ALL_PROGRAMS "/etc/ld.so.preload"
-
-#ifdef __x86_64__
-#define MACHINE EM_X86_64
-#else
-#define MACHINE EM_AARCH64
-#endif
-
-/* ---- Files ---------------------------------------------------------------------------------- */
-
-const char *doctor_look_at_elf(const char *path, struct run_file *ret_file)
-{
-    run_file_read(path, ret_file);
-    if (ret_file->kind == RUN_UNREADABLE)
-        return ret_file->error == EACCES ? "may not be read by this user" : "cannot be read";
-    if (ret_file->kind != RUN_ELF)
-        return "is no ELF file";
-    if (ret_file->machine.elf_class != ELFCLASS64)
-        return "is of 32 bits";
-    return ret_file->machine.machine != MACHINE ? "is made for another architecture" : NULL;
-}
 
 /* ---- LD_PRELOAD ----------------------------------------------------------------------------- */
 
@@ -51,51 +30,43 @@ void doctor_add_copy(struct doctor_copies *copies, const char *path, uint64_t de
     copies->of[copies->count++].inode = inode;
 }
 
-static void look_at_one(struct doctor *doctor, const char *subject, const char *name,
-                        const char *proc, struct doctor_copies *copies)
+static void look_at_one(struct doctor *doctor, const char *subject, const char *name, const char *proc,
+                        struct doctor_copies *copies)
 {
-    /* The dynamic linker says so on standard error and goes on without it. */
-    const enum doctor_state bad = is_library(name) ? DOCTOR_FAIL : DOCTOR_WARN;
-    char path[PATH_MAX], remedy[DOCTOR_TEXT];
-    struct run_file file;
+    const bool ours = is_library(name);
+    char path[PATH_MAX], remedy[DOCTOR_TEXT] = "take it out", gone[96];
     const char *wrong;
+    struct run_file file;
     struct stat info;
 
-    snprintf(path, sizeof path, "%s%s%s", proc,
-             !proc[0]         ? ""
-             : name[0] == '/' ? "/root"
-                              : "/cwd/",
-             name);
-    if (is_library(name))
-        snprintf(remedy, sizeof remedy, "name %.500s instead, or start programs with gpushim run",
-                 doctor->library[0] ? doctor->library : "the library's own path");
-    else
-        snprintf(remedy, sizeof remedy, "take it out");
     if (strchr(name, '$') || !strchr(name, '/')) {
         doctor_say(doctor, DOCTOR_WARN, subject, "name the whole path of the file",
                    "%.200s: which file that is only the dynamic linker knows", name);
-    } else if (fstatat(AT_FDCWD, path, &info, 0) != 0) {
-        doctor_say(doctor, bad, subject, remedy, "%.300s is not there: %s; programs run without it",
-                   name, strerror(errno));
-    } else {
-        wrong = doctor_look_at_elf(path, &file);
-        if (wrong)
-            doctor_say(doctor, bad, subject, remedy, "%.300s %s: programs run without it", name,
-                       wrong);
-        else if (is_library(name))
-            doctor_add_copy(copies, name, info.st_dev, info.st_ino);
+        return;
     }
+    snprintf(path, sizeof path, "%s%s%s", proc, !proc[0] ? "" : name[0] == '/' ? "/root" : "/cwd/", name);
+    if (ours)
+        snprintf(remedy, sizeof remedy, "name %.500s instead, or start programs with gpushim run",
+                 doctor->library[0] ? doctor->library : "the library's own path");
+    run_file_read(path, &file);
+    wrong = run_file_wrong(&file);
+    if (fstatat(AT_FDCWD, path, &info, 0) != 0) {
+        snprintf(gone, sizeof gone, "is not there: %s", strerror(errno));
+        wrong = gone;
+    }
+    if (wrong) /* the dynamic linker says so on standard error and goes on without it */
+        doctor_say(doctor, ours ? DOCTOR_FAIL : DOCTOR_WARN, subject, remedy, "%.300s %s; programs run without it", name, wrong);
+    else if (ours)
+        doctor_add_copy(copies, name, info.st_dev, info.st_ino);
 }
 
-void doctor_look_at_preload(struct doctor *doctor, const char *subject, const char *value,
-                            const char *proc)
+void doctor_look_at_preload(struct doctor *doctor, const char *subject, const char *value, const char *proc)
 {
     struct doctor_copies *copies = command_need(calloc(1, sizeof *copies));
     char *text = command_need(strdup(value)), *save = NULL;
     unsigned named = 0;
 
-    for (char *name = strtok_r(text, " :\t\n", &save); name;
-         name = strtok_r(NULL, " :\t\n", &save)) {
+    for (char *name = strtok_r(text, " :\t\n", &save); name; name = strtok_r(NULL, " :\t\n", &save)) {
         look_at_one(doctor, subject, name, proc, copies);
         named += is_library(name);
     }
@@ -141,20 +112,19 @@ bool doctor_tell_library(const char *path, const char *name, char ret_text[DOCTO
 
 void doctor_library(struct doctor *doctor)
 {
-    static const char remedy[] =
-        "install the command and the library from the same package or build";
+    static const char remedy[] = "install the command and the library from the same package or build";
     char told[DOCTOR_TEXT];
     struct run_file file;
     const char *wrong;
     bool same;
 
     if (!doctor->library[0]) {
-        doctor_say(
-            doctor, DOCTOR_FAIL, "library", remedy,
-            "there is no libgpushim.so beside this program, nor where it is installed with it");
+        doctor_say(doctor, DOCTOR_FAIL, "library", remedy,
+                   "there is no libgpushim.so beside this program, nor where it is installed with it");
         return;
     }
-    wrong = doctor_look_at_elf(doctor->library, &file);
+    run_file_read(doctor->library, &file);
+    wrong = run_file_wrong(&file);
     same = doctor_tell_library(doctor->library, doctor->library, told);
     if (wrong)
         doctor_say(doctor, DOCTOR_FAIL, "library", remedy, "%s %s", doctor->library, wrong);

@@ -15,7 +15,6 @@
 #include "shim/command/doctor.h"
 #include "shim/command/quiet.h"
 
-#define ROWS_MAX  64
 #define FD_NEEDED 64   /* below it what a program and its sockets have leaves none */
 #define FD_GOOD   1024 /* with fewer, a program that shares much makes descriptors again and again */
 
@@ -45,16 +44,6 @@ static bool begins(const char *path, const char *name)
     return path[0] == '/' && strncmp(basename(path), name, strlen(name)) == 0;
 }
 
-static bool cut_end(char *text, const char *end)
-{
-    const size_t length = strlen(text), cut = strlen(end);
-    const bool has = length > cut && strcmp(text + length - cut, end) == 0;
-
-    if (has)
-        text[length - cut] = 0;
-    return has;
-}
-
 static void read_maps(pid_t pid, struct maps *ret_maps)
 {
     char name[40], *line = NULL;
@@ -68,6 +57,7 @@ static void read_maps(pid_t pid, struct maps *ret_maps)
     while (file && getline(&line, &size, file) > 0) {
         unsigned long long inode;
         unsigned major, minor;
+        char *deleted;
         int at = 0;
 
         line[strcspn(line, "\n")] = 0;
@@ -76,7 +66,10 @@ static void read_maps(pid_t pid, struct maps *ret_maps)
         ret_maps->cuda |= begins(line + at, "libcuda.so");
         if (!begins(line + at, "libgpushim.so"))
             continue;
-        ret_maps->replaced |= cut_end(line + at, " (deleted)");
+        deleted = strstr(line + at, " (deleted)");
+        ret_maps->replaced |= deleted != NULL;
+        if (deleted)
+            *deleted = 0;
         doctor_add_copy(&ret_maps->copies, line + at, (uint64_t)major << 32 | minor, inode);
     }
     if (!file || ferror(file))
@@ -123,51 +116,36 @@ static enum doctor_state judge(const struct doctor *doctor, pid_t pid, const str
 
 /* ---- All that use CUDA ---------------------------------------------------------------------- */
 
-struct survey {
-    unsigned with, hidden, rows;
-};
-
-/* The row of a process that has libcuda; none where all is well with it. */
-static void say_one(struct doctor *doctor, struct survey *survey, pid_t pid,
-                    const struct maps *maps)
-{
-    char subject[32], found[DOCTOR_TEXT], remedy[DOCTOR_TEXT];
-    enum doctor_state state = judge(doctor, pid, maps, found, remedy);
-    struct who who;
-
-    survey->with += state == DOCTOR_OK;
-    if (state == DOCTOR_OK || survey->rows++ >= ROWS_MAX)
-        return;
-    who_fill(&who, pid, 0, "");
-    snprintf(subject, sizeof subject, "process %d", (int)pid);
-    doctor_say(doctor, maps->copies.count ? state : DOCTOR_WARN, subject, remedy, "(%s) %s", who.command, found);
-}
-
 void doctor_processes(struct doctor *doctor)
 {
     static struct maps maps;
     DIR *all = has_proc(doctor) ? opendir("/proc") : NULL;
-    struct survey survey = {0};
     const struct dirent *entry;
-    char hidden[64] = "";
+    unsigned with = 0, hidden = 0;
 
     while (all && (entry = readdir(all))) {
-        pid_t pid = (pid_t)atol(entry->d_name);
+        char subject[32], found[DOCTOR_TEXT], remedy[DOCTOR_TEXT];
+        const pid_t pid = (pid_t)atol(entry->d_name);
+        enum doctor_state state;
+        struct who who;
 
         if (pid <= 0 || pid == getpid())
             continue;
         read_maps(pid, &maps);
-        survey.hidden += maps.error == EACCES || maps.error == EPERM;
-        if (!maps.error && maps.cuda)
-            say_one(doctor, &survey, pid, &maps);
+        hidden += maps.error == EACCES || maps.error == EPERM;
+        if (maps.error || !maps.cuda)
+            continue;
+        state = judge(doctor, pid, &maps, found, remedy);
+        with += state == DOCTOR_OK;
+        if (state == DOCTOR_OK)
+            continue;
+        who_fill(&who, pid, 0, "");
+        snprintf(subject, sizeof subject, "process %d", (int)pid);
+        doctor_say(doctor, maps.copies.count ? state : DOCTOR_WARN, subject, remedy, "(%s) %s", who.command, found);
     }
-    if (survey.rows > ROWS_MAX)
-        doctor_say(doctor, DOCTOR_WARN, "processes", "ask for one: gpushim doctor PID",
-                   "%u more that use CUDA are like these", survey.rows - ROWS_MAX);
-    if (survey.hidden)
-        snprintf(hidden, sizeof hidden, "; %u more may not be looked at by this user", survey.hidden);
     if (all)
-        doctor_say(doctor, DOCTOR_OK, "processes", "", "%u use CUDA with this library%s", survey.with, hidden);
+        doctor_say(doctor, DOCTOR_OK, "processes", "", "%u use CUDA with this library; %u may not be looked at by this user", with,
+                   hidden);
     if (all)
         closedir(all);
 }
@@ -287,11 +265,8 @@ static void say_program(const struct subject *subject)
         return;
     }
     path[length] = 0;
-    wrong = doctor_look_at_elf(link, &file);
-    if (!wrong && !file.interpreter[0])
-        wrong = "is statically linked";
-    else if (!wrong && strstr(file.interpreter, "musl"))
-        wrong = "is of musl's libc";
+    run_file_read(link, &file);
+    wrong = run_program_wrong(path, &file);
     if (wrong)
         doctor_say(subject->doctor, DOCTOR_FAIL, "program",
                    "run a build of this architecture, for glibc, linked with libc.so; or run it without",

@@ -185,7 +185,7 @@ static int run(const struct call *call, bool records)
         return COMMAND_USAGE;
     preload(library);
     if (call->argc)
-        run_check(path, library);
+        run_check(path);
     if (call_has(call, "print")) {
         command_say("LD_PRELOAD=%s", getenv("LD_PRELOAD"));
         run_option_print();

@@ -8,7 +8,6 @@
 
 #include <limits.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 
 /* What a file is to the system that is to run it. */
@@ -20,19 +19,13 @@ enum run_kind {
     RUN_BINARY, /* none of these */
 };
 
-/* What has to be the same of a program and of a library that is loaded into it. */
-struct run_machine {
-    unsigned char elf_class, order; /* EI_CLASS, EI_DATA */
-    uint16_t machine;               /* e_machine */
-};
-
 /* The kernel reads no more than this of a script's first line. */
 #define RUN_INTERPRETER_SIZE 256
 
 struct run_file {
     enum run_kind kind;
     int error; /* RUN_UNREADABLE: errno */
-    struct run_machine machine;
+    bool is_ours; /* RUN_ELF: it is of the machine that this program is of */
     char interpreter[RUN_INTERPRETER_SIZE]; /* who starts it; "": nobody, or not to be seen */
     char argument[RUN_INTERPRETER_SIZE];    /* what a script gives it before its own name */
 };
@@ -44,8 +37,12 @@ void run_file_read(const char *path, struct run_file *ret);
  * may not be executed. */
 int run_file_find(const char *name, char ret_path[PATH_MAX]);
 
+/* Why the library cannot be loaded with it: in words, after its name ("is no ELF file"); NULL: nothing is wrong with it. Of
+ * a program also by who starts it. */
+const char *run_file_wrong(const struct run_file *file);
+const char *run_program_wrong(const char *path, const struct run_file *file);
 /* Warns on standard error of what will keep the library out of the program at `path`. */
-void run_check(const char *path, const char *library);
+void run_check(const char *path);
 
 struct gs_config;
 struct gs_option;

@@ -1,12 +1,10 @@
 /*
- * What would keep the library out of a program that `gpushim run` starts, found before it is
- * started: the dynamic linker says nothing of most of it, and the program runs as if all were well.
- * These are warnings. Who can run without the library runs.
+ * What would keep the library out of a program that `gpushim run` starts, found before it is started: the dynamic linker
+ * says nothing of most of it, and the program runs as if all were well. These are warnings. Who can run without the
+ * library runs.
  */
-#include <elf.h>
+#include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -14,132 +12,75 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#include "config/internal.h"
 #include "shim/command/command.h"
 #include "shim/command/run.h"
 
-/* What is looked at. */
-struct program {
-    const char *path;
-    const char *script; /* that it runs; NULL: none, it is what was asked for */
-};
-
-static void warn(const struct program *program, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-static void warn(const struct program *program, const char *format, ...)
+const char *run_file_wrong(const struct run_file *file)
 {
-    char text[512];
-    va_list arguments;
-
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    if (program->script)
-        command_complain("warning: %s, which runs %s, %s", program->path, program->script, text);
-    else
-        command_complain("warning: %s %s", program->path, text);
-}
-
-/* ---- Another machine ------------------------------------------------------------------------ */
-
-static const char *machine_name(const struct run_machine *machine, char ret[48])
-{
-    const char *name = machine->machine == EM_X86_64 ? "x86-64" : machine->machine == EM_AARCH64 ? "aarch64" : NULL;
-    int length = name ? snprintf(ret, 48, "%s", name) : snprintf(ret, 48, "machine %u of ELF's list", machine->machine);
-
-    if (machine->elf_class != ELFCLASS64)
-        snprintf(ret + length, 48 - (size_t)length, ", of 32 bits");
-    return ret;
-}
-
-static bool is_other_machine(const struct program *program, const struct run_machine *its,
-                             const struct run_machine *library)
-{
-    char buffer[48], library_buffer[48];
-    const char *ours = machine_name(library, library_buffer);
-
-    if (its->elf_class == library->elf_class && its->order == library->order &&
-        its->machine == library->machine)
-        return false;
-    warn(program,
-         "is built for %s, and the library here for %s: it runs without the library, if at all; "
-         "use a build of it for %s",
-         machine_name(its, buffer), ours, ours);
-    return true;
-}
-
-/* ---- Raised rights -------------------------------------------------------------------------- */
-
-/* By what mode the program gives its caller other rights than he has, as the kernel decides it:
- * none where it is his own. NULL: it does not. */
-static const char *other_rights(const struct stat *file)
-{
-    if ((file->st_mode & S_ISUID) && file->st_uid != getuid())
-        return "set-user-id";
-    if ((file->st_mode & S_ISGID) && (file->st_mode & S_IXGRP) && file->st_gid != getgid())
-        return "set-group-id";
-    return NULL;
-}
-
-/* In what runs with other rights than its caller's the dynamic linker passes over LD_PRELOAD. */
-static void check_rights(const struct program *program)
-{
-    static const char end[] = "the dynamic linker ignores LD_PRELOAD in it and in what it starts";
-    struct statvfs system;
-    struct stat file;
-    const char *way;
-
-    if (fstatat(AT_FDCWD, program->path, &file, 0) != 0 ||
-        (statvfs(program->path, &system) == 0 && (system.f_flag & ST_NOSUID)))
-        return;
-    way = prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 ? NULL : other_rights(&file);
-    if (way)
-        warn(program, "is %s: %s; run it as who it belongs to (%u:%u), or a copy without that bit",
-             way, end, (unsigned)file.st_uid, (unsigned)file.st_gid);
-    else if (getuid() != 0 && getxattr(program->path, "security.capability", NULL, 0) > 0)
-        warn(program, "has file capabilities: %s; run it as root, or a copy without them", end);
-}
-
-/* ---- Who loads it --------------------------------------------------------------------------- */
-
-static bool begins(const char *text, const char *with)
-{
-    return strncmp(text, with, strlen(with)) == 0;
+    if (file->kind == RUN_UNREADABLE)
+        return file->error == EACCES ? "may not be read by this user" : "cannot be read";
+    if (file->kind != RUN_ELF)
+        return "is no ELF file";
+    return file->is_ours ? NULL : "is built for another architecture than the library here";
 }
 
 static bool is_glibc_linker(const char *path)
 {
-    const char *name = basename(path);
+    static const char *const begins[] = {"ld-linux", "ld-2.", "ld-lsb", "ld.so"};
+    bool is = false;
 
-    return begins(name, "ld-linux") || begins(name, "ld-2.") || begins(name, "ld-lsb") ||
-           begins(name, "ld.so");
+    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
+        is |= strncmp(basename(path), begins[i], strlen(begins[i])) == 0;
+    return is;
 }
 
-static void check_linker(const struct program *program, const char *linker)
+const char *run_program_wrong(const char *path, const struct run_file *file)
 {
-    char quoted[GS_QUOTE_SIZE];
+    const char *wrong = run_file_wrong(file);
 
-    gs_quote(gs_text_of(linker), quoted);
-    if (!*linker) {
-        /* The dynamic linker can be called as a program itself, and does what it always does. */
-        if (!is_glibc_linker(program->path))
-            warn(program, "is statically linked: the library cannot be loaded into it, only into "
-                          "programs that it starts; use a dynamically linked build of it");
-    } else if (begins(basename(linker), "ld-musl")) {
-        warn(program,
-             "is built for musl's libc (%s starts it), where the library does nothing; use a build "
-             "for glibc, as most distributions have",
-             quoted);
-    } else if (!is_glibc_linker(linker)) {
-        warn(
-            program,
-            "is started by %s, not by glibc's dynamic linker, and may run without the library; use "
-            "a build for glibc, as most distributions have",
-            quoted);
-    }
+    if (wrong || is_glibc_linker(file->interpreter))
+        return wrong;
+    if (strncmp(basename(file->interpreter), "ld-musl", 7) == 0)
+        return "is built for musl's libc";
+    if (file->interpreter[0])
+        return "is started by another dynamic linker than glibc's";
+    /* That can be called as a program itself, and does what it always does. */
+    return is_glibc_linker(path) ? NULL : "is statically linked";
 }
 
-/* ---- Scripts -------------------------------------------------------------------------------- */
+static void warn(const char *path, const char *script, const char *why, const char *way_out)
+{
+    command_complain("warning: %s%s%s%s %s: %s", path, script ? ", which runs " : "", script ? script : "", script ? "," : "",
+                     why, way_out);
+}
+
+/* By what mode the program gives its caller other rights than he has, as the kernel decides it: none where it is his own.
+ * NULL: it does not. */
+static const char *other_rights(const struct stat *file)
+{
+    if ((file->st_mode & S_ISUID) && file->st_uid != getuid())
+        return "is set-user-id";
+    if ((file->st_mode & S_ISGID) && (file->st_mode & S_IXGRP) && file->st_gid != getgid())
+        return "is set-group-id";
+    return NULL;
+}
+
+/* In what runs with other rights than its caller's the dynamic linker passes over LD_PRELOAD. */
+static void check_rights(const char *path, const char *script)
+{
+    struct statvfs system;
+    struct stat file;
+    const char *why;
+
+    if (fstatat(AT_FDCWD, path, &file, 0) != 0 || (statvfs(path, &system) == 0 && (system.f_flag & ST_NOSUID)))
+        return;
+    why = prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 ? NULL : other_rights(&file);
+    if (!why && getuid() != 0 && getxattr(path, "security.capability", NULL, 0) > 0)
+        why = "has file capabilities";
+    if (why)
+        warn(path, script, why, "the dynamic linker ignores LD_PRELOAD in it and in what it starts; run it as who it belongs to, "
+                                "or a copy without these");
+}
 
 /* Who runs this script. False: not to be told, as where env has options. */
 static bool runs(const struct run_file *script, char ret_path[PATH_MAX])
@@ -150,21 +91,23 @@ static bool runs(const struct run_file *script, char ret_path[PATH_MAX])
     return *ret_path;
 }
 
-void run_check(const char *path, const char *library)
+void run_check(const char *path)
 {
-    struct program program = {.path = path};
+    const char *script = NULL, *wrong;
     char interpreter[PATH_MAX];
-    struct run_file file, own;
+    struct run_file file;
 
-    run_file_read(library, &own);
     run_file_read(path, &file);
     if (file.kind == RUN_SCRIPT || file.kind == RUN_TEXT) {
         if (!runs(&file, interpreter))
             return;
-        program = (struct program){.path = interpreter, .script = path};
-        run_file_read(interpreter, &file);
+        script = path;
+        path = interpreter;
+        run_file_read(path, &file);
     }
-    if (file.kind == RUN_ELF && !is_other_machine(&program, &file.machine, &own.machine))
-        check_linker(&program, file.interpreter);
-    check_rights(&program);
+    wrong = file.kind == RUN_ELF ? run_program_wrong(path, &file) : NULL;
+    if (wrong)
+        warn(path, script, wrong, "the library cannot be loaded into it, only into programs that it starts; use a build of it for "
+                                  "this machine and glibc that is dynamically linked");
+    check_rights(path, script);
 }

@@ -13,6 +13,12 @@
 #include "core/base/regular.h"
 #include "shim/command/run.h"
 
+#ifdef __x86_64__
+#define MACHINE EM_X86_64
+#else
+#define MACHINE EM_AARCH64
+#endif
+
 /* Program headers that are looked at; linkers write some ten. */
 #define HEADERS_MAX 256
 
@@ -72,10 +78,8 @@ static void read_start(int fd, struct run_file *ret)
         read_line(start.bytes + 2, ret);
     } else if (size >= sizeof(Elf32_Ehdr) && memcmp(ident, ELFMAG, SELFMAG) == 0) {
         ret->kind = RUN_ELF;
-        ret->machine = (struct run_machine){ident[EI_CLASS], ident[EI_DATA], start.elf.e_machine};
-        if (ident[EI_DATA] == ELFDATA2MSB) /* every machine that this is built for is the other */
-            ret->machine.machine = __builtin_bswap16(start.elf.e_machine);
-        else if (ident[EI_CLASS] == ELFCLASS64)
+        ret->is_ours = ident[EI_CLASS] == ELFCLASS64 && ident[EI_DATA] == ELFDATA2LSB && start.elf.e_machine == MACHINE;
+        if (ret->is_ours)
             read_linker(fd, &start.elf, ret);
     }
 }
@@ -94,25 +98,17 @@ void run_file_read(const char *path, struct run_file *ret)
     close(fd);
 }
 
-/* What is in a folder of PATH: 0, -EACCES, or -ENOENT where the search goes on as if nothing were
- * there: a folder, too, and what lies where this user may not look. So do shells; execvp would
- * blame such a place for every name that is not found. */
-static int try_folder(const char *path)
-{
-    struct stat status;
-
-    if (fstatat(AT_FDCWD, path, &status, 0) != 0 || !S_ISREG(status.st_mode))
-        return -ENOENT;
-    return access(path, X_OK) == 0 ? 0 : -EACCES;
-}
-
-static int try_path(const char *path)
+/* 0, -EACCES or -ENOENT. In a folder of PATH the search goes on as if nothing were there past a folder, and past what lies
+ * where this user may not look. So do shells; execvp would blame such a place for every name that is not found. */
+static int try_path(const char *path, bool in_folder)
 {
     struct stat status;
 
     if (fstatat(AT_FDCWD, path, &status, 0) != 0)
-        return errno == EACCES ? -EACCES : -ENOENT;
-    return S_ISREG(status.st_mode) && access(path, X_OK) == 0 ? 0 : -EACCES;
+        return errno == EACCES && !in_folder ? -EACCES : -ENOENT;
+    if (!S_ISREG(status.st_mode))
+        return in_folder ? -ENOENT : -EACCES;
+    return access(path, X_OK) == 0 ? 0 : -EACCES;
 }
 
 int run_file_find(const char *name, char ret_path[PATH_MAX])
@@ -124,7 +120,7 @@ int run_file_find(const char *name, char ret_path[PATH_MAX])
     if (!*name || strlen(name) >= PATH_MAX)
         return -ENOENT;
     if (strchr(name, '/'))
-        return try_path(name);
+        return try_path(name, false);
     if (!folders)
         folders = "/bin:/usr/bin"; /* execvp's own */
     for (const char *end;; folders = end + 1) {
@@ -132,9 +128,8 @@ int run_file_find(const char *name, char ret_path[PATH_MAX])
         int length, tried;
 
         end = strchrnul(folders, ':');
-        length = snprintf(path, sizeof path, "%.*s%s%s", (int)(end - folders), folders,
-                          end > folders ? "/" : "", name);
-        tried = length < (int)sizeof path ? try_folder(path) : -ENOENT;
+        length = snprintf(path, sizeof path, "%.*s%s%s", (int)(end - folders), folders, end > folders ? "/" : "", name);
+        tried = length < (int)sizeof path ? try_path(path, true) : -ENOENT;
         if (tried == 0 || (tried == -EACCES && error == -ENOENT)) {
             error = tried;
             memcpy(ret_path, path, (size_t)length + 1);

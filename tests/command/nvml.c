@@ -1,7 +1,6 @@
 /*
  * A stand-in of libnvidia-ml.so.1: GPUs of the software driver under their uuids, with 1 GiB each of
- * which a quarter is used. NVML_BAR1 is the BAR1's size in bytes, NVML_MIG ("part") says that they are
- * parts by MIG.
+ * which a quarter is used. NVML_MIG ("part") says that they are parts by MIG.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +17,6 @@ struct memory_v2 {
 __attribute__((visibility("default"))) int nvmlInit_v2(void);
 __attribute__((visibility("default"))) int nvmlDeviceGetHandleByUUID(const char *uuid,
                                                                      void **device);
-__attribute__((visibility("default"))) int nvmlDeviceGetBAR1MemoryInfo(void *device,
-                                                                       struct memory *bar1);
 __attribute__((visibility("default"))) int nvmlDeviceGetMemoryInfo(void *device,
                                                                    struct memory *memory);
 __attribute__((visibility("default"))) int nvmlDeviceGetMemoryInfo_v2(void *device,
@@ -47,18 +44,6 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **device)
         return 6;
     strcpy(asked_for, uuid);
     *device = &ready;
-    return 0;
-}
-
-int nvmlDeviceGetBAR1MemoryInfo(void *device, struct memory *bar1)
-{
-    const char *size = getenv("NVML_BAR1");
-
-    if (device != &ready || !size)
-        return 3;
-    bar1->total = strtoull(size, NULL, 10);
-    bar1->left = bar1->total / 2;
-    bar1->used = bar1->total - bar1->left;
     return 0;
 }
 
