@@ -1,7 +1,8 @@
 /*
- * gpushim export --listen: PLACES connections at a time, none of which is waited for. Who sends nothing or reads nothing
- * is dropped after PATIENCE_NS, or as soon as another needs the place, from the oldest on. Asking all processes is
- * waited for, and what comes in meanwhile is read afterwards: so all who have asked by then are given one text.
+ * gpushim export --listen: as much of HTTP/1.1 as Prometheus and a browser need; a connection serves one request. PLACES
+ * connections at a time, none of which is waited for: who sends nothing or reads nothing is dropped after PATIENCE_NS, or as
+ * soon as another needs the place, from the oldest on. Asking all processes is waited for, and what comes in meanwhile is
+ * read afterwards: so all who have asked by then are given one text.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -12,6 +13,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -21,22 +23,16 @@
 #define PLACES      64
 #define AT_ONCE     16 /* are taken: who came just before keeps its place until it was heard */
 #define PATIENCE_NS (10 * GS_NS_PER_S)
-
-enum stage {
-    READS, /* its request */
-    ASKS,  /* for figures */
-    WRITES,
-    ENDS, /* awaits that it hangs up: closed with something unread, it would lose the answer */
-};
+#define REQUEST_MAX 8192
 
 static struct {
     const struct call *call;
     int listener;
+    char *text; /* the figures, for all who ask in a turn; NULL: nobody has yet */
     struct client {
         int fd; /* -1: the place is free */
-        enum stage stage;
-        uint64_t since_ns; /* then that began */
-        char request[HTTP_REQUEST_MAX + 1], *answer;
+        uint64_t since_ns; /* then it came, or was answered */
+        char request[REQUEST_MAX + 1], *answer;
         size_t got, sent, size; /* of the request; of the answer */
     } clients[PLACES];
 } server;
@@ -47,7 +43,36 @@ static void on_end(int number)
     _exit(COMMAND_WELL);
 }
 
-/* ---- A connection ------------------------------------------------------------------------------- */
+/* ---- A request ---------------------------------------------------------------------------------- */
+
+/* NAME, NAME:PORT, [ADDRESS]:PORT, up to a blank, a line's end or a path. */
+static void find_host(const char *text, char ret_host[HTTP_HOST])
+{
+    ret_host[0] = 0;
+    while ((text = strchr(text, '\n')) && !ret_host[0] && *++text != '\n' && *text != '\r') /* to the head's end */
+        if (strncasecmp(text, "host:", 5) == 0) {
+            const char *host = text + 5 + strspn(text + 5, " \t");
+            const size_t length = *host == '[' ? strcspn(host, "]\r\n") + 1 : strcspn(host, ":/ \t\r\n");
+
+            snprintf(ret_host, HTTP_HOST, "%.*s", (int)length, host);
+        }
+}
+
+int http_read(const char *text, char ret_host[HTTP_HOST])
+{
+    const size_t method = strcspn(text, " \r\n"), length = text[method] == ' ' ? strcspn(text + method + 1, " \r\n") : 0;
+    const char *target = text + method + 1, *version = target + length;
+
+    if (!strstr(text, "\n\r\n") && !strstr(text, "\n\n"))
+        return 0;
+    find_host(text, ret_host);
+    if (!method || !length || strncmp(version, " HTTP/1.", 8) != 0 || version[8] < '0' || version[8] > '9' ||
+        (version[9] != '\r' && version[9] != '\n'))
+        return 400;
+    if (strcspn(target, "? ") != 8 || strncmp(target, "/metrics", 8) != 0)
+        return 404;
+    return method == 3 && strncmp(text, "GET", 3) == 0 ? 200 : 405;
+}
 
 /* A page in somebody's browser may have its own name lead here, and would read what is told to this machine alone: it does
  * not ask by an address, nor by a name that this machine has or was given. */
@@ -66,6 +91,8 @@ static bool is_ours(const char *host)
     return is;
 }
 
+/* ---- A connection ------------------------------------------------------------------------------- */
+
 static void drop(struct client *client)
 {
     close(client->fd);
@@ -73,100 +100,82 @@ static void drop(struct client *client)
     *client = (struct client){.fd = -1};
 }
 
-static void enter(struct client *client, enum stage stage)
+/* NULL, and said: there are none. */
+static const char *figures(void)
 {
-    client->stage = stage;
-    client->since_ns = gs_now_ns();
+    size_t size = 0;
+    FILE *file = server.text ? NULL : open_memstream(&server.text, &size);
+    bool well = server.text || (file && export_write(file));
+
+    if (file)
+        well = fclose(file) == 0 && well;
+    if (!well) {
+        free(server.text);
+        server.text = NULL;
+    }
+    return server.text;
 }
 
-/* `text`: the figures, where they are asked for. */
-static void answer(struct client *client, const struct http_request *request, const char *text, size_t size)
+static void answer(struct client *client, int status)
 {
-    const char *body = http_body(request) ? http_body(request) : text;
-    char head[HTTP_HEAD];
-    size_t before;
+    static const struct {
+        int status;
+        const char *line, *body;
+    } others[] = {
+        {400, "400 Bad Request", "this is no request of HTTP/1.1\n"},
+        {403, "403 Forbidden", "this machine has another name; ask by its address, or add the name: gpushim export --host\n"},
+        {404, "404 Not Found", "there is nothing but /metrics\n"},
+        {405, "405 Method Not Allowed\r\nAllow: GET", "only GET\n"},
+    };
+    const char *line = "200 OK", *body = status == 200 ? figures() : NULL;
+    int size = -1;
 
-    size = body == text ? size : strlen(body);
-    before = http_head(request, size, head);
-    client->size = before + (request->head_only ? 0 : size);
-    client->answer = malloc(before + size);
-    if (!client->answer) {
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (others[i].status == status)
+            line = others[i].line, body = others[i].body;
+    if (body)
+        size = asprintf(&client->answer, "HTTP/1.1 %s\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+                        "Content-Length: %zu\r\nConnection: close\r\n\r\n%s", line, strlen(body), body);
+    if (size < 0) {
+        client->answer = NULL;
         drop(client);
         return;
     }
-    memcpy(client->answer, head, before);
-    memcpy(client->answer + before, body, size);
-    enter(client, WRITES);
+    client->size = (size_t)size;
+    client->since_ns = gs_now_ns();
 }
 
-/* What it asks, as far as it is there: false, it goes on. */
-static bool read_request(const struct client *client, struct http_request *ret_request)
+static void hear(struct client *client)
 {
-    *ret_request = (struct http_request){.status = client->got == HTTP_REQUEST_MAX ? HTTP_TOO_LONG : HTTP_BAD};
-    if (memchr(client->request, 0, client->got))
-        return true;
-    if (!http_is_whole(client->request))
-        return client->got == HTTP_REQUEST_MAX;
-    *ret_request = http_read(client->request);
-    if (ret_request->status == HTTP_OK && !is_ours(ret_request->host))
-        ret_request->status = HTTP_NO_HOST;
-    return true;
+    char host[HTTP_HOST];
+    int status = memchr(client->request, 0, client->got) ? 400 : http_read(client->request, host);
+
+    if (status == 200 && !is_ours(host))
+        status = 403;
+    if (status)
+        answer(client, status);
+    else if (client->got == REQUEST_MAX)
+        drop(client);
 }
 
 /* A step, as it is ready for it. */
 static void serve(struct client *client)
 {
-    struct http_request request;
-    char rest[4096];
-    ssize_t did;
+    const ssize_t did = client->answer ? send(client->fd, client->answer + client->sent, client->size - client->sent, MSG_NOSIGNAL)
+                                       : recv(client->fd, client->request + client->got, REQUEST_MAX - client->got, 0);
 
-    if (client->stage == READS)
-        did = recv(client->fd, client->request + client->got, HTTP_REQUEST_MAX - client->got, 0);
-    else if (client->stage == WRITES)
-        did = send(client->fd, client->answer + client->sent, client->size - client->sent, MSG_NOSIGNAL);
-    else
-        did = recv(client->fd, rest, sizeof rest, 0);
     if (did <= 0 && (did == 0 || errno != EAGAIN)) {
         drop(client); /* it has hung up */
-    } else if (did > 0 && client->stage == READS) {
+    } else if (did > 0 && !client->answer) {
         client->got += (size_t)did;
-        if (!read_request(client, &request))
-            return;
-        if (http_body(&request))
-            answer(client, &request, NULL, 0);
-        else
-            enter(client, ASKS);
-    } else if (did > 0 && client->stage == WRITES && (client->sent += (size_t)did) == client->size) {
-        shutdown(client->fd, SHUT_WR);
-        enter(client, ENDS);
-    }
-}
-
-/* For all who asked for figures. */
-static void ask_all(void)
-{
-    char *text = NULL;
-    size_t size = 0;
-    FILE *file = open_memstream(&text, &size);
-    bool well = file && export_write(file);
-
-    if (file)
-        well = fclose(file) == 0 && well;
-    for (struct client *client = server.clients; client < server.clients + PLACES; client++) {
-        struct http_request request;
-
-        if (client->fd < 0 || client->stage != ASKS)
+        hear(client);
+    } else if (did > 0 && (client->sent += (size_t)did) == client->size) {
+        /* Closed with something unread, it could lose the answer. */
+        for (unsigned i = 0; i < AT_ONCE && recv(client->fd, client->request, REQUEST_MAX, 0) > 0; i++)
             continue;
-        read_request(client, &request);
-        if (well)
-            answer(client, &request, text, size);
-        else
-            drop(client); /* why was said */
+        drop(client);
     }
-    free(text);
 }
-
-/* ---- Places ------------------------------------------------------------------------------------- */
 
 /* False: there is none, or the kernel has nothing to give for it now, which is rested for. */
 static bool take_connection(void)
@@ -184,33 +193,26 @@ static bool take_connection(void)
     if (place->fd >= 0)
         drop(place);
     place->fd = fd;
-    enter(place, READS);
+    place->since_ns = gs_now_ns();
     return true;
 }
 
 static void turn(void)
 {
     struct pollfd ready[PLACES + 1] = {{.fd = server.listener, .events = POLLIN}};
-    bool asks = false;
+    struct client *client = server.clients;
 
     for (unsigned i = 0; i < PLACES; i++)
-        ready[i + 1] = (struct pollfd){.fd = server.clients[i].fd,
-                                       .events = server.clients[i].stage == WRITES ? POLLOUT : POLLIN};
+        ready[i + 1] = (struct pollfd){.fd = client[i].fd, .events = client[i].answer ? POLLOUT : POLLIN};
     if (poll(ready, PLACES + 1, 1000) < 0)
         return;
-    for (unsigned i = 0; i < PLACES; i++) {
-        struct client *client = &server.clients[i];
-        const bool is_late = client->fd >= 0 && gs_now_ns() - client->since_ns > PATIENCE_NS;
-
-        /* What came while others were asked is heard however long that took. */
-        if (is_late && (!ready[i + 1].revents || client->stage == ENDS))
-            drop(client);
-        else if (ready[i + 1].revents)
+    for (unsigned i = 0; i < PLACES; i++, client++)
+        if (ready[i + 1].revents) /* what came while others were asked is heard however long that took */
             serve(client);
-        asks |= client->fd >= 0 && client->stage == ASKS;
-    }
-    if (asks)
-        ask_all();
+        else if (client->fd >= 0 && gs_now_ns() - client->since_ns > PATIENCE_NS)
+            drop(client);
+    free(server.text);
+    server.text = NULL;
     for (unsigned i = 0; ready[0].revents && i < AT_ONCE; i++)
         if (!take_connection())
             break;
@@ -237,22 +239,6 @@ static struct addrinfo *read_address(const char *where)
     return found;
 }
 
-static const char *remedy_of(int error)
-{
-    switch (error) {
-    case EADDRINUSE:
-        return "something listens there, maybe another gpushim export (ss -ltnp tells who): end that, or name another port";
-    case EADDRNOTAVAIL:
-        return "name an address that this machine has (ip address lists them), or 0.0.0.0 for all";
-    case EACCES:
-        return "name a port from 1024 on";
-    case EAFNOSUPPORT:
-        return "this kernel has no IPv6; name an address of IPv4";
-    default:
-        return "name another address";
-    }
-}
-
 /* Says where it serves: with port 0 the kernel chose. */
 static bool say_where(void)
 {
@@ -275,7 +261,9 @@ static bool start_listening(const char *where, const struct addrinfo *address)
     if (server.listener >= 0 && setsockopt(server.listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
         bind(server.listener, address->ai_addr, address->ai_addrlen) == 0 && listen(server.listener, PLACES) == 0)
         return true;
-    command_complain("%s cannot be listened at: %s; %s", where, strerror(errno), remedy_of(errno));
+    command_complain("%s cannot be listened at: %s; %s", where, strerror(errno),
+                     errno == EADDRINUSE ? "end what listens there, maybe another gpushim export (ss -ltnp), or name another port"
+                                         : "name an address that this machine has (ip address lists them), and a port from 1024 on");
     return false;
 }
 

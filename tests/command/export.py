@@ -253,35 +253,27 @@ def prove_http(server, holder):
     for _ in range(3):
         once = server.get()[2]
         check(once.count(b'gpushim_build_info{') == 1, f'each time as much: {once}')
-    status, headers, body = server.get(method='HEAD')
-    check(status == 200 and body == b'' and int(headers['content-length']) > 1000, f'HEAD: {headers} {body}')
-    status, headers, body = server.get('/')
-    check(status == 200 and b'href="/metrics"' in body and 'html' in headers['content-type'], f'/: {body}')
     for request, expected in ((b'GET /metrics?a=b HTTP/1.0\n\n', 200), (b'GET http://x/metrics HTTP/1.1\r\n\r\n', 404),
-                              (b'GET /metric HTTP/1.1\r\n\r\n', 404),
+                              (b'GET / HTTP/1.1\r\n\r\n', 404), (b'GET /metric HTTP/1.1\r\n\r\n', 404),
                               (b'GET /metrics/ HTTP/1.1\r\n\r\n', 404), (b'nonsense\r\n\r\n', 400),
                               (b'GET /metrics\r\n\r\n', 400), (b'GET /metrics HTTP/2.0\r\n\r\n', 400),
                               (b'GET /metrics HTTP/1.1 x\r\n\r\n', 400), (b'\0 / HTTP/1.1\r\n\r\n', 400),
-                              (b' / HTTP/1.1\r\n\r\n', 400), (b'\r\n\r\n', 400),
-                              (b'GET / HTTP/1.1\r\nA: ' + 8000 * b'a' + b'\r\n\r\n', 200),
-                              (head_of(8191), 200), (head_of(8192), 200), (head_of(8193), 431),
-                              (b'GET / HTTP/1.1\r\nA: ' + 9000 * b'a' + b'\r\n\r\n', 431),
-                              (b'GET /' + 100000 * b'a', 431)):
+                              (b' / HTTP/1.1\r\n\r\n', 400), (b'\r\n\r\n', 400), (head_of(8192), 404), (head_of(8193), 0),
+                              (b'GET /' + 100000 * b'a', 0)):
         check(server.ask(request)[0] == expected, f'{request[:60]!r} is answered with {expected}')
-    for method in ('POST', 'PUT', 'DELETE', 'OPTIONS', 'get', 'X' * 15):
+    for method in ('HEAD', 'POST', 'OPTIONS', 'get', 'GETS', 'X' * 15):
         status, headers, _ = server.get(method=method)
-        check(status == 405 and headers.get('allow') == 'get, head', f'{method}: {status} {headers}')
+        check(status == 405 and headers.get('allow') == 'get', f'{method}: {status} {headers}')
     own = socket.gethostname()
     for host, expected in (('', 200), ('127.0.0.1:9465', 200), ('[::1]:9465', 200), ('LocalHost', 200), (own, 200),
                            (f'{own}:1', 200), ('x', 403), ('127.0.0.1.example.com', 403), ('localhost.example.com:80', 403),
                            ('metrics.example.com', 403), ('[', 403), (500 * 'x', 403)):
-        for path in ('/', '/metrics'):
-            status, _, body = server.get(path, host=host)
-            check(status == expected and (status == 200 or b'--host' in body), f'asked as {host!r}: {status} {body}')
+        status, _, body = server.get(host=host)
+        check(status == expected and (status == 200 or b'--host' in body), f'asked as {host!r}: {status} {body}')
     connection = server.connect()
     for byte in b'GET / HTTP/1.1\r\n\r\n':
         connection.sendall(bytes([byte]))
-    check(answer(connection)[0] == 200, 'a request may come byte by byte')
+    check(answer(connection)[0] == 404, 'a request may come byte by byte')
 
 
 def prove_slow(server):
@@ -311,9 +303,9 @@ def prove_places(server):
     for _ in range(64):
         waiting.append(server.connect())
         await_that(lambda: len(server.places()) >= len(waiting), 'it has a place')
-    check(server.get('/')[0] == 200 and len(server.places()) < 65, 'one more is served')
+    check(server.get('/')[0] == 404 and len(server.places()) < 65, 'one more is served')
     waiting[-1].sendall(b'GET / HTTP/1.1\r\n\r\n')
-    check(answer(waiting.pop())[0] == 200, 'who came last still has its place')
+    check(answer(waiting.pop())[0] == 404, 'who came last still has its place')
     check(answer(waiting.pop(0))[0] == 0, 'who came first has none')
     for connection in waiting:
         connection.close()
@@ -331,7 +323,7 @@ def prove_waiting(server, mute):
     status, _, text = answer(first)
     check(status == 200 and text, 'who asked first is answered')
     told = [answer(each) for each in others]
-    check(all(status == 200 for status, _, _ in told) and answer(rest)[0] == 200, f'and all others: {told}')
+    check(all(status == 200 for status, _, _ in told) and answer(rest)[0] == 404, f'and all others: {told}')
     check(len({same for _, _, same in told}) == 1 and text != told[0][2], 'with what was asked for them together')
 
 
@@ -344,16 +336,16 @@ def prove_start(folder, server):
     for host in (':0', 'localhost:0'):
         other = Server(folder, host)
         check(other.host == '127.0.0.1', f'{host} is this machine alone: {other.host}')
-        check(other.get('/')[0] == 200, 'it serves')
+        check(other.get('/')[0] == 404, 'it serves')
         idle = other.connect()
-        check(other.get('/')[0] == 200, 'beside one that waits')
+        check(other.get('/')[0] == 404, 'beside one that waits')
         other.end(signal.SIGINT)
         again = Server(folder, f'127.0.0.1:{other.port}')  # at once, though the kernel has connections of before
-        check(again.get('/')[0] == 200, 'and again at the same address')
+        check(again.get('/')[0] == 404, 'and again at the same address')
         again.end()
         idle.close()
     named = Server(folder, ':0', '--host', 'a.example.com', '--host=metrics.example.com')
-    check([named.get('/', host=host)[0] for host in ('a.example.com', 'METRICS.example.com:80', 'example.com')] ==
+    check([named.get(host=host)[0] for host in ('a.example.com', 'METRICS.example.com:80', 'example.com')] ==
           [200, 200, 403], 'by names that it was given, too')
     named.end()
     if socket.has_ipv6 and os.path.exists('/proc/net/if_inet6') and \
