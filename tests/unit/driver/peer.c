@@ -47,23 +47,6 @@ static CUmemAllocationProp prop_new(void)
     return prop;
 }
 
-/* Writes the handle of the second of two small blocks, then waits for its end. */
-static int export_legacy(void)
-{
-    CUdeviceptr first, second;
-    CUipcMemHandle handle;
-
-    start();
-    MUST(cuMemAlloc(&first, 512));
-    MUST(cuMemAlloc(&second, 512));
-    MUST(cuMemsetD32(second, 0xABCD, 128));
-    MUST(cuCtxSynchronize());
-    MUST(cuIpcGetMemHandle(&handle, second));
-    MUST(write(1, &handle, sizeof handle) != sizeof handle);
-    for (;;)
-        pause();
-}
-
 /* Sends the descriptor of VMM memory over the socket that is descriptor 0, then waits. */
 static int export_vmm(void)
 {
@@ -94,36 +77,6 @@ static int export_vmm(void)
     MUST(sendmsg(0, &message, 0) != 1);
     for (;;)
         pause();
-}
-
-/* Writes the handle of an event that was recorded behind work which is held back, and does what it
- * is told in letters: 'g' lets the work go, 'q' asks for the event, 'w' waits for it. Each but 'g'
- * is answered by the result. */
-static int share_event(void)
-{
-    CUipcEventHandle handle;
-    CUdeviceptr ptr;
-    CUevent event;
-    char letter;
-
-    start();
-    MUST(cuMemAlloc(&ptr, 512));
-    MUST(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
-    MUST(cuIpcGetEventHandle(&handle, event));
-    softcuda_hold(1);
-    MUST(cuMemsetD32Async(ptr, 1, 128, CU_STREAM_LEGACY));
-    MUST(cuEventRecord(event, CU_STREAM_LEGACY));
-    MUST(write(1, &handle, sizeof handle) != sizeof handle);
-    while (read(0, &letter, 1) == 1) {
-        int result = 0;
-        if (letter == 'g')
-            softcuda_hold(0);
-        else
-            result = letter == 'q' ? (int)cuEventQuery(event) : (int)cuEventSynchronize(event);
-        MUST(letter != 'g' && write(1, &result, sizeof result) != sizeof result);
-    }
-    MUST(cuEventDestroy(event));
-    return 0;
 }
 
 static int create_four(void)
@@ -204,32 +157,6 @@ static int churn_forked(void)
     return churn();
 }
 
-/* A child of a process that started CUDA is refused; one forked before is not. */
-static int forked(void)
-{
-    int status, before = 0;
-    pid_t child = fork();
-
-    if (child == 0)
-        _exit((int)cuInit(0));
-    waitpid(child, &status, 0);
-    before = WEXITSTATUS(status);
-    start();
-    child = fork();
-    if (child == 0) {
-        CUcontext now;
-        CUdeviceptr ptr;
-        _exit(cuInit(0) == CUDA_ERROR_NOT_INITIALIZED &&
-                      cuCtxGetCurrent(&now) == CUDA_ERROR_NOT_INITIALIZED &&
-                      cuMemAlloc(&ptr, 512) == CUDA_ERROR_NOT_INITIALIZED
-                  ? 0
-                  : 1);
-    }
-    waitpid(child, &status, 0);
-    printf("%d %d", before, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
-    return 0;
-}
-
 static int leak(void)
 {
     CUmemAllocationProp prop = prop_new();
@@ -265,16 +192,13 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         int (*run)(void);
-    } modes[] = {{"export_legacy", export_legacy},
-                 {"export_vmm", export_vmm},
-                 {"share_event", share_event},
+    } modes[] = {{"export_vmm", export_vmm},
                  {"take_64", take_64},
                  {"churn", churn},
                  {"churn_forked", churn_forked},
                  {"create_four", create_four},
                  {"devices", devices},
                  {"memory", memory},
-                 {"forked", forked},
                  {"leak", leak},
                  {"exit_busy", exit_busy}};
 

@@ -1,5 +1,5 @@
 /*
- * The software driver between processes: IPC, death of an exporter, fork, the environment.
+ * The software driver between processes: what the environment orders, and machines of several processes.
  */
 #include "softdriver.h"
 
@@ -69,242 +69,6 @@ static void kill_and_wait(pid_t child)
     cr_assert_eq(peer_wait(child), -SIGKILL);
 }
 
-Test(softdriver_process, legacy_ipc_opens_the_piece_and_outlives_a_killed_exporter)
-{
-    CUdeviceptr ptr, again, base;
-    CUipcMemHandle handle;
-    CUcontext second;
-    size_t size;
-    int ends[2];
-    pid_t child;
-
-    cr_assert_eq(pipe(ends), 0);
-    child = peer_start("export_legacy", -1, ends[1]);
-    cr_assert_eq(read(ends[0], &handle, sizeof handle), sizeof handle);
-    sd_start();
-    OK(cuIpcOpenMemHandle(&ptr, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-    OK(cuIpcOpenMemHandle(&again, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-    cr_assert_eq(ptr, again);
-    cr_assert_eq(sd_word(ptr, NULL), 0xABCD);
-    OK(cuMemGetAddressRange(&base, &size, ptr));
-    cr_assert_eq(size, 2 * MIB);
-    cr_assert_eq(ptr - base, 512);
-    GIVES(cuMemFree(ptr), CUDA_ERROR_INVALID_VALUE);
-    kill_and_wait(child);
-    cr_assert_eq(sd_word(ptr, NULL), 0xABCD);
-    OK(cuIpcCloseMemHandle(ptr));
-    cr_assert_eq(sd_word(ptr, NULL), 0xABCD);
-    OK(cuIpcCloseMemHandle(ptr));
-    GIVES(cuIpcCloseMemHandle(ptr), CUDA_ERROR_INVALID_VALUE);
-    GIVES(cuIpcOpenMemHandle(&ptr, handle, 1), CUDA_ERROR_INVALID_VALUE);
-    OK(cuDevicePrimaryCtxRetain(&second, 1));
-}
-
-Test(softdriver_process, a_handle_with_a_changed_byte_is_junk)
-{
-    CUipcMemHandle handle, changed;
-    CUdeviceptr ptr;
-    int ends[2];
-    pid_t child;
-
-    cr_assert_eq(pipe(ends), 0);
-    child = peer_start("export_legacy", -1, ends[1]);
-    cr_assert_eq(read(ends[0], &handle, sizeof handle), sizeof handle);
-    sd_start();
-    for (size_t i = 0; i < 48; i++) {
-        changed = handle;
-        changed.reserved[i] ^= 0x10;
-        GIVES(cuIpcOpenMemHandle(&ptr, changed, 1), CUDA_ERROR_INVALID_VALUE);
-    }
-    kill_and_wait(child);
-}
-
-struct event_peer {
-    int to, from;
-    pid_t child;
-    CUipcEventHandle handle;
-};
-
-static void event_peer_start(struct event_peer *peer)
-{
-    int in[2], out[2];
-
-    cr_assert_eq(pipe2(in, O_CLOEXEC), 0);
-    cr_assert_eq(pipe2(out, O_CLOEXEC), 0);
-    peer->child = peer_start("share_event", in[0], out[1]);
-    close(in[0]);
-    close(out[1]);
-    peer->to = in[1];
-    peer->from = out[0];
-    cr_assert_eq(read(peer->from, &peer->handle, sizeof peer->handle), sizeof peer->handle);
-}
-
-static void event_peer_tell(const struct event_peer *peer, char letter)
-{
-    cr_assert_eq(write(peer->to, &letter, 1), 1);
-}
-
-static int event_peer_answer(const struct event_peer *peer)
-{
-    int result = -1;
-
-    cr_assert_eq(read(peer->from, &result, sizeof result), sizeof result);
-    return result;
-}
-
-static int event_peer_ask(const struct event_peer *peer, char letter)
-{
-    event_peer_tell(peer, letter);
-    return event_peer_answer(peer);
-}
-
-static void event_peer_end(const struct event_peer *peer)
-{
-    close(peer->to);
-    cr_assert_eq(peer_wait(peer->child), 0);
-    close(peer->from);
-}
-
-Test(softdriver_process, an_event_that_another_process_recorded_is_done_with_its_work)
-{
-    struct event_peer peer;
-    CUstream stream, context_stream;
-    CUevent event, plain;
-    float ms;
-
-    event_peer_start(&peer);
-    sd_start();
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    OK(cuStreamCreate(&context_stream, CU_STREAM_NON_BLOCKING));
-    OK(cuEventCreate(&plain, CU_EVENT_DISABLE_TIMING));
-    OK(cuIpcOpenEventHandle(&event, peer.handle));
-    GIVES(cuEventQuery(event), CUDA_ERROR_NOT_READY);
-    GIVES(cuEventElapsedTime(&ms, event, event), CUDA_ERROR_INVALID_HANDLE);
-    OK(cuStreamWaitEvent(stream, event, 0));
-    GIVES(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
-    OK(cuEventRecord(plain, stream));
-    GIVES(cuEventQuery(plain), CUDA_ERROR_NOT_READY);
-    GIVES(cuStreamQuery(context_stream), CUDA_SUCCESS);
-    OK(cuCtxWaitEvent(sd_ctx, event));
-    GIVES(cuStreamQuery(context_stream), CUDA_ERROR_NOT_READY);
-    event_peer_tell(&peer, 'g');
-    OK(cuEventSynchronize(event));
-    OK(cuEventQuery(event));
-    OK(cuStreamSynchronize(stream));
-    OK(cuEventSynchronize(plain));
-    OK(cuStreamSynchronize(context_stream));
-    OK(cuEventDestroy(event));
-    event_peer_end(&peer);
-}
-
-Test(softdriver_process, an_event_recorded_here_is_waited_for_in_the_process_that_made_it)
-{
-    struct event_peer peer;
-    CUdeviceptr ptr;
-    CUevent event;
-
-    event_peer_start(&peer);
-    sd_start();
-    OK(cuIpcOpenEventHandle(&event, peer.handle));
-    event_peer_tell(&peer, 'g');
-    OK(cuEventSynchronize(event));
-    OK(cuMemAlloc(&ptr, 512));
-    for (int i = 0; i < 2; i++) {
-        softcuda_hold(1);
-        OK(cuMemsetD32Async(ptr, 1, 128, CU_STREAM_LEGACY));
-        if (i == 0)
-            OK(cuEventRecord(event, CU_STREAM_LEGACY));
-        else
-            OK(cuCtxRecordEvent(sd_ctx, event));
-        cr_assert_eq(event_peer_ask(&peer, 'q'), CUDA_ERROR_NOT_READY);
-        event_peer_tell(&peer, 'w');
-        softcuda_hold(0);
-        cr_assert_eq(event_peer_answer(&peer), CUDA_SUCCESS);
-        OK(cuEventQuery(event));
-    }
-    OK(cuEventRecord(event, CU_STREAM_LEGACY)); /* behind nothing */
-    cr_assert_eq(event_peer_ask(&peer, 'q'), CUDA_SUCCESS);
-    OK(cuMemFree(ptr));
-    OK(cuEventDestroy(event)); /* of the two, one goes first */
-    event_peer_end(&peer);
-}
-
-Test(softdriver_process, an_event_is_opened_from_a_good_handle_of_another_process)
-{
-    CUevent event, plain, again;
-    CUipcEventHandle handle;
-    struct event_peer peer;
-
-    event_peer_start(&peer);
-    sd_start();
-    GIVES(cuEventCreate(&event, CU_EVENT_INTERPROCESS), CUDA_ERROR_INVALID_VALUE);
-    OK(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
-    OK(cuEventCreate(&plain, CU_EVENT_DISABLE_TIMING));
-    GIVES(cuIpcGetEventHandle(&handle, plain), CUDA_ERROR_INVALID_HANDLE);
-    GIVES(cuIpcGetEventHandle(NULL, event), CUDA_ERROR_INVALID_VALUE);
-    OK(cuIpcGetEventHandle(&handle, event));
-    GIVES(cuIpcOpenEventHandle(&again, handle), CUDA_ERROR_INVALID_CONTEXT);
-    OK(cuEventDestroy(event));
-    GIVES(cuIpcGetEventHandle(&handle, event), CUDA_ERROR_INVALID_HANDLE);
-    memset(&handle, 0, sizeof handle);
-    handle.reserved[3] = 0x7f; /* no process's file */
-    GIVES(cuIpcOpenEventHandle(&again, handle), CUDA_ERROR_MAP_FAILED);
-    handle = peer.handle;
-    for (size_t i = 24; i < sizeof handle; i++)
-        cr_assert_eq(handle.reserved[i], 0);
-    memset(handle.reserved + 24, 0xab, sizeof handle - 24); /* nobody looks at these */
-    OK(cuIpcOpenEventHandle(&again, handle));
-    GIVES(cuIpcGetEventHandle(&handle, again), CUDA_ERROR_INVALID_HANDLE);
-    GIVES(cuCtxSetCurrent(NULL), CUDA_SUCCESS);
-    GIVES(cuIpcOpenEventHandle(&event, peer.handle), CUDA_ERROR_INVALID_CONTEXT);
-    event_peer_tell(&peer, 'g');
-    event_peer_end(&peer); /* it has destroyed its event */
-    OK(cuCtxSetCurrent(sd_ctx));
-    OK(cuEventDestroy(again));
-    OK(cuIpcOpenEventHandle(&event, peer.handle)); /* of a file that is mapped already */
-    OK(cuEventDestroy(event));
-}
-
-/* As on an H200: none is recorded in a capture, which goes on, but for a node that does it. */
-Test(softdriver_process, an_event_of_several_processes_is_recorded_by_a_graph)
-{
-    struct event_peer peer;
-    CUgraphExec exec;
-    CUdeviceptr ptr;
-    CUstream stream;
-    CUgraph graph;
-    CUevent event;
-
-    event_peer_start(&peer);
-    sd_start();
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    OK(cuMemAlloc(&ptr, 512));
-    OK(cuIpcOpenEventHandle(&event, peer.handle));
-    event_peer_tell(&peer, 'g');
-    OK(cuEventSynchronize(event));
-    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    GIVES(cuEventRecord(event, stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    OK(cuEventRecordWithFlags(event, stream, CU_EVENT_RECORD_EXTERNAL));
-    OK(cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_EXTERNAL));
-    OK(cuStreamEndCapture(stream, &graph));
-    OK(cuGraphInstantiate(&exec, graph, 0));
-    OK(cuGraphDestroy(graph));
-    for (int i = 0; i < 2; i++) {
-        softcuda_hold(1);
-        OK(cuMemsetD32Async(ptr, 1, 128, stream));
-        OK(cuGraphLaunch(exec, stream));
-        cr_assert_eq(event_peer_ask(&peer, 'q'), CUDA_ERROR_NOT_READY);
-        event_peer_tell(&peer, 'w');
-        softcuda_hold(0);
-        cr_assert_eq(event_peer_answer(&peer), CUDA_SUCCESS);
-        OK(cuStreamSynchronize(stream));
-    }
-    OK(cuEventDestroy(event));
-    OK(cuGraphExecDestroy(exec));
-    OK(cuMemFree(ptr));
-    event_peer_end(&peer);
-}
-
 /* Beyond one file's places, and places that are free again. */
 Test(softdriver_process, ten_thousand_events_of_several_processes)
 {
@@ -342,7 +106,7 @@ static int fd_receive(int socket)
     return fd;
 }
 
-Test(softdriver_process, a_descriptor_carries_memory_past_the_death_of_its_exporter)
+Test(softdriver_process, memory_of_a_hidden_device_can_be_imported_past_its_exporters_death)
 {
     CUmemGenericAllocationHandle handle;
     CUmemAllocationProp prop;
@@ -354,28 +118,6 @@ Test(softdriver_process, a_descriptor_carries_memory_past_the_death_of_its_expor
     child = peer_start("export_vmm", ends[1], -1);
     fd = fd_receive(ends[0]);
     kill_and_wait(child);
-    sd_start();
-    OK(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd,
-                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-    OK(cuMemGetAllocationPropertiesFromHandle(&prop, handle));
-    cr_assert_eq(prop.location.id, 0);
-    OK(cuMemAddressReserve(&ptr, 2 * MIB, 0, 0, 0));
-    OK(cuMemMap(ptr, 2 * MIB, 0, handle, 0));
-    OK(sd_access(ptr, 2 * MIB, 0, CU_MEM_ACCESS_FLAGS_PROT_READ));
-    cr_assert_eq(sd_word(ptr, NULL), 0x1234);
-}
-
-Test(softdriver_process, memory_of_a_hidden_device_can_be_imported)
-{
-    CUmemGenericAllocationHandle handle;
-    CUmemAllocationProp prop;
-    CUdeviceptr ptr;
-    int ends[2], fd;
-    pid_t child;
-
-    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
-    child = peer_start("export_vmm", ends[1], -1);
-    fd = fd_receive(ends[0]);
     setenv("CUDA_VISIBLE_DEVICES", "1", 1);
     sd_start();
     OK(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd,
@@ -386,15 +128,6 @@ Test(softdriver_process, memory_of_a_hidden_device_can_be_imported)
     OK(cuMemMap(ptr, 2 * MIB, 0, handle, 0));
     OK(sd_access(ptr, 2 * MIB, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
     cr_assert_eq(sd_word(ptr, NULL), 0x1234);
-    kill_and_wait(child);
-}
-
-Test(softdriver_process, a_forked_child_is_refused)
-{
-    char out[64];
-
-    cr_assert_eq(peer_run("", "forked", out, sizeof out), 0);
-    cr_assert_str_eq(out, "0 0");
 }
 
 Test(softdriver_process, visible_devices_are_chosen_by_index_and_keep_their_uuids)
