@@ -43,7 +43,7 @@ struct gs_device {
  * last mode, and the log says why; with `native` it is put there, for a reason that is known.
  *
  * An export takes 650 us where no process has an exported handle of the device's memory, and 20 us
- * where one has (measured on an H200; export_costs.c). So that this process's first one is of the
+ * where one has (measured on an H200). So that this process's first one is of the
  * second kind, where `fds` is given the descriptor of the memory that was tried stays there, and
  * 2 MiB with it, until gs_device_end_warm_up: when the device is full, or its last context ends.
  */

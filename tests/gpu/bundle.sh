@@ -25,7 +25,7 @@ programs="shim/libgpushim.so shim/command/gpushim shim/command/gpushim-broker $c
     tests/stress/libgpushim-no-epochs.so tests/stress/libgpushim-no-order.so
     tests/stress/libgpushim-old-driver.so tests/chaos/libmutant_hang-up.so tests/rdma/registration
     tests/fuzz/differential/differential tests/bench/latency tests/share/named tests/share/own
-    tests/gpu/libsampler.so tests/gpu/ipc_events tests/asleep/asleep tests/asleep/ends"
+    tests/gpu/ipc_events tests/asleep/asleep tests/asleep/ends"
 for program in $programs; do
     [ -e "$build/$program" ] || die "no $build/$program: run 'meson compile -C $build' first"
 done

@@ -1,7 +1,7 @@
 """Checks how programs are compared step by step in turns (workloads/turns.py and what it starts) with
 programs that need no GPU, and the programs themselves as far as that goes without their frameworks.
 
-    check_turns.py SAMPLER [SHIM SOFTWARE_DRIVER]    with the last two also what the library counts
+    check_turns.py [SHIM SOFTWARE_DRIVER]    with them also what the library counts
 """
 import ast
 import builtins
@@ -12,7 +12,6 @@ import os
 import pathlib
 import random
 import re
-import subprocess
 import symtable
 import sys
 import tempfile
@@ -456,43 +455,8 @@ def check_counted(folder, shim, driver):
     must(15 * MIB <= peaks[-1][0] <= 64 * MIB and peaks[-1][1] == 15 * MIB, f'its peaks: {peaks}')
 
 
-SPINS = '''import math
-STEPS, FULL, TINY = 3, {}, {}
-def build(device):
-    return lambda number: math.fsum(math.sqrt(i) for i in range(300000))
-'''
-
-
-def check_beside(folder, sampler, modes, *more):
-    """Side by side: a row of each mode, twice, with where samples fell; one that fails says so."""
-    program = folder / 'plain_spins.py'
-
-    def ran(text):
-        program.write_text(text, encoding='utf-8')
-        return subprocess.run([sys.executable, WORKLOADS / 'beside.py', '--sampler', sampler, '--modes', modes,
-                               '--steps', '6', *more, program], capture_output=True, text=True,
-                              timeout=PATIENT_S, check=False)
-
-    done = ran(SPINS)
-    check('who ran', sorted(re.findall('^([a-z]+): ', done.stdout, re.M)), sorted(2 * modes.split(',')))
-    must(done.returncode == 0 and done.stdout.count('ms a step') == 2 * len(modes.split(',')), done)
-    must(all(int(count) > 0 for count in re.findall(r'(\d+) samples', done.stdout)) and
-         done.stdout.count('python') >= 2, f'samples: {done}')
-    done = ran('STEPS = 1')
-    must(done.returncode == 1 and done.stdout.count('failed (1)') == 2 * len(modes.split(',')), done)
-    program.write_text(SPINS, encoding='utf-8')
-
-
-def check_beside_without(folder, sampler):
-    """A mode of the library that it is not in says so."""
-    done = subprocess.run([sys.executable, WORKLOADS / 'beside.py', '--sampler', sampler, '--modes', 'library',
-                           '--steps', '3', '--shim', '', folder / 'plain_spins.py'], capture_output=True,
-                          text=True, timeout=PATIENT_S, check=False)
-    must(done.returncode == 1 and done.stdout.count('failed: the library is not there') == 2, done)
-
-
 def main():
-    sampler, with_library = sys.argv[1], sys.argv[2:4]
+    with_library = sys.argv[1:3]
     check_figures()
     check_again()
     check_failures_in_figures()
@@ -502,14 +466,9 @@ def main():
                  check_worse, check_first_fails, check_not_there, check_time):
         with tempfile.TemporaryDirectory() as name:
             case(pathlib.Path(name))
-    with tempfile.TemporaryDirectory() as name:
-        check_beside(pathlib.Path(name), sampler, 'cached')
     if with_library:
         with tempfile.TemporaryDirectory() as name:
             check_counted(pathlib.Path(name), *with_library)
-        with tempfile.TemporaryDirectory() as name:
-            check_beside(pathlib.Path(name), sampler, 'cached,library', '--shim', with_library[0])
-            check_beside_without(pathlib.Path(name), sampler)
 
 
 if __name__ == '__main__':

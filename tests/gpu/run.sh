@@ -850,7 +850,7 @@ part_latency()
     # The last turn may take longer than what was reckoned with.
     run native "$logs/latency" $((latency_seconds * 3 / 2 + 30)) python3 \
         "$root/tests/bench/latency.py" --bundle "$bundle" --turns "${LATENCY_TURNS:-5}" \
-        --budget "$latency_seconds" --why --out "$logs/latency.out" --rows "$logs/$part.rows"
+        --budget "$latency_seconds" --out "$logs/latency.out" --rows "$logs/$part.rows"
     cat "$logs/latency"
     if [ "$(cat "$logs/latency.status")" != 0 ]; then
         wrong
