@@ -2,14 +2,12 @@
  * How long each allocation and each free takes, in mixes of them: see latency.h.
  *
  *   latency MIX|TRACE [--async] [--calls N] [--milliseconds N] [--seed N] [--streams N] [--with ALLOCATOR]
- *                     [--cold] [--why [--above NS]]
+ *                     [--cold]
  *
  * MIX is mixed, server, training or threads; a name with a slash in it is the file of a trace, which is
  * played twice. The run ends with --calls calls of all threads, or after --milliseconds. --async
  * allocates and frees in stream order, --with by another allocator (other.h). --cold empties the caches
- * before each call, as a program does that goes over much else in between. --why tells for each
- * slow call what the library asked of the driver meanwhile, which makes all calls slower; --above
- * says which are slow.
+ * before each call, as a program does that goes over much else in between.
  */
 #include "../conformance/kernels.h"
 #include "latency.h"
@@ -27,32 +25,28 @@
 #define STREAMS       4
 #define KERNELS_AHEAD 64   /* of a thread: at some point a program waits for what it started */
 #define LOOK_EVERY    1024 /* calls of a thread, at the driver's memory */
-#define ASK_EVERY     8    /* allocations of the first thread, with --why, what the library holds */
 #define ALL_CALLS     UINT64_MAX /* as many as the mix has by itself */
 #define CALLS         100000
 #define TRACE_ROUNDS  2
 
 static const char usage[] =
     "latency mixed|server|training|threads|TRACE [--async] [--calls N] [--milliseconds N] [--seed N]\n"
-    "               [--streams N] [--with mempool|runtime:LIBRARY|torch:LIBRARY|KIND:LIBRARY] [--cold]\n"
-    "               [--why [--above NS]]";
+    "               [--streams N] [--with mempool|runtime:LIBRARY|torch:LIBRARY|KIND:LIBRARY] [--cold]";
 
 struct run {
     const struct latency_mix *mix;
-    bool async, cold, why;
+    bool async, cold;
     const char *with;          /* NULL: the driver's own calls */
     const struct other *other; /* the allocator of that name */
-    uint64_t calls, milliseconds, seed, streams, above_ns;
+    uint64_t calls, milliseconds, seed, streams;
     CUcontext context;
     CUfunction kernel;
     pthread_barrier_t begins;
     uint64_t began_ns;
-    unsigned counting; /* threads that still count */
     uint64_t live, live_peak;
     /* Natively. Under the library its own figures are better: they miss no peak. */
     bool under_library;
     uint64_t free_at_start, reserved_peak;
-    struct gpushim_memory most; /* with --why, when the first thread saw most reserved */
 };
 
 struct latency_actor {
@@ -65,7 +59,6 @@ struct latency_actor {
     CUevent ended[KERNELS_AHEAD];
     uint64_t kernels;
     bool counting;
-    unsigned asked; /* allocations: after some of them the library, what it holds */
     uint64_t calls_left, bytes, ended_ns;
     struct latency_counts counts[LATENCY_KINDS];
     struct latency_slowest slowest;
@@ -92,11 +85,8 @@ void latency_begin(struct latency_actor *actor)
     struct run *run = actor->run;
 
     latency_finish(actor);
-    if (pthread_barrier_wait(&run->begins) == PTHREAD_BARRIER_SERIAL_THREAD) {
+    if (pthread_barrier_wait(&run->begins) == PTHREAD_BARRIER_SERIAL_THREAD)
         run->began_ns = bench_now();
-        run->counting = run->mix->threads;
-        latency_why_count(true);
-    }
     pthread_barrier_wait(&run->begins);
     actor->counting = true;
 }
@@ -161,25 +151,6 @@ static void look_at_memory(struct run *run)
         raise_to(&run->reserved_peak, run->free_at_start - left);
 }
 
-static struct gpushim_memory ask_library(void)
-{
-    struct gpushim_memory memory;
-
-    if (!bench_library_memory(&memory))
-        bench_die("the library does not tell what it holds");
-    return memory;
-}
-
-/* While all threads count: who is done frees all that it has. */
-static void look_at_library(struct run *run)
-{
-    struct gpushim_memory memory = ask_library();
-
-    if (memory.reserved > run->most.reserved &&
-        __atomic_load_n(&run->counting, __ATOMIC_SEQ_CST) == run->mix->threads)
-        run->most = memory;
-}
-
 /* At each new peak, and now and then. */
 static void watch_memory(struct latency_actor *actor, uint64_t live)
 {
@@ -190,36 +161,10 @@ static void watch_memory(struct latency_actor *actor, uint64_t live)
         raise_to(&run->live_peak, live);
     if (!run->under_library && (peak || actor->calls_left % LOOK_EVERY == 0))
         look_at_memory(run);
-    if (run->under_library && run->why && actor->number == 0 && actor->asked++ % ASK_EVERY == 0)
-        look_at_library(run);
-}
-
-static void stop_counting(struct latency_actor *actor, uint64_t now)
-{
-    actor->counting = false;
-    actor->ended_ns = now;
-    if (__atomic_sub_fetch(&actor->run->counting, 1, __ATOMIC_SEQ_CST) == 0)
-        latency_why_count(false);
-}
-
-static void keep_slow(struct latency_actor *actor, struct latency_slow *call,
-                      const struct latency_why_mark *mark)
-{
-    bool blamed = mark && call->ns >= actor->run->above_ns;
-    bool kept = latency_is_slow(&actor->slowest, call->ns);
-
-    if (mark && (blamed || kept))
-        call->why = latency_why_tell(mark, call->ns);
-    if (blamed)
-        latency_why_blame(call->why, call->ns);
-    if (kept)
-        latency_slowest_add(&actor->slowest, call);
-    else
-        free(call->why);
 }
 
 static void count_call(struct latency_actor *actor, enum latency_kind kind, size_t size,
-                       uint64_t began, uint64_t ended, const struct latency_why_mark *mark)
+                       uint64_t began, uint64_t ended)
 {
     struct run *run = actor->run;
     struct latency_slow call = {.at_ns = began - run->began_ns,
@@ -229,12 +174,14 @@ static void count_call(struct latency_actor *actor, enum latency_kind kind, size
                                 .thread = actor->number};
 
     latency_count(&actor->counts[kind], call.ns);
-    keep_slow(actor, &call, mark);
+    latency_slowest_add(&actor->slowest, &call);
     if (kind == LATENCY_ALLOC)
         actor->bytes += size;
     if (--actor->calls_left == 0 ||
-        (run->milliseconds && ended - run->began_ns > run->milliseconds * 1000000))
-        stop_counting(actor, ended);
+        (run->milliseconds && ended - run->began_ns > run->milliseconds * 1000000)) {
+        actor->counting = false;
+        actor->ended_ns = ended;
+    }
 }
 
 static inline CUresult call(const struct run *run, enum latency_kind kind, struct latency_block *block)
@@ -253,7 +200,6 @@ static inline CUresult call(const struct run *run, enum latency_kind kind, struc
 static CUresult timed(struct latency_actor *actor, enum latency_kind kind,
                       struct latency_block *block)
 {
-    struct latency_why_mark mark, *why = actor->run->why && actor->counting ? &mark : NULL;
     CUresult result;
     uint64_t began, ended;
 
@@ -261,15 +207,11 @@ static CUresult timed(struct latency_actor *actor, enum latency_kind kind,
         latency_cool();
         (void)bench_now();
     }
-    if (why)
-        latency_why_begin(why);
     began = bench_now();
     result = call(actor->run, kind, block);
     ended = bench_now();
-    if (why)
-        latency_why_end(why);
     if (actor->counting)
-        count_call(actor, kind, block->size, began, ended, why);
+        count_call(actor, kind, block->size, began, ended);
     return result;
 }
 
@@ -314,8 +256,6 @@ static void *act(void *argument)
     struct run *run = actor->run;
 
     MUST(cuCtxSetCurrent(run->context));
-    if (run->why)
-        latency_why_thread();
     warm(actor);
     latency_stream(actor, 0);
     run->mix->play(actor);
@@ -352,12 +292,6 @@ static void start(struct run *run)
     /* The software driver's kernels sleep: as exactly as the system can, so that short ones are. */
     prctl(PR_SET_TIMERSLACK, 1);
     run->under_library = bench_under_shim();
-    if (run->why && !run->under_library)
-        bench_die("--why tells what the library asks of the driver: run it under the library");
-    if (run->why) {
-        latency_why_start();
-        latency_why_thread();
-    }
     run->context = bench_start();
     MUST(cuModuleLoadData(&module, kernels_ptx));
     MUST(cuModuleGetFunction(&run->kernel, module, "spin_fill"));
@@ -372,10 +306,12 @@ static void start(struct run *run)
 /* ---- printing ---- */
 
 /* The library's own figures. */
-static uint64_t print_library(const struct run *run)
+static uint64_t print_library(void)
 {
-    const struct gpushim_memory memory = ask_library();
+    struct gpushim_memory memory;
 
+    if (!bench_library_memory(&memory))
+        bench_die("the library does not tell what it holds");
     json_object("library");
     json_count("live_peak", memory.live_peak);
     json_count("reserved_peak", memory.reserved_peak);
@@ -389,15 +325,6 @@ static uint64_t print_library(const struct run *run)
     json_count("waits", memory.waits);
     json_count("wait_ns", memory.wait_ns);
     json_count("map_ns", memory.map_ns);
-    if (run->most.reserved) {
-        json_object("most");
-        json_count("reserved", run->most.reserved);
-        json_count("live", run->most.live);
-        json_count("cached", run->most.cached);
-        json_count("retired", run->most.retired);
-        json_count("ordered", run->most.ordered);
-        json_close();
-    }
     json_close();
     return memory.reserved_peak;
 }
@@ -416,7 +343,7 @@ static uint64_t clock_ns(void)
 
 static void print_memory(const struct run *run)
 {
-    uint64_t reserved = run->under_library ? print_library(run) : run->reserved_peak;
+    uint64_t reserved = run->under_library ? print_library() : run->reserved_peak;
 
     json_count("live_peak", run->live_peak);
     json_count("reserved_peak", reserved);
@@ -434,17 +361,12 @@ static void print_calls(const struct run *run, struct latency_actor *actors)
             latency_counts_add(&all[LATENCY_KINDS], &actors[i].counts[kind]);
         }
         for (unsigned k = 0; k < actors[i].slowest.count; k++)
-            if (latency_is_slow(slowest, actors[i].slowest.call[k].ns))
-                latency_slowest_add(slowest, &actors[i].slowest.call[k]);
-            else
-                free(actors[i].slowest.call[k].why);
+            latency_slowest_add(slowest, &actors[i].slowest.call[k]);
     }
     latency_counts_print("alloc", &all[LATENCY_ALLOC]);
     latency_counts_print("free", &all[LATENCY_FREE]);
     latency_counts_print("all", &all[LATENCY_KINDS]);
     latency_slowest_print("slowest", slowest);
-    for (unsigned i = 0; i < slowest->count; i++)
-        free(slowest->call[i].why);
     free(slowest);
     free(all);
 }
@@ -474,8 +396,6 @@ static void print(const struct run *run, struct latency_actor *actors)
     json_count("clock_ns", clock_ns());
     print_memory(run);
     print_calls(run, actors);
-    if (run->why)
-        latency_why_print_sums("why", run->above_ns);
     json_end();
 }
 
@@ -500,7 +420,7 @@ static void choose_mix(struct run *run, const char *name)
 
 int main(int argc, char **argv)
 {
-    struct run run = {.calls = ALL_CALLS, .seed = 1, .above_ns = 20000};
+    struct run run = {.calls = ALL_CALLS, .seed = 1};
     const struct bench_option options[] = {{"async", BENCH_FLAG, &run.async},
                                            {"calls", BENCH_NUMBER, &run.calls},
                                            {"milliseconds", BENCH_NUMBER, &run.milliseconds},
@@ -508,8 +428,6 @@ int main(int argc, char **argv)
                                            {"streams", BENCH_NUMBER, &run.streams},
                                            {"with", BENCH_TEXT, &run.with},
                                            {"cold", BENCH_FLAG, &run.cold},
-                                           {"why", BENCH_FLAG, &run.why},
-                                           {"above", BENCH_NUMBER, &run.above_ns},
                                            {NULL}};
     const char *name = bench_options(argv, options, usage);
 

@@ -4,7 +4,6 @@
  *   latency.c        runs one mix, by one thread or several, and prints what it found
  *   latency_mix.c    the mixes: which blocks are allocated and freed in which order
  *   latency_count.c  how long calls took: histograms, and the slowest one by one
- *   latency_why.c    what the library asked of the driver meanwhile, and what else a call waited for
  *   latency_trace.c  one more mix: the calls of a recorded program
  *   cool.c           what puts the caches into the state that a program leaves them in
  *
@@ -15,8 +14,6 @@
 #define LATENCY_H
 
 #include "bench.h"
-
-#include <sys/resource.h>
 
 enum latency_kind { LATENCY_ALLOC, LATENCY_FREE };
 #define LATENCY_KINDS 2
@@ -42,14 +39,11 @@ uint64_t latency_percentile(const struct latency_counts *counts, double percent)
  * each with the time at which it begins. */
 void latency_counts_print(const char *key, const struct latency_counts *counts);
 
-struct latency_why; /* latency_why.c: what happened during one call */
-
 struct latency_slow {
     uint64_t at_ns; /* since the counting began */
     uint64_t ns, size;
     enum latency_kind kind;
     unsigned thread;
-    struct latency_why *why; /* NULL: nobody looked; its own, freed with it */
 };
 
 #define LATENCY_SLOWEST 32
@@ -59,48 +53,9 @@ struct latency_slowest {
     struct latency_slow call[LATENCY_SLOWEST]; /* the slowest first */
 };
 
-/* Whether a call of that time is one of the slowest so far. */
-bool latency_is_slow(const struct latency_slowest *slowest, uint64_t ns);
+/* Where it is one of the slowest so far. */
 void latency_slowest_add(struct latency_slowest *slowest, const struct latency_slow *call);
 void latency_slowest_print(const char *key, const struct latency_slowest *slowest);
-
-/* ---- why (latency_why.c) ---- */
-
-/*
- * From now on the calls that the library makes of the driver are timed. It takes the driver's
- * functions from libcuda's own symbol table: there the addresses of those that matter here are
- * replaced, in this process's memory. So it works with any driver; it must come before the first
- * call of CUDA's. Ends the program where it cannot be done.
- */
-void latency_why_start(void);
-
-/* This thread is the program's: of its calls of the driver those in timed calls are summed up. */
-void latency_why_thread(void);
-
-/* Whether calls of the driver are summed up from now on; at first not. */
-void latency_why_count(bool counts);
-
-/* Before a call of the program's that is timed, and after it. */
-struct latency_why_mark {
-    struct rusage before, after;
-    uint64_t driver_calls; /* that this thread had made */
-    uint64_t began_ns;
-};
-void latency_why_begin(struct latency_why_mark *mark);
-void latency_why_end(struct latency_why_mark *mark);
-
-/* What is known about the call that has just ended, by the same thread; the caller's to free. */
-struct latency_why *latency_why_tell(const struct latency_why_mark *mark, uint64_t ns);
-
-/* Adds a slow call to those of its cause. */
-void latency_why_blame(const struct latency_why *why, uint64_t ns);
-
-/* Within the object of a slow call. */
-void latency_why_print(const struct latency_why *why);
-
-/* An object of that name: the causes of all slow calls, and all calls of the driver, those during
- * the program's timed calls and those by the library's own threads. */
-void latency_why_print_sums(const char *key, uint64_t above_ns);
 
 /* ---- cold calls (cool.c) ---- */
 

@@ -1,15 +1,12 @@
 """How long single allocations and frees take, natively and under the library in turns.
 
-usage: latency.py [--turns N] [--seconds S | --budget S] [--mix NAME]... [--async] [--why]
+usage: latency.py [--turns N] [--seconds S | --budget S] [--mix NAME]... [--async]
                   [--out FOLDER] [--rows FILE] [--software] [--bundle FOLDER]
 
 Each turn runs every mix (tests/bench/latency_mix.c) natively and under the library, each in a process of
 its own; who goes first changes. The first run of a mix, a native one, takes --seconds; all others make
 as many calls as it did, so that a maximum is one of as many. A figure is the median of the turns'; --budget
 is how long everything together may take about, instead of --seconds.
-
---why runs each mix once more under the library, and tells what it held, and what it asked of the driver in the slow
-calls: those that took longer than 99 of 100 native ones (20 us, where that is less).
 
 --out writes latency.txt, latency.json and latency.svg; --rows appends lines for the table of
 tests/gpu/run.sh. Programs are those of the build folder (build, or what GPUSHIM_BUILD says), or of the
@@ -40,10 +37,7 @@ KINDS = ('alloc', 'free', 'all')
 PERCENTILES = ('p50', 'p90', 'p99', 'p99.9', 'p99.99')
 FIGURES = ('mean', *PERCENTILES, 'max')
 PATIENCE = 4  # times the first run's time, for those that make as many calls
-SLOW_NS = 20000
 START_S = 1.0  # of a process, about
-HELD = ('live', 'cached', 'retired', 'ordered')  # of what is reserved (gpushim.h)
-SHOWN = 8  # slow calls of a mix, in the text
 
 
 class Failed(Exception):
@@ -99,13 +93,6 @@ def turn(options, mix, runs, seconds, nth):
                                   math.ceil(longest * 1000), limit=longest + 120))
 
 
-def why(options, mix, runs, seconds):
-    native = statistics.median(run['all']['p99_ns'] for run in runs['native'])
-    return run_once(options, 'shim', mix, '--calls', runs['native'][0]['calls'], '--milliseconds',
-                    math.ceil(PATIENCE * seconds * 1000), '--why', '--above',
-                    int(max(native, SLOW_NS)), limit=PATIENCE * seconds + 120)
-
-
 def middle(runs, kind):
     """The figures of one kind of call, in nanoseconds: the medians of the turns'."""
     return {figure: statistics.median(run[kind][f'{figure}_ns'] for run in runs)
@@ -132,11 +119,11 @@ def summary(runs):
 
 
 def measure(options):
-    """{mix: {way: summary, 'why': …}}, and what failed."""
+    """{mix: {way: summary}}, and what failed."""
     runs = {mix: {way: [] for way in WAYS} for mix in options.mix}
-    whys, failed = {}, {}
+    failed = {}
     end = time.monotonic() + (options.budget or math.inf)
-    shares = len(options.mix) * (2 * options.turns + options.why)
+    shares = len(options.mix) * 2 * options.turns
     seconds = options.seconds if not options.budget else max(0.1, options.budget / shares - START_S)
     done = 0
     for nth in range(options.turns):
@@ -146,8 +133,6 @@ def measure(options):
                 continue
             try:
                 turn(options, mix, runs[mix], seconds, nth)
-                if options.why and nth == 0:
-                    whys[mix] = why(options, mix, runs[mix], seconds)
             except Failed as failure:
                 failed[mix] = str(failure)
         done = nth + 1
@@ -158,9 +143,6 @@ def measure(options):
         if mix not in failed:
             results[mix] = {way: summary(runs[mix][way]) for way in WAYS}
             results[mix]['driver'] = runs[mix]['native'][0]['driver']
-            if mix in whys:
-                results[mix]['why'] = {**whys[mix]['why'], 'slowest': whys[mix]['slowest'],
-                                       'most': whys[mix]['library'].get('most')}
     return results, failed, done, seconds
 
 
@@ -201,49 +183,6 @@ def memory(results):
                f'under the library; reserved of {size(ways["native"]["live_peak"])} live at most: '
                f'{ways["native"]["ratio"]:.2f} natively, {ways["shim"]["ratio"]:.2f} under the '
                'library')
-
-
-def told(calls, whose=''):
-    """Of each kind of driver call how many, how long they took together, and of how much memory."""
-    kinds = {}
-    for each in calls:
-        kind = kinds.setdefault(each['call'], [0, 0, 0])
-        kind[0] += 1
-        kind[1] += each['ns']
-        kind[2] += each.get('bytes', 0)
-    for name, (count, ns, of) in sorted(kinds.items(), key=lambda item: -item[1][1]):
-        if ns >= 1000:
-            yield (whose + (f'{count} ' if count > 1 else '') + f'{name} {microseconds(ns)}' +
-                   (f' of {size(of)}' if of else ''))
-
-
-def driver_calls(call):
-    texts = [*told(call['driver']), *told(call['others'], 'other threads: ')]
-    texts += [f'{call[name]} {text}' for name, text in (
-        ('faults', 'page faults'), ('slept', 'times asleep'), ('preempted', 'times preempted'))
-        if call[name]]
-    return ', '.join(texts) or 'no call of the driver'
-
-
-def causes(results):
-    for mix, ways in results.items():
-        if 'why' not in ways:
-            continue
-        asked = ways['why']
-        yield f'{mix}, calls above {microseconds(asked["above_ns"])} us by what took most of them:'
-        for each in sorted(asked['causes'], key=lambda each: -each['ns']):
-            yield (f'  {each["cause"]}: {each["calls"]:,} calls, {microseconds(each["ns"])} us, '
-                   f'{microseconds(each["max_ns"])} at most')
-        for each in sorted(asked['driver'], key=lambda each: -each['ns']):
-            yield (f'  asked of the driver: {each["call"]} {each["calls"]:,} times in the program\'s '
-                   f'calls, {microseconds(each["ns"])} us; {each["others_calls"]:,} by other '
-                   f'threads, {microseconds(each["others_ns"])} us')
-        if asked['most']:
-            held = ', '.join(f'{size(asked["most"][name])} {name}' for name in HELD)
-            yield f'  of {size(asked["most"]["reserved"])} reserved, the most that the first thread saw: {held}'
-        for call in asked['slowest'][:SHOWN]:
-            yield (f'  {microseconds(call["ns"])} us, {call["call"]} of {size(call["size"])} at '
-                   f'{call["at_ns"] / 1e9:.3f} s: {call["cause"]}; {driver_calls(call)}')
 
 
 def short(figures):
@@ -296,7 +235,6 @@ def arguments():
     parser.add_argument('--budget', type=float)
     parser.add_argument('--mix', action='append', choices=MIXES)
     parser.add_argument('--async', action='store_true', dest='stream_ordered')
-    parser.add_argument('--why', action='store_true')
     parser.add_argument('--out', type=pathlib.Path)
     parser.add_argument('--rows', type=pathlib.Path)
     parser.add_argument('--software', action='store_true')
@@ -316,7 +254,7 @@ def main():
     said = document(options, results, failed, turns, seconds)
     text = '\n'.join((f'{said["machine"]["gpu"]}, commit {said["commit"]}, medians of {turns} turns'
                       f'{", in stream order" if options.stream_ordered else ""}',
-                      table(results), *memory(results), *causes(results)))
+                      table(results), *memory(results)))
     print(text)
     for failure in failed.values():
         print(f'failed: {failure}', file=sys.stderr)

@@ -3,7 +3,6 @@
  */
 #include "latency.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define STEPS      64 /* buckets from one power of two to the next */
@@ -89,19 +88,14 @@ void latency_counts_print(const char *key, const struct latency_counts *counts)
     json_close();
 }
 
-bool latency_is_slow(const struct latency_slowest *slowest, uint64_t ns)
-{
-    return slowest->count < LATENCY_SLOWEST || ns > slowest->call[LATENCY_SLOWEST - 1].ns;
-}
-
 void latency_slowest_add(struct latency_slowest *slowest, const struct latency_slow *call)
 {
     unsigned at = slowest->count;
 
-    if (at == LATENCY_SLOWEST)
-        free(slowest->call[--at].why);
-    else
+    if (at < LATENCY_SLOWEST)
         slowest->count++;
+    else if (slowest->call[--at].ns >= call->ns)
+        return;
     for (; at > 0 && slowest->call[at - 1].ns < call->ns; at--)
         slowest->call[at] = slowest->call[at - 1];
     slowest->call[at] = *call;
@@ -119,8 +113,6 @@ void latency_slowest_print(const char *key, const struct latency_slowest *slowes
         json_count("ns", call->ns);
         json_count("at_ns", call->at_ns);
         json_count("thread", call->thread);
-        if (call->why)
-            latency_why_print(call->why);
         json_close();
     }
     json_close();

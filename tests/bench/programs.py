@@ -4,8 +4,7 @@ usage: programs.py NAME
 
 Writes the trace (see trace.h) to stdout. Each program has a seed of its own, so its trace is the
 same each time. A tensor is allocated where a framework without a cache would allocate it, and freed
-where its last name goes; what backward needs of forward is kept until then. The microseconds are
-what the bytes would take to be written and a launch.
+where its last name goes; what backward needs of forward is kept until then.
 
     unet      segmentation, bf16, training: images of changing size
     detect    Faster R-CNN with a feature pyramid, training: four images of changing size, as many
@@ -20,26 +19,21 @@ what the bytes would take to be written and a launch.
 import random
 import sys
 
-LAUNCH_US = 6
-BYTES_PER_US = 1 << 21
-
 
 class Tensor:
     """Device memory; freed when nothing names it any more."""
-    us = 0.0
     next = 0x7f0000000000
     silent = True
 
     def __init__(self, size):
-        Tensor.us += LAUNCH_US + size / BYTES_PER_US
         self.size, self.address = size, Tensor.next
         Tensor.next += (size + 511) // 512 * 512
         if not Tensor.silent:
-            print(int(Tensor.us), 'a', size, f'{self.address:x}')
+            print('a', size, f'{self.address:x}')
 
     def __del__(self):
         if not Tensor.silent:
-            print(int(Tensor.us), 'f', 0, f'{self.address:x}')
+            print('f', 0, f'{self.address:x}')
 
 
 class Value:

@@ -10,16 +10,12 @@
  * device a third process without the shim holds the rest; on the software driver the device is
  * made that small.
  *
- * --timing makes each call when the program did. What the library counted of chunks and waits is then that of
- * the last three quarters: at a program's start sizes have not settled.
- *
  * --kernel submits kernels of that length all the while, so that the GPU runs behind the calls: by
  * as many launches at most as the driver's queue takes, if each stands for those that a program
  * makes beside so many calls.
  */
 #include "../conformance/kernels.h"
 #include "bench.h"
-#include "shim/gpushim.h"
 #include "trace.h"
 #include "usage.h"
 
@@ -32,15 +28,13 @@
 #define PIECE (2ull << 20)
 #define CALLS_PER_KERNEL 16
 #define KERNELS_AHEAD 64
-#define SLEEP_NS 100000 /* a sleep may be so much longer */
-#define BEGINNING 4     /* that part of a trace, at its own pace, is a program's beginning */
 
-static const char usage[] = "replay TRACE [--timing] [--limit BYTES|FACTORx] [--async] "
+static const char usage[] = "replay TRACE [--limit BYTES|FACTORx] [--async] "
                             "[--loops N] [--idle MILLISECONDS] [--kernel MICROSECONDS]";
 
 struct plan {
     const char *path, *limit_text;
-    bool timing, async, memory_process;
+    bool async, memory_process;
     uint64_t limit, loops, idle_ms, kernel_us;
     CUfunction spin;
     CUevent ended[KERNELS_AHEAD];
@@ -55,9 +49,6 @@ struct times {
     uint64_t *loop_ns;     /* in the calls, a loop each */
     uint64_t failed;       /* of all loops */
     uint64_t driver_calls; /* of the first loop */
-    bool library;
-    struct gpushim_memory had;   /* what it counted, where it is, and with --timing */
-    struct gpushim_memory begun; /* what of that a program's beginning was */
 };
 
 /* What the process that measures memory tells the one that prints. */
@@ -192,39 +183,14 @@ static void sleep_until(uint64_t ns)
     }
 }
 
-/* Both return the nanoseconds spent in the calls. */
-static uint64_t play_fast(struct plan *plan, uint64_t *failed)
+/* Returns the nanoseconds spent in the calls. */
+static uint64_t play_all(struct plan *plan, uint64_t *failed)
 {
     uint64_t began = bench_now();
 
     for (size_t i = 0; i < plan->trace.count; i++)
         *failed += !play(plan, &plan->trace.ops[i]);
     return bench_now() - began;
-}
-
-/* As a program that the CPU leads: it does not sleep between its calls. */
-static void work_until(uint64_t ns)
-{
-    if (bench_now() + SLEEP_NS < ns)
-        sleep_until(ns - SLEEP_NS);
-    while (bench_now() < ns) {
-    }
-}
-
-static uint64_t play_timed(struct plan *plan, struct times *times)
-{
-    uint64_t start = bench_now(), spent = 0;
-
-    for (size_t i = 0; i < plan->trace.count; i++) {
-        const struct trace_op *op = &plan->trace.ops[i];
-        if (i == plan->trace.count / BEGINNING && !times->begun.size)
-            bench_library_memory(&times->begun);
-        work_until(start + op->us * 1000);
-        uint64_t began = bench_now();
-        times->failed += !play(plan, op);
-        spent += bench_now() - began;
-    }
-    return spent;
 }
 
 static void measure_time(struct plan *plan, struct times *times)
@@ -236,14 +202,12 @@ static void measure_time(struct plan *plan, struct times *times)
     load_kernel(plan);
     uint64_t before = bench_software_driver() ? usage_driver_calls() : 0;
     for (uint64_t i = 0; i < plan->loops; i++) {
-        times->loop_ns[i] =
-            plan->timing ? play_timed(plan, times) : play_fast(plan, &times->failed);
+        times->loop_ns[i] = play_all(plan, &times->failed);
         if (i == 0 && bench_software_driver())
             times->driver_calls = usage_driver_calls() - before;
         release_all(plan);
     }
     MUST(cuCtxSynchronize());
-    times->library = bench_library_memory(&times->had);
     holder_end(&holder);
 }
 
@@ -256,12 +220,10 @@ static uint64_t used_since(uint64_t before)
 
 static void watch_memory(struct plan *plan, struct memory *memory)
 {
-    uint64_t before = usage_bytes(), start = bench_now();
+    uint64_t before = usage_bytes();
 
     for (size_t i = 0; i < plan->trace.count; i++) {
         const struct trace_op *op = &plan->trace.ops[i];
-        if (plan->timing && start + op->us * 1000 > bench_now())
-            sleep_until(start + op->us * 1000);
         memory->failed += !play(plan, op);
         uint64_t used = op->alloc ? used_since(before) : 0;
         if (used > memory->reserved_peak)
@@ -344,7 +306,6 @@ static void print(const struct plan *plan, const struct times *times, const stru
     json_begin("replay");
     json_text("trace", slash ? slash + 1 : plan->path);
     json_bool("async", plan->async);
-    json_bool("timing", plan->timing);
     json_count("calls", plan->trace.count);
     json_count("loops", plan->loops);
     json_number("ns_per_call_first", (double)times->loop_ns[0] / (double)plan->trace.count);
@@ -362,15 +323,6 @@ static void print(const struct plan *plan, const struct times *times, const stru
         json_count("driver_calls", times->driver_calls);
     else
         json_null("driver_calls");
-    if (times->library) {
-        json_count("pieces_made", times->had.pieces_made - times->begun.pieces_made);
-        json_count("chunks_ns", times->had.map_ns - times->begun.map_ns);
-        json_count("waits_ns", times->had.wait_ns - times->begun.wait_ns);
-    } else {
-        json_null("pieces_made");
-        json_null("chunks_ns");
-        json_null("waits_ns");
-    }
     json_end();
 }
 
@@ -387,8 +339,7 @@ static void measure(struct plan *plan, char **argv)
 int main(int argc, char **argv)
 {
     struct plan plan = {.loops = 3};
-    const struct bench_option options[] = {{"timing", BENCH_FLAG, &plan.timing},
-                                           {"limit", BENCH_TEXT, &plan.limit_text},
+    const struct bench_option options[] = {{"limit", BENCH_TEXT, &plan.limit_text},
                                            {"async", BENCH_FLAG, &plan.async},
                                            {"loops", BENCH_NUMBER, &plan.loops},
                                            {"idle", BENCH_NUMBER, &plan.idle_ms},

@@ -235,6 +235,13 @@ def table(rows):
                      for a, b, c, d in cells)
 
 
+def rows_as_lines(document):
+    """As JSON, a line a row."""
+    parts = ['[\n  ' + ',\n  '.join(map(json.dumps, part)) + '\n ]' if isinstance(part, list) else json.dumps(part)
+             for part in document.values()]
+    return '{\n ' + ',\n '.join(f'{json.dumps(name)}: {part}' for name, part in zip(document, parts)) + '\n}\n'
+
+
 # In the middle between black and white: to be read on either.
 TEXT, NATIVE, SHIM = '#768390', '#8b949e', '#2da44e'
 LEFT, WIDTH, RIGHT, ROW, BAR = 200, 380, 200, 44, 14
@@ -308,7 +315,7 @@ def main():
                          'more_is_better': row.more_is_better} for row in rows],
             'runs': [{'command': short(command), **modes} for command, modes in results.items()],
         }
-        options.out.write_text(json.dumps(document, indent=1) + '\n')
+        options.out.write_text(rows_as_lines(document))
     if options.svg:
         options.svg.write_text(draw(rows, where['gpu']))
     sys.exit(1 if any('error' in r for r in printed) else 0)

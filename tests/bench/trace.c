@@ -154,17 +154,15 @@ static void grow(struct parser *parser)
 static const char *add_line(struct parser *parser, const char *line)
 {
     struct trace *trace = parser->trace;
-    unsigned long long us, size, address;
+    unsigned long long size, address;
     struct live *live;
     int used = 0;
     char op;
 
-    if (sscanf(line, "%llu %c %llu %llx%n", &us, &op, &size, &address, &used) != 4 || line[used])
-        return "is not 'microseconds op bytes address'";
+    if (sscanf(line, "%c %llu %llx%n", &op, &size, &address, &used) != 3 || line[used])
+        return "is not 'op bytes address'";
     if (op != 'a' && op != 'f')
         return "has an operation other than a and f";
-    if (trace->count && us < trace->ops[trace->count - 1].us)
-        return "is earlier than the line before it";
     HASH_FIND(hh, parser->live, &address, sizeof parser->live->address, live);
     if (op == 'a' && live)
         return "allocates an address that is live";
@@ -174,7 +172,7 @@ static const char *add_line(struct parser *parser, const char *line)
         return "has a size that no device has";
     grow(parser);
     struct trace_op *at = &trace->ops[trace->count++];
-    *at = (struct trace_op){.us = us, .alloc = op == 'a'};
+    *at = (struct trace_op){.alloc = op == 'a'};
     if (at->alloc) {
         live = bench_array(1, sizeof *live);
         live->address = address;

@@ -1,7 +1,7 @@
 /*
  * Traces of allocations: every allocation and free of a program, one line each,
  *
- *     microseconds op bytes address
+ *     op bytes address
  *
  * with op a (allocation) or f (free; bytes is 0), address in hexadecimal, in the order they
  * happened. Files whose name ends in .xz are unpacked while they are read.
@@ -14,7 +14,6 @@
 #include <stdint.h>
 
 struct trace_op {
-    uint64_t us;
     uint64_t size;
     uint32_t slot; /* names the block; used again once it is free */
     bool alloc;
