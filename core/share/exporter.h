@@ -230,7 +230,7 @@ struct gs_flush {
     bool hung_up;
 };
 
-/* The PURGE that it waits for an answer to. */
+/* GS_ORDER_TRIM, that it waits for an answer to. */
 struct gs_plea {
     enum { GS_PLEA_NONE = 0, GS_PLEA_DUE, GS_PLEA_UNDER_WAY } state;
     uint32_t request;
@@ -470,10 +470,9 @@ void gs_flush_client_gone(struct gs_share *share, struct gs_client *client);
 bool gs_is_of_device(const unsigned char uuid[16], const unsigned char device[16]);
 void gs_flush_free(struct gs_share *share);
 
-/* pressure.c: being asked for memory. PURGE, as gs_client_serve; has what was asked for taken, and
+/* pressure.c: being asked for memory, answers as gs_client_serve; has what was asked for taken, and
  * tells what was given; the client is gone. */
-bool gs_plea_came(struct gs_share *share, struct gs_client *client,
-                  const struct gs_wire_purge *purge);
+bool gs_plea_came(struct gs_share *share, struct gs_client *client, const struct gs_wire_order *order);
 void gs_pleas_work(struct gs_share *share);
 void gs_plea_gone(struct gs_share *share, struct gs_client *client);
 
@@ -485,9 +484,7 @@ static inline bool gs_client_is_own(const struct gs_client *client)
 }
 
 /* order.c: answers, as gs_client_serve. */
-bool gs_set_came(struct gs_share *share, struct gs_client *client, const struct gs_wire_set *set);
-bool gs_sleep_came(struct gs_share *share, struct gs_client *client, const struct gs_wire_sleep *sleep);
-bool gs_collect_came(struct gs_share *share, struct gs_client *client, uint32_t request);
+bool gs_order_came(struct gs_share *share, struct gs_client *client, const struct gs_wire_order *order);
 
 /* lives.c: whether the client's program has ended, as far as is proven here; and whether anything
  * ever shows that. */

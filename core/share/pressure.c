@@ -3,10 +3,10 @@
  * back what they only keep for later.
  *
  *   full process                             process that keeps idle memory
- *   gs_share_ask ── PURGE device, bytes ───► share thread ── asked ──► a thread of core/process
- *               ◄── PURGED: it is seen to ──                gs_share_purge: what is asked for
- *               ◄── PURGED: it takes longer ─            ◄─ gs_share_purge_is_long
- *               ◄── PURGED bytes ───────────             ◄─ gs_share_purged: what was given
+ *   gs_share_ask ── ORDER to trim ────────► share thread ── asked ──► a thread of core/process
+ *               ◄── DONE: it is seen to ────                gs_share_purge: what is asked for
+ *               ◄── DONE: it takes longer ───            ◄─ gs_share_purge_is_long
+ *               ◄── DONE, bytes ────────────             ◄─ gs_share_purged: what was given
  *
  * The share thread calls no driver for that and waits for nobody. What several ask for of one device
  * is given in one go, and all of them are told: so who asks over many connections delays nobody more
@@ -20,24 +20,19 @@ static bool tell(struct gs_client *client, uint64_t given, uint32_t more)
 {
     union gs_wire_message message;
 
-    gs_wire_start(&message, GS_WIRE_PURGED, client->plea.request);
-    message.purged.given = given;
-    message.purged.more = more;
+    gs_wire_start(&message, GS_WIRE_DONE, client->plea.request);
+    message.done.given = given;
+    message.done.more = more;
     return gs_wire_send(client->fd, &message, -1) == 0;
 }
 
-bool gs_plea_came(struct gs_share *share, struct gs_client *client,
-                  const struct gs_wire_purge *purge)
+bool gs_plea_came(struct gs_share *share, struct gs_client *client, const struct gs_wire_order *order)
 {
-    if (share->options.is_broker)
-        return gs_client_fault(client, "it asks a broker for idle memory");
-    if (!gs_user_is_own(client->uid))
-        return gs_client_refuse(share, client, purge->head.request, GS_REFUSED_USER, 0);
     if (client->plea.state)
         return gs_client_fault(client, "it asks for memory again before it was answered");
     client->plea = (struct gs_plea){
-        .state = GS_PLEA_DUE, .request = purge->head.request, .wanted = purge->wanted};
-    memcpy(client->plea.uuid, purge->uuid, sizeof client->plea.uuid);
+        .state = GS_PLEA_DUE, .request = order->head.request, .wanted = order->value};
+    memcpy(client->plea.uuid, order->uuid, sizeof client->plea.uuid);
     share->asked.pressure.pleas++;
     return tell(client, 0, 1);
 }

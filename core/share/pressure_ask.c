@@ -15,16 +15,17 @@ struct plea {
     struct gs_share_answers *answers;
 };
 
-enum step { ASKED, SEEN_TO, SLEEPS }; /* as it says by PURGED's `more` */
+enum step { ASKED, SEEN_TO, SLEEPS }; /* as it says by DONE's `more` */
 
 static enum gs_peer_state say(struct gs_asking *asking, struct gs_peer *peer)
 {
     const struct plea *plea = asking->arg;
     union gs_wire_message message;
 
-    gs_wire_start(&message, GS_WIRE_PURGE, REQUEST);
-    memcpy(message.purge.uuid, plea->uuid, sizeof message.purge.uuid);
-    message.purge.wanted = plea->wanted;
+    gs_wire_start(&message, GS_WIRE_ORDER, REQUEST);
+    message.order.kind = GS_ORDER_TRIM;
+    memcpy(message.order.uuid, plea->uuid, sizeof message.order.uuid);
+    message.order.value = plea->wanted;
     return gs_wire_send(peer->socket.fd, &message, -1) == 0 ? GS_AWAITED : GS_HEARD;
 }
 
@@ -37,15 +38,15 @@ static enum gs_peer_state hear(struct gs_asking *asking, struct gs_peer *peer, i
     uint64_t missing = plea->wanted - answers->given;
 
     answers->ended |= error == -ENOTCONN;
-    if (error || message->head.type != GS_WIRE_PURGED || message->head.request != REQUEST ||
-        message->purged.zero || message->purged.more > SLEEPS ||
-        (message->purged.more && message->purged.more != peer->step + 1u))
+    if (error || message->head.type != GS_WIRE_DONE || message->head.request != REQUEST ||
+        message->done.outcome || message->done.more > SLEEPS ||
+        (message->done.more && message->done.more != peer->step + 1u))
         return GS_HEARD;
-    if (message->purged.more) {
-        peer->step = message->purged.more;
+    if (message->done.more) {
+        peer->step = message->done.more;
         return GS_AWAITED;
     }
-    answers->given += message->purged.given < missing ? message->purged.given : missing;
+    answers->given += message->done.given < missing ? message->done.given : missing;
     asking->enough = answers->given == plea->wanted;
     return GS_HEARD;
 }

@@ -246,14 +246,8 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
         return gs_broker_answered(share, client, message, fd);
     case GS_WIRE_FAREWELL:
         return gs_farewell_came(share, client, &message->farewell);
-    case GS_WIRE_PURGE:
-        return gs_plea_came(share, client, &message->purge);
-    case GS_WIRE_SET:
-        return gs_set_came(share, client, &message->set);
-    case GS_WIRE_SLEEP:
-        return gs_sleep_came(share, client, &message->sleep);
-    case GS_WIRE_COLLECT:
-        return gs_collect_came(share, client, message->head.request);
+    case GS_WIRE_ORDER:
+        return gs_order_came(share, client, &message->order);
     case GS_WIRE_LOOK_UP:
         return gs_look_up_came(share, client, &message->look_up);
     case GS_WIRE_UNNAME:

@@ -94,7 +94,7 @@ enum gs_question { GS_ASKED_MEMORY, GS_ASKED_FIGURES, GS_ASKED_TO_SET, GS_ASKED_
 enum gs_set_outcome { GS_SET_DONE, GS_SET_UNKNOWN, GS_SET_WRONG /* it cannot have this value */ };
 struct gs_setting {
     const char *name;
-    uint64_t value;         /* as GS_WIRE_SET has it */
+    uint64_t value;         /* as GS_ORDER_SET has it */
     uint64_t before, after; /* told */
     enum gs_set_outcome outcome;
 };

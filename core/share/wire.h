@@ -38,9 +38,11 @@
  * The same user, or root, may QUERY the n-th client and the n-th owner of what is open, and is sent a REPORT; or
  * one block, by its handle or an address in it, and the n-th client that has it open.
  *
- * A process of the same user that finds a GPU full says PURGE device, bytes (core/share/pressure.c).
- * It is answered by PURGED: at once, that this is seen to, and once more with the bytes that went back
- * to the driver; in between, where the process goes to sleep for it, that this takes longer. One PURGE is under way on a connection at a time.
+ * The same user, or root, may ORDER a process to do something: to set an option, collect, sleep or wake
+ * (core/share/order.c). The answer is one DONE, at once. And one that finds a GPU full orders those of its own
+ * user to give memory back (core/share/pressure.c): then there is a DONE that says that this is seen to, and one
+ * more with the bytes that went back to the driver; in between, where the process goes to sleep for it, that
+ * this takes longer. One such order is under way on a connection at a time.
  *
  * A process that ends in order says FAREWELL to its broker, with its last figures of each device
  * (core/share/farewell.c), without an answer. Whoever asks a broker for the process with a number, or
@@ -49,10 +51,6 @@
  * Names (core/share/names.c): anybody who may open may LOOK_UP a name, or the next one behind it, and is
  * answered by NAMED, which has a handle where he may open it. The same user may UNNAME one that was
  * published before some time: answered by UNNAMED, whether there was one.
- *
- * The same user, or root, may SET an option to a value, and have the process COLLECT, or SLEEP and wake
- * (core/share/order.c): answered at once by SET_TO, COLLECTED and ASLEEP, which says that it is at it, or what
- * came of it.
  *
  * Who has the handle of an event asks whoever made it for the file that it lies in, EVENTS number, secret
  * (core/share/event.h), and is answered by EVENTS_FILE (+ its descriptor) if he is the same user.
@@ -103,30 +101,24 @@
     M(GS_WIRE_PUBLISH, 12, publish)                         \
     M(GS_WIRE_RESUME, 13, close)                            \
     M(GS_WIRE_BYE, 14, bye)                                 \
-    M(GS_WIRE_PURGE, 15, purge)                             \
-    M(GS_WIRE_PURGED, 16, purged)                           \
-    M(GS_WIRE_SET, 17, set)                                 \
-    M(GS_WIRE_SET_TO, 18, set_to)                           \
-    M(GS_WIRE_COLLECT, 19, collect)                         \
-    M(GS_WIRE_COLLECTED, 20, collected)                     \
-    M(GS_WIRE_FAREWELL, 21, farewell)                       \
-    M(GS_WIRE_FORKED, 22, forked)                           \
-    M(GS_WIRE_FETCH, 23, fetch)                             \
-    M(GS_WIRE_PIECES, 24, pieces)                           \
-    M(GS_WIRE_NAME, 25, name)                               \
-    M(GS_WIRE_LOOK_UP, 26, look_up)                         \
-    M(GS_WIRE_NAMED, 27, named)                             \
-    M(GS_WIRE_UNNAME, 28, unname)                           \
-    M(GS_WIRE_UNNAMED, 29, unnamed)                         \
-    M(GS_WIRE_HOLDER_AFAR, 30, holder_afar)                 \
-    M(GS_WIRE_ASK_AFAR, 31, ask_afar)                       \
-    M(GS_WIRE_TOLD_AFAR, 32, told_afar)                     \
-    M(GS_WIRE_EVENTS, 33, events)                           \
-    M(GS_WIRE_EVENTS_FILE, 34, events_file)                 \
-    M(GS_WIRE_SLEEP, 35, sleep)                             \
-    M(GS_WIRE_ASLEEP, 36, asleep)                           \
-    M(GS_WIRE_PULL, 37, pull)                               \
-    M(GS_WIRE_RING, 38, ring)
+    M(GS_WIRE_ORDER, 15, order)                             \
+    M(GS_WIRE_DONE, 16, done)                               \
+    M(GS_WIRE_FAREWELL, 17, farewell)                       \
+    M(GS_WIRE_FORKED, 18, forked)                           \
+    M(GS_WIRE_FETCH, 19, fetch)                             \
+    M(GS_WIRE_PIECES, 20, pieces)                           \
+    M(GS_WIRE_NAME, 21, name)                               \
+    M(GS_WIRE_LOOK_UP, 22, look_up)                         \
+    M(GS_WIRE_NAMED, 23, named)                             \
+    M(GS_WIRE_UNNAME, 24, unname)                           \
+    M(GS_WIRE_UNNAMED, 25, unnamed)                         \
+    M(GS_WIRE_HOLDER_AFAR, 26, holder_afar)                 \
+    M(GS_WIRE_ASK_AFAR, 27, ask_afar)                       \
+    M(GS_WIRE_TOLD_AFAR, 28, told_afar)                     \
+    M(GS_WIRE_EVENTS, 29, events)                           \
+    M(GS_WIRE_EVENTS_FILE, 30, events_file)                 \
+    M(GS_WIRE_PULL, 31, pull)                               \
+    M(GS_WIRE_RING, 32, ring)
 
 #define GS_WIRE_NUMBER(name, number, shape) name = number,
 enum gs_wire_type { GS_WIRE_MESSAGES(GS_WIRE_NUMBER) GS_WIRE_TYPES };
@@ -160,7 +152,6 @@ struct gs_wire_head {
 };
 
 #include "core/share/wire_afar.h" /* whose messages begin with the head, too */
-#include "core/share/wire_sleep.h"
 
 struct gs_wire_hello {
     struct gs_wire_head head;
@@ -301,17 +292,42 @@ struct gs_wire_ring {
     struct gs_wire_head head;
 };
 
-struct gs_wire_purge {
+enum gs_order { GS_ORDER_TRIM, GS_ORDER_SET, GS_ORDER_COLLECT, GS_ORDER_SLEEP, GS_ORDERS };
+
+struct gs_wire_order {
     struct gs_wire_head head;
-    unsigned char uuid[16]; /* of the device that is full */
-    uint64_t wanted;        /* bytes */
+    uint32_t kind;   /* enum gs_order */
+    uint32_t verb;   /* SLEEP: enum gs_sleep_verb; */
+    uint32_t number; /* of GS_SLEEP_STATE: the order that is asked about */
+    uint32_t zero;
+    uint64_t value; /* TRIM: bytes; SLEEP: the timeout, in ns; SET: bytes, nanoseconds, a number, which of the words,
+                     * or percent from 1 << 63 on; UINT64_MAX: unlimited */
+    unsigned char uuid[16]; /* TRIM: of the device that is full */
+    /* They end in zeros. SET: the option, as config has it: "pool.decay"; SLEEP: the directory. And what is discarded. */
+    char name[GS_SLEEP_DIRECTORY], discard[GS_SLEEP_TAG];
 };
 
-struct gs_wire_purged {
+/* What came of an order. */
+struct gs_wire_done {
     struct gs_wire_head head;
-    uint64_t given; /* bytes that went back to the driver */
-    uint32_t more;  /* 1: it is seen to, and another answer comes; 2, then: it goes to sleep, which takes longer */
-    uint32_t zero;
+    uint32_t more;    /* TRIM: 1: it is seen to, and another answer comes; 2, then: it goes to sleep, which takes longer.
+                       * SLEEP: the number of the order, which it is at still */
+    uint32_t outcome; /* SET: enum gs_set_outcome, after anything but GS_SET_DONE it is as it was; SLEEP: an errno */
+    union {
+        uint64_t given; /* TRIM: bytes that went back to the driver */
+        struct {
+            uint64_t before, after;
+        } set;
+        /* COLLECT: blocks and their bytes: of others, closed here, that are on their way back; freed here, told now
+         * to be held no more; freed here and still held. */
+        struct gs_collected {
+            uint64_t given, given_bytes, ended, ended_bytes, limbo, limbo_bytes;
+        } collected;
+        struct gs_asleep_for { /* as struct gs_sleep_order */
+            uint64_t ns, away, copied, stays[GS_SLEEP_STAYS];
+        } sleep;
+    };
+    char text[320]; /* SLEEP: why there is that errno */
 };
 
 struct gs_wire_query {
@@ -377,32 +393,6 @@ struct gs_wire_report {
     struct gs_wire_opened opened;
     struct gs_wire_block block;
     uint64_t asleep_ns, away; /* how long it sleeps, 0: it is awake; bytes of all GPUs that are away */
-};
-
-#define GS_OPTION_SIZE 40
-
-struct gs_wire_set {
-    struct gs_wire_head head;
-    uint64_t value; /* bytes, nanoseconds, a number, which of the words, or percent from 1 << 63 on; UINT64_MAX: unlimited */
-    char name[GS_OPTION_SIZE]; /* as config has it: "pool.decay"; ends in zeros */
-};
-
-struct gs_wire_set_to {
-    struct gs_wire_head head;
-    uint64_t before, after;
-    uint32_t outcome; /* enum gs_set_outcome: after anything but GS_SET_DONE it is as it was */
-    uint32_t zero;
-};
-
-struct gs_wire_collect {
-    struct gs_wire_head head;
-};
-
-/* Blocks and their bytes: of others, closed here, that are on their way back; freed here, told now
- * to be held no more; freed here and still held. */
-struct gs_wire_collected {
-    struct gs_wire_head head;
-    uint64_t given, given_bytes, ended, ended_bytes, limbo, limbo_bytes;
 };
 
 #define GS_FAREWELL_DEVICES 16 /* of the first ones figures are left */
@@ -478,13 +468,8 @@ union gs_wire_message {
     struct gs_wire_flush flush;
     struct gs_wire_flushed flushed;
     struct gs_wire_publish publish;
-    struct gs_wire_purge purge;
-    struct gs_wire_purged purged;
-    struct gs_wire_set set;
-    struct gs_wire_set_to set_to;
-    struct gs_wire_sleep sleep;
-    struct gs_wire_asleep asleep;
-    struct gs_wire_collected collected;
+    struct gs_wire_order order;
+    struct gs_wire_done done;
     struct gs_wire_farewell farewell;
     struct gs_wire_fetch fetch;
     struct gs_wire_pieces pieces;

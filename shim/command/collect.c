@@ -9,7 +9,7 @@
 
 static void write_it(struct json *json, const void *answer)
 {
-    const struct gs_wire_collected *collected = answer;
+    const struct gs_collected *collected = answer;
 
     json_number(json, "given_blocks", collected->given);
     json_number(json, "given_bytes", collected->given_bytes);
@@ -21,13 +21,15 @@ static void write_it(struct json *json, const void *answer)
 
 static void collect(struct order *order, const struct who *who, int fd, const char *silent)
 {
-    union gs_wire_message message, answer = {.head = {0}};
-    const struct gs_wire_collected *collected = &answer.collected;
+    union gs_wire_message message;
+    struct gs_wire_done done = {.more = 0};
+    const struct gs_collected *collected = &done.collected;
     char reason[128] = "", given[SHOWN], ended[SHOWN], limbo[SHOWN];
 
-    gs_wire_start(&message, GS_WIRE_COLLECT, 1);
+    gs_wire_start(&message, GS_WIRE_ORDER, 1);
+    message.order.kind = GS_ORDER_COLLECT;
     if (!silent[0])
-        order_ask(fd, &message, GS_WIRE_COLLECTED, &answer, reason, sizeof reason);
+        order_ask(fd, &message, &done, reason, sizeof reason);
     order_say(order, who, silent[0] ? silent : reason, write_it, collected,
               "%llu closed, %s, go back to their processes; %llu freed, %s, are held no more; %llu freed, %s, are still held",
               (unsigned long long)collected->given, show_size(collected->given_bytes, given),

@@ -55,15 +55,18 @@ void order_each(struct order *order)
     order->failed |= order->only ? !order->found && !order->if_there : ask_left_out();
 }
 
-bool order_ask(int fd, const union gs_wire_message *message, enum gs_wire_type type, union gs_wire_message *ret_answer,
-               char *ret_reason, size_t size)
+bool order_ask(int fd, union gs_wire_message *message, struct gs_wire_done *ret_done, char *ret_reason, size_t size)
 {
-    const int error = ask_for(fd, message, type, ret_answer);
+    union gs_wire_message answer;
+    const int error = ask_for(fd, message, GS_WIRE_DONE, &answer);
 
-    if (!error && ret_answer->head.type == type)
-        return true;
-    ask_order_silence(ret_reason, size, error, ret_answer);
-    return false;
+    if (error || answer.head.type != GS_WIRE_DONE) {
+        ask_order_silence(ret_reason, size, error, &answer);
+        return false;
+    }
+    *ret_done = answer.done;
+    ret_done->text[sizeof ret_done->text - 1] = 0;
+    return true;
 }
 
 void order_say(struct order *order, const struct who *who, const char *silent, order_write_fn *write, const void *answer,

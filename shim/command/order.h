@@ -21,9 +21,8 @@ struct order {
 
 /* Tells those that are meant; an absent one is complained of. */
 void order_each(struct order *order);
-/* Tells the process, and hears an answer of this type. False, and why in ret_reason: there is none. */
-bool order_ask(int fd, const union gs_wire_message *message, enum gs_wire_type type, union gs_wire_message *ret_answer,
-               char *ret_reason, size_t size);
+/* Tells the process (message->order), and hears one answer. False, and why in ret_reason: there is none. */
+bool order_ask(int fd, union gs_wire_message *message, struct gs_wire_done *ret_done, char *ret_reason, size_t size);
 /* What came of it, as `format` has it, or in JSON as `write` has it of the answer; or that nothing did, if `silent` says
  * why. */
 typedef void order_write_fn(struct json *json, const void *answer);

@@ -81,22 +81,24 @@ static void write_it(struct json *json, const void *answer)
 static void tell_it(struct order *order, const struct who *who, int fd, const char *silent)
 {
     const struct setting *setting = (const struct setting *)order;
-    union gs_wire_message message, answer = {.head = {0}};
+    union gs_wire_message message;
+    struct gs_wire_done done = {.more = 0};
     char reason[128] = "";
     struct told told;
 
     gs_option_name(setting->option, told.name);
-    gs_wire_start(&message, GS_WIRE_SET, 1);
-    message.set.value = number_of(setting->option, setting->config);
-    memcpy(message.set.name, told.name, strnlen(told.name, sizeof message.set.name - 1));
-    if (!silent[0] && order_ask(fd, &message, GS_WIRE_SET_TO, &answer, reason, sizeof reason)) {
-        if (answer.set_to.outcome == GS_SET_UNKNOWN)
+    gs_wire_start(&message, GS_WIRE_ORDER, 1);
+    message.order.kind = GS_ORDER_SET;
+    message.order.value = number_of(setting->option, setting->config);
+    snprintf(message.order.name, sizeof message.order.name, "%s", told.name);
+    if (!silent[0] && order_ask(fd, &message, &done, reason, sizeof reason)) {
+        if (done.outcome == GS_SET_UNKNOWN)
             snprintf(reason, sizeof reason, "does not change %s while it runs", told.name);
-        else if (answer.set_to.outcome != GS_SET_DONE)
+        else if (done.outcome != GS_SET_DONE)
             snprintf(reason, sizeof reason, "does not take this value for %s", told.name);
     }
-    text_of(setting->option, answer.set_to.before, told.before);
-    text_of(setting->option, answer.set_to.after, told.after);
+    text_of(setting->option, done.set.before, told.before);
+    text_of(setting->option, done.set.after, told.after);
     order_say(order, who, silent[0] ? silent : reason, write_it, &told, "%s %s -> %s", told.name, told.before, told.after);
 }
 

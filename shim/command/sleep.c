@@ -29,37 +29,34 @@ struct sleeping {
 
 /* One answer; about the order of that number for GS_SLEEP_STATE. False, and why in ret_reason: there is none. */
 static bool ask_it(int fd, const struct sleeping *sleeping, enum gs_sleep_verb verb, uint32_t order,
-                   struct gs_wire_asleep *ret, char *ret_reason, size_t size)
+                   struct gs_wire_done *ret, char *ret_reason, size_t size)
 {
-    union gs_wire_message message, answer = {.head = {0}};
+    union gs_wire_message message;
 
-    gs_wire_start(&message, GS_WIRE_SLEEP, 1);
-    message.sleep.verb = verb;
-    message.sleep.order = order;
-    message.sleep.timeout_ns = sleeping->timeout_ns;
-    memcpy(message.sleep.directory, sleeping->directory, sizeof message.sleep.directory);
-    memcpy(message.sleep.discard, sleeping->discard, sizeof message.sleep.discard);
-    if (!order_ask(fd, &message, GS_WIRE_ASLEEP, &answer, ret_reason, size))
-        return false;
-    *ret = answer.asleep;
-    ret->text[sizeof ret->text - 1] = 0;
-    return true;
+    gs_wire_start(&message, GS_WIRE_ORDER, 1);
+    message.order.kind = GS_ORDER_SLEEP;
+    message.order.verb = verb;
+    message.order.number = order;
+    message.order.value = sleeping->timeout_ns;
+    memcpy(message.order.name, sleeping->directory, sizeof message.order.name);
+    memcpy(message.order.discard, sleeping->discard, sizeof message.order.discard);
+    return order_ask(fd, &message, ret, ret_reason, size);
 }
 
 /* Until it is done with it. */
-static void have_it(int fd, const struct sleeping *sleeping, struct gs_wire_asleep *ret, char *ret_reason,
+static void have_it(int fd, const struct sleeping *sleeping, struct gs_wire_done *ret, char *ret_reason,
                     size_t size)
 {
     const uint64_t deadline = ask_deadline(sleeping->timeout_ns + MOVES_NS);
     bool told = ask_it(fd, sleeping, sleeping->verb, 0, ret, ret_reason, size);
 
-    while (told && ret->busy && gs_now_ns() < deadline) {
+    while (told && ret->more && gs_now_ns() < deadline) {
         gs_rest_ns(ASKED_AGAIN_NS);
-        told = ask_it(fd, sleeping, GS_SLEEP_STATE, ret->busy, ret, ret_reason, size);
+        told = ask_it(fd, sleeping, GS_SLEEP_STATE, ret->more, ret, ret_reason, size);
     }
-    if (told && ret->busy)
+    if (told && ret->more)
         snprintf(ret_reason, size, "is at it still");
-    else if (told && ret->error)
+    else if (told && ret->outcome)
         snprintf(ret_reason, size, "%s", ret->text[0] ? ret->text : "it does not sleep");
 }
 
@@ -70,24 +67,25 @@ static const char *const stays_json[GS_SLEEP_STAYS] = {"shared_bytes", "register
                                                        "refused_bytes", "own_bytes"};
 
 struct told {
-    struct gs_wire_asleep asleep;
+    struct gs_wire_done done;
     uint64_t took_ns;
 };
 
 static void write_it(struct json *json, const void *answer)
 {
     const struct told *told = answer;
+    const struct gs_asleep_for *sleep = &told->done.sleep;
 
-    json_text(json, "state", told->asleep.asleep_ns ? "asleep" : "awake");
+    json_text(json, "state", sleep->ns ? "asleep" : "awake");
     json_number(json, "took_ns", told->took_ns);
-    json_number(json, "away_bytes", told->asleep.away);
-    json_number(json, "kept_bytes", told->asleep.copied);
+    json_number(json, "away_bytes", sleep->away);
+    json_number(json, "kept_bytes", sleep->copied);
     for (int i = 0; i < GS_SLEEP_STAYS; i++)
-        json_number(json, stays_json[i], told->asleep.stays[i]);
+        json_number(json, stays_json[i], sleep->stays[i]);
 }
 
 /* Behind how long it took: what has gone, and what stays. */
-static void put_sizes(const struct gs_wire_asleep *asleep, char *ret_text, size_t size)
+static void put_sizes(const struct gs_asleep_for *asleep, char *ret_text, size_t size)
 {
     char away[SHOWN], copied[SHOWN];
     size_t used = (size_t)snprintf(ret_text, size, ": %s off the GPU, %s kept on the host", show_size(asleep->away, away),
@@ -103,16 +101,17 @@ static void tell_it(struct order *order, const struct who *who, int fd, const ch
 {
     const struct sleeping *sleeping = (const struct sleeping *)order;
     const uint64_t began = gs_now_ns();
-    struct told told = {.asleep = {.busy = 0}};
-    char reason[sizeof told.asleep.text], sizes[320] = "";
+    struct told told = {.took_ns = 0};
+    const struct gs_asleep_for *sleep = &told.done.sleep;
+    char reason[sizeof told.done.text], sizes[320] = "";
 
     snprintf(reason, sizeof reason, "%s", silent);
     if (!silent[0])
-        have_it(fd, sleeping, &told.asleep, reason, sizeof reason);
+        have_it(fd, sleeping, &told.done, reason, sizeof reason);
     told.took_ns = gs_now_ns() - began;
-    if (told.asleep.asleep_ns)
-        put_sizes(&told.asleep, sizes, sizeof sizes);
-    order_say(order, who, reason, write_it, &told, "%s, in %.2f s%s", told.asleep.asleep_ns ? "asleep" : "awake",
+    if (sleep->ns)
+        put_sizes(sleep, sizes, sizeof sizes);
+    order_say(order, who, reason, write_it, &told, "%s, in %.2f s%s", sleep->ns ? "asleep" : "awake",
               (double)told.took_ns / 1e9, sizes);
 }
 

@@ -23,9 +23,10 @@ static int64_t ask_back(int fd, const unsigned char uuid[16], uint32_t request,
     uint64_t deadline = ask_deadline(GIVES_NS);
     int error;
 
-    gs_wire_start(&message, GS_WIRE_PURGE, request);
-    memcpy(message.purge.uuid, uuid, sizeof message.purge.uuid);
-    message.purge.wanted = INT64_MAX;
+    gs_wire_start(&message, GS_WIRE_ORDER, request);
+    message.order.kind = GS_ORDER_TRIM;
+    memcpy(message.order.uuid, uuid, sizeof message.order.uuid);
+    message.order.value = INT64_MAX;
     error = gs_wire_send(fd, &message, -1);
     for (;;) {
         if (error && error != -EPIPE)
@@ -37,11 +38,10 @@ static int64_t ask_back(int fd, const unsigned char uuid[16], uint32_t request,
             return error;
         if (ret_answer->head.type == GS_WIRE_REFUSE)
             return -EPERM;
-        if (ret_answer->head.type != GS_WIRE_PURGED)
+        if (ret_answer->head.type != GS_WIRE_DONE)
             return -EPROTO;
-        if (!ret_answer->purged.more)
-            return ret_answer->purged.given < INT64_MAX ? (int64_t)ret_answer->purged.given
-                                                        : -EPROTO;
+        if (!ret_answer->done.more)
+            return ret_answer->done.given < INT64_MAX ? (int64_t)ret_answer->done.given : -EPROTO;
     }
 }
 

@@ -112,14 +112,14 @@ def prove_answers(folder):
     """What each says is told of it: of who hangs up, who refuses a value, and many. No broker is told."""
     holder, me = start(folder), str(os.getpid())
     [path] = wire.sockets(folder)
-    with wire.Between(folder, path, {wire.COLLECT: None}):
+    with wire.Between(folder, path, {wire.ORDER: None}):
         run = gpushim(folder, 'collect', me)
         check(run.returncode == 1 and re.search(rf'^gpushim: pid {me} \(.*\): hangs up$', run.stderr, re.M) and
               'go back' not in run.stdout, f'one that hangs up is said to: {run}')
         run = gpushim(folder, 'collect', me, '--json')
         [row] = json.loads(run.stdout)['rows']
         check(run.returncode == 1 and row['silent'] and 'given_blocks' not in row, f'in JSON too: {run}')
-    with wire.Between(folder, path, {wire.COLLECT: wire.message(wire.COLLECTED, struct.pack('<6Q', 1, 2, 3, 4, 5, 6))}):
+    with wire.Between(folder, path, {wire.ORDER: wire.done(1, 2, 3, 4, 5, 6)}):
         told = collected(folder, os.getpid())
         check([told[f'{what}_{of}'] for what in ('given', 'ended', 'held') for of in ('blocks', 'bytes')] == [1, 2, 3, 4, 5, 6],
               f'each number is told as what it is: {told}')
@@ -127,7 +127,7 @@ def prove_answers(folder):
         check('1 closed, 2 bytes, go back to their processes; 3 freed, 4 bytes, are held no more; 5 freed, 6 bytes, are still' in
               text, f'in text, too: {text}')
     for outcome, word in ((1, 'does not change pool.decay while it runs'), (2, 'does not take this value for pool.decay')):
-        with wire.Between(folder, path, {wire.SET: wire.message(wire.SET_TO, struct.pack('<QQII', 5, 6, outcome, 0))}):
+        with wire.Between(folder, path, {wire.ORDER: wire.done(5, 6, outcome=outcome)}):
             run = gpushim(folder, 'set', me, 'pool.decay=3 s')
             check(run.returncode == 1 and not run.stdout and word in run.stderr, f'a set that is refused: {run}')
             run = gpushim(folder, 'set', me, 'pool.decay=3 s', '--json')
@@ -151,10 +151,10 @@ def prove_answers(folder):
 
 def prove_hostile(folder):
     for path in wire.sockets(folder):
-        for text in (wire.message(wire.COLLECT, b'x'), wire.message(wire.COLLECTED, bytes(48))):
+        for text in (wire.message(wire.ORDER, b'x'), wire.done()):
             check(wire.is_refused(wire.say(path, text), wire.OUT_OF_PLACE), f'{text} is refused')
-        answers = wire.say(path, *[wire.message(wire.COLLECT)] * 50)
-        check([kind for kind, _ in answers] == [wire.COLLECTED] * 50, f'each of many is answered: {len(answers)}')
+        answers = wire.say(path, *[wire.order(wire.COLLECT)] * 50)
+        check([kind for kind, _ in answers] == [wire.DONE] * 50, f'each of many is answered: {len(answers)}')
 
 
 def main():

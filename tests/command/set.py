@@ -138,15 +138,14 @@ def prove_wrong(folder, holder):
 def prove_hostile(folder, holder):
     """By hand: what makes no sense is refused in words or hung up on, and changes nothing."""
     [path] = wire.sockets(folder)
-    for text, outcome in ((wire.to_set(b'no.such', 1), 1), (wire.to_set(b'', 1), 1), (wire.to_set(b'pool.decay\0x', 1 << 63), 2),
-                          (wire.to_set(b'log', 5), 2), (wire.to_set(b'pool.cache_limit', (1 << 63) + 101), 2)):
-        answers = wire.say(path, text)
-        check([kind for kind, _ in answers] == [wire.SET_TO] and
-              struct.unpack('<QQII', answers[0][1]) == (0, 0, outcome, 0), f'{text} gets {outcome}: {answers}')
-    for text in (wire.to_set(b'x' * 40, 1), wire.message(wire.SET, b'x'), wire.message(wire.SET_TO, bytes(24)),
-                 wire.message(wire.COLLECTED, bytes(48)), b'garbage', wire.message(99)):
+    for name, value, outcome in ((b'no.such', 1, 1), (b'', 1, 1), (b'pool.decay\0x', 1 << 63, 2),
+                                 (b'log', 5, 2), (b'pool.cache_limit', (1 << 63) + 101, 2)):
+        answers = wire.say(path, wire.order(wire.SET, value, name))
+        check(answers == [(wire.DONE, wire.done(outcome=outcome)[16:])], f'{name} gets {outcome}: {answers}')
+    for text in (wire.order(wire.SET, 1, b'x' * 256), wire.order(4), wire.order(wire.SLEEP, verb=3),
+                 wire.message(wire.ORDER, b'x'), wire.done(), b'garbage', wire.message(99)):
         check(wire.is_refused(wire.say(path, text), wire.OUT_OF_PLACE), f'{text} is refused')
-    many = wire.say(path, *[wire.to_set(b'pool.decay', 2000000000)] * 50)
+    many = wire.say(path, *[wire.order(wire.SET, 2000000000, b'pool.decay')] * 50)
     check(len(many) == 50, f'each of many is answered: {len(many)}')
     changes(folder, holder, 'pool.decay', '2 s', '2 s')
     changes(folder, holder, 'log', 'warning', 'warning')
@@ -176,8 +175,7 @@ def prove_other_users(folder):
     holder = start(folder, GPUSHIM_SHARE_UIDS=str(NOBODY))
     [path] = wire.sockets(folder)
     refused = f'[({wire.REFUSE}, {struct.pack("<II", wire.OTHER_USER, 0)!r})]'
-    to_sleep = wire.message(wire.SLEEP, struct.pack('<QII256s64s', 0, 1, 0, b'', b''))
-    for text in (wire.to_set(b'log', 4), wire.message(wire.COLLECT), to_sleep):
+    for text in (wire.order(wire.SET, 4, b'log'), wire.order(wire.COLLECT), wire.order(wire.SLEEP, verb=1)):
         check(as_nobody(lambda text=text: wire.say(path, text)) == refused, f'{text} of another user is refused')
     changes(folder, holder, 'log', 'warning', 'warning')
     command = for_everybody(folder, GPUSHIM)

@@ -11,8 +11,8 @@ from holder import PATIENT_S
 HEADER = (pathlib.Path(__file__).parents[2] / 'core/share/wire.h').read_text(encoding='utf-8')
 VERSION = int(re.search(r'#define GS_WIRE_VERSION (\d+)', HEADER)[1])
 NUMBER = {name: int(number) for name, number in re.findall(r'M\(GS_WIRE_(\w+), (\d+), ', HEADER)}
-REFUSE, QUERY, REPORT, SET, SET_TO, COLLECT, COLLECTED, SLEEP = (
-    NUMBER[name] for name in ('REFUSE', 'QUERY', 'REPORT', 'SET', 'SET_TO', 'COLLECT', 'COLLECTED', 'SLEEP'))
+REFUSE, QUERY, REPORT, ORDER, DONE = (NUMBER[name] for name in ('REFUSE', 'QUERY', 'REPORT', 'ORDER', 'DONE'))
+SET, COLLECT, SLEEP = 1, 2, 3  # kinds of ORDER
 ABOUT_ENDED, ABOUT_BLOCK, ABOUT_ADDRESS = 1, 2, 3  # of QUERY
 OTHER_USER, OUT_OF_PLACE = 2, 8  # reasons of a REFUSE
 
@@ -25,8 +25,12 @@ def query(index=0, device=0, about=0, number=0, instance=b''):
     return message(QUERY, struct.pack('<IIIIQ16s', index, device, about, 0, number, instance))
 
 
-def to_set(name, value):
-    return message(SET, struct.pack('<Q40s', value, name))
+def order(kind, value=0, name=b'', verb=0):
+    return message(ORDER, struct.pack('<IIIIQ16s256s64s', kind, verb, 0, 0, value, b'', name, b''))
+
+
+def done(*figures, outcome=0):
+    return message(DONE, struct.pack('<II8Q320x', 0, outcome, *figures, *[0] * (8 - len(figures))))
 
 
 def sockets(folder):

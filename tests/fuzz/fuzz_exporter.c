@@ -58,7 +58,7 @@ static bool give_half(void *arg, enum gs_question asked, unsigned device, union 
     uint64_t wanted;
 
     if (asked == GS_ASKED_TO_SET) {
-        CHECK(memchr(told->setting.name, 0, GS_OPTION_SIZE));
+        CHECK(memchr(told->setting.name, 0, GS_SLEEP_DIRECTORY));
         told->setting.after = told->setting.value;
         return told->setting.value % 2;
     }

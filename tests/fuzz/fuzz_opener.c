@@ -148,7 +148,7 @@ static void give_file(int fd, uint32_t request)
     fuzz_fds_close(&fds);
 }
 
-/* To a PURGE. It hangs up then: one that is silent is waited for. */
+/* To an ORDER. It hangs up then: one that is silent is waited for. */
 static void give(int fd, uint32_t request)
 {
     uint8_t kind = fuzz_byte(&answers);
@@ -157,14 +157,14 @@ static void give(int fd, uint32_t request)
         struct fuzz_fds fds = {.count = 0};
         union gs_wire_message message;
 
-        gs_wire_start(&message, kind & 4 ? GS_WIRE_REFUSE : GS_WIRE_PURGED, request + (kind > 250));
+        gs_wire_start(&message, kind & 4 ? GS_WIRE_REFUSE : GS_WIRE_DONE, request + (kind > 250));
         fuzz_fill(&answers, &message);
         if (kind & 8)
             fuzz_damage(&answers, &message, sizeof message);
         if (kind & 16)
             fds = fuzz_fds_make(&answers);
         fuzz_send(fd, &message, kind & 32 ? fuzz_length(&answers) % sizeof message
-                                          : sizeof message.purged, &fds);
+                                          : sizeof message.done, &fds);
         fuzz_fds_close(&fds);
     }
 }
@@ -186,7 +186,7 @@ static void serve(int fd)
         if (message.head.type == GS_WIRE_FLUSHED)
             CHECK(asked == UINT64_MAX ||
                  (message.flushed.number < 8 && asked >> message.flushed.number & 1));
-        if (message.head.type == GS_WIRE_PURGE) {
+        if (message.head.type == GS_WIRE_ORDER) {
             pthread_mutex_lock(&mutex);
             give(fd, message.head.request);
             pthread_mutex_unlock(&mutex);

@@ -53,40 +53,27 @@ static void fill_publish(struct fuzz_input *input, struct gs_wire_publish *leave
         leave->gids[i] = fuzz_byte(input);
 }
 
-static void fill_purge(struct fuzz_input *input, struct gs_wire_purge *purge)
-{
-    purge->uuid[0] = fuzz_byte(input) % 3;
-    purge->wanted = fuzz_byte(input) * UINT64_C(0x0101010101010101); /* little, or all there is */
-}
-
-static void fill_purged(struct fuzz_input *input, struct gs_wire_purged *purged)
-{
-    purged->given = fuzz_byte(input) * UINT64_C(0x0101010101010101);
-    purged->more = fuzz_byte(input) % 3;
-    purged->zero = fuzz_byte(input) % 16 == 15;
-}
-
-static void fill_set(struct fuzz_input *input, struct gs_wire_set *set)
+static void fill_order(struct fuzz_input *input, struct gs_wire_order *order)
 {
     static const char *const names[] = {"log", "pool.decay", "debug.limbo_limit", "nothing"};
-    uint8_t kind = fuzz_byte(input);
+    uint8_t kind = fuzz_byte(input), name = fuzz_byte(input);
 
-    if (kind == 255)
-        memset(set->name, 'x', sizeof set->name); /* does not end */
-    else
-        strcpy(set->name, names[kind % 4]);
-    set->value = fuzz_byte(input) * UINT64_C(0x0101010101010101);
+    order->kind = kind % 8;
+    order->verb = kind / 8 % 4;
+    order->number = kind == 255;
+    if (name == 255)
+        memset(order->name, 'x', sizeof order->name); /* does not end */
+    else if (order->kind == GS_ORDER_SET)
+        strcpy(order->name, names[name % 4]);
+    order->uuid[0] = name % 3;
+    order->value = fuzz_byte(input) * UINT64_C(0x0101010101010101); /* little, or all there is */
 }
 
-static void fill_sleep(struct fuzz_input *input, struct gs_wire_sleep *sleep)
+static void fill_done(struct fuzz_input *input, struct gs_wire_done *done)
 {
-    uint8_t kind = fuzz_byte(input);
-
-    if (kind == 255)
-        memset(sleep->directory, 'x', sizeof sleep->directory); /* does not end */
-    sleep->verb = kind % 4;
-    sleep->order = kind % 32 == 31;
-    sleep->timeout_ns = fuzz_byte(input) * UINT64_C(0x0101010101010101);
+    done->given = fuzz_byte(input) * UINT64_C(0x0101010101010101);
+    done->more = fuzz_byte(input) % 3;
+    done->outcome = fuzz_byte(input) % 16 == 15;
 }
 
 static void fill_farewell(struct fuzz_input *input, struct gs_wire_farewell *farewell)
@@ -173,14 +160,10 @@ void fuzz_fill(struct fuzz_input *input, union gs_wire_message *message)
     _Static_assert(FUZZ_BYTES >= sizeof *message, "any message");
     if (message->head.type == GS_WIRE_PUBLISH)
         fill_publish(input, &message->publish);
-    else if (message->head.type == GS_WIRE_PURGE)
-        fill_purge(input, &message->purge);
-    else if (message->head.type == GS_WIRE_PURGED)
-        fill_purged(input, &message->purged);
-    else if (message->head.type == GS_WIRE_SET)
-        fill_set(input, &message->set);
-    else if (message->head.type == GS_WIRE_SLEEP)
-        fill_sleep(input, &message->sleep);
+    else if (message->head.type == GS_WIRE_ORDER)
+        fill_order(input, &message->order);
+    else if (message->head.type == GS_WIRE_DONE)
+        fill_done(input, &message->done);
     else if (message->head.type == GS_WIRE_FAREWELL)
         fill_farewell(input, &message->farewell);
     else if (message->head.type == GS_WIRE_FETCH)

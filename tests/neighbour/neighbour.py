@@ -52,13 +52,13 @@ def has_socket(pid):
 
 
 def plea(wanted):
-    """PURGE, of the first device."""
+    """An ORDER to trim the first device."""
     driver = ctypes.CDLL(LIBCUDA)
     uuid = (ctypes.c_ubyte * 16)()
     check(driver.cuInit(0) == 0 and driver.cuDeviceGetUuid(uuid, 0) == 0, 'it has a UUID')
     number = lambda name: int(re.search(rf'{name}[\s=,]*(\d+)', WIRE)[1])
-    return struct.pack('=IHHII', 0x67707368, number('GS_WIRE_VERSION'), number('GS_WIRE_PURGE'), 40,
-                       1) + bytes(uuid) + struct.pack('=Q', wanted)
+    return struct.pack('=IHHII', 0x67707368, number('GS_WIRE_VERSION'), number('GS_WIRE_ORDER'), 376,
+                       1) + struct.pack('=IIIIQ16s320x', 0, 0, 0, 0, wanted, bytes(uuid))
 
 
 class Machine:

@@ -212,7 +212,7 @@ Test(share_hostile, every_fault_is_named_in_the_log)
             hello(fd);
         gs_wire_start(&message, i == 4 ? GS_WIRE_RESUME : i == 5 ? GS_WIRE_GRANT
                                                         : i == 8 ? GS_WIRE_FLUSHED
-                                                        : i == 9 ? GS_WIRE_PURGED
+                                                        : i == 9 ? GS_WIRE_DONE
                                                                  : GS_WIRE_PUBLISH, 0);
         if (i == 0 || i == 3)
             ask_open(fd, (uint32_t)i);

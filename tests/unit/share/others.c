@@ -33,9 +33,9 @@ static void answer(int fd, enum play play, const union gs_wire_message *asked)
     union gs_wire_message message;
 
     __atomic_add_fetch(questions, 1, __ATOMIC_SEQ_CST);
-    if (asked->head.type == GS_WIRE_PURGE) {
-        gs_wire_start(&message, GS_WIRE_PURGED, asked->head.request);
-        message.purged.given = 1;
+    if (asked->head.type == GS_WIRE_ORDER) {
+        gs_wire_start(&message, GS_WIRE_DONE, asked->head.request);
+        message.done.given = 1;
     } else {
         gs_wire_start(&message, GS_WIRE_REPORT, asked->head.request + (play == ANSWERS_ANOTHER));
         message.report.has_figures = 1;

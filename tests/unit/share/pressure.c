@@ -65,8 +65,8 @@ static void poses_as_one_of_ours(void *path)
 
         if (fd < 0 || recv(fd, &message, sizeof message, 0) <= 0)
             continue;
-        gs_wire_start(&message, GS_WIRE_PURGED, message.head.request);
-        message.purged.given = UINT64_MAX;
+        gs_wire_start(&message, GS_WIRE_DONE, message.head.request);
+        message.done.given = UINT64_MAX;
         gs_wire_send(fd, &message, -1);
     }
 }
@@ -86,9 +86,10 @@ static void plead(int fd, const unsigned char *uuid, uint64_t wanted, uint32_t r
 {
     union gs_wire_message message;
 
-    gs_wire_start(&message, GS_WIRE_PURGE, request);
-    memcpy(message.purge.uuid, uuid, sizeof message.purge.uuid);
-    message.purge.wanted = wanted;
+    gs_wire_start(&message, GS_WIRE_ORDER, request);
+    message.order.kind = GS_ORDER_TRIM;
+    memcpy(message.order.uuid, uuid, sizeof message.order.uuid);
+    message.order.value = wanted;
     gs_wire_send(fd, &message, -1);
 }
 
@@ -107,10 +108,10 @@ static void assert_purged(int fd, uint32_t request, uint32_t more, uint64_t give
 {
     union gs_wire_message message;
 
-    cr_assert_eq(hear(fd, &message), GS_WIRE_PURGED);
+    cr_assert_eq(hear(fd, &message), GS_WIRE_DONE);
     cr_assert_eq(message.head.request, request);
-    cr_assert_eq(message.purged.more, more);
-    cr_assert_eq(message.purged.given, given);
+    cr_assert_eq(message.done.more, more);
+    cr_assert_eq(message.done.given, given);
 }
 
 static void assert_seen_to(int fd, uint32_t request)
@@ -432,10 +433,10 @@ Test(share_pressure, who_goes_to_sleep_is_waited_for_longer)
     patience_took();
     cr_assert_eq(pthread_create(&thread, NULL, asks, &answers), 0);
     fd = accept(listener, NULL, NULL);
-    cr_assert_eq(hear(fd, &message), GS_WIRE_PURGE);
+    cr_assert_eq(hear(fd, &message), GS_WIRE_ORDER);
     for (uint32_t more = 1; more <= 2; more++) {
-        gs_wire_start(&message, GS_WIRE_PURGED, message.head.request);
-        message.purged.more = more;
+        gs_wire_start(&message, GS_WIRE_DONE, message.head.request);
+        message.done.more = more;
         cr_assert_eq(gs_wire_send(fd, &message, -1), 0);
         cr_assert(SIDE_WAIT(patience_waits() == begun + 1 + more));
     }
@@ -599,13 +600,13 @@ static void lie_to(int fd, enum lie lie, uint32_t request)
 {
     union gs_wire_message message;
 
-    gs_wire_start(&message, lie == OTHER_TYPE ? GS_WIRE_FLUSH : GS_WIRE_PURGED,
+    gs_wire_start(&message, lie == OTHER_TYPE ? GS_WIRE_FLUSH : GS_WIRE_DONE,
                   request + (lie == OTHER_REQUEST));
-    message.purged.more = lie == MORE_AND_MORE || lie == MORE_AND_SILENCE || lie == SLEEPS_AND_SLEEPS;
+    message.done.more = lie == MORE_AND_MORE || lie == MORE_AND_SILENCE || lie == SLEEPS_AND_SLEEPS;
     if (lie == SLEEPS_FIRST)
-        message.purged.more = 2;
-    message.purged.given = UINT64_MAX;
-    message.purged.zero = lie == FIELDS;
+        message.done.more = 2;
+    message.done.given = UINT64_MAX;
+    message.done.outcome = lie == FIELDS;
     if (lie == HANG_UP)
         shutdown(fd, SHUT_RDWR);
     else if (lie == JUNK)
@@ -614,10 +615,10 @@ static void lie_to(int fd, enum lie lie, uint32_t request)
         gs_wire_send(fd, &message, -1);
     for (int i = 0; lie == TWICE && i < 2; i++)
         gs_wire_send(fd, &message, -1);
-    message.purged.more++;
+    message.done.more++;
     for (int i = 0; lie == SLEEPS_AND_SLEEPS && i < 2; i++)
         gs_wire_send(fd, &message, -1);
-    message.purged.more--;
+    message.done.more--;
     while (lie == MORE_AND_MORE && gs_wire_send(fd, &message, -1) != -EPIPE)
         continue;
 }

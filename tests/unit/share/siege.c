@@ -108,8 +108,8 @@ int siege_say_type(int fd, enum gs_wire_type type)
         message.close.block_id = ipc_handle.block_id;
     else if (type == GS_WIRE_FLUSH || type == GS_WIRE_FLUSHED)
         message.flush.number = 1;
-    else if (type == GS_WIRE_PURGE)
-        message.purge.wanted = UINT64_MAX;
+    else if (type == GS_WIRE_ORDER)
+        message.order.value = UINT64_MAX;
     if (message.head.size == 0) /* the number of a message that there was */
         return 0;
     return siege_say(fd, &message, -1);

@@ -14,7 +14,7 @@
 #define MANY 300 /* connections, or as many as go */
 #define NO_OPENERS                                                                                 \
     (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(REPORT) | SAYS(FLUSH) |                      \
-     SAYS(PURGED) | SAYS(FETCH) | SAYS(PIECES) | SAYS(EVENTS_FILE))
+     SAYS(DONE) | SAYS(FETCH) | SAYS(PIECES) | SAYS(EVENTS_FILE))
 #define NO_AGENTS (SAYS(HOLDER_AFAR) | SAYS(ASK_AFAR) | SAYS(TOLD_AFAR))
 
 /* Whether it was hung up on; looks for a millisecond. */
@@ -220,11 +220,10 @@ static void says_what_others_say(void)
         GS_WIRE_GRANT,   GS_WIRE_REFUSE,   GS_WIRE_CLOSE,  GS_WIRE_RECALL,
         GS_WIRE_SHARE,   GS_WIRE_RING,  GS_WIRE_REPORT,
         GS_WIRE_FLUSH,  GS_WIRE_FLUSHED,
-        GS_WIRE_PUBLISH, GS_WIRE_HELLO,    GS_WIRE_PURGE,  GS_WIRE_PURGED,
-        GS_WIRE_SET,     GS_WIRE_SET_TO,   GS_WIRE_COLLECT, GS_WIRE_COLLECTED,
+        GS_WIRE_PUBLISH, GS_WIRE_HELLO,    GS_WIRE_ORDER,  GS_WIRE_DONE,
         GS_WIRE_FAREWELL, GS_WIRE_FORKED,   GS_WIRE_FETCH,
         GS_WIRE_PIECES, GS_WIRE_NAME,    GS_WIRE_NAMED,  GS_WIRE_UNNAMED,
-        GS_WIRE_SLEEP, GS_WIRE_ASLEEP, GS_WIRE_PULL};
+        GS_WIRE_PULL};
     enum { LISTED_TYPES = sizeof types / sizeof *types, COUNT = LISTED_TYPES + GS_WIRE_TYPES - GS_WIRE_HOLDER_AFAR };
 
     for (unsigned i = 0;; i++) {
@@ -466,9 +465,9 @@ static void asks_for_memory(void)
     for (unsigned i = 0;; i++) {
         int fd = siege_dial();
 
-        siege_say_type(fd, GS_WIRE_PURGE);
+        siege_say_type(fd, GS_WIRE_ORDER);
         siege_hear(fd, &message);
-        for (int j = 0; j < 10 && siege_say_type(fd, GS_WIRE_PURGE) == 0; j++)
+        for (int j = 0; j < 10 && siege_say_type(fd, GS_WIRE_ORDER) == 0; j++)
             continue;
         if (i >= 2 * MANY)
             siege_holds();
@@ -575,15 +574,15 @@ const struct siege_attack siege_clients[] = {
      heeds_nothing},
     {"resumes what another has open", EXPORTER, HOLDER, SAYS(HELLO) | SAYS(RESUME), TAKES(LEASES),
      resumes_what_another_has},
-    {"asks for memory without end", EXPORTER, LISTED, SAYS(PURGE) | SAYS(REFUSE), TAKES(TURNS),
+    {"asks for memory without end", EXPORTER, LISTED, SAYS(ORDER) | SAYS(REFUSE), TAKES(TURNS),
      asks_for_memory},
-    {"asks for memory without end", EXPORTER, SAME_USER, SAYS(PURGE) | SAYS(PURGED),
+    {"asks for memory without end", EXPORTER, SAME_USER, SAYS(ORDER) | SAYS(DONE),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_memory},
     {"says what is not its to say", EXPORTER, SAME_USER,
      NO_OPENERS | SAYS(CLOSE) | SAYS(FLUSHED) | SAYS(HELLO) |
-         SAYS(SHARE) | SAYS(RING) | SAYS(PUBLISH) | SAYS(SET) | SAYS(SET_TO) | SAYS(COLLECT) | SAYS(PULL) |
-         SAYS(COLLECTED) | SAYS(FAREWELL) | SAYS(FORKED) |
-         SAYS(NAME) | SAYS(NAMED) | SAYS(UNNAMED) | SAYS(SLEEP) | SAYS(ASLEEP) | NO_AGENTS,
+         SAYS(SHARE) | SAYS(RING) | SAYS(PUBLISH) | SAYS(ORDER) | SAYS(PULL) |
+         SAYS(FAREWELL) | SAYS(FORKED) |
+         SAYS(NAME) | SAYS(NAMED) | SAYS(UNNAMED) | NO_AGENTS,
      TAKES(TURNS), says_what_others_say},
     {"asks for names without end", EXPORTER, LISTED, SAYS(LOOK_UP) | SAYS(UNNAME),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_names},
@@ -621,8 +620,7 @@ const struct siege_attack siege_clients[] = {
     {"opens and closes without end", BROKER, HOLDER, SAYS(OPEN) | SAYS(CLOSE), TAKES(TURNS),
      churns},
     {"says what is not its to say", BROKER, SAME_USER,
-     NO_OPENERS | SAYS(CLOSE) | SAYS(FLUSHED) | SAYS(PURGE) |
-         SAYS(SET) | SAYS(COLLECT) | SAYS(SLEEP) | SAYS(FAREWELL) | NO_AGENTS,
+     NO_OPENERS | SAYS(CLOSE) | SAYS(FLUSHED) | SAYS(ORDER) | SAYS(FAREWELL) | NO_AGENTS,
      TAKES(TURNS), says_what_others_say},
     {"is an agent of machines without end", BROKER, SAME_USER,
      SAYS(HELLO) | SAYS(OPEN) | SAYS(CLOSE) | SAYS(TOLD_AFAR),
