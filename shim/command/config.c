@@ -22,10 +22,10 @@
 struct finding {
     struct gs_config config;
     struct gs_config_origins origins;
-    bool with_origin, as_json;
+    bool with_origin;
     const char *check; /* the file that is looked at alone; NULL: all that a program would load */
-    size_t complaint_count, room;
-    char **complaints; /* kept for --json, else they go to standard error at once */
+    size_t complaints;
+    struct json *json; /* NULL: text, and complaints go to standard error */
 };
 
 /* ---- What is wrong -------------------------------------------------------------------------- */
@@ -34,14 +34,11 @@ static void complain(void *arg, const char *line)
 {
     struct finding *finding = arg;
 
-    finding->complaint_count++;
-    if (!finding->as_json) {
+    finding->complaints++;
+    if (finding->json)
+        json_text(finding->json, NULL, line);
+    else
         command_complain("%s", line);
-        return;
-    }
-    finding->complaints = command_room(finding->complaints, finding->complaint_count - 1, &finding->room,
-                                       sizeof *finding->complaints);
-    finding->complaints[finding->complaint_count - 1] = command_need(strdup(line));
 }
 
 /* The library does not look at these; that is what is wrong with them. */
@@ -54,11 +51,8 @@ static void complain_of_misspelt(struct finding *finding)
             continue;
         snprintf(name, sizeof name, "%s", *entry);
         name[strcspn(name, "=")] = 0;
-        snprintf(
-            line, sizeof line,
-            "environment: %s is ignored: the library's variables begin with GPUSHIM_; did you mean "
-            "%s?",
-            name, right);
+        snprintf(line, sizeof line,
+                 "environment: %s is ignored: the library's variables begin with GPUSHIM_; did you mean %s?", name, right);
         complain(finding, line);
     }
 }
@@ -135,9 +129,6 @@ static void print_files(const struct finding *finding)
         puts("# GPUSHIM_CONFIG names the file that is read in place of all others:");
     else
         puts("# Files, the strongest first:");
-    if (!named && origins->file_count && gs_config_system_files[0] &&
-        strcmp(origins->files[0].path, gs_config_system_files[0]) == 0)
-        puts("#   no file of the user's: neither XDG_CONFIG_HOME nor HOME names a folder");
     for (size_t i = 0; i < origins->file_count; i++)
         command_say("#   %s: %s", origins->files[i].path, origins->files[i].read ? "read" : origins->files[i].why_not);
 }
@@ -149,15 +140,17 @@ static void print_text(const struct finding *finding)
     print_options(finding);
 }
 
-static void print_check(const struct finding *finding, size_t options)
+static void print_check(const struct finding *finding)
 {
-    size_t mistakes = finding->complaint_count;
+    size_t options = 0;
     char count[24] = "no";
 
-    if (mistakes)
-        snprintf(count, sizeof count, "%zu", mistakes);
-    command_say("%s: %zu option%s, %s mistake%s", finding->check, options,
-                options == 1 ? "" : "s", count, mistakes > 1 ? "s" : "");
+    for (size_t i = 0; i < GS_CONFIG_OPTIONS_MAX; i++)
+        options += finding->origins.options[i].kind == GS_CONFIG_FILE && !finding->origins.options[i].refused;
+    if (finding->complaints)
+        snprintf(count, sizeof count, "%zu", finding->complaints);
+    command_say("%s: %zu option%s, %s mistake%s", finding->check, options, options == 1 ? "" : "s", count,
+                finding->complaints > 1 ? "s" : "");
 }
 
 /* ---- As JSON -------------------------------------------------------------------------------- */
@@ -201,67 +194,45 @@ static void write_options(struct json *json, const struct finding *finding)
     json_close(json, ']');
 }
 
-static void print_json(const struct finding *finding)
+static void write_files(struct json *json, const struct gs_config_origins *origins)
 {
-    const struct gs_config_origins *origins = &finding->origins;
-    struct json json = {.file = stdout};
-
-    json_begin(&json, false);
-    write_options(&json, finding);
-    json_open(&json, "files", '[');
-    for (size_t i = 0; i < origins->file_count; i++) {
-        const struct gs_config_file *file = &origins->files[i];
-
-        json_open(&json, NULL, '{');
-        json_text(&json, "path", file->path);
-        json_bool(&json, "read", file->read);
-        json_text(&json, "why_not", file->read ? NULL : file->why_not);
-        json_close(&json, '}');
+    json_open(json, "files", '[');
+    for (const struct gs_config_file *file = origins->files; file < origins->files + origins->file_count; file++) {
+        json_open(json, NULL, '{');
+        json_text(json, "path", file->path);
+        json_bool(json, "read", file->read);
+        json_text(json, "why_not", file->read ? NULL : file->why_not);
+        json_close(json, '}');
     }
-    json_close(&json, ']');
-    json_open(&json, "complaints", '[');
-    for (size_t i = 0; i < finding->complaint_count; i++)
-        json_text(&json, NULL, finding->complaints[i]);
-    json_close(&json, ']');
-    json_end(&json);
+    json_close(json, ']');
 }
 
 /* ---- The command ---------------------------------------------------------------------------- */
 
-static void check(struct finding *finding)
-{
-    size_t options = 0;
-
-    gs_config_check(&finding->config, finding->check, &finding->origins, complain,
-                    finding);
-    for (size_t i = 0; i < GS_CONFIG_OPTIONS_MAX; i++)
-        options += finding->origins.options[i].kind == GS_CONFIG_FILE &&
-                   !finding->origins.options[i].refused;
-    finding->as_json ? print_json(finding) : print_check(finding, options);
-}
-
-static void list(struct finding *finding)
-{
-    const struct gs_config_sources sources = {.environment = environ,
-                                              .system_files = gs_config_system_files};
-
-    gs_config_explain(&finding->config, &sources, &finding->origins, complain, finding);
-    complain_of_misspelt(finding);
-    finding->as_json ? print_json(finding) : print_text(finding);
-}
-
 int command_config_list(const struct call *call)
 {
     static struct finding finding;
+    const struct gs_config_sources sources = {.environment = environ, .system_files = gs_config_system_files};
+    struct json json = {.file = stdout};
 
     finding.with_origin = call_has(call, "origin");
-    finding.as_json = call_has(call, "json");
     finding.check = call_value(call, "check");
     if (finding.check && finding.with_origin)
         return call_wrong(call, "--origin is of no use with --check: all comes from that file");
-    finding.check ? check(&finding) : list(&finding);
-    for (size_t i = 0; finding.complaints && i < finding.complaint_count; i++)
-        free(finding.complaints[i]);
-    free(finding.complaints);
-    return !finding.complaint_count ? COMMAND_WELL : COMMAND_WRONG;
+    finding.json = call_has(call, "json") ? &json : NULL;
+    json_begin(finding.json, false);
+    json_open(finding.json, "complaints", '[');
+    if (finding.check)
+        gs_config_check(&finding.config, finding.check, &finding.origins, complain, &finding);
+    else
+        gs_config_explain(&finding.config, &sources, &finding.origins, complain, &finding), complain_of_misspelt(&finding);
+    json_close(finding.json, ']');
+    if (finding.json) {
+        write_options(&json, &finding);
+        write_files(&json, &finding.origins);
+        json_end(&json);
+    } else {
+        finding.check ? print_check(&finding) : print_text(&finding);
+    }
+    return !finding.complaints ? COMMAND_WELL : COMMAND_WRONG;
 }

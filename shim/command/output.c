@@ -16,33 +16,30 @@
 
 static bool refuse(const char *path, int error)
 {
-    static const struct {
-        int error;
-        const char *way_out;
-    } ways[] = {{ENOENT, "; make its folder first (mkdir -p)"},
-                {EACCES, "; do this as a user who may write there, or name another file"},
-                {EROFS, "; name a file elsewhere"},
-                {ENOSPC, "; make room, or name a file elsewhere"},
-                {EISDIR, "; name a file in it"}};
-    const char *way_out = "";
+    const char *way_out = error == ENOENT   ? "; make its folder first (mkdir -p)"
+                          : error == EACCES ? "; do this as a user who may write there, or name another file"
+                          : error == EISDIR ? "; name a file in it"
+                                            : "; name a file elsewhere";
 
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
-        if (ways[i].error == error)
-            way_out = ways[i].way_out;
     command_complain("'%s' cannot be written: %s%s", path, strerror(error), way_out);
     return false;
 }
 
 /* What is wrong with what is there, in words; NULL: it may go. */
-static const char *look_at(const struct output *output, int fd, const struct stat *info)
+static const char *look_at(const struct output *output, const char *path, const struct stat *info)
 {
     char head[OUTPUT_HEAD];
-    size_t got = gs_regular_read(fd, head, sizeof head, 0);
+    struct stat opened;
+    int fd;
+    size_t got;
 
-    if (info->st_size == 0)
-        return NULL;
-    if (output->head && got >= output->head_size &&
-        memcmp(head, output->head, output->head_size) == 0)
+    if (!S_ISREG(info->st_mode))
+        return S_ISLNK(info->st_mode) ? "it is a symbolic link; name the file that it leads to"
+                                      : "it is no regular file; name another";
+    fd = gs_regular_open(AT_FDCWD, path, O_NOFOLLOW, &opened);
+    got = fd >= 0 ? gs_regular_read(fd, head, sizeof head, 0) : 0;
+    gs_fd_drop(fd);
+    if (fd >= 0 && (opened.st_size == 0 || (got >= output->head_size && memcmp(head, output->head, output->head_size) == 0)))
         return NULL;
     if (got >= sizeof GS_TRACE_MAGIC && memcmp(head, GS_TRACE_MAGIC, sizeof GS_TRACE_MAGIC) == 0)
         return "it is a recording; name another file";
@@ -54,19 +51,12 @@ static bool may_go(const struct output *output, const char *path)
 {
     const char *wrong;
     struct stat info;
-    int fd;
 
     if (fstatat(AT_FDCWD, path, &info, AT_SYMLINK_NOFOLLOW) != 0)
         return errno == ENOENT || refuse(path, errno);
     if (S_ISDIR(info.st_mode))
         return refuse(path, EISDIR);
-    fd = S_ISREG(info.st_mode) ? gs_regular_open(AT_FDCWD, path, O_NOFOLLOW, &info) : -1;
-    if (S_ISREG(info.st_mode) && fd < 0)
-        return refuse(path, errno);
-    wrong = fd >= 0                  ? look_at(output, fd, &info)
-            : S_ISLNK(info.st_mode) ? "it is a symbolic link; name the file that it leads to"
-                                     : "it is no regular file; name another";
-    gs_fd_drop(fd);
+    wrong = look_at(output, path, &info);
     if (wrong)
         command_complain("'%s' cannot be written: %s", path, wrong);
     return !wrong;
@@ -75,19 +65,13 @@ static bool may_go(const struct output *output, const char *path)
 /* 0, or an errno. */
 static int fill(const struct output *output, int fd, const void *arg)
 {
-    FILE *file = fdopen(fd, "w");
+    FILE *file = (errno = 0, fdopen(fd, "w"));
     int error = 0;
 
-    if (!file) {
-        error = errno;
-        close(fd);
-        return error;
-    }
-    errno = 0;
-    if (!output->write(file, arg) || fflush(file) != 0 || ferror(file) ||
-        fchmod(fd, output->mode) != 0 || fsync(fd) != 0)
+    if (!file || !output->write(file, arg) || fflush(file) != 0 || ferror(file) || fchmod(fd, output->mode) != 0 ||
+        fsync(fd) != 0)
         error = errno ? errno : EIO;
-    if (fclose(file) != 0 && !error)
+    if (file ? fclose(file) != 0 && !error : close(fd) != 0)
         error = errno;
     return error;
 }

@@ -13,8 +13,7 @@
 #define OUTPUT_HEAD 128
 
 struct output {
-    const char *head; /* begins all that is written, and nothing of others; NULL: nothing tells them
-                         apart, and no file is replaced */
+    const char *head; /* begins all that is written, and nothing of others */
     size_t head_size; /* at most OUTPUT_HEAD */
     mode_t mode;      /* of the file, whatever the umask says */
     bool (*write)(FILE *file, const void *arg); /* false, maybe with errno: it failed */

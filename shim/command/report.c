@@ -25,8 +25,7 @@ static struct words bytes_text(uint64_t bytes)
 {
     struct words words;
 
-    show_size(bytes, words.text);
-    return words;
+    return show_size(bytes, words.text), words;
 }
 
 static struct words time_text(uint64_t ns)
@@ -147,42 +146,13 @@ static void print_report(const struct report *report)
 
 /* ---- The command ---------------------------------------------------------------------------- */
 
-#define HEAD(text) text, sizeof text - 1
-static const struct {
-    const char *option, *head;
-    size_t head_size;
-    bool (*write)(FILE *file, const void *report);
-} writers[] = {{"html", HEAD(REPORT_PAGE_HEAD), report_page},
-               {"memory-viz", HEAD(REPORT_PICKLE_HEAD), report_memory_viz}};
-#undef HEAD
-
-#define WRITERS (sizeof writers / sizeof *writers)
-
-static void write_json(const struct report *report)
-{
-    struct json json = {.file = stdout};
-
-    json_begin(&json, false);
-    report_write(&json, report);
-    json_end(&json);
-}
-
 /* Who may not read the recording may not read what is made of it. */
-static int write_files(const struct call *call, const struct report *report)
+static int write_file(const char *path, const char *head, size_t size, bool (*write)(FILE *, const void *),
+                      const struct report *report)
 {
-    int status = COMMAND_WELL;
+    const struct output output = {head, size - 1, report->trace.is_private ? 0600 : 0644, write};
 
-    for (size_t i = 0; i < WRITERS; i++) {
-        const struct output output = {.head = writers[i].head,
-                                      .head_size = writers[i].head_size,
-                                      .mode = report->trace.is_private ? 0600 : 0644,
-                                      .write = writers[i].write};
-        const char *path = call_value(call, writers[i].option);
-
-        if (path && !output_write(&output, path, report))
-            status = COMMAND_WRONG;
-    }
-    return status;
+    return !path || output_write(&output, path, report) ? COMMAND_WELL : COMMAND_WRONG;
 }
 
 static int compare(const struct call *call, const struct report *report)
@@ -202,8 +172,8 @@ static int compare(const struct call *call, const struct report *report)
 
 int command_report(const struct call *call)
 {
-    const char *path = call->argv[0];
-    const bool writes = call_has(call, "html") || call_has(call, "memory-viz");
+    const char *path = call->argv[0], *html = call_value(call, "html"), *viz = call_value(call, "memory-viz");
+    struct json json = {.file = stdout};
     struct report report;
     int status;
 
@@ -211,13 +181,17 @@ int command_report(const struct call *call)
         return COMMAND_WRONG;
     if (report_missing(&report))
         command_complain("'%s': %s", path, report_missing(&report));
-    status = writes ? write_files(call, &report) : COMMAND_WELL;
-    if (call_has(call, "against") && status == COMMAND_WELL)
+    status = write_file(html, REPORT_PAGE_HEAD, sizeof REPORT_PAGE_HEAD, report_page, &report) |
+             write_file(viz, REPORT_PICKLE_HEAD, sizeof REPORT_PICKLE_HEAD, report_memory_viz, &report);
+    if (call_has(call, "against") && status == COMMAND_WELL) {
         status = compare(call, &report);
-    else if (call_has(call, "json") && status == COMMAND_WELL)
-        write_json(&report);
-    else if (!writes)
+    } else if (call_has(call, "json") && status == COMMAND_WELL) {
+        json_begin(&json, false);
+        report_write(&json, &report);
+        json_end(&json);
+    } else if (!html && !viz) {
         print_report(&report);
+    }
     report_free(&report);
     return status;
 }

@@ -1,6 +1,7 @@
 /* gpushim report FILE --against EARLIER: what two recordings of a program differ in (report.h). */
 #include "shim/command/report.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,76 +98,73 @@ static struct change *find_changes(const struct report *report, const struct rep
 
 /* ---- Telling ------------------------------------------------------------------------------------ */
 
-static void say_number(const char *what, uint64_t now, uint64_t before)
-{
-    const uint64_t size = now > before ? now - before : before - now;
-    char a[SHOWN], b[SHOWN], c[SHOWN];
+/* What is told of each GPU. */
+static const struct {
+    const char *text, *json, *json_before;
+    size_t offset; /* in its sums */
+} numbers[] = {
+    {"live peak", "live_peak_bytes", "live_peak_bytes_before", offsetof(struct trace_device_sums, live_peak)},
+    {"reserved", "reserved_peak_bytes", "reserved_peak_bytes_before", offsetof(struct trace_device_sums, reserved_peak)},
+    {"never freed", "never_freed_bytes", "never_freed_bytes_before", offsetof(struct trace_device_sums, live_end)},
+};
 
-    command_say("%-11s %s, %s before: %s%s", what, show_size(now, a), show_size(before, b),
-                now == before ? "the same" : now > before ? "+" : "-", now == before ? "" : show_size(size, c));
+static void tell_numbers(const struct report *report, const struct report *before, unsigned device, struct json *json)
+{
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const uint64_t now = *(const uint64_t *)((const char *)&report->memory.devices[device] + numbers[i].offset);
+        const uint64_t then = *(const uint64_t *)((const char *)&before->memory.devices[device] + numbers[i].offset);
+        char a[SHOWN], b[SHOWN], c[SHOWN];
+
+        json_number(json, numbers[i].json, now);
+        json_number(json, numbers[i].json_before, then);
+        if (!json)
+            command_say("%-11s %s, %s before: %s%s", numbers[i].text, show_size(now, a), show_size(then, b),
+                        now == then ? "the same" : now > then ? "+" : "-",
+                        now == then ? "" : show_size(now > then ? now - then : then - now, c));
+    }
 }
 
-static void say_change(const struct change *change)
+static void tell_change(const struct change *change, struct json *json)
 {
     char key[KEY_SIZE], now[SHOWN], before[SHOWN], by[SHOWN], *rest = key, *frame;
-
-    memcpy(key, change->key, sizeof key);
-    frame = strsep(&rest, "\n");
-    show_size(size_of(change), by);
-    command_say("  %c%-10s %s, %s before  %s", change->now > change->before ? '+' : '-', by, show_size(change->now, now),
-                show_size(change->before, before), frame);
-    while ((frame = strsep(&rest, "\n")))
-        command_say("  %11s %s", "", frame);
-}
-
-static void write_change(struct json *json, const struct change *change)
-{
-    char key[KEY_SIZE], *rest = key, *frame;
+    bool follows = false;
 
     memcpy(key, change->key, sizeof key);
     json_open(json, NULL, '{');
     json_number(json, "bytes", change->now);
     json_number(json, "bytes_before", change->before);
     json_open(json, "frames", '[');
-    while ((frame = strsep(&rest, "\n")))
-        json_text(json, NULL, frame);
+    for (; (frame = strsep(&rest, "\n")); follows = true)
+        if (json)
+            json_text(json, NULL, frame);
+        else if (follows)
+            command_say("  %11s %s", "", frame);
+        else
+            command_say("  %c%-10s %s, %s before  %s", change->now > change->before ? '+' : '-', show_size(size_of(change), by),
+                        show_size(change->now, now), show_size(change->before, before), frame);
     json_close(json, ']');
     json_close(json, '}');
 }
 
 static void tell_device(const struct report *report, const struct report *before, unsigned device, struct json *json)
 {
-    const struct trace_device_sums *now = &report->memory.devices[device], *then = &before->memory.devices[device];
     size_t count;
     struct change *changes = find_changes(report, before, device, &count);
 
-    if (json) {
-        json_open(json, NULL, '{');
-        json_number(json, "device", device);
-        json_number(json, "live_peak_bytes", now->live_peak);
-        json_number(json, "live_peak_bytes_before", then->live_peak);
-        json_number(json, "reserved_peak_bytes", now->reserved_peak);
-        json_number(json, "reserved_peak_bytes_before", then->reserved_peak);
-        json_number(json, "never_freed_bytes", now->live_end);
-        json_number(json, "never_freed_bytes_before", then->live_end);
-        json_open(json, "holders_at_peak", '[');
-        for (size_t i = 0; i < count; i++)
-            write_change(json, &changes[i]);
-        json_close(json, ']');
-        json_close(json, '}');
-    } else {
-        putchar('\n');
-        command_say("GPU %u", device);
-        say_number("live peak", now->live_peak, then->live_peak);
-        say_number("reserved", now->reserved_peak, then->reserved_peak);
-        say_number("never freed", now->live_end, then->live_end);
-        if (count)
-            command_say("held at the peaks of live, the largest change first:");
-        for (size_t i = 0; i < count && i < REPORT_TOP; i++)
-            say_change(&changes[i]);
-        if (count > REPORT_TOP)
-            command_say("  and %zu more (--json)", count - REPORT_TOP);
-    }
+    json_open(json, NULL, '{');
+    json_number(json, "device", device);
+    if (!json)
+        putchar('\n'), command_say("GPU %u", device);
+    tell_numbers(report, before, device, json);
+    json_open(json, "holders_at_peak", '[');
+    if (!json && count)
+        command_say("held at the peaks of live, the largest change first:");
+    for (size_t i = 0; i < count && (json || i < REPORT_TOP); i++)
+        tell_change(&changes[i], json);
+    if (!json && count > REPORT_TOP)
+        command_say("  and %zu more (--json)", count - REPORT_TOP);
+    json_close(json, ']');
+    json_close(json, '}');
     free(changes);
 }
 

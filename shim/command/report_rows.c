@@ -2,6 +2,7 @@
 #include "shim/command/report.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -141,9 +142,28 @@ static void write_holders(struct json *json, const char *key, const struct repor
     json_close(json, ']');
 }
 
-static void write_device(struct json *json, const struct report *report,
-                         const struct report_device *row)
+/* Numbers of 64 bits that are told as they are. */
+struct number {
+    const char *key;
+    size_t offset;
+};
+
+static void write_numbers(struct json *json, const void *of, const struct number *numbers, size_t count)
 {
+    for (size_t i = 0; i < count; i++)
+        json_number(json, numbers[i].key, *(const uint64_t *)((const char *)of + numbers[i].offset));
+}
+
+static void write_device(struct json *json, const struct report *report, const struct report_device *row)
+{
+#define SUM(key, member) {key, offsetof(struct report_device, sums.member)}
+    static const struct number numbers[] = {
+        SUM("allocations", allocations), SUM("allocated_bytes", bytes), SUM("frees", frees), SUM("refused", refused),
+        SUM("live_peak_bytes", live_peak), {"live_peak_ns", offsetof(struct report_device, live_peak_ns)},
+        SUM("reserved_peak_bytes", reserved_peak), SUM("cached_peak_bytes", cached_peak),
+        SUM("retired_peak_bytes", retired_peak), SUM("limbo_peak_bytes", limbo_peak), SUM("never_freed", never_freed),
+        SUM("never_freed_bytes", live_end)};
+#undef SUM
     char uuid[33];
 
     gs_text_hex(row->told->uuid, sizeof row->told->uuid, uuid);
@@ -152,19 +172,8 @@ static void write_device(struct json *json, const struct report *report,
     json_text(json, "name", row->told->name);
     json_text(json, "uuid", uuid);
     json_number(json, "bytes", row->told->bytes);
-    json_number(json, "allocations", row->sums.allocations);
-    json_number(json, "allocated_bytes", row->sums.bytes);
-    json_number(json, "frees", row->sums.frees);
-    json_number(json, "refused", row->sums.refused);
-    json_number(json, "live_peak_bytes", row->sums.live_peak);
-    json_number(json, "live_peak_ns", row->live_peak_ns);
-    json_number(json, "reserved_peak_bytes", row->sums.reserved_peak);
-    json_number(json, "cached_peak_bytes", row->sums.cached_peak);
-    json_number(json, "retired_peak_bytes", row->sums.retired_peak);
-    json_number(json, "limbo_peak_bytes", row->sums.limbo_peak);
+    write_numbers(json, row, numbers, sizeof numbers / sizeof *numbers);
     write_holders(json, "holders_at_peak", report, row->holders, row->holder_count);
-    json_number(json, "never_freed", row->sums.never_freed);
-    json_number(json, "never_freed_bytes", row->sums.live_end);
     write_holders(json, "holders_at_end", report, row->never_freed, row->never_freed_count);
     json_close(json, '}');
 }
@@ -184,8 +193,13 @@ static void write_call(struct json *json, const struct trace_event *event)
 
 void report_write(struct json *json, const struct report *report)
 {
+#define SUM(key, member) {key, offsetof(struct trace_sums, member)}
+    static const struct number numbers[] = {
+        SUM("allocations", allocations), SUM("frees", frees), SUM("refused", refused), SUM("failed_frees", failed_frees),
+        SUM("unknown_frees", unknown_frees), SUM("gone_with_their_context", replaced), SUM("exported", exported),
+        SUM("opened", opened), SUM("in_calls_ns", in_calls_ns)};
+#undef SUM
     const struct trace *trace = &report->trace;
-    const struct trace_sums *sums = &report->memory.sums;
 
     json_text(json, "program", trace->header.program);
     json_number(json, "pid", trace->header.pid > 0 ? (uint64_t)trace->header.pid : 0);
@@ -198,15 +212,7 @@ void report_write(struct json *json, const struct report *report)
     json_number(json, "events", trace->count);
     json_number(json, "threads", trace->threads);
     json_number(json, "waited_for_file_ns", trace->waited_ns);
-    json_number(json, "allocations", sums->allocations);
-    json_number(json, "frees", sums->frees);
-    json_number(json, "refused", sums->refused);
-    json_number(json, "failed_frees", sums->failed_frees);
-    json_number(json, "unknown_frees", sums->unknown_frees);
-    json_number(json, "gone_with_their_context", sums->replaced);
-    json_number(json, "exported", sums->exported);
-    json_number(json, "opened", sums->opened);
-    json_number(json, "in_calls_ns", sums->in_calls_ns);
+    write_numbers(json, &report->memory.sums, numbers, sizeof numbers / sizeof *numbers);
     json_open(json, "devices", '[');
     for (size_t i = 0; i < report->device_count; i++)
         write_device(json, report, &report->devices[i]);

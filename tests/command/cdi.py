@@ -155,7 +155,7 @@ def writes_the_file(folder):
     for _ in range(2): # its own it replaces
         expect(generate('generate', '--output', path), 0, '.*', '')
     ran = generate('generate', '--output', path, umask=0o077)
-    expect(ran, 0, rf'{path}: --device libgpushim\.dev/shim=all, or =all-run .*\n.*/etc/cdi and /var/run/cdi.*\n', '')
+    expect(ran, 0, rf'{path}: --device libgpushim\.dev/shim=all, or =all-run .*/etc/cdi and /var/run/cdi\n', '')
     with open(path, encoding='utf-8') as file:
         check(spec_of(file.read()) == json.loads(generate('generate').stdout), 'the file is another')
     check(stat.S_IMODE(os.lstat(path).st_mode) == 0o644, f'its mode is {os.lstat(path).st_mode:o}')
@@ -192,18 +192,12 @@ def says_what_is_wrong(folder):
     alone = copied(folder, with_library=False)
     ran = expect(generate('generate', program=alone), 1, '', 'gpushim: there is no libgpushim.so .*')
     check(f'  {os.path.dirname(os.path.dirname(alone))}/lib/libgpushim.so: No such file or directory\n' in ran.stderr, f'{ran.stderr}')
-    private = copied(folder)
-    os.chmod(os.path.join(os.path.dirname(private), 'libgpushim.so'), 0o600)
-    os.chmod(private, 0o700)
-    expect(generate('generate', program=private), 0, '{.*}\n',
-           r'gpushim: warning: containers .* may not use \S+/libgpushim\.so; chmod a\+r \S+\n'
-           r'gpushim: warning: .* may not use \S+/bin/gpushim; chmod a\+rx \S+\n')
     usage = r' \(gpushim help cdi\)\n'
     expect(generate(), 2, '', 'gpushim: cdi: generate is missing' + usage)
     expect(generate('make'), 2, '', "gpushim: cdi does not know 'make'" + usage)
     expect(generate('generate', '--nonsense', 'x'), 2, '', "gpushim: cdi does not know '--nonsense'" + usage)
     expect(generate('generate', '--output'), 2, '', 'gpushim: --output: FILE is missing after it' + usage)
-    expect(generate('generate', '--share-dir', ''), 2, '', r'gpushim: --share-dir: FOLDER is missing.*' + usage)
+    expect(generate('generate', '--share-dir', ''), 1, '', r"gpushim: --share-dir: '' cannot be used: No such .*\n")
     expect(generate('generate', '--output', f'{folder}/shim'), 2, '', r'.*does not end in \.json .*\n')
     expect(generate('generate', '--share-dir', f'{folder}/none'), 1, '',
            r"gpushim: --share-dir: '\S+/none' cannot be used: No such .*; make it first, .*install -d -m 1777\n")

@@ -244,8 +244,6 @@ def check_files(folder):
            'such file .*', of='stdout')
     expect('absent', config(GPUSHIM_CONFIG=None, HOME=folder + '/empty'), 0,
            '# Files, the strongest first:', '#   .*/empty/.config/gpushim.conf: absent', of='stdout')
-    expect('no place for one', config(GPUSHIM_CONFIG=None), 0, '#   no file of the user\'s: .*',
-           of='stdout')
 
 
 # ---- One file alone ----------------------------------------------------------------------------
