@@ -97,7 +97,7 @@ gs_status gs_event_export(struct gs_share *share, const struct gs_fd *fd,
 
 /* The file's descriptor, if that is still there; -1 and why not. */
 static int fd_for(struct gs_share *share, const struct gs_client *client,
-                  const struct gs_wire_events *events, enum gs_wire_reason *ret_reason)
+                  const struct gs_wire_query *query, enum gs_wire_reason *ret_reason)
 {
     const struct gs_event_file *file;
     int fd = -1;
@@ -108,30 +108,30 @@ static int fd_for(struct gs_share *share, const struct gs_client *client,
     *ret_reason = GS_REFUSED_HANDLE;
     gs_lock_take(&share->lock);
     for (file = share->exporter.ipc_events.files; file && fd < 0; file = file->next)
-        if (file->number == events->number && gs_fd_is_there(&file->fd) &&
-            gs_bytes_equal(file->secret, events->secret, sizeof file->secret))
+        if (file->number == query->number && gs_fd_is_there(&file->fd) &&
+            gs_bytes_equal(file->secret, query->secret, sizeof file->secret))
             fd = file->fd.fd;
     gs_lock_release(&share->lock);
     return fd;
 }
 
 bool gs_events_came(struct gs_share *share, struct gs_client *client,
-                    const struct gs_wire_events *events)
+                    const struct gs_wire_query *query)
 {
     union gs_wire_message answer;
     enum gs_wire_reason reason;
-    int error, fd = fd_for(share, client, events, &reason);
+    int error, fd = fd_for(share, client, query, &reason);
 
     if (fd < 0)
-        return gs_client_refuse(share, client, events->head.request, reason, 0);
-    gs_wire_start(&answer, GS_WIRE_EVENTS_FILE, events->head.request);
+        return gs_client_refuse(share, client, query->head.request, reason, 0);
+    gs_wire_start(&answer, GS_WIRE_REPORT, query->head.request);
     error = gs_client_send(share, client, &answer, fd);
     if (!error)
         gs_log_line(&share->log, GS_LOG_DEBUG, "the file of events %llu was given to %d",
-                    (unsigned long long)events->number, (int)client->pid);
+                    (unsigned long long)query->number, (int)client->pid);
     if (error == 0 || error == -EAGAIN || gs_client_has_gone(error))
         return error != -EAGAIN;
-    return gs_client_refuse(share, client, events->head.request, gs_reason_of_send(error), 0);
+    return gs_client_refuse(share, client, query->head.request, gs_reason_of_send(error), 0);
 }
 
 /* ---- Importer ------------------------------------------------------------------------------- */
@@ -178,7 +178,7 @@ static int file_in(const union gs_wire_message *answer, int error, int fd, bool 
                    const char **ret_reason)
 {
     *ret_again = false;
-    if (!error && answer->head.type == GS_WIRE_EVENTS_FILE && answer->head.request == REQUEST &&
+    if (!error && answer->head.type == GS_WIRE_REPORT && answer->head.request == REQUEST &&
         gs_memory_is_in_shm(fd, GS_EVENT_FILE_SIZE))
         return fd;
     if (!error && fd >= 0)
@@ -214,9 +214,10 @@ static int ask(const struct gs_fd *socket, const struct gs_event_key *key, uint6
         return -1;
     }
     pidfd = gs_conn_pidfd(socket->fd, &error);
-    gs_wire_start(&message, GS_WIRE_EVENTS, REQUEST);
-    message.events.number = key->number;
-    memcpy(message.events.secret, key->secret, sizeof message.events.secret);
+    gs_wire_start(&message, GS_WIRE_QUERY, REQUEST);
+    message.query.about = GS_ABOUT_EVENTS;
+    message.query.number = key->number;
+    memcpy(message.query.secret, key->secret, sizeof message.query.secret);
     if (error != -ESRCH)
         error = gs_wire_send(socket->fd, &message, -1);
     if (!error)

@@ -10,8 +10,8 @@
  *   shim/hooks/event.c keeps a descriptor of the file
  *   cuIpcGetEventHandle -> gs_event_export: instance
  *   and a secret go into the handle's 40 bytes ------->  cuIpcOpenEventHandle -> gs_event_open: for the first
- *   share thread <------------- EVENTS N, secret ------- of a file a connection of its own, without a lease;
- *                -------- EVENTS_FILE, descriptor ---->  a pid that no process has in place of the exporter's.
+ *   share thread <------ QUERY about events: N, secret -- of a file a connection of its own, without a lease;
+ *                ------- REPORT, with the descriptor ->  a pid that no process has in place of the exporter's.
  *                                                        Then the driver calls shm_open for that pid and N,
  *                                                        and is given the descriptor
  *

@@ -57,14 +57,14 @@ void gs_names_forget_locked(struct gs_share *share);
 bool gs_name_came(struct gs_share *share, struct gs_client *client,
                   const struct gs_wire_name *message, bool *ret_kept);
 bool gs_look_up_came(struct gs_share *share, struct gs_client *client,
-                     const struct gs_wire_look_up *message);
+                     const struct gs_wire_query *query);
 bool gs_unname_came(struct gs_share *share, struct gs_client *client,
-                    const struct gs_wire_unname *message);
+                    const struct gs_wire_order *order);
 void gs_names_free(struct gs_share *share);
 
-/* event.c: EVENTS, as gs_client_serve; at the very end. */
+/* event.c: asked about events, answers as gs_client_serve; at the very end. */
 bool gs_events_came(struct gs_share *share, struct gs_client *client,
-                    const struct gs_wire_events *events);
+                    const struct gs_wire_query *query);
 void gs_events_free(struct gs_share *share);
 
 /* queue.c: the state of an export, and what the share thread is to do. All with the lock held. */
@@ -533,8 +533,7 @@ struct gs_which {
 void gs_report_row_locked(struct gs_share *share, const struct gs_client *client,
                           const struct gs_which *which, uint64_t now, struct gs_wire_report *row);
 /* Answers, as gs_client_serve. */
-bool gs_report(struct gs_share *share, struct gs_client *client,
-               const struct gs_wire_query *query);
+bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs_wire_query *query);
 
 /* serve.c: does what a message asks for. *fd came with it; where it is taken it becomes -1. False:
  * the client is to go, it broke the protocol or does not read. */

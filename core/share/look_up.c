@@ -1,6 +1,6 @@
 /*
- * Looking a name up (names.c): all who may have it are asked at once, by LOOK_UP, and the newest is taken;
- * and the name's end, or what was published anew, is told them the same way, by UNNAME.
+ * Looking a name up (names.c): all who may have it are asked about it at once, and the newest is taken;
+ * and its end, or what was published anew, is told them the same way, by an order to end it.
  *
  * What they say is as good as they are: of this user's own processes and of brokers it is believed
  * whose name it is; anybody else's is his own, as the kernel tells who he is. So another user's process
@@ -56,7 +56,7 @@ static bool take_named(struct gs_asking *asking, const struct gs_peer *peer,
     if (named->state == GS_NAMED_NONE)
         return true;
     if (named->state > GS_NAMED_OF_OTHERS || !gs_naming_is_good(&found->naming) ||
-        memcmp(found->naming.name, inquiry->question.look_up.name, GS_NAME_SIZE) != 0 ||
+        memcmp(found->naming.name, inquiry->question.query.name, GS_NAME_SIZE) != 0 ||
         (named->state == GS_NAMED_HERE && found->offset >= found->size))
         return false;
     if (!is_better(inquiry, named, uid))
@@ -85,7 +85,7 @@ static enum gs_peer_state say(struct gs_asking *asking, struct gs_peer *peer)
     const struct gs_conn_who *who = &peer->who;
 
     if (!gs_process_is_listed(&asking->share->options, who->uid, who->gid) ||
-        (inquiry->question.head.type == GS_WIRE_UNNAME && !peer->is_broker &&
+        (inquiry->question.head.type == GS_WIRE_ORDER && !peer->is_broker &&
          !gs_user_is_own(who->uid)))
         return GS_HEARD; /* it is not asked */
     if (gs_wire_goes_later(gs_wire_send(peer->socket.fd, &inquiry->question, -1)) ||
@@ -107,12 +107,12 @@ static enum gs_peer_state hear(struct gs_asking *asking, struct gs_peer *peer, i
         refuse(asking, peer->who.uid);
         return GS_HEARD;
     }
-    if (is_answer && message->head.type == GS_WIRE_UNNAMED) {
-        inquiry->ended += message->unnamed.count > 0;
+    if (is_answer && message->head.type == GS_WIRE_DONE) {
+        inquiry->ended += message->done.ended > 0;
         return GS_HEARD;
     }
-    if (is_answer && message->head.type == GS_WIRE_NAMED &&
-        take_named(asking, peer, &message->named))
+    if (is_answer && message->head.type == GS_WIRE_REPORT &&
+        take_named(asking, peer, &message->report.named))
         return GS_HEARD;
     return GS_SILENT;
 }
@@ -128,14 +128,18 @@ static unsigned inquire(struct gs_share *share, enum gs_wire_type type, const ch
 
     *ret_inquiry = (struct inquiry){.state = GS_NAMED_NONE};
     gs_wire_start(question, type, REQUEST);
-    strncpy(type == GS_WIRE_LOOK_UP ? question->look_up.name : question->unname.name, name,
-            GS_NAME_SIZE - 1);
-    if (type == GS_WIRE_UNNAME)
-        question->unname.since_ns = since_ns;
+    if (type == GS_WIRE_QUERY) {
+        question->query.about = GS_ABOUT_NAME;
+        strncpy(question->query.name, name, GS_NAME_SIZE - 1);
+    } else {
+        question->order.kind = GS_ORDER_UNNAME;
+        question->order.value = since_ns;
+        strncpy(question->order.name, name, GS_NAME_SIZE - 1);
+    }
     if (limit_ns > share->options.timeout_ns)
         limit_ns = share->options.timeout_ns;
     asking.deadline_ns = gs_now_ns() + limit_ns;
-    if (type == GS_WIRE_LOOK_UP &&
+    if (type == GS_WIRE_QUERY &&
         gs_names_own(share, name, &ret_inquiry->since_ns, &ret_inquiry->found)) {
         ret_inquiry->state = GS_NAMED_HERE;
         found_by(&asking);
@@ -154,7 +158,7 @@ void gs_share_named(struct gs_share *share, const char *name, uint64_t since_ns)
                     "no broker has the name %s: it ends with this process; see that gpushim-broker "
                     "runs (gpushim doctor)",
                     name);
-    inquire(share, GS_WIRE_UNNAME, name, since_ns - 1, GS_SHARE_TELL_NS, &inquiry);
+    inquire(share, GS_WIRE_ORDER, name, since_ns - 1, GS_SHARE_TELL_NS, &inquiry);
     errno = saved;
 }
 
@@ -164,7 +168,7 @@ enum gs_look_up gs_share_look_up(struct gs_share *share, const char *name,
     enum gs_look_up outcome = GS_LOOK_NONE;
     struct inquiry inquiry;
     int saved = errno;
-    unsigned silent = inquire(share, GS_WIRE_LOOK_UP, name, 0, GS_NAME_ANSWER_NS, &inquiry);
+    unsigned silent = inquire(share, GS_WIRE_QUERY, name, 0, GS_NAME_ANSWER_NS, &inquiry);
 
     if (inquiry.state == GS_NAMED_HERE) {
         *ret_found = inquiry.found;
@@ -197,7 +201,7 @@ enum gs_look_up gs_share_unname(struct gs_share *share, const char *name, uint32
     struct inquiry inquiry;
     struct gs_found found;
     int saved = errno;
-    unsigned silent = inquire(share, GS_WIRE_UNNAME, name, now, GS_SHARE_TELL_NS, &inquiry);
+    unsigned silent = inquire(share, GS_WIRE_ORDER, name, now, GS_SHARE_TELL_NS, &inquiry);
 
     outcome = ended || inquiry.ended > 0 ? GS_LOOK_FOUND
               : silent > 0               ? GS_LOOK_SILENT

@@ -2,7 +2,7 @@
  * Names of exports: a block is found again by a word that its program chose.
  *
  *   gs_share_name ──► this table ── NAME, NAME 0 ──► the broker's table     until the block is freed,
- *     LOOK_UP ──────────┘              LOOK_UP ─────────┘                   (a strip gone), or the name
+ *     QUERY ────────────┘              QUERY ───────────┘                   (a strip gone), or the name
  *                                                                           taken back
  *
  * A name is one user's: each may have the same. It stands in the table of the process that published
@@ -391,11 +391,11 @@ static bool leads(const struct gs_name *name)
             gs_publisher_confirms(name->export->publisher, name->export));
 }
 
-static bool is_behind(const struct gs_name_key *key, const struct gs_wire_look_up *find)
+static bool is_behind(const struct gs_name_key *key, const struct gs_wire_query *find)
 {
     int order = strcmp(key->name, find->name);
 
-    return order > 0 || (order == 0 && key->uid > find->uid);
+    return order > 0 || (order == 0 && key->uid > find->index);
 }
 
 static bool may_open(const struct gs_name *name, const struct gs_client *client)
@@ -417,14 +417,15 @@ static bool is_better(const struct gs_name *name, const struct gs_name *best,
 
 static const struct gs_name *sought_locked(const struct gs_share *share,
                                            const struct gs_client *client,
-                                           const struct gs_wire_look_up *find)
+                                           const struct gs_wire_query *find)
 {
+    const bool next = find->about == GS_ABOUT_NEXT_NAME;
     const struct gs_name *name, *found = NULL;
 
     for (name = share->exporter.names; name; name = name->hh.next) {
-        if (find->next ? !is_behind(&name->key, find) : strcmp(name->key.name, find->name) != 0)
+        if (next ? !is_behind(&name->key, find) : strcmp(name->key.name, find->name) != 0)
             continue;
-        if (found && (find->next ? strcmp(name->key.name, found->key.name) > 0 ||
+        if (found && (next ? strcmp(name->key.name, found->key.name) > 0 ||
                                        (strcmp(name->key.name, found->key.name) == 0 &&
                                         name->key.uid > found->key.uid)
                                  : !is_better(name, found, client)))
@@ -461,23 +462,24 @@ static void fill(struct gs_share *share, const struct gs_name *name, bool whole,
 }
 
 bool gs_look_up_came(struct gs_share *share, struct gs_client *client,
-                     const struct gs_wire_look_up *find)
+                     const struct gs_wire_query *find)
 {
     union gs_wire_message message;
+    struct gs_wire_named *named = &message.report.named;
     const struct gs_name *name;
     bool may;
 
-    if (!is_closed(find->name, sizeof find->name) || find->next > 1)
+    if (!is_closed(find->name, sizeof find->name))
         return gs_client_fault(client, "its message has fields that make no sense");
-    gs_wire_start(&message, GS_WIRE_NAMED, find->head.request);
+    gs_wire_start(&message, GS_WIRE_REPORT, find->head.request);
     gs_lock_take(&share->lock);
     name = sought_locked(share, client, find);
     if (name) {
         may = may_open(name, client);
-        fill(share, name, may, &message.named.found);
-        message.named.found.address = 0; /* nobody else's to know */
-        message.named.state = may ? GS_NAMED_HERE : GS_NAMED_OF_OTHERS;
-        message.named.since_ns = name->since_ns;
+        fill(share, name, may, &named->found);
+        named->found.address = 0; /* nobody else's to know */
+        named->state = may ? GS_NAMED_HERE : GS_NAMED_OF_OTHERS;
+        named->since_ns = name->since_ns;
     }
     gs_lock_release(&share->lock);
     return gs_client_send(share, client, &message, -1) == 0;
@@ -516,15 +518,13 @@ bool gs_names_end(struct gs_share *share, uint32_t uid, const char *text, uint64
 }
 
 bool gs_unname_came(struct gs_share *share, struct gs_client *client,
-                    const struct gs_wire_unname *message)
+                    const struct gs_wire_order *order)
 {
     union gs_wire_message answer;
 
-    if (!is_word(message->name))
+    if (!is_word(order->name))
         return gs_client_fault(client, "its message has fields that make no sense");
-    if (!share->options.is_broker && !gs_user_is_own(client->uid))
-        return gs_client_refuse(share, client, message->head.request, GS_REFUSED_USER, 0);
-    gs_wire_start(&answer, GS_WIRE_UNNAMED, message->head.request);
-    answer.unnamed.count = gs_names_end(share, client->uid, message->name, message->since_ns);
+    gs_wire_start(&answer, GS_WIRE_DONE, order->head.request);
+    answer.done.ended = gs_names_end(share, client->uid, order->name, order->value);
     return gs_client_send(share, client, &answer, -1) == 0;
 }

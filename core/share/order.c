@@ -8,7 +8,7 @@
  * All are answered at once, by the share thread, which waits for nobody: what collecting sets going
  * comes back when the GPU work is done that was submitted before. Other users are refused, whoever
  * they are let in for; root is not, whom nothing would keep from doing the same by other means. (To trim
- * takes its time, and is for processes of one user alone: pressure.c.)
+ * takes its time, and is for processes of one user alone: pressure.c; so is the end of a name: names.c.)
  */
 #include "core/share/exporter.h"
 #include "core/share/opener.h"
@@ -79,20 +79,28 @@ static void collect(struct gs_share *share, struct gs_collected *collected)
     gs_share_tell(share);
 }
 
+static bool may_order(const struct gs_share *share, const struct gs_client *client, uint32_t kind)
+{
+    if (kind == GS_ORDER_UNNAME && share->options.is_broker)
+        return true; /* it has names of all users: he ends his own */
+    return kind == GS_ORDER_TRIM || kind == GS_ORDER_UNNAME ? gs_user_is_own(client->uid) : gs_client_is_own(client);
+}
+
 bool gs_order_came(struct gs_share *share, struct gs_client *client, const struct gs_wire_order *order)
 {
-    const bool is_own = order->kind == GS_ORDER_TRIM ? gs_user_is_own(client->uid) : gs_client_is_own(client);
     union gs_wire_message message;
 
-    if (share->options.is_broker)
+    if (share->options.is_broker && order->kind != GS_ORDER_UNNAME)
         return gs_client_fault(client, "it gives an order to a broker");
-    if (!is_own)
+    if (!may_order(share, client, order->kind))
         return gs_client_refuse(share, client, order->head.request, GS_REFUSED_USER, 0);
     if (order->kind >= GS_ORDERS || order->verb > GS_SLEEP_WAKES || !memchr(order->name, 0, sizeof order->name) ||
         !memchr(order->discard, 0, sizeof order->discard))
         return gs_client_fault(client, "its message has fields that make no sense");
     if (order->kind == GS_ORDER_TRIM)
         return gs_plea_came(share, client, order);
+    if (order->kind == GS_ORDER_UNNAME)
+        return gs_unname_came(share, client, order);
     gs_wire_start(&message, GS_WIRE_DONE, order->head.request);
     if (order->kind == GS_ORDER_SET)
         set(share, client, order, &message.done);

@@ -200,6 +200,20 @@ static bool on_bye(struct gs_share *share, struct gs_client *client)
     return client->greeted;
 }
 
+static bool on_query(struct gs_share *share, struct gs_client *client, const struct gs_wire_query *query)
+{
+    switch (query->about) {
+    case GS_ABOUT_NAME:
+    case GS_ABOUT_NEXT_NAME:
+        return gs_look_up_came(share, client, query);
+    case GS_ABOUT_EVENTS:
+        return gs_events_came(share, client, query);
+    default:
+        return query->about < GS_ABOUTS ? gs_report(share, client, query)
+                                        : gs_client_fault(client, "its message has fields that make no sense");
+    }
+}
+
 static bool on_publish(struct gs_share *share, struct gs_client *client,
                        const struct gs_wire_publish *message, int *fd)
 {
@@ -248,14 +262,8 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
         return gs_farewell_came(share, client, &message->farewell);
     case GS_WIRE_ORDER:
         return gs_order_came(share, client, &message->order);
-    case GS_WIRE_LOOK_UP:
-        return gs_look_up_came(share, client, &message->look_up);
-    case GS_WIRE_UNNAME:
-        return gs_unname_came(share, client, &message->unname);
     case GS_WIRE_QUERY:
-        return gs_report(share, client, &message->query);
-    case GS_WIRE_EVENTS:
-        return gs_events_came(share, client, &message->events);
+        return on_query(share, client, &message->query);
     case GS_WIRE_ASK_AFAR:
         return gs_ask_afar_came(share, client, &message->ask_afar);
     default:

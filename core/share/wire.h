@@ -35,8 +35,9 @@
  * and each answer's `request` is 1 where something was taken back since the last one: then the broker reads the
  * memfd. Once the exporter has ended the broker serves its openers in the same words as it did.
  *
- * The same user, or root, may QUERY the n-th client and the n-th owner of what is open, and is sent a REPORT; or
- * one block, by its handle or an address in it, and the n-th client that has it open.
+ * Whoever asks a process anything says QUERY, what about, and which one of several, and is answered by one REPORT.
+ * The same user, or root, may ask about the n-th client and the n-th owner of what is open; or about one block, by
+ * its handle or an address in it, and the n-th client that has it open.
  *
  * The same user, or root, may ORDER a process to do something: to set an option, collect, sleep or wake
  * (core/share/order.c). The answer is one DONE, at once. And one that finds a GPU full orders those of its own
@@ -48,12 +49,11 @@
  * (core/share/farewell.c), without an answer. Whoever asks a broker for the process with a number, or
  * the next after it (GS_ABOUT_ENDED), is told of that one in place of a client.
  *
- * Names (core/share/names.c): anybody who may open may LOOK_UP a name, or the next one behind it, and is
- * answered by NAMED, which has a handle where he may open it. The same user may UNNAME one that was
- * published before some time: answered by UNNAMED, whether there was one.
+ * Anybody who may open may ask about a name (core/share/names.c), or the next one behind it: the answer has a
+ * handle where he may open it. The same user may order the end of one that was published before some time.
  *
- * Who has the handle of an event asks whoever made it for the file that it lies in, EVENTS number, secret
- * (core/share/event.h), and is answered by EVENTS_FILE (+ its descriptor) if he is the same user.
+ * Who has the handle of an event asks whoever made it for the file that it lies in (core/share/event.h), by its
+ * number and secret, and the REPORT brings its descriptor if he is the same user.
  *
  * An opener has one OPEN or FETCH under way at a time; `request` ties the answer to it. An OPEN's is also the
  * generation of what it is granted: RECALL, CLOSE and RESUME name it, and where the block was
@@ -108,17 +108,11 @@
     M(GS_WIRE_FETCH, 19, fetch)                             \
     M(GS_WIRE_PIECES, 20, pieces)                           \
     M(GS_WIRE_NAME, 21, name)                               \
-    M(GS_WIRE_LOOK_UP, 22, look_up)                         \
-    M(GS_WIRE_NAMED, 23, named)                             \
-    M(GS_WIRE_UNNAME, 24, unname)                           \
-    M(GS_WIRE_UNNAMED, 25, unnamed)                         \
-    M(GS_WIRE_HOLDER_AFAR, 26, holder_afar)                 \
-    M(GS_WIRE_ASK_AFAR, 27, ask_afar)                       \
-    M(GS_WIRE_TOLD_AFAR, 28, told_afar)                     \
-    M(GS_WIRE_EVENTS, 29, events)                           \
-    M(GS_WIRE_EVENTS_FILE, 30, events_file)                 \
-    M(GS_WIRE_PULL, 31, pull)                               \
-    M(GS_WIRE_RING, 32, ring)
+    M(GS_WIRE_HOLDER_AFAR, 22, holder_afar)                 \
+    M(GS_WIRE_ASK_AFAR, 23, ask_afar)                       \
+    M(GS_WIRE_TOLD_AFAR, 24, told_afar)                     \
+    M(GS_WIRE_PULL, 25, pull)                               \
+    M(GS_WIRE_RING, 26, ring)
 
 #define GS_WIRE_NUMBER(name, number, shape) name = number,
 enum gs_wire_type { GS_WIRE_MESSAGES(GS_WIRE_NUMBER) GS_WIRE_TYPES };
@@ -292,7 +286,7 @@ struct gs_wire_ring {
     struct gs_wire_head head;
 };
 
-enum gs_order { GS_ORDER_TRIM, GS_ORDER_SET, GS_ORDER_COLLECT, GS_ORDER_SLEEP, GS_ORDERS };
+enum gs_order { GS_ORDER_TRIM, GS_ORDER_SET, GS_ORDER_COLLECT, GS_ORDER_SLEEP, GS_ORDER_UNNAME, GS_ORDERS };
 
 struct gs_wire_order {
     struct gs_wire_head head;
@@ -301,9 +295,9 @@ struct gs_wire_order {
     uint32_t number; /* of GS_SLEEP_STATE: the order that is asked about */
     uint32_t zero;
     uint64_t value; /* TRIM: bytes; SLEEP: the timeout, in ns; SET: bytes, nanoseconds, a number, which of the words,
-                     * or percent from 1 << 63 on; UINT64_MAX: unlimited */
+                     * or percent from 1 << 63 on, UINT64_MAX: unlimited; UNNAME: it was published then or before */
     unsigned char uuid[16]; /* TRIM: of the device that is full */
-    /* They end in zeros. SET: the option, as config has it: "pool.decay"; SLEEP: the directory. And what is discarded. */
+    /* They end in zeros. SET: the option, as config has it: "pool.decay"; SLEEP: the directory; UNNAME: the name. And what is discarded. */
     char name[GS_SLEEP_DIRECTORY], discard[GS_SLEEP_TAG];
 };
 
@@ -315,6 +309,7 @@ struct gs_wire_done {
     uint32_t outcome; /* SET: enum gs_set_outcome, after anything but GS_SET_DONE it is as it was; SLEEP: an errno */
     union {
         uint64_t given; /* TRIM: bytes that went back to the driver */
+        uint64_t ended; /* UNNAME: 1: it was here */
         struct {
             uint64_t before, after;
         } set;
@@ -330,21 +325,29 @@ struct gs_wire_done {
     char text[320]; /* SLEEP: why there is that errno */
 };
 
+enum gs_about {
+    GS_ABOUT_ALL,       /* that it shares */
+    GS_ABOUT_ENDED,     /* the process that ended with this index as its number, or the next one */
+    GS_ABOUT_BLOCK,     /* by its handle, or */
+    GS_ABOUT_ADDRESS,   /* by an address in the memory of who answers */
+    GS_ABOUT_NAME,      /* that of this name; */
+    GS_ABOUT_NEXT_NAME, /* behind this name of the user `index`, of whomsoever */
+    GS_ABOUT_EVENTS,    /* a file of events */
+    GS_ABOUTS
+};
+
 struct gs_wire_query {
     struct gs_wire_head head;
     uint32_t index;  /* of the client that is asked about, */
     uint32_t device; /* and the device whose figures are */
-    uint32_t about;  /* enum gs_about: then the client is the n-th that has that block; */
+    uint32_t about;  /* enum gs_about; of a block: then the client is the n-th that has it */
     uint32_t zero;
-    uint64_t number; /* which block, with the instance as its handle has them; or the address */
-    unsigned char instance[GS_INSTANCE_SIZE];
-};
-
-enum gs_about {
-    GS_ABOUT_ALL,    /* that it shares */
-    GS_ABOUT_ENDED,  /* the process that ended with this index as its number, or the next one */
-    GS_ABOUT_BLOCK,  /* by its handle, or */
-    GS_ABOUT_ADDRESS /* by an address in the memory of who answers */
+    uint64_t number; /* which block, with the instance as its handle has them; or the address. Or which file, as the driver has it, */
+    union {
+        unsigned char instance[GS_INSTANCE_SIZE];
+        unsigned char secret[GS_SECRET_SIZE]; /* and as a handle has it */
+    };
+    char name[GS_NAME_SIZE];
 };
 
 /* What is open of others. */
@@ -369,30 +372,45 @@ struct gs_wire_limbo_block {
     uint64_t id, size, freed_ns, held_ns; /* how long ago, and how long it is held */
 };
 
+enum gs_named { GS_NAMED_NONE = 0, GS_NAMED_HERE, GS_NAMED_OF_OTHERS /* he may not open it */ };
+
+/* About a name. */
+struct gs_wire_named {
+    uint32_t state; /* enum gs_named */
+    uint32_t zero;
+    uint64_t since_ns; /* by gs_names_now */
+    struct gs_found found; /* of others: its name and whose it is, and no more */
+};
+
 struct gs_wire_report {
     struct gs_wire_head head;
-    uint64_t pid; /* of who answers */
-    uint64_t exports, bytes, limbo, limbo_bytes, limbo_age_ns;
-    uint32_t clients; /* how many there are, or have the block; below: the one that was asked about, if there is */
-    uint32_t is_broker;
-    uint64_t client_pid;
-    uint64_t client_age_ns; /* since it connected; or since it ended */
-    uint64_t references, reference_bytes;   /* of this client */
-    uint64_t reference_age_ns;              /* since it came to hold what it has held longest */
-    uint64_t limbo_references,
-        limbo_reference_bytes; /* the ones that keep a freed block; below: the one */
-    struct gs_wire_limbo_block limbo_block; /* among them that was freed first */
-    uint64_t left;                          /* exports published to this broker */
-    char name[16];                          /* of who answers */
-    char client_name[16];
-    uint32_t has_figures; /* 1: below, of the device; 0: none, nor of a later one */
-    uint32_t farewell;    /* the number of the process that ended which this is about; 0: none */
-    struct gs_figures figures;
-    uint32_t client_seen; /* 1: client_pid is as who answers sees it; 0: as the client does */
-    uint32_t client_hung_up; /* 1: it has, and its end is not proven */
-    struct gs_wire_opened opened;
-    struct gs_wire_block block;
-    uint64_t asleep_ns, away; /* how long it sleeps, 0: it is awake; bytes of all GPUs that are away */
+    union {
+        struct gs_wire_named named;
+        struct { /* about all else */
+            uint64_t pid; /* of who answers */
+            uint64_t exports, bytes, limbo, limbo_bytes, limbo_age_ns;
+            uint32_t clients; /* how many there are, or have the block; below: the one that was asked about, if there is */
+            uint32_t is_broker;
+            uint64_t client_pid;
+            uint64_t client_age_ns; /* since it connected; or since it ended */
+            uint64_t references, reference_bytes;   /* of this client */
+            uint64_t reference_age_ns;              /* since it came to hold what it has held longest */
+            uint64_t limbo_references,
+                limbo_reference_bytes; /* the ones that keep a freed block; below: the one */
+            struct gs_wire_limbo_block limbo_block; /* among them that was freed first */
+            uint64_t left;                          /* exports published to this broker */
+            char name[16];                          /* of who answers */
+            char client_name[16];
+            uint32_t has_figures; /* 1: below, of the device; 0: none, nor of a later one */
+            uint32_t farewell;    /* the number of the process that ended which this is about; 0: none */
+            struct gs_figures figures;
+            uint32_t client_seen; /* 1: client_pid is as who answers sees it; 0: as the client does */
+            uint32_t client_hung_up; /* 1: it has, and its end is not proven */
+            struct gs_wire_opened opened;
+            struct gs_wire_block block;
+            uint64_t asleep_ns, away; /* how long it sleeps, 0: it is awake; bytes of all GPUs that are away */
+        };
+    };
 };
 
 #define GS_FAREWELL_DEVICES 16 /* of the first ones figures are left */
@@ -411,46 +429,6 @@ struct gs_wire_name {
     uint64_t since_ns; /* then (gs_names_now), or before */
     uint64_t offset;   /* of what is named within the block */
     struct gs_naming naming;
-};
-
-struct gs_wire_look_up {
-    struct gs_wire_head head;
-    char name[GS_NAME_SIZE];
-    uint32_t uid;  /* with `next`: whose the name is that the answer comes behind */
-    uint32_t next; /* 1: the next one in order, of whomsoever */
-};
-
-enum gs_named { GS_NAMED_NONE = 0, GS_NAMED_HERE, GS_NAMED_OF_OTHERS /* he may not open it */ };
-
-struct gs_wire_named {
-    struct gs_wire_head head;
-    uint32_t state; /* enum gs_named */
-    uint32_t zero;
-    uint64_t since_ns; /* by gs_names_now */
-    struct gs_found found; /* of others: its name and whose it is, and no more */
-};
-
-struct gs_wire_unname {
-    struct gs_wire_head head;
-    uint64_t since_ns; /* where it was published then or before */
-    char name[GS_NAME_SIZE];
-};
-
-struct gs_wire_unnamed {
-    struct gs_wire_head head;
-    uint32_t count; /* 1: it was here */
-    uint32_t zero;
-};
-
-struct gs_wire_events {
-    struct gs_wire_head head;
-    uint64_t number; /* of the file, as the driver has it, */
-    unsigned char secret[GS_SECRET_SIZE]; /* and as a handle has it */
-};
-
-/* Comes with the file's descriptor. */
-struct gs_wire_events_file {
-    struct gs_wire_head head;
 };
 
 /* Those that are a head alone have no member. */
@@ -474,11 +452,6 @@ union gs_wire_message {
     struct gs_wire_fetch fetch;
     struct gs_wire_pieces pieces;
     struct gs_wire_name name;
-    struct gs_wire_look_up look_up;
-    struct gs_wire_named named;
-    struct gs_wire_unname unname;
-    struct gs_wire_unnamed unnamed;
-    struct gs_wire_events events;
     struct gs_wire_holder_afar holder_afar;
     struct gs_wire_ask_afar ask_afar;
     struct gs_wire_told_afar told_afar;

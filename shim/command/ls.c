@@ -64,14 +64,14 @@ static void add(struct listing *listing, const struct row *row)
 }
 
 /* Whether it is what was asked for: a name behind the last one. */
-static bool is_next(const struct gs_found *found, const struct gs_wire_look_up *last)
+static bool is_next(const struct gs_found *found, const struct gs_wire_query *last)
 {
     int order;
 
     if (!gs_naming_is_good(&found->naming))
         return false;
     order = strcmp(found->naming.name, last->name);
-    return order > 0 || (order == 0 && found->uid > last->uid);
+    return order > 0 || (order == 0 && found->uid > last->index);
 }
 
 /* His names, one behind the other. 0, or why they are not all of them. */
@@ -81,23 +81,23 @@ static int ask_names(struct listing *listing, int fd, long pid, union gs_wire_me
     struct row row;
     int error;
 
-    gs_wire_start(&find, GS_WIRE_LOOK_UP, 1);
-    find.look_up.next = 1;
+    gs_wire_start(&find, GS_WIRE_QUERY, 1);
+    find.query.about = GS_ABOUT_NEXT_NAME;
     for (;;) {
-        error = ask_for(fd, &find, GS_WIRE_NAMED, ret_answer);
-        if (error || ret_answer->head.type != GS_WIRE_NAMED)
+        error = ask_for(fd, &find, GS_WIRE_REPORT, ret_answer);
+        if (error || ret_answer->head.type != GS_WIRE_REPORT)
             return error ? error : -ENOMSG;
-        if (ret_answer->named.state == GS_NAMED_NONE)
+        if (ret_answer->report.named.state == GS_NAMED_NONE)
             return 0;
-        row = (struct row){.found = ret_answer->named.found,
-                           .may_open = ret_answer->named.state == GS_NAMED_HERE};
-        if (!is_next(&row.found, &find.look_up))
+        row = (struct row){.found = ret_answer->report.named.found,
+                           .may_open = ret_answer->report.named.state == GS_NAMED_HERE};
+        if (!is_next(&row.found, &find.query))
             return -EPROTO;
         who_fill(&row.who, pid, row.found.pid, row.found.process);
         if (!listing->only || strcmp(listing->only, row.found.naming.name) == 0)
             add(listing, &row);
-        memcpy(find.look_up.name, row.found.naming.name, sizeof find.look_up.name);
-        find.look_up.uid = row.found.uid;
+        memcpy(find.query.name, row.found.naming.name, sizeof find.query.name);
+        find.query.index = row.found.uid;
     }
 }
 

@@ -145,26 +145,24 @@ def answers_in_another_version(listener):
 
 def prove_hostile(folder):
     """By hand: what has other fields than it may, and another's to say."""
-    find, named, unname = (wire.NUMBER[name] for name in ('LOOK_UP', 'NAMED', 'UNNAME'))
     for path in wire.sockets(folder):
-        for text in (wire.message(find, bytes(71)), wire.message(find, b'x' * 64 + bytes(8)),
-                     wire.message(find, bytes(68) + b'\2\0\0\0'), wire.message(named, bytes(552)),
-                     wire.message(unname, bytes(72))):
+        for text in (wire.message(wire.QUERY, bytes(103)), wire.query(about=wire.ABOUT_NAME, name=b'x' * 64),
+                     wire.query(about=7), wire.message(wire.REPORT, bytes(552)), wire.order(wire.UNNAME)):
             check(wire.is_refused(wire.say(path, text), wire.OUT_OF_PLACE), f'{text} is refused')
-        answers = wire.say(path, *[wire.message(find, b'a' + bytes(71))] * 50)
-        check([kind for kind, _ in answers] == [named] * 50, f'each of many is answered: {len(answers)}')
+        answers = wire.say(path, *[wire.query(about=wire.ABOUT_NAME, name=b'a')] * 50)
+        check([kind for kind, _ in answers] == [wire.REPORT] * 50, f'each of many is answered: {len(answers)}')
 
 
 def prove_merged(folder, publisher):
     """One name of two users is two rows; what several have of one is one row, and kept if one of them says so."""
-    find, last = wire.NUMBER['LOOK_UP'], 8  # bytes at the end: whose it is, and whether it is kept
+    last = 8  # bytes at the end: whose it is, and whether it is kept
     [path] = wire.sockets(folder)
     told = []
 
     def of_two_users(answer):
         told.append(answer)
         return told[0][:-last] + struct.pack('<II', 4321, 0) if len(told) == 2 else answer
-    with wire.Between(folder, path, {find: of_two_users}):
+    with wire.Between(folder, path, {wire.QUERY: of_two_users}):
         rows = [(row['name'], row['uid']) for row in ls(folder)]
         check(rows == [('a', os.geteuid()), ('a', 4321), ('weights/llama:7b', os.geteuid())], f'of two users: {rows}')
 
@@ -172,7 +170,7 @@ def prove_merged(folder, publisher):
         told.append(answer)
         return answer[:-4] + struct.pack('<I', len(told) > 3 and answer[16:20] == b'\1\0\0\0')
     told.clear()
-    with wire.Between(folder, path, {find: kept_behind_the_first}, count=3):
+    with wire.Between(folder, path, {wire.QUERY: kept_behind_the_first}, count=3):
         rows = [(row['name'], row['kept']) for row in ls(folder)]
         check(rows == [('a', True), ('weights/llama:7b', True)], f'what one keeps is kept: {rows}')
 

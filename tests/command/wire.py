@@ -12,8 +12,8 @@ HEADER = (pathlib.Path(__file__).parents[2] / 'core/share/wire.h').read_text(enc
 VERSION = int(re.search(r'#define GS_WIRE_VERSION (\d+)', HEADER)[1])
 NUMBER = {name: int(number) for name, number in re.findall(r'M\(GS_WIRE_(\w+), (\d+), ', HEADER)}
 REFUSE, QUERY, REPORT, ORDER, DONE = (NUMBER[name] for name in ('REFUSE', 'QUERY', 'REPORT', 'ORDER', 'DONE'))
-SET, COLLECT, SLEEP = 1, 2, 3  # kinds of ORDER
-ABOUT_ENDED, ABOUT_BLOCK, ABOUT_ADDRESS = 1, 2, 3  # of QUERY
+SET, COLLECT, SLEEP, UNNAME = 1, 2, 3, 4  # kinds of ORDER
+ABOUT_ENDED, ABOUT_BLOCK, ABOUT_ADDRESS, ABOUT_NAME, ABOUT_NEXT_NAME = 1, 2, 3, 4, 5  # of QUERY
 OTHER_USER, OUT_OF_PLACE = 2, 8  # reasons of a REFUSE
 
 
@@ -21,8 +21,8 @@ def message(kind, body=b'', version=VERSION):
     return struct.pack('<IHHII', 0x67707368, version, kind, 16 + len(body), 1) + body
 
 
-def query(index=0, device=0, about=0, number=0, instance=b''):
-    return message(QUERY, struct.pack('<IIIIQ16s', index, device, about, 0, number, instance))
+def query(index=0, device=0, about=0, number=0, instance=b'', name=b''):
+    return message(QUERY, struct.pack('<IIIIQ16s64s', index, device, about, 0, number, instance, name))
 
 
 def order(kind, value=0, name=b'', verb=0):

@@ -229,8 +229,9 @@ static void send_one(int fd, struct fuzz_input *input)
         fuzz_fill(input, &message);
         if (message.head.type == GS_WIRE_FLUSHED && message.flushed.number == 0)
             message.flushed.number = question;
-        if (message.head.type == GS_WIRE_EVENTS && message.events.number == event.number)
-            memcpy(message.events.secret, event.secret, sizeof event.secret);
+        if (message.head.type == GS_WIRE_QUERY && message.query.about == GS_ABOUT_EVENTS &&
+            message.query.number == event.number)
+            memcpy(message.query.secret, event.secret, sizeof event.secret);
         break;
     case 5:
         free_last(fd);

@@ -128,7 +128,7 @@ static bool give_pieces(int fd, const struct gs_wire_fetch *fetch)
     return !(kind & 32);
 }
 
-/* To EVENTS, of which each connection has one. */
+/* To a QUERY about events, of which each connection has one. */
 static void give_file(int fd, uint32_t request)
 {
     uint8_t kind = fuzz_byte(&answers);
@@ -136,7 +136,7 @@ static void give_file(int fd, uint32_t request)
         kind & 1 ? &answers : &(struct fuzz_input){(const uint8_t *)"\1\0", 2});
     union gs_wire_message message;
 
-    gs_wire_start(&message, kind & 2 ? GS_WIRE_REFUSE : GS_WIRE_EVENTS_FILE, request + (kind > 250));
+    gs_wire_start(&message, kind & 2 ? GS_WIRE_REFUSE : GS_WIRE_REPORT, request + (kind > 250));
     if (kind & 2)
         message.refuse.reason = fuzz_byte(&answers) % 16;
     if (kind & 4)
@@ -144,7 +144,7 @@ static void give_file(int fd, uint32_t request)
     if (kind & 8)
         fuzz_send(fd, &message, message.head.size % sizeof message, &fds);
     fuzz_send(fd, &message, kind & 16 ? fuzz_length(&answers) % sizeof message
-              : kind & 2 && !(kind & 4) ? sizeof message.refuse : sizeof(struct gs_wire_events_file), &fds);
+              : kind & 2 && !(kind & 4) ? sizeof message.refuse : sizeof message.report, &fds);
     fuzz_fds_close(&fds);
 }
 
@@ -192,7 +192,7 @@ static void serve(int fd)
             pthread_mutex_unlock(&mutex);
             return;
         }
-        if (message.head.type == GS_WIRE_EVENTS) {
+        if (message.head.type == GS_WIRE_QUERY) {
             pthread_mutex_lock(&mutex);
             give_file(fd, message.head.request);
             pthread_mutex_unlock(&mutex);

@@ -65,6 +65,8 @@ static void fill_order(struct fuzz_input *input, struct gs_wire_order *order)
         memset(order->name, 'x', sizeof order->name); /* does not end */
     else if (order->kind == GS_ORDER_SET)
         strcpy(order->name, names[name % 4]);
+    else if (order->kind == GS_ORDER_UNNAME)
+        order->name[0] = (char)('a' + name % 4);
     order->uuid[0] = name % 3;
     order->value = fuzz_byte(input) * UINT64_C(0x0101010101010101); /* little, or all there is */
 }
@@ -139,20 +141,16 @@ static void fill_name(struct fuzz_input *input, struct gs_wire_name *name)
     memset(name->naming.label, kind & 32 ? 'l' : 0, kind & 64 ? 64 : 3);
 }
 
-static void fill_look_up(struct fuzz_input *input, struct gs_wire_look_up *find)
+static void fill_query(struct fuzz_input *input, struct gs_wire_query *query)
 {
     uint8_t kind = fuzz_byte(input);
 
+    query->about = kind % 8;
+    query->index = kind / 16;
+    query->number = fuzz_byte(input) % 4;
+    memset(query->secret, fuzz_byte(input), sizeof query->secret);
     if (kind & 8)
-        fill_text(input, find->name, sizeof find->name);
-    find->next = kind % 4;
-    find->uid = kind / 16;
-}
-
-static void fill_events(struct fuzz_input *input, struct gs_wire_events *events)
-{
-    events->number = fuzz_byte(input) % 4;
-    memset(events->secret, fuzz_byte(input), sizeof events->secret);
+        fill_text(input, query->name, sizeof query->name);
 }
 
 void fuzz_fill(struct fuzz_input *input, union gs_wire_message *message)
@@ -172,12 +170,8 @@ void fuzz_fill(struct fuzz_input *input, union gs_wire_message *message)
         fill_pieces(input, &message->pieces);
     else if (message->head.type == GS_WIRE_NAME)
         fill_name(input, &message->name);
-    else if (message->head.type == GS_WIRE_EVENTS)
-        fill_events(input, &message->events);
-    else if (message->head.type == GS_WIRE_LOOK_UP)
-        fill_look_up(input, &message->look_up);
-    else if (message->head.type == GS_WIRE_UNNAME)
-        fill_text(input, message->unname.name, sizeof message->unname.name);
+    else if (message->head.type == GS_WIRE_QUERY)
+        fill_query(input, &message->query);
     else if (message->head.size == sizeof message->close) /* and of all that carry one number */
         message->close.block_id = fuzz_byte(input) % 8;
 }

@@ -251,9 +251,10 @@ static uint32_t asks(const struct gs_event_handle *of, uint32_t *ret_reason, int
     int fd = side_dial(dir, place_of(of)), error = -EAGAIN;
 
     *ret_fd = -1;
-    gs_wire_start(&message, GS_WIRE_EVENTS, 9);
-    message.events.number = of->number;
-    memcpy(message.events.secret, of->secret, sizeof of->secret);
+    gs_wire_start(&message, GS_WIRE_QUERY, 9);
+    message.query.about = GS_ABOUT_EVENTS;
+    message.query.number = of->number;
+    memcpy(message.query.secret, of->secret, sizeof of->secret);
     if (fd < 0 || gs_wire_send(fd, &message, -1) != 0)
         return 0;
     while (error == -EAGAIN) {
@@ -293,7 +294,7 @@ Test(share_event, another_user_is_refused_though_he_is_named)
     cr_assert_eq(waitpid(child, &status, 0), child);
     cr_assert_eq(WEXITSTATUS(status), 42);
     type = asks(&handle, &reason, &fd);
-    cr_assert_eq(type, GS_WIRE_EVENTS_FILE);
+    cr_assert_eq(type, GS_WIRE_REPORT);
     cr_assert(is_same_file(fd, file));
     close(fd);
 }
@@ -354,7 +355,7 @@ static void lies_once(int fd, enum lie lie, unsigned times, uint32_t request)
 
     gs_wire_start(&message, refuses               ? GS_WIRE_REFUSE
                             : lie == OTHER_TYPE ? GS_WIRE_GRANT
-                                                : GS_WIRE_EVENTS_FILE,
+                                                : GS_WIRE_REPORT,
                   request + (lie == OTHER_REQUEST));
     if (refuses)
         message.refuse.reason = is_busy ? GS_REFUSED_FLIGHT : GS_REFUSED_HANDLE;

@@ -281,13 +281,14 @@ Test(share_names_wrong, messages_that_make_no_sense_end_their_connection)
             message.name.naming.name[0] = 0;
         cr_assert(is_sent_off(&message, true), "%d", i);
     }
-    gs_wire_start(&message, GS_WIRE_LOOK_UP, 0);
-    message.look_up.next = 2;
+    gs_wire_start(&message, GS_WIRE_QUERY, 0);
+    message.query.about = GS_ABOUTS;
     cr_assert(is_sent_off(&message, false));
-    message.look_up.next = 0;
-    memset(message.look_up.name, 'x', GS_NAME_SIZE);
+    message.query.about = GS_ABOUT_NAME;
+    memset(message.query.name, 'x', GS_NAME_SIZE);
     cr_assert(is_sent_off(&message, false));
-    gs_wire_start(&message, GS_WIRE_UNNAME, 0);
+    gs_wire_start(&message, GS_WIRE_ORDER, 0);
+    message.order.kind = GS_ORDER_UNNAME;
     cr_assert(is_sent_off(&message, false), "no name");
     cr_assert(SIDE_WAIT(side_open_fds() == fds));
     end_process(broker);
@@ -358,18 +359,18 @@ static void answer(int fd, const struct liar *liar, const union gs_wire_message 
 {
     union gs_wire_message message;
 
-    gs_wire_start(&message, GS_WIRE_NAMED, asked->head.request);
-    message.named.state = GS_NAMED_HERE;
-    message.named.since_ns = UINT64_MAX;
-    message.named.found.naming = naming_of(asked->look_up.name, 66);
-    message.named.found.size = 512;
-    message.named.found.uid = 0;
+    gs_wire_start(&message, GS_WIRE_REPORT, asked->head.request);
+    message.report.named.state = GS_NAMED_HERE;
+    message.report.named.since_ns = UINT64_MAX;
+    message.report.named.found.naming = naming_of(asked->query.name, 66);
+    message.report.named.found.size = 512;
+    message.report.named.found.uid = 0;
     if (liar->lie == ANSWERS_ANOTHER)
-        strcpy(message.named.found.naming.name, "x");
+        strcpy(message.report.named.found.naming.name, "x");
     if (liar->lie == ANSWERS_AN_OLDER_ONE)
-        message.named.since_ns = 1; /* one that was published anew elsewhere, and did not hear of it */
+        message.report.named.since_ns = 1; /* one that was published anew elsewhere, and did not hear of it */
     if (liar->lie == ANSWERS_NONSENSE)
-        message.named.found.offset = 512;
+        message.report.named.found.offset = 512;
     gs_wire_send(fd, &message, -1);
 }
 

@@ -14,7 +14,7 @@
 #define MANY 300 /* connections, or as many as go */
 #define NO_OPENERS                                                                                 \
     (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(REPORT) | SAYS(FLUSH) |                      \
-     SAYS(DONE) | SAYS(FETCH) | SAYS(PIECES) | SAYS(EVENTS_FILE))
+     SAYS(DONE) | SAYS(FETCH) | SAYS(PIECES))
 #define NO_AGENTS (SAYS(HOLDER_AFAR) | SAYS(ASK_AFAR) | SAYS(TOLD_AFAR))
 
 /* Whether it was hung up on; looks for a millisecond. */
@@ -222,7 +222,7 @@ static void says_what_others_say(void)
         GS_WIRE_FLUSH,  GS_WIRE_FLUSHED,
         GS_WIRE_PUBLISH, GS_WIRE_HELLO,    GS_WIRE_ORDER,  GS_WIRE_DONE,
         GS_WIRE_FAREWELL, GS_WIRE_FORKED,   GS_WIRE_FETCH,
-        GS_WIRE_PIECES, GS_WIRE_NAME,    GS_WIRE_NAMED,  GS_WIRE_UNNAMED,
+        GS_WIRE_PIECES, GS_WIRE_NAME,
         GS_WIRE_PULL};
     enum { LISTED_TYPES = sizeof types / sizeof *types, COUNT = LISTED_TYPES + GS_WIRE_TYPES - GS_WIRE_HOLDER_AFAR };
 
@@ -513,11 +513,13 @@ static void asks_for_names(void)
         int fd = siege_dial();
 
         for (unsigned j = 0; j < 40; j++) {
-            gs_wire_start(&message, j % 2 ? GS_WIRE_LOOK_UP : GS_WIRE_UNNAME, j);
-            if (j % 2)
-                message.look_up.next = 1;
-            else
-                strcpy(message.unname.name, "name-1");
+            gs_wire_start(&message, j % 2 ? GS_WIRE_QUERY : GS_WIRE_ORDER, j);
+            if (j % 2) {
+                message.query.about = GS_ABOUT_NEXT_NAME;
+            } else {
+                message.order.kind = GS_ORDER_UNNAME;
+                strcpy(message.order.name, "name-1");
+            }
             if (siege_say(fd, &message, -1) != 0)
                 break;
         }
@@ -536,8 +538,9 @@ static void asks_for_events(void)
         int fd = siege_dial();
 
         for (unsigned j = 0; j < 40; j++) {
-            gs_wire_start(&message, GS_WIRE_EVENTS, j);
-            message.events.number = j % 3;
+            gs_wire_start(&message, GS_WIRE_QUERY, j);
+            message.query.about = GS_ABOUT_EVENTS;
+            message.query.number = j % 3;
             if (siege_say(fd, &message, -1) != 0)
                 break;
         }
@@ -582,15 +585,15 @@ const struct siege_attack siege_clients[] = {
      NO_OPENERS | SAYS(CLOSE) | SAYS(FLUSHED) | SAYS(HELLO) |
          SAYS(SHARE) | SAYS(RING) | SAYS(PUBLISH) | SAYS(ORDER) | SAYS(PULL) |
          SAYS(FAREWELL) | SAYS(FORKED) |
-         SAYS(NAME) | SAYS(NAMED) | SAYS(UNNAMED) | NO_AGENTS,
+         SAYS(NAME) | NO_AGENTS,
      TAKES(TURNS), says_what_others_say},
-    {"asks for names without end", EXPORTER, LISTED, SAYS(LOOK_UP) | SAYS(UNNAME),
+    {"asks for names without end", EXPORTER, LISTED, SAYS(QUERY) | SAYS(ORDER),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_names},
-    {"asks for names without end", EXPORTER, SAME_USER, SAYS(LOOK_UP) | SAYS(UNNAME),
+    {"asks for names without end", EXPORTER, SAME_USER, SAYS(QUERY) | SAYS(ORDER),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_names},
-    {"asks for events without end", EXPORTER, LISTED, SAYS(EVENTS),
+    {"asks for events without end", EXPORTER, LISTED, SAYS(QUERY),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_events},
-    {"asks for events without end", EXPORTER, SAME_USER, SAYS(EVENTS),
+    {"asks for events without end", EXPORTER, SAME_USER, SAYS(QUERY),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_events},
     {"makes connections without end", BROKER, UNINVITED, SAYS(HELLO) | SAYS(OPEN),
      TAKES(CONNECTIONS), greets_and_asks},
@@ -606,9 +609,9 @@ const struct siege_attack siege_clients[] = {
     {"names what it left without end", BROKER, SAME_USER,
      SAYS(HELLO) | SAYS(PUBLISH) | SAYS(SHARE) | SAYS(NAME), TAKES(TURNS) | TAKES(EXPORTS),
      names_without_end},
-    {"asks for names without end", BROKER, LISTED, SAYS(LOOK_UP) | SAYS(UNNAME),
+    {"asks for names without end", BROKER, LISTED, SAYS(QUERY) | SAYS(ORDER),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_names},
-    {"asks for events without end", BROKER, SAME_USER, SAYS(EVENTS),
+    {"asks for events without end", BROKER, SAME_USER, SAYS(QUERY),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_events},
     {"leaves in another's name", BROKER, LISTED, SAYS(HELLO) | SAYS(PUBLISH) | SAYS(SHARE),
      TAKES(EXPORTS), leaves_in_anothers_name},
