@@ -37,9 +37,9 @@ struct gs_far {
     bool held;
     /* Of a broker, of a block of here: */
     bool lent;             /* the agent has it, or is to have it as its process answers */
-    struct gs_take *takes; /* what the agent has asked and is not answered */
     bool asked;    /* an OPEN is under way */
     bool recalled; /* its process wants it back */
+    uint32_t take; /* the agent's newest OPEN, which is not answered; 0: all are */
     /* Of a block of another machine: */
     uint64_t lease; /* not 0 */
     bool done;      /* in the list of those that nobody may hold any more */

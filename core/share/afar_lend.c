@@ -7,19 +7,11 @@
  * The agent's holder is durable: what is lent is one reference, whatever becomes of agents, until one says
  * CLOSE. A process that leaves a block with its next broker says itself that it holds it.
  */
-#include "core/base/list.h"
 #include "core/share/afar.h"
 
 #include <stdlib.h>
 
-#define RETRY_NS  (10 * GS_NS_PER_MS)
-#define TAKES_MAX 65536 /* that wait for processes' answers */
-
-/* An OPEN of the agent's that is not answered. */
-struct gs_take {
-    uint32_t request;
-    struct gs_take *next;
-};
+#define RETRY_NS (10 * GS_NS_PER_MS)
 
 /* ---- What its process is told ----------------------------------------------------------------- */
 
@@ -84,20 +76,6 @@ static void set_lent(struct gs_share *share, struct gs_export *export, bool lent
 
 /* ---- What the agent is told ------------------------------------------------------------------- */
 
-/* The oldest one; false: there is none. */
-static bool take_next(struct gs_share *share, struct gs_export *export, uint32_t *ret_request)
-{
-    struct gs_take *take = export->far->takes;
-
-    if (!take)
-        return false;
-    *ret_request = take->request;
-    LL_DELETE(export->far->takes, take);
-    share->store.afar.takes--;
-    free(take);
-    return true;
-}
-
 static void refuse(struct gs_share *share, uint32_t request, enum gs_wire_reason reason)
 {
     union gs_wire_message message;
@@ -107,25 +85,25 @@ static void refuse(struct gs_share *share, uint32_t request, enum gs_wire_reason
     gs_agent_tell(share, &message, -1);
 }
 
+/* The newest OPEN that is not answered, and with it all before it. */
 static void refuse_all(struct gs_share *share, struct gs_export *export)
 {
-    uint32_t request;
-
-    while (take_next(share, export, &request))
-        refuse(share, request, GS_REFUSED_HANDLE);
+    if (export->far->take)
+        refuse(share, export->far->take, GS_REFUSED_ENDING);
+    export->far->take = 0;
 }
 
 static void answer_all(struct gs_share *share, struct gs_export *export)
 {
     union gs_wire_message message;
-    uint32_t request;
 
-    while (take_next(share, export, &request)) {
-        gs_grant_start(&message, export, true, request);
-        gs_agent_tell(share, &message, -1);
-        if (export->far->recalled) /* the newest holder was not asked */
-            gs_agent_tell_of(share, GS_WIRE_RECALL, export);
-    }
+    if (!export->far->take)
+        return;
+    gs_grant_start(&message, export, true, export->far->take);
+    export->far->take = 0;
+    gs_agent_tell(share, &message, -1);
+    if (export->far->recalled) /* the newest holder was not asked */
+        gs_agent_tell_of(share, GS_WIRE_RECALL, export);
 }
 
 static void tell_shared(struct gs_share *share, const struct gs_export *export)
@@ -252,36 +230,22 @@ void gs_lend_export_gone(struct gs_share *share, struct gs_export *export)
 
 /* ---- What the agent says ----------------------------------------------------------------------- */
 
-static enum gs_wire_reason judge(struct gs_share *share, const struct gs_export *export,
-                                 const struct gs_wire_open *open)
-{
-    if (!export || !export->far || gs_export_is_borrowed(export))
-        return GS_REFUSED_HANDLE;
-    if (!gs_publisher_lets(export->publisher, open->uid, open->gid))
-        return GS_REFUSED_USER;
-    return share->store.afar.takes < TAKES_MAX ? 0 : GS_REFUSED_BUSY;
-}
-
 void gs_lend_open_came(struct gs_share *share, const struct gs_wire_open *open)
 {
     struct gs_export *export = gs_export_pin(share, open->ipc_handle);
-    enum gs_wire_reason reason = judge(share, export, open);
-    struct gs_take *take = reason ? NULL : malloc(sizeof *take);
+    const bool is_here = export && export->far && !gs_export_is_borrowed(export);
+    const bool lends = is_here && gs_publisher_lets(export->publisher, open->uid, open->gid);
 
-    if (!reason && !take)
-        reason = GS_REFUSED_MEMORY;
-    if (take) {
-        take->request = open->head.request;
-        LL_APPEND(export->far->takes, take);
-        share->store.afar.takes++;
+    if (lends) {
+        export->far->take = open->head.request;
         set_lent(share, export, true);
         if (!export->owner || export->far->held)
             answer_all(share, export);
+    } else {
+        refuse(share, open->head.request, is_here ? GS_REFUSED_USER : GS_REFUSED_HANDLE);
     }
     if (export)
-        gs_export_unpin(share, export, take != NULL);
-    if (reason)
-        refuse(share, open->head.request, reason);
+        gs_export_unpin(share, export, lends);
 }
 
 /* No machine has it any more: nor does one wait for it. */
@@ -302,6 +266,6 @@ void gs_lend_agent_gone(struct gs_share *share)
     HASH_ITER(hh, share->exporter.exports, export, next)
     {
         if (export->far)
-            refuse_all(share, export); /* nobody is told */
+            export->far->take = 0;
     }
 }

@@ -157,7 +157,6 @@ struct gs_afar {
     uint64_t agent; /* the client that is the agent; 0: there is none */
     struct gs_agent_line *first, *last; /* what it could not be told yet */
     unsigned waiting;
-    unsigned takes; /* what it has asked and is not answered */
     bool holds_due; /* processes could not be told what they are to hold */
     uint32_t last_request; /* that it was asked */
     struct gs_export *done; /* borrowed, and perhaps not held by anybody */

@@ -29,8 +29,9 @@
  *                                                          or nobody waits for the answer any more
  *                  <-------      HOLDER_AFAR gone          nothing of other machines is held by him any more
  *
- * Answers have the `request` of the question. An OPEN is answered when the agent can; the openers wait for
- * debug.timeout at most.
+ * Answers have the `request` of the question. What the agent asked of one block is answered at once for all: by
+ * GRANT, and by REFUSE where it is ENDING; any other REFUSE is of that question alone. An OPEN of the broker's is
+ * answered when the agent can; the openers wait for debug.timeout at most.
  *
  * Nothing ends by the end of an agent, a broker, or a connection. The agent's holder is durable: what it has
  * stays held until an agent says CLOSE, this one or the next, which SHARE tells of it. When a broker ends, the

@@ -97,16 +97,6 @@ struct open { /* of a process here, of another machine's memory */
     UT_hash_handle hh;
 };
 
-struct take { /* asked of our broker for another machine */
-    uint32_t request;
-    struct peer *peer;
-    struct lease_block block;
-    uint64_t lease;
-    unsigned char proof[SEAL_PROOF]; /* for the answer */
-    bool is_over; /* the other machine does not wait any more */
-    UT_hash_handle hh;
-};
-
 struct holder {
     int pidfd;          /* -1: it has ended, or is not seen to */
     uint64_t number;    /* of this broker; 0: of one that has ended */
@@ -141,7 +131,7 @@ struct agent {
     unsigned unsent_count;
     struct export *exports, *exports_by_id;
     struct open *opens;
-    struct take *takes;
+    struct lease *takes; /* of others, that the broker has not answered */
     uint32_t requests;
     uint64_t forget_ns; /* when machines of which nothing is here are forgotten */
     struct holder *holders;

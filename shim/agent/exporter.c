@@ -56,6 +56,9 @@ static void end_lease(struct agent *agent, struct lease *lease)
 {
     const struct lease_block block = lease->block;
 
+    lease->is_over = true;
+    if (lease->request) /* it ends when the broker has answered */
+        return;
     leases_end(&agent->leases, lease);
     let_go(agent, &block);
 }
@@ -242,91 +245,83 @@ static void note_holder(struct agent *agent, const struct peer *peer)
 
 static void on_take(struct agent *agent, struct peer *peer, const struct talk_take *take)
 {
-    struct lease model = {.key.lease = take->lease, .named = true, .request = agent->requests + 1};
+    struct lease model = {.key.lease = take->lease, .named = true, .request = ++agent->requests}, *lease = NULL;
     union gs_wire_message ask;
     const struct export *export;
-    struct take *asked;
     uint32_t reason;
 
     export = check(agent, peer, take, &reason);
-    asked = export ? calloc(1, sizeof *asked) : NULL;
-    if (asked) {
+    if (export) {
         memcpy(model.key.machine, peer->machine, GS_MACHINE_SIZE);
         memcpy(model.exporter, peer->file, sizeof peer->file);
         model.block = export->block;
+        lease = leases_add(&agent->leases, &model);
     }
-    if (!asked || !leases_add(&agent->leases, &model)) {
-        free(asked);
+    if (!lease) {
         refuse(agent, peer, take->lease, reason, 0);
         return;
     }
     note_holder(agent, peer);
-    asked->request = ++agent->requests;
-    asked->peer = peer;
-    asked->block = export->block;
     peer->takes++;
-    asked->lease = take->lease;
-    seal_proof(&export->handle, SEAL_EXPORTER, peer->machine, agent->machine, take->lease, asked->proof);
-    HASH_ADD(hh, agent->takes, request, sizeof asked->request, asked);
-    gs_wire_start(&ask, GS_WIRE_OPEN, asked->request);
+    HASH_ADD(by_request, agent->takes, request, sizeof lease->request, lease);
+    gs_wire_start(&ask, GS_WIRE_OPEN, lease->request);
     gs_ipc_handle_write(&export->handle, ask.open.ipc_handle);
     ask.open.uid = take->uid;
     ask.open.gid = take->gid;
     broker_send(agent, &ask);
 }
 
-static void end_take(struct agent *agent, struct take *take)
+/* It is given, where `grant` says so and its machine waits still; else it ends. */
+static void answer(struct agent *agent, struct lease *lease, const struct gs_wire_grant *grant, uint32_t reason,
+                   uint32_t driver_error)
 {
-    take->peer->takes--;
-    HASH_DEL(agent->takes, take);
-    free(take);
-}
-
-/* The broker has answered an OPEN. */
-void exporter_answer(struct agent *agent, const union gs_wire_message *answer)
-{
-    const bool is_given = answer->head.type == GS_WIRE_GRANT;
-    struct lease *lease;
-    struct take *take;
+    struct peer *peer = peers_find(agent, lease->key.machine, false);
+    const struct export *export = exporter_find(agent, &lease->block);
     union talk taken;
 
-    HASH_FIND(hh, agent->takes, &answer->head.request, sizeof answer->head.request, take);
-    if (!take)
+    HASH_DELETE(by_request, agent->takes, lease);
+    lease->request = 0;
+    peer->takes--;
+    if (!grant || !export || lease->is_over) {
+        if (!lease->is_over)
+            refuse(agent, peer, lease->key.lease, reason, driver_error);
+        leases_end(&agent->leases, lease);
         return;
-    lease = leases_find(&agent->leases, take->peer->machine, take->lease);
-    if (lease)
-        lease->request = 0;
-    if (is_given && lease && !take->is_over) {
-        talk_start(&taken, TALK_TAKEN);
-        taken.taken.lease = take->lease;
-        memcpy(taken.taken.proof, take->proof, SEAL_PROOF);
-        taken.taken.read_only = answer->grant.read_only;
-        if (take->peer->in)
-            link_send(&agent->links, take->peer->in, &taken);
-    } else {
-        if (lease)
-            leases_end(&agent->leases, lease);
-        let_go(agent, &take->block); /* or others of it have ended meanwhile */
-        if (!is_given && !take->is_over)
-            refuse(agent, take->peer, take->lease, answer->refuse.reason, answer->refuse.driver_error);
     }
-    end_take(agent, take);
+    talk_start(&taken, TALK_TAKEN);
+    taken.taken.lease = lease->key.lease;
+    seal_proof(&export->handle, SEAL_EXPORTER, peer->machine, agent->machine, lease->key.lease, taken.taken.proof);
+    taken.taken.read_only = grant->read_only;
+    if (peer->in)
+        link_send(&agent->links, peer->in, &taken);
+}
+
+void exporter_answer(struct agent *agent, const union gs_wire_message *said)
+{
+    const struct gs_wire_grant *grant = said->head.type == GS_WIRE_GRANT ? &said->grant : NULL;
+    const bool of_all = grant || said->refuse.reason == GS_REFUSED_ENDING;
+    const uint32_t number = said->head.request;
+    struct lease *lease, *next;
+    struct lease_block block;
+
+    HASH_FIND(by_request, agent->takes, &number, sizeof number, lease);
+    if (!lease)
+        return;
+    block = lease->block;
+    DL_FOREACH_SAFE(leases_of_block(&agent->leases, block.instance, block.block_id)->leases, lease, next) {
+        if (lease->request && (of_all ? (int32_t)(lease->request - number) <= 0 : lease->request == number))
+            answer(agent, lease, grant, grant || of_all ? GS_REFUSED_HANDLE : said->refuse.reason,
+                   grant ? 0 : said->refuse.driver_error);
+    }
+    let_go(agent, &block); /* or others of it have ended meanwhile */
 }
 
 static void on_ended(struct agent *agent, struct peer *peer, uint64_t number)
 {
     struct lease *lease = leases_find(&agent->leases, peer->machine, number);
-    struct take *take = NULL;
 
-    if (!lease)
-        return;
-    if (lease->request)
-        HASH_FIND(hh, agent->takes, &lease->request, sizeof lease->request, take);
-    if (take) {
-        take->is_over = true; /* and ends when it is answered */
-        return;
-    }
-    end_lease(agent, lease);
+    if (lease)
+        end_lease(agent, lease);
 }
 
 /* ---- What a machine has --------------------------------------------------------------------- */
@@ -424,12 +419,10 @@ void exporter_message(struct agent *agent, struct peer *peer, const union talk *
 
 void exporter_link_down(struct agent *agent, struct peer *peer)
 {
-    struct take *take, *next;
+    struct lease *lease;
 
-    HASH_ITER(hh, agent->takes, take, next) {
-        if (take->peer == peer)
-            take->is_over = true;
-    }
+    DL_FOREACH2(first_of(agent, peer), lease, next_there)
+        lease->is_over |= lease->request != 0;
 }
 
 unsigned exporter_end_all(struct agent *agent, const unsigned char machine[GS_MACHINE_SIZE])
@@ -464,17 +457,10 @@ void exporter_recall(struct agent *agent, const struct gs_wire_close *recall)
 void exporter_broker_gone(struct agent *agent)
 {
     struct export *export, *next_export;
-    struct take *take, *next;
+    struct lease *lease, *next;
 
-    HASH_ITER(hh, agent->takes, take, next) {
-        struct lease *lease = leases_find(&agent->leases, take->peer->machine, take->lease);
-
-        if (lease)
-            leases_end(&agent->leases, lease);
-        if (!take->is_over)
-            refuse(agent, take->peer, take->lease, GS_REFUSED_MACHINE, 0);
-        end_take(agent, take);
-    }
+    HASH_ITER(by_request, agent->takes, lease, next)
+        answer(agent, lease, NULL, GS_REFUSED_MACHINE, 0);
     HASH_ITER(hh, agent->exports, export, next_export)
         export->named = false;
 }

@@ -45,8 +45,10 @@ struct lease {
     uint64_t since_ns;
     bool named;    /* of others: since the list that is under way began; of ours: this broker has it */
     bool recalled; /* of ours: since its exporter's link began */
-    uint32_t request; /* of others: of the broker, while it has not answered */
-    UT_hash_handle hh;        /* by key */
+    uint32_t request; /* of others: asked of the broker, which has not answered; 0: it has */
+    bool is_over;     /* then it ends */
+    UT_hash_handle hh;         /* by key */
+    UT_hash_handle by_request; /* while that is not 0 */
     struct lease *prev, *next; /* of the same block */
     struct lease *prev_there, *next_there; /* of the same side */
 };

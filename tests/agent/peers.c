@@ -97,6 +97,17 @@ Test(agent_peers, who_has_gone_is_forgotten)
     jobs_end(agent.jobs);
 }
 
+/* The next answer is about this. */
+static void gets(const char *key)
+{
+    struct jobs_event *event;
+
+    while (!(event = jobs_take(agent.jobs)) || event->kind != JOBS_GOT)
+        gs_rest_ns(GS_NS_PER_MS);
+    cr_assert_str_eq(event->key, key);
+    free(event);
+}
+
 /* Of the machine that has something here and does not call, and of no other, the directory is asked now and then
  * whether it was started anew. */
 Test(agent_peers, who_has_something_here_and_does_not_call_is_looked_for)
@@ -104,7 +115,6 @@ Test(agent_peers, who_has_something_here_and_does_not_call_is_looked_for)
     const unsigned char one[GS_MACHINE_SIZE] = {1}, boot[GS_BOOT_BYTES] = {5}, nothing[GS_BOOT_BYTES] = {0};
     struct lease model = {.key = {.machine = {1}, .lease = 1}};
     struct link in = {.is_out = false};
-    struct jobs_event *event;
     uint64_t now = 1;
 
     set_up();
@@ -117,17 +127,17 @@ Test(agent_peers, who_has_something_here_and_does_not_call_is_looked_for)
         gs_rest_ns(GS_NS_PER_MS);
     peers_find(&agent, one, false)->in = &in;
     peers_look(&agent, now);
+    jobs_ask(agent.jobs, JOBS_AGENTS "another");
+    gets(JOBS_AGENTS "another"); /* first, as nobody asks of who is linked */
     peers_find(&agent, one, false)->in = NULL;
     for (int i = 0; i < 3; i++, now += 60 * GS_NS_PER_S) {
         for (int again = 0; again < 3; again++)
             peers_look(&agent, now + again);
-        while (!(event = jobs_take(agent.jobs)) || event->kind != JOBS_GOT)
-            gs_rest_ns(GS_NS_PER_MS);
-        cr_assert_str_eq(event->key, JOBS_AGENTS "01000000000000000000000000000000");
-        free(event);
+        gets(JOBS_AGENTS "01000000000000000000000000000000");
+        jobs_ask(agent.jobs, JOBS_AGENTS "another");
+        gets(JOBS_AGENTS "another");
     }
     jobs_end(agent.jobs);
-    cr_assert_null(jobs_take(agent.jobs), "once each time, and not while it is linked");
     find_machine("01000000000000000000000000000000", 8);
     cr_assert_null(agent.leases.all, "its boot is another");
 }
@@ -211,34 +221,97 @@ Test(agent_peers, what_a_list_does_not_name_ends_where_it_is_of_the_same_file)
     cr_assert(strstr(last, "is here, with 1 of 3 leases"), "%s", last);
 }
 
+/* A lease of a machine's that the broker was asked for. */
+static struct lease *ask_for(unsigned char machine, uint64_t number, uint64_t block_id, uint32_t request)
+{
+    struct lease model = {.key = {.machine = {machine}, .lease = number}, .block = {.instance = {1}, .block_id = block_id}, .request = request};
+    struct lease *lease = leases_add(&agent.leases, &model);
+    struct peer *peer = peers_find(&agent, model.key.machine, true);
+
+    cr_assert(lease && peer);
+    peer->agent = &agent;
+    peer->has_listed = true;
+    peer->takes += request != 0;
+    if (request)
+        HASH_ADD(by_request, agent.takes, request, sizeof request, lease);
+    return lease;
+}
+
+static void end_it(unsigned char machine, uint64_t number)
+{
+    const unsigned char id[GS_MACHINE_SIZE] = {machine};
+    union talk ended;
+
+    talk_start(&ended, TALK_ENDED);
+    ended.ended.lease = number;
+    exporter_message(&agent, peers_find(&agent, id, false), &ended);
+}
+
 /* The broker refuses one machine, and while it was asked another one, which had the block, has given it back. */
 Test(agent_peers, what_ended_while_another_was_refused_is_given_back)
 {
-    struct peer had = {.machine = {1}, .has_listed = true}, asks = {.machine = {2}, .takes = 1};
-    struct lease model = {.key = {.machine = {1}, .lease = 5}, .block.block_id = 7};
-    struct take *take = calloc(1, sizeof *take);
     union gs_wire_message refusal;
-    union talk ended;
 
     set_up();
     agent.broker.fd = 0; /* nothing is sent: it waits for the loop */
-    cr_assert(take && leases_add(&agent.leases, &model));
-    model.key.machine[0] = 2;
-    model.request = take->request = 3;
-    take->peer = &asks;
-    take->lease = 5;
-    take->block = model.block;
-    HASH_ADD(hh, agent.takes, request, sizeof take->request, take);
-    cr_assert(leases_add(&agent.leases, &model));
-    talk_start(&ended, TALK_ENDED);
-    ended.ended.lease = 5;
-    exporter_message(&agent, &had, &ended);
+    ask_for(1, 5, 7, 0);
+    ask_for(2, 5, 7, 3);
+    end_it(1, 5);
     cr_assert_null(agent.unsent, "it is asked for");
     gs_wire_start(&refusal, GS_WIRE_REFUSE, 3);
     exporter_answer(&agent, &refusal);
     cr_assert(agent.unsent && agent.unsent->message.head.type == GS_WIRE_CLOSE);
     cr_assert_eq(agent.unsent->message.close.block_id, 7);
-    cr_assert(!agent.leases.all && !agent.takes && !asks.takes);
+    cr_assert(!agent.leases.all && !agent.takes);
+}
+
+static void answers(enum gs_wire_type type, uint32_t request, uint32_t reason)
+{
+    union gs_wire_message message;
+
+    gs_wire_start(&message, type, request);
+    if (reason)
+        message.refuse.reason = reason;
+    exporter_answer(&agent, &message);
+}
+
+/* Which of its leases are there, as bits, and which of them the broker has not answered. */
+static unsigned there(bool asked)
+{
+    const unsigned char one[GS_MACHINE_SIZE] = {1};
+    unsigned bits = 0;
+
+    for (unsigned i = 1; i <= 5; i++) {
+        const struct lease *lease = leases_find(&agent.leases, one, i);
+
+        bits |= (lease && (!asked || lease->request)) << i;
+    }
+    return bits;
+}
+
+/* One answer is of all that was asked of the block by then, and of no more; a refusal is of one user, unless the block
+ * is going. What its machine does not want any more ends with the answer. */
+Test(agent_peers, an_answer_is_of_all_that_was_asked_of_the_block_before_it)
+{
+    set_up();
+    start_jobs();
+    agent.broker.fd = 0;
+    say_shared(false, 7);
+    for (uint32_t i = 1; i <= 5; i++)
+        ask_for(1, i, i == 4 ? 8 : 7, i);
+    end_it(1, 2);
+    cr_assert_eq(there(true), 0x3e, "what is asked for is answered first");
+    answers(GS_WIRE_REFUSE, 1, GS_REFUSED_USER);
+    cr_assert(there(false) == 0x3c && there(true) == 0x3c, "%x, %x", there(false), there(true));
+    answers(GS_WIRE_GRANT, 3, 0);
+    cr_assert(there(false) == 0x38 && there(true) == 0x30, "%x, %x", there(false), there(true));
+    answers(GS_WIRE_REFUSE, 5, GS_REFUSED_ENDING);
+    cr_assert(there(false) == 0x18 && there(true) == 0x10, "%x, %x", there(false), there(true));
+    answers(GS_WIRE_REFUSE, 5, GS_REFUSED_ENDING);
+    cr_assert_null(agent.unsent, "one is given");
+    end_it(1, 3);
+    cr_assert(agent.unsent && agent.unsent->message.close.block_id == 7 && !agent.unsent->next);
+    jobs_end(agent.jobs);
 }
 
 /* A broker has ended here, and what it had was recalled; its successor has the block too. */

@@ -144,8 +144,8 @@ static unsigned running(void)
     return count;
 }
 
-/* An agent where there is none, the link cut or mended, or, each in one world of four, a machine started anew or an agent's
- * watch of the directory lost; false: none of these. */
+/* An agent where there is none, the link cut or mended, or, each in one world of four, a machine started anew or an
+ * agent that hears late; false: none of these. */
 static bool draw_machines(struct decision *ret)
 {
     unsigned rare = sim_below(1000), machine = rare % 2;
@@ -296,7 +296,7 @@ void decision_apply(const struct decision *decision)
         return machine_boots(decision->arg % 2, decision->arg / 2 % 2);
     case DECIDE_WATCH:
         world.disturbed = true;
-        return machine_loses_watch(decision->arg % 2);
+        return machine_hears_late(decision->arg % 2);
     case DECIDE_CHILD_ENDS:
         return end_child(decision->arg);
     case DECIDE_CLEAR:

@@ -22,7 +22,7 @@
 #define LOOK_NS     (2 * GS_NS_PER_MS)
 #define AGAIN_NS    (10 * GS_NS_PER_MS) /* a broker is looked for again after this */
 #define ROOM_NS     (100 * GS_NS_PER_MS)
-#define LIST_NS     (400 * GS_NS_PER_MS) /* an agent whose watch is lost lists the directory after this */
+#define LATE_NS     (400 * GS_NS_PER_MS) /* an agent that hears late asks the directory after this */
 #define OFF_NS      (200 * GS_NS_PER_MS) /* longer than any GPU work goes on */
 #define ORPHANS_NS  (2 * GS_NS_PER_S + SLOW * LINGER_NS) /* from when all is closed: nobody has anything of them by then */
 
@@ -31,10 +31,11 @@ struct note {
     enum { NOTE_NONE = 0, NOTE_ASKED, NOTE_GRANTED } state;
     uint64_t lease, block_id;
     unsigned char instance[GS_INSTANCE_SIZE];
-    uint32_t request; /* of the OPEN */
+    uint32_t request; /* of the OPEN, of either broker's */
     pid_t broker;     /* that has it */
     bool listed;      /* it, or the other machine, has said so */
     bool recalled;    /* of what is lent */
+    bool over;        /* likewise: it ends as the broker answers */
 };
 
 struct letter {
@@ -53,9 +54,10 @@ static struct machine {
     pid_t broker;
     uint64_t epoch; /* of what it has done last */
     uint64_t off_until_ns; /* no agent before that: what was killed there has the GPU for a while */
-    uint64_t lists_ns; /* its watch of the directory is lost: it hears of another epoch then; 0: it sees that at once */
+    uint64_t late_ns; /* it hears of another epoch then; 0: at once */
     unsigned boot;
     bool forgets; /* the other one, as an operator is to say */
+    uint32_t requests;
 } machines[2];
 
 static uint64_t epoch;
@@ -119,9 +121,9 @@ void machine_boots(unsigned number, bool forgotten)
     epoch++;
 }
 
-void machine_loses_watch(unsigned number)
+void machine_hears_late(unsigned number)
 {
-    machines[number].lists_ns = world.now_ns + LIST_NS;
+    machines[number].late_ns = world.now_ns + LATE_NS;
 }
 
 static struct machine *own(void)
@@ -256,6 +258,9 @@ static void end_lent(struct note *lent)
 {
     const struct note was = *lent;
 
+    lent->over = true;
+    if (lent->state == NOTE_ASKED)
+        return;
     lent->state = NOTE_NONE;
     let_go(was.instance, was.block_id);
 }
@@ -318,20 +323,29 @@ static void on_share(const struct gs_wire_share *share)
         let_go(block.instance, block.block_id);
 }
 
-/* The broker has answered an OPEN. */
+/* The broker has answered an OPEN; by GRANT, or as the block is going, all of the block that were before it. */
 static void on_answer(const union gs_wire_message *message)
 {
-    for (unsigned i = 0; i < NOTES_MAX; i++) {
+    const bool given = message->head.type == GS_WIRE_GRANT;
+    const bool of_all = given || message->refuse.reason == GS_REFUSED_ENDING;
+    struct note asked = {.state = NOTE_NONE};
+
+    for (unsigned i = 0; i < NOTES_MAX; i++)
+        if (own()->lent[i].state == NOTE_ASKED && own()->lent[i].request == message->head.request)
+            asked = own()->lent[i];
+    for (unsigned i = 0; asked.state && i < NOTES_MAX; i++) {
         struct note *lent = &own()->lent[i];
 
-        if (lent->state != NOTE_ASKED || (uint32_t)lent->lease != message->head.request)
+        if (lent->state != NOTE_ASKED || lent->block_id != asked.block_id ||
+            memcmp(lent->instance, asked.instance, GS_INSTANCE_SIZE) != 0 ||
+            (of_all ? lent->request > asked.request : lent->request != asked.request))
             continue;
-        if (message->head.type == GS_WIRE_GRANT)
-            lent->state = NOTE_GRANTED;
-        else
-            end_lent(lent);
+        if (!lent->over)
+            post(LETTER_ANSWER, lent->lease, message);
+        lent->state = given && !lent->over ? NOTE_GRANTED : NOTE_NONE;
     }
-    post(LETTER_ANSWER, message->head.request, message);
+    if (asked.state)
+        let_go(asked.instance, asked.block_id);
 }
 
 static void on_recall(const union gs_wire_message *message)
@@ -442,21 +456,18 @@ static void from_take(const struct letter *letter)
 
     if (!lent)
         return; /* the next list says that it has nothing of it */
-    *lent = (struct note){.state = NOTE_ASKED, .lease = letter->lease};
+    *lent = (struct note){.state = NOTE_ASKED, .lease = letter->lease, .request = ++own()->requests};
     note_block(lent, letter->message.open.ipc_handle);
-    gs_wire_start(&message, GS_WIRE_OPEN, (uint32_t)letter->lease);
+    gs_wire_start(&message, GS_WIRE_OPEN, lent->request);
     memcpy(message.open.ipc_handle, letter->message.open.ipc_handle, GS_IPC_HANDLE_SIZE);
     say(&message);
 }
 
 static void from_answer(struct letter *letter)
 {
-    struct note *note = NULL;
+    struct note *note = note_of(own()->notes, letter->lease);
 
-    for (unsigned i = 0; i < NOTES_MAX && !note; i++)
-        if (own()->notes[i].state == NOTE_ASKED && (uint32_t)own()->notes[i].lease == letter->lease)
-            note = &own()->notes[i];
-    if (!note)
+    if (!note || note->state != NOTE_ASKED)
         return;
     letter->message.head.request = note->request;
     note->state = letter->message.head.type == GS_WIRE_GRANT ? NOTE_GRANTED : NOTE_NONE;
@@ -551,7 +562,7 @@ void *agent_run(void *arg)
             gs_rest_ns(AGAIN_NS);
         if (machine->fd < 0 && !dial())
             continue;
-        if (machine->is_up && machine->epoch != epoch && (world.calm || machine->lists_ns <= world.now_ns))
+        if (machine->is_up && machine->epoch != epoch && (world.calm || machine->late_ns <= world.now_ns))
             begin_epoch();
         if (machine->is_up)
             drop_orphans();

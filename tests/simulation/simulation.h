@@ -292,7 +292,7 @@ bool machine_has_agent(unsigned machine);
  * there, that it is gone for good. */
 void machine_boots(unsigned machine, bool forgotten);
 /* Its agent hears only from its next list of the directory on what becomes of the other one. */
-void machine_loses_watch(unsigned machine);
+void machine_hears_late(unsigned machine);
 void *agent_run(void *process);
 
 /* ---- folder.c, loop.c, heap.c --------------------------------------------------------------- */
