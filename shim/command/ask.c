@@ -169,11 +169,6 @@ bool ask_is_broker(const char *name)
            (name[length] == 0 || (name[length] == '.' && strlen(name) < GS_BROKER_NAME_SIZE));
 }
 
-long ask_pid_of_listener(int fd)
-{
-    return gs_conn_who(fd).pid;
-}
-
 /* Of a process that there is a pidfd of. */
 static long pid_of(int pidfd)
 {
@@ -316,7 +311,7 @@ void ask_silence(char *ret_reason, size_t size, int error, const union gs_wire_m
         snprintf(ret_reason, size, "hangs up");
 }
 
-bool ask_is_socket(const char *name)
+static bool is_socket(const char *name)
 {
     return ask_is_broker(name) || (strlen(name) == GS_SOCKET_NAME_SIZE - 1 &&
                                    strspn(name, "0123456789abcdef") == GS_SOCKET_NAME_SIZE - 1);
@@ -344,15 +339,6 @@ void who_write(struct json *json, const struct who *who)
 
 /* ---- Everybody's folders ---- */
 
-int ask_connect(int directory, const struct gs_share_options *options, const char *name)
-{
-    const uint64_t now = gs_now_ns(), end = ask_deadline(ANSWER_NS);
-    int fd = gs_directory_connect(directory, options, name, end > now ? end - now : 0);
-
-    turn.busy += fd == -EAGAIN;
-    return fd;
-}
-
 /* What is done with everybody. */
 struct round {
     const struct gs_share_options *options;
@@ -364,13 +350,21 @@ struct round {
 /* One visit; false: the user has had his turn. */
 static bool visit_one(const struct round *round, int directory, const char *name)
 {
-    uint64_t now = gs_now_ns();
+    const uint64_t now = gs_now_ns();
+    struct who who;
+    int fd;
 
     if (turn.sockets >= SOCKETS_OF_USER || now >= turn.user_end_ns)
         return false;
     turn.sockets++;
     turn.end_ns = now + round->time->each_ns < turn.user_end_ns ? now + round->time->each_ns : turn.user_end_ns;
-    round->visit(round->arg, directory, name);
+    fd = gs_directory_connect(directory, round->options, name, turn.end_ns - now < ANSWER_NS ? turn.end_ns - now : ANSWER_NS);
+    turn.busy += fd == -EAGAIN;
+    if (fd >= 0) {
+        who_fill(&who, gs_conn_who(fd).pid, 0, "");
+        round->visit(round->arg, fd, name, &who);
+        close(fd);
+    }
     turn.end_ns = UINT64_MAX;
     return true;
 }
@@ -399,7 +393,7 @@ static unsigned each_of_user(const struct round *round, uid_t uid, char ret_reas
         const struct dirent *entry;
 
         while (names && turn.left < SOCKETS_OF_USER && (entry = readdir(names)))
-            if (ask_is_socket(entry->d_name))
+            if (is_socket(entry->d_name))
                 turn.left += !visit_one(round, dirfd(names), entry->d_name);
         if (names)
             closedir(names);
@@ -446,23 +440,14 @@ static bool nobody_shared(const struct gs_share_options *options)
     return nobody;
 }
 
-unsigned ask_each_within(const struct gs_share_options *options, const struct ask_time *time, ask_visit_fn *visit,
-                         void *arg, char ret_reason[GS_REASON_SIZE])
+const char *ask_each(const struct gs_share_options *options, const struct ask_time *time, ask_visit_fn *visit, void *arg)
 {
-    const struct round round = {options, time, visit, arg};
-    unsigned folders = each_of_user(&round, geteuid(), ret_reason);
+    static const struct ask_time usual = {2 * ANSWER_NS, 5 * ANSWER_NS};
+    static char reason[GS_REASON_SIZE];
+    const struct round round = {options, time ? time : &usual, visit, arg};
+    unsigned folders = each_of_user(&round, geteuid(), reason);
 
     if (geteuid() == 0)
         folders += each_of_others(&round);
-    if (!folders && nobody_shared(options))
-        ret_reason[0] = 0;
-    return folders;
-}
-
-unsigned ask_each(const struct gs_share_options *options, ask_visit_fn *visit, void *arg,
-                  char ret_reason[GS_REASON_SIZE])
-{
-    static const struct ask_time time = {2 * ANSWER_NS, 5 * ANSWER_NS};
-
-    return ask_each_within(options, &time, visit, arg, ret_reason);
+    return folders || !reason[0] || nobody_shared(options) ? NULL : reason;
 }

@@ -33,29 +33,21 @@ struct who {
     char command[256];   /* its line, printable, without the folder of the program; or its name */
 };
 
-/* Whether a name in the folder is a socket of the library's, and whether a broker's. */
-bool ask_is_socket(const char *name);
+/* Whether a socket's name in the folder is a broker's. */
 bool ask_is_broker(const char *name);
-typedef void ask_visit_fn(void *arg, int directory, const char *name);
-/* Visits each of these in each folder that is looked at: this user's, and for root everybody's. How
- * many folders there are; 0: *ret_reason says what is wrong with those there are, or is "", since nobody has
- * shared yet. */
-unsigned ask_each(const struct gs_share_options *options, ask_visit_fn *visit, void *arg,
-                  char ret_reason[GS_REASON_SIZE]);
-unsigned ask_each_within(const struct gs_share_options *options, const struct ask_time *time, ask_visit_fn *visit,
-                         void *arg, char ret_reason[GS_REASON_SIZE]);
+/* `fd`: a connection to it, which is closed afterwards; `name`: its socket's. */
+typedef void ask_visit_fn(void *arg, int fd, const char *name, struct who *who);
+/* Visits each of these in each folder that is looked at: this user's, and for root everybody's. `time` NULL: as lists have
+ * it. NULL; or what is wrong with all the folders there are, which stays until the next. */
+const char *ask_each(const struct gs_share_options *options, const struct ask_time *time, ask_visit_fn *visit, void *arg);
 /* Whether it left anybody out. */
 bool ask_left_out(void);
 /* In a visit: what is done for others meanwhile is neither bounded by this user's time nor part of it. */
 void ask_aside(void (*what)(void *arg), void *arg);
-/* Connects to the one that is visited, in its time; or a negative errno. */
-int ask_connect(int directory, const struct gs_share_options *options, const char *name);
 /* Until when one that is visited may take for what takes so long at most. */
 uint64_t ask_deadline(uint64_t ns);
 /* Whether something came before the deadline. */
 bool ask_await(int fd, uint64_t deadline_ns);
-/* The pid of who listens there as this process sees it; 0: it does not. */
-long ask_pid_of_listener(int fd);
 /* `pid` as this process sees it, or 0; `told` and `name` as it says of itself; its name "": as the kernel has it. */
 void who_fill(struct who *who, long pid, uint64_t told, const char *name);
 /* One that `teller`, which was asked, tells of: by its pidfd; without one (an old kernel, a process that has ended) by

@@ -14,6 +14,7 @@
 #include "core/base/printable.h"
 #include "shim/command/command.h"
 #include "shim/command/figures.h"
+#include "shim/command/json.h"
 #include "shim/command/run.h"
 #include "shim/command/show.h"
 
@@ -216,6 +217,17 @@ const char *call_value(const struct call *call, const char *option)
 bool call_has(const struct call *call, const char *option)
 {
     return call_value(call, option) != NULL;
+}
+
+struct json *call_json(const struct call *call, bool rows)
+{
+    static struct json json;
+
+    if (!call_has(call, "json"))
+        return NULL;
+    json = (struct json){.file = stdout};
+    json_begin(&json, rows);
+    return &json;
 }
 
 long call_pid(const struct call *call, const char *text)

@@ -26,6 +26,9 @@ void call_end(struct call *call);
 const char *call_value(const struct call *call, const char *option);
 bool call_has(const struct call *call, const char *option);
 
+/* The object of --json, begun, with a list of rows or without; NULL: text is wanted. */
+struct json *call_json(const struct call *call, bool rows);
+
 /* The option's "30s", "0.5 s" or "2", seconds from `least` to a day, in ns; what is there stays where it was not given. False, and
  * said as call_wrong does: it is none. */
 bool call_seconds(const struct call *call, const char *option, double least, uint64_t *ret_ns);

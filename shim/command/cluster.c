@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "core/base/text.h"
-#include "core/share/directory.h"
 #include "shim/command/ask.h"
 #include "shim/command/command.h"
 #include "shim/command/health.h"
@@ -16,7 +15,6 @@
 #include "shim/command/show.h"
 
 struct cluster {
-    const struct gs_share_options *options;
     const char *forget; /* a machine; NULL: tells */
     struct json *json;
     unsigned brokers, machines, leases; /* and what was forgotten */
@@ -97,10 +95,9 @@ static int ask_afar(int fd, uint32_t index, const char *forget, union gs_wire_me
     return error;
 }
 
-static int tell(struct cluster *cluster, int fd, union gs_wire_message *ret_answer)
+static int tell(struct cluster *cluster, int fd, long pid, union gs_wire_message *ret_answer)
 {
     const struct gs_wire_told_afar *told = &ret_answer->told_afar;
-    long pid = ask_pid_of_listener(fd);
     char id[2 * GS_MACHINE_SIZE + 1];
     uint32_t machines = 0;
     int error;
@@ -144,105 +141,61 @@ static int greet(int fd)
     return gs_wire_send(fd, &message, -1);
 }
 
-static void look_at(void *arg, int directory, const char *name)
+static void look_at(void *arg, int fd, const char *name, struct who *who)
 {
     struct cluster *cluster = arg;
     union gs_wire_message answer = {.head = {0}};
     char reason[128];
-    int fd, error;
+    int error;
 
     if (!ask_is_broker(name))
-        return;
-    fd = ask_connect(directory, cluster->options, name);
-    if (fd < 0)
         return;
     cluster->brokers++;
     error = greet(fd);
     if (!error)
-        error = cluster->forget ? forget(cluster, fd, &answer) : tell(cluster, fd, &answer);
+        error = cluster->forget ? forget(cluster, fd, &answer) : tell(cluster, fd, who->pid, &answer);
     if (error) {
         cluster->failed = true;
         ask_order_silence(reason, sizeof reason, error == -ENOMSG ? 0 : error, &answer);
-        command_complain("the broker, process %ld: %s", ask_pid_of_listener(fd), reason);
+        command_complain("the broker, process %ld: %s", who->pid, reason);
     }
-    close(fd);
 }
-
-/* ---- The directory, and for other commands --------------------------------------------------- */
 
 static void tell_health(void *arg, bool good, const char *what, const char *found)
 {
-    struct json *json = arg;
-
-    if (!json) {
-        command_say("%s%s: %s", what, good ? "" : ", WRONG", found);
-        return;
-    }
-    json_open(json, NULL, '{');
-    json_text(json, "what", what);
-    json_bool(json, "good", good);
-    json_text(json, "found", found);
-    json_close(json, '}');
-}
-
-void cluster_tell(const struct gs_share_options *options, struct json *json)
-{
-    struct cluster cluster = {.options = options, .json = json};
-    char reason[GS_REASON_SIZE];
-    unsigned agents;
-
-    json_open(json, NULL, '{');
-    json_open(json, "cluster", '[');
-    ask_each(options, look_at, &cluster, reason);
-    json_close(json, ']');
-    json_open(json, "directory", '[');
-    agents = health_tell(options, tell_health, json);
-    json_close(json, ']');
-    json_close(json, '}');
-    if (!json && !agents)
-        command_say("no gpushim-agent has said anything here");
+    command_say("%s%s: %s", what, good ? "" : ", WRONG", found);
 }
 
 static int say_forgotten(const struct cluster *cluster)
 {
-    if (cluster->failed)
-        return COMMAND_WRONG;
-    if (!cluster->machines) {
-        command_complain("no broker here has anything to do with a machine '%s' (gpushim cluster lists "
-                         "them)",
-                         cluster->forget);
-        return COMMAND_WRONG;
-    }
-    return command_say("machine %s is forgotten: %u leases ended", cluster->forget, cluster->leases);
+    if (cluster->machines && !cluster->failed)
+        return command_say("machine %s is forgotten: %u leases ended", cluster->forget, cluster->leases);
+    if (!cluster->failed)
+        command_complain("no broker here has anything to do with a machine '%s' (gpushim cluster lists them)", cluster->forget);
+    return COMMAND_WRONG;
 }
 
 int command_cluster(const struct call *call)
 {
     struct gs_share_options options;
-    struct json json = {.file = stdout};
-    struct cluster cluster = {.options = &options};
-    char reason[GS_REASON_SIZE];
-    const bool as_json = call_has(call, "json");
-    unsigned folders;
+    struct cluster cluster = {.forget = call->argc ? call->argv[1] : NULL};
+    const char *wrong;
 
     if (call->argc && (call->argc != 2 || strcmp(call->argv[0], "forget") != 0))
         return call_wrong(call, "cluster knows 'forget MACHINE' alone");
-    if (call->argc && as_json)
+    if (call->argc && call_has(call, "json"))
         return call_wrong(call, "cluster forget has nothing for --json");
-    cluster.forget = call->argc ? call->argv[1] : NULL;
     if (!command_share_options(&options))
         return COMMAND_WRONG;
-    cluster.json = as_json ? &json : NULL;
-    json_begin(cluster.json, true);
-    folders = ask_each(&options, look_at, &cluster, reason);
-    if (!as_json && !cluster.forget)
+    cluster.json = call_json(call, true);
+    wrong = ask_each(&options, NULL, look_at, &cluster);
+    if (cluster.forget)
+        return say_forgotten(&cluster);
+    if (!cluster.json)
         health_tell(&options, tell_health, NULL);
     if (!json_end(cluster.json))
         return COMMAND_WRONG;
-    if (cluster.forget)
-        return say_forgotten(&cluster);
-    if (!cluster.brokers && !as_json)
-        command_complain("%s", reason[0] && !folders ? reason : "no broker runs here: memory stays on this machine "
-                                                                 "(share.strategy)");
-    return cluster.failed || (!folders && reason[0]) ? COMMAND_WRONG : COMMAND_WELL;
+    if (!cluster.brokers && !cluster.json)
+        command_complain("%s", wrong ? wrong : "no broker runs here: memory stays on this machine (share.strategy)");
+    return cluster.failed || wrong ? COMMAND_WRONG : COMMAND_WELL;
 }

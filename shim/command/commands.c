@@ -10,7 +10,6 @@
 
 #define LIST_JSON {"json", 0, NULL, TAKES_TEXT, "the same for programs: one object, with a list of rows"}
 #define JSON      {"json", 0, NULL, TAKES_TEXT, "the same as one object, for programs"}
-#define CLUSTER   {"cluster", 0, NULL, TAKES_TEXT, "also what 'gpushim cluster' tells"}
 #define WATCH     "TIME", TAKES_TEXT
 #define TIMEOUT(what) {"timeout", 0, "TIME", TAKES_TEXT, "waits so long " what ": 30s; 0s: not at all"}
 
@@ -47,7 +46,7 @@ const struct command commands[] = {
      {{"gpushim record --record-stacks 8 python3 train.py", "with eight callers of each call"}}},
     {"top", RUNS(command_top), "what every process has of the GPUs' memory, refreshed", "[PID]", 0, 1, {TAKES_PID},
      "As 'gpushim stats', on a page that is refreshed every 2 seconds; once, where standard output is no terminal.",
-     {{"watch", 0, WATCH, "how often, as 1s or 0.5s"}, CLUSTER},
+     {{"watch", 0, WATCH, "how often, as 1s or 0.5s"}},
      {{"gpushim top", "everybody whom this user may ask"}}},
     {"stats", RUNS(command_stats), "the same once, or for programs", "[PID]", 0, 1, {TAKES_PID},
      "What every process with the library has of each GPU's memory: had from the driver (reserved), the "
@@ -55,13 +54,13 @@ const struct command commands[] = {
      "processes (limbo); what it has open of others' (opened); how often it allocated (calls) and took a millisecond "
      "or more (slow), since it began or, with --watch, a second; and how often it waited for the GPU (waits).\n\n"
      "A broker keeps the last figures of 64 processes that have ended, for an hour: they stand behind the others.",
-     {{"watch", 0, WATCH, "again and again, so often: 1s, 0.5s"}, CLUSTER, LIST_JSON},
+     {{"watch", 0, WATCH, "again and again, so often: 1s, 0.5s"}, LIST_JSON},
      {{"gpushim stats 4711 --json", "one process, for a program"}}},
     {"who", RUNS(command_who), "who shares GPU memory, and who holds it", "[PID | HANDLE | ADDRESS]", 0, 1, {TAKES_PID},
      "Lists the processes that share GPU memory, who holds what of theirs and since when, what is freed and still "
      "held, and whose memory each has open, also of processes that have ended. With PID, what that process shares or holds. With HANDLE, the 64 bytes of an IPC handle in hexadecimal, or "
      "ADDRESS, 0x and an address of the process that shares it: that block, and who has it open since when.",
-     {CLUSTER, LIST_JSON},
+     {LIST_JSON},
      {{"gpushim who", "everybody"}, {"gpushim who 0x7f3c40000000", "who has the block at that address open"}}},
     {"ls", RUNS(command_ls), "the names under which GPU memory is published", "[NAME]", 0, 1, {TAKES_NAME},
      "Lists the names under which programs have published GPU memory (gpushim_publish in gpushim.h): whose, how much, "

@@ -213,14 +213,12 @@ int command_config_list(const struct call *call)
 {
     static struct finding finding;
     const struct gs_config_sources sources = {.environment = environ, .system_files = gs_config_system_files};
-    struct json json = {.file = stdout};
 
     finding.with_origin = call_has(call, "origin");
     finding.check = call_value(call, "check");
     if (finding.check && finding.with_origin)
         return call_wrong(call, "--origin is of no use with --check: all comes from that file");
-    finding.json = call_has(call, "json") ? &json : NULL;
-    json_begin(finding.json, false);
+    finding.json = call_json(call, false);
     json_open(finding.json, "complaints", '[');
     if (finding.check)
         gs_config_check(&finding.config, finding.check, &finding.origins, complain, &finding);
@@ -228,9 +226,9 @@ int command_config_list(const struct call *call)
         gs_config_explain(&finding.config, &sources, &finding.origins, complain, &finding), complain_of_misspelt(&finding);
     json_close(finding.json, ']');
     if (finding.json) {
-        write_options(&json, &finding);
-        write_files(&json, &finding.origins);
-        json_end(&json);
+        write_options(finding.json, &finding);
+        write_files(finding.json, &finding.origins);
+        json_end(finding.json);
     } else {
         finding.check ? print_check(&finding) : print_text(&finding);
     }

@@ -128,15 +128,12 @@ static void say_rows(const struct doctor *doctor, bool all, bool quiet)
                                         : "nothing stands in its way");
 }
 
-static void write_rows(const struct doctor *doctor, bool quiet)
+static void write_rows(const struct doctor *doctor, struct json *json, bool quiet)
 {
-    struct json json = {.file = stdout};
-
-    json_begin(&json, true);
     for (size_t i = 0; i < doctor->count; i++)
         if (is_wanted(&doctor->rows[i], quiet))
-            write_row(&json, &doctor->rows[i]);
-    json_end(&json);
+            write_row(json, &doctor->rows[i]);
+    json_end(json);
 }
 
 void doctor_say(struct doctor *doctor, enum doctor_state state, const char *subject,
@@ -157,6 +154,7 @@ int command_doctor(const struct call *call)
 {
     const bool quiet = call_has(call, "quiet");
     struct doctor doctor = {.to_parent = -1};
+    struct json *json;
     long pid = 0;
 
     if (call->argc && (pid = call_pid(call, call->argv[0])) <= 0)
@@ -171,7 +169,8 @@ int command_doctor(const struct call *call)
         subjects[i](&doctor);
     if (call_has(call, "cluster"))
         doctor_cluster(&doctor);
-    call_has(call, "json") ? write_rows(&doctor, quiet) : say_rows(&doctor, call_has(call, "all"), quiet);
+    json = call_json(call, true);
+    json ? write_rows(&doctor, json, quiet) : say_rows(&doctor, call_has(call, "all"), quiet);
     free(doctor.rows);
     return !doctor.failed ? COMMAND_WELL : COMMAND_WRONG;
 }

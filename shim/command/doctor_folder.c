@@ -130,41 +130,35 @@ static void say_asleep(const struct asking *asking, const struct who *who, const
                    show_age(report->asleep_ns, age), show_size(report->away, size));
 }
 
-static void ask_one(void *arg, int directory, const char *name)
+static void ask_one(void *arg, int fd, const char *name, struct who *who)
 {
     struct asking *asking = arg;
     union gs_wire_message answer;
-    int error, fd = ask_connect(directory, &asking->doctor->options, name);
     char why[WHY_SIZE];
-    struct who who;
+    int error;
 
-    if (fd < 0)
+    if (asking->only && who->pid != asking->only)
         return;
-    who_fill(&who, ask_pid_of_listener(fd), 0, "");
-    if (!asking->only || who.pid == asking->only) {
-        error = ask(fd, UINT32_MAX, 0, &answer, NULL);
-        asking->seen = true;
-        if (error || answer.head.type != GS_WIRE_REPORT) {
-            ask_silence(why, sizeof why, error, &answer);
-            note_silent(asking, &who, name, why);
-        } else {
-            asking->answered++;
-            say_asleep(asking, &who, &answer.report);
-            asking->brokers += ask_is_broker(name);
-            if (ask_is_broker(name))
-                doctor_say(asking->doctor, DOCTOR_OK, "broker", "", "one answers, process %ld", who.pid);
-        }
+    asking->seen = true;
+    error = ask(fd, UINT32_MAX, 0, &answer, NULL);
+    if (error || answer.head.type != GS_WIRE_REPORT) {
+        ask_silence(why, sizeof why, error, &answer);
+        note_silent(asking, who, name, why);
+        return;
     }
-    close(fd);
+    asking->answered++;
+    say_asleep(asking, who, &answer.report);
+    asking->brokers += ask_is_broker(name);
+    if (ask_is_broker(name))
+        doctor_say(asking->doctor, DOCTOR_OK, "broker", "", "one answers, process %ld", who->pid);
 }
 
 void doctor_sockets(struct doctor *doctor)
 {
     const bool wanted = doctor->config->share.strategy == GS_CONFIG_SHARE_STRATEGY_BROKER;
     struct asking asking = {.doctor = doctor};
-    char reason[GS_REASON_SIZE];
 
-    ask_each(&doctor->options, ask_one, &asking, reason);
+    ask_each(&doctor->options, NULL, ask_one, &asking);
     say_silent(&asking);
     doctor_say(doctor, DOCTOR_OK, "sockets", "",
                "%u processes answer in the protocol of this version (%d), %u of them brokers%s", asking.answered, GS_WIRE_VERSION,
@@ -174,9 +168,9 @@ void doctor_sockets(struct doctor *doctor)
 void doctor_look_for_socket(struct doctor *doctor, pid_t pid)
 {
     struct asking asking = {.doctor = doctor, .only = pid};
-    char reason[GS_REASON_SIZE], why[QUIET_WHY];
+    char why[QUIET_WHY];
 
-    ask_each(&doctor->options, ask_one, &asking, reason);
+    ask_each(&doctor->options, NULL, ask_one, &asking);
     say_silent(&asking);
     quiet_say(pid, &doctor->options, why);
     if (asking.answered)

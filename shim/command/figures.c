@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/share/directory.h"
+#include "core/base/fd.h"
 #include "shim/command/command.h"
 #include "shim/command/show.h"
 
@@ -172,7 +172,6 @@ struct asked {
 
 struct search {
     struct table *table;
-    const struct gs_share_options *options;
     enum figures_also also;
     unsigned count;
     struct asked *asked; /* TOGETHER of them */
@@ -269,22 +268,22 @@ static void hear_all(void *arg)
 }
 
 /* A process that is stopped is not asked: it would only be waited for. */
-static void add_listener(void *arg, int directory, const char *name)
+static void add_listener(void *arg, int fd, const char *name, struct who *who)
 {
     struct search *search = arg;
     struct asked *asked = &search->asked[search->count];
     struct row *row = &asked->row;
 
-    asked->fd = ask_connect(directory, search->options, name);
+    asked->fd = gs_fd_copy(fd);
     if (asked->fd < 0)
         return;
     asked->uid = geteuid();
     *row = nobody;
-    who_fill(&row->who, ask_pid_of_listener(asked->fd), 0, "");
+    row->who = *who;
     row->has_socket = true;
     row->is_broker = ask_is_broker(name);
     memcpy(row->socket, name, strnlen(name, sizeof row->socket - 1));
-    asked->error = row->who.stopped ? -ETIMEDOUT : ask_send(asked->fd, UINT32_MAX, 0);
+    asked->error = who->stopped ? -ETIMEDOUT : ask_send(asked->fd, UINT32_MAX, 0);
     if (++search->count == TOGETHER)
         ask_aside(hear_all, search);
 }
@@ -350,14 +349,13 @@ bool figures_find(struct table *table, long only, enum figures_also also)
     /* It is the connections that this is for: what they answer is heard of all together. */
     static const struct ask_time time = {ANSWER_NS, ANSWER_NS};
     struct gs_share_options options;
-    struct search search = {.table = table, .options = &options, .also = also};
-    char reason[GS_REASON_SIZE];
+    struct search search = {.table = table, .also = also};
     size_t kept = 0;
 
     if (!command_share_options(&options))
         return false;
     search.asked = command_need(calloc(TOGETHER, sizeof *search.asked));
-    ask_each_within(&options, &time, add_listener, &search, reason);
+    ask_each(&options, &time, add_listener, &search);
     hear_all(&search);
     free(search.asked);
     add_quiet(table, &options);

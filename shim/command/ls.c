@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "core/base/text.h"
-#include "core/share/directory.h"
 #include "shim/command/ask.h"
 #include "shim/command/command.h"
 #include "shim/command/json.h"
@@ -23,7 +22,6 @@ struct row {
 };
 
 struct listing {
-    const struct gs_share_options *options;
     const char *only; /* the name that is asked about; NULL: all */
     struct row *rows;
     size_t count, room;
@@ -101,25 +99,19 @@ static int ask_names(struct listing *listing, int fd, long pid, union gs_wire_me
     }
 }
 
-static void list_one(void *arg, int directory, const char *name)
+static void list_one(void *arg, int fd, const char *name, struct who *who)
 {
-    struct listing *listing = arg;
-    int error, fd = ask_connect(directory, listing->options, name);
+    const bool is_broker = ask_is_broker(name);
     union gs_wire_message answer = {.head = {0}};
+    struct listing *listing = arg;
     char reason[128];
-    long pid;
+    const int error = ask_names(listing, fd, is_broker ? 0 : who->pid, &answer);
 
-    if (fd < 0)
-        return;
-    pid = ask_pid_of_listener(fd);
-    error = ask_names(listing, fd, ask_is_broker(name) ? 0 : pid, &answer);
-    close(fd);
     if (!error || error == -ENOTCONN) /* it ends just now */
         return;
     listing->silent = true;
     ask_silence(reason, sizeof reason, error == -ENOMSG ? 0 : error, &answer);
-    command_complain("%s %ld %s: its names are not listed",
-                     ask_is_broker(name) ? "the broker, process" : "process", pid, reason);
+    command_complain("%s %ld %s: its names are not listed", is_broker ? "the broker, process" : "process", who->pid, reason);
 }
 
 /* ---- Telling -------------------------------------------------------------------------------- */
@@ -197,15 +189,13 @@ static void write_row(struct json *json, const struct row *row)
     json_close(json, '}');
 }
 
-static bool tell(const struct listing *listing, bool as_json)
+static bool tell(const struct listing *listing, struct json *json)
 {
     struct sheet sheet = {.columns = columns, .count = sizeof columns / sizeof *columns};
-    struct json out = {.file = stdout}, *json = as_json ? &out : NULL;
     bool well;
 
     if (listing->count > 0)
         qsort(listing->rows, listing->count, sizeof *listing->rows, by_name);
-    json_begin(json, true);
     for (size_t i = 0; i < listing->count; i++)
         json ? write_row(json, &listing->rows[i]) : put_row(&sheet, &listing->rows[i]);
     well = json ? json_end(json) : sheet_say(&sheet);
@@ -216,11 +206,10 @@ static bool tell(const struct listing *listing, bool as_json)
 void ls_names(void (*each)(void *arg, const char *name, const char *process), void *arg)
 {
     struct gs_share_options options;
-    struct listing listing = {.options = &options};
-    char reason[GS_REASON_SIZE];
+    struct listing listing = {0};
 
     if (command_share_options(&options))
-        ask_each(&options, list_one, &listing, reason);
+        ask_each(&options, NULL, list_one, &listing);
     for (size_t i = 0; i < listing.count; i++)
         each(arg, listing.rows[i].found.naming.name, listing.rows[i].who.name);
     free(listing.rows);
@@ -229,25 +218,19 @@ void ls_names(void (*each)(void *arg, const char *name, const char *process), vo
 int command_ls(const struct call *call)
 {
     struct gs_share_options options;
-    struct listing listing = {.options = &options};
-    char reason[GS_REASON_SIZE];
-    unsigned folders;
-    const bool as_json = call_has(call, "json");
-    bool told;
+    struct listing listing = {.only = call->argc ? call->argv[0] : NULL};
+    const char *wrong;
+    bool well;
 
-    listing.only = call->argc ? call->argv[0] : NULL;
     if (!command_share_options(&options))
         return COMMAND_WRONG;
-    folders = ask_each(&options, list_one, &listing, reason);
-    told = tell(&listing, as_json);
-    free(listing.rows);
-    listing.silent |= ask_left_out();
-    if (!folders && reason[0])
-        command_complain("%s", reason);
-    else if (listing.only && listing.count == 0)
+    wrong = ask_each(&options, NULL, list_one, &listing);
+    well = tell(&listing, call_json(call, true)) && !listing.silent && !ask_left_out();
+    if (wrong)
+        command_complain("%s", wrong);
+    else if (listing.only && !listing.count)
         command_complain("nobody whom this user may ask has the name %s: 'gpushim ls' has those there are; its program may "
-                         "have ended, or have another folder (GPUSHIM_SHARE_DIR)",
-                         listing.only);
-    return told && (folders || !reason[0]) && !listing.silent && (!listing.only || listing.count > 0) ? COMMAND_WELL
-                                                                                       : COMMAND_WRONG;
+                         "have ended, or have another folder (GPUSHIM_SHARE_DIR)", listing.only);
+    free(listing.rows);
+    return well && !wrong && (!listing.only || listing.count) ? COMMAND_WELL : COMMAND_WRONG;
 }

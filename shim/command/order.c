@@ -4,52 +4,33 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "core/share/directory.h"
 #include "shim/command/command.h"
 
-static void tell_one(struct order *order, int fd)
+static void look_at(void *arg, int fd, const char *name, struct who *who)
 {
+    struct order *order = arg;
     union gs_wire_message answer;
     char silent[128] = "";
-    struct who who;
     int error;
 
-    who_fill(&who, ask_pid_of_listener(fd), 0, "");
-    if (order->only && who.pid != order->only)
+    if (ask_is_broker(name) || (order->only && (order->found || who->pid != order->only)))
         return;
     order->found = true;
     error = ask(fd, UINT32_MAX, 0, &answer, NULL);
-    if (error || answer.head.type != GS_WIRE_REPORT) {
+    if (error || answer.head.type != GS_WIRE_REPORT)
         ask_order_silence(silent, sizeof silent, error, &answer);
-    } else {
-        who_fill(&who, who.pid, answer.report.pid, answer.report.name);
-    }
-    order->tell(order, &who, fd, silent);
-}
-
-static void look_at(void *arg, int directory, const char *name)
-{
-    struct order *order = arg;
-    int fd;
-
-    if (ask_is_broker(name) || (order->only && order->found))
-        return;
-    fd = ask_connect(directory, order->options, name);
-    if (fd < 0)
-        return;
-    tell_one(order, fd);
-    close(fd);
+    else
+        who_fill(who, who->pid, answer.report.pid, answer.report.name);
+    order->tell(order, who, fd, silent);
 }
 
 void order_each(struct order *order)
 {
     /* Who is at giving back takes its time. */
     static const struct ask_time time = {15 * GS_NS_PER_S, 30 * GS_NS_PER_S};
-    char reason[GS_REASON_SIZE];
 
-    ask_each_within(order->options, order->time ? order->time : &time, look_at, order, reason);
+    ask_each(order->options, order->time ? order->time : &time, look_at, order);
     if (order->only && !order->found && !order->if_there)
         ask_complain_of_absent(order->only);
     order->failed |= order->only ? !order->found && !order->if_there : ask_left_out();
@@ -96,15 +77,13 @@ void order_say(struct order *order, const struct who *who, const char *silent, o
 int order_command(const struct call *call, __typeof__(((struct order *)0)->tell) tell)
 {
     struct gs_share_options options;
-    struct json json = {.file = stdout};
     struct order order = {.options = &options, .tell = tell};
 
     if (strcmp(call->argv[0], "all") != 0 && (order.only = call_pid(call, call->argv[0])) <= 0)
         return COMMAND_USAGE;
     if (!command_share_options(&options))
         return COMMAND_WRONG;
-    order.json = call_has(call, "json") ? &json : NULL;
-    json_begin(order.json, true);
+    order.json = call_json(call, true);
     order_each(&order);
     json_end(order.json);
     return order.failed ? COMMAND_WRONG : COMMAND_WELL;

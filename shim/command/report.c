@@ -157,13 +157,14 @@ static int write_file(const char *path, const char *head, size_t size, bool (*wr
 
 static int compare(const struct call *call, const struct report *report)
 {
-    struct json out = {.file = stdout}, *json = call_has(call, "json") ? &out : NULL;
     struct report before;
+    struct json *json;
 
     if (!report_make(call_value(call, "against"), &before))
         return COMMAND_WRONG;
     if (report_missing(&before))
         command_complain("'%s': %s", call_value(call, "against"), report_missing(&before));
+    json = call_json(call, false);
     report_against(report, &before, json);
     json_end(json);
     report_free(&before);
@@ -173,8 +174,8 @@ static int compare(const struct call *call, const struct report *report)
 int command_report(const struct call *call)
 {
     const char *path = call->argv[0], *html = call_value(call, "html"), *viz = call_value(call, "memory-viz");
-    struct json json = {.file = stdout};
     struct report report;
+    struct json *json;
     int status;
 
     if (!report_make(path, &report))
@@ -185,10 +186,9 @@ int command_report(const struct call *call)
              write_file(viz, REPORT_PICKLE_HEAD, sizeof REPORT_PICKLE_HEAD, report_memory_viz, &report);
     if (call_has(call, "against") && status == COMMAND_WELL) {
         status = compare(call, &report);
-    } else if (call_has(call, "json") && status == COMMAND_WELL) {
-        json_begin(&json, false);
-        report_write(&json, &report);
-        json_end(&json);
+    } else if (status == COMMAND_WELL && (json = call_json(call, false))) {
+        report_write(json, &report);
+        json_end(json);
     } else if (!html && !viz) {
         print_report(&report);
     }

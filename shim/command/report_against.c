@@ -173,7 +173,6 @@ void report_against(const struct report *report, const struct report *before, st
     const struct trace_sums *now = &report->memory.sums, *then = &before->memory.sums;
 
     if (json) {
-        json_begin(json, false);
         json_number(json, "allocations", now->allocations);
         json_number(json, "allocations_before", then->allocations);
         json_open(json, "devices", '[');

@@ -133,7 +133,6 @@ int command_set(const struct call *call)
     static struct gs_config config;
     struct gs_share_options options;
     struct setting setting = {.order = {.options = &options, .tell = tell_it}, .config = &config};
-    struct json json = {.file = stdout};
     const char *value;
 
     if ((setting.order.only = call_pid(call, call->argv[0])) <= 0)
@@ -141,8 +140,7 @@ int command_set(const struct call *call)
     setting.option = run_option_read("", call->argv[1], &config, &value);
     if (!setting.option || !can_change(setting.option) || !command_share_options(&options))
         return COMMAND_WRONG;
-    setting.order.json = call_has(call, "json") ? &json : NULL;
-    json_begin(setting.order.json, true);
+    setting.order.json = call_json(call, true);
     order_each(&setting.order);
     json_end(setting.order.json);
     return setting.order.failed ? COMMAND_WRONG : COMMAND_WELL;

@@ -213,15 +213,13 @@ static int begin(const struct call *call, struct sleeping *ret, struct gs_share_
 static int order_all(const struct call *call, enum gs_sleep_verb verb)
 {
     struct gs_share_options options;
-    struct json json = {.file = stdout};
     struct sleeping sleeping;
     bool well = true;
     int status = begin(call, &sleeping, &options);
 
     if (status != COMMAND_WELL)
         return status;
-    sleeping.order.json = call_has(call, "json") ? &json : NULL;
-    json_begin(sleeping.order.json, true);
+    sleeping.order.json = call_json(call, true);
     for (int i = 0; i < call->argc; i++)
         well &= order_target(&sleeping, call, i, verb);
     json_end(sleeping.order.json);

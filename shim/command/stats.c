@@ -12,7 +12,6 @@
 #include "core/base/text.h"
 #include "shim/command/command.h"
 #include "shim/command/figures.h"
-#include "shim/command/health.h"
 #include "shim/command/json.h"
 #include "shim/command/stats.h"
 
@@ -201,22 +200,19 @@ static void write_row(struct json *json, const struct row *row)
     json_close(json, '}');
 }
 
-static bool write_table(const struct table *table, const struct gs_share_options *cluster)
+static bool tell_table(const struct table *table, const struct call *call)
 {
-    struct json json = {.file = stdout};
+    struct json *json = call_json(call, true);
 
-    json_begin(&json, true);
-    for (size_t i = 0; i < table->count; i++)
-        write_row(&json, &table->rows[i]);
-    if (cluster)
-        cluster_tell(cluster, &json);
-    return json_end(&json);
+    for (size_t i = 0; json && i < table->count; i++)
+        write_row(json, &table->rows[i]);
+    return json ? json_end(json) : print_table(table);
 }
 
 /* ---- The commands --------------------------------------------------------------------------- */
 
-/* `cluster`: NULL, or it is told too. One look, or one every `every_ns` until the program is ended or nobody reads any more. */
-static int watch(long only, uint64_t every_ns, bool as_json, const struct gs_share_options *cluster)
+/* One look, or one every `every_ns` until the program is ended or nobody reads any more. */
+static int watch(const struct call *call, long only, uint64_t every_ns)
 {
     struct table before = {0}, table = {0};
     bool well;
@@ -224,12 +220,7 @@ static int watch(long only, uint64_t every_ns, bool as_json, const struct gs_sha
     for (;;) {
         well = figures_find(&table, only, FIGURES_ENDED);
         stats_rates(&table, &before);
-        if (well && as_json)
-            well = write_table(&table, cluster);
-        else if (well)
-            well = print_table(&table);
-        if (well && cluster && !as_json)
-            cluster_tell(cluster, NULL);
+        well = well && tell_table(&table, call);
         well = fflush(stdout) == 0 && well;
         if (!every_ns || !well)
             break;
@@ -249,19 +240,13 @@ static int watch(long only, uint64_t every_ns, bool as_json, const struct gs_sha
 
 static int begin(const struct call *call, uint64_t every_ns, bool is_page)
 {
-    struct gs_share_options options;
-    const bool as_json = call_has(call, "json"), in_cluster = call_has(call, "cluster");
     long only = 0;
 
     if (!call_seconds(call, "watch", 0.1, &every_ns))
         return COMMAND_USAGE;
     if (call->argc && (only = call_pid(call, call->argv[0])) <= 0)
         return COMMAND_USAGE;
-    if (in_cluster && !command_share_options(&options))
-        return COMMAND_WRONG;
-    if (is_page && !in_cluster)
-        return top_run(only, every_ns);
-    return watch(only, every_ns, as_json, in_cluster ? &options : NULL);
+    return is_page ? top_run(only, every_ns) : watch(call, only, every_ns);
 }
 
 int command_stats(const struct call *call)

@@ -10,10 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/share/directory.h"
 #include "shim/command/ask.h"
 #include "shim/command/command.h"
-#include "shim/command/health.h"
 #include "shim/command/json.h"
 #include "shim/command/show.h"
 
@@ -230,7 +228,6 @@ static void write_sharer(struct json *json, const struct sharer *sharer)
 /* ---- All of them ---------------------------------------------------------------------------- */
 
 struct listing {
-    const struct gs_share_options *options;
     long only; /* the pid that is asked about; 0: all */
     bool found;
     struct json *json; /* NULL: text */
@@ -246,23 +243,15 @@ static bool is_asked_about(const struct listing *listing, const struct sharer *s
     return is;
 }
 
-static void list_one(void *arg, int directory, const char *name)
+static void list_one(void *arg, int fd, const char *name, struct who *who)
 {
     struct listing *listing = arg;
-    int fd = ask_connect(directory, listing->options, name);
-    struct sharer sharer = {.is_broker = ask_is_broker(name)};
+    struct sharer sharer = {.who = *who, .is_broker = ask_is_broker(name)};
 
-    if (fd < 0)
-        return;
-    who_fill(&sharer.who, ask_pid_of_listener(fd), 0, "");
     ask_all(&sharer, fd);
-    close(fd);
     if (is_asked_about(listing, &sharer)) {
         listing->found = true;
-        if (listing->json)
-            write_sharer(listing->json, &sharer);
-        else
-            print_sharer(&sharer, name);
+        listing->json ? write_sharer(listing->json, &sharer) : print_sharer(&sharer, name);
     }
     free(sharer.told);
 }
@@ -270,30 +259,22 @@ static void list_one(void *arg, int directory, const char *name)
 int command_who(const struct call *call)
 {
     struct gs_share_options options;
-    struct json json = {.file = stdout};
-    struct listing listing = {.options = &options};
+    struct listing listing = {0};
     struct gs_wire_query block;
-    char reason[GS_REASON_SIZE];
-    unsigned folders;
-    const bool as_json = call_has(call, "json"), in_cluster = call_has(call, "cluster");
+    const char *wrong;
 
     if (call->argc && who_is_block(call->argv[0], &block))
-        return who_block(&block, call->argv[0], as_json);
+        return who_block(&block, call);
     if (call->argc && (listing.only = call_pid(call, call->argv[0])) <= 0)
         return COMMAND_USAGE;
     if (!command_share_options(&options))
         return COMMAND_WRONG;
-    listing.json = as_json ? &json : NULL;
-    json_begin(listing.json, true);
-    folders = ask_each(&options, list_one, &listing, reason);
-    if (in_cluster)
-        cluster_tell(&options, listing.json);
+    listing.json = call_json(call, true);
+    wrong = ask_each(&options, NULL, list_one, &listing);
     json_end(listing.json);
-    if (!folders && reason[0])
-        command_complain("%s", reason);
+    if (wrong)
+        command_complain("%s", wrong);
     else if (listing.only && !listing.found)
-        command_complain(
-            "process %ld shares nothing that this user may see, and holds nothing of others",
-            listing.only);
-    return (folders || !reason[0]) && (!listing.only || listing.found) ? COMMAND_WELL : COMMAND_WRONG;
+        command_complain("process %ld shares nothing that this user may see, and holds nothing of others", listing.only);
+    return !wrong && (!listing.only || listing.found) ? COMMAND_WELL : COMMAND_WRONG;
 }

@@ -8,7 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/share/directory.h"
 #include "shim/command/ask.h"
 #include "shim/command/command.h"
 #include "shim/command/json.h"
@@ -75,7 +74,6 @@ struct block {
 };
 
 struct search {
-    const struct gs_share_options *options;
     struct gs_wire_query query;
     unsigned found;
     struct json *json; /* NULL: text */
@@ -158,33 +156,23 @@ static void write_block(struct json *json, const struct block *block)
     json_close(json, '}');
 }
 
-static void look_at(void *arg, int directory, const char *name)
+static void look_at(void *arg, int fd, const char *name, struct who *who)
 {
     struct search *search = arg;
-    int fd = ask_connect(directory, search->options, name);
-    struct block block = {.count = 0};
+    struct block block = {.who = *who};
 
-    if (fd < 0)
-        return;
-    who_fill(&block.who, ask_pid_of_listener(fd), 0, "");
     if (ask_for_block(search, fd, &block)) {
         search->found++;
-        if (search->json)
-            write_block(search->json, &block);
-        else
-            print_block(&block);
+        search->json ? write_block(search->json, &block) : print_block(&block);
     }
     free(block.holders);
-    close(fd);
 }
 
-int who_block(const struct gs_wire_query *query, const char *text, bool as_json)
+int who_block(const struct gs_wire_query *query, const struct call *call)
 {
     struct gs_share_options options;
-    struct json json = {.file = stdout};
-    struct search search = {.options = &options, .query = *query, .json = as_json ? &json : NULL};
-    char reason[GS_REASON_SIZE];
-    unsigned folders;
+    struct search search = {.query = *query};
+    const char *wrong;
 
     if (query->about == GS_ABOUT_BLOCK && !query->number) {
         command_complain("no handle of this library's: the driver made it, or it was changed");
@@ -192,18 +180,17 @@ int who_block(const struct gs_wire_query *query, const char *text, bool as_json)
     }
     if (!command_share_options(&options))
         return COMMAND_WRONG;
-    json_begin(search.json, true);
-    folders = ask_each(&options, look_at, &search, reason);
+    search.json = call_json(call, true);
+    wrong = ask_each(&options, NULL, look_at, &search);
     json_end(search.json);
-    if (!folders && reason[0])
-        command_complain("%s", reason);
+    if (wrong)
+        command_complain("%s", wrong);
     else if (!search.found && query->about == GS_ABOUT_ADDRESS)
-        command_complain("no process that this user may ask shares memory at %s; an address is one of the "
-                         "process that shares it, not of those that have it open",
-                         text);
+        command_complain("no process that this user may ask shares memory at %s; an address is one of the process that shares "
+                         "it, not of those that have it open", call->argv[0]);
     else if (!search.found)
-        command_complain("nobody who may be asked has the block of that handle: it has been freed and is used "
-                         "again, its process has ended%s, or has another folder (GPUSHIM_SHARE_DIR)",
+        command_complain("nobody who may be asked has the block of that handle: it has been freed and is used again, its process "
+                         "has ended%s, or has another folder (GPUSHIM_SHARE_DIR)",
                          geteuid() ? " or belongs to another user (ask as that one, or as root)" : "");
     return search.found ? COMMAND_WELL : COMMAND_WRONG;
 }
