@@ -1,7 +1,8 @@
 /*
  * Nobody stalls, starves or ends anybody else. A table of attackers (siege_clients.c,
  * siege_posers.c), each a process of its own that goes on until it is killed: meanwhile an honest
- * opener is served, and how long that took is printed. Another test looks that each message, each
+ * opener is served, and how long that took is printed; host memory of who is attacked stays bounded, and
+ * descriptors that went to attackers come back when they end. Another test looks that each message, each
  * resource, each position and each target occurs in the table, so that none comes without its
  * attacker; that each says what the table tells is seen when it plays.
  *
@@ -34,6 +35,8 @@
 #define NOFILE  256 /* of exporters that are attacked; who attacks has more */
 #define BROKER_NOFILE 1024 /* of brokers, which take as many as there may be */
 #define PATIENT "timeout=20000"
+#define MORE_KIB 8192 /* of host memory */
+#define MORE_FDS 8
 
 struct siege *siege;
 static bool is_root;
@@ -279,6 +282,50 @@ static void assert_serves(const struct siege_attack *attack, struct other *opene
     cr_assert_str_eq(other_ask(opener, "read %lx", address), expected);
 }
 
+struct taken {
+    long kib;
+    unsigned fds;
+};
+
+static struct taken taken_by(pid_t pid)
+{
+    struct taken taken = {0};
+    char path[64], line[256];
+    const struct dirent *entry;
+    FILE *status;
+    DIR *list;
+
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    status = fopen(path, "re");
+    while (status && fgets(line, sizeof line, status))
+        if (strncmp(line, "VmRSS:", 6) == 0)
+            taken.kib = strtol(line + 6, NULL, 10);
+    if (status)
+        fclose(status);
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    list = opendir(path);
+    while (list && (entry = readdir(list)))
+        taken.fds += entry->d_name[0] != '.';
+    if (list)
+        closedir(list);
+    cr_assert(taken.kib > 0 && taken.fds > 0, "%d cannot be looked at", (int)pid);
+    return taken;
+}
+
+static void assert_bounded(const struct siege_attack *attack, pid_t pid, const struct taken *before)
+{
+    long kib = taken_by(pid).kib - before->kib;
+
+    cr_assert_leq(kib, MORE_KIB, "%s: who is attacked has %ld KiB more", attack->name, kib);
+}
+
+/* ... when its attacker has ended. */
+static void assert_came_back(const struct siege_attack *attack, pid_t pid, const struct taken *before)
+{
+    cr_assert(SIDE_WAIT(taken_by(pid).fds <= before->fds + MORE_FDS), "%s: %u descriptors of %u", attack->name,
+              taken_by(pid).fds, before->fds);
+}
+
 /* ---- An exporter ---------------------------------------------------------------------------- */
 
 /* What the attacker holds is freed, and the memory is waited for. */
@@ -324,6 +371,7 @@ static void attack_exporter(const struct siege_attack *attack)
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct other exporter, holder, opener;
     unsigned long address;
+    struct taken before;
     pid_t attacker;
 
     folder_start();
@@ -336,6 +384,8 @@ static void attack_exporter(const struct siege_attack *attack)
     other_export(&exporter, 0, 512, 6, ipc_handle);
     cr_assert_eq(other_open(&holder, ipc_handle, &address), GS_OK);
     other_export(&exporter, 512, 512, 7, siege->ipc_handle);
+    siege->honest = holder.pid;
+    before = taken_by(exporter.pid);
     attacker = attack_start(attack);
     assert_is_under_way(attack, &siege->holds, attacker);
     if (attack->resources & TAKES(LIMBO))
@@ -344,8 +394,10 @@ static void attack_exporter(const struct siege_attack *attack)
         cr_assert_str_neq(other_ask(&holder, "lose"), "ok 0");
     other_export(&exporter, 1024, 512, 8, ipc_handle);
     assert_serves(attack, &opener, ipc_handle, 8);
+    assert_bounded(attack, exporter.pid, &before);
     attack_end(attack, attacker);
     assert_holds(attack, &exporter, ipc_handle);
+    assert_came_back(attack, exporter.pid, &before);
     cr_assert_eq(other_stop(&holder), 0);
     cr_assert_eq(other_stop(&opener), 0);
     cr_assert(SIDE_WAIT(other_withdraws(&exporter)));
@@ -433,6 +485,7 @@ static void attack_broker(const struct siege_attack *attack)
     struct other sharer, late, opener;
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     pid_t broker, attacker;
+    struct taken before;
     uint64_t since;
 
     folder_start();
@@ -444,6 +497,7 @@ static void attack_broker(const struct siege_attack *attack)
     start_owned(&late, "keep=60000");
     leave(&late, 0, 7, ipc_handle);
     memcpy(siege->other, ipc_handle + 8, sizeof siege->other);
+    before = taken_by(broker);
     attacker = attack_start(attack);
     assert_is_under_way(attack, &siege->holds, attacker);
     since = side_now();
@@ -451,7 +505,10 @@ static void attack_broker(const struct siege_attack *attack)
     say(attack, "it has what is left", since);
     other_kill(&late);
     assert_serves(attack, &opener, ipc_handle, 8);
+    assert_bounded(attack, broker, &before);
     attack_end(attack, attacker);
+    if (!(attack->resources & TAKES(EXPORTS))) /* what was left with it is kept for a while */
+        assert_came_back(attack, broker, &before);
     cr_assert_eq(other_stop(&opener), 0);
     kill(broker, SIGTERM);
     waitpid(broker, NULL, 0);

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "core/share/wire.h"
 
@@ -57,6 +58,7 @@ struct siege {
     unsigned char
         ipc_handle[GS_IPC_HANDLE_SIZE];    /* of the block that he opens; what he is asked for */
     unsigned char other[GS_INSTANCE_SIZE]; /* whose name he may take */
+    pid_t honest;                          /* whom he may claim to be */
     enum siege_target target;
     uint64_t said; /* atomic: types that were, or were not heeded, */
     uint64_t tried; /* atomic: or were said when it had been hung up on */

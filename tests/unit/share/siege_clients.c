@@ -10,8 +10,10 @@
 
 #include "leave_by_hand.h"
 #include "siege.h"
+#include "tests/children.h" /* SYS_pidfd_open */
 
-#define MANY 300 /* connections, or as many as go */
+#define MANY   300 /* connections, or as many as go */
+#define CLAIMS 40  /* each keeps a place for as long as the attacker lives */
 #define NO_OPENERS                                                                                 \
     (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(REPORT) | SAYS(FLUSH) |                      \
      SAYS(DONE) | SAYS(FETCH) | SAYS(PIECES))
@@ -439,6 +441,26 @@ static void resumes_what_another_has(void)
     }
 }
 
+/* As an honest opener, by its number and its pidfd: what ends with that is not the honest one's lease. */
+static void claims_to_be_another(void)
+{
+    int pidfd = (int)syscall(SYS_pidfd_open, siege->honest, 0);
+    union gs_wire_message message;
+
+    for (unsigned i = 0; i < CLAIMS; i++) {
+        int fd = siege_dial();
+
+        gs_wire_start(&message, GS_WIRE_HELLO, 0);
+        memcpy(message.hello.instance, siege->ipc_handle + 8, GS_INSTANCE_SIZE);
+        message.hello.pid = (uint64_t)siege->honest;
+        siege_say(fd, &message, pidfd);
+        siege_ask(fd, 1);
+        siege_hear(fd, &message);
+        close(fd);
+    }
+    siege_stays();
+}
+
 /* With each connection goes what it held. */
 static void leaves_with_a_bye(void)
 {
@@ -577,6 +599,7 @@ const struct siege_attack siege_clients[] = {
      heeds_nothing},
     {"resumes what another has open", EXPORTER, HOLDER, SAYS(HELLO) | SAYS(RESUME), TAKES(LEASES),
      resumes_what_another_has},
+    {"claims to be another", EXPORTER, HOLDER, SAYS(HELLO) | SAYS(OPEN), TAKES(CONNECTIONS), claims_to_be_another},
     {"asks for memory without end", EXPORTER, LISTED, SAYS(ORDER) | SAYS(REFUSE), TAKES(TURNS),
      asks_for_memory},
     {"asks for memory without end", EXPORTER, SAME_USER, SAYS(ORDER) | SAYS(DONE),
