@@ -2,13 +2,12 @@
  * The directory as a folder on a file system that all machines see (directory.h): for small clusters,
  * and for tests.
  *
- *   FOLDER/leases/OWNER     touched by its owner; it lives while that was not longer ago than it says
+ *   FOLDER/leases/OWNER     written again and again by its owner, who writes all anew where it has gone
  *   FOLDER/agents/...       a line with the owner, then the value
  *   FOLDER/exports/...
  *
- * How long ago is counted by the file system's clock alone: who asks touches a file of his own, and
- * compares. Files appear whole (renamed), and what lies there of a dead lease is not seen, and cleared
- * by its owner when it comes back.
+ * Files appear whole (renamed). No lease dies here: what an agent wrote that is gone for good stays, and
+ * leads to nobody who answers. Its owner clears it when it comes back.
  *
  * The three folders are this user's, and nobody else writes in them; they are opened once. What else lies
  * there than files is passed over, and nobody waits for it.
@@ -32,8 +31,7 @@ static const char *const part_names[PARTS] = {"leases", "agents", "exports"};
 struct directory {
     struct directory_head head;
     int folder, parts[PARTS];
-    bool held; /* the lease was kept once by this handle */
-    unsigned lease_s;
+    bool held; /* the lease, by this handle */
     char owner[OWNER];
 };
 
@@ -91,8 +89,7 @@ static struct directory *open_folder(const struct directory_options *options, ch
         return NULL;
     *directory = (struct directory){.head.ops = &directory_folder,
                                     .folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC),
-                                    .parts = {-1, -1, -1},
-                                    .lease_s = options->lease_s};
+                                    .parts = {-1, -1, -1}};
     snprintf(directory->owner, sizeof directory->owner, "%s", options->owner);
     if (directory->folder < 0)
         snprintf(ret_reason, DIRECTORY_REASON, "the directory's folder %s: %s", path, strerror(errno));
@@ -118,11 +115,6 @@ static int part_of(const struct directory *directory, const char *key, const cha
             return directory->parts[i];
     }
     return errno = EINVAL, -1;
-}
-
-static int64_t ns_of(const struct timespec *time)
-{
-    return time->tv_sec * INT64_C(1000000000) + time->tv_nsec;
 }
 
 /* Writes a file as a whole: `first`, a newline, then the rest. */
@@ -210,40 +202,7 @@ static DIR *open_list(const struct directory *directory, const char *prefix)
     return list;
 }
 
-/* The file system's time now. */
-static bool time_there(struct directory *directory, int64_t *ret_ns)
-{
-    char key[OWNER + 48];
-    struct stat info;
-
-    snprintf(key, sizeof key, "leases/.now.%s", directory->owner);
-    if (!write_whole(directory, key, "", "", 0) || stat_of(directory, key, &info) != 0)
-        return fails(directory, key);
-    remove_key(directory, key);
-    *ret_ns = ns_of(&info.st_mtim);
-    return true;
-}
-
-/* Whether the lease of `owner` lives at that time. */
-static bool lives(struct directory *directory, const char *owner, int64_t now_ns)
-{
-    char path[OWNER + 16], seconds[OWNER], none[DIRECTORY_VALUE];
-    struct stat info;
-    int64_t age;
-    long lease_s;
-
-    if (owner[0] == '.' || !owner[0])
-        return false;
-    snprintf(path, sizeof path, "leases/%s", owner);
-    if (stat_of(directory, path, &info) != 0 ||
-        read_whole(directory, path, seconds, none) < 0)
-        return false;
-    age = now_ns - ns_of(&info.st_mtim);
-    lease_s = strtol(seconds, NULL, 10); /* of whoever wrote it */
-    return lease_s > 0 && lease_s <= DIRECTORY_LEASE_MAX_S && age < lease_s * INT64_C(1000000000);
-}
-
-/* Takes away what was written under the lease that has died. */
+/* Takes away what its owner wrote before. */
 static void clear(struct directory *directory)
 {
     static const char *const prefixes[] = {"agents/", "exports/"};
@@ -268,20 +227,15 @@ static void clear(struct directory *directory)
 
 static bool keep(struct directory *directory, bool *ret_anew)
 {
-    char path[OWNER + 16], seconds[OWNER];
-    int64_t now;
+    char path[OWNER + 16];
+    struct stat info;
 
-    if (!time_there(directory, &now))
-        return false;
-    *ret_anew = !directory->held || !lives(directory, directory->owner, now);
+    snprintf(path, sizeof path, "leases/%s", directory->owner);
+    *ret_anew = !directory->held || stat_of(directory, path, &info) != 0;
     if (*ret_anew)
         clear(directory);
-    snprintf(path, sizeof path, "leases/%s", directory->owner);
-    snprintf(seconds, sizeof seconds, "%u", directory->lease_s);
-    if (!write_whole(directory, path, seconds, "", 0))
-        return false;
-    directory->held = true;
-    return true;
+    directory->held = write_whole(directory, path, "", "", 0);
+    return directory->held;
 }
 
 /* Not all of them or none where it fails in between: whoever writes does so again. */
@@ -307,7 +261,6 @@ static enum directory_found get(struct directory *directory, const char *key, vo
 {
     char owner[OWNER];
     ssize_t got = read_whole(directory, key, owner, ret_value);
-    int64_t now;
 
     if (got < 0 && errno == ENOENT && faccessat(directory->folder, "leases", F_OK, 0) == 0)
         return DIRECTORY_NONE;
@@ -315,10 +268,8 @@ static enum directory_found get(struct directory *directory, const char *key, vo
         fails(directory, key);
         return DIRECTORY_FAILED;
     }
-    if (!time_there(directory, &now))
-        return DIRECTORY_FAILED;
     *ret_size = (size_t)got;
-    return lives(directory, owner, now) ? DIRECTORY_FOUND : DIRECTORY_NONE;
+    return DIRECTORY_FOUND;
 }
 
 static void give_up(struct directory *directory)

@@ -194,14 +194,14 @@ Test(agent_directory, etcd_writes_are_found_until_they_are_taken_back)
     writes_are_found_until_they_are_taken_back("etcd");
 }
 
-static void what_nobody_keeps_goes_and_is_told(const char *kind)
+Test(agent_directory, etcd_what_nobody_keeps_goes_and_is_told)
 {
     struct directory_options one = options_of("one"), two = options_of("two");
     const uint64_t end = gs_now_ns() + PATIENT_S * GS_NS_PER_S;
     struct directory *a, *b;
     char value[DIRECTORY_VALUE + 1];
 
-    set_up(kind);
+    set_up("etcd");
     a = open_one(&one);
     b = open_one(&two);
     keep(a);
@@ -217,41 +217,36 @@ static void what_nobody_keeps_goes_and_is_told(const char *kind)
     directory_head(b)->ops->close(b);
 }
 
-Test(agent_directory, folder_what_nobody_keeps_goes_and_is_told)
-{
-    what_nobody_keeps_goes_and_is_told("folder");
-}
-
-Test(agent_directory, etcd_what_nobody_keeps_goes_and_is_told)
-{
-    what_nobody_keeps_goes_and_is_told("etcd");
-}
-
-/* Whoever may write there may write anything. */
-Test(agent_directory, folder_a_lease_that_nobody_can_have_is_none)
-{
-    struct directory_options one = options_of("one"), two = options_of("two");
-    struct directory *a, *b;
-    char value[DIRECTORY_VALUE + 1], path[sizeof place + 16];
-    FILE *file;
-
-    set_up("folder");
-    a = open_one(&one);
-    b = open_one(&two);
-    keep(a);
-    write_one(a, "exports/x", "of one");
-    cr_assert_eq(get(b, "exports/x", value), DIRECTORY_FOUND);
-    snprintf(path, sizeof path, "%s/leases/%s", place + strlen("folder:"), "one");
-    file = fopen(path, "r+");
-    cr_assert_not_null(file, "%s", path);
-    fputs("9223372036854775807\n", file);
-    fclose(file);
-    cr_assert_eq(get(b, "exports/x", value), DIRECTORY_NONE);
-}
-
 static void path_of(const char *name, char ret[sizeof place + 64])
 {
     snprintf(ret, sizeof place + 64, "%s/%s", place + strlen("folder:"), name);
+}
+
+/* Who ended without a word finds nothing of what it wrote when it is back, nor where people cleared the folder. */
+Test(agent_directory, folder_who_comes_back_has_nothing_there)
+{
+    struct directory_options one = options_of("one"), two = options_of("two");
+    struct directory *a, *b;
+    char value[DIRECTORY_VALUE + 1], path[sizeof place + 64];
+
+    set_up("folder");
+    b = open_one(&two);
+    keep(b);
+    write_one(b, "exports/y", "of two");
+    for (int i = 0; i < 2; i++) {
+        a = open_one(&one);
+        cr_assert(keep(a));
+        cr_assert_eq(get(b, "exports/x", value), DIRECTORY_NONE);
+        write_one(a, "exports/x", "of one");
+        cr_assert_not(keep(a));
+        directory_head(a)->ops->close(a);
+    }
+    path_of("leases/two", path);
+    cr_assert_eq(unlink(path), 0);
+    cr_assert(keep(b) && !keep(b));
+    cr_assert_eq(get(b, "exports/y", value), DIRECTORY_NONE);
+    cr_assert_eq(get(b, "exports/x", value), DIRECTORY_FOUND, "another's stays");
+    directory_head(b)->ops->close(b);
 }
 
 /* What is no file of ours is nothing, and nobody waits for who opens its other end. */
