@@ -16,31 +16,20 @@
 
 /* ---- The folder ----------------------------------------------------------------------------- */
 
-/* Every place that is looked at, in one row; and why one is none where something lies there. */
+/* Why a place is none where something lies there. */
 static void say_places(struct doctor *doctor)
 {
-    char reason[GS_REASON_SIZE], path[GS_FOLDER_SIZE], all[DOCTOR_TEXT] = "";
-    size_t length = 0;
+    char reason[GS_REASON_SIZE], path[GS_FOLDER_SIZE];
 
     for (unsigned n = 0; gs_directory_place(&doctor->options, n, path); n++) {
         int directory = gs_directory_open_place(&doctor->options, n, false, reason);
-        int error = directory < 0 ? errno : 0;
-        bool absent = error == ENOENT || access(path, F_OK) != 0;
 
+        if (directory < 0 && errno != ENOENT && access(path, F_OK) == 0)
+            doctor_say(doctor, DOCTOR_WARN, "folder",
+                       "give it to the user who runs the programs, with mode 0700, or name another in GPUSHIM_SHARE_DIR",
+                       "cannot be used: %s", reason);
         gs_fd_drop(directory);
-        length +=
-            (size_t)snprintf(all + length, sizeof all - length, "%s%s (%s)", n ? ", " : "", path,
-                             !error   ? "there"
-                             : absent ? "not there"
-                                      : "not to be used");
-        if (error && !absent)
-            doctor_say(
-                doctor, DOCTOR_WARN, "folder",
-                "give it to the user who runs the programs, with mode 0700, or name another in "
-                "GPUSHIM_SHARE_DIR",
-                "cannot be used: %s", reason);
     }
-    doctor_say(doctor, DOCTOR_OK, "folder", "", "looked for at %s", all);
 }
 
 void doctor_folder(struct doctor *doctor)
@@ -56,11 +45,9 @@ void doctor_folder(struct doctor *doctor)
         doctor_say(doctor, DOCTOR_OK, "folder", "", "a process here puts its socket up in %s",
                    path[0] ? path : "a folder of its own there");
     else
-        doctor_say(
-            doctor, DOCTOR_FAIL, "folder",
-            "name a folder of this user's, mode 0700, in GPUSHIM_SHARE_DIR, the same for all "
-            "that are to share",
-            "no socket can be put up: %s", reason);
+        doctor_say(doctor, DOCTOR_FAIL, "folder",
+                   "name a folder of this user's, mode 0700, in GPUSHIM_SHARE_DIR, the same for all that are to share",
+                   "no socket can be put up: %s", reason);
 }
 
 /* ---- Who answers there ---------------------------------------------------------------------- */
@@ -184,22 +171,17 @@ void doctor_look_for_socket(struct doctor *doctor, pid_t pid)
 void doctor_broker(struct doctor *doctor)
 {
     const char *named = doctor->config->share.broker.text;
+    const bool installed = strcmp(named, "installed") == 0;
     char path[PATH_MAX], remedy[DOCTOR_TEXT], own[PATH_MAX];
-    bool found;
 
-    if (doctor->config->share.strategy != GS_CONFIG_SHARE_STRATEGY_BROKER) {
-        doctor_say(doctor, DOCTOR_OK, "broker", "",
-                   "not asked for (share.strategy = embedded): what a process shares ends with it");
+    if (doctor->config->share.strategy != GS_CONFIG_SHARE_STRATEGY_BROKER)
+        return;
+    if (installed ? gs_broker_find(doctor->library, path, sizeof path) : access(named, X_OK) == 0) {
+        doctor_say(doctor, DOCTOR_OK, "broker", "", "its program is %s", installed ? path : named);
         return;
     }
-    found = strcmp(named, "installed") != 0 ? access(named, X_OK) == 0 : gs_broker_find(doctor->library, path, sizeof path);
-    if (found)
-        doctor_say(doctor, DOCTOR_OK, "broker", "", "its program is %s", strcmp(named, "installed") != 0 ? named : path);
     library_own_folder(own);
     snprintf(remedy, sizeof remedy, "set share.broker (GPUSHIM_SHARE_BROKER) to its path, such as %.400s/gpushim-broker", own);
-    if (!found)
-        doctor_say(doctor, DOCTOR_FAIL, "broker", remedy,
-                   "share.strategy is broker, and its program is neither where share.broker says nor "
-                   "installed as %s, nor with the library",
-                   GS_BROKER_PROGRAM);
+    doctor_say(doctor, DOCTOR_FAIL, "broker", remedy, "share.strategy is broker, and its program is neither where share.broker says "
+               "nor installed as %s, nor with the library", GS_BROKER_PROGRAM);
 }

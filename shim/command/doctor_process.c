@@ -213,41 +213,29 @@ static bool say_who(const struct subject *subject)
     return there && gs_alive_runs(subject->pid);
 }
 
-/* Whether AT_SECURE is set, where the dynamic linker takes no LD_PRELOAD with a path; a negative errno: it may not be
- * looked at. */
-static int is_secure(const struct subject *subject)
+/* Whether AT_SECURE is set, where the dynamic linker takes no LD_PRELOAD with a path; not, where that may not be looked at. */
+static bool is_secure(const struct subject *subject)
 {
     Elf64_auxv_t each;
-    int secure = 0;
+    bool secure = false;
     char path[64];
     FILE *file;
 
     path_in(subject, "auxv", path);
     file = fopen(path, "re");
-    if (!file)
-        return -errno;
-    while (fread(&each, sizeof each, 1, file) == 1 && each.a_type != AT_NULL)
+    while (file && fread(&each, sizeof each, 1, file) == 1 && each.a_type != AT_NULL)
         secure |= each.a_type == AT_SECURE && each.a_un.a_val != 0;
-    fclose(file);
+    if (file)
+        fclose(file);
     return secure;
 }
 
 static void say_setuid(const struct subject *subject)
 {
-    int secure = is_secure(subject);
-
-    if (secure < 0)
-        doctor_say(subject->doctor, DOCTOR_WARN, "setuid", "ask as root, with the capability SYS_PTRACE",
-                   "whether it was started with more rights than its caller may not be looked at: %s",
-                   strerror(-secure));
-    else if (secure)
+    if (is_secure(subject))
         doctor_say(subject->doctor, DOCTOR_FAIL, "setuid",
-                   "take the capabilities (setcap -r) or the setuid bit from its file, or run it "
-                   "as its user, or without the library",
-                   "it was started with more rights than its caller: the dynamic linker preloads "
-                   "nothing into it");
-    else
-        doctor_say(subject->doctor, DOCTOR_OK, "setuid", "", "no (user %s)", subject->who.user);
+                   "take the capabilities (setcap -r) or the setuid bit from its file, or run it as its user, or without the library",
+                   "it was started with more rights than its caller: the dynamic linker preloads nothing into it");
 }
 
 static void say_program(const struct subject *subject)
@@ -259,11 +247,8 @@ static void say_program(const struct subject *subject)
 
     path_in(subject, "exe", link);
     length = readlink(link, path, sizeof path - 1);
-    if (length < 0) {
-        doctor_say(subject->doctor, DOCTOR_WARN, "program", "ask as its user, or as root",
-                   "it may not be looked at: %s", strerror(errno));
-        return;
-    }
+    if (length < 0)
+        return; /* its libraries may not be looked at either, which is said */
     path[length] = 0;
     run_file_read(link, &file);
     wrong = run_program_wrong(path, &file);

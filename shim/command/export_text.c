@@ -16,20 +16,15 @@
 #include "shim/command/gpus.h"
 #include "shim/command/show.h"
 
-/* Within quotes. */
-static void put_value(FILE *file, const char *text)
+/* `before`: a comma, or nothing. */
+static void put_label(FILE *file, const char *before, const char *name, const char *value)
 {
     char shown[1024];
 
-    gs_printable(text, strlen(text), shown, sizeof shown);
+    gs_printable(value, strlen(value), shown, sizeof shown);
+    fprintf(file, "%s%s=\"", before, name);
     for (const char *c = shown; *c; c++)
         fprintf(file, *c == '"' || *c == '\\' ? "\\%c" : "%c", *c);
-}
-
-static void put_label(FILE *file, const char *name, const char *value)
-{
-    fprintf(file, "%s=\"", name);
-    put_value(file, value);
     fputc('"', file);
 }
 
@@ -53,13 +48,10 @@ static bool is_ambiguous(const struct table *table, const struct row *row)
 static void put_who(FILE *file, const struct table *table, const struct row *row)
 {
     fprintf(file, "pid=\"%" PRIu64 "\",", row->who.pid ? (uint64_t)row->who.pid : row->who.told);
-    put_label(file, "command", row->who.name);
-    fputc(',', file);
-    put_label(file, "container", row->who.container);
-    if (is_ambiguous(table, row)) {
-        fputc(',', file);
-        put_label(file, "socket", row->socket);
-    }
+    put_label(file, "", "command", row->who.name);
+    put_label(file, ",", "container", row->who.container);
+    if (is_ambiguous(table, row))
+        put_label(file, ",", "socket", row->socket);
 }
 
 static void put_figure(FILE *file, const struct table *table, const struct figure *figure)
@@ -102,37 +94,24 @@ static void put_info(FILE *file, const struct table *table)
             continue;
         fputs("gpushim_process_info{", file);
         put_who(file, table, row);
-        fprintf(file, ",role=\"%s\",answers=\"%s\",", row->is_broker ? "broker" : "process",
-                answer_of(row));
-        put_label(file, "command_line", row->who.command);
-        fputc(',', file);
-        put_label(file, "user", row->who.user);
-        fputc(',', file);
-        put_label(file, "place", row->who.place);
+        put_label(file, ",", "role", row->is_broker ? "broker" : "process");
+        put_label(file, ",", "answers", answer_of(row));
+        put_label(file, ",", "command_line", row->who.command);
+        put_label(file, ",", "user", row->who.user);
+        put_label(file, ",", "place", row->who.place);
         fputs("} 1\n", file);
     }
 }
 
-static void put_flags(FILE *file, const struct table *table)
+static void put_flag(FILE *file, const struct table *table, const char *metric, const char *help, bool is_stopped)
 {
-    static const struct {
-        const char *metric, *help;
-    } flags[] = {
-        {"gpushim_up", "Whether the process answers; of those that have a socket."},
-        {"gpushim_process_stopped",
-         "Whether the process is stopped, by a signal or a debugger; of those that are seen here."}};
-
-    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
-        put_metric(file, flags[i].metric, "gauge", flags[i].help);
-        for (const struct row *row = table->rows; row < table->rows + table->count; row++) {
-            const bool counts[] = {row->has_socket, row->who.pid != 0}, is[] = {row->answers, row->who.stopped};
-
-            if (!row->is_first || !counts[i])
-                continue;
-            fprintf(file, "%s{", flags[i].metric);
-            put_who(file, table, row);
-            fprintf(file, "} %d\n", is[i]);
-        }
+    put_metric(file, metric, "gauge", help);
+    for (const struct row *row = table->rows; row < table->rows + table->count; row++) {
+        if (!row->is_first || !(is_stopped ? row->who.pid != 0 : row->has_socket))
+            continue;
+        fprintf(file, "%s{", metric);
+        put_who(file, table, row);
+        fprintf(file, "} %d\n", is_stopped ? row->who.stopped : row->answers);
     }
 }
 
@@ -185,7 +164,7 @@ static void put_about(FILE *file, const struct timespec *began)
     clock_gettime(CLOCK_MONOTONIC, &now);
     put_metric(file, "gpushim_build_info", "gauge", "1, with the version of gpushim export.");
     fputs("gpushim_build_info{", file);
-    put_label(file, "version", GS_VERSION);
+    put_label(file, "", "version", GS_VERSION);
     fputs("} 1\n", file);
     put_metric(file, "gpushim_export_seconds", "gauge", "How long it took to ask all processes.");
     fprintf(file, "gpushim_export_seconds %.6f\n",
@@ -204,7 +183,9 @@ bool export_write(FILE *file)
     put_counts(file, &table);
     put_gpus(file, &table);
     put_info(file, &table);
-    put_flags(file, &table);
+    put_flag(file, &table, "gpushim_up", "Whether the process answers; of those that have a socket.", false);
+    put_flag(file, &table, "gpushim_process_stopped",
+             "Whether the process is stopped, by a signal or a debugger; of those that are seen here.", true);
     for (size_t i = 0; i < figures_told_count; i++)
         put_figure(file, &table, &figures_told[i]);
     free(table.rows);

@@ -92,44 +92,25 @@ void library_complain(void)
 
 #define LIBRARY_MOST (UINT64_C(256) << 20) /* bytes; none is as large */
 
-/* All of the file, which the caller frees; NULL: it cannot be, or is larger than any library. */
-static char *read_file(const char *path, size_t *ret_size)
-{
-    struct stat info;
-    int fd = gs_regular_open(AT_FDCWD, path, 0, &info);
-    char *bytes = fd >= 0 && (uint64_t)info.st_size <= LIBRARY_MOST
-                      ? malloc((size_t)info.st_size + 1)
-                      : NULL;
-
-    if (bytes)
-        *ret_size = gs_regular_read(fd, bytes, (size_t)info.st_size, 0);
-    gs_fd_drop(fd);
-    return bytes;
-}
-
 /* What stands in the file between `begin` and a newline, if it begins with a digit; else "". */
 static void find_number(const char *path, const char *begin, char ret_number[LIBRARY_VERSION])
 {
-    const size_t length = strlen(begin);
-    size_t size = 0;
-    char *bytes = read_file(path, &size);
+    struct stat info;
+    int fd = gs_regular_open(AT_FDCWD, path, 0, &info);
+    char *bytes = fd >= 0 && (uint64_t)info.st_size <= LIBRARY_MOST ? calloc(1, (size_t)info.st_size + 1) : NULL;
+    const size_t size = bytes ? gs_regular_read(fd, bytes, (size_t)info.st_size, 0) : 0;
     const char *at = bytes;
 
     ret_number[0] = 0;
-    while (at && (at = memmem(at, size - (size_t)(at - bytes), begin, length))) {
-        size_t left, digits = 0;
+    while (at && !ret_number[0] && (at = memmem(at, size - (size_t)(at - bytes), begin, strlen(begin)))) {
+        size_t length = 0;
 
-        at += length;
-        left = size - (size_t)(at - bytes);
-        while (digits < left && digits < LIBRARY_VERSION && at[digits] > ' ' && at[digits] <= '~')
-            digits++;
-        if (digits < left && digits < LIBRARY_VERSION && *at >= '0' && *at <= '9' &&
-            at[digits] == '\n') {
-            memcpy(ret_number, at, digits);
-            ret_number[digits] = 0;
-            break;
-        }
+        for (at += strlen(begin); length < LIBRARY_VERSION - 1 && at[length] > ' ' && at[length] <= '~';)
+            length++;
+        if (*at >= '0' && *at <= '9' && at[length] == '\n')
+            snprintf(ret_number, LIBRARY_VERSION, "%.*s", (int)length, at);
     }
+    gs_fd_drop(fd);
     free(bytes);
 }
 

@@ -26,8 +26,7 @@ struct page {
 
 static int by_size(const void *a, const void *b)
 {
-    const struct trace_block *x = *(const struct trace_block *const *)a,
-                             *y = *(const struct trace_block *const *)b;
+    const struct trace_block *x = *(const struct trace_block *const *)a, *y = *(const struct trace_block *const *)b;
 
     return x->size > y->size ? -1 : x->size < y->size;
 }
@@ -74,8 +73,7 @@ static void write_moments(struct page *page)
 
 static int by_stack(const void *a, const void *b)
 {
-    const struct trace_block *x = *(const struct trace_block *const *)a,
-                             *y = *(const struct trace_block *const *)b;
+    const struct trace_block *x = *(const struct trace_block *const *)a, *y = *(const struct trace_block *const *)b;
 
     return x->stack < y->stack ? -1 : x->stack > y->stack;
 }
@@ -165,15 +163,9 @@ static void write_blocks(struct page *page)
     json_close(json, ']');
 }
 
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 static void write_figure(struct json *json, const struct trace_event *event)
 {
-    const uint64_t numbers[] = {event->at_ns,           event->device,
-                                event->figures.live,    event->figures.cached,
+    const uint64_t numbers[] = {event->at_ns, event->device, event->figures.live, event->figures.cached,
                                 event->figures.retired, event->figures.limbo};
 
     json_open(json, NULL, '[');
@@ -203,10 +195,10 @@ static void write_figures(struct page *page)
             continue;
         if (held[event->device] == 0)
             *sum = *event;
-        sum->figures.live = larger(sum->figures.live, event->figures.live);
-        sum->figures.cached = larger(sum->figures.cached, event->figures.cached);
-        sum->figures.retired = larger(sum->figures.retired, event->figures.retired);
-        sum->figures.limbo = larger(sum->figures.limbo, event->figures.limbo);
+        trace_raise(&sum->figures.live, event->figures.live);
+        trace_raise(&sum->figures.cached, event->figures.cached);
+        trace_raise(&sum->figures.retired, event->figures.retired);
+        trace_raise(&sum->figures.limbo, event->figures.limbo);
         if (++held[event->device] == together) {
             write_figure(&page->json, sum);
             held[event->device] = 0;

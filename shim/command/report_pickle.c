@@ -68,25 +68,15 @@ static void put_number(struct pickle *pickle, uint64_t number)
         fputc(0, pickle->file);
 }
 
-static void open_dict(struct pickle *pickle)
+static void put_code(struct pickle *pickle, const char *code)
 {
-    fputs("}(", pickle->file); /* EMPTY_DICT MARK */
+    fputs(code, pickle->file);
 }
 
-static void close_dict(struct pickle *pickle)
-{
-    fputc('u', pickle->file); /* SETITEMS */
-}
-
-static void open_list(struct pickle *pickle)
-{
-    fputc(']', pickle->file); /* EMPTY_LIST; each after it is followed by next */
-}
-
-static void next(struct pickle *pickle)
-{
-    fputc('a', pickle->file); /* APPEND */
-}
+#define DICT "}(" /* EMPTY_DICT MARK */
+#define END  "u"  /* SETITEMS */
+#define LIST "]"  /* EMPTY_LIST; each after it is followed by: */
+#define NEXT "a"  /* APPEND */
 
 static void put_pair(struct pickle *pickle, const char *key, uint64_t number)
 {
@@ -94,25 +84,30 @@ static void put_pair(struct pickle *pickle, const char *key, uint64_t number)
     put_number(pickle, number);
 }
 
+static void put_words(struct pickle *pickle, const char *key, const char *word)
+{
+    put_word(pickle, key);
+    put_word(pickle, word);
+}
+
 static void put_frames(struct pickle *pickle, const struct trace_event *event)
 {
     struct trace_place place;
 
     put_word(pickle, "frames");
-    open_list(pickle);
+    put_code(pickle, LIST);
     for (unsigned i = 0; event && i < event->frame_count; i++) {
         char offset[32];
 
         trace_place(pickle->report->modules, trace_frame(event, i), &place);
         snprintf(offset, sizeof offset, "+0x%llx", (unsigned long long)place.offset);
-        open_dict(pickle);
+        put_code(pickle, DICT);
         put_word(pickle, "filename");
         put_text(pickle, json_takes(place.file) ? place.is_named && !place.file[0] ? "label" : place.file : "?");
         put_pair(pickle, "line", place.line);
         put_word(pickle, "name");
         put_text(pickle, place.function[0] && json_takes(place.function) ? place.function : offset);
-        close_dict(pickle);
-        next(pickle);
+        put_code(pickle, END NEXT);
     }
 }
 
@@ -123,9 +118,8 @@ static void put_entry(struct pickle *pickle, const char *action, const struct tr
 {
     const struct trace *trace = &pickle->report->trace;
 
-    open_dict(pickle);
-    put_word(pickle, "action");
-    put_word(pickle, action);
+    put_code(pickle, DICT);
+    put_words(pickle, "action", action);
     put_pair(pickle, "addr", address);
     put_pair(pickle, "size", size);
     put_pair(pickle, "stream", event->stream);
@@ -133,30 +127,12 @@ static void put_entry(struct pickle *pickle, const char *action, const struct tr
     if (strcmp(action, "oom") == 0)
         put_pair(pickle, "device_free", 0); /* not recorded */
     put_frames(pickle, event);
-    close_dict(pickle);
-    next(pickle);
+    put_code(pickle, END NEXT);
 }
 
 static bool in_piece(const struct pickle *pickle, const struct trace_block *block)
 {
     return trace_piece_of(&pickle->report->memory, block);
-}
-
-static void put_end(struct pickle *pickle, const struct trace_event *event,
-                    const struct trace_block *block)
-{
-    put_entry(pickle, "free_requested", event, block->address, block->size);
-    put_entry(pickle, "free_completed", event, block->address, block->size);
-    if (!in_piece(pickle, block))
-        put_entry(pickle, "segment_free", event, block->address, block->size);
-}
-
-static void put_begin(struct pickle *pickle, const struct trace_event *event,
-                      const struct trace_block *block)
-{
-    if (!in_piece(pickle, block))
-        put_entry(pickle, "segment_alloc", event, block->address, block->size);
-    put_entry(pickle, "alloc", event, block->address, block->size);
 }
 
 static void put_event(struct pickle *pickle, unsigned device, size_t at)
@@ -168,14 +144,20 @@ static void put_event(struct pickle *pickle, unsigned device, size_t at)
     const struct trace_block *ended = memory->ends[at] ? &all[memory->ends[at] - 1] : NULL;
     const struct trace_block *begun = memory->begins[at] ? &all[memory->begins[at] - 1] : NULL;
 
-    if (ended && ended->device == device && is_piece)
-        put_entry(pickle, "segment_free", event, ended->address, ended->size);
-    else if (ended && ended->device == device)
-        put_end(pickle, event, ended);
-    if (begun && begun->device == device && is_piece)
-        put_entry(pickle, "segment_alloc", event, begun->address, begun->size);
-    else if (begun && begun->device == device)
-        put_begin(pickle, event, begun);
+    if (ended && ended->device == device) {
+        if (!is_piece) {
+            put_entry(pickle, "free_requested", event, ended->address, ended->size);
+            put_entry(pickle, "free_completed", event, ended->address, ended->size);
+        }
+        if (is_piece || !in_piece(pickle, ended))
+            put_entry(pickle, "segment_free", event, ended->address, ended->size);
+    }
+    if (begun && begun->device == device) {
+        if (is_piece || !in_piece(pickle, begun))
+            put_entry(pickle, "segment_alloc", event, begun->address, begun->size);
+        if (!is_piece)
+            put_entry(pickle, "alloc", event, begun->address, begun->size);
+    }
     if (trace_is_alloc(event) && !begun && event->device == device)
         put_entry(pickle, "oom", event, 0, event->size);
 }
@@ -186,14 +168,14 @@ static void put_traces(struct pickle *pickle)
     unsigned last = report->device_count ? report->devices[report->device_count - 1].device : 0;
 
     put_word(pickle, "device_traces");
-    open_list(pickle);
+    put_code(pickle, LIST);
     for (unsigned device = 0; device <= last; device++) {
-        open_list(pickle);
+        put_code(pickle, LIST);
         for (size_t i = 0; i < report->trace.count; i++)
             if (report->memory.begins[i] || report->memory.ends[i] ||
                 trace_is_alloc(&report->trace.events[i]))
                 put_event(pickle, device, i);
-        next(pickle);
+        put_code(pickle, NEXT);
     }
 }
 
@@ -202,15 +184,13 @@ static void put_traces(struct pickle *pickle)
 static void put_block(struct pickle *pickle, const struct trace_block *block, uint64_t address,
                       uint64_t size)
 {
-    open_dict(pickle);
+    put_code(pickle, DICT);
     put_pair(pickle, "address", address);
     put_pair(pickle, "size", size);
     put_pair(pickle, "requested_size", size);
-    put_word(pickle, "state");
-    put_word(pickle, block ? "active_allocated" : "inactive");
+    put_words(pickle, "state", block ? "active_allocated" : "inactive");
     put_frames(pickle, block ? &pickle->report->trace.events[block->from] : NULL);
-    close_dict(pickle);
-    next(pickle);
+    put_code(pickle, END NEXT);
 }
 
 /* Its blocks in the order of their addresses, and what is free between them. */
@@ -220,15 +200,14 @@ static void put_segment(struct pickle *pickle, const struct trace_block *segment
     const uint64_t end = segment->address + segment->size;
     uint64_t at = segment->address, live = 0;
 
-    open_dict(pickle);
+    put_code(pickle, DICT);
     put_pair(pickle, "device", segment->device);
     put_pair(pickle, "address", segment->address);
     put_pair(pickle, "total_size", segment->size);
     put_pair(pickle, "stream", 0);
-    put_word(pickle, "segment_type");
-    put_word(pickle, "large");
+    put_words(pickle, "segment_type", "large");
     put_word(pickle, "blocks");
-    open_list(pickle);
+    put_code(pickle, LIST);
     for (size_t i = 0; i < count; i++) {
         if (blocks[i]->address < at || blocks[i]->size > end - blocks[i]->address)
             continue; /* no recorder writes such */
@@ -242,8 +221,7 @@ static void put_segment(struct pickle *pickle, const struct trace_block *segment
         put_block(pickle, NULL, at, end - at);
     put_pair(pickle, "allocated_size", live);
     put_pair(pickle, "active_size", live);
-    close_dict(pickle);
-    next(pickle);
+    put_code(pickle, END NEXT);
 }
 
 /* By piece and address; those in none first. */
@@ -268,7 +246,7 @@ static void put_segments(struct pickle *pickle)
             left[count++] = &memory->blocks[i];
     qsort(left, count, sizeof *left, by_piece);
     put_word(pickle, "segments");
-    open_list(pickle);
+    put_code(pickle, LIST);
     for (size_t i = 0; i < count; i++)
         if (!in_piece(pickle, left[i]))
             put_segment(pickle, left[i], &left[i], 1);
@@ -290,12 +268,12 @@ bool report_memory_viz(FILE *file, const void *arg)
     struct pickle pickle = {.file = file, .report = arg};
 
     fputs("\x80\x02", file); /* PROTO 2 */
-    open_dict(&pickle);
+    put_code(&pickle, DICT);
     put_word(&pickle, "made_by");
     put_text(&pickle, "gpushim report");
     put_segments(&pickle);
     put_traces(&pickle);
-    close_dict(&pickle);
+    put_code(&pickle, END);
     fputc('.', file); /* STOP */
     return !ferror(file);
 }

@@ -68,18 +68,12 @@ static void preload(const char *library)
 static int find_program(const char *name, char ret_path[PATH_MAX])
 {
     int error = run_file_find(name, ret_path);
-    struct stat status;
 
-    if (error == -ENOENT && strchr(name, '/'))
-        command_complain("'%s': there is no such file", name);
-    else if (error == -ENOENT)
-        command_complain("'%s' is in no folder of PATH; give its path, or install it", name);
-    else if (error && fstatat(AT_FDCWD, ret_path, &status, 0) == 0 && S_ISDIR(status.st_mode))
-        command_complain("'%s' is a folder, not a program", ret_path);
+    if (error == -ENOENT)
+        command_complain("'%s' is not found%s; give its path, or install it", name, strchr(name, '/') ? "" : " in PATH");
     else if (error)
-        command_complain("'%s' may not be executed: %s; look at its mode (chmod +x), its folders', "
-                         "and whether its file system is mounted noexec",
-                         ret_path, strerror(-error));
+        command_complain("'%s' may not be executed, or is a folder; look at its mode (chmod +x), its folders', and whether its "
+                         "file system is mounted noexec", ret_path);
     return !error ? 0 : error == -ENOENT ? NOT_FOUND : CANNOT_START;
 }
 

@@ -1,12 +1,14 @@
 /* Sizes, ages and tables for people (show.h). */
 #include "shim/command/show.h"
 
+#include <locale.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
+#include <wchar.h>
 
 #include "core/base/printable.h"
 #include "shim/command/command.h"
@@ -53,32 +55,21 @@ const char *show_uuid(const char *kind, const unsigned char uuid[16], char ret[S
 
 /* ---- Width -------------------------------------------------------------------------------------- */
 
-struct range {
-    uint32_t from, to;
-};
-
-static bool is_in(uint32_t code, const struct range *ranges, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (code >= ranges[i].from && code <= ranges[i].to)
-            return true;
-    return false;
-}
-
-/* As terminals have it, whatever the locale of who asks: Unicode's East Asian wide characters, and marks. */
+/* As terminals have it, whatever the locale of who asks; one, where libc has no locale that knows. */
 static size_t width_of(uint32_t code)
 {
-    static const struct range wide[] = {
-        {0x1100, 0x115f},   {0x2e80, 0x303e},   {0x3041, 0xa4cf},   {0xa960, 0xa97c},   {0xac00, 0xd7a3},
-        {0xf900, 0xfaff},   {0xfe30, 0xfe6f},   {0xff00, 0xff60},   {0xffe0, 0xffe6},   {0x1f300, 0x1f64f},
-        {0x1f680, 0x1f6ff}, {0x1f900, 0x1f9ff}, {0x20000, 0x3fffd}};
-    static const struct range marks[] = {{0x300, 0x36f},   {0x483, 0x489},   {0x591, 0x5bd},   {0x610, 0x61a},
-                                         {0x64b, 0x65f},   {0xe31, 0xe31},   {0xe34, 0xe3a},   {0x1ab0, 0x1aff},
-                                         {0x1dc0, 0x1dff}, {0x20d0, 0x20ff}, {0xfe00, 0xfe0f}, {0xfe20, 0xfe2f}};
+    static locale_t locale;
+    locale_t before;
+    int width;
 
     if (code < 0x300)
         return 1;
-    return is_in(code, marks, sizeof marks / sizeof *marks) ? 0 : 1 + is_in(code, wide, sizeof wide / sizeof *wide);
+    if (!locale && !(locale = newlocale(LC_CTYPE_MASK, "C.UTF-8", NULL)))
+        return 1;
+    before = uselocale(locale);
+    width = wcwidth((wchar_t)code);
+    uselocale(before);
+    return width < 0 ? 1 : (size_t)width;
 }
 
 /* The bytes of what takes so many columns at most. */

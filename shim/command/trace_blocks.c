@@ -27,7 +27,7 @@ static uint64_t stack_of(const struct trace_event *event)
     return event->frame_count && !stack ? 1 : stack;
 }
 
-static void raise(uint64_t *most, uint64_t now)
+void trace_raise(uint64_t *most, uint64_t now)
 {
     if (now > *most)
         *most = now;
@@ -156,7 +156,7 @@ static void follow_piece(struct follower *follower, const struct trace_event *ev
     if (event->op == GS_TRACE_PIECE_GONE)
         return;
     follower->reserved[event->device] += event->size;
-    raise(&memory->devices[event->device].reserved_peak, follower->reserved[event->device]);
+    trace_raise(&memory->devices[event->device].reserved_peak, follower->reserved[event->device]);
     begin_block(follower, &follower->pieces, memory->pieces, &memory->piece_count, event, at);
 }
 
@@ -176,9 +176,9 @@ static void follow(struct follower *follower, const struct trace_event *event, s
     else if (event->op == GS_TRACE_PIECE_MADE || event->op == GS_TRACE_PIECE_GONE)
         follow_piece(follower, event, at);
     else if (event->op == GS_TRACE_FIGURES) {
-        raise(&sums->cached_peak, event->figures.cached);
-        raise(&sums->retired_peak, event->figures.retired);
-        raise(&sums->limbo_peak, event->figures.limbo);
+        trace_raise(&sums->cached_peak, event->figures.cached);
+        trace_raise(&sums->retired_peak, event->figures.retired);
+        trace_raise(&sums->limbo_peak, event->figures.limbo);
     }
 }
 

@@ -62,6 +62,9 @@ struct trace_holder *trace_holders(const struct trace_memory *memory, unsigned d
 const struct trace_block *trace_piece_of(const struct trace_memory *memory,
                                          const struct trace_block *block);
 
+/* *most is no less from now on. */
+void trace_raise(uint64_t *most, uint64_t now);
+
 /* Whether it is there from this event on. */
 bool trace_is_there(const struct trace_block *block, size_t event);
 

@@ -62,28 +62,30 @@ static bool damaged(const struct reader *reader, const char *what)
     return false;
 }
 
+/* False, and said. */
+static bool __attribute__((format(printf, 2, 0))) refuse(const struct reader *reader, const char *format, unsigned number)
+{
+    char what[160];
+
+    snprintf(what, sizeof what, format, number);
+    command_complain("'%s' %s", reader->path, what);
+    return false;
+}
+
 static bool read_header(struct reader *reader)
 {
     struct gs_trace_header *header = &reader->trace->header;
 
     if (reader->size < sizeof header->magic || memcmp(reader->bytes, GS_TRACE_MAGIC, 8) != 0)
-        return command_complain("'%s' is no trace; gpushim record writes them", reader->path),
-               false;
+        return refuse(reader, "is no trace; gpushim record writes them", 0);
     if (reader->size < sizeof *header)
-        return command_complain("'%s' ends within its first %zu bytes: nothing was recorded",
-                                reader->path, sizeof *header),
-               false;
+        return refuse(reader, "ends within its first %u bytes: nothing was recorded", sizeof *header);
     memcpy(header, reader->bytes, sizeof *header);
     if (header->version != GS_TRACE_VERSION)
-        return command_complain("'%s' is of version %u, and this program reads version %d; use the "
-                                "gpushim of the version that recorded it",
-                                reader->path, header->version, GS_TRACE_VERSION),
-               false;
+        return refuse(reader, "is of another version, %u; use the gpushim of the version that recorded it", header->version);
     if (header->header_size < sizeof *header || header->header_size > reader->size)
-        return command_complain("'%s' is damaged: it says that its first block is at byte %u; "
-                                "record again, or bring the file over again",
-                                reader->path, header->header_size),
-               false;
+        return refuse(reader, "is damaged: it says that its first block is at byte %u; record again, or bring the file over again",
+                      header->header_size);
     header->program[sizeof header->program - 1] = 0;
     reader->at = header->header_size;
     return true;

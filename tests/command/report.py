@@ -378,7 +378,7 @@ def refused(folder):
     for content, said in (
             (b'', 'is no trace; gpushim record writes them'), (b'x' * 500, 'is no trace; .*'),
             (t.header()[:50], 'ends within its first 104 bytes: nothing was recorded'),
-            (t.header(version=2), 'is of version 2, and this program reads version 1; use .*'),
+            (t.header(version=2), 'is of another version, 2; use .*'),
             (t.header(size=90), 'is damaged: it says that its first block is at byte 90; .*'),
             (t.header(size=900), 'is damaged: it says that its first block is at byte 900; .*'),
             (t.header() + b'x' * 24, 'is damaged: the block at byte 104 does not begin as one; .*'),

@@ -252,7 +252,7 @@ def is_found(folder):
     settings = {'PATH': f'{folder}/none:{first}:{second}:{os.environ["PATH"]}'}
     made(f'{first}/said', '#!/bin/sh\necho first\n', 0o644)
     Ran(['said'], settings=settings).expect(
-        126, '', f"gpushim: '{first}/said' may not be executed: .*chmod.*\n")
+        126, '', f"gpushim: '{first}/said' may not be executed, or .*chmod.*\n")
     made(f'{second}/said', '#!/bin/sh\necho second\n')
     Ran(['said'], settings=settings).expect(0, 'second\n')
     os.chmod(f'{first}/said', 0o755)
@@ -268,15 +268,15 @@ def is_found(folder):
     Ran(['text'], settings=settings, cwd=f'{folder}/here').expect(0, 'of PATH\n')
     # Without PATH it is in the system's folders, and not in this one.
     Ran(['said'], settings={'PATH': None}, cwd=second).expect(
-        127, '', "gpushim: 'said' is in no folder of PATH; .*\n")
+        127, '', "gpushim: 'said' is not found in PATH; .*\n")
     Ran(['./said'], settings={'PATH': first}, cwd=second).expect(0, 'second\n')
     Ran(['no-such-program'], settings=settings).expect(
-        127, '', "gpushim: 'no-such-program' is in no folder of PATH; .*\n")
-    Ran([f'{folder}/none']).expect(127, '', f"gpushim: '{folder}/none': there is no such file\n")
-    Ran(['']).expect(127, '', "gpushim: '' is in no folder of PATH; .*\n")
-    Ran([folder]).expect(126, '', f"gpushim: '{folder}' is a folder, not a program\n")
+        127, '', "gpushim: 'no-such-program' is not found in PATH; .*\n")
+    Ran([f'{folder}/none']).expect(127, '', f"gpushim: '{folder}/none' is not found; .*\n")
+    Ran(['']).expect(127, '', "gpushim: '' is not found in PATH; .*\n")
+    Ran([folder]).expect(126, '', f"gpushim: '{folder}' may not be executed, or is a folder; .*\n")
     Ran([made(f'{folder}/plain', 'exit 3\n', 0o644)]).expect(
-        126, '', f"gpushim: '{folder}/plain' may not be executed: .*\n")
+        126, '', f"gpushim: '{folder}/plain' may not be executed, or .*\n")
 
 
 def scripts(folder):
@@ -390,8 +390,8 @@ def with_other_rights(folder):
         return  # it takes root to change who a file belongs to, and who runs it
     os.mkdir(f'{folder}/closed', 0o700)
     hidden = made(f'{folder}/closed/program', '#!/bin/sh\n')
-    Ran([hidden], command=command, preexec_fn=as_nobody).expect(126, '', f"gpushim: '{hidden}' may not be executed: .*\n")
-    Ran([f'{folder}/none'], command=command, preexec_fn=as_nobody).expect(127, '', '.* there is no such file\n')
+    Ran([hidden], command=command, preexec_fn=as_nobody).expect(126, '', f"gpushim: '{hidden}' may not be executed, or .*\n")
+    Ran([f'{folder}/none'], command=command, preexec_fn=as_nobody).expect(127, '', '.* is not found; .*\n')
     for owner, mode, way, caller in (
             (NOBODY, 0o4755, 'user-id', None), (NOBODY, 0o2755, 'group-id', None),
             (NOBODY, 0o2745, None, None), (0, 0o6755, None, None), (0, 0o4755, 'user-id', as_nobody),
