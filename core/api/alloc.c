@@ -88,7 +88,7 @@ static gs_status allocate_slowly_locked(struct gs_core *core, struct gs_arena *a
         gs_arena_wipe(core, arena);
     status = gs_arena_grow(core, arena, life, size, ret_address);
     if (gs_is_out(status))
-        status = gs_arena_reclaim(core, arena, life, size, stream_key, ret_address);
+        status = gs_arena_reclaim(core, arena, life, size, ret_address);
     return status;
 }
 

@@ -37,7 +37,7 @@ gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_bloc
         return status;
     arena = piece->arena;
     block = gs_piece_find_locked(piece, address);
-    if (!gs_arena_usable_locked(arena, block) || address - block->base >= block->size) {
+    if (block->state != GS_BLOCK_LIVE || address - block->base >= block->size) {
         status = GS_NOT_LIVE;
     } else {
         *ret_info = (struct gs_block_info){

@@ -209,10 +209,7 @@ gs_status gs_core_free_async(struct gs_core *core, CUdeviceptr address, CUstream
         return status;
     arena = block->piece->arena;
     if (arena->context == context->handle && !arena->dead) {
-        if (block->async)
-            gs_arena_retire_stream_locked(arena, block, key);
-        else
-            gs_arena_retire_lingering_locked(arena, block, key);
+        gs_arena_retire_stream_locked(arena, block, key);
         gs_latch_release(&arena->lock);
         return GS_OK;
     }

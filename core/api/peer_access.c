@@ -104,8 +104,7 @@ static gs_status check_from(struct gs_core *core, struct gs_access_range range, 
     if (status != GS_OK)
         return check_import(core, range, device, rule, from);
     block = gs_piece_find_locked(piece, range.address);
-    if (!gs_arena_usable_locked(piece->arena, block) ||
-        range.address - block->base >= block->size ||
+    if (block->state != GS_BLOCK_LIVE || range.address - block->base >= block->size ||
         range.size > block->size - (range.address - block->base))
         status = GS_NOT_LIVE;
     else if (device < 0 || device >= GS_DEVICES_MAX || device == piece->arena->device->ordinal)

@@ -31,12 +31,6 @@ static struct gs_reg_request request_of(const struct gs_pin *pin)
     };
 }
 
-/* Freed in the order of a stream that has not got there yet. */
-static bool is_freed_async(const struct gs_block *block)
-{
-    return block->state == GS_BLOCK_RETIRED && block->freed_async;
-}
-
 /* The live block whose pages are all of the range, NULL: there is none. The devices map pages of
  * 64 KiB, so programs round their ranges out to them. Called with the arena's lock held. */
 static const struct gs_block *live_around(const struct gs_piece *piece, uint64_t base, uint64_t end)
@@ -44,8 +38,8 @@ static const struct gs_block *live_around(const struct gs_piece *piece, uint64_t
     const struct gs_block *block = gs_piece_find_locked(piece, round_down(base));
 
     for (; block && block->base < end; block = block->above)
-        if ((block->state == GS_BLOCK_LIVE || is_freed_async(block)) &&
-            round_down(block->base) <= base && end <= round_up(block->base + block->entry.size))
+        if (block->state == GS_BLOCK_LIVE && round_down(block->base) <= base &&
+            end <= round_up(block->base + block->entry.size))
             return block;
     return NULL;
 }
@@ -119,7 +113,7 @@ static gs_status lock_live(struct gs_core *core, uint64_t base, uint64_t end,
         return status;
     block = live_around(*ret_piece, base, end);
     if (block) {
-        *ret_proof = is_freed_async(block) ? 0 : proof_of(&(*ret_piece)->span, block);
+        *ret_proof = proof_of(&(*ret_piece)->span, block);
         return GS_OK;
     }
     gs_latch_release(&(*ret_piece)->arena->lock);

@@ -73,7 +73,9 @@ uint64_t gs_stream_key(CUstream stream)
     return gs_stream_key_known(stream);
 }
 
-bool gs_stream_of_key(uint64_t key, CUstream *ret)
+/* By a name that is good in this thread and any context of its device. False: it has none, a default stream
+ * of another thread or of a green context. */
+static bool stream_of_key(uint64_t key, CUstream *ret)
 {
     const bool per_thread = key % 8 == GS_NO_THREAD;
     const bool green = key % 8 == 1 && key != (uint64_t)(uintptr_t)CU_STREAM_LEGACY;
@@ -141,25 +143,6 @@ void gs_fence_pool_follow(struct gs_fence_pool *pool, uint64_t stream_key)
     line->of_stream = stream_key != 0;
     line->stream_key = stream_key;
     line_release(line);
-}
-
-/* Nobody else knows the line yet. */
-gs_status gs_fence_of_stream(struct gs_fences *fences, struct gs_fence_pool *pool,
-                             CUcontext context, CUstream stream, struct gs_fence *ret)
-{
-    gs_status status;
-
-    gs_fence_pool_init(fences, pool, context, NULL);
-    if (!pool->line)
-        return GS_NO_HOST_MEMORY;
-    line_take(pool->line); /* a late waiter may be looking */
-    pool->line->of_stream = true;
-    pool->line->stream_key = gs_stream_key(stream);
-    line_release(pool->line);
-    status = gs_fence_mark(pool, ret);
-    if (status != GS_OK)
-        gs_fence_pool_destroy(pool);
-    return status;
 }
 
 /* The line is taken. All fences have passed, those too that no event was recorded for. */
@@ -289,7 +272,7 @@ static gs_status record_in_stream(const struct gs_fence_line *line, CUevent even
     gs_status status;
     CUstream stream;
 
-    if (!gs_stream_of_key(line->stream_key, &stream))
+    if (!stream_of_key(line->stream_key, &stream))
         return GS_NOT_OFFERED;
     status = driver->ctx_push_current(line->context);
     if (status != GS_OK)

@@ -1,7 +1,7 @@
 /*
  * Fences: "all GPU work submitted to this context so far is done", by cuCtxRecordEvent. Drivers
  * before CUDA 12.5 have no such call: there only the line of single-stream mode has fences, by events in
- * that stream, and the lines that are one stream's own; what would need another waits as the driver does.
+ * that stream; what would need another waits as the driver does.
  *
  * Measured on an H200: the event covers non-blocking, per-thread and destroyed streams, costs
  * 0.16 us, and does not wait for later work. While any stream of the context captures a graph it
@@ -47,7 +47,7 @@ struct gs_fence_event {
     uint64_t number;
 };
 
-/* One context's events, or one stream's. Numbers go on when the line serves another. */
+/* One context's events. Numbers go on when the line serves another. */
 struct gs_fence_line {
     struct gs_fence_line *next;
     struct gs_fences *fences;
@@ -107,10 +107,6 @@ static inline uint64_t gs_stream_key_known(CUstream stream)
     return (uint64_t)(uintptr_t)(stream ? stream : CU_STREAM_LEGACY);
 }
 
-/* The stream of a key, by a name that is good in this thread and any context of its device. False: it
- * has none, a default stream of another thread or of a green context. */
-bool gs_stream_of_key(uint64_t key, CUstream *ret);
-
 /*
  * A hook of cuStreamBeginCapture* calls begin before the driver's call, and end when that failed or
  * when the capture is over; end does nothing for a stream that does not capture. Neither blocks, but
@@ -135,11 +131,6 @@ void gs_fences_restore(struct gs_fences *fences, CUstreamCaptureMode mode);
  * memory it has none, and recording fails. */
 void gs_fence_pool_init(struct gs_fences *fences, struct gs_fence_pool *pool, CUcontext context,
                         const struct gs_fence_pool *like);
-/* A line of one stream's own, with a fence behind the work submitted to it so far: an event is
- * recorded there now. The stream is one of the context's, or a default stream of it by its name. On
- * failure nothing was made. As gs_fence_record otherwise. */
-gs_status gs_fence_of_stream(struct gs_fences *fences, struct gs_fence_pool *pool,
-                             CUcontext context, CUstream stream, struct gs_fence *ret);
 /* On a driver without cuCtxRecordEvent: all that is submitted to the context goes to one stream, in which
  * the pool's events are recorded from now on; 0: to no one stream, and none can be. In a thread that
  * has no name for the stream none can be either. */

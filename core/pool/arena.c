@@ -68,14 +68,11 @@ void gs_arena_fini(struct gs_arena *arena)
         arena->epochs.spare = epoch->next;
         free(epoch);
     }
-    for (unsigned i = 0; i <= GS_STREAM_BUCKETS; i++) {
-        struct gs_stream_list **list =
-            i < GS_STREAM_BUCKETS ? &arena->order.streams[i] : &arena->order.spare;
-        while ((stream = *list)) {
-            *list = stream->next;
+    for (unsigned i = 0; i < GS_STREAM_BUCKETS; i++)
+        while ((stream = arena->order.streams[i])) {
+            arena->order.streams[i] = stream->next;
             free(stream);
         }
-    }
     while ((block = arena->free.spare)) {
         arena->free.spare = block->above;
         free(block);

@@ -46,19 +46,15 @@ struct gs_epoch {
     uint64_t wait_ns; /* a full device waits for it so long at most; UINT64_MAX: without end */
 };
 
-/* Blocks freed in the order of one stream, and not behind other work (core/pool/apart.c). */
+/* Blocks freed in the order of another context's stream (core/pool/apart.c). */
 struct gs_apart {
     struct gs_apart *next;
-    struct gs_fence fence; /* in the stream; or of another context, whose stream it is */
-    struct gs_fence epoch; /* the epoch's in which they were, which will do as well; or none */
-    struct gs_fence_pool line; /* the stream's; none: it is of another context */
-    uint64_t stream, parted;   /* the list's id; when that was: order.serial */
+    struct gs_fence fence; /* of that context */
     struct gs_block_list blocks;
 };
 
-#define GS_ORDERED_WAIT_NS UINT64_C(1000000000) /* for what was freed in the order of a stream */
-#define GS_LATER_WAIT_NS                                                                           \
-    UINT64_C(10000000000) /* gs_arena_wait_oldest_locked: for what was recorded late */
+/* For what was recorded late (gs_arena_wait_oldest_locked), or freed in the order of a stream. */
+#define GS_LATER_WAIT_NS UINT64_C(10000000000)
 
 /* How long somebody waits for the GPU: since when, and at most. */
 struct gs_patience {
@@ -76,10 +72,8 @@ static inline uint64_t gs_patience_ends(const struct gs_patience *patience, uint
 
 /* Blocks freed in the order of one stream: free for it, for others after an epoch. */
 struct gs_stream_list {
-    struct gs_stream_list *next; /* in its bucket, or among the spare ones */
+    struct gs_stream_list *next; /* in its bucket */
     uint64_t key;
-    uint64_t id;             /* 0: spare. Another one when the stream is gone */
-    uint64_t unparted;       /* when parting its blocks was tried last: order.serial */
     struct gs_block *last_freed; /* the last one freed, not merged; may be NULL */
     size_t bytes;            /* of all */
     struct gs_bins small, large;
@@ -133,10 +127,8 @@ struct gs_arena_epochs {
 
 /* Blocks that were freed in the order of a stream. */
 struct gs_arena_order {
-    size_t bytes;       /* free for one stream each */
-    struct gs_apart *apart;
-    uint64_t serial; /* lists of streams that were made, and times that streams were parted */
-    struct gs_stream_list *streams[GS_STREAM_BUCKETS], *spare;
+    size_t bytes; /* free for one stream each */
+    struct gs_stream_list *streams[GS_STREAM_BUCKETS];
 };
 
 /* Blocks that somebody else has, or had. Those held are in no list: their guard knows them. */
@@ -181,6 +173,7 @@ struct gs_arena {
     struct gs_arena_epochs epochs;
     struct gs_arena_counts counts;
     struct gs_arena_order order;
+    struct gs_apart *apart;
     struct gs_arena_free free;
     struct gs_region small, large;
 } __attribute__((aligned(128))); /* arenas of several threads share no cache line */
@@ -296,8 +289,7 @@ void gs_arena_spend_locked(struct gs_arena *arena, struct gs_piece *piece);
  * all of that is in one stream. */
 void gs_arena_retire_locked(struct gs_arena *arena, struct gs_block *block);
 /* The same where that was in the order of a stream. */
-void gs_arena_retire_in_order_locked(struct gs_arena *arena, struct gs_block *block,
-                                     uint64_t stream_key);
+void gs_arena_retire_in_order_locked(struct gs_arena *arena, struct gs_block *block);
 /* Adds to the open epoch what retires already. */
 void gs_arena_retire_more_locked(struct gs_arena *arena, struct gs_block *block);
 
@@ -328,13 +320,6 @@ void gs_arena_close_locked(struct gs_arena *arena);
 /* A live block that the program does not know yet is its device's stream-ordered memory. True: once
  * no lock is held, gs_async_look is to be called. */
 bool gs_arena_count_async_locked(struct gs_arena *arena, struct gs_block *block);
-/* The same for memory of cuMemAlloc that was freed in the order of a stream. The driver ends such
- * memory, unlike that of its pools, when the stream gets there (measured on an H200: fills go on
- * until the stream is synchronised); so it is behind a fence of its own, and
- * gs_arena_usable_locked.
- */
-void gs_arena_retire_lingering_locked(struct gs_arena *arena, struct gs_block *block,
-                                      uint64_t stream_key);
 /* With how many bytes and blocks the next one closes. */
 void gs_epoch_choose_limits_locked(struct gs_arena *arena);
 /* Closes the open epoch, if a fence can be recorded now. `at_free`: nothing was submitted since the
@@ -342,13 +327,9 @@ void gs_epoch_choose_limits_locked(struct gs_arena *arena);
 void gs_epoch_close_locked(struct gs_arena *arena, bool at_free);
 /* Whether a large block of that size may be in one. */
 bool gs_epochs_have_locked(struct gs_arena_epochs *epochs, size_t size);
-/* Takes a block out of an epoch's list, and puts a retired one in no list into one. */
-void gs_epoch_remove_locked(struct gs_arena_epochs *epochs, struct gs_block_list *list,
-                            struct gs_block *block);
+/* Puts a retired block in no list into an epoch's. */
 void gs_epoch_add_locked(struct gs_arena_epochs *epochs, struct gs_block_list *list,
                          struct gs_block *block);
-/* Whether the program may still use a block. */
-bool gs_arena_usable_locked(struct gs_arena *arena, const struct gs_block *block);
 /* A live block is no longer the program's: retired, in no list yet. */
 void gs_arena_unlive_locked(struct gs_arena *arena, struct gs_block *block);
 /* All GPU work before the free of a retired block in no list is known to be done. */
@@ -381,7 +362,7 @@ bool gs_arena_touched_locked(struct gs_arena *arena);
  * it is the same, the fence is recorded at the free or before anything is submitted that can stop
  * the GPU (gs_single_stalls). Where it was recorded later, it may be behind a kernel that waits for
  * this very thread; and what was freed in the order of a stream may be behind anything. Both are
- * waited for so long and no longer.
+ * waited for so long and no longer (GS_LATER_WAIT_NS).
  */
 bool gs_arena_wait_oldest_locked(struct gs_arena *arena, const struct gs_patience *patience);
 /* Whether an allocation should wait rather than grow the arena by `size`: too much retires, or a
@@ -406,32 +387,17 @@ void gs_arena_flush_stream_locked(struct gs_arena *arena, uint64_t stream_key);
 void gs_arena_forget_streams_locked(struct gs_arena *arena);
 /* Every stream's list but that of `keep` (0: every one) joins the open epoch. */
 void gs_arena_flush_streams_locked(struct gs_arena *arena, uint64_t keep);
-/* A retired block was freed in the order of the stream. */
-void gs_block_of_stream_locked(struct gs_arena *arena, struct gs_block *block, uint64_t stream_key);
-/* Whether it was, and the stream is still there. */
-static inline bool gs_block_has_stream_locked(const struct gs_block *block)
-{
-    return block->stream_id && block->stream->id == block->stream_id;
-}
 
 /* ---- Apart (apart.c) -------------------------------------------------------------------- */
 
-/* Memory is out: what was freed in the order of a stream is parted from its epoch, where an event
- * can be recorded in that stream. Every stream's list joins the open epoch, or goes apart. */
-void gs_arena_part_streams_locked(struct gs_arena *arena);
 /* A live block was freed in the order of another context's stream, `fence` is behind that. False: no
  * host memory, nothing was changed. */
 bool gs_arena_retire_elsewhere_locked(struct gs_arena *arena, struct gs_block *block,
                                       const struct gs_fence *fence);
 /* Takes back what passed; returns whether anything did. */
 bool gs_arena_poll_apart_locked(struct gs_arena *arena);
-/* The same, and lets the lock go while it waits for that, for a second at most. */
+/* The same, and lets the lock go while it waits for the first of it; false: there is nothing, or it did not
+ * pass in time. */
 bool gs_arena_wait_apart_locked(struct gs_arena *arena, const struct gs_patience *patience);
-/* A live block out of what retires, whose owner's work has to come behind *ret; or NULL. */
-struct gs_block *gs_arena_take_in_order_locked(struct gs_arena *arena, size_t size,
-                                               struct gs_fence *ret);
-/* As gs_fence_pool_leaving, and as gs_arena_context_over_locked. */
-void gs_arena_apart_leaving_locked(struct gs_arena *arena, bool leaving);
-void gs_arena_apart_over_locked(struct gs_arena *arena);
 
 #endif

@@ -35,15 +35,12 @@ struct gs_block {
     struct gs_piece *piece;           /* in which it begins */
     struct gs_block *below, *above;   /* neighbours in the region; NULL where nothing is mapped */
     struct gs_export *export;         /* not NULL: a handle of it was given out */
-    struct gs_stream_list *stream;    /* of an ordered block; or, where the next is not 0, in which
-                                         it was freed: */
-    uint64_t stream_id;               /* of that list, while the block is in an epoch */
+    struct gs_stream_list *stream;    /* of an ordered block */
     uint64_t memops; /* twice its id, and 1 for on, where the program set SYNC_MEMOPS */
     enum gs_block_state state;
     bool async;
     bool multi_stream; /* another stream than the single one has work on it */
     bool wiped; /* retires behind that */
-    bool freed_async; /* retired, and the program's until the GPU has passed its free */
 };
 
 /* As guard->may_go; of what cannot be guarded nobody is asked. */

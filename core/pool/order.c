@@ -29,15 +29,11 @@ static struct gs_stream_list *list_find_locked(struct gs_arena_order *order, uin
 static struct gs_stream_list *list_make_locked(struct gs_arena_order *order, uint64_t key)
 {
     struct gs_stream_list **bucket = bucket_of_locked(order, key);
-    struct gs_stream_list *stream = order->spare;
+    struct gs_stream_list *stream = malloc(sizeof *stream);
 
-    if (stream)
-        order->spare = stream->next;
-    else if (!(stream = malloc(sizeof *stream)))
+    if (!stream)
         return NULL;
     stream->key = key;
-    stream->id = ++order->serial;
-    stream->unparted = 0;
     stream->last_freed = NULL;
     stream->bytes = 0;
     gs_bins_init(&stream->small, GS_UNIT_SHIFT);
@@ -76,31 +72,23 @@ static void bin_locked(struct gs_arena *arena, struct gs_stream_list *stream,
     gs_bins_insert(bins_of(stream, block), &block->entry);
 }
 
-static void flush_block_locked(struct gs_arena *arena, struct gs_stream_list *stream,
-                               struct gs_block *block)
-{
-    block->stream_id = stream->id;
-    gs_arena_retire_more_locked(arena, block);
-}
-
-static void flush_bins_locked(struct gs_arena *arena, struct gs_stream_list *stream,
-                              struct gs_bins *bins)
+static void flush_bins_locked(struct gs_arena *arena, struct gs_bins *bins)
 {
     struct gs_bin_entry *entry;
 
     while ((entry = gs_bins_largest(bins))) {
         gs_bins_remove(bins, entry);
-        flush_block_locked(arena, stream, (struct gs_block *)entry);
+        gs_arena_retire_more_locked(arena, (struct gs_block *)entry);
     }
 }
 
 static void flush_locked(struct gs_arena *arena, struct gs_stream_list *stream)
 {
     if (stream->last_freed)
-        flush_block_locked(arena, stream, stream->last_freed);
+        gs_arena_retire_more_locked(arena, stream->last_freed);
     stream->last_freed = NULL;
-    flush_bins_locked(arena, stream, &stream->small);
-    flush_bins_locked(arena, stream, &stream->large);
+    flush_bins_locked(arena, &stream->small);
+    flush_bins_locked(arena, &stream->large);
     GS_SUB(arena->order.bytes, stream->bytes);
     stream->bytes = 0;
 }
@@ -131,7 +119,7 @@ void gs_arena_retire_stream_locked(struct gs_arena *arena, struct gs_block *bloc
         stream = list_make_locked(&arena->order, stream_key);
     /* What others hold or may hold goes the long way: its next owner is not only a stream. */
     if (!stream || gs_block_is_guarded_locked(&arena->shared->guard, block)) {
-        gs_arena_retire_in_order_locked(arena, block, stream_key);
+        gs_arena_retire_in_order_locked(arena, block);
         return;
     }
     gs_arena_unlive_locked(arena, block);
@@ -144,17 +132,6 @@ void gs_arena_retire_stream_locked(struct gs_arena *arena, struct gs_block *bloc
     GS_ADD(arena->order.bytes, block->entry.size);
     if (__builtin_expect(stream->bytes > HELD_BACK_MIN && stream->bytes > most, 0))
         holds_much_locked(arena, stream);
-}
-
-void gs_block_of_stream_locked(struct gs_arena *arena, struct gs_block *block, uint64_t stream_key)
-{
-    struct gs_stream_list *stream = list_find_locked(&arena->order, stream_key);
-
-    gs_latch_assert_held(&arena->lock);
-    if (!stream && !(stream = list_make_locked(&arena->order, stream_key)))
-        return;
-    block->stream = stream;
-    block->stream_id = stream->id;
 }
 
 /* The part of the entry that is needed; the rest stays the stream's. */
@@ -216,10 +193,8 @@ static void forget_locked(struct gs_arena *arena, struct gs_stream_list **link)
     struct gs_stream_list *stream = *link;
 
     flush_locked(arena, stream);
-    stream->id = 0;
     *link = stream->next;
-    stream->next = arena->order.spare;
-    arena->order.spare = stream;
+    free(stream);
 }
 
 void gs_arena_flush_stream_locked(struct gs_arena *arena, uint64_t stream_key)

@@ -140,14 +140,6 @@ static void leaves_epoch_locked(struct gs_arena_epochs *epochs, struct gs_block 
 {
     if (serves_next(block))
         --*retiring_of_locked(epochs, block->entry.size);
-    block->stream_id = 0;
-}
-
-void gs_epoch_remove_locked(struct gs_arena_epochs *epochs, struct gs_block_list *list,
-                            struct gs_block *block)
-{
-    gs_block_list_remove(list, block);
-    leaves_epoch_locked(epochs, block);
 }
 
 /* What of a list was in no epoch belongs to a context that is over, where nobody counts any more. */
@@ -191,9 +183,7 @@ static __attribute__((cold, noinline)) uint64_t wait_for_later_locked(struct gs_
  * have waited for. */
 static uint64_t wait_for_locked(struct gs_arena *arena, const struct gs_epoch *epoch, bool at_free)
 {
-    if (!arena->epochs.plain)
-        return GS_ORDERED_WAIT_NS;
-    if (!at_free)
+    if (!arena->epochs.plain || !at_free)
         return GS_LATER_WAIT_NS;
     return __builtin_expect(gs_fence_is_recorded(&epoch->fence), 1)
                ? UINT64_MAX
@@ -297,7 +287,6 @@ void gs_arena_unlive_locked(struct gs_arena *arena, struct gs_block *block)
     if (block->async)
         GS_ADD(arena->async.live, -block->size);
     block->state = GS_BLOCK_RETIRED;
-    block->freed_async = false;
     GS_COUNT(block->piece->span.frees);
     if (__builtin_expect(gs_block_crosses(block), 0))
         for (struct gs_piece *piece = block->piece; (piece = gs_block_next_piece(block, piece));)
@@ -358,26 +347,12 @@ void gs_arena_retire_locked(struct gs_arena *arena, struct gs_block *block)
     close_full_locked(arena, true);
 }
 
-void gs_arena_retire_in_order_locked(struct gs_arena *arena, struct gs_block *block,
-                                     uint64_t stream_key)
+void gs_arena_retire_in_order_locked(struct gs_arena *arena, struct gs_block *block)
 {
     gs_latch_assert_held(&arena->lock);
     gs_arena_unlive_locked(arena, block);
-    gs_block_of_stream_locked(arena, block, stream_key);
     gs_epoch_add_locked(&arena->epochs, &arena->epochs.open, block);
     close_full_locked(arena, false);
-}
-
-void gs_arena_retire_lingering_locked(struct gs_arena *arena, struct gs_block *block,
-                                      uint64_t stream_key)
-{
-    gs_latch_assert_held(&arena->lock);
-    gs_arena_unlive_locked(arena, block);
-    gs_block_of_stream_locked(arena, block, stream_key);
-    block->freed_async = true;
-    gs_epoch_add_locked(&arena->epochs, &arena->epochs.open, block);
-    gs_epoch_close_locked(arena, false);
-    arena->shared->activity(arena->shared->activity_arg);
 }
 
 /* Where that cannot be now, because a capture is open, say, it is so before the next of them. */
@@ -391,19 +366,6 @@ void gs_arena_close_locked(struct gs_arena *arena)
         gs_single_retires(arena->shared->single);
 }
 
-bool gs_arena_usable_locked(struct gs_arena *arena, const struct gs_block *block)
-{
-    uint64_t id = block->id;
-
-    gs_latch_assert_held(&arena->lock);
-    if (__builtin_expect(block->state == GS_BLOCK_LIVE, 1))
-        return true;
-    if (block->state != GS_BLOCK_RETIRED || !block->freed_async)
-        return false;
-    gs_arena_collect_locked(arena); /* it may have passed, and be merged into another or gone */
-    return block->id == id && block->state == GS_BLOCK_RETIRED && block->freed_async;
-}
-
 void gs_arena_retire_more_locked(struct gs_arena *arena, struct gs_block *block)
 {
     gs_latch_assert_held(&arena->lock);
@@ -413,7 +375,7 @@ void gs_arena_retire_more_locked(struct gs_arena *arena, struct gs_block *block)
 
 bool gs_arena_poll_locked(struct gs_arena *arena)
 {
-    bool any = __builtin_expect(arena->order.apart != NULL, 0) && gs_arena_poll_apart_locked(arena);
+    bool any = __builtin_expect(arena->apart != NULL, 0) && gs_arena_poll_apart_locked(arena);
 
     gs_latch_assert_held(&arena->lock);
     while (arena->epochs.oldest && !arena->leaving &&
@@ -550,5 +512,5 @@ void gs_arena_context_over_locked(struct gs_arena *arena)
         arena->epochs.oldest->fence = (struct gs_fence){0}; /* its event went with the context */
         oldest_passed_locked(arena);
     }
-    gs_arena_apart_over_locked(arena);
+    gs_arena_poll_apart_locked(arena);
 }

@@ -18,7 +18,6 @@ static void set_leaving_locked(struct gs_context *context, bool leaving)
     for (unsigned at = 0; (arena = gs_context_next_pool(context, &at));) {
         gs_latch_take(&arena->lock);
         arena->leaving = leaving;
-        gs_arena_apart_leaving_locked(arena, leaving);
         if (leaving) /* where it stays, a green one may go, and its streams with it */
             gs_arena_forget_streams_locked(arena);
         gs_latch_release(&arena->lock);
@@ -136,7 +135,7 @@ static bool detach_dead(struct gs_arena *arena, struct gs_piece **released, bool
     }
     empty = __atomic_load_n(&arena->large.pieces, __ATOMIC_SEQ_CST) == 0 &&
             __atomic_load_n(&arena->small.pieces, __ATOMIC_SEQ_CST) == 0;
-    *ret_waits |= arena->order.apart != NULL;
+    *ret_waits |= arena->apart != NULL;
     gs_latch_release(&arena->lock);
     if (detached) {
         for (last = detached; last->after;)

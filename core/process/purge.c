@@ -186,7 +186,7 @@ static bool look_at(struct gs_core *core, struct gs_arena *arena)
         gs_arena_flush_streams_locked(arena, 0);
     gs_arena_collect_locked(arena);
     used |= arena->free_bytes != free_before || arena->epochs.open.first || arena->epochs.oldest ||
-            arena->order.apart || gs_arena_touched_locked(arena);
+            arena->apart || gs_arena_touched_locked(arena);
     forget_peak_locked(arena);
     used |= arena->free_bytes != arena->kept.free_low;
     arena->kept.free_low = arena->free_bytes;

@@ -61,13 +61,20 @@ static void wait_without_events_locked(struct gs_core *core, struct gs_arena *ar
     gs_arena_waited_locked(arena, &freed, over);
 }
 
+/* While a capture is open no event can be had, and what a stream freed stays its own. */
+static void flush_streams_locked(struct gs_core *core, struct gs_arena *arena)
+{
+    if (!gs_fences_capturing(&core->fences))
+        gs_arena_flush_streams_locked(arena, 0);
+}
+
 /* Takes back what has come back, also what has to be waited for (NULL: nothing). The lock is held,
  * and let go at times. */
 static void collect_locked(struct gs_core *core, struct gs_arena *arena,
                            const struct gs_patience *patience)
 {
     gs_latch_assert_held(&arena->lock);
-    gs_arena_part_streams_locked(arena);
+    flush_streams_locked(core, arena);
     gs_arena_collect_locked(arena);
     if (patience)
         wait_for_all_locked(arena, patience);
@@ -159,7 +166,6 @@ struct request {
     CUcontext context;
     unsigned tag;
     size_t size;
-    uint64_t stream_key; /* 0: in no stream's order */
     struct gs_patience patience; /* from wait_for_block on */
     CUdeviceptr *ret_address;
 };
@@ -285,55 +291,6 @@ static gs_status purge_all(struct request *r)
     return grow(r);
 }
 
-/* Puts back what take_in_order took; the context may have ended meanwhile. */
-static void put_back(struct request *r)
-{
-    struct gs_piece *piece;
-    struct gs_block *block;
-
-    if (gs_context_lock_piece(r->core, *r->ret_address, &piece) != GS_OK)
-        return;
-    block = gs_piece_start_locked(piece, *r->ret_address);
-    if (block && block->state == GS_BLOCK_LIVE) {
-        gs_arena_unlive_locked(piece->arena, block);
-        gs_arena_retire_more_locked(piece->arena, block);
-    }
-    gs_latch_release(&piece->arena->lock);
-}
-
-/*
- * What retires in any arena of the context, for a stream that comes behind its free. Nothing is
- * waited for: the GPU does, as with the driver's own stream-ordered memory (measured on an H200:
- * an allocation in one stream, while what would serve it was freed in another one behind a host
- * function, is back after 57 ms). While a capture is open no stream is made to wait.
- */
-static gs_status take_in_order(struct request *r)
-{
-    struct gs_arena *arena;
-    gs_status status = GS_NO_MEMORY;
-    CUstream stream;
-    bool ours;
-
-    if (!r->stream_key || !gs_stream_of_key(r->stream_key, &stream))
-        return status;
-    for (unsigned at = 0; status != GS_OK && !gs_fences_capturing(&r->core->fences) &&
-                          (arena = next_locked(r, &at, &ours));) {
-        struct gs_fence behind;
-
-        if (ours) {
-            gs_arena_part_streams_locked(arena);
-            gs_arena_collect_locked(arena);
-            status = found(r, gs_arena_take_in_order_locked(arena, r->size, &behind));
-        }
-        gs_latch_release(&arena->lock);
-        if (status == GS_OK && !gs_fence_order(&behind, stream)) {
-            put_back(r);
-            status = GS_NO_MEMORY;
-        }
-    }
-    return status;
-}
-
 /* Waits for this arena's epochs one by one, and then for what is apart, until the block can be
  * had. */
 static gs_status wait_for_block(struct request *r)
@@ -346,7 +303,7 @@ static gs_status wait_for_block(struct request *r)
     gs_trace_outcome = GS_TRACE_WAITED;
     r->patience = gs_patience_of(UINT64_MAX);
     gs_latch_take(&arena->lock);
-    gs_arena_part_streams_locked(arena);
+    flush_streams_locked(r->core, arena);
     left = waits_for_all_locked(arena);
     gs_latch_release(&arena->lock);
     while (more && gs_is_out(status) && left-- > 0) {
@@ -405,9 +362,8 @@ static gs_status (*const steps[])(struct request *r) = {
     purge_all, /* idle mappings: those who opened the memory, or 0.5 s */
     await_threads,
     take_free,
-    take_in_order,
     wait_for_block, /* GPU work before a cuMemFree: the GPU, as the driver's own free would have waited;
-                       before other frees: the GPU, or 10 s, of which 1 s for those in stream order */
+                       before other frees: the GPU, or 10 s */
     wait_for_all, /* closed blocks: those who had them open, their end, or 2 s (core/share/flush.c) */
     purge_waiting, /* all of the above */
     take_any,
@@ -418,13 +374,12 @@ static gs_status (*const steps[])(struct request *r) = {
 };
 
 gs_status gs_arena_reclaim(struct gs_core *core, struct gs_arena *arena, uint64_t life, size_t size,
-                           uint64_t stream_key, CUdeviceptr *ret_address)
+                           CUdeviceptr *ret_address)
 {
     struct request request = {.core = core,
                               .arena = arena,
                               .life = life,
                               .size = size,
-                              .stream_key = stream_key,
                               .ret_address = ret_address};
     gs_status status;
 

@@ -49,9 +49,9 @@ gs_status gs_arena_grow(struct gs_core *core, struct gs_arena *arena, uint64_t l
                         CUdeviceptr *ret_address);
 
 /* The device is full: what is held back is given up step by step, the cheapest first. GS_NO_MEMORY:
- * even then there is not enough. `stream_key`: in whose order it is; 0: in none. */
+ * even then there is not enough. */
 gs_status gs_arena_reclaim(struct gs_core *core, struct gs_arena *arena, uint64_t life, size_t size,
-                           uint64_t stream_key, CUdeviceptr *ret_address);
+                           CUdeviceptr *ret_address);
 
 /* Every arena of the device gives up what it can; with `wait`, what it has to wait for as well.
  * Returns bytes given to the driver. */

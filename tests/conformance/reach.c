@@ -126,61 +126,6 @@ Test(reach, freed_memory_cannot_be_touched)
     OK(cuMemFree(other));
 }
 
-/* Touches memory that is freed behind a kernel; false where that has ended meanwhile. */
-static bool touch_behind_work(size_t size, CUstream stream, CUstream beside)
-{
-    uint32_t word = 0, later = 0;
-    CUdeviceptr ptr = 0, after = 0;
-    CUresult r, range;
-    bool busy;
-
-    if (under_shim() && !under_shim_with_events())
-        OK(cuMemAlloc(&after, 4));
-    OK(cuMemAlloc(&ptr, size));
-    OK(fill_now(ptr, 5, 1000));
-    OK(launch_spin(stream, 300 * MILLISECOND));
-    OK(cuMemFreeAsync(ptr, stream));
-    r = cuMemcpyDtoHAsync(&word, ptr, 4, beside);
-    OK(cuStreamSynchronize(beside));
-    if (r == CUDA_SUCCESS)
-        r = cuMemsetD32Async(ptr, 6, 1000, beside);
-    if (r == CUDA_SUCCESS)
-        r = cuMemcpyDtoHAsync(&later, ptr + 4, 4, beside);
-    OK(cuStreamSynchronize(beside));
-    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8Async(ptr, 1, size + 1, beside));
-    FAILS(cuMemFree(ptr + 4));
-    range = cuMemGetAddressRange(NULL, NULL, ptr);
-    busy = is_busy(stream);
-    if (busy) {
-        OK(r);
-        cr_assert_eq(word, 5);
-        cr_assert_eq(later, 6);
-        probe("range_of_memory_freed_behind_work", "%s", result_name(range));
-    }
-    OK(cuStreamSynchronize(stream));
-    if (under_shim() && !under_shim_with_events())
-        OK(cuMemFree(after)); /* what was freed before is over with it */
-    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemsetD8(ptr, 1, 16));
-    CHECK(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH(&word, ptr, 4));
-    FAILS(cuMemFree(ptr));
-    return busy;
-}
-
-/* Memory of cuMemAlloc that is freed in the order of a stream goes when the stream gets there. */
-Test(reach, memory_freed_behind_a_streams_work_can_be_touched_until_then)
-{
-    static const size_t sizes[] = {5000, 3 * MIB};
-    CUstream stream = new_stream(), beside = new_stream();
-
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        bool touched = false;
-
-        for (int k = 0; k < BUSY_TRIES && !touched; k++)
-            touched = touch_behind_work(sizes[i], stream, beside);
-        cr_assert(touched);
-    }
-}
-
 Test(reach, nothing_may_be_anywhere)
 {
     CUdeviceptr ptr = 0;

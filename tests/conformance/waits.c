@@ -54,8 +54,8 @@ static size_t part(unsigned tenths)
     return memory_free_bytes() / 10 * tenths & ~(2 * MIB - 1);
 }
 
-/* Most of the memory, freed in the order of a stream behind a host function. Returns what is more
- * than there is beside it. */
+/* Most of the memory, freed in the order of a stream behind work: a host function or, without a gate, a kernel.
+ * Returns what is more than there is beside it. */
 static size_t free_behind(CUstream stream, struct gate *gate)
 {
     size_t size = part(7), wanted = part(6);
@@ -64,7 +64,10 @@ static size_t free_behind(CUstream stream, struct gate *gate)
     OK(cuMemAllocAsync(&ptr, size, stream));
     OK(launch_fill(stream, ptr, OLD, 4096));
     OK(cuStreamSynchronize(stream));
-    hold(stream, gate);
+    if (gate)
+        hold(stream, gate);
+    else
+        OK(launch_spin(stream, 200 * MILLISECOND));
     OK(launch_fill(stream, ptr, OLD, 4096));
     OK(cuMemFreeAsync(ptr, stream));
     return wanted;
@@ -73,122 +76,12 @@ static size_t free_behind(CUstream stream, struct gate *gate)
 Test(waits, an_allocation_in_another_stream_comes_behind_the_free)
 {
     CUstream s1 = new_stream(), s2 = new_stream();
+    size_t wanted = free_behind(s1, NULL);
     CUdeviceptr ptr = 0;
-    struct gate gate;
-    size_t wanted = free_behind(s1, &gate);
-    CUresult r = cuMemAllocAsync(&ptr, wanted, s2);
-    bool held;
 
-    if (r == CUDA_SUCCESS)
-        r = launch_fill(s2, ptr, NEW, 4096);
-    held = let_go(&gate);
-    OK(r);
-    cr_assert(held, "it waited for the host function");
+    OK(cuMemAllocAsync(&ptr, wanted, s2));
+    OK(launch_fill(s2, ptr, NEW, 4096));
     OK(cuStreamSynchronize(s2));
-    OK(cuStreamSynchronize(s1));
-    cr_assert_eq(words_other(ptr, NEW, 4096), 0, "the old owner's words");
-    OK(cuMemFreeAsync(ptr, s2));
-    OK(cuCtxSynchronize());
-}
-
-enum { PIECES = 14 };
-
-/* A block of 70 % of the memory is freed behind the gate, and what comes behind that in a second
- * stream, in pieces of it, is freed there and in a third one. Returns what is more than there is
- * beside them; 0 where the driver has not cut the block for the second stream (measured: an H100's,
- * driver 580.159.04, said OUT_OF_MEMORY at once; an H200's cut it). */
-static size_t free_pieces_behind(const CUstream stream[3], struct gate *gate)
-{
-    size_t size = part(7), each = part(7) / PIECES & ~(2 * MIB - 1), wanted = part(6);
-    CUdeviceptr whole = 0, piece[PIECES] = {0};
-    CUresult r = CUDA_SUCCESS;
-    CUevent after;
-
-    OK(cuEventCreate(&after, CU_EVENT_DISABLE_TIMING));
-    OK(cuMemAllocAsync(&whole, size, stream[0]));
-    OK(launch_fill(stream[0], whole, OLD, 4096)); /* loads the kernel, which waits for all of the GPU's work */
-    OK(cuStreamSynchronize(stream[0]));
-    hold(stream[0], gate);
-    OK(launch_fill(stream[0], whole, OLD, 4096));
-    OK(cuMemFreeAsync(whole, stream[0]));
-    for (int i = 0; i < PIECES && r == CUDA_SUCCESS; i++)
-        r = cuMemAllocAsync(&piece[i], each, stream[1]);
-    for (int i = 0; i < PIECES && piece[i]; i++) {
-        CUstream user = stream[1 + i % 2];
-
-        OK(cuEventRecord(after, stream[1]));
-        OK(cuStreamWaitEvent(user, after, 0));
-        OK(launch_fill(user, piece[i], OLD, 4096));
-        OK(cuMemFreeAsync(piece[i], user));
-    }
-    OK(cuEventDestroy(after));
-    if (r == CUDA_SUCCESS)
-        return wanted;
-    let_go(gate);
-    probe("async_alloc_of_pieces_behind_a_free", "%s", result_name(r));
-    if (under_shim() || software_driver() || r != CUDA_ERROR_OUT_OF_MEMORY)
-        OK(r);
-    return 0;
-}
-
-/* Nothing of that is large enough alone. The driver waits for the host function then (measured on an
- * H200: for as long as it takes), or refuses (an H100); the library waits for a second. */
-Test(waits, an_allocation_behind_several_frees_is_had_when_they_have_passed)
-{
-    const CUstream stream[3] = {new_stream(), new_stream(), new_stream()};
-    CUstream mine = new_stream();
-    CUdeviceptr ptr = 0;
-    struct gate gate;
-    size_t wanted = free_pieces_behind(stream, &gate), step = (wanted / 32 | 511) + 1;
-    CUresult r = CUDA_SUCCESS;
-    bool held;
-
-    if (wanted == 0)
-        cr_skip_test("the driver does not cut what another stream freed");
-    r = cuMemAllocAsync(&ptr, wanted, mine);
-    held = let_go(&gate);
-    probe("async_alloc_behind_several_frees", "%s",
-          r != CUDA_SUCCESS ? result_name(r) : held ? "at once" : "when it had ended");
-    if (r == CUDA_ERROR_OUT_OF_MEMORY)
-        r = cuMemAllocAsync(&ptr, wanted, mine);
-    if (r == CUDA_ERROR_OUT_OF_MEMORY && !under_shim() && !software_driver())
-        cr_skip_test("natively what several streams freed is not put together");
-    OK(r);
-    for (size_t at = 0; at + 4096 * 4 <= wanted; at += step)
-        OK(launch_fill(mine, ptr + at, NEW, 4096));
-    OK(cuStreamSynchronize(mine));
-    for (int i = 0; i < 3; i++)
-        OK(cuStreamSynchronize(stream[i]));
-    for (size_t at = 0; at + 4096 * 4 <= wanted; at += step)
-        cr_assert_eq(words_other(ptr + at, NEW, 4096), 0, "an old owner's words");
-    OK(cuMemFreeAsync(ptr, mine));
-    OK(cuCtxSynchronize());
-}
-
-/* Another stream that stands still has nothing to do with it. */
-Test(waits, an_allocation_in_another_stream_comes_behind_no_third_one)
-{
-    CUstream s1 = new_stream(), s2 = new_stream(), s3 = new_stream();
-    size_t size = part(7), wanted = part(6);
-    CUdeviceptr first = 0, ptr = 0;
-    struct gate gate;
-    CUresult r;
-    bool held;
-
-    OK(cuMemAllocAsync(&first, size, s1));
-    OK(launch_fill(s1, first, OLD, 4096));
-    OK(launch_fill(s2, first, OLD, 16));
-    OK(cuStreamSynchronize(s2));
-    hold(s3, &gate);
-    OK(cuMemFreeAsync(first, s1));
-    r = cuMemAllocAsync(&ptr, wanted, s2);
-    if (r == CUDA_SUCCESS)
-        r = launch_fill(s2, ptr, NEW, 4096);
-    if (r == CUDA_SUCCESS)
-        r = cuStreamSynchronize(s2);
-    held = let_go(&gate);
-    OK(r);
-    cr_assert(held, "it waited for the host function");
     OK(cuStreamSynchronize(s1));
     cr_assert_eq(words_other(ptr, NEW, 4096), 0, "the old owner's words");
     OK(cuMemFreeAsync(ptr, s2));
