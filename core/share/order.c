@@ -101,6 +101,7 @@ bool gs_order_came(struct gs_share *share, struct gs_client *client, const struc
         return gs_plea_came(share, client, order);
     if (order->kind == GS_ORDER_UNNAME)
         return gs_unname_came(share, client, order);
+    client->due_ns = gs_now_ns() + GS_IDLE_NS; /* it asks again what came of it */
     gs_wire_start(&message, GS_WIRE_DONE, order->head.request);
     if (order->kind == GS_ORDER_SET)
         set(share, client, order, &message.done);

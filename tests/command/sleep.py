@@ -212,6 +212,21 @@ def prove_one_order_at_a_time(folder):
     one.end()
 
 
+def prove_it_takes_long(folder):
+    """Longer than others wait for an answer."""
+    one = start(folder, GPUSHIM_DEBUG_TIMEOUT='100 ms')
+    pid = str(one.pid)
+    run(one, HELD)
+    with subprocess.Popen([GPUSHIM, 'sleep', pid], env=clean(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True) as order:
+        time.sleep(1)
+        run(one, 'cuda.softcuda_hold(0)')
+        told = order.communicate()[0]
+    check(order.returncode == 0 and 'asleep, in' in told, f'what came of it is told: {told}')
+    says(folder, 0, ('wake', pid), 'awake, in')
+    one.end()
+
+
 def prove_who_asks_late(folder):
     """What came of a later order is not told as what came of the first."""
     one = start(folder)
@@ -380,7 +395,7 @@ def prove_what_is_wrong(folder):
 
 
 for prove in (prove_it, prove_it_of_own_memory, prove_it_is_told, prove_a_group, prove_a_file, prove_a_swap, prove_one_order_at_a_time,
-              prove_who_asks_late, prove_a_tag, prove_by_itself,
+              prove_it_takes_long, prove_who_asks_late, prove_a_tag, prove_by_itself,
               prove_who_asked_has_it_first,
               prove_who_does_not_sleep, prove_who_calls_is_not_idle, prove_what_stays, prove_what_is_wrong):
     with tempfile.TemporaryDirectory() as name:
