@@ -196,11 +196,6 @@ static ssize_t receive(int socket, struct msghdr *header, int flags)
     }
 }
 
-static bool may_bring_many(const union gs_wire_message *message)
-{
-    return message->head.type == GS_WIRE_GRANT || message->head.type == GS_WIRE_PIECES;
-}
-
 /*
  * A message is looked at before it is taken. The kernel closes what came along and found no room
  * here, and that may take as long as its sender likes; what is still in the socket, or is here
@@ -227,7 +222,7 @@ static int receive_message(int socket, union gs_wire_message *ret_message,
     count = take_fds(&header, fds);
     lacks = header.msg_flags & MSG_CTRUNC;
     sound = !(header.msg_flags & MSG_TRUNC) && gs_wire_valid(ret_message, (size_t)got);
-    many = count > (sound && may_bring_many(ret_message) ? GS_PIECES_MAX : 1);
+    many = count > (sound && ret_message->head.type == GS_WIRE_GRANT ? GS_PIECES_MAX : 1);
     sound &= !many;
     if (!lacks)
         receive(socket, &none, 0);
@@ -263,7 +258,7 @@ int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd)
 
     if (!ret_fd)
         return error;
-    if (fds.count > 0 && may_bring_many(ret_message)) {
+    if (fds.count > 0 && ret_message->head.type == GS_WIRE_GRANT) {
         discard_all(fds.fd, fds.count);
         fds.count = 0;
     }

@@ -143,17 +143,14 @@ struct gs_batch {
     struct gs_fd is[GS_PIECES_MAX];
     bool fresh[GS_PIECES_MAX];
 };
-/* From the `first` piece on, as many as there are to be had of `most`, one at least; the export is pinned.
+/* From the `first` piece on, as many as there are to be had and one message brings, one at least; the export is pinned.
  * Or why there is none, and the driver's error where it is that. */
 enum gs_wire_reason gs_batch_make(struct gs_share *share, struct gs_client *client,
-                                  const struct gs_export *export, uint32_t first, unsigned most,
+                                  const struct gs_export *export, uint32_t first,
                                   struct gs_batch *ret_batch, CUresult *ret_driver_error);
 void gs_batch_write(const struct gs_export *export, const struct gs_batch *batch,
                     struct gs_wire_batch *ret);
 void gs_batch_end(struct gs_share *share, const struct gs_export *export, struct gs_batch *batch);
-/* FETCH, as gs_client_serve. */
-bool gs_strip_fetch_came(struct gs_share *share, struct gs_client *client,
-                         const struct gs_wire_fetch *fetch);
 
 /* exports.c */
 /* With the lock held: its holders are to give it back as soon as they can. */

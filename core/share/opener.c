@@ -92,27 +92,28 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
                      const struct gs_ipc_handle *ipc_handle, const unsigned char *bytes,
                      CUdevice device, struct granted *ret)
 {
-    struct gs_room room = {0};
+    struct gs_request request = {.ipc_handle = *ipc_handle};
     struct gs_wire_fds fds;
     gs_status status;
 
+    memcpy(request.bytes, bytes, sizeof request.bytes);
     ret->import = gs_import_find(remote, ipc_handle->chunk_id);
-    status =
-        gs_remote_request(share, remote, ipc_handle, bytes, !ret->import, &room, &ret->grant, &fds);
+    request.want_fd = !ret->import;
+    status = gs_remote_request(share, remote, &request, &ret->grant, &fds);
     if (status == GS_UNREACHABLE && ret->import && ret->import->connection != remote->connection) {
         ret->import = NULL; /* its connection was lost meanwhile */
-        status = gs_remote_request(share, remote, ipc_handle, bytes, true, &room, &ret->grant, &fds);
+        request.want_fd = true;
+        status = gs_remote_request(share, remote, &request, &ret->grant, &fds);
     }
     if (status != GS_OK) {
-        gs_room_free(share, &room);
+        gs_room_free(share, &request.room);
         return status;
     }
     ret->steps.answered = gs_now_ns();
     ret->grant.read_only |= share->options.read_only;
     ret->fresh = !ret->import;
     if (ret->fresh)
-        status = gs_import_map(share, remote, &ret->grant, &fds, device, &room, &ret->steps,
-                               &ret->import);
+        status = gs_import_map(share, remote, &request, &ret->grant, &fds, device, &ret->steps, &ret->import);
     else if (import_fits(ret->import, &ret->grant))
         status = gs_import_allow(share, ret->import, device);
     else
@@ -122,7 +123,7 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
     else if (status > 0)
         say_driver(share, status);
     ret->steps.mapped = gs_now_ns();
-    gs_room_free(share, &room); /* it was of another size */
+    gs_room_free(share, &request.room); /* it was of another size */
     gs_fds_done(&fds, status == GS_OK);
     if (status != GS_OK)
         gs_remote_return(share, remote, &ret->grant);
@@ -165,7 +166,6 @@ static gs_status enter_locked(struct gs_share *share, struct gs_remote *remote,
         if (opened->hh.tbl) {
             if (before)
                 replace_locked(share, before);
-            opened->recalled = granted->fresh && remote->fetch_recalled;
             if (granted->import->kept.state != GS_KEPT_NOT)
                 gs_cache_take_locked(share, &granted->import->kept);
             remote->opened_count++;

@@ -61,8 +61,6 @@ struct gs_remote {
     uint64_t absent_ns; /* since when nobody is there to tell; 0: somebody was */
     bool busy;          /* one thread works with it, without the lock */
     bool noticed;       /* something came while it was busy: the thread looks again */
-    uint64_t fetching;   /* the block that is being mapped, 0: none; called back meanwhile, what its program */
-    bool fetch_recalled; /* mapped is refused with the next pieces, and a block is not kept after its close */
     bool afar; /* the last grant was of another machine's chunk, of this fabric handle: */
     unsigned char fabric[GS_FABRIC_SIZE];
     struct gs_flush_asked flush; /* under the lock, busy or not */
@@ -221,22 +219,19 @@ uint64_t gs_fork_tick_locked(struct gs_share *share, uint64_t now);
 void gs_remote_reap_locked(struct gs_share *share, struct gs_remote *remote);
 
 /* request.c */
+/* What is asked for. */
+struct gs_request {
+    struct gs_ipc_handle ipc_handle;
+    unsigned char bytes[GS_IPC_HANDLE_SIZE]; /* the same as it came */
+    bool want_fd;
+    uint32_t first; /* the pieces from this one on, which are, of all the chunk, */
+    uint64_t left;  /* so many bytes; 0 with the first: whatever there are */
+    struct gs_room room; /* where it has none it may have some afterwards, also without success */
+};
 /* Asks for one block; with success one reference is this process's, and must go back by a CLOSE
- * over the same connection. Descriptors of its first pieces are the caller's, none if they were not wanted.
- * Where `room` has none it may have some afterwards, also without success. */
-gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
-                            const struct gs_ipc_handle *ipc_handle, const unsigned char *bytes,
-                            bool want_fd, struct gs_room *room, struct gs_wire_grant *ret_grant,
-                            struct gs_wire_fds *ret_fds);
-/* For files that ask for something else, the remote busy by this thread: sends, waiting for room up to
- * `deadline`. Then the answer: 0 with a message, -ETIMEDOUT, or another negative errno when the
- * connection has ended. -EMFILE: there is no room for the descriptors of an answer, this one or one
- * that came too late. And what a REFUSE comes to; it is said. */
-int gs_remote_send(const struct gs_remote *remote, const union gs_wire_message *message, int fd,
-                   uint64_t deadline);
-int gs_remote_answer(struct gs_share *share, struct gs_remote *remote, uint64_t deadline,
-                     union gs_wire_message *ret_message, struct gs_wire_fds *ret_fds);
-gs_status gs_remote_refused(struct gs_share *share, const struct gs_wire_refuse *refuse);
+ * over the same connection. Descriptors of its pieces are the caller's, none if they were not wanted. */
+gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote, struct gs_request *request,
+                            struct gs_wire_grant *ret_grant, struct gs_wire_fds *ret_fds);
 /* Closes what the exporter sent; there is none afterwards. */
 void gs_fds_discard(struct gs_wire_fds *fds);
 /* The same of what was used, if it was: then it is the driver's, which has taken it. */
@@ -252,11 +247,10 @@ void gs_owner_note_locked(struct gs_remote *remote);
 /* fetch.c */
 /* Maps a granted chunk, in the room if that is of its size; descriptors stay the caller's. Nothing is left
  * behind on failure. The import is not in the map nor with its remote yet; NULL: it is of no exporter, who
- * would be named in the log. */
-gs_status gs_import_map(struct gs_share *share, struct gs_remote *remote,
-                        const struct gs_wire_grant *grant, const struct gs_wire_fds *fds,
-                        CUdevice device, struct gs_room *room, struct gs_open_steps *steps,
-                        struct gs_import **ret_import);
+ * would be named in the log. The grant is that of the last pieces afterwards. */
+gs_status gs_import_map(struct gs_share *share, struct gs_remote *remote, struct gs_request *request,
+                        struct gs_wire_grant *grant, const struct gs_wire_fds *fds, CUdevice device,
+                        struct gs_open_steps *steps, struct gs_import **ret_import);
 
 /* import.c */
 struct gs_import *gs_import_find(struct gs_remote *remote, uint64_t chunk_id);

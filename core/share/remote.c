@@ -202,8 +202,6 @@ static void take_other_locked(struct gs_share *share, struct gs_remote *remote,
         remote->conn.deaf = true; /* there is nothing else to say but the hang-up */
     else if (message->head.type != GS_WIRE_RECALL)
         take_late_locked(share, remote, message);
-    else if (remote->fetching && message->recall.block_id == remote->fetching)
-        remote->fetch_recalled = true;
     else if (!gs_cache_recall_locked(share, remote, &message->recall))
         take_owed(remote);
 }

@@ -17,9 +17,8 @@
 #define REST_NS    (20 * GS_NS_PER_MS)
 #define YIELDED_NS (20 * GS_NS_PER_MS / 1000)  /* where a look takes longer, others had the CPU */
 
-/* Sends, waiting for room up to `deadline`. */
-int gs_remote_send(const struct gs_remote *remote, const union gs_wire_message *message, int fd,
-                   uint64_t deadline)
+/* Sends, waiting for room up to the call's deadline. */
+static int send_to(const struct gs_remote *remote, const union gs_wire_message *message, int fd)
 {
     for (;;) {
         int error = gs_fd_is_there(&remote->conn.kept_fd)
@@ -28,7 +27,7 @@ int gs_remote_send(const struct gs_remote *remote, const union gs_wire_message *
 
         if (error != -EAGAIN)
             return error;
-        if (gs_conn_wait(remote->conn.fd, -1, true, deadline) == GS_CONN_OVER)
+        if (gs_conn_wait(remote->conn.fd, -1, true, remote->deadline_ns) == GS_CONN_OVER)
             return -ETIMEDOUT;
     }
 }
@@ -43,15 +42,15 @@ static int send_hello(struct gs_share *share, struct gs_remote *remote, uint32_t
     memcpy(message.hello.from, share->instance, GS_INSTANCE_SIZE);
     message.hello.holds = holds;
     message.hello.number = __atomic_add_fetch(&share->opener.hellos, 1, __ATOMIC_RELAXED);
-    error = gs_remote_send(remote, &message, pidfd, remote->deadline_ns);
+    error = send_to(remote, &message, pidfd);
     if (error == -ETOOMANYREFS) /* the kernel mostly tells who this is */
-        error = gs_remote_send(remote, &message, -1, remote->deadline_ns);
+        error = send_to(remote, &message, -1);
     gs_fd_drop(pidfd);
     if (error || !__atomic_load_n(&share->opener.forked, __ATOMIC_SEQ_CST))
         return error;
     gs_wire_start(&message, GS_WIRE_FORKED, 0);
     remote->conn.fork_told = true;
-    return gs_remote_send(remote, &message, -1, remote->deadline_ns);
+    return send_to(remote, &message, -1);
 }
 
 struct lease {
@@ -107,7 +106,7 @@ static int greet(struct gs_share *share, struct gs_remote *remote)
     for (uint32_t i = 0; !error && i < count; i++) {
         gs_wire_start(&message, GS_WIRE_RESUME, leases[i].generation);
         message.resume.block_id = leases[i].block_id;
-        error = gs_remote_send(remote, &message, -1, remote->deadline_ns);
+        error = send_to(remote, &message, -1);
     }
     free(leases);
     remote->conn.owed += count;
@@ -144,8 +143,7 @@ static gs_status connect_or_resume(struct gs_share *share, struct gs_remote *rem
     return gs_remote_connect(share, remote);
 }
 
-static int send_open(struct gs_share *share, struct gs_remote *remote,
-                     const unsigned char *bytes, bool want_fd, uint64_t deadline)
+static int send_open(struct gs_share *share, struct gs_remote *remote, const struct gs_request *request)
 {
     union gs_wire_message message;
     int error = 0;
@@ -155,11 +153,12 @@ static int send_open(struct gs_share *share, struct gs_remote *remote,
     if (error)
         return error;
     gs_wire_start(&message, GS_WIRE_OPEN, ++remote->conn.request);
-    memcpy(message.open.ipc_handle, bytes, GS_IPC_HANDLE_SIZE);
-    message.open.want_fd = want_fd;
+    memcpy(message.open.ipc_handle, request->bytes, GS_IPC_HANDLE_SIZE);
+    message.open.want_fd = request->want_fd;
+    message.open.first = request->first;
     message.open.afar = share->options.cluster && remote->conn.by_broker;
     remote->conn.may_hold = true;
-    return gs_remote_send(remote, &message, -1, deadline);
+    return send_to(remote, &message, -1);
 }
 
 static bool may_spin(struct gs_share *share, const struct gs_remote *remote)
@@ -211,9 +210,10 @@ static void take_other(struct gs_share *share, struct gs_remote *remote,
     gs_remote_take_other(share, remote, message, -1);
 }
 
-int gs_remote_answer(struct gs_share *share, struct gs_remote *remote, uint64_t deadline,
-                     union gs_wire_message *ret_message, struct gs_wire_fds *ret_fds)
+static int await_answer(struct gs_share *share, struct gs_remote *remote, union gs_wire_message *ret_message,
+                        struct gs_wire_fds *ret_fds)
 {
+    const uint64_t deadline = remote->deadline_ns;
     uint64_t until = may_spin(share, remote) ? remote->conn.sent_ns + SPIN_NS : 0,
              looked = gs_now_ns();
 
@@ -249,7 +249,7 @@ int gs_remote_answer(struct gs_share *share, struct gs_remote *remote, uint64_t 
     }
 }
 
-gs_status gs_remote_refused(struct gs_share *share, const struct gs_wire_refuse *refuse)
+static gs_status refused(struct gs_share *share, const struct gs_wire_refuse *refuse)
 {
     const char *text = gs_wire_reason_text(refuse->reason);
 
@@ -307,20 +307,19 @@ static bool grant_valid(const struct gs_wire_grant *grant, const struct gs_ipc_h
            place_valid(grant) && behind_valid(grant);
 }
 
-static gs_status use_answer(struct gs_share *share, struct gs_remote *remote,
-                            const struct gs_ipc_handle *ipc_handle,
-                            const union gs_wire_message *message, bool want_fd,
-                            const struct gs_wire_fds *fds)
+static gs_status use_answer(struct gs_share *share, struct gs_remote *remote, const struct gs_request *request,
+                            const union gs_wire_message *message, const struct gs_wire_fds *fds)
 {
     bool is_grant = message->head.type == GS_WIRE_GRANT;
     bool afar = is_grant && message->grant.far;
 
     if (message->head.type == GS_WIRE_REFUSE)
-        return gs_remote_refused(share, &message->refuse);
-    if (is_grant && grant_valid(&message->grant, ipc_handle) &&
-        (want_fd && !afar ? gs_wire_batch_is_valid(&message->grant.batch, fds, message->grant.pieces,
-                                                   0, message->grant.chunk_size)
-                          : fds->count == 0) &&
+        return refused(share, &message->refuse);
+    if (is_grant && grant_valid(&message->grant, &request->ipc_handle) &&
+        (request->want_fd && !afar
+             ? gs_wire_batch_is_valid(&message->grant.batch, fds, message->grant.pieces, request->first,
+                                      request->first ? request->left : message->grant.chunk_size)
+             : fds->count == 0) &&
         !(afar && (message->grant.pieces > 1 || message->grant.host || message->grant.own ||
                    !remote->conn.by_broker))) {
         remote->afar = afar;
@@ -346,13 +345,10 @@ static void say_version(struct gs_share *share, const union gs_wire_message *mes
 }
 
 /* One attempt; -1 where the connection was over before it could answer. */
-static int attempt(struct gs_share *share, struct gs_remote *remote,
-                   const struct gs_ipc_handle *ipc_handle, const unsigned char *bytes, bool want_fd,
-                   struct gs_room *room, union gs_wire_message *ret_message,
-                   struct gs_wire_fds *ret_fds, gs_status *ret_status)
+static int attempt(struct gs_share *share, struct gs_remote *remote, struct gs_request *request,
+                   union gs_wire_message *ret_message, struct gs_wire_fds *ret_fds, gs_status *ret_status)
 {
-    uint64_t deadline = remote->deadline_ns;
-    int error = send_open(share, remote, bytes, want_fd, deadline);
+    int error = send_open(share, remote, request);
     bool sent = error == 0;
 
     remote->conn.sent_ns = gs_now_ns();
@@ -361,10 +357,10 @@ static int attempt(struct gs_share *share, struct gs_remote *remote,
     if (remote->opened_count > 0 ||
         __atomic_load_n(&share->opener.remotes_watched, __ATOMIC_RELAXED))
         gs_remote_watch(share, remote);
-    if (sent && want_fd)
-        gs_room_make(share, ipc_handle->size, room);
+    if (sent && request->want_fd && request->first == 0)
+        gs_room_make(share, request->ipc_handle.size, &request->room);
     if (sent || error == -EPIPE || error == -ECONNRESET) /* a refusal may lie there */
-        error = gs_remote_answer(share, remote, deadline, ret_message, ret_fds);
+        error = await_answer(share, remote, ret_message, ret_fds);
     if (remote->conn.refused)
         gs_remote_watch(share, remote); /* somebody must tell him later what is held */
     if (error == -ETIMEDOUT) {
@@ -389,7 +385,7 @@ static int attempt(struct gs_share *share, struct gs_remote *remote,
         gs_remote_lost(share, remote);
         return -1;
     } else {
-        *ret_status = use_answer(share, remote, ipc_handle, ret_message, want_fd, ret_fds);
+        *ret_status = use_answer(share, remote, request, ret_message, ret_fds);
         if (*ret_status != GS_OK)
             gs_fds_discard(ret_fds);
     }
@@ -414,10 +410,8 @@ static bool may_come_yet(const struct gs_remote *remote)
     return remote->astray && remote->absent_ns && gs_now_ns() < remote->deadline_ns;
 }
 
-gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
-                            const struct gs_ipc_handle *ipc_handle, const unsigned char *bytes,
-                            bool want_fd, struct gs_room *room, struct gs_wire_grant *ret_grant,
-                            struct gs_wire_fds *ret_fds)
+gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote, struct gs_request *request,
+                            struct gs_wire_grant *ret_grant, struct gs_wire_fds *ret_fds)
 {
     union gs_wire_message message = {0};
     uint64_t connection = remote->connection;
@@ -429,7 +423,7 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
         gs_remote_look(remote);
         if (remote->conn.fd < 0)
             status = connect_or_resume(share, remote);
-        if (!want_fd && remote->connection != connection) /* the caller's mapping went with that */
+        if (!request->want_fd && remote->connection != connection) /* the caller's mapping went with that */
             return GS_UNREACHABLE;
         if (status != GS_OK && may_come_yet(remote)) {
             gs_rest_ns(GS_REFUSED_NS);
@@ -444,8 +438,7 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
         }
         if (status != GS_OK)
             return status;
-        if (attempt(share, remote, ipc_handle, bytes, want_fd, room, &message, ret_fds, &status) ==
-            0) {
+        if (attempt(share, remote, request, &message, ret_fds, &status) == 0) {
             if (!is_for_now(remote, &message, status))
                 break;
             if (gs_now_ns() >= remote->deadline_ns) {
@@ -460,7 +453,7 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote,
             continue;
         }
         status = GS_OK;
-        if (!want_fd && !remote->astray) /* the caller's mapping went with it: he asks again */
+        if (!request->want_fd && !remote->astray) /* the caller's mapping went with it: he asks again */
             return GS_UNREACHABLE;
         if (i == 1) {
             gs_say_unreachable(share, "the process that shared it has ended" GS_BROKER_HELPS);

@@ -92,7 +92,7 @@ bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs
 
     batch.first = batch.fds.count = 0;
     if (open->want_fd && !gs_export_is_borrowed(export))
-        reason = gs_batch_make(share, client, export, 0, GS_PIECES_MAX, &batch, &driver_error);
+        reason = gs_batch_make(share, client, export, open->first, &batch, &driver_error);
     exported = gs_now_ns();
     if (!reason) {
         reference = gs_reference_add(share, client, export, &is_new);
@@ -141,14 +141,33 @@ static bool is_freed(struct gs_share *share, const struct gs_export *export)
     return freed;
 }
 
+/* Why it is not granted; 0: it is. */
+static enum gs_wire_reason refusal_of(struct gs_share *share, const struct gs_client *client,
+                                      const struct gs_wire_open *open, const struct gs_export *export)
+{
+    if (!export)
+        return GS_REFUSED_HANDLE;
+    if (gs_export_is_borrowed(export) && (!open->afar || !gs_user_is_own(client->uid)))
+        return GS_REFUSED_USER;
+    if (export->owner) /* it serves itself; the opener comes again if it has just ended */
+        return GS_REFUSED_EARLY;
+    if (export->publisher && !gs_publisher_lets(export->publisher, client->uid, client->gid))
+        return GS_REFUSED_USER;
+    if (open->first == 0 && is_freed(share, export) && gs_limbo_is_full(share))
+        return GS_REFUSED_LIMBO;
+    return 0;
+}
+
 static bool on_open(struct gs_share *share, struct gs_client *client,
                     const struct gs_wire_open *open)
 {
     struct gs_export *export;
+    enum gs_wire_reason reason;
 
-    if (!client->greeted || open->want_fd > 1 || open->afar > 1)
-        return gs_client_fault(client, client->greeted ? "its message has fields that make no sense"
-                                                       : "it did not greet first");
+    if (!client->greeted)
+        return gs_client_fault(client, "it did not greet first");
+    if (open->want_fd > 1 || open->afar > 1 || (open->first > 0 && !open->want_fd))
+        return gs_client_fault(client, "its message has fields that make no sense");
     client->due_ns = gs_now_ns() + GS_IDLE_NS;
     if (memcmp(open->ipc_handle + offsetof(struct gs_ipc_handle, instance), client->instance,
                GS_INSTANCE_SIZE) != 0)
@@ -156,26 +175,13 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
     export = gs_export_pin(share, open->ipc_handle);
     if (!export && open->afar && share->options.is_broker)
         return gs_borrow_open(share, client, open);
-    if (export && gs_export_is_borrowed(export) && (!open->afar || !gs_user_is_own(client->uid))) {
+    reason = refusal_of(share, client, open, export);
+    if (!reason && open->first < gs_export_pieces(export))
+        return gs_client_grant(share, client, export, open);
+    if (export)
         gs_export_unpin(share, export, false);
-        return gs_client_refuse(share, client, open->head.request, GS_REFUSED_USER, 0);
-    }
-    if (export &&
-        export->owner) { /* it serves itself; the opener comes again if it has just ended */
-        gs_export_unpin(share, export, false);
-        return gs_client_refuse(share, client, open->head.request, GS_REFUSED_EARLY, 0);
-    }
-    if (export && export->publisher &&
-        !gs_publisher_lets(export->publisher, client->uid, client->gid)) {
-        gs_export_unpin(share, export, false);
-        return gs_client_refuse(share, client, open->head.request, GS_REFUSED_USER, 0);
-    }
-    if (export && is_freed(share, export) && gs_limbo_is_full(share)) {
-        gs_export_unpin(share, export, false);
-        return gs_client_refuse(share, client, open->head.request, GS_REFUSED_LIMBO, 0);
-    }
-    return export ? gs_client_grant(share, client, export, open)
-                  : gs_client_refuse(share, client, open->head.request, GS_REFUSED_HANDLE, 0);
+    return reason ? gs_client_refuse(share, client, open->head.request, reason, 0)
+                  : gs_client_fault(client, "it wants pieces that there are not");
 }
 
 /* Of what is not held, or was granted anew, it comes late. */
@@ -243,8 +249,6 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
         return on_publish(share, client, &message->publish, fd);
     case GS_WIRE_BYE:
         return on_bye(share, client);
-    case GS_WIRE_FETCH:
-        return gs_strip_fetch_came(share, client, &message->fetch);
     case GS_WIRE_FORKED:
         client->said.forked = true;
         return client->greeted;

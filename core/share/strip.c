@@ -2,10 +2,10 @@
  * Exporter: strips, memory that the program mapped itself (cuMemCreate, cuMemMap), in any number of
  * pieces side by side. The program unmaps and releases it as it likes, and nothing here may keep it
  * from that, or the memory from the driver afterwards. So nothing is kept: who opens a strip is
- * granted it with some of its pieces, and then fetches the others, some at a time,
+ * granted it with some of its pieces, and then asks for the others, some at a time,
  *
- *   OPEN or FETCH ─► the handle that is mapped there now (cuMemRetainAllocationHandle), a descriptor of
- *            it, the handle released ─► GRANT or PIECES, and the descriptors are closed
+ *   OPEN ─► the handle that is mapped there now (cuMemRetainAllocationHandle), a descriptor of
+ *           it, the handle released ─► GRANT, and the descriptors are closed
  *
  * and from then on has the memory by its own imports. Between the grant and the last piece the
  * program may unmap some of it: then the rest is refused, and the open with it. What is mapped at a
@@ -88,21 +88,17 @@ static bool batch_is_whole(const struct gs_batch *batch)
 }
 
 enum gs_wire_reason gs_batch_make(struct gs_share *share, struct gs_client *client,
-                                  const struct gs_export *export, uint32_t first, unsigned most,
+                                  const struct gs_export *export, uint32_t first,
                                   struct gs_batch *ret_batch, CUresult *ret_driver_error)
 {
-    uint32_t left = gs_export_pieces(export) - first;
+    const uint32_t left = gs_export_pieces(export) - first;
+    const unsigned most = !gs_user_is_own(client->uid) ? 1 /* quota.c says why */ : left < GS_PIECES_MAX ? left : GS_PIECES_MAX;
     CUresult result;
 
-    most = most < left ? most : left;
-    if (most > 0) /* quota.c says why another user gets one */
-        most = !gs_user_is_own(client->uid) ? 1 : most < GS_PIECES_MAX ? most : GS_PIECES_MAX;
     ret_batch->first = first;
     ret_batch->fds.count = 0;
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
         return GS_REFUSED_ENDING;
-    if (most == 0)
-        return GS_REFUSED_FLIGHT;
     result = make_batch(share, export, most, ret_batch);
     if (result == CUDA_SUCCESS && batch_is_whole(ret_batch))
         return 0;
@@ -124,62 +120,4 @@ void gs_batch_write(const struct gs_export *export, const struct gs_batch *batch
     ret->first = batch->first;
     ret->count = batch->fds.count;
     memcpy(ret->sizes, &sizes[batch->first], batch->fds.count * sizeof *sizes);
-}
-
-/* It is held, and so is there; from now on it stays, whoever else lets go of it. */
-static void pin(struct gs_share *share, struct gs_export *export)
-{
-    gs_lock_take(&share->lock);
-    gs_export_pin_locked(share, export);
-    gs_lock_release(&share->lock);
-}
-
-static enum gs_wire_reason give(struct gs_share *share, struct gs_client *client,
-                                const struct gs_export *export, const struct gs_wire_fetch *fetch,
-                                CUresult *ret_driver_error, int *ret_error)
-{
-    union gs_wire_message message;
-    struct gs_batch batch;
-    enum gs_wire_reason reason = gs_batch_make(share, client, export, fetch->first, fetch->count,
-                                               &batch, ret_driver_error);
-
-    if (reason)
-        return reason;
-    gs_wire_start(&message, GS_WIRE_PIECES, fetch->head.request);
-    message.pieces.block_id = export->key.id;
-    gs_batch_write(export, &batch, &message.pieces.batch);
-    *ret_error = gs_client_send_all(share, client, &message, &batch.fds);
-    gs_batch_end(share, export, &batch);
-    return *ret_error ? gs_reason_of_send(*ret_error) : 0;
-}
-
-bool gs_strip_fetch_came(struct gs_share *share, struct gs_client *client,
-                         const struct gs_wire_fetch *fetch)
-{
-    CUresult driver_error = CUDA_SUCCESS;
-    struct gs_reference *reference;
-    struct gs_export *export;
-    enum gs_wire_reason reason;
-    int error = 0;
-
-    HASH_FIND(hh, client->references, &fetch->block_id, sizeof fetch->block_id, reference);
-    if (!reference) /* the connection that it was granted over was lost meanwhile, say */
-        return client->greeted &&
-               gs_client_refuse(share, client, fetch->head.request, GS_REFUSED_HANDLE, 0);
-    export = reference->export;
-    if (!gs_export_is_strip(export) || fetch->count == 0 ||
-        fetch->first >= export->source.strip->pieces ||
-        fetch->count > export->source.strip->pieces - fetch->first)
-        return gs_client_fault(client, "it wants pieces that there are not");
-    pin(share, export);
-    reason = give(share, client, export, fetch, &driver_error, &error);
-    share->exporter.served_ns = gs_now_ns();
-    gs_thread_expect(share, share->exporter.served_ns);
-    gs_export_unpin(share, export, false);
-    if (error == -EAGAIN)
-        return false;
-    if (gs_client_has_gone(error)) /* what he said before that is read still: he may have given it back */
-        return true;
-    return !reason || gs_client_refuse(share, client, fetch->head.request, reason,
-                                       (uint32_t)driver_error);
 }

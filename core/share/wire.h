@@ -5,8 +5,8 @@
  *   HELLO (+ own pidfd)      ------->    who opens; no answer unless it is refused
  *   OPEN handle, want_fd     ------->
  *                            <-------    GRANT (+ descriptors of its first pieces), or REFUSE reason
- *   FETCH block, first       ------->    there are more:
- *                            <-------    PIECES (+ some of their descriptors), or REFUSE; and so on
+ *   OPEN handle, first       ------->    there are more:
+ *                            <-------    GRANT (+ descriptors from that piece on), or REFUSE; and so on
  *   CLOSE block              ------->    one reference less; no answer
  *                            <-------    RECALL block: its program has freed it. Answered by CLOSE
  *                                        as soon as the opener's program does not have it open
@@ -55,7 +55,7 @@
  * Who has the handle of an event asks whoever made it for the file that it lies in (core/share/event.h), by its
  * number and secret, and the REPORT brings its descriptor if he is the same user.
  *
- * An opener has one OPEN or FETCH under way at a time; `request` ties the answer to it. An OPEN's is also the
+ * An opener has one OPEN under way at a time; `request` ties the answer to it. An OPEN's is also the
  * generation of what it is granted: RECALL, CLOSE and RESUME name it, and where the block was
  * granted anew since, or is not held, they come late and mean nothing. A message that is not exactly of
  * its type's length, of another version or of a type the receiver does not take is refused, and so is its
@@ -105,14 +105,12 @@
     M(GS_WIRE_DONE, 16, done)                               \
     M(GS_WIRE_FAREWELL, 17, farewell)                       \
     M(GS_WIRE_FORKED, 18, forked)                           \
-    M(GS_WIRE_FETCH, 19, fetch)                             \
-    M(GS_WIRE_PIECES, 20, pieces)                           \
-    M(GS_WIRE_NAME, 21, name)                               \
-    M(GS_WIRE_HOLDER_AFAR, 22, holder_afar)                 \
-    M(GS_WIRE_ASK_AFAR, 23, ask_afar)                       \
-    M(GS_WIRE_TOLD_AFAR, 24, told_afar)                     \
-    M(GS_WIRE_PULL, 25, pull)                               \
-    M(GS_WIRE_RING, 26, ring)
+    M(GS_WIRE_NAME, 19, name)                               \
+    M(GS_WIRE_HOLDER_AFAR, 20, holder_afar)                 \
+    M(GS_WIRE_ASK_AFAR, 21, ask_afar)                       \
+    M(GS_WIRE_TOLD_AFAR, 22, told_afar)                     \
+    M(GS_WIRE_PULL, 23, pull)                               \
+    M(GS_WIRE_RING, 24, ring)
 
 #define GS_WIRE_NUMBER(name, number, shape) name = number,
 enum gs_wire_type { GS_WIRE_MESSAGES(GS_WIRE_NUMBER) GS_WIRE_TYPES };
@@ -163,11 +161,13 @@ struct gs_wire_hello {
 struct gs_wire_open {
     struct gs_wire_head head;
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    uint32_t want_fd; /* 0: the opener has the chunk mapped already */
+    uint32_t want_fd; /* 0: the opener has the chunk mapped already; 1: descriptors are to come along, */
     uint32_t afar;    /* 1: of a broker, and it may lie in another machine */
     /* Between broker and agent: */
     uint32_t uid, gid; /* who opens, as this machine calls him by his name; */
     uint64_t lease; /* to the agent: random, not 0: this machine's and this number together name what it becomes */
+    uint32_t first; /* of the chunk's pieces from this one on */
+    uint32_t zero;
 };
 
 /* Some pieces, whose descriptors come along. */
@@ -192,7 +192,7 @@ struct gs_wire_grant {
                    * handle is of begins at `offset` */
     uint32_t far; /* 1: a chunk of another machine, that this opens; no descriptor comes along: */
     unsigned char fabric[GS_FABRIC_SIZE];
-    struct gs_wire_batch batch; /* none, if they were not wanted; else the rest is to be fetched */
+    struct gs_wire_batch batch; /* none, if they were not wanted; else the rest is to be asked for */
 };
 
 struct gs_wire_refuse {
@@ -217,20 +217,6 @@ struct gs_wire_bye {
 /* A child of the opener's may have what keeps its GPU work alive. */
 struct gs_wire_forked {
     struct gs_wire_head head;
-};
-
-/* By who holds the block. */
-struct gs_wire_fetch {
-    struct gs_wire_head head;
-    uint64_t block_id;
-    uint32_t first, count; /* pieces; at most so many are sent */
-};
-
-/* One at least. */
-struct gs_wire_pieces {
-    struct gs_wire_head head;
-    uint64_t block_id;
-    struct gs_wire_batch batch;
 };
 
 #define GS_FLUSH_CHUNKS 28
@@ -449,8 +435,6 @@ union gs_wire_message {
     struct gs_wire_order order;
     struct gs_wire_done done;
     struct gs_wire_farewell farewell;
-    struct gs_wire_fetch fetch;
-    struct gs_wire_pieces pieces;
     struct gs_wire_name name;
     struct gs_wire_holder_afar holder_afar;
     struct gs_wire_ask_afar ask_afar;
@@ -475,7 +459,7 @@ bool gs_wire_is_of_another_version(const union gs_wire_message *message, size_t 
  * or the kernel has no memory for it now. */
 bool gs_wire_goes_later(int error);
 
-/* What comes with a GRANT or PIECES. */
+/* What comes with a GRANT. */
 struct gs_wire_fds {
     unsigned count;
     int fd[GS_PIECES_MAX];
@@ -492,7 +476,7 @@ bool gs_wire_batch_is_valid(const struct gs_wire_batch *batch, const struct gs_w
  * descriptor goes now, since too many of this user's are under way, or the other side takes none.
  */
 int gs_wire_send(int socket, const union gs_wire_message *message, int fd);
-/* The same with several: of GRANT and PIECES. */
+/* The same with several: of GRANT. */
 int gs_wire_send_all(int socket, const union gs_wire_message *message,
                      const struct gs_wire_fds *fds);
 
@@ -507,7 +491,7 @@ int gs_wire_send_all(int socket, const union gs_wire_message *message,
  * to be read there. Whatever else came along is closed, by nobody who could be held up (discard.h).
  */
 int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd);
-/* The same for who expects GRANT or PIECES, which alone may bring more than one: all are the caller's.
+/* The same for who expects GRANT, which alone may bring more than one: all are the caller's.
  * (To the others these bring none: they are too late, and closed.) */
 int gs_wire_receive_all(int socket, union gs_wire_message *ret_message,
                         struct gs_wire_fds *ret_fds);

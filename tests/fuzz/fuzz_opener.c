@@ -74,6 +74,7 @@ static bool answer(int fd, const struct gs_wire_open *open, uint64_t *asked)
             message.grant.strict = message.grant.own = 1;
         }
         message.grant.pieces = ipc_handle.block_id == STRIP ? 2 : 1;
+        message.grant.batch.first = open->first;
         message.grant.batch.count = open->want_fd;
         message.grant.batch.sizes[0] = open->want_fd ? 2 * MIB : 0;
         memcpy(message.grant.uuid, "softdevice00000", 16);
@@ -96,34 +97,6 @@ static bool answer(int fd, const struct gs_wire_open *open, uint64_t *asked)
     fuzz_send(fd, bytes, size, &fds);
     if (kind & 128)
         say_unasked(fd, asked);
-    fuzz_fds_close(&fds);
-    return !(kind & 32);
-}
-
-/* To a FETCH: often one piece after the other. False: hang up. */
-static bool give_pieces(int fd, const struct gs_wire_fetch *fetch)
-{
-    uint8_t kind = fuzz_byte(&answers);
-    struct fuzz_fds fds;
-    union gs_wire_message message;
-
-    gs_wire_start(&message, kind & 1 ? GS_WIRE_REFUSE : GS_WIRE_PIECES, fetch->head.request);
-    if (kind & 2) {
-        fuzz_fill(&answers, &message);
-    } else if (message.head.type == GS_WIRE_PIECES) {
-        message.pieces.block_id = fetch->block_id;
-        message.pieces.batch.first = fetch->first;
-        message.pieces.batch.count = 1;
-        message.pieces.batch.sizes[0] = 2 * MIB;
-    }
-    fds = kind & 4 ? fuzz_fds_make(&answers)
-                   : fuzz_fds_make(&(struct fuzz_input){(const uint8_t *)"\1\0", 2});
-    if (kind & 8)
-        fuzz_damage(&answers, &message, message.head.size);
-    if (kind & 16)
-        fuzz_send(fd, &message, sizeof message.pieces, &fds);
-    fuzz_send(fd, &message, kind & 64 ? fuzz_length(&answers) % sizeof message
-              : kind & 1 && !(kind & 8) ? sizeof message.refuse : sizeof message.pieces, &fds);
     fuzz_fds_close(&fds);
     return !(kind & 32);
 }
@@ -198,12 +171,10 @@ static void serve(int fd)
             pthread_mutex_unlock(&mutex);
             return;
         }
-        if (message.head.type != GS_WIRE_OPEN && message.head.type != GS_WIRE_FETCH)
+        if (message.head.type != GS_WIRE_OPEN)
             continue;
         pthread_mutex_lock(&mutex);
-        stays = answers.left && (message.head.type == GS_WIRE_OPEN
-                                     ? answer(fd, &message.open, &asked)
-                                     : give_pieces(fd, &message.fetch));
+        stays = answers.left && answer(fd, &message.open, &asked);
         pthread_mutex_unlock(&mutex);
     }
 }

@@ -87,15 +87,6 @@ static void fill_farewell(struct fuzz_input *input, struct gs_wire_farewell *far
     memset(&farewell->figures, fuzz_byte(input), sizeof farewell->figures);
 }
 
-static void fill_fetch(struct fuzz_input *input, struct gs_wire_fetch *fetch)
-{
-    uint8_t kind = fuzz_byte(input);
-
-    fetch->block_id = kind % 8;
-    fetch->first = kind & 8 ? UINT32_MAX - kind / 16 : kind / 64;
-    fetch->count = kind & 16 ? UINT32_MAX : kind / 32;
-}
-
 /* Often what fits memory of two pieces of 2 MiB. */
 static void fill_batch(struct fuzz_input *input, struct gs_wire_batch *batch)
 {
@@ -106,14 +97,6 @@ static void fill_batch(struct fuzz_input *input, struct gs_wire_batch *batch)
     for (unsigned i = 0; i < 3; i++)
         batch->sizes[i] = kind & 8 ? fuzz_byte(input) * UINT64_C(0x0101010101010101)
                                   : (UINT64_C(1) + (kind >> 4) % 3) << 21;
-}
-
-static void fill_pieces(struct fuzz_input *input, struct gs_wire_pieces *pieces)
-{
-    uint8_t kind = fuzz_byte(input);
-
-    pieces->block_id = kind & 1 ? fuzz_byte(input) % 8 : 3;
-    fill_batch(input, &pieces->batch);
 }
 
 /* One of few names, so that they meet each other; or none. */
@@ -164,10 +147,8 @@ void fuzz_fill(struct fuzz_input *input, union gs_wire_message *message)
         fill_done(input, &message->done);
     else if (message->head.type == GS_WIRE_FAREWELL)
         fill_farewell(input, &message->farewell);
-    else if (message->head.type == GS_WIRE_FETCH)
-        fill_fetch(input, &message->fetch);
-    else if (message->head.type == GS_WIRE_PIECES)
-        fill_pieces(input, &message->pieces);
+    else if (message->head.type == GS_WIRE_GRANT)
+        fill_batch(input, &message->grant.batch);
     else if (message->head.type == GS_WIRE_NAME)
         fill_name(input, &message->name);
     else if (message->head.type == GS_WIRE_QUERY)

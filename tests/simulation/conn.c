@@ -304,8 +304,7 @@ int gs_wire_receive(int socket, union gs_wire_message *ret_message, int *ret_fd)
 
     if (!ret_fd)
         return error;
-    while (fds.count > 0 && (ret_message->head.type == GS_WIRE_GRANT ||
-                             ret_message->head.type == GS_WIRE_PIECES))
+    while (fds.count > 0 && ret_message->head.type == GS_WIRE_GRANT)
         gs_fd_drop(fds.fd[--fds.count]);
     *ret_fd = fds.count > 0 ? fds.fd[0] : -1;
     return error;

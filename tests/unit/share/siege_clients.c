@@ -16,7 +16,7 @@
 #define CLAIMS 40  /* each keeps a place for as long as the attacker lives */
 #define NO_OPENERS                                                                                 \
     (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(REPORT) | SAYS(FLUSH) |                      \
-     SAYS(DONE) | SAYS(FETCH) | SAYS(PIECES))
+     SAYS(DONE))
 #define NO_AGENTS (SAYS(HOLDER_AFAR) | SAYS(ASK_AFAR) | SAYS(TOLD_AFAR))
 
 /* Whether it was hung up on; looks for a millisecond. */
@@ -223,8 +223,7 @@ static void says_what_others_say(void)
         GS_WIRE_SHARE,   GS_WIRE_RING,  GS_WIRE_REPORT,
         GS_WIRE_FLUSH,  GS_WIRE_FLUSHED,
         GS_WIRE_PUBLISH, GS_WIRE_HELLO,    GS_WIRE_ORDER,  GS_WIRE_DONE,
-        GS_WIRE_FAREWELL, GS_WIRE_FORKED,   GS_WIRE_FETCH,
-        GS_WIRE_PIECES, GS_WIRE_NAME,
+        GS_WIRE_FAREWELL, GS_WIRE_FORKED, GS_WIRE_NAME,
         GS_WIRE_PULL};
     enum { LISTED_TYPES = sizeof types / sizeof *types, COUNT = LISTED_TYPES + GS_WIRE_TYPES - GS_WIRE_HOLDER_AFAR };
 
