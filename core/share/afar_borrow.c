@@ -19,10 +19,10 @@ static void tell_holder(struct gs_share *share, struct gs_client *client, bool g
     if ((client->said.told_agent == share->store.afar.agent) != gone)
         return;
     client->said.told_agent = share->store.afar.agent;
-    gs_wire_start(&message, GS_WIRE_HOLDER_AFAR, 0);
-    message.holder_afar.holder = client->id;
-    message.holder_afar.pid = (uint64_t)client->pid;
-    message.holder_afar.gone = gone;
+    gs_wire_start(&message, GS_WIRE_HELLO, 0);
+    message.hello.stack = client->id;
+    message.hello.pid = (uint64_t)client->pid;
+    message.hello.holds = !gone;
     gs_agent_tell(share, &message,
                   !gone && gs_fd_is_there(&client->kept_pidfd) ? client->pidfd : -1);
 }

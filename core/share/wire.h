@@ -106,11 +106,10 @@
     M(GS_WIRE_FAREWELL, 17, farewell)                       \
     M(GS_WIRE_FORKED, 18, forked)                           \
     M(GS_WIRE_NAME, 19, name)                               \
-    M(GS_WIRE_HOLDER_AFAR, 20, holder_afar)                 \
-    M(GS_WIRE_ASK_AFAR, 21, ask_afar)                       \
-    M(GS_WIRE_TOLD_AFAR, 22, told_afar)                     \
-    M(GS_WIRE_PULL, 23, pull)                               \
-    M(GS_WIRE_RING, 24, ring)
+    M(GS_WIRE_ASK_AFAR, 20, ask_afar)                       \
+    M(GS_WIRE_TOLD_AFAR, 21, told_afar)                     \
+    M(GS_WIRE_PULL, 22, pull)                               \
+    M(GS_WIRE_RING, 23, ring)
 
 #define GS_WIRE_NUMBER(name, number, shape) name = number,
 enum gs_wire_type { GS_WIRE_MESSAGES(GS_WIRE_NUMBER) GS_WIRE_TYPES };
@@ -436,7 +435,6 @@ union gs_wire_message {
     struct gs_wire_done done;
     struct gs_wire_farewell farewell;
     struct gs_wire_name name;
-    struct gs_wire_holder_afar holder_afar;
     struct gs_wire_ask_afar ask_afar;
     struct gs_wire_told_afar told_afar;
 };

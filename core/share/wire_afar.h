@@ -21,13 +21,14 @@
  *
  *   agent                        broker                    opener
  *                                                  <----   OPEN with `afar`
- *                  <-------      HOLDER_AFAR               once for each opener, first (+ his pidfd, if it is known)
+ *                  <-------      HELLO of an opener        once for each, first: its number, which no other has, in
+ *                                                          `stack`, its pid, `holds` 1 (+ its pidfd, if it is known)
  *                  <-------      OPEN                      his handle, and the lease that it is to become
  *   GRANT          ------->      GRANT             ---->   or REFUSE, and that to him
  *   RECALL         ------->      RECALL            ---->
  *                  <-------      CLOSE             <----   the last reference has ended: CLOSE, or his exit;
  *                                                          or nobody waits for the answer any more
- *                  <-------      HOLDER_AFAR gone          nothing of other machines is held by him any more
+ *                  <-------      HELLO, `holds` 0          it holds nothing of other machines any more
  *
  * Answers have the `request` of the question. What the agent asked of one block is answered at once for all: by
  * GRANT, and by REFUSE where it is ENDING; any other REFUSE is of that question alone. An OPEN of the broker's is
@@ -36,7 +37,7 @@
  * Nothing ends by the end of an agent, a broker, or a connection. The agent's holder is durable: what it has
  * stays held until an agent says CLOSE, this one or the next, which SHARE tells of it. When a broker ends, the
  * processes tell the next one what they hold for other machines; and what it had of theirs its agent keeps
- * until all its processes of HOLDER_AFAR have exited, as it sees by their pidfds, or for good where one has
+ * until all of whom it said HELLO have exited, as it sees by their pidfds, or for good where one has
  * none. What the agent knows is in a file.
  *
  * ASK_AFAR, of who may open, and with a machine's name of the same user or root, is passed on to the agent,
@@ -53,14 +54,6 @@
 #define GS_MACHINE_NAME_SIZE 32 /* for people; with a zero behind it */
 #define GS_BOOT_BYTES        16
 #define GS_FABRIC_SIZE       64 /* sizeof(CUmemFabricHandle) */
-
-struct gs_wire_holder_afar {
-    struct gs_wire_head head;
-    uint64_t holder; /* never used again by this broker */
-    uint64_t pid;    /* for people */
-    uint32_t gone;   /* 1: it holds nothing more, and comes to hold nothing */
-    uint32_t zero;
-};
 
 enum gs_machine_state {
     GS_MACHINE_LISTING = 1, /* it says what it has */

@@ -209,7 +209,8 @@ void exporter_broker_gone(struct agent *agent);
 void told_ask(struct agent *agent, const struct gs_wire_ask_afar *ask);
 
 /* holders.c */
-void holders_note(struct agent *agent, const struct gs_wire_holder_afar *told, int pidfd);
+/* Where it takes the pidfd that becomes -1. */
+void holders_note(struct agent *agent, const struct gs_wire_hello *told, int *pidfd);
 /* Their broker has ended: what it had is held until they all have. */
 void holders_orphan(struct agent *agent);
 /* After a start: those of the file. */

@@ -130,7 +130,10 @@ static void on_message(struct agent *agent, const union gs_wire_message *message
 {
     switch (message->head.type) {
     case GS_WIRE_HELLO:
-        on_hello(agent, &message->hello);
+        if (message->hello.agent)
+            on_hello(agent, &message->hello);
+        else
+            holders_note(agent, &message->hello, pidfd);
         break;
     case GS_WIRE_RESUME:
         on_resume(agent, &message->resume);
@@ -156,10 +159,6 @@ static void on_message(struct agent *agent, const union gs_wire_message *message
         break;
     case GS_WIRE_ASK_AFAR:
         told_ask(agent, &message->ask_afar);
-        break;
-    case GS_WIRE_HOLDER_AFAR:
-        holders_note(agent, &message->holder_afar, *pidfd);
-        *pidfd = -1;
         break;
     default: /* it is for others, or of no use here */
         break;

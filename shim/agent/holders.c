@@ -93,22 +93,21 @@ static void on_new(struct agent *agent, uint64_t number, int pidfd)
     leases_note(&agent->leases, LEASES_HOLDER, key, &broker);
 }
 
-void holders_note(struct agent *agent, const struct gs_wire_holder_afar *told, int pidfd)
+void holders_note(struct agent *agent, const struct gs_wire_hello *told, int *pidfd)
 {
+    const uint64_t number = told->stack;
     struct holder *holder;
 
     DL_FOREACH(agent->holders, holder) {
-        if (told->holder && holder->number == told->holder)
+        if (number && holder->number == number)
             break;
     }
-    if (!told->gone && !holder && told->holder) {
-        on_new(agent, told->holder, pidfd);
-        return;
-    }
-    if (told->gone && holder)
+    if (!told->holds && holder) {
         end(agent, holder);
-    if (pidfd >= 0)
-        close(pidfd);
+    } else if (told->holds && !holder && number) {
+        on_new(agent, number, *pidfd);
+        *pidfd = -1;
+    }
 }
 
 void holders_orphan(struct agent *agent)

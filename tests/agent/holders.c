@@ -20,11 +20,12 @@ static pid_t children[3];
 
 static void tell(uint64_t number, bool gone)
 {
-    const struct gs_wire_holder_afar told = {.holder = number, .gone = gone};
+    const struct gs_wire_hello told = {.stack = number, .holds = !gone};
     int pidfd = gone ? -1 : (int)syscall(SYS_pidfd_open, children[number - 1], 0);
 
     cr_assert(gone || pidfd >= 0);
-    holders_note(&agent, &told, pidfd);
+    holders_note(&agent, &told, &pidfd);
+    cr_assert_lt(pidfd, 0, "it is the agent's");
 }
 
 static void end(int child)

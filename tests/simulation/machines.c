@@ -396,6 +396,8 @@ static void from_broker(const union gs_wire_message *message)
             on_answer(message);
         break;
     case GS_WIRE_HELLO:
+        if (!message->hello.agent) /* of an opener */
+            break;
         own()->to_name = message->hello.holds;
         if (own()->to_name == 0)
             on_listed();

@@ -17,7 +17,7 @@
 #define NO_OPENERS                                                                                 \
     (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(REPORT) | SAYS(FLUSH) |                      \
      SAYS(DONE))
-#define NO_AGENTS (SAYS(HOLDER_AFAR) | SAYS(ASK_AFAR) | SAYS(TOLD_AFAR))
+#define NO_AGENTS (SAYS(ASK_AFAR) | SAYS(TOLD_AFAR))
 
 /* Whether it was hung up on; looks for a millisecond. */
 static bool is_over(int fd)
@@ -225,13 +225,13 @@ static void says_what_others_say(void)
         GS_WIRE_PUBLISH, GS_WIRE_HELLO,    GS_WIRE_ORDER,  GS_WIRE_DONE,
         GS_WIRE_FAREWELL, GS_WIRE_FORKED, GS_WIRE_NAME,
         GS_WIRE_PULL};
-    enum { LISTED_TYPES = sizeof types / sizeof *types, COUNT = LISTED_TYPES + GS_WIRE_TYPES - GS_WIRE_HOLDER_AFAR };
+    enum { LISTED_TYPES = sizeof types / sizeof *types, COUNT = LISTED_TYPES + GS_WIRE_TYPES - GS_WIRE_ASK_AFAR };
 
     for (unsigned i = 0;; i++) {
         unsigned at = i % COUNT;
         int fd = siege_greeted();
 
-        siege_say_type(fd, at < LISTED_TYPES ? types[at] : GS_WIRE_HOLDER_AFAR + at - LISTED_TYPES);
+        siege_say_type(fd, at < LISTED_TYPES ? types[at] : GS_WIRE_ASK_AFAR + at - LISTED_TYPES);
         close(fd);
         if (i >= 3 * COUNT)
             siege_holds();
