@@ -7,7 +7,6 @@ usage: cdi.py bwrap|podman FOLDER_OF_CONTAINERS_PY GPUSHIM LIBGPUSHIM LIBCUDA VE
 import ctypes
 import json
 import os
-import re
 import shutil
 import stat
 import subprocess
@@ -17,13 +16,13 @@ import tempfile
 sys.path.insert(0, sys.argv[2])
 sys.dont_write_bytecode = True
 import containers  # pylint: disable=wrong-import-position
+from alone import check, expect, faults, run
 
 # Users of containers run copies: what is built may be its builder's alone.
 copies = tempfile.TemporaryDirectory(prefix='gpushim-cdi-', dir='/tmp')
 gpushim, library = f'{copies.name}/command/gpushim', f'{copies.name}/libgpushim.so'
 libcuda = os.path.realpath(sys.argv[5])
 version, pair = sys.argv[6], os.path.realpath(sys.argv[7])
-faults = []
 
 os.mkdir(f'{copies.name}/command')
 for source, copy in zip(sys.argv[3:5], (gpushim, library)):
@@ -32,14 +31,6 @@ for path in copies.name, gpushim, library:
     os.chmod(path, 0o755)
 NOBODY = 65534
 INSIDE = '/opt/gpushim'
-ENVIRONMENT = {name: value for name, value in os.environ.items()
-               if not name.startswith(('GPUSHIM_', 'LD_'))}
-ENVIRONMENT.update(GPUSHIM_CONFIG='', LC_ALL='C')
-
-
-def check(right, what):
-    if not right:
-        faults.append(what)
 
 
 def as_nobody():
@@ -49,66 +40,24 @@ def as_nobody():
 
 
 def generate(*arguments, program=gpushim, **options):
-    return subprocess.run([program, 'cdi', *arguments], env=ENVIRONMENT, capture_output=True, timeout=60,
-                          encoding='utf-8', errors='surrogateescape', stdin=subprocess.DEVNULL, check=False,
-                          **options)
+    return run([program, 'cdi', *arguments], encoding='utf-8', errors='surrogateescape', **options)
 
 
-def expect(ran, status, out, err):
-    """Its exit status, and patterns of all that it wrote."""
-    check(ran.returncode == status and re.fullmatch(out, ran.stdout, re.S) and re.fullmatch(err, ran.stderr, re.S),
-          f'{ran.args[1:]}: it ended with {ran.returncode}, not {status}, wrote {ran.stdout!r} and '
-          f'{ran.stderr!r}, not {out!r} and {err!r}')
-    return ran
+# ---- What it writes --------------------------------------------------------------------------------------
+
+def mount(outside, inside, mode):
+    return {'hostPath': outside, 'containerPath': INSIDE + inside, 'options': [mode, 'nosuid', 'nodev', 'bind']}
 
 
-# ---- What the specification's own rules ask --------------------------------------------------------------
-
-def faults_of_edits(edits, what):
-    if not edits or not set(edits) <= {'env', 'mounts', 'deviceNodes', 'hooks'}:
-        yield f'{what} has {sorted(edits)}'
-    for setting in edits.get('env', []):
-        if not re.fullmatch(r'[A-Za-z_]\w*=[^\0]*', setting):
-            yield f'{what}: {setting!r} is no variable'
-    for mount in edits.get('mounts', []):
-        if not {'hostPath', 'containerPath'} <= set(mount) <= {'hostPath', 'containerPath', 'options', 'type'}:
-            yield f'{what}: a mount has {sorted(mount)}'
-            continue
-        if not all(os.path.isabs(mount[side]) for side in ('hostPath', 'containerPath')):
-            yield f'{what}: {mount} is not absolute'
-        if not os.path.exists(mount['hostPath']):
-            yield f'{what}: {mount["hostPath"]} is not there'
-        if not all(isinstance(option, str) for option in mount.get('options', [])):
-            yield f'{what}: options {mount["options"]}'
-    targets = [mount['containerPath'] for mount in edits.get('mounts', [])]
-    if len(set(targets)) != len(targets):
-        yield f'{what}: mounted twice: {targets}'
-
-
-def faults_of(spec):
-    if not {'cdiVersion', 'kind', 'devices'} <= set(spec) <= {'cdiVersion', 'kind', 'devices', 'containerEdits'}:
-        yield f'it has {sorted(spec)}'
-        return
-    if spec['cdiVersion'] != '0.5.0':
-        yield f'its version is {spec["cdiVersion"]}'
-    if not re.fullmatch(r'[A-Za-z]([\w.-]*[A-Za-z0-9])?/[A-Za-z]([\w-]*[A-Za-z0-9])?', spec['kind'], re.A):
-        yield f'its kind is {spec["kind"]}'
-    names = [device['name'] for device in spec['devices']]
-    if not names or len(set(names)) != len(names):
-        yield f'its devices are {names}'
-    for device in spec['devices']:
-        if set(device) != {'name', 'containerEdits'}:
-            yield f'a device has {sorted(device)}'
-        if not re.fullmatch(r'[A-Za-z0-9]([\w.:-]*[A-Za-z0-9])?', device['name'], re.A):
-            yield f'a device is called {device["name"]!r}'
-        yield from faults_of_edits(device['containerEdits'], device['name'])
-    yield from faults_of_edits(spec.get('containerEdits', {}), 'every container')
-
-
-def spec_of(text):
-    spec = json.loads(text)
-    faults.extend(f'the specification: {fault}: {text}' for fault in faults_of(spec))
-    return spec
+def expected(folder=None):
+    """The specification, as it has to be."""
+    def device(name, *env):
+        env = [*env, f'GPUSHIM_SHARE_BROKER={INSIDE}/bin/gpushim-broker', *[f'GPUSHIM_SHARE_DIR={INSIDE}/share'] * bool(folder)]
+        return {'name': name, 'containerEdits': {'env': env} | ({'mounts': [mount(folder, '/share', 'rw')]} if folder else {})}
+    return {'cdiVersion': '0.5.0', 'kind': 'libgpushim.dev/shim',
+            'devices': [device('all', f'LD_PRELOAD={INSIDE}/lib/libgpushim.so'), device('all-run')],
+            'containerEdits': {'mounts': [mount(library, '/lib/libgpushim.so', 'ro'), mount(gpushim, '/bin/gpushim', 'ro'),
+                                          mount(gpushim, '/bin/gpushim-broker', 'ro')]}}
 
 
 def edits_of(spec, name):
@@ -119,27 +68,12 @@ def edits_of(spec, name):
             {mount['containerPath']: (mount['hostPath'], mount['options']) for mount in mounts})
 
 
-# ---- What it writes --------------------------------------------------------------------------------------
-
 def is_right(folder):
-    env, mounts = edits_of(spec_of(expect(generate('generate'), 0, '.*', '').stdout), 'all')
-    check(env['LD_PRELOAD'] == f'{INSIDE}/lib/libgpushim.so' and 'GPUSHIM_SHARE_DIR' not in env, f'all sets {env}')
-    check({inside: outside for inside, (outside, _) in mounts.items()} ==
-          {f'{INSIDE}/lib/libgpushim.so': library, f'{INSIDE}/bin/gpushim': gpushim,
-           f'{INSIDE}/bin/gpushim-broker': gpushim}, f'all mounts {mounts}')
-    check(all('ro' in options and 'rw' not in options for _, options in mounts.values()), f'writable: {mounts}')
     odd = os.path.join(folder, 'a "folder"=\\ \u00fc')
     os.mkdir(odd)
-    spec = spec_of(generate('generate', '--share-dir', odd).stdout)
-    check([device['name'] for device in spec['devices']] == ['all', 'all-run'], f'{spec}')
-    for name, expected in (('all', odd), ('all-run', odd)):
-        env, mounts = edits_of(spec, name)
-        outside, options = mounts[env['GPUSHIM_SHARE_DIR']]
-        check(outside == expected and 'rw' in options and 'ro' not in options, f'{name}: {outside}, {options}')
-        check(('LD_PRELOAD' in env) != name.endswith('-run'), f'{name} sets {env}')
-        check({'noexec'}.isdisjoint(mounts[f'{INSIDE}/lib/libgpushim.so'][1]), f'{mounts}')
-    relative = spec_of(generate('generate', '--share-dir', '.', cwd=folder).stdout)
-    check(edits_of(relative, 'all')[1][f'{INSIDE}/share'][0] == folder, f'a relative path: {relative}')
+    for arguments, shared in (([], None), (['--share-dir', odd], odd), (['--share-dir', '.'], folder)):
+        spec = json.loads(expect(generate('generate', *arguments, cwd=folder), 0, '.*', '').stdout)
+        check(spec == expected(shared), f'{arguments}: {spec}')
 
 
 def writes_the_file(folder):
@@ -157,7 +91,7 @@ def writes_the_file(folder):
     ran = generate('generate', '--output', path, umask=0o077)
     expect(ran, 0, rf'{path}: --device libgpushim\.dev/shim=all, or =all-run .*/etc/cdi and /var/run/cdi\n', '')
     with open(path, encoding='utf-8') as file:
-        check(spec_of(file.read()) == json.loads(generate('generate').stdout), 'the file is another')
+        check(json.load(file) == expected(), 'the file is another')
     check(stat.S_IMODE(os.lstat(path).st_mode) == 0o644, f'its mode is {os.lstat(path).st_mode:o}')
     expect(generate('generate', '--output', 'here.yaml', cwd=folder), 0, r'here\.yaml: .*', '')
     expect(generate('generate', '--output', f'{folder}/none/shim.json'), 1, '',
@@ -172,8 +106,7 @@ def writes_the_file(folder):
         expect(ran, 1, '', r'.* Permission denied; do this as a user who may write there, .*\n')
     if os.path.exists('/dev/full'):
         with open('/dev/full', 'w', encoding='utf-8') as full:
-            ran = subprocess.run([gpushim, 'cdi', 'generate'], env=ENVIRONMENT, stdout=full, timeout=60,
-                                 stderr=subprocess.PIPE, text=True, check=False)
+            ran = generate('generate', capture_output=False, stdout=full, stderr=subprocess.PIPE)
         check(ran.returncode == 1 and 'No space left' in ran.stderr, f'on a full disk: {ran}')
 
 
@@ -268,7 +201,6 @@ def make_case(runtime, folder, kind, device):
     case = containers.Case(runtime, folder, kind)
     run = os.path.join(case.shared, 'run')
     text = generate('generate', '--share-dir', run).stdout
-    spec_of(text)
     runtime.with_device(text, device)
     return case
 

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import resource
-import struct
 import subprocess
 import tempfile
 

@@ -64,44 +64,32 @@ def expect(what, found, expected):
         faults.append(f'{what}: {sorted(found)}, not {sorted(expected)}')
 
 
+# Words of a line, and what may stand in place of the last; fish writes the whole word.
+TOLD = [(['conf'], ['config']), (['config', '--'], ['--check', '--json', '--origin', '--help']), (['config', '--ch'], ['--check']),
+        (['set', '1', 'pool.dec'], ['pool.decay=']), (['ls', 'weights/'], ['weights/a']), (['run', '-o', 'pool.dec'], ['pool.decay=']),
+        (['config', '--check', 'some'], ['some.conf']), (['trim', 'a'], ['all']), (['help', 'sta'], ['stats']),
+        (['set', '1', 'pool.f'], []), (['config', '--ch', 'some'], ['some.conf']), (['config', '--', '--js'], []),
+        (['nonsense', '--js'], []), (['run', '--', 'cat', 'so'], ['some.conf'])]
+BASH = [(['run', '-o', 'pool.free='], ['deferred', 'native']), (['run', '--set=debug.user_vmm=of'], ['off']),
+        (['run', '-opool.dec'], ['-opool.decay=']), (['run', './so'], ['./some.conf'])]
+FISH = [(['run', '-o', 'pool.free='], ['pool.free=deferred', 'pool.free=native'])]
+
+
 def check_bash():
-    expect('bash, commands', in_bash('gpushim', ''), commands | {'--help', '--version'})
-    expect('bash, a command', in_bash('gpushim', 'conf'), ['config'])
-    expect('bash, options', in_bash('gpushim', 'config', '--'),
-           ['--check', '--json', '--origin', '--help'])
-    expect('bash, an option', in_bash('gpushim', 'config', '--ch'), ['--check'])
-    expect('bash, a setting', in_bash('gpushim', 'set', '1', 'pool.dec'), ['pool.decay='])
-    expect('bash, its values', in_bash('gpushim', 'run', '-o', 'pool.free='), ['deferred', 'native'])
-    expect('bash, a value', in_bash('gpushim', 'run', '--set=debug.user_vmm=of'), ['off'])
-    expect('bash, what is told by all', in_bash('gpushim', 'trim', 'a'), ['all'])
-    expect('bash, a process', in_bash('gpushim', 'stats', str(one.pid)), [str(one.pid)])
-    expect('bash, a process after options', in_bash('gpushim', 'stats', '--watch', '1', str(one.pid)), [str(one.pid)])
-    expect('bash, a name', in_bash('gpushim', 'ls', 'weights/'), ['weights/a'])
-    expect('bash, a command to help with', in_bash('gpushim', 'help', 'sta'), ['stats'])
-    expect('bash, only what can be set', in_bash('gpushim', 'set', '1', 'pool.f'), [])
-    expect('bash, a file', in_bash('gpushim', 'config', '--check', 'some'), ['some.conf'])
-    expect('bash, a file behind a shortened option', in_bash('gpushim', 'config', '--ch', 'some'), ['some.conf'])
-    expect('bash, a value behind a letter', in_bash('gpushim', 'run', '-opool.dec'), ['-opool.decay='])
-    expect('bash, no option behind --', in_bash('gpushim', 'config', '--', '--js'), [])
-    expect('bash, no such command', in_bash('gpushim', 'nonsense', '--js'), [])
+    pid = str(one.pid)
+    for line, expected in [*TOLD, *BASH, ([''], commands | {'--help', '--version'}), (['stats', pid], [pid]),
+                           (['stats', '--watch', '1', pid], [pid])]:
+        expect(f'bash, {line}', in_bash('gpushim', *line), expected)
     if 'gpushim' not in in_bash('gpushim', 'run', '--', 'gpush'):
         faults.append('bash: a program behind -- is not completed')
-    expect('bash, its arguments', in_bash('gpushim', 'run', '--', 'cat', 'so'), ['some.conf'])
-    expect('bash, a program', in_bash('gpushim', 'run', './so'), ['./some.conf'])
     names = in_bash('gpushim', 'run', '-o', '')
     if len(names) < 30 or not {'log=', 'pool.decay='} <= set(names):
         faults.append(f'bash, names of options: {names}')
-    expect('bash, a name', in_bash('gpushim', 'run', '-o', 'pool.dec'), ['pool.decay='])
 
 
 def check_fish():
-    expect('fish, commands', in_fish('gpushim', ''), commands | {'--help', '--version'})
-    expect('fish, options', in_fish('gpushim', 'config', '--'), ['--check', '--json', '--origin', '--help'])
-    expect('fish, a name', in_fish('gpushim', 'run', '-o', 'pool.dec'), ['pool.decay='])
-    expect('fish, its values', in_fish('gpushim', 'run', '-o', 'pool.free='), ['pool.free=deferred', 'pool.free=native'])
-    expect('fish, a name that is published', in_fish('gpushim', 'ls', 'wei'), ['weights/a'])
-    expect('fish, a setting', in_fish('gpushim', 'set', '1', 'pool.dec'), ['pool.decay='])
-    expect('fish, a file', in_fish('gpushim', 'config', '--check', 'some'), ['some.conf'])
+    for line, expected in [*TOLD[:7], *FISH, ([''], commands | {'--help', '--version'})]:
+        expect(f'fish, {line}', in_fish('gpushim', *line), expected)
 
 
 def read_until(terminal, text):

@@ -6,9 +6,10 @@ usage: config.py GPUSHIM SAMPLE [LIBGPUSHIM FOLDER_OF_LIBCUDA]
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
+
+from alone import check, end_with_faults, run
 
 command, sample = os.path.realpath(sys.argv[1]), sys.argv[2]
 library, driver = (os.path.realpath(sys.argv[3]), sys.argv[4]) if len(sys.argv) > 3 else (None, None)
@@ -17,26 +18,20 @@ cuda = ctypes.CDLL("libcuda.so.1")
 ok = cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0) == 0
 assert ok
 '''
-faults = []
+OURS = re.compile(r'_?(lib)?gpu_?shi?m', re.I)  # names that only look like it
 
 
 def fault(what, *seen):
-    faults.append(f'{what}: ' + '; '.join(str(each) for each in seen))
+    check(False, f'{what}: ' + '; '.join(str(each) for each in seen))
 
 
-def surroundings(**settings):
-    """Nothing of the caller's that the library goes by. GPUSHIM_CONFIG='': no file of this machine's."""
-    ours = re.compile(r'_?(lib)?gpu_?shi?m', re.I)
-    environment = {name: value for name, value in os.environ.items()
-                   if not ours.match(name) and name not in ('LD_PRELOAD', 'HOME', 'XDG_CONFIG_HOME')}
-    environment['GPUSHIM_CONFIG'] = ''
-    environment.update(settings)
-    return {name: value for name, value in environment.items() if value is not None}
+def without(**settings):
+    """Nothing of the caller's that the library goes by, a home neither."""
+    return {name: None for name in os.environ if OURS.match(name)} | {'HOME': None, 'XDG_CONFIG_HOME': None, 'GPUSHIM_CONFIG': ''} | settings
 
 
-def config(*arguments, stdout=subprocess.PIPE, **settings):
-    return subprocess.run([command, 'config', *arguments], env=surroundings(**settings), text=True,
-                          stdout=stdout, stderr=subprocess.PIPE, timeout=60, check=False)
+def config(*arguments, options=None, **settings):
+    return run([command, 'config', *arguments], without(**settings), **(options or {}))
 
 
 def as_json(what, status, *arguments, **settings):
@@ -116,35 +111,25 @@ def check_defaults():
 def check_origins(folder):
     home = os.path.join(folder, 'home\nof # mine')
     user = write(home, 'gpushim.conf', '[pool]\ndecay = 3 s\ncache_limit = 10 %\nlimit = off\n')
-    settings = {'XDG_CONFIG_HOME': home, 'GPUSHIM_CONFIG': None, 'GPUSHIM_LOG': 'info',
-                'GPUSHIM_POOL_DECAY': '60 s'}
+    shown = user.replace('\n', r'\x0a')
+    settings = {'XDG_CONFIG_HOME': home, 'GPUSHIM_CONFIG': None, 'GPUSHIM_LOG': 'info', 'GPUSHIM_POOL_DECAY': '60 s'}
     options, found = as_json('origins', 0, **settings)
-    expect_origin('of a variable', options['log'], 'environment', variable='GPUSHIM_LOG')
-    expect_origin('of the stronger', options['pool.decay'], 'environment',
-                  variable='GPUSHIM_POOL_DECAY')
-    expect_origin('of a file', options['pool.cache_limit'], 'file', user, 3)
-    expect_origin('of a default that is named', options['pool.limit'], 'file', user, 4)
-    values = [(options[name]['value'], options[name]['is_default'])
-              for name in ('log', 'pool.decay', 'pool.cache_limit', 'pool.limit')]
-    if [options[name]['default'] for name in ('log', 'pool.decay', 'pool.cache_limit', 'pool.limit')] != \
-            ['warning', '2 s', 'unlimited', 'off']:
-        fault('defaults beside other values', options)
-    if values != [('info', False), ('1 min', False), ('10 %', False), ('off', True)]:
-        fault('values', values)
+    listed = config('--origin', **settings)
+    for name, origin, value, default, remark in (
+            ('general.log', ('environment', None, None, 'GPUSHIM_LOG'), 'info', 'warning', 'changed by environment GPUSHIM_LOG, default: warning'),
+            ('pool.decay', ('environment', None, None, 'GPUSHIM_POOL_DECAY'), '1 min', '2 s',
+             'changed by environment GPUSHIM_POOL_DECAY, default: 2 s'),
+            ('pool.cache_limit', ('file', user, 3), '10 %', 'unlimited', f'changed by {shown}:3, default: unlimited'),
+            ('pool.limit', ('file', user, 4), 'off', 'off', f'{shown}:4')):
+        option = options[name.removeprefix('general.')]
+        expect_origin(name, option, *origin)
+        check((option['value'], option['default'], option['is_default']) == (value, default, value == default), f'{option}')
+        check(rows(listed.stdout)[tuple(name.split('.'))][1] == remark, f'{name}: not {remark}: {listed.stdout}')
     if found['files'][0] != {'path': user, 'read': True, 'why_not': None} or len(found['files']) < 2:
         fault('files', found['files'])
-    listed = config('--origin', **settings)
-    shown = user.replace('\n', r'\x0a')
-    expected = {('general', 'log'): 'changed by environment GPUSHIM_LOG, default: warning',
-                ('pool', 'decay'): 'changed by environment GPUSHIM_POOL_DECAY, default: 2 s',
-                ('pool', 'cache_limit'): f'changed by {shown}:3, default: unlimited',
-                ('pool', 'limit'): f'{shown}:4'}
-    for name, remark in expected.items():
-        if rows(listed.stdout)[name][1] != remark:
-            fault('the remark', rows(listed.stdout)[name], f'not {remark}')
     expect('the list of files', listed, 0, re.escape(f'#   {shown}: read'), of='stdout')
-    expect('what is not the default is marked', config(**settings), 0, r'log = info +# changed, default: '
-           'warning', r'limit = off', of='stdout')
+    expect('what is not the default is marked', config(**settings), 0, r'log = info +# changed, default: warning', r'limit = off',
+           of='stdout')
 
 
 def check_listing_is_a_file(folder):
@@ -286,8 +271,8 @@ def check_usage():
         expect(str(arguments), config(*arguments), 2, fr'gpushim: {why} \(gpushim help config\)')
     with open('/dev/full', 'w', encoding='utf-8') as full:
         for arguments in ([], ['--json'], ['--check', sample]):
-            if config(*arguments, stdout=full).returncode != 1:
-                fault('output that cannot be written', arguments)
+            ran = config(*arguments, options={'capture_output': False, 'stdout': full})
+            check(ran.returncode == 1, f'output that cannot be written: {arguments}')
 
 
 # ---- The library -------------------------------------------------------------------------------
@@ -300,9 +285,7 @@ def check_library(folder):
     settings = {'XDG_CONFIG_HOME': home, 'GPUSHIM_CONFIG': None, 'GPUSHIM_LGO': 'x',
                 'GPUSHIM_POOL_FREE': 'never'}
     _, found = as_json('what the library complains of', 1, **settings)
-    ran = subprocess.run([sys.executable, '-c', CALL], text=True, capture_output=True, timeout=60,
-                         check=False, env=surroundings(LD_PRELOAD=library, LD_LIBRARY_PATH=driver,
-                                                       **settings))
+    ran = run([sys.executable, '-c', CALL], without(LD_PRELOAD=library, LD_LIBRARY_PATH=driver, **settings))
     lines = ran.stderr.splitlines()
     for complaint in found['complaints']:
         if not any(line.endswith(': ' + complaint) for line in lines):
@@ -324,6 +307,4 @@ with tempfile.TemporaryDirectory() as scratch:
     check_usage()
     if library:
         check_library(scratch)
-for each in faults:
-    print(each)
-sys.exit(1 if faults else 0)
+end_with_faults()

@@ -20,19 +20,18 @@ import tempfile
 import threading
 import time
 
+from alone import end_with_faults, faults, surroundings
+
 gpushim, library, driver, nvml, old_driver = (os.path.realpath(path) for path in sys.argv[1:6])
 static_program = sys.argv[6] if len(sys.argv) > 6 else None
 broker = os.path.join(os.path.dirname(gpushim), 'gpushim-broker')
-faults = []
 with open(library, 'rb') as file:
     SPEAKS = re.search(rb'speaks protocol \d', file.read())[0]  # and other digits
 
 NOBODY = 65534
 libc = ctypes.CDLL(None)
 WAIT_S = 60
-ENVIRONMENT = {name: value for name, value in os.environ.items()
-               if not name.startswith(('GPUSHIM_', 'LD_', 'SOFTCUDA_', 'CUDA_', 'NVML_'))}
-ENVIRONMENT.update(GPUSHIM_CONFIG='', LC_ALL='C')
+ENVIRONMENT = surroundings()
 # Says that it is ready, and ends with its standard input.
 USES_CUDA = '''import ctypes, sys
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -191,15 +190,6 @@ def good_case():
     asked.has('ok', 'LD_PRELOAD', 'not set')
 
 
-def reach():
-    """Whether memory can leave the machine is told where that is asked for."""
-    Asked('reach', settings={'GPUSHIM_SHARE_REACH': 'cluster'}).has(
-        'warn', 'GPU 1', r'a fabric handle is refused \(driver error 800\)', 'imex')
-    with tempfile.TemporaryDirectory(prefix='gpushim-domain-', dir='/dev/shm') as domain:
-        Asked('reach, with a channel', settings={'GPUSHIM_SHARE_REACH': 'cluster', 'SOFTCUDA_FABRIC': domain}).has(
-            'ok', 'GPU 1', 'can be opened on other machines')
-
-
 def no_driver():
     if has_libcuda() or os.path.exists('/dev/nvidia0') or os.path.exists('/proc/driver/nvidia'):
         return
@@ -209,46 +199,36 @@ def no_driver():
 
 
 def bad_drivers():
-    for fault, state, found, remedy in (
-            ('cuInit:*:304', 'FAIL', r'device files .*CUDA_ERROR_OPERATING_SYSTEM, 304', 'gpus all'),
-            ('cuInit:*:803', 'FAIL', 'different versions', 'reboot'),
-            ('cuInit:*:802', 'FAIL', 'not connected', 'fabricmanager'),
-            ('cuInit:*:999', 'FAIL', 'nvidia-uvm', 'modprobe'),
-            ('cuInit:*:3', 'FAIL', r'cuInit gives .* \(3\)', 'nvidia-smi'),
-            ('cuInit:kill:1', 'FAIL', 'ended the process by signal 9', 'again'),
-            ('cuDriverGetVersion:*:1', 'warn', 'does not tell its version', 'again')):
-        asked = Asked(fault, settings={'SOFTCUDA_FAULTS': fault})
-        asked.has(state, 'driver', found, remedy).has('ok', 'library', 'version')
-        if 'cuInit' in fault:
-            asked.lacks('GPU 0')
-    asked = Asked('nothing is visible', settings={'CUDA_VISIBLE_DEVICES': '7'})
-    asked.has('warn', 'driver', "CUDA_VISIBLE_DEVICES is '7'", 'unset').lacks('GPU 0')
-    if not os.path.exists('/dev/nvidia0'):
-        asked = Asked('no device', settings={'SOFTCUDA_DEVICES': '0'})
-        asked.has('warn', 'driver', 'no GPU that it can use', 'gpus all').lacks('driver', 'FAIL')
     old = os.path.join(scratch, 'old')
     os.mkdir(old)
     shutil.copy(old_driver, os.path.join(old, 'libcuda.so.1'))
-    asked = Asked('an old driver', settings={'LD_LIBRARY_PATH': old})
-    asked.has('warn', 'driver', r'CUDA 10\.2, .* before 12\.5', '12.5')
-    asked.has('FAIL', 'driver', r'has no cu\w+: the library steps aside', 'CUDA 11').lacks('GPU 0')
-    asked = Asked('the first driver with events', settings={'LD_LIBRARY_PATH': old, 'OLD_DRIVER_VERSION': '12050'})
-    asked.has('ok', 'driver', r'^CUDA 12\.5, from ').lacks('driver', 'warn')
-    # read_text and JSON's reader find what it says
-    Asked('a driver that talks', settings={'LD_LIBRARY_PATH': old, 'OLD_DRIVER_TALKS': '1'}).has(
-        'FAIL', 'driver', 'the library steps aside')
+    for settings, state, found, remedy in (
+            ({'SOFTCUDA_FAULTS': 'cuInit:*:304'}, 'FAIL', r'device files .*CUDA_ERROR_OPERATING_SYSTEM, 304', 'gpus all'),
+            ({'SOFTCUDA_FAULTS': 'cuInit:*:999'}, 'FAIL', 'nvidia-uvm', 'modprobe'),
+            ({'SOFTCUDA_FAULTS': 'cuInit:*:3'}, 'FAIL', r'cuInit gives .* \(3\)', 'nvidia-smi'),
+            ({'SOFTCUDA_FAULTS': 'cuInit:kill:1'}, 'FAIL', 'ended the process by signal 9', 'again'),
+            ({'SOFTCUDA_FAULTS': 'cuDriverGetVersion:*:1'}, 'warn', 'does not tell its version', 'again'),
+            ({'CUDA_VISIBLE_DEVICES': '7'}, 'warn', "CUDA_VISIBLE_DEVICES is '7'", 'unset'),
+            ({'SOFTCUDA_DEVICES': '0'}, 'FAIL' if os.path.exists('/dev/nvidia0') else 'warn', 'no GPU that it can use', 'gpus all'),
+            ({'LD_LIBRARY_PATH': old}, 'warn', r'CUDA 10\.2, .* before 12\.5', '12.5'),
+            ({'LD_LIBRARY_PATH': old, 'OLD_DRIVER_TALKS': '1'}, 'FAIL', r'has no cu\w+: the library steps aside', 'CUDA 11'),
+            ({'LD_LIBRARY_PATH': old, 'OLD_DRIVER_VERSION': '12050'}, 'ok', r'^CUDA 12\.5, from ', None)):
+        asked = Asked(str(settings), settings=settings).has(state, 'driver', found, remedy).has('ok', 'library', 'version')
+        if 'cuDriver' not in str(settings):
+            asked.lacks('GPU 0')
 
 
 def abilities():
-    for feature, state, subject, found in (
-            ('vmm', 'FAIL', 'GPU 0', 'cannot make memory that is shared'),
-            ('posix_fd', 'FAIL', 'GPU 0', 'cannot make memory that is shared by descriptor'),
-            ('rdma', 'ok', 'GPU 0', 'all of the library; no GPUDirect RDMA$')):
-        Asked(f'without {feature}', settings={'SOFTCUDA_WITHOUT': feature}).has(state, subject, found)
-    Asked('a full GPU', settings={'SOFTCUDA_MEMORY': '1M'}).has('warn', 'GPU 0', 'it is full now', '2 MiB')
-    # Reported, and then refused.
-    asked = Asked('refused', settings={'SOFTCUDA_FAULTS': 'cuMemExportToShareableHandle:*:801'})
-    asked.has('FAIL', 'GPU 0', 'cuMemExportToShareableHandle', 'without the library')
+    for settings, state, found in (
+            ({'SOFTCUDA_WITHOUT': 'vmm'}, 'FAIL', 'cannot make memory that is shared'),
+            ({'SOFTCUDA_WITHOUT': 'posix_fd'}, 'FAIL', 'cannot make memory that is shared by descriptor'),
+            ({'SOFTCUDA_WITHOUT': 'rdma'}, 'ok', 'all of the library; no GPUDirect RDMA$'),
+            ({'SOFTCUDA_MEMORY': '1M'}, 'warn', 'it is full now'),
+            # Reported, and then refused.
+            ({'SOFTCUDA_FAULTS': 'cuMemExportToShareableHandle:*:801'}, 'FAIL', 'cuMemExportToShareableHandle'),
+            ({'GPUSHIM_SHARE_REACH': 'cluster'}, 'warn', r'a fabric handle is refused \(driver error 800\)'),
+            ({'GPUSHIM_SHARE_REACH': 'cluster', 'SOFTCUDA_FABRIC': scratch}, 'ok', 'can be opened on other machines')):
+        Asked(str(settings), settings=settings).has(state, 'GPU 0', found)
 
 
 def management():
@@ -261,38 +241,31 @@ def management():
 # ---- The folder ---------------------------------------------------------------------------------
 
 def folders():
-    Asked('the folder').has('ok', 'folder', f'^a process here puts its socket up in {re.escape(folder)}$')
-    absent = os.path.join(scratch, 'absent')
-    Asked('no folder yet', settings={'GPUSHIM_SHARE_DIR': absent}).lacks('folder', 'warn').lacks('folder', 'FAIL')
-    if os.listdir(absent):
-        faults.append(f'{os.listdir(absent)} were left behind')
-    open_to_all = os.path.join(scratch, 'all')
-    os.mkdir(open_to_all)
-    os.chmod(open_to_all, 0o1777)
-    Asked('a folder of all', settings={'GPUSHIM_SHARE_DIR': open_to_all}).lacks('folder', 'FAIL').has(
-        'ok', 'folder', f'up in {re.escape(open_to_all)}/gpushim-{os.geteuid()}$')
-    left = os.listdir(open_to_all) + os.listdir(os.path.join(open_to_all, f'gpushim-{os.geteuid()}'))
-    if len(left) != 1:
-        faults.append(f'{left} were left behind')
-    link = os.path.join(scratch, 'link')
+    """What is said of each folder; none is left behind in it."""
+    def made(name, mode=0o700):
+        path = os.path.join(scratch, name)
+        os.mkdir(path)
+        os.chmod(path, mode)
+        return path
+    open_to_all, foreign, link = made('all', 0o1777), made('foreign', 0o700 if os.geteuid() == 0 else 0o500), os.path.join(scratch, 'link')
     os.symlink(folder, link)
-    Asked('a link', settings={'GPUSHIM_SHARE_DIR': link}).has(
-        'FAIL', 'folder', 'no socket can be put up: .* symbolic link', 'GPUSHIM_SHARE_DIR').has(
-        'warn', 'folder', 'cannot be used: ', '0700')
-    foreign = os.path.join(scratch, 'foreign')
-    os.mkdir(foreign, 0o700)
     if os.geteuid() == 0:
         os.chown(foreign, NOBODY, NOBODY)
-        Asked('of another user', settings={'GPUSHIM_SHARE_DIR': foreign}).has(
-            'FAIL', 'folder', f'belongs to user {NOBODY}', 'of this user')
-    else:
-        os.chmod(foreign, 0o500)
-        Asked('may not be written', settings={'GPUSHIM_SHARE_DIR': foreign}).has(
-            'FAIL', 'folder', 'no socket can be made in', 'of this user')
-    Asked('too long', settings={'GPUSHIM_SHARE_DIR': '/' + 'x' * 200}).has(
-        'FAIL', 'folder', 'no absolute path of at most', 'GPUSHIM_SHARE_DIR').has('ok', 'library', '.')
-    asked = Asked('no sharing', settings={'GPUSHIM_SHARE_ENABLE': '0'})
-    asked.has('warn', 'folder', 'switched off', 'share.enable')
+    for path, state, found, remedy in (
+            (folder, 'ok', f'^a process here puts its socket up in {re.escape(folder)}$', None),
+            (os.path.join(scratch, 'absent'), 'ok', '^a process here puts its socket up in', None),
+            (open_to_all, 'ok', f'up in {re.escape(open_to_all)}/gpushim-{os.geteuid()}$', None),
+            (link, 'FAIL', 'no socket can be put up: .* symbolic link', 'GPUSHIM_SHARE_DIR'),
+            (link, 'warn', 'cannot be used: ', '0700'),
+            (foreign, 'FAIL', f'belongs to user {NOBODY}|no socket can be made in', 'of this user'),
+            ('/' + 'x' * 200, 'FAIL', 'no absolute path of at most', 'GPUSHIM_SHARE_DIR')):
+        asked = Asked(path, settings={'GPUSHIM_SHARE_DIR': path}).has(state, 'folder', found, remedy).has('ok', 'library', '.')
+        if state == 'ok':
+            asked.lacks('folder', 'FAIL').lacks('folder', 'warn')
+    left = [name for path in ('absent', 'all', f'all/gpushim-{os.geteuid()}') for name in os.listdir(os.path.join(scratch, path))]
+    if left != [f'gpushim-{os.geteuid()}']:
+        faults.append(f'{left} were left behind')
+    Asked('no sharing', settings={'GPUSHIM_SHARE_ENABLE': '0'}).has('warn', 'folder', 'switched off', 'share.enable')
 
 
 def health():
@@ -349,24 +322,20 @@ def sockets():
 
 
 def brokers():
-    broker_settings = {'GPUSHIM_SHARE_STRATEGY': 'broker', 'GPUSHIM_SHARE_BROKER': '/nonexistent/broker'}
-    Asked('no broker', settings=broker_settings).has('FAIL', 'broker', 'share.broker', 'GPUSHIM_SHARE_BROKER')
-    broker_settings['GPUSHIM_SHARE_BROKER'] = os.path.join(scratch, 'not-to-be-run')
-    with open(broker_settings['GPUSHIM_SHARE_BROKER'], 'wb'):
+    settings = {'GPUSHIM_SHARE_STRATEGY': 'broker', 'GPUSHIM_SHARE_BROKER': os.path.join(scratch, 'not-to-be-run')}
+    with open(settings['GPUSHIM_SHARE_BROKER'], 'wb'):
         pass
-    Asked('a broker that may not be run', settings=broker_settings).has('FAIL', 'broker', 'share.broker')
-    broker_settings['GPUSHIM_SHARE_BROKER'] = broker
-    Asked('a broker to be started', settings=broker_settings).has(
-        'ok', 'broker', 'its program is ' + re.escape(broker)).has('ok', 'sockets', '0 of them brokers: the first that shares starts one')
+    Asked('a broker that may not be run', settings=settings).has('FAIL', 'broker', 'share.broker', 'GPUSHIM_SHARE_BROKER')
+    settings['GPUSHIM_SHARE_BROKER'] = broker
+    Asked('a broker to be started', settings=settings).has('ok', 'broker', 'its program is ' + re.escape(broker)).has(
+        'ok', 'sockets', '0 of them brokers: the first that shares starts one')
     with subprocess.Popen([gpushim, 'broker'], env=ENVIRONMENT | {'GPUSHIM_SHARE_DIR': folder}) as runs:
-        wait_for('a broker', lambda: [name for name in glob.glob(folder + '/broker*')
-                                      if not name.endswith('.new')])
-        Asked('a broker', settings=broker_settings).has(
-            'ok', 'sockets', '^1 processes answer .*, 1 of them brokers$').has('ok', 'broker', f'one answers, process {runs.pid}$')
+        wait_for('a broker', lambda: [name for name in glob.glob(folder + '/broker*') if not name.endswith('.new')])
+        Asked('a broker', settings=settings).has('ok', 'sockets', '^1 processes answer .*, 1 of them brokers$').has(
+            'ok', 'broker', f'one answers, process {runs.pid}$')
         runs.send_signal(signal.SIGSTOP)
         wait_for('a stop', lambda: state_of(runs.pid) == 'T')
-        Asked('a stopped broker', settings=broker_settings).has(
-            'warn', 'broker', f'process {runs.pid} .*it is stopped', 'CONT')
+        Asked('a stopped broker', settings=settings).has('warn', 'broker', f'process {runs.pid} .*it is stopped', 'CONT')
         runs.send_signal(signal.SIGCONT)
         runs.terminate()
 
@@ -407,40 +376,31 @@ def changed_copy(path, find, put):
 
 
 def preloads():
-    Asked('the library', settings={'LD_PRELOAD': library}).has(
-        'ok', 'LD_PRELOAD', 'has the library, ' + re.escape(library))
-    gone = os.path.join(scratch, 'gone/libgpushim.so')
+    place, gone = os.path.join(scratch, 'other'), os.path.join(scratch, 'gone/libgpushim.so')
+    os.mkdir(place)
+    machine = struct.pack('<HH', 3, 0x3e if os.uname().machine == 'x86_64' else 0xb7)
+    foreign = changed_copy(os.path.join(place, 'libgpushim.so.1'), machine, struct.pack('<HH', 3, 0xf3))
+    text, copy, linked = (os.path.join(place, f'libgpushim{end}') for end in ('.so.2', '.so', '-linked.so'))
+    with open(text, 'w', encoding='utf-8') as file:
+        file.write('no library, whatever it is called: ' + 'x' * 64)
+    shutil.copy(library, copy)
+    os.symlink(library, linked)
+    has = 'has the library, ' + re.escape(library)
+    for value, state, found, remedy in (
+            (library, 'ok', has, None), (f'{library}:{library}', 'ok', has, None), (f'{library}:{linked}', 'ok', has, None),
+            (gone, 'FAIL', re.escape(gone) + ' is not there', re.escape(library)),
+            (f'{library}:/nonexistent/liba.so:/nonexistent/libb.so', 'warn', '^/nonexistent/liba.so is not there', 'take it out'),
+            (f'{library}:/nonexistent/liba.so:/nonexistent/libb.so', 'warn', '^/nonexistent/libb.so is not there', 'take it out'),
+            ('/nonexistent/liba.so', 'ok', 'does not have the library', None),
+            (foreign, 'FAIL', 'another architecture', re.escape(library)), (text, 'FAIL', 'no ELF file', None),
+            (f'{library} {copy}', 'FAIL', 'two copies', 'alone'),
+            ('libgpushim.so', 'warn', 'only the dynamic linker knows', 'whole path')):
+        asked = Asked(value, settings={'LD_PRELOAD': value}).has(state, 'LD_PRELOAD', found, remedy)
+        if found == has:
+            asked.lacks('LD_PRELOAD', 'FAIL')
     many = Asked('more than a screen', settings={'LD_PRELOAD': ':'.join(f'{gone}{i}/libgpushim.so' for i in range(12))})
     if sum(row[0] == 'FAIL' for row in many.rows) < 12:
         faults.append(f'twelve that are not there: {many.rows}')
-    Asked('a path that is not there', settings={'LD_PRELOAD': gone}).has(
-        'FAIL', 'LD_PRELOAD', re.escape(gone) + ' is not there', re.escape(library))
-    Asked('another library that is not there', settings={'LD_PRELOAD': '/nonexistent/liba.so'}).has(
-        'warn', 'LD_PRELOAD', '/nonexistent/liba.so is not there', 'take it out').has(
-        'ok', 'LD_PRELOAD', 'does not have the library')
-    os.mkdir(os.path.join(scratch, 'other'))
-    elsewhere = os.path.join(scratch, 'other/libgpushim.so')
-    machine = struct.pack('<HH', 3, 0x3e if os.uname().machine == 'x86_64' else 0xb7)
-    changed_copy(elsewhere, machine, struct.pack('<HH', 3, 0xf3))
-    Asked('another architecture', settings={'LD_PRELOAD': elsewhere}).has(
-        'FAIL', 'LD_PRELOAD', 'another architecture', re.escape(library))
-    with open(elsewhere, 'w', encoding='utf-8') as file:
-        file.write('no library, whatever it is called: ' + 'x' * 64)
-    Asked('no ELF file', settings={'LD_PRELOAD': elsewhere}).has('FAIL', 'LD_PRELOAD', 'no ELF file')
-    shutil.copy(library, elsewhere)
-    Asked('two copies', settings={'LD_PRELOAD': f'{library} {elsewhere}'}).has(
-        'FAIL', 'LD_PRELOAD', 'two copies', 'alone')
-    Asked('one twice', settings={'LD_PRELOAD': f'{library}:{library}'}).has(
-        'ok', 'LD_PRELOAD', 'has the library').lacks('LD_PRELOAD', 'FAIL')
-    linked = os.path.join(scratch, 'other/libgpushim-linked.so')
-    os.symlink(library, linked)
-    Asked('one by two names', settings={'LD_PRELOAD': f'{library}:{linked}'}).has(
-        'ok', 'LD_PRELOAD', 'has the library').lacks('LD_PRELOAD', 'FAIL')
-    Asked('three behind colons', settings={'LD_PRELOAD': f'{library}:/nonexistent/liba.so:/nonexistent/libb.so'}).has(
-        'warn', 'LD_PRELOAD', '^/nonexistent/liba.so is not there').has(
-        'warn', 'LD_PRELOAD', '^/nonexistent/libb.so is not there')
-    Asked('by name', settings={'LD_PRELOAD': 'libgpushim.so'}).has(
-        'warn', 'LD_PRELOAD', 'only the dynamic linker knows', 'whole path')
 
 
 def processes():
@@ -587,9 +547,7 @@ def moved():
 with tempfile.TemporaryDirectory(prefix='gpushim-doctor-') as scratch:
     folder = os.path.join(scratch, 'run')
     os.mkdir(folder, 0o700)
-    for case in (good_case, reach, no_driver, bad_drivers, abilities, management, folders, health, sockets, brokers,
+    for case in (good_case, no_driver, bad_drivers, abilities, management, folders, health, sockets, brokers,
                  limits, preloads, processes, odd_processes, usage, moved):
         case()
-for fault in faults:
-    print(fault)
-sys.exit(1 if faults else 0)
+end_with_faults()

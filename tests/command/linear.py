@@ -6,21 +6,17 @@ usage: linear.py GPUSHIM
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 
 import elf_file
 import trace_file as t
+from alone import check, end_with_faults, run
 
 gpushim = os.path.realpath(sys.argv[1])
-environment = {name: value for name, value in os.environ.items()
-               if not name.startswith(('GPUSHIM_', 'LD_PRELOAD'))}
-environment.update(GPUSHIM_CONFIG='', LC_ALL='C')
 N = 4000
 MOST = 6  # times the cost of N: 4 N cost 4 times as much, and sorting them somewhat more
 BASE = 0x7f0000000000
-faults = []
 
 
 def cost(folder, option, content):
@@ -28,11 +24,9 @@ def cost(folder, option, content):
     path, counts, out = t.write(f'{folder}/trace', content), f'{folder}/counts', f'{folder}/out'
     if os.path.exists(out):
         os.remove(out)
-    ran = subprocess.run(['valgrind', '-q', '--tool=callgrind', f'--callgrind-out-file={counts}', gpushim, 'report',
-                          path, *([option, out] if option else [])], env=environment, stdout=subprocess.DEVNULL,
-                         stderr=subprocess.PIPE, text=True, check=False)
-    if ran.returncode != 0:
-        faults.append(f'it ended with {ran.returncode}: {ran.stderr}')
+    ran = run(['valgrind', '-q', '--tool=callgrind', f'--callgrind-out-file={counts}', gpushim, 'report', path,
+               *([option, out] if option else [])], timeout=400)
+    check(ran.returncode == 0, f'it ended with {ran.returncode}: {ran.stderr}')
     with open(counts, encoding='utf-8') as file:
         return int(re.search(r'^(?:summary|totals): (\d+)', file.read(), re.M).group(1))
 
@@ -93,8 +87,5 @@ with tempfile.TemporaryDirectory(prefix='gpushim-linear-') as scratch:
                             for count in (1, N, 4 * N))
         ratio = (four - least) / (one - least)
         print(f'{make.__name__}: {ratio:.1f} times for 4 times as much ({one - least} instructions)')
-        if ratio > MOST:
-            faults.append(f'{make.__name__}: 4 times as much costs {ratio:.1f} times as much')
-for each in faults:
-    print(each)
-sys.exit(1 if faults else 0)
+        check(ratio <= MOST, f'{make.__name__}: 4 times as much costs {ratio:.1f} times as much')
+end_with_faults()

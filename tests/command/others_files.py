@@ -10,6 +10,7 @@ import tempfile
 
 import elf_file
 import trace_file as t
+from alone import end_with_faults, faults, run
 
 gpushim, cuts = (os.path.realpath(path) for path in sys.argv[1:3])
 WAIT_S = 60
@@ -20,18 +21,12 @@ kept = [mmap.mmap(os.open(path, os.O_RDONLY), 4096, mmap.MAP_PRIVATE, mmap.PROT_
 print("ready", flush=True)
 sys.stdin.read()
 '''
-ENVIRONMENT = {name: value for name, value in os.environ.items()
-               if not name.startswith(('GPUSHIM_', 'LD_', 'SOFTCUDA_', 'CUDA_'))}
-ENVIRONMENT.update(GPUSHIM_CONFIG='', LC_ALL='C')
-faults = []
 
 
-def run(*arguments, **settings):
+def ask(*arguments, **settings):
     """None where it does not end."""
     try:
-        return subprocess.run([gpushim, *arguments], env=ENVIRONMENT | settings, text=True, errors='replace',
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
-                              timeout=WAIT_S, check=False)
+        return run([gpushim, *arguments], settings, timeout=WAIT_S)
     except subprocess.TimeoutExpired:
         return None
 
@@ -59,7 +54,7 @@ class Process:
     def is_told(self, what, everybody=True, **settings):
         """Of all processes, and of this one."""
         for arguments in [[]] * everybody + [[str(self.process.pid)]]:
-            ran = run('doctor', '--all', *arguments, **settings)
+            ran = ask('doctor', '--all', *arguments, **settings)
             if ran is None:
                 faults.append(f'{what}: doctor {arguments} does not end')
             elif ran.returncode not in (0, 1) or self.paths[0].split('\n', maxsplit=1)[0] not in ran.stdout:
@@ -87,7 +82,7 @@ def large(folder):
             with open(process.paths[0], 'r+b') as file:
                 file.seek(size)
                 file.write(b'libgpushim 7.7.7\n')
-            ran = run('doctor', '--all', str(process.process.pid))
+            ran = ask('doctor', '--all', str(process.process.pid))
             if ran is None or (' 7.7.7' in ran.stdout) != told:
                 faults.append(f'a library of {size} bytes: {ran}')
 
@@ -104,7 +99,7 @@ def cut_module(folder):
                    t.block(t.MODULES, f'10000-20000 r-xp 0 0:0 1 {module}\n'.encode()),
                    t.block(t.EVENTS, t.call(1, t.ALLOC, 4096, 4096, frames=(0x10010,))), t.block(t.END))
     for settings, said in ({}, 'function (module+0x10)'), ({'LD_PRELOAD': cuts, 'CUT_FILE': module}, ' module+0x10\n'):
-        ran = run('report', path, **settings)
+        ran = ask('report', path, **settings)
         if ran is None or ran.returncode != 0 or said not in ran.stdout:
             faults.append(f'a module that is cut: not {said!r}: {ran}')
 
@@ -112,6 +107,4 @@ def cut_module(folder):
 with tempfile.TemporaryDirectory(prefix='gpushim-files-') as scratch:
     for case in pipe, terabyte, large, cut, cut_module:
         case(scratch)
-for fault in faults:
-    print(fault)
-sys.exit(1 if faults else 0)
+end_with_faults()

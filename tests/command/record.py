@@ -15,6 +15,7 @@ import sys
 import tempfile
 
 import trace as recording # which lies beside this
+from alone import check, end_with_faults, faults, surroundings
 
 gpushim, _, driver = (os.path.realpath(path) for path in sys.argv[1:4])
 PYTHON = os.path.realpath(sys.executable)
@@ -23,10 +24,7 @@ CALLS = (recording.ALLOC, recording.FREE, recording.ALLOC_ASYNC, recording.FREE_
          recording.OPENED, recording.CLOSED)
 EVENT_BYTES, BLOCK_BYTES = 48, 64 << 10
 OUT_OF_MEMORY, INVALID_VALUE = 2, 1
-ENVIRONMENT = {name: value for name, value in os.environ.items()
-               if not name.startswith(('GPUSHIM_', 'LD_', 'SOFTCUDA_'))}
-ENVIRONMENT.update(GPUSHIM_CONFIG='', LD_LIBRARY_PATH=driver, LC_ALL='C', GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='off')
-faults = []
+ENVIRONMENT = surroundings(LD_LIBRARY_PATH=driver, GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='off')
 
 # What every program of the tests begins with: calls that note what they were and what came of them.
 BEGIN = '''
@@ -214,11 +212,6 @@ assert os.waitpid(child, 0)[1] == 0
 pairs(100)
 tell()
 '''
-
-
-def check(right, what):
-    if not right:
-        faults.append(what)
 
 
 def command(path, program, *arguments, options=()):
@@ -530,6 +523,4 @@ with tempfile.TemporaryDirectory() as place:
                   descriptors_are_closed, forks, what_is_there_stays,
                   by_its_commands):
         proof(place)
-for fault in faults:
-    print(fault)
-sys.exit(1 if faults else 0)
+end_with_faults()

@@ -9,39 +9,25 @@ import pickle
 import random
 import re
 import resource
-import subprocess
 import sys
 import tempfile
 
+import alone
 import elf_file
 import trace_file as t
+from alone import check, end_with_faults, faults, run
 
-gpushim = os.path.realpath(sys.argv[1])
-environment = {name: value for name, value in os.environ.items()
-               if not name.startswith(('GPUSHIM_', 'LD_PRELOAD'))}
-environment.update(GPUSHIM_CONFIG='', LC_ALL='C')
+GPUSHIM = os.path.realpath(sys.argv[1])
 BASE, MIB = 0x7f0000000000, 1 << 20
 DAMAGES = 400
-faults = []
 
 
-def check(right, what):
-    if not right:
-        faults.append(what)
-
-
-def run(*arguments):
-    return subprocess.run([gpushim, 'report', *arguments], env=environment, errors='replace', timeout=60,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False)
+def report(*arguments, **options):
+    return run([GPUSHIM, 'report', *arguments], **options)
 
 
 def expect(arguments, status, out='', err=''):
-    ran = run(*arguments)
-    if (ran.returncode != status or not re.fullmatch(out, ran.stdout, re.S)
-            or not re.fullmatch(err, ran.stderr, re.S)):
-        faults.append(f'{arguments}: it ended with {ran.returncode}, not {status}, wrote {ran.stdout!r} and '
-                      f'{ran.stderr!r}, not {out!r} and {err!r}')
-    return ran.stdout
+    return alone.expect(report(*arguments), status, out, err).stdout
 
 
 def rows_of(path, *more, err=''):
@@ -425,7 +411,7 @@ def damage(folder):
         option = [[], ['--json'], ['--html', f'{folder}/d'], ['--memory-viz', f'{folder}/d']][number % 4]
         if os.path.exists(f'{folder}/d'):
             os.remove(f'{folder}/d')
-        ran = run(path, *option)
+        ran = report(path, *option)
         seen.add(ran.returncode)
         if ran.returncode not in (0, 1) or (ran.returncode == 1 and not ran.stderr.startswith('gpushim: ')):
             faults.append(f'damage {number} {option}: it ended with {ran.returncode}, {ran.stderr!r}')
@@ -450,9 +436,8 @@ def no_room(folder):
     path, place = f'{folder}/sample', f'{folder}/no-room'
     os.mkdir(place)
     for option in OPTIONS:
-        ran = subprocess.run([gpushim, 'report', path, option, f'{place}/out'], env=environment, text=True, check=False,
-                             capture_output=True, restore_signals=False,  # so SIGXFSZ stays ignored
-                             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (16, 16)))
+        ran = report(path, option, f'{place}/out', restore_signals=False,  # so SIGXFSZ stays ignored
+                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (16, 16)))
         check(ran.returncode == 1 and 'cannot be written: File too large' in ran.stderr and not os.listdir(place),
               f'{option} without room: {ran}, left {os.listdir(place)}')
 
@@ -662,6 +647,4 @@ with tempfile.TemporaryDirectory(prefix='gpushim-report-') as scratch:
             prove(scratch)
         except (KeyError, IndexError, ValueError) as error:
             faults.append(f'{prove.__name__}: {error!r}')
-for each in faults[:40]:
-    print(each)
-sys.exit(1 if faults else 0)
+end_with_faults()

@@ -14,20 +14,12 @@ import sys
 import tempfile
 
 import trace_file as t
+from alone import check, end_with_faults, surroundings
 
 gpushim = os.path.realpath(sys.argv[1])
-environment = {name: value for name, value in os.environ.items()
-               if not name.startswith(('GPUSHIM_', 'LD_PRELOAD', 'LD_LIBRARY_PATH'))}
-environment['GPUSHIM_CONFIG'] = ''
 browser = shutil.which('chromium') or shutil.which('chromium-browser') or shutil.which('google-chrome')
 BASE, MIB = 0x7f0000000000, 1 << 20
 MANY = 100_000  # events
-faults = []
-
-
-def check(right, what):
-    if not right:
-        faults.append(what)
 
 
 def many(path):
@@ -61,7 +53,7 @@ def open_page(folder, page):
                           '--enable-logging=stderr', '--v=0', f'--log-net-log={log}', '--no-first-run',
                           '--disable-background-networking', '--disable-component-update', '--disable-sync',
                           '--window-size=1160,1500', '--dump-dom', f'file://{page}'],
-                         env=environment | {'HOME': folder}, capture_output=True, text=True, errors='replace',
+                         env=surroundings() | {'HOME': folder}, capture_output=True, text=True, errors='replace',
                          timeout=240, check=False)
     fetched = set()
     for path in glob.glob(log):
@@ -110,7 +102,7 @@ def flames(folder):
     events = [t.call(1000 * i, t.ALLOC, BASE + i * 16 * MIB, size * MIB, frames=[t.NAMED | name for name in named] + [0x20, 0x10])
               for i, (size, named) in enumerate(stacks)]
     t.write(f'{folder}/named', t.header(stacks=True), t.block(t.NAMES, names), t.block(t.EVENTS, b''.join(events)), t.block(t.END))
-    subprocess.run([gpushim, 'report', f'{folder}/named', '--html', f'{folder}/named.html'], env=environment, check=True)
+    subprocess.run([gpushim, 'report', f'{folder}/named', '--html', f'{folder}/named.html'], env=surroundings(), check=True)
     dom, said, _ = open_page(folder, f'{folder}/named.html')
     outer, inner = 'outer (/srv/a.py:9)', 'inner (/srv/a.py:5)'
     found = titles(dom)
@@ -142,7 +134,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix='gpushim-page-', dir='/tmp') as folder:
         truth, events = many(f'{folder}/trace')
         ran = subprocess.run([gpushim, 'report', f'{folder}/trace', '--html', f'{folder}/page.html'],
-                             env=environment, capture_output=True, text=True, timeout=60, check=False)
+                             env=surroundings(), capture_output=True, text=True, timeout=60, check=False)
         check(ran.returncode == 0, f'gpushim report: {ran}')
         dom, said, fetched = open_page(folder, f'{folder}/page.html')
         agrees(dom, truth, events)
@@ -166,6 +158,4 @@ if not browser:
     print('skipped: there is no chromium here, in which to open the page')
     sys.exit(77)
 main()
-for each in faults:
-    print(each)
-sys.exit(1 if faults else 0)
+end_with_faults()

@@ -13,9 +13,10 @@ import subprocess
 import sys
 import tempfile
 
+from alone import check, end_with_faults, expect, run, surroundings
+
 gpushim, library = (os.path.realpath(path) for path in sys.argv[1:3])
 driver, version = sys.argv[3:5]
-faults = []
 
 PYTHON = os.path.realpath(sys.executable)
 NOBODY = 65534
@@ -36,26 +37,16 @@ print(hasattr(ctypes.CDLL(None), "gpushim_memory"))
 TELLS = 'import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))'
 
 
-ENVIRONMENT = {name: value for name, value in os.environ.items()
-               if not name.startswith(('GPUSHIM_', 'LD_'))}
-ENVIRONMENT.update(GPUSHIM_CONFIG='', LD_LIBRARY_PATH=driver, LC_ALL='C')
+ENVIRONMENT = {'LD_LIBRARY_PATH': driver}
 
 
 class Ran:
     def __init__(self, arguments, command=gpushim, settings=None, **options):
-        ran = subprocess.run([command, 'run', *arguments], env={name: value for name, value in (ENVIRONMENT | (settings or {})).items()
-                                               if value is not None},
-                             timeout=60, errors='replace', stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                             stdin=subprocess.DEVNULL, check=False, **options)
-        self.what = f'run {arguments}'
-        self.status, self.out, self.err = ran.returncode, ran.stdout, ran.stderr
+        self.ran = run([command, 'run', *arguments], ENVIRONMENT | (settings or {}), **options)
+        self.status, self.out, self.err = self.ran.returncode, self.ran.stdout, self.ran.stderr
 
     def expect(self, status, out=None, err=''):
-        """Its exit status, and patterns of all that it wrote; out None: anything."""
-        if (self.status != status or (out is not None and not re.fullmatch(out, self.out, re.S))
-                or not re.fullmatch(err, self.err, re.S)):
-            faults.append(f'{self.what}: it ended with {self.status}, not {status}, wrote '
-                          f'{self.out!r} and {self.err!r}, not {out!r} and {err!r}')
+        expect(self.ran, status, out, err)
         return self
 
     def told(self):
@@ -63,13 +54,8 @@ class Ran:
         try:
             return json.loads(self.out)
         except ValueError:
-            faults.append(f'{self.what}: {self.out!r} and {self.err!r}')
+            check(False, f'{self.ran}')
             return [], {}
-
-
-def check(right, what):
-    if not right:
-        faults.append(what)
 
 
 def tells(*arguments, **options):
@@ -213,7 +199,7 @@ def printed():
     Ran(['--print', '--', PYTHON, '-c', TELLS]).expect(0, f'LD_PRELOAD={re.escape(library)}\n')
     Ran(['--print', '--', 'no-such-program']).expect(127, '', 'gpushim: .*PATH.*\n')
     with open('/dev/full', 'wb') as full:
-        ran = subprocess.run([gpushim, 'run', '--print'], stdout=full, check=False, env=ENVIRONMENT)
+        ran = subprocess.run([gpushim, 'run', '--print'], stdout=full, check=False, env=surroundings(**ENVIRONMENT))
         check(ran.returncode == 1, f'to a full disk: {ran.returncode}')
 
 
@@ -227,7 +213,7 @@ def passes_through():
     given = Ran(['--', PYTHON, '-c', TELLS, *arguments]).told()[0]
     check(given == arguments, f'arguments: {given}')
     started = subprocess.Popen([gpushim, 'run', '--', 'cat'], stdin=subprocess.PIPE,
-                               stdout=subprocess.PIPE, env=ENVIRONMENT)
+                               stdout=subprocess.PIPE, env=surroundings(**ENVIRONMENT))
     started.stdin.write(b'x')
     started.stdin.flush()
     check(started.stdout.read(1) == b'x', 'cat does not answer')  # it is cat by now
@@ -289,7 +275,7 @@ def scripts(folder):
         script = made(f'{folder}/{name}', f'{line}\n{TELLS}\n')
         ran = Ran([script, 'x']).expect(0)
         arguments, environment = ran.told()
-        check(arguments == ['x'] and environment.get('LD_PRELOAD') == library, ran.what)
+        check(arguments == ['x'] and environment.get('LD_PRELOAD') == library, f'{ran.ran}')
     for name, line, shown in (('gone', '#!/no/such/thing -x\n', '/no/such/thing'),
                               ('dos', '#!/bin/sh\r\n', r'/bin/sh\\x0d')):
         Ran([made(f'{folder}/{name}', line)]).expect(
@@ -375,7 +361,6 @@ def with_other_rights(folder):
 
     def expect(what, way=None, caller=None):
         ran = Ran([program], command=command, preexec_fn=caller)
-        ran.what += f' ({what})'
         if way and not os.statvfs(folder).f_flag & os.ST_NOSUID and (may_get_new_rights()
                                                                      or what == CAPABILITIES):
             ran.expect(0, dropped, said % way)
@@ -424,6 +409,4 @@ for each in (another_copy, installed, cannot_be_preloaded, wrong_options, is_fou
     in_a_folder(each)
 if not in_a_folder(statically_linked):
     print('not tried: a static program, as there is no cc that makes one')
-for fault in faults:
-    print(fault)
-sys.exit(1 if faults else 0)
+end_with_faults()

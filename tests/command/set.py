@@ -8,7 +8,7 @@ import pathlib
 import struct
 import tempfile
 
-from holder import (GPUSHIM, MIB, Holder, await_that, check, clean, end_with_faults, for_everybody, gpushim)
+from holder import GPUSHIM, MIB, Holder, await_that, check, end_with_faults, for_everybody, gpushim
 import wire
 
 NOBODY = 65534
