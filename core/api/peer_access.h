@@ -8,8 +8,6 @@
  * memory only where access was set; and cuCtxEnablePeerAccess says nothing to VMM memory. So ranges
  * are checked here against the blocks, and a piece gets access for another device when that has
  * peer access, or copies.
- *
- * Access is taken away only when the device's work is done: a fill that is still running faults.
  */
 #ifndef GS_CORE_API_PEER_ACCESS_H
 #define GS_CORE_API_PEER_ACCESS_H

@@ -5,14 +5,7 @@
 
 #include "core/process/context.h"
 
-#define DISABLED_NS UINT64_C(1000000000) /* for the work of who had access */
-
 /* ---- One piece, locked ------------------------------------------------------------------- */
-
-static void unlock(struct gs_piece *piece)
-{
-    gs_latch_release(&piece->arena->lock);
-}
 
 /* The devices that were given access to all memory of a context, by `from` (NULL: any context of
  * theirs). The peers' lock is held. */
@@ -82,21 +75,20 @@ uint64_t gs_peers_of_import(struct gs_core *core, CUdeviceptr address, CUcontext
     return asking.devices;
 }
 
-static gs_status set_piece_access(struct gs_core *core, struct gs_piece *piece, CUdevice device,
-                            bool access)
+static gs_status set_piece_access(struct gs_core *core, struct gs_piece *piece, CUdevice device)
 {
     const CUmemAccessDesc desc = {
         .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
-        .flags = access ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE,
+        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     };
     uint64_t bit = UINT64_C(1) << device;
     gs_status status;
 
-    if (!!(piece->peer_access & bit) == access)
+    if (piece->peer_access & bit)
         return GS_OK;
     status = core->driver.mem_set_access(piece->span.base, piece->span.size, &desc, 1);
     if (status == GS_OK)
-        piece->peer_access ^= bit;
+        piece->peer_access |= bit;
     return status;
 }
 
@@ -106,13 +98,11 @@ gs_status gs_block_set_access(struct gs_core *core, const struct gs_block *block
 
     for (struct gs_piece *piece = block->piece; piece && status == GS_OK;
          piece = gs_block_next_piece(block, piece))
-        status = set_piece_access(core, piece, device, true);
+        status = set_piece_access(core, piece, device);
     return status;
 }
 
-/* An import only gains access: a mapping more than wanted does no harm, and that memory is another
- * process's to unmap. */
-static gs_status drain_import(struct gs_core *core, CUdeviceptr address)
+static gs_status admit_import(struct gs_core *core, CUdeviceptr address)
 {
     uint64_t devices = gs_peers_of_import(core, address, NULL);
     gs_status refused = GS_OK;
@@ -133,32 +123,6 @@ static gs_status drain_import(struct gs_core *core, CUdeviceptr address)
     return refused;
 }
 
-/* The piece, which is locked, gets access for those that are to have it, and loses `taken`. What the driver
- * refuses to give. */
-static gs_status set_access_locked(struct gs_core *core, struct gs_piece *piece, uint64_t taken)
-{
-    uint64_t devices = wanted(core, piece);
-    gs_status refused = GS_OK;
-
-    for (CUdevice device = 0; device < GS_DEVICES_MAX; device++) {
-        bool access = devices >> device & 1;
-        gs_status status;
-
-        if (!access && !(taken >> device & 1))
-            continue;
-        status = set_piece_access(core, piece, device, access);
-        if (status == GS_OK)
-            continue;
-        gs_log_line(&core->options.log, GS_LOG_WARNING,
-                    "device %d could not be %s memory of device %d: the driver refused",
-                    device, access ? "given access to" : "kept from",
-                    piece->arena->device->ordinal);
-        if (access)
-            refused = status;
-    }
-    return refused;
-}
-
 /* What is enabled from here on finds the piece in the map. */
 gs_status gs_peers_admit_locked(struct gs_core *core, struct gs_piece *piece)
 {
@@ -168,52 +132,46 @@ gs_status gs_peers_admit_locked(struct gs_core *core, struct gs_piece *piece)
     gs_latch_assert_held(&piece->arena->lock);
     for (CUdevice device = 0; devices && status == GS_OK; device++, devices >>= 1)
         if (devices & 1)
-            status = set_piece_access(core, piece, device, true);
+            status = set_piece_access(core, piece, device);
     return status;
 }
 
 gs_status gs_peers_admit_import(struct gs_core *core, CUdeviceptr address)
 {
-    return __atomic_load_n(&core->peers.used, __ATOMIC_ACQUIRE) ? drain_import(core, address) : GS_OK;
+    return __atomic_load_n(&core->peers.used, __ATOMIC_ACQUIRE) ? admit_import(core, address) : GS_OK;
 }
 
-/* What is mapped at an address, a piece or an import. */
-static gs_status settle(struct gs_core *core, CUdeviceptr address, uint64_t taken)
-{
-    struct gs_piece *piece;
-    gs_status status = gs_context_lock_piece(core, address, &piece);
-
-    if (status == GS_NOT_LIVE)
-        return drain_import(core, address);
-    if (status != GS_OK)
-        return GS_OK;
-    status = set_access_locked(core, piece, taken);
-    unlock(piece);
-    return status;
-}
-
-struct settling {
+struct admitting {
     struct gs_core *core;
-    uint64_t taken;
     gs_status refused;
 };
 
-static void drain_one(uint64_t address, void *arg)
+/* What is mapped at an address, a piece or an import. */
+static void admit_one(uint64_t address, void *arg)
 {
-    struct settling *settling = arg;
-    gs_status status = settle(settling->core, address, settling->taken);
+    struct admitting *admitting = arg;
+    struct gs_piece *piece;
+    gs_status status = gs_context_lock_piece(admitting->core, address, &piece);
 
+    if (status == GS_NOT_LIVE) {
+        status = admit_import(admitting->core, address);
+    } else if (status == GS_OK) {
+        status = gs_peers_admit_locked(admitting->core, piece);
+        gs_latch_release(&piece->arena->lock);
+    } else {
+        return; /* it has gone */
+    }
     if (status != GS_OK)
-        settling->refused = status;
+        admitting->refused = status;
 }
 
 /* GS_OK, or what the driver refused to give. */
-static gs_status drain_all(struct gs_core *core, uint64_t taken)
+static gs_status admit_all(struct gs_core *core)
 {
-    struct settling settling = {core, taken, GS_OK};
+    struct admitting admitting = {core, GS_OK};
 
-    gs_map_each(&core->map, drain_one, &settling);
-    return settling.refused;
+    gs_map_each(&core->map, admit_one, &admitting);
+    return admitting.refused;
 }
 
 /* ---- Peers ------------------------------------------------------------------------------- */
@@ -257,11 +215,9 @@ static bool current(struct gs_core *core, CUcontext *ret_context, CUdevice *ret_
     return true;
 }
 
-/* Takes away the pairs that `match` says; returns the devices that may have lost access. */
-static uint64_t remove_pairs(struct gs_core *core, CUcontext from, CUcontext to, bool either)
+static void remove_pairs(struct gs_core *core, CUcontext from, CUcontext to, bool either)
 {
     struct gs_peers *peers = &core->peers;
-    uint64_t devices = 0;
     unsigned kept = 0;
 
     gs_lock_take(&peers->lock);
@@ -270,14 +226,11 @@ static uint64_t remove_pairs(struct gs_core *core, CUcontext from, CUcontext to,
         bool match = either ? pair->from == from || pair->to == to
                             : pair->from == from && pair->to == to;
 
-        if (match)
-            devices |= UINT64_C(1) << pair->device;
-        else
+        if (!match)
             peers->pair[kept++] = *pair;
     }
     peers->count = kept;
     gs_lock_release(&peers->lock);
-    return devices;
 }
 
 gs_status gs_core_peer_enabled(struct gs_core *core, CUcontext peer)
@@ -293,43 +246,19 @@ gs_status gs_core_peer_enabled(struct gs_core *core, CUcontext peer)
     gs_lock_release(&core->peers.lock);
     if (!added)
         return GS_NO_HOST_MEMORY;
-    status = drain_all(core, 0);
+    status = admit_all(core);
     if (status != GS_OK)
-        drain_all(core, remove_pairs(core, pair.from, pair.to, false));
+        remove_pairs(core, pair.from, pair.to, false);
     return status;
-}
-
-/* Waits for what the current context was given to do so far: for the GPU, or for a second, since what
- * keeps the GPU may be this thread's to end. Whether the driver's own call waits was not measured. */
-static bool is_done_soon(struct gs_core *core)
-{
-    struct gs_context *context;
-    struct gs_fence fence;
-    struct gs_arena *arena;
-    gs_status status;
-
-    if (gs_context_current_unprobed(core, &context) != GS_OK)
-        return false;
-    arena = context->arenas[0];
-    gs_latch_take(&arena->lock);
-    status = arena->leaving ? GS_NO_CONTEXT : gs_fence_record(&arena->events, &fence);
-    gs_latch_release(&arena->lock);
-    return status == GS_OK && gs_fence_wait(&fence, gs_now_ns() + DISABLED_NS) == GS_OK;
 }
 
 void gs_core_peer_disabled(struct gs_core *core, CUcontext peer)
 {
-    uint64_t devices;
     CUcontext from;
     CUdevice device;
 
-    if (!current(core, &from, &device))
-        return;
-    devices = remove_pairs(core, from, gs_context_owner(core, peer), false);
-    /* Where the work cannot be waited for, a mapping more than wanted does no harm. */
-    if (!devices || !is_done_soon(core))
-        return;
-    drain_all(core, devices);
+    if (current(core, &from, &device))
+        remove_pairs(core, from, gs_context_owner(core, peer), false);
 }
 
 void gs_core_peers_gone(struct gs_core *core, CUcontext context)
@@ -362,12 +291,10 @@ gs_status gs_core_mempool_access(struct gs_core *core, CUdevice device, CUdevice
     if (device < 0 || device >= GS_DEVICES_MAX || peer < 0 || peer >= GS_DEVICES_MAX)
         return GS_OK;
     bit = UINT64_C(1) << peer;
-    if (set_pool_access(&core->peers, device, bit, access) && access)
+    if (set_pool_access(&core->peers, device, bit, access) || !access)
         return GS_OK;
-    status = drain_all(core, access ? 0 : bit);
-    if (status == GS_OK || !access)
-        return GS_OK;
-    set_pool_access(&core->peers, device, bit, false);
-    drain_all(core, bit);
+    status = admit_all(core);
+    if (status != GS_OK)
+        set_pool_access(&core->peers, device, bit, false);
     return status;
 }

@@ -1,8 +1,8 @@
 /*
  * Peer access: which other devices may touch our memory. cuCtxEnablePeerAccess says nothing to VMM
  * memory, so what the program has enabled is noted here, and each piece gets access for the devices
- * that are to have it. Access is taken away only when the device's work is done: a fill that is still
- * running faults.
+ * that are to have it. Calls are judged by what is noted. A mapping stays when it is disabled: to take it away
+ * would need to wait for the device's work, since a fill that is still running faults.
  */
 #ifndef GS_CORE_PROCESS_PEERS_H
 #define GS_CORE_PROCESS_PEERS_H
@@ -50,8 +50,7 @@ uint64_t gs_peers_of_import(struct gs_core *core, CUdeviceptr address, CUcontext
 gs_status gs_block_set_access(struct gs_core *core, const struct gs_block *block, CUdevice device);
 
 /* The driver has enabled, or disabled, the current context's access to memory of `peer`. An error of the
- * driver's, or GS_NO_HOST_MEMORY: some memory could not be opened to it, and nothing is changed. Disabling
- * waits for the current context's work, for a second at most. */
+ * driver's, or GS_NO_HOST_MEMORY: some memory could not be opened to it. */
 gs_status gs_core_peer_enabled(struct gs_core *core, CUcontext peer);
 void gs_core_peer_disabled(struct gs_core *core, CUcontext peer);
 /* The context is gone, and what was enabled for it or to it. */
