@@ -98,9 +98,8 @@ bool gs_agent_came(struct gs_share *share, struct gs_client *client,
                    const struct gs_wire_hello *hello);
 bool gs_agent_serve(struct gs_share *share, struct gs_client *client,
                     const union gs_wire_message *message);
-/* ASK_AFAR, as gs_client_serve. */
-bool gs_ask_afar_came(struct gs_share *share, struct gs_client *client,
-                      const struct gs_wire_ask_afar *ask);
+/* QUERY about machines, as gs_client_serve. */
+bool gs_machines_asked(struct gs_share *share, struct gs_client *client, const struct gs_wire_query *query);
 /* A client has gone, that is the agent or may be known to it as a holder. */
 void gs_afar_client_gone(struct gs_share *share, struct gs_client *client);
 /* Does what is due; when to come again. */

@@ -85,7 +85,7 @@ static unsigned count_lendable(struct gs_share *share)
 static bool tell(struct gs_share *share, struct gs_client *client, union gs_wire_message *message)
 {
     const struct gs_client *agent = gs_agent_of(share);
-    struct gs_wire_told_afar *told = &message->told_afar;
+    struct gs_wire_machine *told = &message->report.machine;
 
     told->has_agent = agent != NULL;
     told->agent_pid = agent ? (uint32_t)agent->pid : 0;
@@ -94,30 +94,29 @@ static bool tell(struct gs_share *share, struct gs_client *client, union gs_wire
     return gs_client_send(share, client, message, -1) == 0;
 }
 
-bool gs_ask_afar_came(struct gs_share *share, struct gs_client *client,
-                      const struct gs_wire_ask_afar *ask)
+bool gs_machines_asked(struct gs_share *share, struct gs_client *client, const struct gs_wire_query *query)
 {
-    union gs_wire_message message = {.ask_afar = *ask};
+    union gs_wire_message message = {.query = *query};
 
-    if (!share->options.is_broker || !client->greeted || !memchr(ask->forget, 0, sizeof ask->forget))
+    if (!share->options.is_broker || !client->greeted || !memchr(query->name, 0, sizeof query->name))
         return gs_client_fault(client, "it asks what is not its to ask");
     if (!gs_client_is_own(client))
-        return gs_client_refuse(share, client, ask->head.request, GS_REFUSED_USER, 0);
-    message.ask_afar.client = client->id;
+        return gs_client_refuse(share, client, query->head.request, GS_REFUSED_USER, 0);
+    message.query.number = client->id;
     if (gs_agent_tell(share, &message, -1))
         return true;
-    if (ask->forget[0])
-        return gs_client_refuse(share, client, ask->head.request, GS_REFUSED_ALONE, 0);
-    gs_wire_start(&message, GS_WIRE_TOLD_AFAR, ask->head.request);
+    if (query->name[0])
+        return gs_client_refuse(share, client, query->head.request, GS_REFUSED_ALONE, 0);
+    gs_wire_start(&message, GS_WIRE_REPORT, query->head.request);
     return tell(share, client, &message);
 }
 
-static void told_came(struct gs_share *share, const struct gs_wire_told_afar *told)
+static void told_came(struct gs_share *share, const struct gs_wire_report *report)
 {
-    union gs_wire_message message = {.told_afar = *told};
+    union gs_wire_message message = {.report = *report};
     struct gs_client *client;
 
-    HASH_FIND(hh, share->clients.first, &told->client, sizeof told->client, client);
+    HASH_FIND(hh, share->clients.first, &report->machine.client, sizeof report->machine.client, client);
     if (client && client->fd >= 0 && !gs_client_is_lost(client))
         tell(share, client, &message); /* who does not read it ends his wait by himself */
 }
@@ -143,10 +142,10 @@ bool gs_agent_serve(struct gs_share *share, struct gs_client *client,
     case GS_WIRE_RECALL:
         gs_borrow_recall_came(share, &message->close);
         return true;
-    case GS_WIRE_ASK_AFAR:
-        return gs_ask_afar_came(share, client, &message->ask_afar);
-    case GS_WIRE_TOLD_AFAR:
-        told_came(share, &message->told_afar);
+    case GS_WIRE_QUERY:
+        return gs_machines_asked(share, client, &message->query);
+    case GS_WIRE_REPORT:
+        told_came(share, &message->report);
         return true;
     default:
         return gs_client_fault(client, "it sent a message that is not an agent's to send");

@@ -229,8 +229,8 @@ bool gs_report(struct gs_share *share, struct gs_client *client, const struct gs
                               share->events.asked(share->events.arg, GS_ASKED_FIGURES, query->device, &told);
         report->figures = told.figures;
         if (report->has_figures && share->events.asked(share->events.arg, GS_ASKED_TO_SLEEP, 0, &sleep)) {
-            report->asleep_ns = sleep.sleep.asleep_ns;
-            report->away = sleep.sleep.away;
+            report->asleep.ns = sleep.sleep.asleep_ns;
+            report->asleep.bytes = sleep.sleep.away;
         }
         gs_owners_tell(share, query->index, &report->opened);
     }

@@ -214,6 +214,8 @@ static bool on_query(struct gs_share *share, struct gs_client *client, const str
         return gs_look_up_came(share, client, query);
     case GS_ABOUT_EVENTS:
         return gs_events_came(share, client, query);
+    case GS_ABOUT_MACHINE:
+        return gs_machines_asked(share, client, query);
     default:
         return query->about < GS_ABOUTS ? gs_report(share, client, query)
                                         : gs_client_fault(client, "its message has fields that make no sense");
@@ -268,8 +270,6 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
         return gs_order_came(share, client, &message->order);
     case GS_WIRE_QUERY:
         return on_query(share, client, &message->query);
-    case GS_WIRE_ASK_AFAR:
-        return gs_ask_afar_came(share, client, &message->ask_afar);
     default:
         return gs_client_fault(client, "it sent a message that is not an opener's to send");
     }

@@ -106,10 +106,8 @@
     M(GS_WIRE_FAREWELL, 17, farewell)                       \
     M(GS_WIRE_FORKED, 18, forked)                           \
     M(GS_WIRE_NAME, 19, name)                               \
-    M(GS_WIRE_ASK_AFAR, 20, ask_afar)                       \
-    M(GS_WIRE_TOLD_AFAR, 21, told_afar)                     \
-    M(GS_WIRE_PULL, 22, pull)                               \
-    M(GS_WIRE_RING, 23, ring)
+    M(GS_WIRE_PULL, 20, pull)                               \
+    M(GS_WIRE_RING, 21, ring)
 
 #define GS_WIRE_NUMBER(name, number, shape) name = number,
 enum gs_wire_type { GS_WIRE_MESSAGES(GS_WIRE_NUMBER) GS_WIRE_TYPES };
@@ -318,6 +316,7 @@ enum gs_about {
     GS_ABOUT_NAME,      /* that of this name; */
     GS_ABOUT_NEXT_NAME, /* behind this name of the user `index`, of whomsoever */
     GS_ABOUT_EVENTS,    /* a file of events */
+    GS_ABOUT_MACHINE,   /* the n-th other one, or that of this name, which is to be forgotten (wire_afar.h) */
     GS_ABOUTS
 };
 
@@ -367,10 +366,15 @@ struct gs_wire_named {
     struct gs_found found; /* of others: its name and whose it is, and no more */
 };
 
+struct gs_wire_asleep {
+    uint64_t ns, bytes; /* how long, 0: it is awake; of all GPUs that are away */
+};
+
 struct gs_wire_report {
     struct gs_wire_head head;
     union {
         struct gs_wire_named named;
+        struct gs_wire_machine machine;
         struct { /* about all else */
             uint64_t pid; /* of who answers */
             uint64_t exports, bytes, limbo, limbo_bytes, limbo_age_ns;
@@ -393,7 +397,7 @@ struct gs_wire_report {
             uint32_t client_hung_up; /* 1: it has, and its end is not proven */
             struct gs_wire_opened opened;
             struct gs_wire_block block;
-            uint64_t asleep_ns, away; /* how long it sleeps, 0: it is awake; bytes of all GPUs that are away */
+            struct gs_wire_asleep asleep;
         };
     };
 };
@@ -435,8 +439,6 @@ union gs_wire_message {
     struct gs_wire_done done;
     struct gs_wire_farewell farewell;
     struct gs_wire_name name;
-    struct gs_wire_ask_afar ask_afar;
-    struct gs_wire_told_afar told_afar;
 };
 
 /* Fills in the head for a message of `type`, whose other bytes become zero. */

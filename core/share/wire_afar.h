@@ -40,8 +40,8 @@
  * until all of whom it said HELLO have exited, as it sees by their pidfds, or for good where one has
  * none. What the agent knows is in a file.
  *
- * ASK_AFAR, of who may open, and with a machine's name of the same user or root, is passed on to the agent,
- * and its TOLD_AFAR back (`gpushim cluster`; `gpushim cluster forget`).
+ * A QUERY about machines, and with a name that of one which is to be forgotten, is of the same user or root: it is passed
+ * on to the agent, and its REPORT back (`gpushim cluster`; `gpushim cluster forget`).
  */
 #ifndef GS_CORE_SHARE_WIRE_AFAR_H
 #define GS_CORE_SHARE_WIRE_AFAR_H
@@ -61,17 +61,9 @@ enum gs_machine_state {
     GS_MACHINE_LOST,
 };
 
-struct gs_wire_ask_afar {
-    struct gs_wire_head head;
-    uint32_t index; /* of the machine */
-    uint32_t zero;
-    uint64_t client; /* the broker's, who asks */
-    char forget[40]; /* the machine of this name, or of this id as 32 hex digits; empty: it is only asked */
-};
-
-struct gs_wire_told_afar {
-    struct gs_wire_head head;
-    uint64_t client;    /* as it was asked */
+/* About machines, in a REPORT. */
+struct gs_wire_machine {
+    uint64_t client; /* who asks, as the broker's question to the agent has it for its `number` */
     uint32_t has_agent; /* 1: one is connected, which is: */
     uint32_t agent_pid;
     uint64_t shared; /* blocks of here that may be opened afar; */

@@ -206,7 +206,7 @@ unsigned exporter_end_all(struct agent *agent, const unsigned char machine[GS_MA
 void exporter_broker_gone(struct agent *agent);
 
 /* told.c: answers; or has a machine forgotten. */
-void told_ask(struct agent *agent, const struct gs_wire_ask_afar *ask);
+void told_ask(struct agent *agent, const struct gs_wire_query *query);
 
 /* holders.c */
 /* Where it takes the pidfd that becomes -1. */

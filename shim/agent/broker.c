@@ -157,8 +157,8 @@ static void on_message(struct agent *agent, const union gs_wire_message *message
     case GS_WIRE_OPEN:
         opener_ask(agent, &message->open);
         break;
-    case GS_WIRE_ASK_AFAR:
-        told_ask(agent, &message->ask_afar);
+    case GS_WIRE_QUERY:
+        told_ask(agent, &message->query);
         break;
     default: /* it is for others, or of no use here */
         break;

@@ -16,7 +16,7 @@ static enum gs_machine_state state_of(const struct peer *peer)
 }
 
 static void tell(const struct agent *agent, const unsigned char *machine, const char *name,
-                 struct gs_wire_told_afar *told)
+                 struct gs_wire_machine *told)
 {
     const struct lease_side *side = leases_side(&agent->leases, machine);
     const uint64_t now = gs_now_ns();
@@ -40,7 +40,7 @@ static void tell(const struct agent *agent, const unsigned char *machine, const 
 }
 
 /* Those that are here, or have something; the one with the index is told of. */
-static void tell_machines(const struct agent *agent, uint32_t index, struct gs_wire_told_afar *told)
+static void tell_machines(const struct agent *agent, uint32_t index, struct gs_wire_machine *told)
 {
     const struct lease_side *unknown = leases_side(&agent->leases, agent_unknown);
     struct peer *peer, *next;
@@ -57,9 +57,9 @@ static void tell_machines(const struct agent *agent, uint32_t index, struct gs_w
         tell(agent, agent_unknown, "unknown", told);
 }
 
-static void forget(struct agent *agent, const char *name, struct gs_wire_told_afar *told)
+static void forget(struct agent *agent, const char *name, struct gs_wire_machine *told)
 {
-    char text[4 * sizeof((struct gs_wire_ask_afar *)0)->forget];
+    char text[4 * GS_NAME_SIZE];
     struct peer *peer, *next;
 
     HASH_ITER(hh, agent->peers, peer, next) {
@@ -78,15 +78,15 @@ static void forget(struct agent *agent, const char *name, struct gs_wire_told_af
               (unsigned long long)told->leases);
 }
 
-void told_ask(struct agent *agent, const struct gs_wire_ask_afar *ask)
+void told_ask(struct agent *agent, const struct gs_wire_query *query)
 {
     union gs_wire_message answer;
 
-    gs_wire_start(&answer, GS_WIRE_TOLD_AFAR, ask->head.request);
-    answer.told_afar.client = ask->client;
-    if (ask->forget[0])
-        forget(agent, ask->forget, &answer.told_afar);
+    gs_wire_start(&answer, GS_WIRE_REPORT, query->head.request);
+    answer.report.machine.client = query->number;
+    if (query->name[0])
+        forget(agent, query->name, &answer.report.machine);
     else
-        tell_machines(agent, ask->index, &answer.told_afar);
+        tell_machines(agent, query->index, &answer.report.machine);
     broker_send(agent, &answer);
 }

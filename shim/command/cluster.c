@@ -30,7 +30,7 @@ static const char *state_text(uint32_t state)
 }
 
 /* What one message says of all, and of the machine that was asked for. */
-static void print_broker(const struct gs_wire_told_afar *told, long pid)
+static void print_broker(const struct gs_wire_machine *told, long pid)
 {
     char agent[32] = "no agent", size[SHOWN];
 
@@ -42,7 +42,7 @@ static void print_broker(const struct gs_wire_told_afar *told, long pid)
            show_size(told->opened_bytes, size), told->machines);
 }
 
-static void print_machine(const struct gs_wire_told_afar *told, const char *id)
+static void print_machine(const struct gs_wire_machine *told, const char *id)
 {
     char all[SHOWN], age[SHOWN], freed[SHOWN];
 
@@ -52,7 +52,7 @@ static void print_machine(const struct gs_wire_told_afar *told, const char *id)
            (unsigned long long)told->limbo, show_size(told->limbo_bytes, freed));
 }
 
-static void write_broker(struct json *json, const struct gs_wire_told_afar *told, long pid)
+static void write_broker(struct json *json, const struct gs_wire_machine *told, long pid)
 {
     json_open(json, NULL, '{');
     json_number(json, "pid", (uint64_t)pid);
@@ -64,7 +64,7 @@ static void write_broker(struct json *json, const struct gs_wire_told_afar *told
     json_open(json, "machines", '[');
 }
 
-static void write_machine(struct json *json, const struct gs_wire_told_afar *told, const char *id)
+static void write_machine(struct json *json, const struct gs_wire_machine *told, const char *id)
 {
     json_open(json, NULL, '{');
     json_text(json, "id", id);
@@ -79,31 +79,32 @@ static void write_machine(struct json *json, const struct gs_wire_told_afar *tol
 }
 
 /* `forget`: it is to be forgotten; or NULL. */
-static int ask_afar(int fd, uint32_t index, const char *forget, union gs_wire_message *ret_answer)
+static int ask_machine(int fd, uint32_t index, const char *forget, union gs_wire_message *ret_answer)
 {
     union gs_wire_message message;
     int error;
 
-    gs_wire_start(&message, GS_WIRE_ASK_AFAR, index + 1);
-    message.ask_afar.index = index;
+    gs_wire_start(&message, GS_WIRE_QUERY, index + 1);
+    message.query.index = index;
+    message.query.about = GS_ABOUT_MACHINE;
     if (forget)
-        strncpy(message.ask_afar.forget, forget, sizeof message.ask_afar.forget - 1);
-    error = ask_for(fd, &message, GS_WIRE_TOLD_AFAR, ret_answer);
-    if (!error && ret_answer->head.type != GS_WIRE_TOLD_AFAR)
+        strncpy(message.query.name, forget, sizeof message.query.name - 1);
+    error = ask_for(fd, &message, GS_WIRE_REPORT, ret_answer);
+    if (!error && ret_answer->head.type != GS_WIRE_REPORT)
         return -ENOMSG;
-    ret_answer->told_afar.name[GS_MACHINE_NAME_SIZE - 1] = 0;
+    ret_answer->report.machine.name[GS_MACHINE_NAME_SIZE - 1] = 0;
     return error;
 }
 
 static int tell(struct cluster *cluster, int fd, long pid, union gs_wire_message *ret_answer)
 {
-    const struct gs_wire_told_afar *told = &ret_answer->told_afar;
+    const struct gs_wire_machine *told = &ret_answer->report.machine;
     char id[2 * GS_MACHINE_SIZE + 1];
     uint32_t machines = 0;
     int error;
 
     for (uint32_t i = 0; i == 0 || i < machines; i++) {
-        error = ask_afar(fd, i, NULL, ret_answer);
+        error = ask_machine(fd, i, NULL, ret_answer);
         if (error)
             break;
         if (i == 0)
@@ -122,11 +123,11 @@ static int tell(struct cluster *cluster, int fd, long pid, union gs_wire_message
 
 static int forget(struct cluster *cluster, int fd, union gs_wire_message *ret_answer)
 {
-    int error = ask_afar(fd, 0, cluster->forget, ret_answer);
+    int error = ask_machine(fd, 0, cluster->forget, ret_answer);
 
     if (!error) {
-        cluster->machines += ret_answer->told_afar.machines;
-        cluster->leases += (unsigned)ret_answer->told_afar.leases;
+        cluster->machines += ret_answer->report.machine.machines;
+        cluster->leases += (unsigned)ret_answer->report.machine.leases;
     }
     return error;
 }

@@ -111,10 +111,10 @@ static void say_asleep(const struct asking *asking, const struct who *who, const
     char remedy[64], age[SHOWN], size[SHOWN];
 
     snprintf(remedy, sizeof remedy, "gpushim wake %ld", who->pid);
-    if (report->asleep_ns)
+    if (report->asleep.ns)
         doctor_say(asking->doctor, asking->only ? DOCTOR_WARN : DOCTOR_OK, "asleep", remedy,
                    "process %ld has been for %s: %s off the GPU, and its calls wait", who->pid,
-                   show_age(report->asleep_ns, age), show_size(report->away, size));
+                   show_age(report->asleep.ns, age), show_size(report->asleep.bytes, size));
 }
 
 static void ask_one(void *arg, int fd, const char *name, struct who *who)

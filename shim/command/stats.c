@@ -114,9 +114,9 @@ static void put_asleep(struct sheet *sheet, const struct row *row)
 {
     char size[SHOWN], age[SHOWN];
 
-    if (row->answers && row->report.asleep_ns)
-        sheet_line(sheet, "%8s asleep: %s off the GPU for %s (gpushim wake)", "", show_size(row->report.away, size),
-                   show_age(row->report.asleep_ns, age));
+    if (row->answers && row->report.asleep.ns)
+        sheet_line(sheet, "%8s asleep: %s off the GPU for %s (gpushim wake)", "", show_size(row->report.asleep.bytes, size),
+                   show_age(row->report.asleep.ns, age));
 }
 
 /* What is left of others nobody but he tells (gpushim who). */
@@ -182,7 +182,7 @@ static void write_row(struct json *json, const struct row *row)
 
     json_open(json, NULL, '{');
     who_write(json, &row->who);
-    json_text(json, "state", row->ended ? "ended" : row->who.stopped ? "stopped" : row->report.asleep_ns ? "asleep" : "running");
+    json_text(json, "state", row->ended ? "ended" : row->who.stopped ? "stopped" : row->report.asleep.ns ? "asleep" : "running");
     if (row->ended)
         json_number(json, "ended_seconds", row->ago_ns / GS_NS_PER_S);
     json_bool(json, "stopped", row->who.stopped);

@@ -134,8 +134,8 @@ static void print_sharer(const struct sharer *sharer, const char *socket)
                     sharer->who.name, (unsigned long long)report->exports, show_size(report->bytes, all),
                     (unsigned long long)report->limbo, show_size(report->limbo_bytes, kept),
                     show_age(report->limbo_age_ns, age));
-    if (report->asleep_ns)
-        command_say("  asleep for %s: %s off the GPU", show_age(report->asleep_ns, age), show_size(report->away, all));
+    if (report->asleep.ns)
+        command_say("  asleep for %s: %s off the GPU", show_age(report->asleep.ns, age), show_size(report->asleep.bytes, all));
     show_cut(sharer->who.command, COMMAND_SHOWN, command, sizeof command);
     if (sharer->who.user[0] && !sharer->is_broker)
         command_say("  %s, of %s", command, sharer->who.user);
@@ -210,8 +210,8 @@ static void write_sharer(struct json *json, const struct sharer *sharer)
     json_number(json, "freed_blocks", report->limbo);
     json_number(json, "freed_bytes", report->limbo_bytes);
     write_seconds(json, "oldest_freed_seconds", report->limbo_age_ns);
-    write_seconds(json, "asleep_seconds", report->asleep_ns);
-    json_number(json, "away_bytes", report->away);
+    write_seconds(json, "asleep_seconds", report->asleep.ns);
+    json_number(json, "away_bytes", report->asleep.bytes);
     json_open(json, "holders", '[');
     for (const struct told *told = sharer->told; told < sharer->told + sharer->count; told++)
         if (told->of_holder)

@@ -177,7 +177,7 @@ static void say_shared(bool held, uint64_t number)
  * is, and people say when it is over. Of what was seen to be free, or is known by the file, it is over. */
 Test(agent_peers, what_is_held_and_nobody_knows_for_whom_is_held_until_people_say_so)
 {
-    struct gs_wire_ask_afar forget = {.forget = "unknown"};
+    struct gs_wire_query forget = {.about = GS_ABOUT_MACHINE, .name = "unknown"};
     const struct lease_side *side;
 
     set_up();

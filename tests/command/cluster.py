@@ -18,8 +18,8 @@ from holder import MIB, Holder, PATIENT_S, await_that, check, clean, end_with_fa
 import wire
 
 BROKER = os.path.abspath(sys.argv[4])
-HELLO, OPEN, GRANT, CLOSE, RECALL, SHARE, ASK, TOLD = (
-    wire.NUMBER[name] for name in ('HELLO', 'OPEN', 'GRANT', 'CLOSE', 'RECALL', 'SHARE', 'ASK_AFAR', 'TOLD_AFAR'))
+HELLO, OPEN, GRANT, CLOSE, RECALL, SHARE = (
+    wire.NUMBER[name] for name in ('HELLO', 'OPEN', 'GRANT', 'CLOSE', 'RECALL', 'SHARE'))
 CLUSTER = {'GPUSHIM_SHARE_STRATEGY': 'broker', 'GPUSHIM_SHARE_REACH': 'cluster', 'GPUSHIM_SHARE_BROKER': BROKER,
            'GPUSHIM_SHARE_KEEP': '1 min', 'GPUSHIM_LOG': 'info'}
 
@@ -51,7 +51,7 @@ class Agent:
         """An open of this machine's is asked of the other one's agent."""
         request, body = self.hear(OPEN)
         lease, = struct.unpack_from('<Q', body, 80)
-        far.say(OPEN, body[:80] + bytes(8), 5)
+        far.say(OPEN, body[:80] + bytes(16), 5)
         _, answer = far.hear(GRANT)
         self.say(GRANT, answer, request)
         return lease
@@ -66,18 +66,18 @@ class Agent:
 
     def tell(self, machines):
         for index in range(max(len(machines), 1)):
-            request, body = self.hear(ASK)
-            client, forget = struct.unpack_from('<Q40s', body, 8)
+            request, body = self.hear(wire.QUERY)
+            client, forget = struct.unpack_from('<Q16x64s', body, 16)
             if name := forget.rstrip(b'\0'):
                 found = sum(row[1] == name for row in machines)
-                self.say(TOLD, told(client, found, bytes(16), b'', 0, found, 0, 0, 0), request)
+                self.say(wire.REPORT, told(client, found, bytes(16), b'', 0, found, 0, 0, 0), request)
                 return
-            self.say(TOLD, told(client, len(machines), *machines[index]) if machines else
+            self.say(wire.REPORT, told(client, len(machines), *machines[index]) if machines else
                      told(client, 0, bytes(16), b'', 0, 0, 0, 0, 0), request)
 
 
 def told(client, machines, machine, name, state, *sums):
-    return struct.pack('<QII3QII16s32s5Q', client, 0, 0, 4, 2, 200, machines, state, machine, name, *sums, 5_250_000_000)
+    return wire.machine(client, 0, 0, 4, 2, 200, machines, state, machine, name, *sums, 5_250_000_000)
 
 
 def cluster(folder, *arguments):
@@ -166,13 +166,13 @@ class Broker:
             with connection:
                 while said := connection.recv(4096):
                     _, _, kind, _, request = struct.unpack_from('<IHHII', said)
-                    if kind != ASK:
+                    if kind != wire.QUERY:
                         continue
                     index, = struct.unpack_from('<I', said, 16)
                     if index == self.silent:
                         break
                     body = told(0, 3, *self.MACHINES[index])
-                    connection.send(struct.pack('<IHHII', 0x67707368, wire.VERSION, TOLD, 16 + len(body), request) + body)
+                    connection.send(struct.pack('<IHHII', 0x67707368, wire.VERSION, wire.REPORT, 16 + len(body), request) + body)
 
     def end(self):
         self.listener.shutdown(socket.SHUT_RDWR)

@@ -26,7 +26,7 @@ BROKER = os.path.abspath(holder.sys.argv[4])
 # What acts on a terminal or is not seen, as it comes in UTF-8, and what is no UTF-8.
 ACTING = ['\x85\u009b31m', '\u202e\u2066x', '\u2028\u2029', '\u200b\ufeff', '\U000e0041', '\u061c\u00ad']
 NAMES = [bytes(range(at, min(at + 14, 256))) for at in range(1, 256, 14)] + [text.encode() for text in ACTING]
-TOLD_AFAR, ASK_AFAR, HELLO = (wire.NUMBER[name] for name in ('TOLD_AFAR', 'ASK_AFAR', 'HELLO'))
+HELLO = wire.NUMBER['HELLO']
 
 
 def faults_of(text):
@@ -165,8 +165,8 @@ def prove_machines(folder):
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     now = []
-    fake = Fake(path, lambda kind, _: (TOLD_AFAR, struct.pack('<QII3QII16s32s5Q', 0, 1, 4711, 1, 1, 1, 1, 2, b'm' * 16, now[0], *[1] * 5))
-                if kind == ASK_AFAR else (wire.REFUSE, struct.pack('<II', wire.OUT_OF_PLACE, 0)) if kind != HELLO else None)
+    fake = Fake(path, lambda kind, _: (wire.REPORT, wire.machine(0, 1, 4711, 1, 1, 1, 1, 2, b'm' * 16, now[0], *[1] * 5))
+                if kind == wire.QUERY else (wire.REFUSE, struct.pack('<II', wire.OUT_OF_PLACE, 0)) if kind != HELLO else None)
     for name in NAMES:
         now[:] = [name]
         tell(folder, name, 'cluster')

@@ -147,7 +147,7 @@ def prove_hostile(folder):
     """By hand: what has other fields than it may, and another's to say."""
     for path in wire.sockets(folder):
         for text in (wire.message(wire.QUERY, bytes(103)), wire.query(about=wire.ABOUT_NAME, name=b'x' * 64),
-                     wire.query(about=7), wire.message(wire.REPORT, bytes(552)), wire.order(wire.UNNAME)):
+                     wire.query(about=8), wire.message(wire.REPORT, bytes(552)), wire.order(wire.UNNAME)):
             check(wire.is_refused(wire.say(path, text), wire.OUT_OF_PLACE), f'{text} is refused')
         answers = wire.say(path, *[wire.query(about=wire.ABOUT_NAME, name=b'a')] * 50)
         check([kind for kind, _ in answers] == [wire.REPORT] * 50, f'each of many is answered: {len(answers)}')

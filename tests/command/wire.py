@@ -13,7 +13,7 @@ VERSION = int(re.search(r'#define GS_WIRE_VERSION (\d+)', HEADER)[1])
 NUMBER = {name: int(number) for name, number in re.findall(r'M\(GS_WIRE_(\w+), (\d+), ', HEADER)}
 REFUSE, QUERY, REPORT, ORDER, DONE = (NUMBER[name] for name in ('REFUSE', 'QUERY', 'REPORT', 'ORDER', 'DONE'))
 SET, COLLECT, SLEEP, UNNAME = 1, 2, 3, 4  # kinds of ORDER
-ABOUT_ENDED, ABOUT_BLOCK, ABOUT_ADDRESS, ABOUT_NAME, ABOUT_NEXT_NAME = 1, 2, 3, 4, 5  # of QUERY
+ABOUT_ENDED, ABOUT_BLOCK, ABOUT_ADDRESS, ABOUT_NAME, ABOUT_NEXT_NAME, ABOUT_MACHINE = 1, 2, 3, 4, 5, 7  # of QUERY
 OTHER_USER, OUT_OF_PLACE = 2, 8  # reasons of a REFUSE
 
 
@@ -23,6 +23,11 @@ def message(kind, body=b'', version=VERSION):
 
 def query(index=0, device=0, about=0, number=0, instance=b'', name=b''):
     return message(QUERY, struct.pack('<IIIIQ16s64s', index, device, about, 0, number, instance, name))
+
+
+def machine(*fields):
+    """What a REPORT says about machines."""
+    return struct.pack('<QII3QII16s32s5Q', *fields).ljust(552, b'\0')
 
 
 def order(kind, value=0, name=b'', verb=0):

@@ -241,17 +241,18 @@ Test(share_afar, people_ask_the_agent_by_the_broker)
     int agent = shared(ipc_handle, &message), asks = ask_at(far_dir, "rack2");
     uint64_t client;
 
-    agent_hears(agent, GS_WIRE_ASK_AFAR, &message);
-    cr_assert_str_eq(message.ask_afar.forget, "rack2");
-    client = message.ask_afar.client;
+    agent_hears(agent, GS_WIRE_QUERY, &message);
+    cr_assert_str_eq(message.query.name, "rack2");
+    client = message.query.number;
     for (int i = 0; i < 2; i++) {
-        gs_wire_start(&message, GS_WIRE_TOLD_AFAR, 3);
-        message.told_afar.client = i ? client : UINT64_MAX; /* whom there is not */
-        message.told_afar.leases = 5 + i;
+        gs_wire_start(&message, GS_WIRE_REPORT, 3);
+        message.report.machine.client = i ? client : UINT64_MAX; /* whom there is not */
+        message.report.machine.leases = 5 + i;
         agent_say(agent, &message);
     }
-    agent_hears(asks, GS_WIRE_TOLD_AFAR, &message);
-    cr_assert(message.told_afar.leases == 6 && message.told_afar.has_agent == 1 && message.told_afar.shared == 1);
+    agent_hears(asks, GS_WIRE_REPORT, &message);
+    cr_assert(message.report.machine.leases == 6 && message.report.machine.has_agent == 1 &&
+              message.report.machine.shared == 1);
     close(asks);
     close(agent);
     cr_assert(SIDE_WAIT(!told_at(far_dir).has_agent));
@@ -449,9 +450,10 @@ Test(share_afar, what_nobody_waits_for_any_more_the_agent_need_not_answer)
     for (int i = 0; i < 2; i++)
         openers[i] = ask_to_open(ipc_handle);
     agent_awaits(near, GS_WIRE_OPEN, &question);
-    gs_wire_start(&message, GS_WIRE_ASK_AFAR, 2); /* which comes behind the second one's */
+    gs_wire_start(&message, GS_WIRE_QUERY, 2); /* which comes behind the second one's */
+    message.query.about = GS_ABOUT_MACHINE;
     agent_say(openers[1], &message);
-    agent_awaits(near, GS_WIRE_ASK_AFAR, &message);
+    agent_awaits(near, GS_WIRE_QUERY, &message);
     close(openers[0]);
     agent_hears(near, GS_WIRE_HELLO, &message);
     cr_assert_eq(message.hello.holds, 0);
@@ -498,7 +500,7 @@ Test(share_afar, a_second_agent_is_refused_and_an_agent_says_what_is_its_to_say)
     agent_hears(second, GS_WIRE_REFUSE, &message);
     cr_assert_eq(message.refuse.reason, GS_REFUSED_BUSY);
     cr_assert_eq(take(second, ipc_handle, 11, &message), GS_WIRE_REFUSE);
-    gs_wire_start(&message, GS_WIRE_TOLD_AFAR, 12);
+    gs_wire_start(&message, GS_WIRE_REPORT, 12);
     agent_say(second, &message); /* hung up on */
     agent_hears(second, GS_WIRE_REFUSE, &message);
     cr_assert_eq(message.refuse.reason, GS_REFUSED_MESSAGE);

@@ -91,12 +91,13 @@ bool agent_hears_nothing(int fd)
     union gs_wire_message message;
     int attached;
 
-    gs_wire_start(&message, GS_WIRE_ASK_AFAR, 77);
+    gs_wire_start(&message, GS_WIRE_QUERY, 77);
+    message.query.about = GS_ABOUT_MACHINE;
     agent_say(fd, &message);
     attached = hears(fd, &message);
     if (attached >= 0)
         close(attached);
-    return message.head.type == GS_WIRE_ASK_AFAR;
+    return message.head.type == GS_WIRE_QUERY;
 }
 
 void take_say(int fd, const unsigned char *ipc_handle, uint32_t request)
@@ -139,20 +140,21 @@ int ask_at(const char *at, const char *forget)
     cr_assert(SIDE_WAIT((fd = side_broker_dial(at)) >= 0)); /* after another was killed, say */
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     agent_say(fd, &message);
-    gs_wire_start(&message, GS_WIRE_ASK_AFAR, 3);
-    strcpy(message.ask_afar.forget, forget);
+    gs_wire_start(&message, GS_WIRE_QUERY, 3);
+    message.query.about = GS_ABOUT_MACHINE;
+    strcpy(message.query.name, forget);
     agent_say(fd, &message);
     return fd;
 }
 
-struct gs_wire_told_afar told_at(const char *at)
+struct gs_wire_machine told_at(const char *at)
 {
     union gs_wire_message message;
     int fd = ask_at(at, "");
 
-    agent_hears(fd, GS_WIRE_TOLD_AFAR, &message);
+    agent_hears(fd, GS_WIRE_REPORT, &message);
     close(fd);
-    return message.told_afar;
+    return message.report.machine;
 }
 
 static void *open_run(void *arg)

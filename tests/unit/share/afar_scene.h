@@ -32,7 +32,7 @@ int take(int fd, const unsigned char *ipc_handle, uint32_t request, union gs_wir
 void say_of(int fd, enum gs_wire_type type, const unsigned char *ipc_handle);
 /* Asks the folder's broker: the connection. And what it says where there is no agent. */
 int ask_at(const char *at, const char *forget);
-struct gs_wire_told_afar told_at(const char *at);
+struct gs_wire_machine told_at(const char *at);
 
 /* In a thread: the near side opens. */
 struct opening {

@@ -154,7 +154,8 @@ static void ask_of_machines(void *arg)
     union gs_wire_message message;
     int fd = greet_broker(instance, -1);
 
-    gs_wire_start(&message, GS_WIRE_ASK_AFAR, 7);
+    gs_wire_start(&message, GS_WIRE_QUERY, 7);
+    message.query.about = GS_ABOUT_MACHINE;
     if (gs_wire_send(fd, &message, -1) != 0 || answer_to_open(fd) != GS_REFUSED_USER)
         _exit(3);
 }
