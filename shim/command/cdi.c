@@ -20,7 +20,7 @@
 
 #include "shim/command/command.h"
 #include "shim/command/json.h"
-#include "shim/command/library.h"
+#include "shim/command/run.h"
 #include "shim/command/output.h"
 
 #define KIND    "libgpushim.dev/shim"

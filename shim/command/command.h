@@ -45,12 +45,6 @@ int command_wake(const struct call *call);
 void ls_names(void (*each)(void *arg, const char *name, const char *process), void *arg);
 /* The options that can change while a program runs, a line each on standard output, with what they may be. */
 void set_list(void);
-/* Whether the text is an IPC handle of the library's in hexadecimal, or 0x and an address: then *ret_query is
- * what to ask for. */
-bool who_is_block(const char *text, struct gs_wire_query *ret_query);
-/* Tells who shares it, and who has it open. An exit status. */
-int who_block(const struct gs_wire_query *query, const struct call *call);
-
 /* gpushim, or gpushim-broker where it was called by that name. */
 extern const char *command_program;
 

@@ -13,8 +13,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "core/gpu/driver.h"
 #include "shim/command/command.h"
-#include "shim/command/library.h"
 #include "shim/command/run.h"
 
 /* FAIL: the library does nothing here, or cannot share. WARN: it does less, or somebody may wonder.
@@ -85,5 +85,41 @@ void doctor_look_at_preload(struct doctor *doctor, const char *subject, const ch
 void doctor_look_for_socket(struct doctor *doctor, pid_t pid);
 /* "NAME, version 0.1, protocol 19" of a library's file; whether that is the protocol of this program. */
 bool doctor_tell_library(const char *path, const char *name, char ret_text[DOCTOR_TEXT]);
+
+/*
+ * The driver, and NVIDIA's library of management, as gpushim doctor asks them: found while it runs,
+ * past whatever is preloaded here. What is missing is NULL.
+ */
+
+struct doctor_nvml_memory { /* nvmlMemory_t */
+    unsigned long long total, left, used;
+};
+
+/* OP(field, symbol, its type) */
+#define DOCTOR_NVML(OP)                                                                            \
+    OP(init, nvmlInit_v2, int (*)(void))                                                           \
+    OP(by_uuid, nvmlDeviceGetHandleByUUID, int (*)(const char *, void **))                         \
+    OP(memory, nvmlDeviceGetMemoryInfo, int (*)(void *, struct doctor_nvml_memory *))
+
+struct doctor_nvml {
+#define DOCTOR_NVML_FIELD(field, symbol, type) __typeof__((type)0) field;
+    DOCTOR_NVML(DOCTOR_NVML_FIELD)
+#undef DOCTOR_NVML_FIELD
+};
+
+struct doctor_cuda {
+    struct gs_driver core; /* what core uses of it */
+    CUresult (*init)(unsigned);
+    CUresult (*version)(int *);
+    CUresult (*device_get)(CUdevice *, int);
+    CUresult (*device_name)(char *, int, CUdevice);
+    CUresult (*error_name)(CUresult, const char **);
+    struct doctor_nvml nvml;
+};
+
+/* NVML, started; all NULL where there is none. */
+void doctor_find_nvml(struct doctor_nvml *ret);
+/* The device's handle; NULL: there is none. *ret_mig: it is a part of a GPU, by MIG. */
+void *doctor_in_nvml(const struct doctor_nvml *nvml, const unsigned char uuid[16], bool *ret_mig);
 
 #endif

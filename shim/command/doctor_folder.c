@@ -8,7 +8,7 @@
 #include "shim/broker_place.h"
 #include "shim/command/ask.h"
 #include "shim/command/doctor.h"
-#include "shim/command/quiet.h"
+#include "shim/command/users.h"
 #include "shim/command/show.h"
 
 #define WHY_SIZE 128

@@ -13,7 +13,7 @@
 #include "core/share/alive.h"
 #include "shim/command/ask.h"
 #include "shim/command/doctor.h"
-#include "shim/command/quiet.h"
+#include "shim/command/users.h"
 
 #define FD_NEEDED 64   /* below it what a program and its sockets have leaves none */
 #define FD_GOOD   1024 /* with fewer, a program that shares much makes descriptors again and again */

@@ -13,7 +13,7 @@
 
 #include "core/base/printable.h"
 #include "shim/command/command.h"
-#include "shim/command/gpus.h"
+#include "shim/command/figures.h"
 #include "shim/command/show.h"
 
 /* `before`: a comma, or nothing. */

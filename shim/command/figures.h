@@ -7,7 +7,9 @@
 #define GS_SHIM_COMMAND_FIGURES_H
 
 #include "shim/command/ask.h"
-#include "shim/command/quiet.h"
+#include "shim/command/doctor.h"
+#include "shim/command/show.h"
+#include "shim/command/users.h"
 
 #define LIMBO_HOLDERS 4 /* are told of */
 
@@ -64,5 +66,31 @@ bool figures_has_library(long pid);
  * processes that have ended. False, and said: the configuration does not allow it. */
 enum figures_also { FIGURES_BROKERS, FIGURES_ENDED };
 bool figures_find(struct table *table, long only, enum figures_also also);
+
+/* What gpushim stats (stats.c) and its page, gpushim top (top.c), have in common. */
+
+/* What each did a second since it was seen before; one that has ended does nothing. */
+void stats_rates(struct table *table, const struct table *before);
+/* Its rows, and whom each keeps freed memory for; sheet_free ends it. */
+void stats_sheet(const struct table *table, struct sheet *ret);
+
+/* The page, until q, SIGINT or SIGTERM, or until nobody reads it; only the process `only`, unless 0. An exit status. */
+int top_run(long only, uint64_t every_ns);
+
+/* The GPUs that processes with the library have memory of, and what NVML says of each. */
+
+#define GPUS_MOST 64
+
+struct gpu {
+    unsigned char uuid[16];
+    unsigned device;      /* by its number in the first of these processes; */
+    bool is_numbered;     /* and in all others */
+    uint64_t own, others; /* what this user's processes with the library have, and other users' */
+    bool is_known;
+    struct doctor_nvml_memory memory;
+};
+
+/* From the first on by number; how many. */
+unsigned gpus_find(const struct table *table, struct gpu ret_gpus[GPUS_MOST]);
 
 #endif

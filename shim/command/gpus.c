@@ -1,5 +1,5 @@
 /* The GPUs of processes with the library (gpus.h). */
-#include "shim/command/gpus.h"
+#include "shim/command/figures.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,4 @@
 /* Where the library lies (library.h). */
-#include "shim/command/library.h"
 
 #include <errno.h>
 #include <fcntl.h>

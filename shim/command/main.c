@@ -5,7 +5,7 @@
 #include "core/base/printable.h"
 #include "shim/command/command.h"
 #include "shim/command/json.h"
-#include "shim/command/library.h"
+#include "shim/command/run.h"
 
 #include <errno.h>
 #include <fcntl.h>

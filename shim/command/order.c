@@ -1,11 +1,15 @@
-/* Telling processes to do something (order.h). */
+/* Telling processes to do something (order.h), and the two commands that tell all of them: trim, as they do for each other where
+ * a GPU is full (core/share/pressure.c), and collect, which is torch.cuda.ipc_collect for every program, from outside. */
 #include "shim/command/order.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "shim/command/command.h"
+#include "shim/command/show.h"
 
 static void look_at(void *arg, int fd, const char *name, struct who *who)
 {
@@ -87,4 +91,123 @@ int order_command(const struct call *call, __typeof__(((struct order *)0)->tell)
     order_each(&order);
     json_end(order.json);
     return order.failed ? COMMAND_WRONG : COMMAND_WELL;
+}
+
+/* ---- Trim ------------------------------------------------------------------------------------------- */
+
+#define GIVES_NS (10 * GS_NS_PER_S) /* for one that is at it */
+
+/* What of the device was given back; a negative errno: nobody can say. 0 where it gives none now,
+ * which one that was asked a moment ago may do. */
+static int64_t ask_back(int fd, const unsigned char uuid[16], uint32_t request,
+                        union gs_wire_message *ret_answer)
+{
+    union gs_wire_message message;
+    uint64_t deadline = ask_deadline(GIVES_NS);
+    int error;
+
+    gs_wire_start(&message, GS_WIRE_ORDER, request);
+    message.order.kind = GS_ORDER_TRIM;
+    memcpy(message.order.uuid, uuid, sizeof message.order.uuid);
+    message.order.value = INT64_MAX;
+    error = gs_wire_send(fd, &message, -1);
+    for (;;) {
+        if (error && error != -EPIPE)
+            return error;
+        if (gs_now_ns() >= deadline || !ask_await(fd, deadline)) /* it may say without end that it is at it */
+            return -ETIMEDOUT;
+        error = gs_wire_receive(fd, ret_answer, NULL);
+        if (error)
+            return error;
+        if (ret_answer->head.type == GS_WIRE_REFUSE)
+            return -EPERM;
+        if (ret_answer->head.type != GS_WIRE_DONE)
+            return -EPROTO;
+        if (!ret_answer->done.more)
+            return ret_answer->done.given < INT64_MAX ? (int64_t)ret_answer->done.given : -EPROTO;
+    }
+}
+
+struct gave {
+    unsigned device;
+    int64_t bytes;
+};
+
+static void write_given(struct json *json, const void *answer)
+{
+    const struct gave *gave = answer;
+
+    json_number(json, "device", gave->device);
+    json_number(json, "given_bytes", (uint64_t)gave->bytes);
+}
+
+/* Of each device that it keeps something of. */
+static void trim(struct order *order, const struct who *who, int fd, const char *silent)
+{
+    union gs_wire_message answer, given_answer;
+    char reason[128] = "", size[SHOWN];
+
+    if (silent[0])
+        order_say(order, who, silent, write_given, NULL, "%s", "");
+    for (struct gave gave = {0}; !silent[0] && !reason[0] && gave.device < DEVICES_MOST; gave.device++) {
+        const struct gs_figures *figures = &answer.report.figures;
+        int error = ask(fd, UINT32_MAX, gave.device, &answer, NULL);
+
+        gave.bytes = 0;
+        if (error || answer.head.type != GS_WIRE_REPORT) {
+            ask_order_silence(reason, sizeof reason, error, &answer);
+        } else {
+            if (!answer.report.has_figures)
+                return;
+            if (!figures->cached && !figures->ordered && !figures->retired)
+                continue;
+            gave.bytes = ask_back(fd, figures->uuid, gave.device + 1, &given_answer);
+            if (gave.bytes < 0)
+                ask_order_silence(reason, sizeof reason, gave.bytes == -EPERM ? 0 : (int)gave.bytes, &given_answer);
+        }
+        order_say(order, who, reason, write_given, &gave, "gave %s of GPU %u back",
+                  show_size((uint64_t)gave.bytes, size), gave.device);
+    }
+}
+
+int command_trim(const struct call *call)
+{
+    return order_command(call, trim);
+}
+
+/* ---- Collect ---------------------------------------------------------------------------------------- */
+
+static void write_collected(struct json *json, const void *answer)
+{
+    const struct gs_collected *collected = answer;
+
+    json_number(json, "given_blocks", collected->given);
+    json_number(json, "given_bytes", collected->given_bytes);
+    json_number(json, "ended_blocks", collected->ended);
+    json_number(json, "ended_bytes", collected->ended_bytes);
+    json_number(json, "held_blocks", collected->limbo);
+    json_number(json, "held_bytes", collected->limbo_bytes);
+}
+
+static void collect(struct order *order, const struct who *who, int fd, const char *silent)
+{
+    union gs_wire_message message;
+    struct gs_wire_done done = {.more = 0};
+    const struct gs_collected *collected = &done.collected;
+    char reason[128] = "", given[SHOWN], ended[SHOWN], limbo[SHOWN];
+
+    gs_wire_start(&message, GS_WIRE_ORDER, 1);
+    message.order.kind = GS_ORDER_COLLECT;
+    if (!silent[0])
+        order_ask(fd, &message, &done, reason, sizeof reason);
+    order_say(order, who, silent[0] ? silent : reason, write_collected, collected,
+              "%llu closed, %s, go back to their processes; %llu freed, %s, are held no more; %llu freed, %s, are still held",
+              (unsigned long long)collected->given, show_size(collected->given_bytes, given),
+              (unsigned long long)collected->ended, show_size(collected->ended_bytes, ended),
+              (unsigned long long)collected->limbo, show_size(collected->limbo_bytes, limbo));
+}
+
+int command_collect(const struct call *call)
+{
+    return order_command(call, collect);
 }

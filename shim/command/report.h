@@ -1,5 +1,5 @@
 /*
- * gpushim report: what a trace says, in numbers (report_rows.c), as text and JSON (report.c), as a
+ * gpushim report: what a trace says, in numbers, as text and JSON (report.c), as a
  * page (report_page.c), and as a snapshot of PyTorch's (report_pickle.c).
  */
 #ifndef GS_SHIM_COMMAND_REPORT_H

@@ -1,7 +1,7 @@
 /*
  * What the parts of `gpushim run` share: run.c finds the library and starts the program,
- * run_options.c sets the library's options, run_file.c reads what kind of file a program is,
- * run_check.c says what would keep the library out of it.
+ * and sets the library's options, run_file.c reads what kind of file a program is, and says what would
+ * keep the library out of it.
  */
 #ifndef GS_SHIM_COMMAND_RUN_H
 #define GS_SHIM_COMMAND_RUN_H
@@ -50,10 +50,24 @@ struct gs_option;
 /* The option of "pool.decay=5 s", whose value goes to *ret, and as text to *ret_value until the next is read; or NULL, and
  * said, after `before`: it is no option, or no value for it. */
 const struct gs_option *run_option_read(const char *before, const char *text, struct gs_config *ret, const char **ret_value);
-/* "pool.decay=5 s": in the environment from now on, if config takes it. False, and said: it is no
- * option, or no value for it. */
-bool run_option_set(const char *text);
-/* NAME=VALUE of each variable that was set, a line each. */
-void run_option_print(void);
+/* Where the library lies that belongs to this program, and which version of it that is. */
+
+#define LIBRARY "libgpushim.so"
+
+/* The folder of this program, without a slash at its end; without /proc, of the name that it was
+ * called by. */
+void library_own_folder(char ret_folder[PATH_MAX]);
+
+/* The real path of the first place where one lies (as built, as installed, as unpacked); "": there is none. */
+void library_find(char ret_path[PATH_MAX]);
+
+/* Says on standard error that there is none, and where it was looked for. */
+void library_complain(void);
+
+/* What the file says that it is, "0.1.0"; "" where it cannot be told. */
+#define LIBRARY_VERSION 32
+void library_version_of(const char *path, char ret_version[LIBRARY_VERSION]);
+/* The protocol that it speaks with others (GS_WIRE_VERSION of its build); 0: that cannot be told. */
+unsigned library_protocol_of(const char *path);
 
 #endif

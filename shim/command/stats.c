@@ -13,7 +13,6 @@
 #include "shim/command/command.h"
 #include "shim/command/figures.h"
 #include "shim/command/json.h"
-#include "shim/command/stats.h"
 
 #define COMMAND_SHOWN 100 /* columns of a command line */
 #define EVERY_NS (2 * GS_NS_PER_S) /* top, where nobody says how often */

@@ -16,8 +16,7 @@
 
 #include "core/base/printable.h"
 #include "shim/command/command.h"
-#include "shim/command/gpus.h"
-#include "shim/command/stats.h"
+#include "shim/command/figures.h"
 
 #define LINE_BYTES 8192
 #define BAR_LEAST  10

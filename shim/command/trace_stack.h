@@ -5,6 +5,8 @@
 #ifndef GS_SHIM_COMMAND_TRACE_STACK_H
 #define GS_SHIM_COMMAND_TRACE_STACK_H
 
+#include <stdint.h>
+
 #include "shim/command/trace_read.h"
 
 #define TRACE_FRAME_SIZE 512
@@ -27,5 +29,18 @@ void trace_place(struct trace_modules *modules, uint64_t address, struct trace_p
 /* "function (file+0x12)", "file+0x12" or "0x12"; "function (file:12)" of a script, "label tag". */
 void trace_frame_text(struct trace_modules *modules, uint64_t address,
                       char ret_text[TRACE_FRAME_SIZE]);
+
+/*
+ * The functions of an ELF file, by the place of their code in it. The file is whatever lies there:
+ * nothing that it says of itself is believed, and it may be cut or written over meanwhile.
+ */
+
+struct functions;
+
+/* NULL: the file cannot be read, or is no ELF file. */
+struct functions *functions_make(const char *path);
+void functions_free(struct functions *functions); /* or NULL */
+/* The symbol of the function whose code is at this place, which stays the functions'; NULL: none is known to be. */
+const char *functions_find(const struct functions *functions, uint64_t place);
 
 #endif
