@@ -127,16 +127,14 @@ int ask(int fd, uint32_t index, uint32_t device, union gs_wire_message *ret_answ
                      ask_deadline(ANSWER_NS), ret_answer, ret_pidfd);
 }
 
-int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type,
-            union gs_wire_message *ret_answer)
+int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type, union gs_wire_message *ret_answer)
 {
     int error = send_to(fd, message);
 
     return error ? error : hear(fd, ask_deadline(ANSWER_NS), type, ret_answer, NULL);
 }
 
-void ask_order_silence(char *ret_reason, size_t size, int error,
-                       const union gs_wire_message *answer)
+void ask_order_silence(char *ret_reason, size_t size, int error, const union gs_wire_message *answer)
 {
     if (!error && answer->head.type == GS_WIRE_REFUSE && answer->refuse.reason == GS_REFUSED_USER)
         snprintf(ret_reason, size, "belongs to another user");
@@ -153,8 +151,7 @@ void ask_complain_of_absent(long pid)
     else if (geteuid() != 0 && owner.uid != geteuid())
         command_complain("process %ld belongs to another user: ask as that one, or as root", pid);
     else if (!figures_has_library(pid))
-        command_complain("process %ld has not the library: gpushim run starts programs with it",
-                         pid);
+        command_complain("process %ld has not the library: gpushim run starts programs with it", pid);
     else
         command_complain("process %ld cannot be asked: it holds less than 64 MiB and neither shares nor opens memory, "
                          "has debug.reclaim_from_peers off, or has another share.dir (gpushim stats %ld)",

@@ -79,11 +79,9 @@ int ask_hear(int fd, uint64_t deadline_ns, union gs_wire_message *ret_answer, in
 int ask_about(int fd, const struct gs_wire_query *what, uint64_t deadline_ns,
               union gs_wire_message *ret_answer, int *ret_pidfd);
 /* The same for any message with `type` of answer; a REFUSE is one, too. */
-int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type,
-            union gs_wire_message *ret_answer);
+int ask_for(int fd, const union gs_wire_message *message, enum gs_wire_type type, union gs_wire_message *ret_answer);
 /* As ask_silence, of an answer to what others may not ask for. */
-void ask_order_silence(char *ret_reason, size_t size, int error,
-                       const union gs_wire_message *answer);
+void ask_order_silence(char *ret_reason, size_t size, int error, const union gs_wire_message *answer);
 /* Says why a process that was not found in the folder cannot be asked. */
 void ask_complain_of_absent(long pid);
 /* Why he is not listed, or not wholly: ask's result and what it got. */

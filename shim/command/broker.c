@@ -177,8 +177,7 @@ static int serve(const struct gs_share_options *options, bool until_unneeded, in
     prctl(PR_SET_NAME, "gpushim-broker");
     gs_map_init(&map);
     gs_fences_init(&fences, &gs_broker_driver);
-    if (gs_share_create(&gs_broker_driver, &map, &fences, &log, options, &events, &share) !=
-        GS_OK)
+    if (gs_share_create(&gs_broker_driver, &map, &fences, &log, options, &events, &share) != GS_OK)
         return 1;
     patience.began_ns = gs_share_unneeded_since(share);
     if (gs_share_serve(share) != GS_OK)

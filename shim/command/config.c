@@ -66,8 +66,7 @@ static const char *origin_text(const struct finding *finding, const struct gs_co
     if (origin->kind == GS_CONFIG_ENVIRONMENT)
         snprintf(ret, ORIGIN_SIZE, "environment %s", row->variable);
     else if (origin->kind == GS_CONFIG_FILE)
-        snprintf(ret, ORIGIN_SIZE, "%.*s:%u",
-                 SHOWN_SIZE, finding->origins.files[origin->file].path, origin->line);
+        snprintf(ret, ORIGIN_SIZE, "%.*s:%u", SHOWN_SIZE, finding->origins.files[origin->file].path, origin->line);
     else
         snprintf(ret, ORIGIN_SIZE, "default");
     return ret;
@@ -83,8 +82,7 @@ static void remark_on(const struct finding *finding, const struct gs_config_orig
 
     ret[0] = 0;
     if (!row->fits_file)
-        snprintf(ret, REMARK_SIZE,
-                 "a file cannot say this, only %s: a # behind a blank begins a comment",
+        snprintf(ret, REMARK_SIZE, "a file cannot say this, only %s: a # behind a blank begins a comment",
                  row->variable);
     else if (origin->refused)
         snprintf(ret, REMARK_SIZE, "default, for what %s says is not allowed", from);
@@ -107,8 +105,7 @@ static void print_options(const struct finding *finding)
         if (strcmp(section, row.section) != 0)
             putchar('\n'), command_say("[%s]", row.section);
         section = row.section;
-        snprintf(line, sizeof line, "%s%s =%s%s", row.fits_file ? "" : "#", row.key,
-                 *row.value ? " " : "", row.value);
+        snprintf(line, sizeof line, "%s%s =%s%s", row.fits_file ? "" : "#", row.key, *row.value ? " " : "", row.value);
         remark_on(finding, &finding->origins.options[i], &row, remark);
         if (*remark)
             command_say("%-32s  # %s", line, remark);

@@ -62,7 +62,7 @@ void doctor_processes(struct doctor *doctor);
 void doctor_process(struct doctor *doctor, pid_t pid);
 
 /* With --cluster: the agent's lease, its directory, IMEX. */
-void doctor_cluster(struct doctor *doctor); /* doctor_cluster.c */
+void doctor_cluster(struct doctor *doctor);
 
 /* ---- Shared by them ------------------------------------------------------------------------- */
 
@@ -79,8 +79,7 @@ void doctor_add_copy(struct doctor_copies *copies, const char *path, uint64_t de
 
 /* Looks at the value of LD_PRELOAD, or at the file that has the same for all programs; `proc` is
  * the folder /proc/PID of whom it is about, "" of a process that is started here. */
-void doctor_look_at_preload(struct doctor *doctor, const char *subject, const char *value,
-                            const char *proc);
+void doctor_look_at_preload(struct doctor *doctor, const char *subject, const char *value, const char *proc);
 /* Whether the process has put up a socket in the folder, and whether it answers. */
 void doctor_look_for_socket(struct doctor *doctor, pid_t pid);
 /* "NAME, version 0.1, protocol 19" of a library's file; whether that is the protocol of this program. */

@@ -161,8 +161,7 @@ static void say_init_error(struct doctor *doctor, const struct doctor_cuda *cuda
     for (size_t i = 0; i < sizeof init_errors / sizeof *init_errors; i++)
         if (init_errors[i].error == (int)error) {
             doctor_say(doctor, DOCTOR_FAIL, "driver", init_errors[i].remedy,
-                       "it does not start: %s (cuInit gives %s, %d)", init_errors[i].words, name,
-                       (int)error);
+                       "it does not start: %s (cuInit gives %s, %d)", init_errors[i].words, name, (int)error);
             return;
         }
     doctor_say(doctor, DOCTOR_FAIL, "driver",
@@ -189,16 +188,14 @@ static void say_version(struct doctor *doctor, const struct doctor_cuda *cuda, c
     int version = 0;
 
     if (cuda->version(&version) != CUDA_SUCCESS)
-        doctor_say(doctor, DOCTOR_WARN, "driver", "install the driver again",
-                   "%s does not tell its version", path);
+        doctor_say(doctor, DOCTOR_WARN, "driver", "install the driver again", "%s does not tell its version", path);
     else if (version < EVENTS_SINCE)
         doctor_say(doctor, DOCTOR_WARN, "driver", "install a driver of CUDA 12.5 (555) or later",
                    "CUDA %d.%d, from %s: before 12.5 each launch tells of its stream, and a free may "
                    "wait for the GPU",
                    version / 1000, version % 1000 / 10, path);
     else
-        doctor_say(doctor, DOCTOR_OK, "driver", "", "CUDA %d.%d, from %s", version / 1000,
-                   version % 1000 / 10, path);
+        doctor_say(doctor, DOCTOR_OK, "driver", "", "CUDA %d.%d, from %s", version / 1000, version % 1000 / 10, path);
 }
 
 /* ---- GPUs ------------------------------------------------------------------------------------------- */

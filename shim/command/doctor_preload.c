@@ -72,8 +72,7 @@ void doctor_look_at_preload(struct doctor *doctor, const char *subject, const ch
     }
     if (copies->count > 1)
         doctor_say(doctor, DOCTOR_FAIL, subject, "name one of them alone",
-                   "it has two copies of the library: %.200s and %.200s", copies->of[0].path,
-                   copies->of[1].path);
+                   "it has two copies of the library: %.200s and %.200s", copies->of[0].path, copies->of[1].path);
     else if (copies->count == 1)
         doctor_say(doctor, DOCTOR_OK, subject, "", "has the library, %s", copies->of[0].path);
     else if (!named)

@@ -205,8 +205,7 @@ static bool say_who(const struct subject *subject)
                    "%d (%s) has ended", (int)subject->pid, subject->who.command);
     else if (subject->who.stopped)
         doctor_say(doctor, DOCTOR_WARN, "process", "let it go on: kill -CONT, or end the debugger",
-                   "%d (%s) is stopped: it gives nothing back meanwhile", (int)subject->pid,
-                   subject->who.command);
+                   "%d (%s) is stopped: it gives nothing back meanwhile", (int)subject->pid, subject->who.command);
     else
         doctor_say(doctor, DOCTOR_OK, "process", "", "%d (%s)%s%s", (int)subject->pid, subject->who.command,
                    subject->who.place[0] ? " in " : "", subject->who.place);

@@ -12,7 +12,7 @@
 
 /* Asks all processes and writes what they have. False, and said unless it is the file's error: they
  * cannot be asked. */
-bool export_write(FILE *file);
+bool export_write(FILE *file, const void *unused);
 
 /* Serves it at ADDRESS:PORT until SIGTERM or SIGINT. The program's exit status. */
 int export_serve(const struct call *call, const char *where);

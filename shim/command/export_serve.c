@@ -105,7 +105,7 @@ static const char *figures(void)
 {
     size_t size = 0;
     FILE *file = server.text ? NULL : open_memstream(&server.text, &size);
-    bool well = server.text || (file && export_write(file));
+    bool well = server.text || (file && export_write(file, NULL));
 
     if (file)
         well = fclose(file) == 0 && well;

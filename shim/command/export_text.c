@@ -7,6 +7,7 @@
 
 #include <inttypes.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -14,6 +15,7 @@
 #include "core/base/printable.h"
 #include "shim/command/command.h"
 #include "shim/command/figures.h"
+#include "shim/command/output.h"
 #include "shim/command/show.h"
 
 /* `before`: a comma, or nothing. */
@@ -119,9 +121,8 @@ static void put_counts(FILE *file, const struct table *table)
 {
     static const char *const answers[] = {"yes", "no", "not_asked"};
 
-    put_metric(
-        file, "gpushim_processes", "gauge",
-        "How many processes with the library there are, by whether they answer; brokers are none.");
+    put_metric(file, "gpushim_processes", "gauge",
+               "How many processes with the library there are, by whether they answer; brokers are none.");
     for (unsigned i = 0; i < sizeof answers / sizeof *answers; i++) {
         unsigned count = 0;
 
@@ -171,7 +172,7 @@ static void put_about(FILE *file, const struct timespec *began)
             (double)(now.tv_sec - began->tv_sec) + (double)(now.tv_nsec - began->tv_nsec) / 1e9);
 }
 
-bool export_write(FILE *file)
+bool export_write(FILE *file, const void *unused)
 {
     struct table table = {0};
     struct timespec began;
@@ -190,4 +191,35 @@ bool export_write(FILE *file)
         put_figure(file, &table, &figures_told[i]);
     free(table.rows);
     return true;
+}
+
+/* ---- The command ------------------------------------------------------------------------------------ */
+
+static int write_file(const char *path)
+{
+    static const char head[] = "# HELP gpushim_";
+    static const struct output output = {
+        .head = head, .head_size = sizeof head - 1, .mode = 0644, .write = export_write};
+    struct gs_share_options options;
+
+    if (!command_share_options(&options)) /* export_write would say that, and fail */
+        return COMMAND_WRONG;
+    return output_write(&output, path, NULL) ? COMMAND_WELL : COMMAND_WRONG;
+}
+
+int command_export(const struct call *call)
+{
+    const char *listen = call_value(call, "listen"), *textfile = call_value(call, "textfile");
+
+    if (!call_has(call, "prometheus"))
+        return call_wrong(call, "export: for what is missing: --prometheus; gpushim stats --json has the figures as JSON");
+    if (listen && textfile)
+        return call_wrong(call, "--listen and --textfile are two ways: choose one");
+    if (textfile && !*textfile)
+        return call_wrong(call, "--textfile takes the path of a file");
+    if (listen)
+        return export_serve(call, listen);
+    if (textfile)
+        return write_file(textfile);
+    return export_write(stdout, NULL) ? COMMAND_WELL : COMMAND_WRONG;
 }

@@ -130,8 +130,7 @@ static void add_figures(struct table *table, const struct row *process, int fd, 
     char opened[SHOWN];
     int error = 0;
 
-    for (unsigned device = 0;
-         !error && answer.report.has_figures && device < DEVICES_MOST; device++) {
+    for (unsigned device = 0; !error && answer.report.has_figures && device < DEVICES_MOST; device++) {
         const struct gs_figures *figures = &answer.report.figures;
 
         if (figures->reserved_peak || figures->hits + figures->misses) {
@@ -198,8 +197,7 @@ static void hear(struct asked *asked, uint64_t deadline)
 
 /* Of the process that has ended with this number, or the next one after it, what a broker kept. Pids
  * are this process's where it and the broker have the same. The next number; 0: there is none. */
-static uint32_t add_ended(struct table *table, const struct row *broker, int fd, uint64_t deadline,
-                          uint32_t number)
+static uint32_t add_ended(struct table *table, const struct row *broker, int fd, uint64_t deadline, uint32_t number)
 {
     union gs_wire_message answer;
     struct row row = nobody;

@@ -99,8 +99,7 @@ int order_command(const struct call *call, __typeof__(((struct order *)0)->tell)
 
 /* What of the device was given back; a negative errno: nobody can say. 0 where it gives none now,
  * which one that was asked a moment ago may do. */
-static int64_t ask_back(int fd, const unsigned char uuid[16], uint32_t request,
-                        union gs_wire_message *ret_answer)
+static int64_t ask_back(int fd, const unsigned char uuid[16], uint32_t request, union gs_wire_message *ret_answer)
 {
     union gs_wire_message message;
     uint64_t deadline = ask_deadline(GIVES_NS);

@@ -66,11 +66,9 @@ static void print_sums(const struct report *report)
     command_say("calls       %" PRIu64 " allocations, %" PRIu64 " frees, %s in them",
            sums->allocations, sums->frees, time_text(sums->in_calls_ns).text);
     if (sums->refused || sums->failed_frees)
-        command_say("failed      %" PRIu64 " allocations, %" PRIu64 " frees", sums->refused,
-               sums->failed_frees);
+        command_say("failed      %" PRIu64 " allocations, %" PRIu64 " frees", sums->refused, sums->failed_frees);
     if (sums->unknown_frees)
-        command_say("unknown     %" PRIu64 " frees of blocks whose allocation is not in the file",
-               sums->unknown_frees);
+        command_say("unknown     %" PRIu64 " frees of blocks whose allocation is not in the file", sums->unknown_frees);
     if (sums->replaced)
         command_say("no free     %" PRIu64 " blocks went with their context", sums->replaced);
     if (sums->exported || sums->opened)
@@ -78,20 +76,17 @@ static void print_sums(const struct report *report)
                sums->exported, sums->opened);
 }
 
-static void print_holders(const struct report *report, const struct report_holder *holders,
-                          size_t count, size_t left)
+static void print_holders(const struct report *report, const struct report_holder *holders, size_t count, size_t left)
 {
     char text[TRACE_FRAME_SIZE];
 
     for (size_t i = 0; i < count; i++) {
         report_holder_text(report, &holders[i], 0, text);
-        command_say("  %12s in %6" PRIu64 "  %s", bytes_text(holders[i].bytes).text, holders[i].count,
-               text);
+        command_say("  %12s in %6" PRIu64 "  %s", bytes_text(holders[i].bytes).text, holders[i].count, text);
         for (unsigned n = 1; n < FRAMES && report_holder_text(report, &holders[i], n, text); n++)
             command_say("  %12s    %6s  %s", "", "", text);
         if (holders[i].example->frame_count > FRAMES)
-            command_say("  %12s    %6s  and %d more (--json)", "", "",
-                   holders[i].example->frame_count - FRAMES);
+            command_say("  %12s    %6s  and %d more (--json)", "", "", holders[i].example->frame_count - FRAMES);
     }
     if (left)
         command_say("  and %zu more", left);
@@ -114,8 +109,7 @@ static void print_device(const struct report *report, const struct report_device
     }
     if (!sums->never_freed)
         return;
-    command_say("never freed: %" PRIu64 " blocks, %s", sums->never_freed,
-           bytes_text(sums->live_end).text);
+    command_say("never freed: %" PRIu64 " blocks, %s", sums->never_freed, bytes_text(sums->live_end).text);
     print_holders(report, row->never_freed, row->never_freed_count, row->never_freed_left);
 }
 

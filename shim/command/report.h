@@ -6,7 +6,7 @@
 #define GS_SHIM_COMMAND_REPORT_H
 
 #include "shim/command/json.h"
-#include "shim/command/trace_blocks.h"
+#include "shim/command/trace_read.h"
 #include "shim/command/trace_stack.h"
 
 #define REPORT_TOP 10 /* of each list */

@@ -172,8 +172,7 @@ static void put_traces(struct pickle *pickle)
     for (unsigned device = 0; device <= last; device++) {
         put_code(pickle, LIST);
         for (size_t i = 0; i < report->trace.count; i++)
-            if (report->memory.begins[i] || report->memory.ends[i] ||
-                trace_is_alloc(&report->trace.events[i]))
+            if (report->memory.begins[i] || report->memory.ends[i] || trace_is_alloc(&report->trace.events[i]))
                 put_event(pickle, device, i);
         put_code(pickle, NEXT);
     }
@@ -181,8 +180,7 @@ static void put_traces(struct pickle *pickle)
 
 /* ---- Segments, as they are at the end ------------------------------------------------------- */
 
-static void put_block(struct pickle *pickle, const struct trace_block *block, uint64_t address,
-                      uint64_t size)
+static void put_block(struct pickle *pickle, const struct trace_block *block, uint64_t address, uint64_t size)
 {
     put_code(pickle, DICT);
     put_pair(pickle, "address", address);

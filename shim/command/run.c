@@ -42,8 +42,7 @@ static bool stays(const char *entry, const char *library)
         return false;
     if (strcmp(basename(entry), LIBRARY) != 0)
         return true;
-    command_complain("warning: LD_PRELOAD names '%s'; this program's own '%s' goes there instead",
-                     entry, library);
+    command_complain("warning: LD_PRELOAD names '%s'; this program's own '%s' goes there instead", entry, library);
     return false;
 }
 
@@ -134,8 +133,7 @@ static bool set(const struct gs_option *option, const char *value)
     return true;
 }
 
-static bool check(const char *before, const struct gs_option *option, const char *value,
-                  struct gs_config *ret)
+static bool check(const char *before, const struct gs_option *option, const char *value, struct gs_config *ret)
 {
     const struct gs_text text = gs_text_of(value);
     const char *wrong = gs_value_parse(ret, option, text);
@@ -145,8 +143,7 @@ static bool check(const char *before, const struct gs_option *option, const char
         return true;
     gs_option_name(option, name);
     gs_option_allowed(option, allowed);
-    command_complain("%s%s = %s %s; allowed: %s", before, name, gs_quote(text, quoted), wrong,
-                     allowed);
+    command_complain("%s%s = %s %s; allowed: %s", before, name, gs_quote(text, quoted), wrong, allowed);
     return false;
 }
 

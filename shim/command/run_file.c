@@ -34,8 +34,7 @@ static void read_linker(int fd, const Elf64_Ehdr *elf, struct run_file *ret)
     if (elf->e_phentsize != sizeof header)
         return;
     for (unsigned i = 0; i < elf->e_phnum && i < HEADERS_MAX; i++) {
-        if (gs_regular_read(fd, &header, sizeof header, elf->e_phoff + i * sizeof header) !=
-            sizeof header)
+        if (gs_regular_read(fd, &header, sizeof header, elf->e_phoff + i * sizeof header) != sizeof header)
             return;
         if (header.p_type != PT_INTERP)
             continue;

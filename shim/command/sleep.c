@@ -44,8 +44,7 @@ static bool ask_it(int fd, const struct sleeping *sleeping, enum gs_sleep_verb v
 }
 
 /* Until it is done with it. */
-static void have_it(int fd, const struct sleeping *sleeping, struct gs_wire_done *ret, char *ret_reason,
-                    size_t size)
+static void have_it(int fd, const struct sleeping *sleeping, struct gs_wire_done *ret, char *ret_reason, size_t size)
 {
     const uint64_t deadline = ask_deadline(sleeping->timeout_ns + MOVES_NS);
     bool told = ask_it(fd, sleeping, sleeping->verb, 0, ret, ret_reason, size);

@@ -1,5 +1,5 @@
-/* What became of each block and piece of a trace (trace_blocks.h). */
-#include "shim/command/trace_blocks.h"
+/* What became of each block and piece of a trace (trace_read.h). */
+#include "shim/command/trace_read.h"
 
 #include <search.h>
 #include <stdlib.h>
@@ -223,8 +223,7 @@ void trace_memory_free(struct trace_memory *memory)
     memset(memory, 0, sizeof *memory);
 }
 
-const struct trace_block *trace_piece_of(const struct trace_memory *memory,
-                                         const struct trace_block *block)
+const struct trace_block *trace_piece_of(const struct trace_memory *memory, const struct trace_block *block)
 {
     const struct trace_block *piece = block->piece ? &memory->pieces[block->piece - 1] : NULL;
 
@@ -255,8 +254,7 @@ static int by_key(const void *a, const void *b)
     return x->key < y->key ? -1 : x->key > y->key;
 }
 
-struct trace_holder *trace_holders(const struct trace_memory *memory, unsigned device, size_t event,
-                                   size_t *ret_count)
+struct trace_holder *trace_holders(const struct trace_memory *memory, unsigned device, size_t event, size_t *ret_count)
 {
     struct trace_holder *holders;
     void *tree = NULL;

@@ -161,8 +161,7 @@ static void note_thread(struct reader *reader, uint32_t thread)
     command_need(tsearch(number, &reader->threads, by_number));
 }
 
-static bool read_events(struct reader *reader, const unsigned char *at, size_t left,
-                        uint32_t thread)
+static bool read_events(struct reader *reader, const unsigned char *at, size_t left, uint32_t thread)
 {
     struct gs_trace_event raw;
 

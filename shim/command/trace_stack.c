@@ -53,8 +53,7 @@ static void add_module(struct trace_modules *modules, const char *line, size_t l
     memcpy(text, line, length);
     text[length] = 0;
     if (sscanf(text, "%" SCNx64 "-%" SCNx64 " %*15s %" SCNx64 " %*15s %*20s %n", &module.start, &module.end,
-               &module.offset, &path) < 3 ||
-        path == 0 || !text[path] || module.start >= module.end)
+               &module.offset, &path) < 3 || path == 0 || !text[path] || module.start >= module.end)
         return;
     module.path = line + path;
     module.length = (int)length - path;
@@ -188,8 +187,7 @@ void trace_place(struct trace_modules *modules, uint64_t address, struct trace_p
         snprintf(ret_place->function, sizeof ret_place->function, "%s", name);
 }
 
-void trace_frame_text(struct trace_modules *modules, uint64_t address,
-                      char ret_text[TRACE_FRAME_SIZE])
+void trace_frame_text(struct trace_modules *modules, uint64_t address, char ret_text[TRACE_FRAME_SIZE])
 {
     struct trace_place place;
 
@@ -201,8 +199,7 @@ void trace_frame_text(struct trace_modules *modules, uint64_t address,
     else if (!place.file[0])
         snprintf(ret_text, TRACE_FRAME_SIZE, "0x%" PRIx64, place.offset);
     else if (place.function[0])
-        snprintf(ret_text, TRACE_FRAME_SIZE, "%.300s (%.150s+0x%" PRIx64 ")", place.function,
-                 place.file, place.offset);
+        snprintf(ret_text, TRACE_FRAME_SIZE, "%.300s (%.150s+0x%" PRIx64 ")", place.function, place.file, place.offset);
     else
         snprintf(ret_text, TRACE_FRAME_SIZE, "%.400s+0x%" PRIx64, place.file, place.offset);
 }

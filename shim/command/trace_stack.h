@@ -27,8 +27,7 @@ struct trace_place {
 
 void trace_place(struct trace_modules *modules, uint64_t address, struct trace_place *ret_place);
 /* "function (file+0x12)", "file+0x12" or "0x12"; "function (file:12)" of a script, "label tag". */
-void trace_frame_text(struct trace_modules *modules, uint64_t address,
-                      char ret_text[TRACE_FRAME_SIZE]);
+void trace_frame_text(struct trace_modules *modules, uint64_t address, char ret_text[TRACE_FRAME_SIZE]);
 
 /*
  * The functions of an ELF file, by the place of their code in it. The file is whatever lies there:

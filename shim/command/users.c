@@ -50,8 +50,7 @@ static void add_users(struct users *users, const char *folder, const char *prefi
     const struct dirent *entry;
 
     while (names && (entry = readdir(names)))
-        if (strncmp(entry->d_name, prefix, length) == 0 && entry->d_name[length] >= '0' &&
-            entry->d_name[length] <= '9')
+        if (strncmp(entry->d_name, prefix, length) == 0 && entry->d_name[length] >= '0' && entry->d_name[length] <= '9')
             add_owner(users, dirfd(names), entry->d_name);
     if (names)
         closedir(names);
@@ -100,8 +99,7 @@ bool user_become(const struct user *user)
 
 void user_back(void)
 {
-    if (before.is_another &&
-        (seteuid(0) != 0 || setegid(before.gid) != 0 ||
+    if (before.is_another && (seteuid(0) != 0 || setegid(before.gid) != 0 ||
          (before.count > 0 && setgroups((size_t)before.count, before.groups) != 0)))
         abort(); /* the rest would be done as another */
     before.is_another = false;
