@@ -72,7 +72,7 @@ struct gs_block_info {
                             NULL if there is none */
     bool async;          /* allocated in stream order: its pool is the device's default pool */
     bool imported;
-    int sync_memops;     /* as the program set it, 0 or 1; -1: it did not */
+    bool sync_memops;    /* the program set it; or it is imported */
     CUmemoryPool default_pool;
 };
 

@@ -17,7 +17,7 @@ static gs_status find_import(struct gs_core *core, CUdeviceptr address,
         .size = import.size,
         .id = import.id,
         .context = import.context,
-        .sync_memops = 1,
+        .sync_memops = true,
         .imported = true,
     };
     return GS_OK;
@@ -46,7 +46,7 @@ gs_status gs_core_find(struct gs_core *core, CUdeviceptr address, struct gs_bloc
             .id = block->id,
             .context = arena->context,
             .async = block->async,
-            .sync_memops = block->memops >> 1 == block->id ? (int)(block->memops & 1) : -1,
+            .sync_memops = block->memops == block->id,
             .default_pool = arena->device->default_pool,
         };
         if (arena->dead)

@@ -70,41 +70,8 @@ static void note(struct gs_core *core, CUdeviceptr address, uint64_t id, bool on
         return;
     block = gs_piece_find_locked(piece, address);
     if (block->id == id)
-        block->memops = id << 1 | on;
+        block->memops = on ? id : 0;
     gs_latch_release(&piece->arena->lock);
-}
-
-static bool per_thread_stream_is_free(struct gs_core *core)
-{
-    CUstreamCaptureStatus status;
-
-    return gs_core_stream_status(core, CU_STREAM_PER_THREAD, &status) == CUDA_SUCCESS &&
-           status == CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-/* A capture that is open refuses it where it refuses an allocation, and is broken by the one as by
- * the other (measured on an H200): the driver is asked for one. Of memory that has outlived its context
- * (NULL) in the one that is current. */
-static gs_status allowed(struct gs_core *core, CUcontext context)
-{
-    const struct gs_driver *driver = &core->driver;
-    CUdeviceptr block;
-    CUcontext popped;
-    gs_status status;
-
-    if (!gs_core_capturing(core) || !driver->mem_alloc || !driver->mem_free_async ||
-        (context && driver->ctx_push_current(context) != CUDA_SUCCESS))
-        return GS_OK;
-    if (per_thread_stream_is_free(core)) {
-        status = driver->mem_alloc(&block, 512);
-        if (status == GS_OK)
-            driver->mem_free_async(block, CU_STREAM_PER_THREAD);
-    } else {
-        status = GS_OK;
-    }
-    if (context)
-        driver->ctx_pop_current(&popped);
-    return status == (gs_status)CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ? status : GS_OK;
 }
 
 gs_status gs_core_sync_memops(struct gs_core *core, CUdeviceptr address, bool on)
@@ -112,8 +79,6 @@ gs_status gs_core_sync_memops(struct gs_core *core, CUdeviceptr address, bool on
     struct gs_block_info info;
     gs_status status = gs_core_find(core, address, &info);
 
-    if (status == GS_OK)
-        status = allowed(core, info.context);
     if (status == GS_OK && on) /* so GPUDirect's users begin */
         gs_single_drain(&core->single, "memory is made ready for other devices");
     if (status == GS_OK && on && info.context) {
@@ -127,54 +92,4 @@ gs_status gs_core_sync_memops(struct gs_core *core, CUdeviceptr address, bool on
     if (status == GS_OK)
         note(core, address, info.id, on);
     return status;
-}
-
-/* The context is current. -1: it cannot be said now. A capture that is open, of whatever mode, does
- * not see this: the thread's mode is RELAXED meanwhile, and its own stream does not capture. The
- * block is freed in the order of that stream, as cuMemFree would wait for all that the GPU does. */
-static int ask_driver(struct gs_core *core)
-{
-    const struct gs_driver *driver = &core->driver;
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    CUdeviceptr block;
-    int on = 0;
-    CUresult result;
-
-    if (!driver->mem_alloc || !driver->mem_free_async || !driver->pointer_get_attribute ||
-        !driver->exchange_capture_mode ||
-        !per_thread_stream_is_free(core) ||
-        driver->exchange_capture_mode(&mode) != CUDA_SUCCESS)
-        return -1;
-    result = driver->mem_alloc(&block, 512);
-    if (result == CUDA_SUCCESS) {
-        result = driver->pointer_get_attribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, block);
-        driver->mem_free_async(block, CU_STREAM_PER_THREAD);
-    }
-    driver->exchange_capture_mode(&mode);
-    return result == CUDA_SUCCESS ? on != 0 : -1;
-}
-
-int gs_core_sync_memops_at_first(struct gs_core *core, CUcontext context)
-{
-    const struct gs_driver *driver = &core->driver;
-    CUdevice ordinal = -1;
-    CUcontext popped;
-    int said = 0;
-
-    if (!context || driver->ctx_push_current(context) != CUDA_SUCCESS)
-        return 0;
-    if (driver->ctx_get_device(&ordinal) == CUDA_SUCCESS && ordinal >= 0 &&
-        ordinal < GS_DEVICES_MAX) {
-        int *known = &core->device[ordinal].sync_memops;
-
-        said = __atomic_load_n(known, __ATOMIC_RELAXED);
-        if (!said) {
-            int answer = ask_driver(core);
-
-            said = (answer > 0) + 1;
-            __atomic_store_n(known, said, __ATOMIC_RELAXED);
-        }
-    }
-    driver->ctx_pop_current(&popped);
-    return said == 2;
 }

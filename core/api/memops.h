@@ -16,10 +16,4 @@ gs_status gs_core_sync_memops(struct gs_core *core, CUdeviceptr address, bool on
 /* A capture has ended, or the context in which it was: does what was set while it was open. */
 void gs_core_sync_memops_due(struct gs_core *core);
 
-/* What the driver says of its own new memory in this context: 0 or 1 (H200s with the same driver
- * differ in it). Asked once for each device, with a small block that is freed at once, and the same
- * from then on: 0 where it could not be asked, of a driver that does not say or while the thread's
- * own default stream captured. */
-int gs_core_sync_memops_at_first(struct gs_core *core, CUcontext context);
-
 #endif

@@ -32,7 +32,6 @@ struct gs_device {
     unsigned char uuid[16];
     size_t total; /* bytes of memory */
     bool dma_bufs; /* of its memory can be had */
-    int sync_memops; /* atomic, of memory nobody set it for: 0 not asked yet, 1 off, 2 on */
     CUmemoryPool default_pool; /* NULL: the driver has no stream-ordered allocation */
     bool warmed_up; /* atomic; whether `warm_up` is kept: */
     struct gs_fd warm_up; /* of the memory it was probed with */

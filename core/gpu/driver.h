@@ -10,9 +10,8 @@
  *
  * That is of a call by itself. While a cuMemFree of the driver's own memory (managed memory, say)
  * waits for a host function, other threads' calls that submit something wait with it (measured on
- * an H200): of those below event_record, ctx_record_event, mem_alloc and memset_d8_async, as
- * launches, copies and the begin of a capture; not stream_wait_event, mem_free_async, mem_get_info
- * and mem_create. The first two are made with an arena's lock held, or single-stream mode's, and
+ * an H200): of those below event_record, ctx_record_event and memset_d8_async, as
+ * launches, copies and the begin of a capture; not stream_wait_event, mem_get_info and mem_create. The first two are made with an arena's lock held, or single-stream mode's, and
  * then whoever wants that lock waits as long. The host function ends it. It must not need a call in
  * another thread that would pass natively and needs the lock here: cuMemAllocAsync, cuMemFreeAsync,
  * cuMemGetInfo, cuStreamWaitEvent.
@@ -51,9 +50,6 @@
  *   memset_d8_async               a context is current, and no capture is open, or this thread's
  *                                 capture mode is RELAXED. It waits where the GPU's queue is full:
  *                                 no lock held.
- *   mem_alloc, mem_free_async     a context is current, and this thread's capture mode is RELAXED,
- *                                 or whether it is refused is the question; the stream of the
- *                                 second does not capture. Neither waits for the GPU.
  *   mem_host_register, mem_host_unregister, mem_host_get_device_pointer
  *                                 a context is current, and no capture is open, or this thread's
  *                                 capture mode is RELAXED (measured). The second waits for work of
@@ -110,8 +106,6 @@ CUresult CUDAAPI cuGreenCtxGetId(CUgreenCtx, unsigned long long *);
     OP(stream_get_ctx, cuStreamGetCtx, 1)                                                          \
     OP(stream_get_id, cuStreamGetId, 0)                                                            \
     OP(stream_get_contexts, cuStreamGetCtx_v2, 0)                                                  \
-    OP(mem_alloc, cuMemAlloc_v2, 0)                                                                \
-    OP(mem_free_async, cuMemFreeAsync, 0)                                                          \
     OP(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, 0)                                \
     OP(stream_is_capturing, cuStreamIsCapturing, 0)                                                \
     OP(mem_get_info, cuMemGetInfo_v2, 0)                                                           \

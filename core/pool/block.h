@@ -36,7 +36,7 @@ struct gs_block {
     struct gs_block *below, *above;   /* neighbours in the region; NULL where nothing is mapped */
     struct gs_export *export;         /* not NULL: a handle of it was given out */
     struct gs_stream_list *stream;    /* of an ordered block */
-    uint64_t memops; /* twice its id, and 1 for on, where the program set SYNC_MEMOPS */
+    uint64_t memops; /* its id, where the program set SYNC_MEMOPS */
     enum gs_block_state state;
     bool async;
     bool multi_stream; /* another stream than the single one has work on it */

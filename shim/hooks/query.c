@@ -91,9 +91,7 @@ static bool answer(const struct gs_block_info *info, CUpointer_attribute attribu
         VALUE(context, info->async ? NULL : info->context);
         break;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-        VALUE(number, info->sync_memops >= 0
-                          ? info->sync_memops
-                          : gs_core_sync_memops_at_first(gs_core, info->context));
+        VALUE(number, info->sync_memops);
         break;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
