@@ -98,18 +98,13 @@ static void count_async(struct gs_core *core, CUdeviceptr address)
 {
     struct gs_piece *piece;
     struct gs_block *block;
-    CUdevice device;
-    bool look;
 
     if (gs_context_lock_piece(core, address, &piece) != GS_OK)
         return;
-    device = piece->arena->device->ordinal;
     block = gs_piece_start_locked(piece, address);
-    look =
-        block && block->state == GS_BLOCK_LIVE && gs_arena_count_async_locked(piece->arena, block);
+    if (block && block->state == GS_BLOCK_LIVE)
+        gs_arena_count_async_locked(piece->arena, block);
     gs_latch_release(&piece->arena->lock);
-    if (look)
-        gs_async_look(core, device);
 }
 
 /* Just after the context was looked up. CHANGED: it may have gone since. */
@@ -138,13 +133,11 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
     if (!block)
         block = gs_arena_take_locked(arena, size);
     if (__builtin_expect(block != NULL, 1)) {
-        const bool look = stream_key && gs_arena_count_async_locked(arena, block);
-
+        if (stream_key)
+            gs_arena_count_async_locked(arena, block);
         *ret_address = block->base;
         GS_COUNT(arena->counts.hits);
         gs_latch_release(&arena->lock);
-        if (__builtin_expect(look, 0))
-            gs_async_look(core, device->ordinal);
         return GS_OK;
     }
     began = gs_now_ns();

@@ -10,8 +10,8 @@
 #include "core/api/core.h"
 
 struct gs_mempool_figures { /* bytes, of ours */
-    uint64_t reserved, reserved_high; /* what stream-ordered blocks lie in, and what is cached */
-    uint64_t in_use;                  /* of reserved, where blocks are live */
+    uint64_t reserved, reserved_high; /* what is in use, in whole pages, and what is free or will be, whose it was */
+    uint64_t retired;                 /* of reserved, what waits for the GPU */
     uint64_t used, used_high;         /* what the program asked for and has not freed */
 };
 

@@ -149,8 +149,7 @@ struct gs_arena_kept {
 
 /* Stream-ordered bytes; read by anyone. */
 struct gs_arena_async {
-    size_t live;
-    size_t granted; /* from so many on it tells (struct gs_async_count); 0: there were none yet */
+    size_t live, high;
 };
 
 struct gs_arena {
@@ -317,9 +316,8 @@ uint64_t gs_arena_unguard_locked(struct gs_arena *arena, struct gs_piece *piece,
                                  size_t size);
 /* What stops the GPU is about to be submitted: closes the open epoch if cuMemFree's is in it. */
 void gs_arena_close_locked(struct gs_arena *arena);
-/* A live block that the program does not know yet is its device's stream-ordered memory. True: once
- * no lock is held, gs_async_look is to be called. */
-bool gs_arena_count_async_locked(struct gs_arena *arena, struct gs_block *block);
+/* A live block that the program does not know yet is its device's stream-ordered memory. */
+void gs_arena_count_async_locked(struct gs_arena *arena, struct gs_block *block);
 /* With how many bytes and blocks the next one closes. */
 void gs_epoch_choose_limits_locked(struct gs_arena *arena);
 /* Closes the open epoch, if a fence can be recorded now. `at_free`: nothing was submitted since the

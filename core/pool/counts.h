@@ -29,17 +29,12 @@ struct gs_arena_counts {
 #define GS_SUB(field, n) __atomic_store_n(&(field), (field) - (n), __ATOMIC_RELAXED)
 #define GS_COUNT(field) GS_ADD(field, 1)
 
-/*
- * Stream-ordered memory of one device in bytes as asked for. What was live at most at a time is one
- * figure for all arenas of the device, and arenas share nothing that is written at each allocation.
- * So each is granted an amount up to which it tells nobody, all of them together no more than that
- * figure; one that needs more has all arenas looked at (gs_async_look). One that is alone knows.
- */
+/* Stream-ordered memory of one device, as asked for. What was live at most at a time is the sum of what each
+ * arena had. */
 struct gs_async_count {
-    uint64_t peak;          /* atomic */
-    unsigned arenas;        /* that have been granted something; atomic */
-    uint64_t reserved_high; /* atomic; core/api/mempool.c */
-    bool ever;              /* there was any; atomic */
+    uint64_t high;          /* the most of that that was seen; atomic, as all of it */
+    uint64_t reserved_high; /* core/api/mempool.c */
+    bool ever;              /* there was any */
 };
 
 #endif

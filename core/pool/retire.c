@@ -254,31 +254,15 @@ static void oldest_passed_locked(struct gs_arena *arena)
     arena->epochs.spare = epoch;
 }
 
-/* The arena needs more than it was granted. */
-static bool needs_more_locked(struct gs_arena *arena)
-{
-    struct gs_async_count *count = &arena->shared->async[arena->device->ordinal];
-
-    if (arena->async.granted == 0) {
-        __atomic_add_fetch(&count->arenas, 1, __ATOMIC_SEQ_CST);
-        __atomic_store_n(&arena->async.granted, 1, __ATOMIC_RELAXED);
-    }
-    __atomic_store_n(&count->ever, true, __ATOMIC_RELAXED);
-    if (__atomic_load_n(&count->arenas, __ATOMIC_SEQ_CST) > 1)
-        return true;
-    __atomic_store_n(&arena->async.granted, arena->async.live + 1, __ATOMIC_RELAXED);
-    if (arena->async.live > __atomic_load_n(&count->peak, __ATOMIC_RELAXED))
-        __atomic_store_n(&count->peak, arena->async.live, __ATOMIC_RELAXED);
-    return false;
-}
-
-bool gs_arena_count_async_locked(struct gs_arena *arena, struct gs_block *block)
+void gs_arena_count_async_locked(struct gs_arena *arena, struct gs_block *block)
 {
     gs_latch_assert_held(&arena->lock);
     block->async = true;
     GS_ADD(arena->async.live, block->size);
-    return __builtin_expect(arena->async.live >= arena->async.granted, 0) &&
-           needs_more_locked(arena);
+    if (__builtin_expect(arena->async.live <= arena->async.high, 1))
+        return;
+    __atomic_store_n(&arena->async.high, arena->async.live, __ATOMIC_RELAXED);
+    __atomic_store_n(&arena->shared->async[arena->device->ordinal].ever, true, __ATOMIC_RELAXED);
 }
 
 void gs_arena_unlive_locked(struct gs_arena *arena, struct gs_block *block)

@@ -107,8 +107,6 @@ static void recycle_locked(struct gs_core *core, struct gs_context *context)
     *link = context->next;
     for (unsigned at = 0; (arena = gs_context_next_pool(context, &at));) {
         gs_counts_add(&core->gone.counts[context->ordinal], &arena->counts);
-        if (arena->async.granted > 0)
-            __atomic_sub_fetch(&core->async[context->ordinal].arenas, 1, __ATOMIC_SEQ_CST);
         gs_arena_fini(arena);
     }
     context->next = core->spare_contexts;
@@ -237,6 +235,7 @@ void gs_core_green_gone(struct gs_core *core, CUcontext handle)
 void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_context *context)
 {
     struct gs_arena *arena;
+    uint64_t live, high;
     CUdevice ordinal;
     bool last;
 
@@ -247,6 +246,7 @@ void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_cont
     gs_single_context_gone(&core->single, handle);
     if (!context)
         return;
+    gs_async_read(core, context->ordinal, &live, &high); /* the most is remembered */
     gs_lock_take(&core->lock);
     for (unsigned at = 0; (arena = gs_context_next_pool(context, &at));) {
         gs_latch_take(&arena->lock);
@@ -254,6 +254,7 @@ void gs_core_context_gone(struct gs_core *core, CUcontext handle, struct gs_cont
         arena->leaving = false; /* it has gone */
         gs_fence_pool_forget(&arena->events);
         free_all_locked(arena, false);
+        __atomic_store_n(&arena->async.high, arena->async.live, __ATOMIC_RELAXED);
         gs_arena_context_over_locked(arena);
         gs_latch_release(&arena->lock);
     }

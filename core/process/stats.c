@@ -9,8 +9,6 @@
 
 #define LOAD(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
 #define MIB(bytes) ((bytes) >> 20)
-#define UNSEEN_MIN ((uint64_t)64 << 10) /* of stream-ordered memory, by several threads; */
-#define UNSEEN_PART 1024                /* or this part of it */
 
 void gs_counts_add(struct gs_arena_counts *sum, const struct gs_arena_counts *counts)
 {
@@ -56,91 +54,44 @@ static void add_arena(struct gs_stats *stats, const struct gs_arena *arena)
     gs_counts_add(&stats->counts, &arena->counts);
 }
 
-/* What each arena of the device has live; and how many share in what is granted, and whether some
- * of them are there because threads met. The contexts' lock is held. */
-static uint64_t sum_async_locked(const struct gs_core *core, CUdevice device, unsigned *ret_arenas,
-                                 bool *ret_threads)
-{
-    struct gs_arena_walk walk = {0};
-    const struct gs_arena *arena;
-    uint64_t live = 0;
-
-    gs_lock_assert_held(&core->lock);
-    *ret_arenas = 0;
-    *ret_threads = false;
-    while ((arena = gs_next_pool_locked(core, &walk))) {
-        if (arena->device->ordinal != device)
-            continue;
-        live += LOAD(arena->async.live);
-        *ret_arenas += LOAD(arena->async.granted) > 0;
-        *ret_threads |= LOAD(arena->async.granted) > 0 && !arena->first;
-    }
-    return live;
-}
-
-/* So much to each arena beside what it has live. The contexts' lock is held. */
-static void grant_locked(struct gs_core *core, CUdevice device, uint64_t each)
+/* What the arenas of the device have live, and had at most; with `forget`, that begins again. */
+static void sum_async(struct gs_core *core, CUdevice device, bool forget, uint64_t *ret_live, uint64_t *ret_high)
 {
     struct gs_arena_walk walk = {0};
     struct gs_arena *arena;
 
-    gs_lock_assert_held(&core->lock);
+    *ret_live = *ret_high = 0;
+    gs_lock_take(&core->lock);
     while ((arena = gs_next_pool_locked(core, &walk))) {
         if (arena->device->ordinal != device)
             continue;
-        gs_latch_take(&arena->lock);
-        if (arena->async.granted > 0)
-            __atomic_store_n(&arena->async.granted, arena->async.live + each + 1, __ATOMIC_RELAXED);
-        gs_latch_release(&arena->lock);
+        if (forget) {
+            gs_latch_take(&arena->lock);
+            __atomic_store_n(&arena->async.high, arena->async.live, __ATOMIC_RELAXED);
+            gs_latch_release(&arena->lock);
+        }
+        *ret_live += LOAD(arena->async.live);
+        *ret_high += LOAD(arena->async.high);
     }
-}
-
-static uint64_t raise_peak(struct gs_async_count *count, uint64_t live)
-{
-    if (LOAD(count->peak) < live)
-        __atomic_store_n(&count->peak, live, __ATOMIC_RELAXED);
-    return LOAD(count->peak);
-}
-
-/* Threads that allocate at the same time are in no order, so that a little is granted on top: a look
- * at 16 arenas is no part of each of their allocations. */
-void gs_async_look(struct gs_core *core, CUdevice device)
-{
-    uint64_t live, more = 0;
-    unsigned arenas;
-    bool threads;
-
-    gs_lock_take(&core->lock);
-    live = sum_async_locked(core, device, &arenas, &threads);
-    if (threads)
-        more = live / UNSEEN_PART > UNSEEN_MIN ? live / UNSEEN_PART : UNSEEN_MIN;
-    more += raise_peak(&core->async[device], live) - live;
-    if (arenas > 0)
-        grant_locked(core, device, more / arenas);
     gs_lock_release(&core->lock);
 }
 
-void gs_async_read(struct gs_core *core, CUdevice device, uint64_t *ret_live, uint64_t *ret_peak)
+void gs_async_read(struct gs_core *core, CUdevice device, uint64_t *ret_live, uint64_t *ret_high)
 {
-    unsigned arenas;
-    bool threads;
+    struct gs_async_count *count = &core->async[device];
 
-    gs_lock_take(&core->lock);
-    *ret_live = sum_async_locked(core, device, &arenas, &threads);
-    *ret_peak = raise_peak(&core->async[device], *ret_live);
-    gs_lock_release(&core->lock);
+    sum_async(core, device, false, ret_live, ret_high);
+    if (*ret_high < LOAD(count->high))
+        *ret_high = LOAD(count->high);
+    __atomic_store_n(&count->high, *ret_high, __ATOMIC_RELAXED);
 }
 
-void gs_async_forget_peak(struct gs_core *core, CUdevice device)
+void gs_async_forget_high(struct gs_core *core, CUdevice device)
 {
-    unsigned arenas;
-    bool threads;
+    uint64_t live, high;
 
-    gs_lock_take(&core->lock);
-    __atomic_store_n(&core->async[device].peak, sum_async_locked(core, device, &arenas, &threads),
-                     __ATOMIC_RELAXED);
-    grant_locked(core, device, 0);
-    gs_lock_release(&core->lock);
+    sum_async(core, device, true, &live, &high);
+    __atomic_store_n(&core->async[device].high, high, __ATOMIC_RELAXED);
 }
 
 static void read_device_locked(struct gs_core *core, CUdevice device, struct gs_stats *stats)

@@ -30,14 +30,11 @@ void gs_stats_took(struct gs_arena *arena, uint64_t began_ns);
 /* Adds what one arena counted. */
 void gs_counts_add(struct gs_arena_counts *sum, const struct gs_arena_counts *counts);
 
-/* Stream-ordered bytes of one device, live and at most at a time: exactly, but for threads that have
- * arenas of their own, which 64 KiB, or a thousandth, may have escaped. No lock is held. */
-void gs_async_read(struct gs_core *core, CUdevice device, uint64_t *ret_live, uint64_t *ret_peak);
-/* An arena had more than it was granted (struct gs_async_count): what all have is summed up, and
- * what is left of the peak is granted anew. No lock is held. */
-void gs_async_look(struct gs_core *core, CUdevice device);
+/* Stream-ordered bytes of one device, live and at most at a time: where threads have arenas of their own, or there
+ * are several contexts, the sum of what each had. No lock is held. */
+void gs_async_read(struct gs_core *core, CUdevice device, uint64_t *ret_live, uint64_t *ret_high);
 /* The most begins again at what is live now. No lock is held. */
-void gs_async_forget_peak(struct gs_core *core, CUdevice device);
+void gs_async_forget_high(struct gs_core *core, CUdevice device);
 
 /* Of one device; all 0 of one that there is not. Takes the contexts' lock. */
 void gs_stats_read(struct gs_core *core, CUdevice device, struct gs_stats *ret_stats);
