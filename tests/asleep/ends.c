@@ -4,14 +4,10 @@
  * usage: ends CASE, under the library
  */
 #include <cuda.h>
-#include <errno.h>
-#include <pthread.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "../../shim/gpushim.h"
 #include "../conformance/plain.h"
+#include "tests/system.h"
 
 #define SIZE ((size_t)5 << 20)
 #define LONG_NS UINT64_C(30000000000)

@@ -4,24 +4,14 @@
  * usage: asleep CASE, under the library; under-way and unknown want the software driver
  */
 #include <cuda.h>
-#include <dlfcn.h>
-#include <errno.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 
 #include "../../shim/gpushim.h"
 #include "../conformance/kernels.h"
 #include "../conformance/plain.h"
 #include "../driver/softcuda.h"
 #include "../forbid.h"
+#include "tests/system.h"
 
 #define MIB ((size_t)1 << 20)
 #define SIZE (5 * MIB)

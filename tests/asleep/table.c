@@ -10,25 +10,12 @@
  */
 #include "../../shim/cuda_exact.h"
 
-#include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 
 #include "../../shim/entry_points.h"
 #include "../../shim/gpushim.h"
 #include "../conformance/plain.h"
+#include "tests/system.h"
 
 #define SIZE ((size_t)3 << 20)
 #define WAKE_NS UINT64_C(20000000000)

@@ -3,19 +3,10 @@
  */
 #include "bench.h"
 #include "shim/gpushim.h"
+#include "tests/system.h"
 
-#include <dlfcn.h>
-#include <errno.h>
 #include <link.h>
 #include <spawn.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 /* Address space is all it takes: memory that nobody touches costs nothing there. */
 #define SOFTWARE_MEMORY "256G"

@@ -10,10 +10,8 @@
 #define BENCH_H
 
 #include <cuda.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <sys/types.h>
+
+#include "tests/system.h"
 
 /* Ends the program where a driver call fails. */
 #define MUST(call) bench_must((call), #call)

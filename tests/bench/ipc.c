@@ -2,11 +2,7 @@
  * What sharing costs: one process allocates and makes handles, a second one opens and closes them.
  */
 #include "bench.h"
-
-#include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <time.h>
+#include "tests/system.h"
 
 static const char usage[] = "ipc [--size BYTES] [--blocks N] [--rounds N] [--pause MS] [--warm]\n"
                             "  --pause: between making handles and opening them\n"

@@ -13,14 +13,7 @@
 #include "latency.h"
 #include "other.h"
 #include "shim/gpushim.h"
-
-#include <errno.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <time.h>
+#include "tests/system.h"
 
 #define STREAMS       4
 #define KERNELS_AHEAD 64   /* of a thread: at some point a program waits for what it started */

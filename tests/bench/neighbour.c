@@ -13,13 +13,7 @@
  * Natively nothing stays cached, so what is measured is the allocation alone.
  */
 #include "bench.h"
-
-#include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
+#include "tests/system.h"
 
 static const char usage[] = "neighbour [--percent N] [--cachers N] [--pieces N] [--takes N]\n"
                             "          [--cache [--capture] [--churn] [--fork] | --take [--tries N]]";

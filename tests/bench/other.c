@@ -3,10 +3,7 @@
  */
 #include "other.h"
 #include "bench.h"
-
-#include <dlfcn.h>
-#include <stdlib.h>
-#include <string.h>
+#include "tests/system.h"
 
 static void *library;
 

@@ -9,14 +9,9 @@
  */
 #include "../steps.h"
 #include "bench.h"
+#include "tests/system.h"
 
-#include <dlfcn.h>
-#include <errno.h>
 #include <spawn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #define SELF       "/proc/self/exe"
 #define STEP_LIMIT 30000000 /* about a minute */

@@ -7,15 +7,10 @@
  * the clock, those of one look, and of an event on average, with its way into the file (a new one in
  * /tmp, removed afterwards). A time decides nothing; an event that is not in the file does.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "bench.h"
 #include "core/base/clock.h"
 #include "core/record/trace.h"
+#include "tests/system.h"
 
 #define BATCH 32
 

@@ -18,18 +18,11 @@
  *
  * A time decides nothing.
  */
-#include <errno.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ptrace.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "bench.h"
 #include "core/regcache/regcache.h"
+#include "tests/system.h"
 
 #define FIRST UINT64_C(0x7f0000000000)
 #define RANGE ((uint64_t)64 << 10)

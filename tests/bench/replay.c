@@ -18,12 +18,7 @@
 #include "bench.h"
 #include "trace.h"
 #include "usage.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
+#include "tests/system.h"
 
 #define PIECE (2ull << 20)
 #define CALLS_PER_KERNEL 16

@@ -3,12 +3,9 @@
  */
 #include "trace.h"
 #include "bench.h"
+#include "tests/system.h"
 
-#include <errno.h>
 #include <lzma.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <uthash.h>
 
 #define PIECE               (2ull << 20) /* what a driver's physical memory comes in */

@@ -9,9 +9,7 @@
 #ifndef TRACE_H
 #define TRACE_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "tests/system.h"
 
 struct trace_op {
     uint64_t size;

@@ -3,15 +3,7 @@
  * shim. It takes one random step after another until its end, which may come at any instant.
  */
 #include "actor.h"
-
-#include <fcntl.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
+#include "tests/system.h"
 
 #define PROMISE_MS 400 /* how long a survivor keeps a block that it shares, at most */
 

@@ -12,23 +12,9 @@
  * cannot be met.
  */
 #include "chaos.h"
+#include "tests/system.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <getopt.h>
-#include <limits.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #define HANG_NS      (UINT64_C(120000) * MS) /* a step that takes longer never ends */
 #define MORE_NS      (UINT64_C(60000) * MS)  /* for a machine that was too busy to prove anything */

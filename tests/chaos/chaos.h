@@ -24,12 +24,9 @@
 
 #include <cuda.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <sys/types.h>
 
 #include "tests/clock.h"
+#include "tests/system.h"
 
 #define CHAOS_SLOTS 64
 #define CHAOS_PATH  512

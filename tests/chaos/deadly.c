@@ -3,18 +3,11 @@
  * (chaos.h): the library finds these functions of the program before libc's. CHAOS_DIE is
  * "NAME:before:N" or "NAME:after:N", the n-th call of one of them. Anything else behaves as ever.
  */
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "chaos.h"
+#include "tests/system.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 

@@ -5,12 +5,7 @@
 #include "actor.h"
 
 #include "shim/gpushim.h"
-
-#include <dlfcn.h>
-#include <errno.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
+#include "tests/system.h"
 
 #define PIECE ((size_t)2 << 20)
 

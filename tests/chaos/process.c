@@ -1,17 +1,8 @@
 /* How the chaos program starts a process (chaos.h): namespaces, environment, preload. */
 #include "chaos.h"
+#include "tests/system.h"
 
 #include <ctype.h>
-#include <dirent.h>
-#include <fcntl.h>
-#include <sched.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 /* A process ended by this one's end, however that comes about. */
 static void end_with_parent(pid_t parent)

@@ -12,21 +12,9 @@
  * again can only be the same memory.
  */
 #include "chaos.h"
+#include "tests/system.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <spawn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define MIB          ((size_t)1 << 20)
 #define BLOCK_MOST   (2048 * MIB)

@@ -1,10 +1,8 @@
 /* cuMemAlloc, cuMemAllocPitch, cuMemFree and cuMemGetAddressRange, by every way to reach them. */
 #include "conform.h"
+#include "tests/system.h"
 
 #include <criterion/criterion.h>
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdlib.h>
 
 TestSuite(alloc, .init = conform_start, .timeout = 60);
 

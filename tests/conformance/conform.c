@@ -1,14 +1,9 @@
 /* The ground the conformance tests stand on: see conform.h. */
 #include "conform.h"
 #include "kernels.h"
+#include "tests/system.h"
 
 #include <criterion/criterion.h>
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <time.h>
-#include <unistd.h>
 
 #define KERNELS  6
 #define CONTEXTS 8

@@ -15,13 +15,9 @@
 #define CONFORMANCE_CONFORM_H
 
 #include <cuda.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "tests/clock.h"
+#include "tests/system.h"
 
 #define KIB         ((size_t)1 << 10)
 #define MIB         ((size_t)1 << 20)

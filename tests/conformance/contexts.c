@@ -2,11 +2,9 @@
 #include "conform.h"
 
 #include <criterion/criterion.h>
-#include <dlfcn.h>
-#include <pthread.h>
-#include <sched.h>
 
 #include "shim/gpushim.h"
+#include "tests/system.h"
 
 TestSuite(contexts, .init = conform_start, .timeout = 60);
 

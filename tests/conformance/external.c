@@ -6,13 +6,9 @@
 #include "two.h"
 
 #include <criterion/criterion.h>
-#include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "shim/gpushim.h"
+#include "tests/system.h"
 
 TestSuite(external, .init = conform_start, .timeout = 60);
 

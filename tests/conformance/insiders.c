@@ -6,11 +6,8 @@
  * usage: insiders LIBRARY TABLE LOG yes|no: whether it is so then; TABLE is 32 digits
  */
 #include <cuda.h>
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+
+#include "tests/system.h"
 
 int main(int argc, char **argv)
 {

@@ -10,23 +10,10 @@
  */
 #include "plain.h"
 #include "tests/clock.h"
+#include "tests/system.h"
 
 #include <cuda.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <spawn.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #define WORKERS 3
 #define DEVICES 3

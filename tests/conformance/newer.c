@@ -11,14 +11,7 @@
 #include "../../shim/lookup/known_names.h"
 #include "kernels.h"
 #include "plain.h"
-
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "tests/system.h"
 
 #define SKIPPED 77
 #define NEWER   14000 /* what the software driver has that no CUDA has */

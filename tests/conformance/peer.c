@@ -3,18 +3,10 @@
  * SOCK_SEQPACKET pair and has one answer, so neither side ever parses a stream.
  */
 #include "peer.h"
+#include "tests/system.h"
 
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <limits.h>
-#include <signal.h>
 #include <spawn.h>
-#include <stdlib.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define PEER_SOCKET    3 /* the descriptor the peer finds its socket at */
 #define ANSWER_SECONDS 30

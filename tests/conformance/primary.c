@@ -6,15 +6,9 @@
  */
 #include "plain.h"
 #include "tests/clock.h"
+#include "tests/system.h"
 
 #include <cuda.h>
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 #define WORKERS 4
 #define BLOCKS 6

@@ -1,14 +1,8 @@
 /* The process around the calls: fork, errno, stdout. */
 #include "peer.h"
+#include "tests/system.h"
 
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 TestSuite(process, .init = conform_start, .timeout = 60);
 

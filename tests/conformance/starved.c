@@ -4,10 +4,7 @@
  */
 #include "../../shim/cuda_exact.h"
 #include "plain.h"
-
-#include <errno.h>
-#include <stdbool.h>
-#include <stdlib.h>
+#include "tests/system.h"
 
 extern void *__libc_realloc(void *memory, size_t size);
 static bool starved;

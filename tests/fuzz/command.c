@@ -1,11 +1,8 @@
 /* The program gpushim in a fuzz target (command.h). */
 #include "command.h"
 
-#include <stdio.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "tests/check.h"
+#include "tests/system.h"
 
 void fuzz_silence(bool silent)
 {

@@ -5,13 +5,9 @@
 #ifndef GS_TESTS_FUZZ_H
 #define GS_TESTS_FUZZ_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
 #include "core/base/printable.h"
 #include "tests/check.h" /* a failure ends the program, and the fuzzer keeps the input */
+#include "tests/system.h"
 
 struct fuzz_input {
     const uint8_t *at;

@@ -6,17 +6,11 @@
  */
 #include "message.h"
 
-#include <errno.h>
-#include <limits.h>
-#include <poll.h>
-#include <stddef.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "../unit/share/leave_by_hand.h"
 #include "../unit/share/side.h"
 #include "core/share/instance.h"
 #include "core/share/wire.h"
+#include "tests/system.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77

@@ -9,16 +9,10 @@
  */
 #include "message.h"
 
-#include <errno.h>
-#include <poll.h>
-#include <pthread.h>
-#include <semaphore.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "../unit/share/side.h"
 #include "core/share/event.h"
 #include "core/share/internal.h"
+#include "tests/system.h"
 
 #define ROUNDS 200 /* with one exporter: clients that did not give back rest there for a while */
 #define BLOCKS 3

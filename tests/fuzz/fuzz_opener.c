@@ -8,14 +8,10 @@
  */
 #include "message.h"
 
-#include <errno.h>
-#include <pthread.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "../unit/share/side.h"
 #include "core/share/event.h"
 #include "core/share/wire.h"
+#include "tests/system.h"
 
 #define BLOCKS     4
 #define STRIP      3 /* one of them is a strip of two pieces */

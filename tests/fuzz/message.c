@@ -1,11 +1,8 @@
 /* Sending for the fuzz targets (message.h). */
 #include "message.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "core/share/ipc_handle.h"
+#include "tests/system.h"
 
 static int some_fd(uint8_t kind)
 {

@@ -4,11 +4,8 @@
 
 #include "fuzz.h"
 
-#include <stdbool.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-
 #include "core/share/wire.h"
+#include "tests/system.h"
 
 #define FUZZ_FDS   3
 #define FUZZ_BYTES 1024 /* longer than any message */

@@ -20,20 +20,11 @@
  * so that its direct calls meet what is exported before those.
  */
 #include <cuda.h>
-#include <dlfcn.h>
-#include <errno.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
+
+#include "tests/system.h"
 
 #define BLOCKS 1024
 #define NVML   "libnvidia-ml.so.1"
-
 
 static CUdeviceptr blocks[BLOCKS];
 static int count;

@@ -4,13 +4,9 @@
  * those that have to come in one order.
  */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <pthread.h>
-#include <semaphore.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "core/regcache/regcache.h"
+#include "tests/system.h"
 
 #define KIB ((uint64_t)1 << 10)
 #define MIB ((uint64_t)1 << 20)

@@ -3,17 +3,10 @@
  * by dlsym, as it is meant to be; run under the library.
  */
 #include <cuda.h>
-#include <dlfcn.h>
-#include <errno.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "tests/check.h"
 #include "shim/gpushim.h"
+#include "tests/system.h"
 
 #define MIB ((size_t)1 << 20)
 

@@ -7,14 +7,11 @@
 
 #include <cuda.h>
 #include <infiniband/verbs.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "tests/check.h"
 #include "softcuda.h"
 #include "verbs_stand_in.h"
+#include "tests/system.h"
 
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)

@@ -4,12 +4,8 @@
  */
 #include "card.h"
 
-#include <dlfcn.h>
-#include <errno.h>
-#include <sys/wait.h>
-#include <time.h>
-
 #include "shim/gpushim.h"
+#include "tests/system.h"
 
 #define MILLISECOND UINT64_C(1000000)
 

@@ -1,10 +1,6 @@
 /* tests/rdma/model.h */
 #include "model.h"
-
-#include <errno.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "tests/system.h"
 
 struct model_registration {
     struct model_registration *prev, *next;

@@ -5,9 +5,7 @@
 #ifndef TESTS_RDMA_MODEL_H
 #define TESTS_RDMA_MODEL_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "tests/system.h"
 
 #define MODEL_CHUNK ((size_t)2 << 20)
 #define MODEL_CHUNKS 8

@@ -5,16 +5,11 @@
  * usage: order CASE
  */
 #include <cuda.h>
-#include <dlfcn.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "tests/check.h"
 #include "shim/gpushim.h"
 #include "softcuda.h"
+#include "tests/system.h"
 
 #define SIZE ((size_t)64 << 10)
 

@@ -5,18 +5,11 @@
  *   others gdr|gdr-first|gdr-early|cufile|cufile-unkept LIBRARY
  */
 #include <cuda.h>
-#include <dlfcn.h>
-#include <errno.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "tests/check.h"
 #include "pin_counts.h"
 #include "softcuda.h"
+#include "tests/system.h"
 
 #define MIB ((size_t)1 << 20)
 

@@ -15,16 +15,10 @@
  * message may carry another block's bytes.
  */
 #include <cuda.h>
-#include <dlfcn.h>
 #include <infiniband/verbs.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 
 #include "verbs_stand_in.h"
+#include "tests/system.h"
 
 #define BLOCKS 6
 #define REGIONS 64

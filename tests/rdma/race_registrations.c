@@ -8,17 +8,11 @@
  *
  * --late unmaps before it undoes what is registered, as a wrong build would: this has to fail.
  */
-#include <pthread.h>
-#include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
 #include "core/base/lock.h"
 #include "core/regcache/regcache.h"
 #include "model.h"
 #include "tests/clock.h"
+#include "tests/system.h"
 
 #define BLOCK ((size_t)64 << 10)
 #define BLOCKS (MODEL_CHUNK / BLOCK)

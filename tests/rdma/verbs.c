@@ -3,17 +3,10 @@
  * linked with the software driver and the stand-in libibverbs, which counts and checks.
  */
 #include <cuda.h>
-#include <dlfcn.h>
-#include <errno.h>
 #include <infiniband/verbs.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "card.h"
+#include "tests/system.h"
 
 /* ---- Kept -------------------------------------------------------------------------------- */
 

@@ -7,13 +7,8 @@
  *
  * The library is preloaded.
  */
-#include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "opener.h"
+#include "tests/system.h"
 
 #define SIZE   ((size_t)128 << 20)
 #define LOOKS  3000 /* a millisecond apart, in which nothing happens: what came each second is seen */

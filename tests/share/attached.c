@@ -8,18 +8,10 @@
  *
  * The library is preloaded.
  */
-#include <dlfcn.h>
-#include <errno.h>
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "opener.h"
 #include "shim/gpushim.h"
 #include "softcuda.h"
+#include "tests/system.h"
 
 #define SIZE ((size_t)4 << 20)
 #define LONG UINT64_C(60000000000) /* what has to come is waited for for so long */

@@ -13,17 +13,10 @@
  *
  * The library is preloaded; what is mapped and exported is asked of the software driver.
  */
-#include <signal.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "party.h"
 #include "softcuda.h"
 #include "tests/folder.h"
+#include "tests/system.h"
 
 #define BLOCKS 40
 #define SIZE   ((size_t)2 << 20)

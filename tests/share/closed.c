@@ -10,16 +10,8 @@
  *
  * The library is preloaded, and the software driver's descriptors are told by their names.
  */
-#include <fcntl.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "party.h"
+#include "tests/system.h"
 
 #define SIZE    ((size_t)4 << 20)
 #define FDS_MAX 256

@@ -7,15 +7,10 @@
  *                                        its own still runs
  *   coming reader                        that other one
  */
-#include <signal.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "party.h"
 #include "tests/clock.h"
 #include "tests/folder.h"
+#include "tests/system.h"
 
 #define MIB    ((size_t)1 << 20)
 #define SHARED (40 * MIB) /* of 64 MiB */

@@ -11,19 +11,12 @@
  *   events others     another user's, whom both name
  *   events names      what a program asks shm_open for by itself
  */
-#include <fcntl.h>
-#include <pthread.h>
-#include <sched.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/mount.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #undef BLOCK_SIZE /* the kernel's */
 #include "opener.h"
 #include "softcuda.h"
+#include "tests/system.h"
 
 #define EVENTS  10240
 #define FILE_OF 4096 /* events */

@@ -17,20 +17,11 @@
  *
  * The library is preloaded. What is mapped and registered is asked of the software driver.
  */
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "opener.h"
 #include "shim/gpushim.h"
 #include "softcuda.h"
 #include "tests/rest.h"
+#include "tests/system.h"
 
 #define SIZE   ((size_t)4 << 20)
 #define LONG   UINT64_C(60000000000) /* what has to come is waited for for so long */

@@ -5,11 +5,8 @@
  *   flight needed    until the memory is needed
  *   flight sender    who shares, and frees
  */
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "party.h"
+#include "tests/system.h"
 
 #define IN_FLIGHT_S 3
 #define NEEDED      ((size_t)128 << 20) /* all that the GPU has */

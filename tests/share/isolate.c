@@ -6,19 +6,11 @@
  *   isolate off|refuse|alone      under the library, with share.isolate so; the last line is "ok"
  *   isolate thief                 the opener, without the library; told what to do line by line
  */
-#include <signal.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "core/share/ipc_handle.h"
 #include "core/share/wire.h"
 #include "program.h"
 #include "tests/folder.h"
+#include "tests/system.h"
 
 #define SECRET 0x5ec2e755u
 #define STAMP  0x57a3b1e5u

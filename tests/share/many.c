@@ -12,20 +12,9 @@
  * The library is preloaded. The software driver keeps its memory's descriptors, of which the real
  * one has none, above the soft limit; so descriptors below it are the library's and the program's.
  */
-#include <dirent.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "program.h"
 #include "tests/folder.h"
+#include "tests/system.h"
 #include "tests/unit/share/side.h"
 
 #define BLOCKS 4000

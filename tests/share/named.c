@@ -14,19 +14,10 @@
  *
  * The library is preloaded.
  */
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "mapped.h"
 #include "opener.h"
 #include "shim/gpushim.h"
+#include "tests/system.h"
 
 #define NAMES  1024 /* of a process: gpushim.h says so */
 #define NOBODY 65534

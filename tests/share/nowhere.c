@@ -12,18 +12,10 @@
  *
  * The last line is "ok".
  */
-#include <dirent.h>
-#include <fcntl.h>
-#include <stdbool.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "party.h"
 #include "tests/folder.h"
 #include "tests/forbid.h"
+#include "tests/system.h"
 
 static char above[] = "/tmp/gpushim-nowhere-XXXXXX";
 static char folder[64];

@@ -12,16 +12,13 @@
  *
  * The library is preloaded.
  */
-#include <pthread.h>
 #include <setjmp.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
 
 #include "opener.h"
 #include "program.h"
 #include "shim/gpushim.h"
 #include "softcuda.h"
+#include "tests/system.h"
 
 #define SIZE ((size_t)1 << 20)
 #define MOST 64

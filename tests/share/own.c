@@ -18,16 +18,9 @@
  *
  * The library is preloaded. What is mapped, referenced and exported is asked of the software driver.
  */
-#include <pthread.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include "mapped.h"
 #include "opener.h"
+#include "tests/system.h"
 #include "tests/unit/share/side.h"
 
 #define PIECES_MAX 2000

@@ -1,19 +1,8 @@
 /* Programs of several processes (party.h). */
 #include "party.h"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-
 #include "tests/folder.h"
+#include "tests/system.h"
 
 #define SKIPPED 77
 

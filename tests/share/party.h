@@ -6,12 +6,9 @@
 #ifndef GS_TESTS_PARTY_H
 #define GS_TESTS_PARTY_H
 
-#include <stdbool.h>
-#include <stdint.h>
-#include <sys/types.h>
-
 #include "program.h"
 #include "tests/clock.h"
+#include "tests/system.h"
 
 #define PARTY_SOCKET 3
 #define PATIENCE_MS  60000 /* what has to come is waited for for so long */

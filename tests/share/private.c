@@ -3,15 +3,9 @@
  * or in the folder of the sockets; one that has asked for a handle has both. The library is
  * preloaded.
  */
-#include <dirent.h>
-#include <stdbool.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "program.h"
 #include "tests/folder.h"
+#include "tests/system.h"
 
 #define TRIES 20000 /* of a millisecond */
 

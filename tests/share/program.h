@@ -3,11 +3,9 @@
 #define GS_TESTS_SHARE_PROGRAM_H
 
 #include <cuda.h>
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "tests/children.h"
+#include "tests/system.h"
 
 static inline _Noreturn void fail(const char *what, int value)
 {

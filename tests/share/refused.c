@@ -6,16 +6,9 @@
  *
  * The log is this program's stderr, which is a file meanwhile.
  */
-#include <fcntl.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "program.h"
 #include "tests/folder.h"
+#include "tests/system.h"
 
 static off_t said; /* of the log, before the call */
 

@@ -9,17 +9,10 @@
  *   short reader    the other process; with a number more it closes what it opened, and says so when
  *                   that has gone, so many milliseconds later
  */
-#include <signal.h>
-#include <stdbool.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-
 #include "party.h"
 #include "softcuda.h"
 #include "tests/folder.h"
+#include "tests/system.h"
 
 #define MIB    ((size_t)1 << 20)
 #define SHARED (40 * MIB) /* of 64 MiB */
@@ -80,7 +73,6 @@ static unsigned count_said(const char *text)
         fclose(log);
     return count;
 }
-
 
 static CUresult need(void)
 {

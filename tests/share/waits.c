@@ -8,20 +8,11 @@
  *
  * The library is preloaded, with a debug.timeout of TIMEOUT_MS.
  */
-#include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "party.h"
 #include "tests/folder.h"
+#include "tests/system.h"
 
 #define BLOCKS     8
 #define THREADS    4

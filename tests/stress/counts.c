@@ -3,20 +3,12 @@
  * the library.
  */
 #include <cuda.h>
-#include <dlfcn.h>
-#include <errno.h>
-#include <pthread.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "shim/gpushim.h"
 #include "softcuda.h"
 #include "tests/check.h"
 #include "tests/clock.h"
+#include "tests/system.h"
 
 #define MIB ((size_t)1 << 20)
 #define PAIRS 20000

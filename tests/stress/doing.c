@@ -1,11 +1,6 @@
 /* What is told when something is wrong (stress.h), and the random numbers of both programs. */
 #include "stress.h"
-
-#include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <time.h>
-#include <unistd.h>
+#include "tests/system.h"
 
 static const struct doing *doings[STRESS_THREADS]; /* atomic: NULL while it does not run */
 static const struct doing *main_doing;

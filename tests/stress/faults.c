@@ -13,22 +13,10 @@
  * "faults: ok N calls in N runs", or what went wrong and at which call.
  */
 #include <cuda.h>
-#include <dlfcn.h>
-#include <errno.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "../driver/softcuda.h"
 #include "shim/gpushim.h"
+#include "tests/system.h"
 
 #define MIB ((size_t)1 << 20)
 #define BLOCKS 64

@@ -14,17 +14,7 @@
  * Exit status: 0 as said, 1 otherwise, 2 when called wrongly.
  */
 #include "stress.h"
-
-#include <pthread.h>
-#include <semaphore.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <signal.h>
-#include <unistd.h>
+#include "tests/system.h"
 
 #define HANG_SECONDS 120 /* of one time in a context */
 #define FOUND 3 /* exit status of a child */

@@ -8,13 +8,7 @@
  * Exit status: 0 as said, 1 otherwise, 2 when called wrongly.
  */
 #include "stress.h"
-
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
+#include "tests/system.h"
 
 #define ERA_MS 1500 /* the longest */
 #define VISIT_STEPS 150 /* what a context lives that comes and goes */

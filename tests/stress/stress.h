@@ -26,11 +26,9 @@
 #define STRESS_H
 
 #include <cuda.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 #include "tests/clock.h"
+#include "tests/system.h"
 
 #define STREAMS 6 /* of one thread: legacy, per-thread, blocking, non-blocking ones */
 #define STREAM_OWN 2 /* from here on they are made by cuStreamCreate */

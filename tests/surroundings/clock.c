@@ -10,15 +10,7 @@
  */
 #include "tests/share/party.h"
 
-#include <fcntl.h>
-#include <sched.h>
 #include <stdatomic.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #define ROUNDS     20
 #define FAR_S      (INT64_C(10) * 365 * 24 * 3600)
@@ -41,6 +33,7 @@ static int64_t away_s(void)
     return atomic_load(&jumps) ? by[atomic_fetch_add(&asked, 1) % (sizeof by / sizeof *by)] : 0;
 }
 
+#include "tests/system.h"
 #include "tests/time_of_day.h"
 
 /* ---- A clock of its own ---------------------------------------------------------------------- */

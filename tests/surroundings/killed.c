@@ -6,14 +6,9 @@
  */
 #include "tests/forbid.h"
 #include "tests/share/party.h"
+#include "tests/system.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 static void share(void), open_theirs(void);
 

@@ -11,19 +11,10 @@
  *   others full        the folder lies on a file system that is full
  */
 #include "tests/share/party.h"
+#include "tests/system.h"
 
-#include <fcntl.h>
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <sys/mount.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #define ROUNDS   150
 #define NUMBERS  64

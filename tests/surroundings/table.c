@@ -10,13 +10,7 @@
  * again, whoever has something open keeps it, no descriptor is left over, and nobody spins.
  */
 #include "tests/share/party.h"
-
-#include <fcntl.h>
-#include <signal.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "tests/system.h"
 
 #define NUMBERS  96
 #define ROOM_MAX 12

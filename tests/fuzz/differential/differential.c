@@ -8,13 +8,7 @@
  * program is.
  */
 #include "world.h"
-
-#include <pthread.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "tests/system.h"
 
 #define SECONDS 60 /* of one program: what takes longer hangs */
 

@@ -1,9 +1,6 @@
 /* Steps that make, end and ask about memory. */
 #include "world.h"
-
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
+#include "tests/system.h"
 
 #define VMM_STEP (2 * MIB)
 

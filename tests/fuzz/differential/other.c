@@ -1,15 +1,7 @@
 /* Steps that share memory with another process, and that process. It does one thing at a time, and
  * all its work is done when it answers. */
 #include "world.h"
-
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "tests/system.h"
 
 enum order_kind { ALLOCATE, FREE_IT, SHARE, OPEN_IT, CLOSE_IT, FILL, LOOK };
 

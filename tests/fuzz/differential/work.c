@@ -1,10 +1,8 @@
 /* Steps that submit work: fills, copies, kernels, host functions. */
 #include "world.h"
+#include "tests/system.h"
 
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* A stream that may do the work on the block, -1 for the legacy one, and the block behind what was
  * done with it; false: nothing is to be done. */

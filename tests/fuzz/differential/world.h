@@ -17,9 +17,8 @@
 #define DIFFERENTIAL_WORLD_H
 
 #include <cuda.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+
+#include "tests/system.h"
 
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)

@@ -1,11 +1,9 @@
 /* A device that is full: what is waited for before an allocation fails, and what is given back. */
 #include <criterion/criterion.h>
-#include <pthread.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "core/process/context.h"
 #include "core/api/mempool.h"
+#include "tests/system.h"
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 

@@ -1,13 +1,11 @@
 /* A listener that comes back with a call, on the thread that is giving its memory back: it finds
  * the arena whole, and that thread does not wait for itself. */
 #include <criterion/criterion.h>
-#include <stdlib.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "core/api/pin.h"
 #include "core/process/purge.h"
 #include "core/process/reclaim.h"
+#include "tests/system.h"
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 

@@ -1,11 +1,8 @@
 /* A thread of the library's own takes no signal of the program's, leaves the program's mask as it was, and
  * starts however much thread-local data the program has. */
-#include <signal.h>
-#include <stdint.h>
-#include <string.h>
-
 #include "core/base/background.h"
 #include "tests/check.h"
+#include "tests/system.h"
 
 static _Thread_local char large[1 << 20]; /* more than a thread of the library's has by itself */
 static sigset_t its;

@@ -1,10 +1,8 @@
 /* Descriptors that are kept for long, in a program that may close and reuse them. */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include "core/base/fd.h"
+#include "tests/system.h"
 #include "tests/unit/base/files.h"
 
 Test(fd, none_is_there_and_closing_it_does_nothing)

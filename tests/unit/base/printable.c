@@ -1,10 +1,8 @@
 /* Text of others, as it may stand in a line. */
 #include <criterion/criterion.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "core/base/printable.h"
+#include "tests/system.h"
 
 static const char *printable(const char *text, size_t length, size_t size)
 {

@@ -1,15 +1,10 @@
 /* What a program has of a write that failed, or of a wait for a latch: its own errno, mask and signals. */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include "core/base/latch.h"
 #include "core/base/quiet.h"
 #include "tests/check.h"
+#include "tests/system.h"
 
 static bool is_pending(int signal)
 {

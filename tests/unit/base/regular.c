@@ -1,12 +1,8 @@
 /* Reading files that anybody may have put there. */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "core/base/regular.h"
+#include "tests/system.h"
 
 static char folder[] = "/tmp/gpushim-regular-XXXXXX";
 static int dir = -1;

@@ -1,14 +1,11 @@
 /* Locks that are waited with, rests, lines of the log and texts: what all other layers build on. */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "core/base/clock.h"
 #include "core/base/lock.h"
 #include "core/base/log.h"
 #include "core/base/text.h"
+#include "tests/system.h"
 
 /* ---- Waiting --------------------------------------------------------------------------------- */
 

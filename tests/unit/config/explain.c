@@ -2,14 +2,9 @@
  * be an option's. */
 #include "help.h"
 #include "place.h"
+#include "tests/system.h"
 
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static struct gs_config config, again;
 static struct complaints complaints;

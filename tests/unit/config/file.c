@@ -1,10 +1,8 @@
 /* Files' texts: what is read, what is refused, and that no text does harm. */
 #include "help.h"
+#include "tests/system.h"
 
 #include <criterion/criterion.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static struct gs_config config, defaults;
 static struct complaints complaints;

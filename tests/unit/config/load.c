@@ -1,17 +1,9 @@
 /* Loading: which source counts, files of every kind, set-user-id programs, and what it costs. */
 #include "help.h"
 #include "place.h"
+#include "tests/system.h"
 
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 static struct gs_config config;
 static struct complaints complaints;

@@ -1,11 +1,8 @@
 /* A folder of a test's own (place.h). */
 #include "place.h"
+#include "tests/system.h"
 
 #include <criterion/criterion.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 
 char place[64];
 char place_named[128], place_home[128], place_xdg[128];

@@ -3,18 +3,9 @@
  * that the test sets. Prints what it saw; exits 0 unless something unforeseen happened.
  */
 #include <cuda.h>
-#include <errno.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <signal.h>
-#include <unistd.h>
 
 #include "softcuda.h"
+#include "tests/system.h"
 
 #define MIB ((size_t)1 << 20)
 

@@ -2,14 +2,7 @@
  * The software driver between processes: what the environment orders, and machines of several processes.
  */
 #include "softdriver.h"
-
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
+#include "tests/system.h"
 
 TestSuite(softdriver_process, .timeout = 60);
 

@@ -6,11 +6,9 @@
 
 #include <criterion/criterion.h>
 #include <cuda.h>
-#include <stdint.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "softcuda.h"
+#include "tests/system.h"
 
 #define MIB ((size_t)1 << 20)
 #define MS  1000000ull

@@ -4,11 +4,7 @@
  */
 #include "softdriver.h"
 #include "tests/clock.h"
-
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdlib.h>
-#include <sys/resource.h>
+#include "tests/system.h"
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* cuCtxAttach, cuCtxDetach */
 

@@ -1,12 +1,9 @@
 /* Fences pass when the context's earlier work is done, and are not recorded in a capture. */
 #include <criterion/criterion.h>
-#include <pthread.h>
-#include <sched.h>
-#include <semaphore.h>
-#include <unistd.h>
 
 #include "core/gpu/fence.h"
 #include "tests/children.h"
+#include "tests/system.h"
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 

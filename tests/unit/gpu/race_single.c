@@ -13,14 +13,8 @@
  * program must fail then, by a foreign word or by an access to memory that is gone, else it proves
  * nothing.
  */
-#include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
 #include "core/gpu/single.h"
+#include "tests/system.h"
 #include "tests/unit/fixture.h"
 #include "tests/clock.h"
 

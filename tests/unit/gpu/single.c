@@ -1,13 +1,9 @@
 /* All work in one stream, and what ends that (core/gpu/single.h). */
 #include <criterion/criterion.h>
-#include <pthread.h>
-#include <semaphore.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 #include "tests/driver/softcuda.h"
 #include "tests/rest.h"
+#include "tests/system.h"
 #include "tests/unit/single_fixture.h"
 
 static void reused_at_once(size_t size)

@@ -9,13 +9,7 @@
  * --broken: every epoch seems to have passed at once. This program must fail then, by a stamp or by
  * an access to memory that is gone, else it proves nothing.
  */
-#include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
+#include "tests/system.h"
 #include "tests/unit/fixture.h"
 #include "tests/clock.h"
 

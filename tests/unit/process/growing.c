@@ -1,17 +1,12 @@
 /* What happens while an arena grows: its lock is let go for each piece that is made, and each may fail. */
 #include <criterion/criterion.h>
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "core/process/context.h"
 #include "core/process/limit.h"
 #include "core/process/peers.h"
 #include "core/process/reclaim.h"
 #include "tests/driver/softcuda.h"
+#include "tests/system.h"
 #include "tests/unit/process/sums.h"
 
 static struct fixture f;

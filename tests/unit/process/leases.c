@@ -1,14 +1,6 @@
 /* Blocks that the program has freed and others still hold come back by themselves: nobody has to
  * allocate, free or ask for it. Who runs out of memory waits for those of the same GPU. */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include "core/process/context.h"
 #include "core/process/limit.h"
@@ -16,6 +8,7 @@
 #include "core/share/exporter.h"
 #include "core/share/wire.h"
 #include "core/process/stats.h"
+#include "tests/system.h"
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 

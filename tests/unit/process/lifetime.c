@@ -1,14 +1,10 @@
 /* Contexts that end, drivers that cannot, calls that fail: nothing is lost or used too early. */
 #include <criterion/criterion.h>
-#include <pthread.h>
-#include <semaphore.h>
-#include <stdio.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
 #include "tests/rest.h"
+#include "tests/system.h"
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 

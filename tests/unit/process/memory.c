@@ -1,14 +1,10 @@
 /* How much memory an arena holds: sharing pieces, giving back, waiting for a GPU that is behind. */
 #include <criterion/criterion.h>
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
 #include "core/process/stats.h"
+#include "tests/system.h"
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 

@@ -1,16 +1,11 @@
 /* What peers may touch (core/process/peers.h): all of a piece before a block of it is anybody's. */
 #include <criterion/criterion.h>
-#include <limits.h>
-#include <pthread.h>
-#include <sched.h>
-#include <semaphore.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "core/base/latch.h"
 #include "core/process/context.h"
 #include "core/process/peers.h"
 #include "tests/children.h"
+#include "tests/system.h"
 #include "tests/unit/fixture.h"
 
 #define SIZE ((size_t)64 << 10)

@@ -1,14 +1,10 @@
 /* What lies idle goes back to the driver by itself (core/process/purge.h). */
 #include <criterion/criterion.h>
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "core/base/clock.h"
 #include "core/process/purge.h"
 #include "core/process/reclaim.h"
+#include "tests/system.h"
 #include "tests/unit/fixture.h"
 
 static size_t wait_until_reserved(struct fixture *f, size_t most)

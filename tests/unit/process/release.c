@@ -1,12 +1,10 @@
 /* What an arena holds too much of goes back to the driver in the background (core/process/purge.h). */
 #include <criterion/criterion.h>
-#include <pthread.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "core/base/clock.h"
 #include "core/process/context.h"
 #include "core/process/reclaim.h"
+#include "tests/system.h"
 #include "tests/unit/fixture.h"
 #include "tests/driver/softcuda.h"
 

@@ -1,15 +1,9 @@
 /* The memory of the arenas goes off the GPU, and comes back as it was (core/process/sleep.h). */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "core/process/context.h"
 #include "tests/forbid.h"
+#include "tests/system.h"
 #include "tests/unit/process/sleeping.h"
 
 #define BLOCKS 5

@@ -1,11 +1,9 @@
 /* What bears a tag is apart from all else, and may be discarded by a process that falls asleep (core/process/context.h). */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "core/process/context.h"
 #include "core/process/own.h"
+#include "tests/system.h"
 #include "tests/unit/process/sleeping.h"
 
 static CUdeviceptr tagged(struct fixture *f, const char *tag, size_t size)

@@ -1,12 +1,8 @@
 /* What threads have in common: nothing that a warm allocation or free writes. */
 #include <criterion/criterion.h>
-#include <pthread.h>
-#include <signal.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "core/process/context.h"
+#include "tests/system.h"
 #include "tests/unit/fixture.h"
 
 #define SIZE ((size_t)64 << 10)

@@ -1,19 +1,9 @@
 /* Recording: what threads put down is in the file, whole and in order, whatever becomes of the file. */
 #include <criterion/criterion.h>
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "core/base/clock.h"
 #include "core/record/trace.h"
+#include "tests/system.h"
 
 #define EVENT sizeof(struct gs_trace_event)
 #define IN_A_BLOCK ((GS_TRACE_BUFFER - sizeof(struct gs_trace_block)) / EVENT)

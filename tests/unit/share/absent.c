@@ -3,13 +3,11 @@
  * of it on its books still. What was opened before is then given back as what is opened after.
  */
 #include <criterion/criterion.h>
-#include <signal.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "core/share/opener.h"
 #include "scene.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 #define OTHER_CONTEXT ((CUcontext)0x2000)
 

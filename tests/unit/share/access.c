@@ -1,19 +1,11 @@
 /* Who may do what with a shared block: reading only, blocks alone in their chunk, groups. */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "core/share/wire.h"
 #include "scene.h"
 #include "tests/children.h"
 #include "tests/forbid.h"
+#include "tests/system.h"
 
 static struct gs_export *export;
 static unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];

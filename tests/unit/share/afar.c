@@ -4,13 +4,10 @@
  * it is, as soon as that machine has given it back.
  */
 #include <criterion/criterion.h>
-#include <signal.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "afar_scene.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 TestSuite(share_afar, .init = afar_setup, .fini = afar_teardown, .timeout = 120);
 

@@ -1,14 +1,8 @@
 /* Two machines and the agents that the test plays (afar_scene.h). */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <poll.h>
-#include <signal.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "afar_scene.h"
+#include "tests/system.h"
 
 char far_dir[64];
 static pid_t near_broker;

@@ -1,24 +1,12 @@
 /* Descriptors that are sent to do harm (bombs.h). */
 #include "bombs.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <linux/fuse.h>
 #include <netinet/in.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <sys/mount.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #define LINGER_S 600
 #define ENDS_MAX 700

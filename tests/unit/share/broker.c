@@ -1,20 +1,10 @@
 /* Memory that is left with a broker: opened when its process has ended, and never a stale byte. */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "broker_scene.h"
 #include "leave_by_hand.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 static void setup(void)
 {

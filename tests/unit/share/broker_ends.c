@@ -1,17 +1,11 @@
 /* When what a process left is served and dropped: ends of processes whose connection others hold, and of those that the
  * kernel tells no pidfd of. */
 #include <criterion/criterion.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "broker_scene.h"
 #include "leave_by_hand.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 /* A process that leaves a block with the broker after `before` other messages, and a child of it
  * that holds its connection. Both are killed with the test; *ret_child is the child. */

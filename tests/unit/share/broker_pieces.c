@@ -1,19 +1,11 @@
 /* A block that lies across pieces is left with a broker a piece at a time: opened when its process has ended, whole
  * or not at all. */
 #include <criterion/criterion.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "broker_scene.h"
 #include "leave_by_hand.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 #define PIECE  (2 * MIB)
 #define MANY   40 /* more than one message brings to an opener, and than the broker's socket takes */

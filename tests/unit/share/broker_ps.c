@@ -1,17 +1,9 @@
 /* What a broker tells about itself, and those of other versions and other users. */
 #include <criterion/criterion.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "broker_scene.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 Test(share_broker, ps_tells_who_holds_what)
 {

@@ -1,18 +1,10 @@
 /* What the tests of the broker have in common (broker_scene.h). */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "broker_scene.h"
 #include "tests/children.h"
 #include "leave_by_hand.h"
+#include "tests/system.h"
 
 gs_status open_it(const unsigned char *ipc_handle, CUdeviceptr *ret_address)
 {

@@ -1,22 +1,10 @@
 /* How a broker is started, replaced and found, by whoever starts it; and how it ends. */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "broker_scene.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 Test(share_broker, killed_itself_takes_nobody_down)
 {

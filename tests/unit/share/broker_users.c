@@ -1,17 +1,9 @@
 /* Whose a broker is: whom it serves, and in whose name nobody else shares. */
 #include <criterion/criterion.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "broker_scene.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 Test(share_broker, nobody_shares_in_the_name_of_another)
 {

@@ -1,15 +1,10 @@
 /* Chunks that stay mapped with nothing of them held, and how their memory comes back. */
 #include <criterion/criterion.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "core/share/internal.h"
 #include "scene.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 static void setup(void)
 {

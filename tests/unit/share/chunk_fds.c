@@ -1,14 +1,9 @@
 /* Descriptors of chunks: made once, kept, bounded, and gone before the chunk is. */
 #include <criterion/criterion.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include "core/share/exporter.h"
 #include "scene.h"
+#include "tests/system.h"
 
 /* How often this thread has taken a lock. */
 static _Thread_local unsigned locks;

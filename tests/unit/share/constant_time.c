@@ -4,15 +4,12 @@
  *
  * With BROKEN it is linked so that handles are compared by memcmp, and must find that out.
  */
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "core/share/exporter.h"
 #include "core/share/ipc_handle.h"
 #include "side.h"
 #include "tests/children.h"
 #include "tests/steps.h"
+#include "tests/system.h"
 
 #define ROUNDS 3 /* the fewest count: another thread may have a lock just then */
 #define LIMIT  100000

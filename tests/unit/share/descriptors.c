@@ -5,15 +5,6 @@
  * sent (before Linux 6.16).
  */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <poll.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include "bombs.h"
 #include "core/share/discard.h"
@@ -21,6 +12,7 @@
 #include "leave_by_hand.h"
 #include "memdriver.h"
 #include "scene.h"
+#include "tests/system.h"
 
 #define EACH  3 /* attacks of each kind at once */
 #define MANY  300

@@ -1,25 +1,12 @@
 /* The runtime directory: who may use it, and what is left in it. */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/time.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "core/share/directory.h"
 #include "core/share/ipc_handle.h"
 #include "other.h"
 #include "side.h"
 #include "tests/rest.h"
+#include "tests/system.h"
 
 #define NOBODY    65534
 

@@ -1,17 +1,12 @@
 /* What other processes sent is closed by a thread that nobody waits for, as long as not too much waits for it. The
  * program is linked with its own setsockopt, by which closes are counted. */
 #include <criterion/criterion.h>
-#include <fcntl.h>
-#include <stdbool.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "bombs.h"
 #include "core/share/discard.h"
 #include "core/share/wire.h"
 #include "side.h"
+#include "tests/system.h"
 
 #define WAITING 64
 

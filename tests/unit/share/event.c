@@ -1,20 +1,11 @@
 /* Events of several processes: who is given their file, and what is taken for one. */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "core/share/event.h"
 #include "core/share/internal.h"
 #include "scene.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 #define NOBODY 65534
 #define NUMBER 3

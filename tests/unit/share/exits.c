@@ -1,17 +1,11 @@
 /* An exit that takes a while, as one does that has much memory to take down: its sockets go first. */
 #include <criterion/criterion.h>
-#include <dirent.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/param.h>
 #include <sys/ptrace.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "scene.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 static void setup(void)
 {

@@ -2,23 +2,15 @@
  * starts one, and where none can be had memory is given back all the same. The program is linked
  * with its own pthread_create. */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <pthread.h>
-#include <signal.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "core/share/exporter.h"
 #include "core/share/opener.h"
 #include "scene.h"
 #include "tests/children.h"
 #include "wrapped_thread.h"
+#include "tests/system.h"
 
 static unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
 static int threads; /* of this process before it opens anything */

@@ -1,22 +1,12 @@
 /* Neighbours that do everything wrong: clients by hand, other users, full tables.
  * For exporters by hand: hostile_exporters.c. */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "core/share/directory.h"
 #include "core/share/internal.h"
 #include "scene.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 #define AT_ONCE_MS 20000 /* less than options.timeout_ns: that was not waited for */
 

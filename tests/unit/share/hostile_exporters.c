@@ -1,20 +1,11 @@
 /* Exporters that do everything wrong, in the suite of hostile.c. */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "core/share/directory.h"
 #include "core/share/internal.h"
 #include "scene.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 enum lie {
     HONEST,

@@ -4,15 +4,11 @@
  * for the one that is asked, nor for any other process of its user.
  */
 #include <criterion/criterion.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "core/share/wire.h"
 #include "other.h"
 #include "side.h"
+#include "tests/system.h"
 
 #define LIMIT   128 /* the exporter's, of descriptors */
 #define ASKED   8   /* over one connection: so many answers fit */

@@ -2,21 +2,12 @@
 #include <criterion/criterion.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "core/share/opener.h"
 #include "core/share/wire.h"
 #include "scene.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 static void setup(void)
 {

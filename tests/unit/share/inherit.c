@@ -1,15 +1,11 @@
 /* Nothing of what the library opens is inherited by a program that this one executes. It is linked so
  * that its calls for sockets are those below. */
 #include <criterion/criterion.h>
-#include <dirent.h>
-#include <fcntl.h>
-#include <stdlib.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "core/share/directory.h"
 #include "other.h"
 #include "side.h"
+#include "tests/system.h"
 
 static char dir[64];
 static struct gs_share_options options;

@@ -3,23 +3,14 @@
  * counts is from when on the block can be withdrawn.
  */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "core/share/exporter.h"
 #include "core/share/wire.h"
 #include "by_name.h"
 #include "scene.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 #define SETTLE_MS 300
 #define LATE_MS   (1500 + SETTLE_MS) /* nobody waits for a client after a second (core/share/clients.c) */

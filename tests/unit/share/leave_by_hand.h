@@ -3,15 +3,8 @@
 #ifndef GS_TESTS_LEAVE_BY_HAND_H
 #define GS_TESTS_LEAVE_BY_HAND_H
 
-#include <fcntl.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include "core/share/wire.h"
+#include "tests/system.h"
 
 #define PUBLISH_SLOTS 1024
 

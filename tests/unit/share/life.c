@@ -1,19 +1,12 @@
 /* Sharing between two processes, from the first handle to the last close. */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/param.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "core/share/exporter.h"
 #include "core/share/ipc_handle.h"
 #include "scene.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 static void setup(void)
 {

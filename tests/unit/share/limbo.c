@@ -1,19 +1,11 @@
 /* What is said about memory that is freed and that others keep, and when. */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "core/share/exporter.h"
 #include "core/share/wire.h"
 #include "scene.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 #define BLOCKS 4
 #define SILENT_MS 500 /* so long the library waits for an answer: core/share/flush.c */

@@ -5,18 +5,12 @@
  * gs_now_ns.
  */
 #include <criterion/criterion.h>
-#include <limits.h>
-#include <poll.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include "core/share/internal.h"
 #include "core/share/wire.h"
 #include "scene.h"
+#include "tests/system.h"
 
 #define US       UINT64_C(1000)
 #define LOOK_NS  (10 * US)

@@ -1,17 +1,7 @@
 /* A driver on memfds (memdriver.h). A fabric handle is the name of one while its process lives. A handle is a memfd, a mapping is of its whole length; where each
  * lies is noted in a table, with the handle that it was made with. */
 #include "memdriver.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include "tests/system.h"
 
 #define GRANULARITY ((size_t)2 << 20)
 

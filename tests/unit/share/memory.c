@@ -1,12 +1,9 @@
 /* Host memory runs out at every allocation of a call in turn: it fails and changes nothing. */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "core/share/wire.h"
 #include "scene.h"
+#include "tests/system.h"
 
 static _Thread_local int fail_in; /* the n-th allocation from now fails; 0: none */
 static int fail_elsewhere; /* the same for all threads but this test's; -1: all fail; atomic */

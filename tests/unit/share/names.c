@@ -1,18 +1,11 @@
 /* Names of exports (core/share/names.c, look_up.c): found by other processes, until the block is freed, the
  * name taken back or published anew; and with a broker beyond the process. */
 #include <criterion/criterion.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "broker_scene.h"
 #include "names_scene.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 static void setup(void)
 {

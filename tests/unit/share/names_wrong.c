@@ -1,18 +1,11 @@
 /* Names, and those who do it wrongly: what no name is, too many, other users, who lies, who is silent. */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 
 #include "broker_scene.h"
 #include "names_scene.h"
 #include "core/share/instance.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 #define NOBODY 65534
 

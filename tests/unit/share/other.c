@@ -1,15 +1,7 @@
 /* Starting and talking to the other process of a test (other.h). */
 #include "other.h"
 #include "tests/children.h"
-
-#include <fcntl.h>
-#include <sched.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "tests/system.h"
 
 #define NOBODY 65534
 

@@ -1,17 +1,11 @@
 /* The other process of a test (other.h): DIR, then words, also several in one argument: uid=N,
  * trust=N, settle=MS, timeout=MS, idle=MS, trustgid=N, keep=MS (with a broker), readonly=1, strict=1,
  * blocks=N, grace=MS, reach=1 (its memory may leave the machine). */
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include "core/share/exporter.h"
 #include "other.h"
 #include "side.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 static struct side side;
 static struct side_chunk chunk;

@@ -3,21 +3,12 @@
  * what they were not asked (core/share/ask.c). One process plays them all.
  */
 #include <criterion/criterion.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "core/share/conn.h"
 #include "core/share/internal.h"
 #include "scene.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 #define MANY (2 * GS_CONN_ANY + 44u) /* of whom the last round has less than the others */
 #define ROOM (4 * MANY)

@@ -1,20 +1,12 @@
 /* The runtime directory goes and comes back, and where it is when nobody has named one. */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mount.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "core/share/internal.h"
 #include "other.h"
 #include "side.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 #define NOBODY 65534
 

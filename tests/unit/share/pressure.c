@@ -1,23 +1,12 @@
 /* Asking other processes for memory, and being asked (core/share/pressure.c): what is said by whom,
  * and those who do it wrongly. What is given, and how often, is tests/neighbour's. */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "core/share/internal.h"
 #include "patience.h"
 #include "scene.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 #define WAIT_MS    50   /* who does not answer is waited for so long, */
 #define GIVING_MS  1000 /* who is at it so long, */

@@ -5,12 +5,8 @@
  * must see the stamp that was published with the handle for as long as it has the block open.
  * Others ask for memory meanwhile, and who has what was freed.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "stamps.h"
+#include "tests/system.h"
 
 #define EXPORTERS 2
 #define OPENERS   4

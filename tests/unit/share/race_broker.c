@@ -6,16 +6,10 @@
  * what, and the broker itself ends in the middle and another comes. Whoever has a block open must
  * see the stamp that was published with its handle.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
-
 #include "core/share/wire.h"
 #include "other.h"
 #include "stamps.h"
+#include "tests/system.h"
 
 #define SHARERS 2
 #define OPENERS 3

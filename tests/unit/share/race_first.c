@@ -4,14 +4,9 @@
  * round. Exporting threads stamp a block, publish its handle, and as soon as a withdrawal says that
  * nobody holds it stamp it anew: who has it open sees no other stamp, and every block comes back.
  */
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "stamps.h"
 #include "wrapped_thread.h"
+#include "tests/system.h"
 
 #define EXPORTERS 2
 #define BLOCKS    2 /* of each */

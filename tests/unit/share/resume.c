@@ -3,13 +3,11 @@
  * what comes late means nothing (core/share/resume.c).
  */
 #include <criterion/criterion.h>
-#include <poll.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "by_name.h"
 #include "core/share/exporter.h"
 #include "scene.h"
+#include "tests/system.h"
 
 #define LATE_MS 1500 /* nobody waits for a client after a second (core/share/clients.c) */
 

@@ -1,25 +1,11 @@
 /* One side of a share (side.h). */
 #include "side.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <pthread.h>
-#include <semaphore.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/time.h>
-#include <sys/un.h>
-#include <time.h>
-#include <unistd.h>
-
 #include "core/share/directory.h"
 #include "core/share/internal.h"
 #include "core/share/wire.h"
 #include "tests/folder.h"
+#include "tests/system.h"
 
 static pthread_mutex_t log_mutex = PTHREAD_MUTEX_INITIALIZER;
 static char logged[65536];

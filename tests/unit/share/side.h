@@ -6,14 +6,11 @@
 #ifndef GS_TESTS_SIDE_H
 #define GS_TESTS_SIDE_H
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/un.h>
-
 #include "core/share/share.h"
 #include "core/share/wire.h"
 #include "memdriver.h"
 #include "tests/check.h"
+#include "tests/system.h"
 
 #define SIDE_CONTEXT ((CUcontext)0x1000)
 #define MIB          ((size_t)1 << 20)

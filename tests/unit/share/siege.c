@@ -10,26 +10,14 @@
  * limits would not apply, and the attackers may be other users: of this test alone, since the
  * kernel counts what is under way for each user.
  */
-#include <inttypes.h>
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/sendfile.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "other.h"
 #include "side.h"
 #include "siege.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 #define MS      UINT64_C(1000000)
 #define NOFILE  256 /* of exporters that are attacked; who attacks has more */

@@ -5,12 +5,8 @@
 #ifndef GS_TESTS_SIEGE_H
 #define GS_TESTS_SIEGE_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <sys/types.h>
-
 #include "core/share/wire.h"
+#include "tests/system.h"
 
 enum siege_position {
     UNINVITED, /* another user, whom nobody names */

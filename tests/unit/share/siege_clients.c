@@ -1,16 +1,8 @@
 /* Attackers that come as clients, to an exporter or a broker (siege.h). */
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include "leave_by_hand.h"
 #include "siege.h"
 #include "tests/children.h" /* SYS_pidfd_open */
+#include "tests/system.h"
 
 #define MANY   300 /* connections, or as many as go */
 #define CLAIMS 40  /* each keeps a place for as long as the attacker lives */

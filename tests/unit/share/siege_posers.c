@@ -1,13 +1,6 @@
 /* Attackers that pose as exporters or brokers (siege.h). */
-#include <errno.h>
-#include <poll.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
-
 #include "siege.h"
+#include "tests/system.h"
 
 /* Never takes the connections that are made to it, and there is room for none more. */
 static void takes_none(enum siege_position position)

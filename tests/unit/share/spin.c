@@ -1,24 +1,13 @@
 /* Looking for the next message without sleeping: when the share thread does it, and for how long
  * at most. It is linked so that its epoll_wait, ppoll and sched_yield are the ones below. */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <poll.h>
-#include <sched.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "core/share/directory.h"
 #include "core/share/wire.h"
 #include "scene.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 static struct gs_export *export;
 static unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];

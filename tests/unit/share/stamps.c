@@ -1,10 +1,6 @@
 /* Stamped blocks of the race programs (stamps.h). */
 #include "stamps.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "tests/system.h"
 
 unsigned stamps_failures;
 

@@ -3,13 +3,9 @@
  * and close what exporters in other processes export, contexts go, and every exporter is killed and
  * replaced again and again. Nothing may hang, leak, or show another block's bytes.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "other.h"
 #include "side.h"
+#include "tests/system.h"
 
 #define EXPORTERS 2
 #define BLOCKS    4

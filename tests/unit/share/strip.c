@@ -1,19 +1,10 @@
 /* Strips: what an opener by hand is given of them and when not, and what an exporter by hand may say. */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "core/share/internal.h"
 #include "scene.h"
 #include "tests/children.h"
+#include "tests/system.h"
 
 #define PIECE  (2 * MIB)
 #define PIECES 40 /* more than one message brings */

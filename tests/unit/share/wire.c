@@ -1,18 +1,10 @@
 /* Messages: only exact ones are taken, descriptors travel once and are never left over. */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stddef.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include "core/share/conn.h"
 #include "core/share/wire.h"
 #include "side.h"
+#include "tests/system.h"
 
 static int pair[2];
 
