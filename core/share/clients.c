@@ -12,8 +12,7 @@
  *   it says BYE                   at once: it uses nothing
  *   hung up, then exited          at once: its GPU work is over; settle_ns more where it has forked:
  *                                 a child that was killed with it may let go of the GPU last
- *   exited, then hung up          a forked child held the socket, the present one or one before that
- *                                 (an elder): settle_ns more
+ *   exited, then hung up          a forked child held the socket: settle_ns more
  *   another program of its        settle_ns more, likewise: the GPU is taken from the one before ere
  *   process says hello (exec)     that one's first instruction (measured: at 11 ms, and 60 to 500 ms)
  * No time that passes ends one: a process that is killed hangs up first, its GPU work runs on until
@@ -56,7 +55,7 @@ static void client_forget_exit(struct gs_share *share, struct gs_client *client)
  * proves something. */
 static bool is_needed(const struct gs_client *client)
 {
-    return client->references || client->published > 0 || client->over.elder_of ||
+    return client->references || client->published > 0 ||
            (client->shares && !client->over.ended);
 }
 
@@ -92,7 +91,6 @@ static void client_free(struct gs_share *share, struct gs_client *client)
     gs_lock_take(&share->lock);
     HASH_DEL(share->clients.first, client);
     gs_lock_release(&share->lock);
-    gs_elder_gone(share, client);
     gs_client_leave_place(share, client);
     gs_user_reap(share, client->user);
     gs_publisher_unref(share, client->publisher);
@@ -132,7 +130,7 @@ static void client_ended(struct gs_share *share, struct gs_client *client, bool 
     end_sharing(share, client);
     rests |= gs_client_is_lost(client); /* nothing may wake the thread again to look */
     client->due_ns = gs_now_ns() + LATE_NS;
-    if (client->fd >= 0 || gs_client_has_elder(share, client)) /* a forked child has the connection */
+    if (client->fd >= 0) /* a forked child has the connection */
         return;
     if (rests)
         rest(share, client);
@@ -159,7 +157,7 @@ static void drop_unseen(struct gs_share *share, struct gs_client *client)
 static void client_hang_up(struct gs_share *share, struct gs_client *client)
 {
     /* Of one that may have chunks mapped their memory goes at its exit. */
-    if (client->over.elder_of || (!is_needed(client) && !client->flush.maps)) {
+    if (!is_needed(client) && !client->flush.maps) {
         client_free(share, client);
         return;
     }
@@ -217,12 +215,11 @@ static bool serve_one(struct gs_share *share, struct gs_client *client)
     if (error == -EAGAIN)
         return false;
     if (error == 0)
-        stays = client->over.elder_of || gs_client_serve(share, client, &message, &fd);
+        stays = gs_client_serve(share, client, &message, &fd);
     if (fd >= 0)
         gs_discard(fd);
     if (stays && message.head.type == GS_WIRE_HELLO && gs_client_comes_back(share, client)) {
-        if (!client->over.elder_of)
-            client_free(share, client);
+        client_free(share, client);
         return false;
     }
     if (stays && gs_client_is_let_in(share, client))

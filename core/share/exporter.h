@@ -264,7 +264,6 @@ struct gs_over {
     bool shut;  /* it was hung up on, and its hang-up is not seen yet */
     uint32_t before;   /* connections, before this one */
     bool uncounted;    /* let in where there was no room: to come back, and for nothing else */
-    uint64_t elder_of; /* the holder that has another connection since; 0: it is one itself */
 };
 
 /* An open of another machine's block, which the agent is asked for (afar_borrow.c). */
@@ -494,17 +493,13 @@ bool gs_client_is_replaced(const struct gs_client *client, const struct gs_clien
 bool gs_client_is_same(const struct gs_client *client, const struct gs_client *newer);
 
 /* resume.c */
-/* The client has said hello. True: its connection is its holder's, and what it has is that one's before; where
- * somebody has that still it is an elder, else it is to go. */
+/* The client has said hello. True: its connection is its holder's, and it is to go, with that one's before. */
 bool gs_client_comes_back(struct gs_share *share, struct gs_client *client);
 /* It names a block that it holds; as gs_client_serve. */
 bool gs_client_resumes(struct gs_share *share, struct gs_client *client,
                        const struct gs_wire_close *resume);
 /* Whether there is a place for it; he is told. */
 bool gs_client_is_let_in(struct gs_share *share, struct gs_client *client);
-/* Whether somebody has a connection before the holder's; that is over, if it was one. */
-bool gs_client_has_elder(const struct gs_share *share, const struct gs_client *holder);
-void gs_elder_gone(struct gs_share *share, const struct gs_client *elder);
 
 /* limbo.c */
 /* Called with the lock held: others have come to hold the freed block, or hold it no more. */

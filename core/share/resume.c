@@ -1,8 +1,7 @@
 /*
  * Exporter: a holder that has another connection. It says hello over that, names what it holds still, and all
- * else that it held is over. The connection before is heard no more: what comes late over it means nothing.
- * Where somebody has it still, a child that its process has forked, it stays, as an elder: its hang-up is
- * waited for at the holder's end.
+ * else that it held is over. The connection before is hung up on: what comes late over it means nothing. Where
+ * somebody has it still, that is a child that its process has forked.
  */
 #include "core/share/exporter.h"
 
@@ -12,7 +11,7 @@ static struct gs_client *holder_of(struct gs_share *share, const struct gs_clien
 
     HASH_ITER(hh, share->clients.first, other, next)
     {
-        if (other == client || other->over.elder_of)
+        if (other == client)
             continue;
         gs_client_is_lost(other);
         if (gs_client_is_same(other, client))
@@ -86,14 +85,13 @@ static void take_over(struct gs_share *share, struct gs_client *holder, struct g
 
 bool gs_client_comes_back(struct gs_share *share, struct gs_client *client)
 {
-    struct gs_client *holder = client->over.elder_of ? NULL : holder_of(share, client);
+    struct gs_client *holder = holder_of(share, client);
 
     if (!holder)
         return false;
     if ((int32_t)(client->said.number - holder->said.number) >= 0)
         take_over(share, holder, client);
-    if (client->fd >= 0 && !gs_conn_hung_up(client->fd))
-        client->over.elder_of = holder->id;
+    holder->said.forked |= client->fd >= 0 && !gs_conn_hung_up(client->fd);
     return true;
 }
 
@@ -118,31 +116,9 @@ bool gs_client_resumes(struct gs_share *share, struct gs_client *client,
 
 bool gs_client_is_let_in(struct gs_share *share, struct gs_client *client)
 {
-    if (!client->over.uncounted || client->over.elder_of)
+    if (!client->over.uncounted)
         return true;
     gs_client_refuse(share, client, 0, GS_REFUSED_BUSY, 0);
     gs_client_say_bye(client);
     return false;
-}
-
-bool gs_client_has_elder(const struct gs_share *share, const struct gs_client *holder)
-{
-    const struct gs_client *client = share->clients.first;
-
-    while (client && client->over.elder_of != holder->id)
-        client = client->hh.next;
-    return client;
-}
-
-void gs_elder_gone(struct gs_share *share, const struct gs_client *elder)
-{
-    const uint64_t id = elder->over.elder_of;
-    struct gs_client *holder;
-
-    HASH_FIND(hh, share->clients.first, &id, sizeof id, holder);
-    if (!holder)
-        return;
-    holder->said.forked = true;
-    if (holder->fd < 0 && !holder->over.rests)
-        holder->due_ns = gs_now_ns();
 }
