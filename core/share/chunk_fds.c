@@ -31,10 +31,10 @@ unsigned gs_chunk_fds_max(void)
     return part < KEPT_MAX ? (unsigned)part : KEPT_MAX;
 }
 
-/* Takes the least recently used out until no more than `keep` are left; closes them. */
-static void shrink(struct gs_share *share, unsigned keep)
+/* Takes the least recently used out until no more than `keep` are left; closes them. False: there were none. */
+static bool shrink(struct gs_share *share, unsigned keep)
 {
-    for (;;) {
+    for (bool any = false;; any = true) {
         struct gs_chunk_fd *entry, *next, *oldest = NULL;
 
         gs_lock_take(&share->lock);
@@ -48,20 +48,10 @@ static void shrink(struct gs_share *share, unsigned keep)
         }
         gs_lock_release(&share->lock);
         if (!oldest)
-            return;
+            return any;
         gs_fd_close(&oldest->fd);
         free(oldest);
     }
-}
-
-static unsigned count_kept(struct gs_share *share)
-{
-    unsigned count;
-
-    gs_lock_take(&share->lock);
-    count = HASH_COUNT(share->exporter.chunk_fds);
-    gs_lock_release(&share->lock);
-    return count;
 }
 
 static struct gs_fd find(struct gs_share *share, uint64_t chunk_id)
@@ -183,15 +173,6 @@ static CUresult export_it(struct gs_share *share, const struct gs_export *export
                                       : gs_device_export(share->driver, export->source.handle, ret_fd);
 }
 
-/* Closes those that are kept; false: there were none. */
-static bool give_up_all(struct gs_share *share)
-{
-    bool any = count_kept(share) > 0;
-
-    shrink(share, 0);
-    return any;
-}
-
 static CUresult make(struct gs_share *share, const struct gs_export *export, uint32_t piece,
                      struct gs_fd *ret_fd)
 {
@@ -199,7 +180,7 @@ static CUresult make(struct gs_share *share, const struct gs_export *export, uin
     CUresult result = export_it(share, export, piece, &fd);
 
     /* No descriptor is left: the kept ones are the first to go. */
-    if (result == CUDA_ERROR_OPERATING_SYSTEM && give_up_all(share))
+    if (result == CUDA_ERROR_OPERATING_SYSTEM && shrink(share, 0))
         result = export_it(share, export, piece, &fd);
     if (result != CUDA_SUCCESS)
         return result;

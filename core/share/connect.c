@@ -231,7 +231,6 @@ static void set_connected(struct gs_share *share, struct gs_remote *remote, int 
     remote->conn.fork_told = false;
     remote->conn.owed = 0;
     remote->absent_ns = 0;
-    remote->conn.connected_ns = gs_now_ns();
     gs_lock_take(&share->opener.lock);
     if (!remote->conn.by_broker)
         remote->owner_pid = remote->conn.pid;

@@ -24,7 +24,6 @@ static bool write_ipc_handle(struct gs_share *share, struct gs_export *export)
 /* Makes a descriptor of the chunk for whoever opens it first. False: it had been. */
 static bool prepare(struct gs_share *share, struct gs_export *export)
 {
-    uint64_t begun = gs_now_ns();
     bool fresh;
     struct gs_fd fd;
 
@@ -32,10 +31,6 @@ static bool prepare(struct gs_share *share, struct gs_export *export)
         gs_piece_fd(share, export, 0, &fd, &fresh) != CUDA_SUCCESS || !fresh)
         return false;
     gs_piece_fd_keep(share, export, 0, &fd);
-    gs_log_line(&share->log, GS_LOG_DEBUG,
-                "descriptor of block %llu made ahead in %llu us, begun at %llu us",
-                (unsigned long long)export->key.id,
-                (unsigned long long)(gs_now_ns() - begun) / 1000, (unsigned long long)begun / 1000);
     return true;
 }
 

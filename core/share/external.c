@@ -83,7 +83,6 @@ static gs_status map(struct gs_share *share, struct gs_external *external,
                                   .fd_offset = host ? memory->offset : 0,
                                   .pieces = 1,
                                   .batch = {.count = 1, .sizes = {gs_page_round(memory->size)}}};
-    struct gs_open_steps steps;
     struct gs_request request = {.want_fd = true};
     struct gs_wire_fds fds = {.count = 1};
     gs_status status;
@@ -103,7 +102,7 @@ static gs_status map(struct gs_share *share, struct gs_external *external,
     }
     memcpy(grant.uuid, uuid, sizeof grant.uuid);
     fds.fd[0] = fd;
-    status = gs_import_map(share, NULL, &request, &grant, &fds, device, &steps, &external->opened.import);
+    status = gs_import_map(share, NULL, &request, &grant, &fds, device, &external->opened.import);
     if (status == GS_OK)
         return GS_OK;
     gs_fd_close(&external->behind.fd);

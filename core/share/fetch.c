@@ -101,20 +101,19 @@ static gs_status map_afar(struct gs_share *share, const struct gs_remote *remote
 
 gs_status gs_import_map(struct gs_share *share, struct gs_remote *remote, struct gs_request *request,
                         struct gs_wire_grant *grant, const struct gs_wire_fds *fds, CUdevice device,
-                        struct gs_open_steps *steps, struct gs_import **ret_import)
+                        struct gs_import **ret_import)
 {
     struct gs_import *import;
     gs_status status;
 
     if (grant->host)
-        return gs_import_map_host(share, grant, fds->fd[0], steps, ret_import);
+        return gs_import_map_host(share, grant, fds->fd[0], ret_import);
     status = gs_import_begin(share, grant, &request->room, &import);
     if (status != GS_OK)
         return status;
     status = remote && remote->afar
                  ? map_afar(share, remote, import->span.base, import->span.size)
                  : map_all(share, remote, request, grant, fds, import->span.base);
-    steps->imported = gs_now_ns();
     if (status == GS_OK) {
         status = gs_import_allow(share, import, device);
         if (status == GS_OK) {

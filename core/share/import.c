@@ -232,7 +232,7 @@ bool gs_host_unregister(struct gs_share *share, CUcontext context, void *memory)
 }
 
 gs_status gs_import_map_host(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
-                             struct gs_open_steps *steps, struct gs_import **ret_import)
+                             struct gs_import **ret_import)
 {
     struct gs_import *import = record_of(share, grant);
     gs_status status = GS_UNREACHABLE; /* no sound exporter's */
@@ -243,7 +243,6 @@ gs_status gs_import_map_host(struct gs_share *share, const struct gs_wire_grant 
         return GS_NO_HOST_MEMORY;
     error = gs_memory_map(fd, grant->fd_offset, grant->size, grant->chunk_size,
                           import->read_only, &memory);
-    steps->imported = gs_now_ns();
     if (error == 0) {
         share->driver->ctx_get_current(&import->context);
         import->span.base = (uintptr_t)memory;

@@ -55,32 +55,7 @@ struct granted {
     struct gs_wire_grant grant;
     struct gs_import *import;
     bool fresh; /* the mapping was made for this and is not entered anywhere yet */
-    struct gs_open_steps steps;
 };
-
-static unsigned us(uint64_t from, uint64_t to)
-{
-    return to > from ? (unsigned)((to - from) / 1000) : 0;
-}
-
-static void tell(struct gs_share *share, const struct granted *granted,
-                 const struct gs_remote *remote)
-{
-    const struct gs_open_steps *steps = &granted->steps;
-
-    gs_log_line(
-        &share->log, GS_LOG_DEBUG,
-        "block %llu opened in %u us: connection %u, request %u, answer %u, import %u, map "
-        "and access %u; begun at %llu us",
-        (unsigned long long)granted->grant.block_id, us(steps->begun, gs_now_ns()),
-        us(steps->begun, remote->conn.connected_ns),
-        us(remote->conn.connected_ns > steps->begun ? remote->conn.connected_ns : steps->begun,
-           remote->conn.sent_ns),
-        us(remote->conn.sent_ns, steps->answered),
-        granted->fresh ? us(steps->answered, steps->imported) : 0,
-        us(granted->fresh ? steps->imported : steps->answered, steps->mapped),
-        (unsigned long long)steps->begun / 1000);
-}
 
 static bool import_fits(const struct gs_import *import, const struct gs_wire_grant *grant)
 {
@@ -109,11 +84,10 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
         gs_room_free(share, &request.room);
         return status;
     }
-    ret->steps.answered = gs_now_ns();
     ret->grant.read_only |= share->options.read_only;
     ret->fresh = !ret->import;
     if (ret->fresh)
-        status = gs_import_map(share, remote, &request, &ret->grant, &fds, device, &ret->steps, &ret->import);
+        status = gs_import_map(share, remote, &request, &ret->grant, &fds, device, &ret->import);
     else if (import_fits(ret->import, &ret->grant))
         status = gs_import_allow(share, ret->import, device);
     else
@@ -122,7 +96,6 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
         say_senseless(share);
     else if (status > 0)
         say_driver(share, status);
-    ret->steps.mapped = gs_now_ns();
     gs_room_free(share, &request.room); /* it was of another size */
     gs_fds_done(&fds, status == GS_OK);
     if (status != GS_OK)
@@ -192,7 +165,7 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_remote *remot
                                  CUcontext context, CUdevice device, CUdeviceptr *ret_address)
 {
     struct gs_opened *opened = calloc(1, sizeof *opened);
-    struct granted granted = {.steps.begun = gs_now_ns()};
+    struct granted granted = {.fresh = false};
     gs_status status;
 
     if (!opened)
@@ -203,8 +176,6 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_remote *remot
     gs_lock_release(&share->opener.lock);
     if (status == GS_OK) {
         status = ask(share, remote, ipc_handle, bytes, device, &granted);
-        if (status == GS_OK)
-            tell(share, &granted, remote);
         gs_lock_take(&share->opener.lock);
         if (status != GS_OK) {
             opened_free(opened);

@@ -15,7 +15,7 @@ struct gs_connection {
     pid_t pid;      /* the same; 0 or less: of another PID namespace; and of its program: */
     uint64_t stack; /* where the stack begins; 0: that was not looked at yet */
     struct gs_fd kept_fd, kept_pidfd; /* what they are: the program may close them */
-    uint64_t connected_ns, sent_ns; /* for people */
+    uint64_t sent_ns; /* when it was asked last */
     uint32_t request;
     unsigned owed; /* so much may come unasked: answers that were not waited for, a RECALL across each CLOSE, and one
                     * of each block that was named */
@@ -97,11 +97,6 @@ struct gs_import {
 struct gs_room {
     CUdeviceptr base;
     size_t size;
-};
-
-/* When each step of opening a block for the first time was done, for those who look at the log. */
-struct gs_open_steps {
-    uint64_t begun, answered, imported, mapped;
 };
 
 /* One context that has opened a block, and its fence behind the last close. */
@@ -250,7 +245,7 @@ void gs_owner_note_locked(struct gs_remote *remote);
  * would be named in the log. The grant is that of the last pieces afterwards. */
 gs_status gs_import_map(struct gs_share *share, struct gs_remote *remote, struct gs_request *request,
                         struct gs_wire_grant *grant, const struct gs_wire_fds *fds, CUdevice device,
-                        struct gs_open_steps *steps, struct gs_import **ret_import);
+                        struct gs_import **ret_import);
 
 /* import.c */
 struct gs_import *gs_import_find(struct gs_remote *remote, uint64_t chunk_id);
@@ -265,7 +260,7 @@ gs_status gs_import_begin(struct gs_share *share, const struct gs_wire_grant *gr
 void gs_import_abandon(struct gs_share *share, struct gs_import *import);
 /* As gs_import_map, of memory of the host. */
 gs_status gs_import_map_host(struct gs_share *share, const struct gs_wire_grant *grant, int fd,
-                             struct gs_open_steps *steps, struct gs_import **ret_import);
+                             struct gs_import **ret_import);
 /* Access for a device; and that for one which opens a block, the context current, the remote busy by this
  * thread. */
 gs_status gs_import_give(struct gs_share *share, struct gs_import *import, CUdevice device);

@@ -86,7 +86,7 @@ bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs
     struct gs_reference *reference = NULL;
     CUresult driver_error = CUDA_SUCCESS;
     bool is_new = false;
-    uint64_t begun = gs_now_ns(), exported;
+    uint64_t exported;
     struct gs_batch batch;
     int error = 0;
 
@@ -112,12 +112,8 @@ bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs
         reference->generation = open->head.request;
         ask_anew(reference);
         gs_borrow_held(share, client, export);
-        gs_log_line(
-            &share->log, GS_LOG_DEBUG,
-            "block %llu granted to %d (%s): descriptor %llu us, answer %llu, begun at %llu us",
-            (unsigned long long)export->key.id, (int)client->pid, client->said.name,
-            (unsigned long long)(exported - begun) / 1000,
-            (unsigned long long)(gs_now_ns() - exported) / 1000, (unsigned long long)begun / 1000);
+        gs_log_line(&share->log, GS_LOG_DEBUG, "block %llu granted to %d (%s)", (unsigned long long)export->key.id,
+                    (int)client->pid, client->said.name);
     }
     if (exported - share->exporter.served_ns < ROW_NS)
         gs_thread_expect(share, exported);

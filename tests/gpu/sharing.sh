@@ -1,10 +1,10 @@
 #!/bin/sh
-# How long first opens of handles take, on a GPU machine, and their steps.
+# How long first opens of handles take, on a GPU machine.
 #
 #   sh tests/gpu/bench.sh bundle [BUILD_FOLDER]   where it is built: gathers .bundle/bench
 #   sh tests/gpu/sharing.sh first [RUNS]          on the GPU machine, in the repository's root
 #
-# Prints medians natively and under the library, and the steps that the library's debug log tells of.
+# Prints medians natively and under the library.
 set -eu
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -41,8 +41,3 @@ print("first open", os.environ["MODE"], os.environ["FLAGS"], *(
 }
 
 first "${2:-8}"
-for run in 1 2 3; do
-    echo "steps of a first open, $run"
-    GPUSHIM_LOG=debug timeout 60 sh "$with" shim "$bundle/tests/bench/ipc" --warm --rounds 3 --blocks 2 2>&1 |
-        grep -E 'share thread runs|opened in|granted to|exported ahead' || :
-done

@@ -196,7 +196,7 @@ Test(share_hostile, an_exporter_that_lies_is_refused_and_nothing_is_left)
         side_start(&victim, &quick);
         said = strlen(side_logged());
         status = gs_share_open(victim.share, asked, SIDE_CONTEXT, 0, &opened);
-        cr_assert_gt(strlen(side_logged()), said, "nothing is said of lie %d", lie);
+        cr_assert(lie == HONEST || strlen(side_logged()) > said, "nothing is said of lie %d", lie);
         if (lie == HONEST)
             cr_assert_eq(status, GS_OK, "the lies prove nothing: %d", status);
         else
