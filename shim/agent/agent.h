@@ -78,7 +78,6 @@ struct export {
     struct gs_ipc_handle handle;
     struct sealed sealed;
     unsigned char id[SEAL_ID];
-    bool named; /* by this broker */
     UT_hash_handle hh, by_id;
 };
 
@@ -135,7 +134,6 @@ struct agent {
     uint32_t requests;
     uint64_t forget_ns; /* when machines of which nothing is here are forgotten */
     struct holder *holders;
-    uint64_t sweep_ns; /* when exports that no broker names any more are taken back */
 };
 
 #define AGENT_LOG(agent, level, ...) gs_log_line(&(agent)->log.to, level, __VA_ARGS__)

@@ -15,7 +15,6 @@
 #define RETRY_NS   (GS_NS_PER_S / 4)
 #define CONNECT_NS (GS_NS_PER_S / 10)
 #define UNSENT_MAX 200000 /* messages; who reads so little is hung up on */
-#define SWEEP_NS   (30 * GS_NS_PER_S) /* after its end: others of its exports come back till then */
 #define KNOW_NS    (120 * GS_NS_PER_S) /* by then processes have left with the broker what they hold for others */
 #define BUFFER     (1 << 20)
 
@@ -29,7 +28,6 @@ static void hang_up(struct agent *agent, const char *why)
     agent->broker.fd = -1;
     agent->is_synced = false;
     agent->to_name = 0;
-    agent->sweep_ns = gs_now_ns() + SWEEP_NS;
     DL_FOREACH_SAFE(agent->unsent, unsent, next) {
         DL_DELETE(agent->unsent, unsent);
         free(unsent);

@@ -87,13 +87,13 @@ void exporter_write_all(struct agent *agent)
 
 /* It is held, and nobody is known to have it. The last one has ended while there was no broker, or agent; or
  * the file of leases was lost, and it stays until people say that it is over. */
-static void on_held(struct agent *agent, const struct lease_block *block, bool was_known)
+static void on_held(struct agent *agent, const struct lease_block *block)
 {
     struct lease model = {.block = *block, .named = true};
 
     if (is_held(agent, block))
         return;
-    if (was_known || agent->leases.known) {
+    if (agent->leases.known) {
         let_go(agent, block);
         return;
     }
@@ -116,7 +116,6 @@ static void add(struct agent *agent, const struct gs_wire_share *shared, const s
                                      .read_only = shared->read_only};
     memcpy(export->sealed.uuid, shared->uuid, sizeof shared->uuid);
     memcpy(export->sealed.fabric, shared->fabric, GS_FABRIC_SIZE);
-    export->named = true;
     seal_id(handle, export->id);
     HASH_ADD(hh, agent->exports, block, sizeof export->block, export);
     HASH_ADD(by_id, agent->exports_by_id, id, SEAL_ID, export);
@@ -134,10 +133,8 @@ void exporter_share(struct agent *agent, const struct gs_wire_share *shared)
     block = block_of(handle.instance, handle.block_id);
     HASH_FIND(hh, agent->exports, &block, sizeof block, export);
     if (shared->held)
-        on_held(agent, &block, export != NULL);
-    if (export) /* said again, by another broker */
-        export->named = true;
-    else
+        on_held(agent, &block);
+    if (!export)
         add(agent, shared, &handle);
 }
 
@@ -163,22 +160,13 @@ void exporter_unshare(struct agent *agent, const struct gs_wire_close *unshared)
         take_back(agent, export);
 }
 
-/* What the broker before this one served, and nobody said again. */
 void exporter_look(struct agent *agent, uint64_t now_ns)
 {
-    struct export *export, *next;
-
-    if (agent->know_ns && now_ns >= agent->know_ns) {
-        agent->know_ns = 0;
-        leases_note(&agent->leases, LEASES_KNOWN, agent_nobody, agent_unknown);
-    }
-    if (!agent->sweep_ns || now_ns < agent->sweep_ns)
+    if (!agent->know_ns || now_ns < agent->know_ns)
         return;
-    agent->sweep_ns = 0;
-    HASH_ITER(hh, agent->exports, export, next) {
-        if (!export->named)
-            take_back(agent, export);
-    }
+    agent->know_ns = 0;
+    agent->leases.known = true;
+    leases_note(&agent->leases, LEASES_KNOWN, agent_nobody, agent_unknown);
 }
 
 /* ---- Being asked ---------------------------------------------------------------------------- */
@@ -462,5 +450,5 @@ void exporter_broker_gone(struct agent *agent)
     HASH_ITER(by_request, agent->takes, lease, next)
         answer(agent, lease, NULL, GS_REFUSED_MACHINE, 0);
     HASH_ITER(hh, agent->exports, export, next_export)
-        export->named = false;
+        take_back(agent, export); /* the next broker says anew what there is */
 }

@@ -85,7 +85,7 @@ struct leases {
     char name[64];
     unsigned char boot[GS_BOOT_BYTES];
     uint64_t records;
-    bool known; /* all leases since the kernel's start are: an agent before this one wrote so */
+    bool known; /* all leases since the kernel's start are, as this agent or one before it has seen */
     unsigned char id[LEASES_FILE]; /* of the file: that of another is another, also where it was lost */
     char reason[LEASES_REASON]; /* why it cannot be written; "": it can */
     struct leases_note *notes;

@@ -108,6 +108,23 @@ static void gets(const char *key)
     free(event);
 }
 
+/* Until the directory has this of it. */
+static void await(const char *key, enum directory_found wanted)
+{
+    enum directory_found found = DIRECTORY_FAILED;
+
+    while (found != wanted) {
+        struct jobs_event *event;
+
+        jobs_ask(agent.jobs, key);
+        while (!(event = jobs_take(agent.jobs)) || event->kind != JOBS_GOT)
+            gs_rest_ns(GS_NS_PER_MS);
+        found = event->found;
+        free(event);
+        gs_rest_ns(GS_NS_PER_MS);
+    }
+}
+
 /* Of the machine that has something here and does not call, and of no other, the directory is asked now and then
  * whether it was started anew. */
 Test(agent_peers, who_has_something_here_and_does_not_call_is_looked_for)
@@ -183,16 +200,36 @@ Test(agent_peers, what_is_held_and_nobody_knows_for_whom_is_held_until_people_sa
     set_up();
     start_jobs();
     for (int known = 0; known < 2; known++) {
-        agent.leases.known = known;
+        agent.know_ns = known;
+        exporter_look(&agent, 7);
         say_shared(false, 1);
-        say_shared(true, 1);
-        cr_assert_null(leases_side(&agent.leases, agent_unknown), "it was not held before");
         say_shared(true, 2 + known);
         say_shared(true, 2 + known);
         side = leases_side(&agent.leases, agent_unknown);
-        cr_assert_eq(side ? side->owed : 0, !known, "one of each, which the file has: %d", known);
+        cr_assert_eq(side ? side->owed : 0, !known, "one, which the file has: %d", known);
         told_ask(&agent, &forget);
         cr_assert_null(leases_side(&agent.leases, agent_unknown));
+    }
+    jobs_end(agent.jobs);
+}
+
+/* What it shared goes from the directory with a broker, and is there again as the next one says it. */
+Test(agent_peers, what_a_broker_shared_goes_with_it)
+{
+    struct gs_ipc_handle handle = {.block_id = 1, .chunk_id = 1, .size = 4096, .instance = {1}};
+    unsigned char id[SEAL_ID];
+    char key[DIRECTORY_KEY];
+
+    set_up();
+    start_jobs();
+    seal_id(&handle, id);
+    agent_key(JOBS_EXPORTS, id, key);
+    for (int again = 0; again < 2; again++) {
+        say_shared(false, 1);
+        await(key, DIRECTORY_FOUND);
+        exporter_broker_gone(&agent);
+        cr_assert_null(agent.exports);
+        await(key, DIRECTORY_NONE);
     }
     jobs_end(agent.jobs);
 }
