@@ -4,10 +4,8 @@
  */
 #include "shim/agent/agent.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
-#include <jansson.h>
 #include <sodium.h>
 #include <utlist.h>
 
@@ -65,16 +63,13 @@ static void end_lease(struct agent *agent, struct lease *lease)
 
 static void write_export(struct agent *agent, const struct export *export)
 {
-    unsigned char sealed[SEALED_SIZE];
-    char machine[HEX_SIZE(GS_MACHINE_SIZE)], text[2 * SEALED_SIZE], key[DIRECTORY_KEY];
-    char value[DIRECTORY_VALUE];
+    struct known_export known;
+    char key[DIRECTORY_KEY];
 
-    seal(&export->handle, &export->sealed, sealed);
-    gs_text_hex(agent->machine, GS_MACHINE_SIZE, machine);
-    sodium_bin2base64(text, sizeof text, sealed, sizeof sealed, sodium_base64_VARIANT_ORIGINAL);
+    memcpy(known.machine, agent->machine, sizeof known.machine);
+    seal(&export->handle, &export->sealed, known.sealed);
     agent_key(JOBS_EXPORTS, export->id, key);
-    snprintf(value, sizeof value, "{\"machine\":\"%s\",\"sealed\":\"%s\"}", machine, text);
-    jobs_write(agent->jobs, key, value, strlen(value));
+    jobs_write(agent->jobs, key, &known, sizeof known);
 }
 
 void exporter_write_all(struct agent *agent)

@@ -6,11 +6,8 @@
  */
 #include "shim/agent/agent.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
-#include <jansson.h>
-#include <sodium.h>
 #include <utlist.h>
 
 /* A program may send a handle before its agent has published it, or before the two agents have heard of each
@@ -101,22 +98,12 @@ void opener_ask(struct agent *agent, const struct gs_wire_open *ask)
 }
 
 /* What the directory has of an export: whose it is, and the seal. */
-static bool read_export(struct open *open, const struct jobs_event *event,
-                        unsigned char ret_machine[GS_MACHINE_SIZE])
+static bool read_export(struct open *open, const struct jobs_event *event, struct known_export *ret_known)
 {
-    json_t *value = json_loadb((const char *)event->value, event->size, 0, NULL);
-    const char *machine = json_string_value(json_object_get(value, "machine"));
-    const char *text = json_string_value(json_object_get(value, "sealed"));
-    unsigned char sealed[SEALED_SIZE];
-    size_t size = 0;
-    bool good = machine && text && agent_unhex(machine, ret_machine, GS_MACHINE_SIZE) &&
-                sodium_base642bin(sealed, sizeof sealed, text, strlen(text), NULL, &size, NULL,
-                                  sodium_base64_VARIANT_ORIGINAL) == 0 &&
-                unseal(&open->handle, sealed, size, &open->sealed);
-
-    json_decref(value);
-    return good && open->sealed.size == open->handle.size &&
-           open->sealed.offset < open->sealed.chunk_size &&
+    memcpy(ret_known, event->value, sizeof *ret_known);
+    return event->size == sizeof *ret_known &&
+           unseal(&open->handle, ret_known->sealed, sizeof ret_known->sealed, &open->sealed) &&
+           open->sealed.size == open->handle.size && open->sealed.offset < open->sealed.chunk_size &&
            open->sealed.size <= open->sealed.chunk_size - open->sealed.offset;
 }
 
@@ -138,7 +125,7 @@ static void take(struct agent *agent, struct open *open)
 
 static void go_on(struct agent *agent, struct open *open, const struct jobs_event *event)
 {
-    unsigned char machine[GS_MACHINE_SIZE];
+    struct known_export known;
     struct peer *peer;
 
     if (event->found == DIRECTORY_FAILED)
@@ -152,12 +139,12 @@ static void go_on(struct agent *agent, struct open *open, const struct jobs_even
         later(agent, open, GS_REFUSED_DIRECTORY);
         return;
     }
-    if (!read_export(open, event, machine) ||
-        memcmp(machine, agent->machine, GS_MACHINE_SIZE) == 0) {
+    if (!read_export(open, event, &known) ||
+        memcmp(known.machine, agent->machine, GS_MACHINE_SIZE) == 0) {
         refuse(agent, open, GS_REFUSED_UNHEARD, 0);
         return;
     }
-    peer = peers_find(agent, machine, true);
+    peer = peers_find(agent, known.machine, true);
     if (!peer) {
         refuse(agent, open, GS_REFUSED_MACHINE, 0);
         return;

@@ -11,7 +11,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <jansson.h>
 #include <utlist.h>
 
 #define RETRY_NS     (GS_NS_PER_S / 10)
@@ -54,21 +53,15 @@ struct peer *peers_find(struct agent *agent, const unsigned char machine[GS_MACH
 
 void peers_write_own(struct agent *agent)
 {
-    char fingerprint[HEX_SIZE(LINK_FINGERPRINT)], boot[HEX_SIZE(GS_BOOT_BYTES)], key[DIRECTORY_KEY];
-    json_t *value;
-    char *text;
+    struct known_agent own = {.version = TALK_VERSION, .port = agent->options.port};
+    char key[DIRECTORY_KEY];
 
-    gs_text_hex(agent->links.fingerprint, LINK_FINGERPRINT, fingerprint);
-    gs_text_hex(agent->boot, GS_BOOT_BYTES, boot);
-    value = json_pack("{s:s, s:s, s:i, s:s, s:s}", "name", agent->options.name, "address",
-                      agent->options.address, "port", (int)agent->options.port, "fingerprint",
-                      fingerprint, "boot", boot);
-    text = value ? json_dumps(value, JSON_COMPACT) : NULL;
+    snprintf(own.name, sizeof own.name, "%s", agent->options.name);
+    snprintf(own.address, sizeof own.address, "%s", agent->options.address);
+    memcpy(own.fingerprint, agent->links.fingerprint, sizeof own.fingerprint);
+    memcpy(own.boot, agent->boot, sizeof own.boot);
     agent_key(JOBS_AGENTS, agent->machine, key);
-    if (text)
-        jobs_write(agent->jobs, key, text, strlen(text));
-    free(text);
-    json_decref(value);
+    jobs_write(agent->jobs, key, &own, sizeof own);
 }
 
 static void note_boot(struct agent *agent, struct peer *peer, const unsigned char boot[GS_BOOT_BYTES])
@@ -96,42 +89,41 @@ static void compare_boots(struct agent *agent, struct peer *peer, const unsigned
     }
 }
 
-static void learn(struct agent *agent, const char *key, const void *value, size_t size)
+/* Whether it may be what an agent wrote of another machine. */
+static bool is_sound(const struct agent *agent, const struct known_agent *known, size_t size,
+                     const unsigned char machine[GS_MACHINE_SIZE])
 {
-    unsigned char machine[GS_MACHINE_SIZE], boot[GS_BOOT_BYTES], fingerprint[LINK_FINGERPRINT];
-    json_t *all = json_loadb(value, size, 0, NULL);
-    const char *name = json_string_value(json_object_get(all, "name"));
-    const char *address = json_string_value(json_object_get(all, "address"));
-    const char *boot_text = json_string_value(json_object_get(all, "boot"));
-    const char *print = json_string_value(json_object_get(all, "fingerprint"));
-    const json_int_t port = json_integer_value(json_object_get(all, "port"));
+    return size == sizeof *known && known->version == TALK_VERSION && known->port > 0 && known->port < 65536 &&
+           memchr(known->name, 0, sizeof known->name) && memchr(known->address, 0, sizeof known->address) &&
+           memcmp(machine, agent->machine, GS_MACHINE_SIZE) != 0 &&
+           memcmp(machine, agent_nobody, GS_MACHINE_SIZE) != 0 &&
+           memcmp(machine, agent_unknown, GS_MACHINE_SIZE) != 0;
+}
+
+static void learn(struct agent *agent, const struct jobs_event *event)
+{
+    unsigned char machine[GS_MACHINE_SIZE];
+    struct known_agent known;
     struct peer *peer = NULL;
+    bool is_new;
 
-    if (name && address && boot_text && print && port > 0 && port < 65536 &&
-        strlen(address) < LINK_ADDRESS &&
-        agent_unhex(key + strlen(JOBS_AGENTS), machine, sizeof machine) &&
-        agent_unhex(boot_text, boot, sizeof boot) &&
-        agent_unhex(print, fingerprint, sizeof fingerprint) &&
-        memcmp(machine, agent->machine, sizeof machine) != 0 &&
-        memcmp(machine, agent_nobody, sizeof machine) != 0 &&
-        memcmp(machine, agent_unknown, sizeof machine) != 0)
+    memcpy(&known, event->value, sizeof known);
+    if (agent_unhex(event->key + strlen(JOBS_AGENTS), machine, sizeof machine) &&
+        is_sound(agent, &known, event->size, machine))
         peer = peers_find(agent, machine, true);
-    if (peer) {
-        const bool is_new = !peer->is_listed ||
-                            memcmp(peer->fingerprint, fingerprint, sizeof fingerprint) != 0;
-
-        peer->is_listed = true;
-        snprintf(peer->name, sizeof peer->name, "%s", name);
-        snprintf(peer->address, sizeof peer->address, "%s", address);
-        peer->port = (unsigned)port;
-        memcpy(peer->fingerprint, fingerprint, sizeof fingerprint);
-        if (is_new) {
-            peer->retry_ns = 0;
-            peer->wait_ns = RETRY_NS;
-        }
-        compare_boots(agent, peer, boot);
+    if (!peer)
+        return;
+    is_new = !peer->is_listed || memcmp(peer->fingerprint, known.fingerprint, sizeof known.fingerprint) != 0;
+    peer->is_listed = true;
+    memcpy(peer->name, known.name, sizeof known.name);
+    memcpy(peer->address, known.address, sizeof known.address);
+    peer->port = known.port;
+    memcpy(peer->fingerprint, known.fingerprint, sizeof known.fingerprint);
+    if (is_new) {
+        peer->retry_ns = 0;
+        peer->wait_ns = RETRY_NS;
     }
-    json_decref(all);
+    compare_boots(agent, peer, known.boot);
 }
 
 /* Nothing here is of it: machines come and go. */
@@ -409,7 +401,7 @@ void peers_got(struct agent *agent, const struct jobs_event *event)
     struct link *link;
 
     if (event->found == DIRECTORY_FOUND)
-        learn(agent, event->key, event->value, event->size);
+        learn(agent, event);
     while ((link = held_for(agent, event->key))) { /* which is held no more then */
         const struct caller *caller = link->owner;
         struct peer *peer = peers_find(agent, caller->hello.machine, false);

@@ -39,6 +39,17 @@ enum talk_type {
     TALK_TYPES
 };
 
+/* What the directory has of an agent and of an export, likewise. */
+struct known_agent {
+    uint32_t version, port; /* TALK_VERSION */
+    char name[GS_MACHINE_NAME_SIZE], address[64]; /* with a zero behind them; the address in numbers */
+    unsigned char fingerprint[32], boot[GS_BOOT_BYTES];
+};
+
+struct known_export {
+    unsigned char machine[GS_MACHINE_SIZE], sealed[SEALED_SIZE];
+};
+
 struct talk_head {
     uint16_t version, type;
     uint32_t size; /* of the whole message */

@@ -1,18 +1,16 @@
 """A member of a cluster that a test plays: it is in the directory, with a certificate of its own, and says what the test
 has it say. For tests of machines that mean harm.
 """
-import base64
 import ctypes
 import ctypes.util
 import hashlib
-import json
 import os
 import socket
 import ssl
 import struct
 import threading
 
-from caller import HELLO, LISTED, context_of, message, server_of
+from caller import HELLO, LISTED, VERSION, context_of, message, server_of
 from machines import PATIENT_S, await_that, check
 
 KEPT, TAKE, TAKEN, REFUSED, ENDED, RECALL = 2, 4, 5, 6, 7, 8
@@ -26,14 +24,16 @@ class Liar:
         self.machine, self.boot = os.urandom(16), os.urandom(16)
         self.context = context_of(cluster)
         with open(f'{cluster.folder}/cert.pem', encoding='ascii') as file:
-            self.print = hashlib.sha256(ssl.PEM_cert_to_DER_cert(file.read())).hexdigest()
-        self.write(f'leases/{self.machine.hex()}', '3600\n')
-        self.write(f'agents/{self.machine.hex()}', f'{self.machine.hex()}\n' + json.dumps({
-            'name': 'liar', 'address': '127.0.0.1', 'port': 1, 'fingerprint': self.print, 'boot': self.boot.hex()}))
+            self.print = hashlib.sha256(ssl.PEM_cert_to_DER_cert(file.read())).digest()
+        self.listen_at(1)
 
-    def write(self, name, text):
-        with open(f'{self.folder}/leases/.new', 'w', encoding='ascii') as file:
-            file.write(text)
+    def listen_at(self, port):
+        self.write(f'agents/{self.machine.hex()}', struct.pack('<II32s64s32s16s', VERSION, port, b'liar', b'127.0.0.1',
+                                                               self.print, self.boot))
+
+    def write(self, name, value):
+        with open(f'{self.folder}/leases/.new', 'wb') as file:
+            file.write(self.machine.hex().encode() + b'\n' + value)
         os.rename(f'{self.folder}/leases/.new', f'{self.folder}/{name}')
 
     def call(self):
@@ -59,9 +59,7 @@ class Exporter:
         self.then = lambda link: None  # when that was said
         self.takes, self.ended = [], []  # the numbers of leases
         self.opener = b''                    # who called last
-        self.liar.write(f'agents/{self.liar.machine.hex()}', f'{self.liar.machine.hex()}\n' + json.dumps({
-            'name': 'liar', 'address': '127.0.0.1', 'port': self.listener.getsockname()[1],
-            'fingerprint': self.liar.print, 'boot': self.liar.boot.hex()}))
+        self.liar.listen_at(self.listener.getsockname()[1])
         threading.Thread(target=self.accept, daemon=True).start()
 
     def accept(self):
@@ -89,12 +87,13 @@ class Exporter:
 
     def replace(self, name, sealed=None):
         """An export in the directory is the liar's from now on."""
-        path = f'{self.liar.folder}/exports/{name}'
-        with open(path, encoding='ascii') as file:
-            value = json.loads(file.read().split('\n', 1)[1])
-        value['machine'] = self.liar.machine.hex()
-        value['sealed'] = sealed or value['sealed']
-        self.liar.write(f'exports/{name}', f'{self.liar.machine.hex()}\n' + json.dumps(value))
+        self.liar.write(f'exports/{name}', self.liar.machine + (sealed or sealed_of(self.liar.folder, name)))
+
+
+def sealed_of(folder, name):
+    """What the directory has of an export, behind its owner and its machine."""
+    with open(f'{folder}/exports/{name}', 'rb') as file:
+        return file.read().split(b'\n', 1)[1][16:]
 
 
 def hash_of(handle, purpose, more=b''):
@@ -115,9 +114,8 @@ class Seal:
     def __init__(self, handle, sealed):
         self.sodium = ctypes.CDLL(ctypes.util.find_library('sodium'))
         self.key = hash_of(handle, b"gpushim export's seal")
-        bytes_ = base64.b64decode(sealed)
-        out = ctypes.create_string_buffer(len(bytes_) - 40)
-        check(self.sodium.crypto_secretbox_open_easy(out, bytes_[24:], ctypes.c_ulonglong(len(bytes_) - 24), bytes_[:24],
+        out = ctypes.create_string_buffer(len(sealed) - 40)
+        check(self.sodium.crypto_secretbox_open_easy(out, sealed[24:], ctypes.c_ulonglong(len(sealed) - 24), sealed[:24],
                                                      self.key) == 0, 'the test reads a seal')
         self.fields = struct.unpack(self.FORM, out.raw)
 
@@ -125,7 +123,7 @@ class Seal:
         plain = struct.pack(self.FORM, *(value if i == number else field for i, field in enumerate(self.fields)))
         nonce, out = os.urandom(24), ctypes.create_string_buffer(len(plain) + 16)
         self.sodium.crypto_secretbox_easy(out, plain, ctypes.c_ulonglong(len(plain)), nonce, self.key)
-        return base64.b64encode(nonce + out.raw).decode()
+        return nonce + out.raw
 
 
 def published(cluster, before):

@@ -15,7 +15,7 @@ import threading
 
 sys.path.insert(0, os.path.dirname(__file__))
 from caller import HELLO, LISTED, VERSION, message
-from liar import ENDED, KEPT, RECALL, REFUSED, TAKEN, Exporter, Liar, Seal, proof_of, published, take
+from liar import ENDED, KEPT, RECALL, REFUSED, TAKEN, Exporter, Liar, Seal, proof_of, published, sealed_of, take
 from machines import MIB, Program, await_that, check, skip, with_machines
 
 DRIVER = 5  # GS_REFUSED_DRIVER
@@ -118,8 +118,7 @@ def check_exporter(cluster, machines, a, b):
         """What comes of an open whose seal the liar has changed, with the handle, of which it has the proof too."""
         handle, name = shared()
         raw = bytes.fromhex(handle)
-        with open(f'{cluster.folder}/directory/exports/{name}', encoding='ascii') as file:
-            seal = Seal(raw, json.loads(file.read().split('\n', 1)[1])['sealed'])
+        seal = Seal(raw, sealed_of(f'{cluster.folder}/directory', name))
         liar.answer = taken(lambda take: proof_of(raw, take, liar.opener, liar.liar.machine))
         liar.replace(name, seal.forged(*change(*seal.fields)))
         return opener.do(f'open_({handle!r})')

@@ -48,12 +48,13 @@ static void start_jobs(void)
 /* What the directory has of a machine. */
 static void find_machine(const char *id, unsigned boot)
 {
+    const struct known_agent known = {.version = TALK_VERSION, .port = 1, .name = "m", .address = "127.0.0.1",
+                                      .fingerprint = {7}, .boot = {(unsigned char)boot}};
     struct jobs_event event = {.kind = JOBS_GOT, .found = DIRECTORY_FOUND};
 
     snprintf(event.key, sizeof event.key, JOBS_AGENTS "%s", id);
-    event.size = (size_t)snprintf((char *)event.value, sizeof event.value,
-                                  "{\"name\":\"m\",\"address\":\"127.0.0.1\",\"port\":1,\"fingerprint\":\"%064x\","
-                                  "\"boot\":\"%032x\"}", 7, boot);
+    memcpy(event.value, &known, sizeof known);
+    event.size = sizeof known;
     peers_got(&agent, &event);
 }
 
