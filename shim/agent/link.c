@@ -103,7 +103,6 @@ struct link *link_connect(struct links *links, const char *address, unsigned por
     return link;
 }
 
-/* Who calls, for people, and as what it has its part of the places: an address, or a network of IPv6. */
 static void note_caller(struct link *link, const struct sockaddr_storage *from)
 {
     const struct sockaddr_in *four = (const struct sockaddr_in *)from;
@@ -115,11 +114,6 @@ static void note_caller(struct link *link, const struct sockaddr_storage *from)
               sizeof address);
     snprintf(link->peer, sizeof link->peer, "%.45s:%u", address,
              (unsigned)ntohs(is_six ? six->sin6_port : four->sin_port));
-    if (is_six && !IN6_IS_ADDR_V4MAPPED(&six->sin6_addr))
-        memcpy(&link->from, &six->sin6_addr, sizeof link->from / 2);
-    else
-        memcpy((char *)&link->from + 12,
-               is_six ? (const char *)&six->sin6_addr + 12 : (const void *)&four->sin_addr, 4);
 }
 
 struct link *link_accept(struct links *links, int fd, const struct link_events *events)
@@ -133,33 +127,17 @@ struct link *link_accept(struct links *links, int fd, const struct link_events *
     return link;
 }
 
-static unsigned callers_from(const struct links *links, const struct in6_addr *from)
-{
-    const struct link *link;
-    unsigned count = 0;
-
-    DL_FOREACH(links->all, link)
-        count += link_is_caller(link) && memcmp(&link->from, from, sizeof *from) == 0;
-    return count;
-}
-
 struct link *link_to_give_way(const struct links *links, unsigned *ret_callers)
 {
     struct link *link, *found = NULL;
-    unsigned most = 0;
 
     *ret_callers = 0;
     DL_FOREACH(links->all, link) {
-        const bool counts = link_is_caller(link);
-        const unsigned count = counts ? callers_from(links, &link->from) : 0;
-        const bool is_before = counts && found && (!link->heard == !found->heard ? link->made_ns < found->made_ns
-                                                                                 : !link->heard);
-
-        *ret_callers += counts;
-        if (!counts || count < most || (count == most && !is_before))
+        if (!link_is_caller(link))
             continue;
-        most = count;
-        found = link;
+        ++*ret_callers;
+        if (!found || (!link->heard == !found->heard ? link->made_ns < found->made_ns : !link->heard))
+            found = link;
     }
     return found;
 }

@@ -14,7 +14,6 @@
 #ifndef GS_SHIM_AGENT_LINK_H
 #define GS_SHIM_AGENT_LINK_H
 
-#include <netinet/in.h>
 #include <stddef.h>
 
 #include "shim/agent/loop.h"
@@ -53,7 +52,6 @@ struct link {
     uint64_t made_ns;
     unsigned char fingerprint[LINK_FINGERPRINT]; /* of who is there */
     char peer[LINK_ADDRESS];                     /* for people */
-    struct in6_addr from;                        /* as IPv6 has it; of that the network alone */
     struct links *links;
     struct link *prev, *next;
     struct ssl_st *ssl;
@@ -85,8 +83,8 @@ static inline bool link_is_caller(const struct link *link)
 {
     return !link->is_out && !link->is_ready;
 }
-/* Of those that called and have not said who they are: how many, and which gives way for one more. It is
- * of the address that has most of them, and of these the oldest that has sent nothing, or else the oldest. */
+/* Of those that called and have not said who they are: how many, and which gives way for one more: the oldest
+ * that has sent nothing, or else the oldest. */
 struct link *link_to_give_way(const struct links *links, unsigned *ret_callers);
 /* The message is copied, and goes when the loop comes round. So nothing fails in here: `down` is never
  * called from it. */

@@ -170,7 +170,7 @@ def strangers(cluster, machines, a, b):
 
     def be_nobody(_):
         with context.wrap_socket(call(port)) as link:
-            link.sendall(message(HELLO, os.urandom(16) + bytes(64)))
+            link.sendall(message(HELLO, os.urandom(16) + bytes(32)))
             while link.recv(4096):
                 pass
 
