@@ -20,7 +20,6 @@
 struct job {
     char key[DIRECTORY_KEY];
     bool ends; /* the key is to go */
-    uint64_t number; /* changes with each value */
     size_t size;
     UT_hash_handle hh;
     unsigned char value[];
@@ -36,7 +35,7 @@ struct jobs {
     pthread_cond_t more;
     struct job *writes, *asks; /* by key */
     struct jobs_event *first, **last;
-    uint64_t good_until_ns, numbers;
+    uint64_t good_until_ns;
     bool ending, tried, was_good, said;
     bool takes_nothing; /* the thread's own: the last write failed, though the lease is kept */
 };
@@ -80,27 +79,6 @@ struct jobs_event *jobs_take(struct jobs *jobs)
     return event;
 }
 
-static void tell(struct jobs *jobs, enum jobs_kind kind, bool good)
-{
-    struct jobs_event *event = new_event(kind);
-
-    if (event) {
-        event->good = good;
-        snprintf((char *)event->value, sizeof event->value, "%s", directory_head(jobs->directory)->reason);
-    }
-    post(jobs, event);
-}
-
-/* Told when it changes, and the first time. */
-static void tell_state(struct jobs *jobs, bool good)
-{
-    if (jobs->said && jobs->was_good == good)
-        return;
-    jobs->said = true;
-    jobs->was_good = good;
-    tell(jobs, JOBS_STATE, good);
-}
-
 /* For people, after each word to the directory: the file appears whole. Where it cannot be written nothing is told. */
 static void write_health(struct jobs *jobs)
 {
@@ -119,6 +97,25 @@ static void write_health(struct jobs *jobs)
     close(fd);
 }
 
+/* Told when it changes, and the first time: it answers, and takes what is written (etcd without room does not). */
+static void tell_state(struct jobs *jobs)
+{
+    const bool good = jobs_is_good(jobs) && !jobs->takes_nothing;
+    struct jobs_event *event;
+
+    if (jobs->said && jobs->was_good == good)
+        return;
+    jobs->said = true;
+    jobs->was_good = good;
+    event = new_event(JOBS_STATE);
+    if (event) {
+        event->good = good;
+        snprintf((char *)event->value, sizeof event->value, "%s", directory_head(jobs->directory)->reason);
+    }
+    post(jobs, event);
+    write_health(jobs);
+}
+
 /* ---- The thread ----------------------------------------------------------------------------- */
 
 static void keep_lease(struct jobs *jobs)
@@ -133,7 +130,7 @@ static void keep_lease(struct jobs *jobs)
     if (good)
         jobs->good_until_ns = began + jobs->options->lease_s * GS_NS_PER_S;
     pthread_mutex_unlock(&jobs->lock);
-    tell_state(jobs, good || jobs_is_good(jobs));
+    tell_state(jobs);
 }
 
 static void answer(struct jobs *jobs, const char *key)
@@ -149,67 +146,36 @@ static void answer(struct jobs *jobs, const char *key)
     post(jobs, event);
 }
 
-/* Takes a copy of some of what is to be written; how many. */
-static unsigned take_writes_locked(struct jobs *jobs, struct directory_change *changes,
-                                   uint64_t *numbers)
-{
-    unsigned count = 0;
-    struct job *job, *next;
-
-    HASH_ITER(hh, jobs->writes, job, next) {
-        struct directory_change *change = &changes[count];
-        void *value = NULL;
-
-        if (count == DIRECTORY_CHANGES)
-            break;
-        if (!job->ends && !(value = malloc(job->size + 1)))
-            break;
-        memcpy(change->key, job->key, sizeof job->key);
-        if (value)
-            memcpy(value, job->value, job->size);
-        change->value = value;
-        change->size = job->size;
-        numbers[count++] = job->number;
-    }
-    return count;
-}
-
+/* Some of what is to be written. What could not be is to be again, unless there is a newer value. */
 static bool write_some(struct jobs *jobs)
 {
     static struct directory_change changes[DIRECTORY_CHANGES]; /* this thread's alone */
-    uint64_t numbers[DIRECTORY_CHANGES];
-    unsigned count;
+    struct job *batch[DIRECTORY_CHANGES], *job, *next, *newer;
+    unsigned count = 0;
     bool good;
 
     pthread_mutex_lock(&jobs->lock);
-    count = take_writes_locked(jobs, changes, numbers);
+    HASH_ITER(hh, jobs->writes, job, next) {
+        if (count == DIRECTORY_CHANGES)
+            break;
+        HASH_DEL(jobs->writes, job);
+        changes[count] = (struct directory_change){.value = job->ends ? NULL : job->value, .size = job->size};
+        memcpy(changes[count].key, job->key, sizeof job->key);
+        batch[count++] = job;
+    }
     pthread_mutex_unlock(&jobs->lock);
-    good = count > 0 && directory_head(jobs->directory)->ops->write(jobs->directory, changes, count);
+    good = directory_head(jobs->directory)->ops->write(jobs->directory, changes, count);
     pthread_mutex_lock(&jobs->lock);
     for (unsigned i = 0; i < count; i++) {
-        struct job *job;
-
-        HASH_FIND_STR(jobs->writes, changes[i].key, job);
-        if (good && job && job->number == numbers[i]) {
-            HASH_DEL(jobs->writes, job);
-            free(job);
-        }
-        free((void *)changes[i].value);
+        HASH_FIND_STR(jobs->writes, batch[i]->key, newer);
+        if (good || newer)
+            free(batch[i]);
+        else
+            HASH_ADD_STR(jobs->writes, key, batch[i]);
     }
     pthread_mutex_unlock(&jobs->lock);
-    return good;
-}
-
-/* That the directory answers and takes nothing (etcd without room) is told when it changes. */
-static bool write_and_tell(struct jobs *jobs)
-{
-    const bool good = write_some(jobs);
-
-    if (good == jobs->takes_nothing) {
-        jobs->takes_nothing = !good;
-        tell(jobs, JOBS_WRITTEN, good);
-        write_health(jobs);
-    }
+    jobs->takes_nothing = !good;
+    tell_state(jobs);
     return good;
 }
 
@@ -258,7 +224,7 @@ static void *work(void *arg)
             return NULL;
         if (key[0])
             answer(jobs, key);
-        else if (writes && (!jobs_is_good(jobs) || !write_and_tell(jobs)))
+        else if (writes && (!jobs_is_good(jobs) || !write_some(jobs)))
             write_due = gs_now_ns() + RETRY_NS;
     }
 }
@@ -272,7 +238,6 @@ static void put(struct jobs *jobs, struct job **list, struct job *job)
     if (!job)
         return;
     pthread_mutex_lock(&jobs->lock);
-    job->number = ++jobs->numbers;
     HASH_FIND_STR(*list, job->key, old);
     if (old) {
         HASH_DEL(*list, old);

@@ -18,8 +18,7 @@ struct jobs;
 enum jobs_kind {
     JOBS_GOT,     /* what `key` has: found, size and value */
     JOBS_ANEW,    /* there is a new lease: all is to be written again */
-    JOBS_STATE,   /* the directory answers again, or does no more: good, and reason in `value` */
-    JOBS_WRITTEN, /* it answers, and takes again what is written, or does not: likewise */
+    JOBS_STATE,   /* the directory answers, and takes what is written; or does no more: good, and reason in `value` */
 };
 
 struct jobs_event {

@@ -58,21 +58,14 @@ static void on_event(struct agent *agent, const struct jobs_event *event)
         peers_write_own(agent);
         exporter_write_all(agent);
         break;
-    case JOBS_WRITTEN:
-        if (event->good)
-            AGENT_LOG(agent, GS_LOG_INFO, "the directory takes again what is shared here");
-        else
-            AGENT_LOG(agent, GS_LOG_ERROR,
-                      "what is shared here from now on is not found by other machines until the directory takes "
-                      "it; what it has, and what is open, stays. %s", (const char *)event->value);
-        break;
     case JOBS_STATE:
         if (event->good)
             AGENT_LOG(agent, GS_LOG_INFO, "the directory answers");
         else
             AGENT_LOG(agent, GS_LOG_ERROR,
-                      "nothing is opened from other machines or handed out to them until the "
-                      "directory answers; what is open stays. %s", (const char *)event->value);
+                      "nothing is opened from other machines or handed out to them, or what is shared here is not found, until "
+                      "the directory is well; what is open stays. %s",
+                      (const char *)event->value);
         break;
     }
 }

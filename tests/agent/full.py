@@ -55,7 +55,7 @@ def test(cluster, machines, a, b):
     for pointer_ in (again, there):
         check(b.do(f'close({pointer_})') == 0, 'it closes')
     alarm(cluster, 'DEACTIVATE')
-    one.await_word('takes again')
+    one.await_word('the directory answers', 2)
     await_that(lambda: of_directory(one)[0][0] == 'ok', f'the doctor says that it is well: {of_directory(one)}')
     last = opens(b, new, 'what was shared meanwhile opens')
     check(b.do(f'read({last})') == '33333333', 'and is it')

@@ -233,12 +233,12 @@ def all_of_directory(cluster):
         return
     scene = Scene(cluster, 'all of the directory is killed')
     answers = [machine.said().count('the directory answers') for machine in (scene.one, scene.two)]
-    silent = [machine.said().count('until the directory answers') for machine in (scene.one, scene.two)]
+    silent = [machine.said().count('the directory is well') for machine in (scene.one, scene.two)]
     for member in cluster.members:
         member.kill()
         member.wait()
     for machine, count in zip((scene.one, scene.two), silent):
-        machine.await_word('until the directory answers', count + 1)
+        machine.await_word('the directory is well', count + 1)
     scene.still('without the directory')
     pointer = scene.a.do(f'alloc({MIB}, 0x12)')
     handle = scene.a.do(f'share({pointer})')
