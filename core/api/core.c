@@ -84,7 +84,7 @@ gs_status gs_core_create(const struct gs_driver *driver, const struct gs_core_op
         .async = core->async,
         .left = core->figures.left,
         .leaving = core->figures.leaving,
-        .wipe = options->share.isolate,
+        .isolates = options->share.isolate,
         .whole_pieces = options->whole_pieces,
         .crosses = options->cross && driver->mem_retain && !options->whole_pieces && !options->share.cluster,
         .by_address = options->by_address,

@@ -10,7 +10,7 @@
  *
  * That is of a call by itself. While a cuMemFree of the driver's own memory (managed memory, say)
  * waits for a host function, other threads' calls that submit something wait with it (measured on
- * an H200): of those below event_record, ctx_record_event and memset_d8_async, as
+ * an H200): of those below event_record and ctx_record_event, as
  * launches, copies and the begin of a capture; not stream_wait_event, mem_get_info and mem_create. The first two are made with an arena's lock held, or single-stream mode's, and
  * then whoever wants that lock waits as long. The host function ends it. It must not need a call in
  * another thread that would pass natively and needs the lock here: cuMemAllocAsync, cuMemFreeAsync,
@@ -47,9 +47,6 @@
  *   ctx_set_flags                 a context is current. In a RELAXED capture of a stream that is
  *                                 not blocking it passes; of one that is (flags 0) it fails with
  *                                 STREAM_CAPTURE_UNSUPPORTED and breaks it: no capture is open.
- *   memset_d8_async               a context is current, and no capture is open, or this thread's
- *                                 capture mode is RELAXED. It waits where the GPU's queue is full:
- *                                 no lock held.
  *   mem_host_register, mem_host_unregister, mem_host_get_device_pointer
  *                                 a context is current, and no capture is open, or this thread's
  *                                 capture mode is RELAXED (measured). The second waits for work of
@@ -116,7 +113,6 @@ CUresult CUDAAPI cuGreenCtxGetId(CUgreenCtx, unsigned long long *);
     OP(mem_map, cuMemMap, 0)                                                                       \
     OP(mem_unmap, cuMemUnmap, 0)                                                                   \
     OP(mem_set_access, cuMemSetAccess, 0)                                                          \
-    OP(memset_d8_async, cuMemsetD8Async, 0)                                                        \
     OP(memcpy_dtoh_async, cuMemcpyDtoHAsync_v2, 0)                                                 \
     OP(memcpy_htod_async, cuMemcpyHtoDAsync_v2, 0)                                                 \
     OP(mem_get_granularity, cuMemGetAllocationGranularity, 0)                                      \

@@ -95,7 +95,7 @@ struct gs_arena_shared { /* what all arenas of a process use */
     unsigned retiring_percent;
     size_t cache_limit; /* atomic, as cache_percent: they may change (gs_arena_limit_locked) */
     unsigned cache_percent;
-    bool wipe;           /* what was shared is overwritten before it is used again */
+    bool isolates;       /* what was shared goes to the driver before it is used again */
     bool whole_pieces; /* a large block has its piece alone, for good */
     bool crosses;      /* atomic: large blocks may lie across pieces, in regions made from now on; */
     bool by_address;   /* where the device has dma-bufs alone */
@@ -134,9 +134,7 @@ struct gs_arena_order {
 /* Blocks that somebody else has, or had. Those held are in no list: their guard knows them. */
 struct gs_arena_guarded {
     size_t held;                  /* bytes */
-    struct gs_block_list unwiped; /* held no more, to be overwritten */
-    struct gs_piece *spent;       /* wiped and detached, for the driver */
-    unsigned wiping; /* threads that overwrite some, without the lock; the context does not go meanwhile */
+    struct gs_piece *spent; /* detached, for the driver */
 };
 
 /* How much an arena keeps, and what it goes by. */
@@ -332,12 +330,6 @@ void gs_epoch_add_locked(struct gs_arena_epochs *epochs, struct gs_block_list *l
 void gs_arena_unlive_locked(struct gs_arena *arena, struct gs_block *block);
 /* All GPU work before the free of a retired block in no list is known to be done. */
 void gs_arena_pass_locked(struct gs_arena *arena, struct gs_block *block);
-/* What waits to be overwritten, linked by entry.next, and in no list any more; NULL: nothing, or it
- * must not be now. Then: what was overwritten, which retires once more behind that work, and what
- * could not be. Both lists are empty afterwards. */
-struct gs_block *gs_arena_take_unwiped_locked(struct gs_arena *arena);
-void gs_arena_wiped_locked(struct gs_arena *arena, struct gs_block_list *done,
-                           struct gs_block_list *failed);
 /* What is in the open epoch, and in no list any more. False: nothing of cuMemFree's. Then: whether the
  * context was waited for since. The list is empty afterwards. */
 bool gs_arena_take_open_locked(struct gs_arena *arena, struct gs_block_list *ret);

@@ -40,7 +40,6 @@ struct gs_block {
     enum gs_block_state state;
     bool async;
     bool multi_stream; /* another stream than the single one has work on it */
-    bool wiped; /* retires behind that */
 };
 
 /* As guard->may_go; of what cannot be guarded nobody is asked. */

@@ -67,24 +67,13 @@ static void list_join(struct gs_block_list *to, struct gs_block_list *from)
     memset(from, 0, sizeof *from);
 }
 
-/* Another process had the block: it is overwritten before anybody gets it. What has no context any
- * more cannot be; its piece goes to the driver. */
-static bool is_to_wipe_locked(const struct gs_arena *arena, bool shared)
-{
-    return shared && arena->shared->wipe && !arena->dead;
-}
-
-/* Nothing covers the block any more. What was wiped goes back to the driver: whoever kept the piece
- * by himself would see its next block. */
+/* Nothing covers the block any more. What another process had goes back to the driver, which clears it: who kept
+ * its piece by himself would see the next block, and that what he wrote. */
 static void go_on_locked(struct gs_arena *arena, struct gs_block *block, bool shared, bool quick)
 {
-    if (is_to_wipe_locked(arena, shared)) {
-        block->state = GS_BLOCK_RETIRED;
-        gs_block_list_push(&arena->guarded.unwiped, block);
-    } else if (block->wiped) {
+    if (shared && arena->shared->isolates && !arena->dead) {
         struct gs_piece *piece = block->piece;
 
-        block->wiped = false;
         gs_arena_give_locked(arena, block);
         gs_arena_spend_locked(arena, piece);
     } else if (quick) {
@@ -122,10 +111,10 @@ bool gs_epochs_have_locked(struct gs_arena_epochs *epochs, size_t size)
 }
 
 /* Whether a block serves another of its size as soon as its epoch has passed. That does not change
- * while it is in one: only live blocks are exported, and only those in no list are wiped. */
+ * while it is in one: only live blocks are exported. */
 static bool serves_next(const struct gs_block *block)
 {
-    return gs_block_is_large(block) && !block->export && !block->wiped;
+    return gs_block_is_large(block) && !block->export;
 }
 
 void gs_epoch_add_locked(struct gs_arena_epochs *epochs, struct gs_block_list *list,
@@ -435,33 +424,6 @@ uint64_t gs_arena_unguard_locked(struct gs_arena *arena, struct gs_piece *piece,
     return base;
 }
 
-/* While a capture is open nothing is overwritten: the thread's own stream may be the one that
- * captures. */
-struct gs_block *gs_arena_take_unwiped_locked(struct gs_arena *arena)
-{
-    struct gs_block *block = arena->guarded.unwiped.first;
-
-    gs_latch_assert_held(&arena->lock);
-    if (arena->leaving || gs_fences_capturing(arena->shared->fences))
-        return NULL;
-    memset(&arena->guarded.unwiped, 0, sizeof arena->guarded.unwiped);
-    return block;
-}
-
-void gs_arena_wiped_locked(struct gs_arena *arena, struct gs_block_list *done,
-                           struct gs_block_list *failed)
-{
-    gs_latch_assert_held(&arena->lock);
-    if (arena->dead) { /* meanwhile */
-        all_passed_locked(arena, done);
-        all_passed_locked(arena, failed);
-    }
-    if (done->first)
-        becomes_plain_locked(arena);
-    list_join(&arena->epochs.open, done);
-    list_join(&arena->guarded.unwiped, failed);
-}
-
 bool gs_arena_take_open_locked(struct gs_arena *arena, struct gs_block_list *ret)
 {
     gs_latch_assert_held(&arena->lock);
@@ -491,7 +453,6 @@ void gs_arena_context_over_locked(struct gs_arena *arena)
     gs_latch_assert_held(&arena->lock);
     gs_arena_flush_streams_locked(arena, 0);
     all_passed_locked(arena, &arena->epochs.open);
-    all_passed_locked(arena, &arena->guarded.unwiped);
     while (arena->epochs.oldest) {
         arena->epochs.oldest->fence = (struct gs_fence){0}; /* its event went with the context */
         oldest_passed_locked(arena);

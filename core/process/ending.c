@@ -4,8 +4,6 @@
  */
 #include "core/process/context.h"
 
-#include <time.h>
-
 #include "core/process/reclaim.h"
 #include "core/process/stats.h"
 
@@ -26,25 +24,6 @@ static void set_leaving_locked(struct gs_context *context, bool leaving)
                           leaving); /* for who waits without the lock */
 }
 
-/* No lock is held. Those that overwrite end it, by the GPU at the latest: a fill waits where its queue
- * is full. The driver's end of the context waits for the same work. */
-static void await_wipes(struct gs_context *context)
-{
-    const struct timespec pause = {.tv_nsec = 20000};
-    struct gs_arena *arena;
-    bool wiping;
-
-    for (unsigned at = 0; (arena = gs_context_next_pool(context, &at));)
-        for (;;) {
-            gs_latch_take(&arena->lock);
-            wiping = arena->guarded.wiping > 0;
-            gs_latch_release(&arena->lock);
-            if (!wiping)
-                break;
-            nanosleep(&pause, NULL);
-        }
-}
-
 struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle)
 {
     struct gs_context *context;
@@ -57,10 +36,8 @@ struct gs_context *gs_core_context_detach(struct gs_core *core, CUcontext handle
         gs_context_handles_changed(core);
     }
     gs_lock_release(&core->lock);
-    if (context) {
-        await_wipes(context);
+    if (context)
         gs_single_context_leaving(&core->single, handle, true);
-    }
     gs_share_context_leaving(core->share, handle);
     return context;
 }

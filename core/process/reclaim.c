@@ -80,13 +80,6 @@ static void collect_locked(struct gs_core *core, struct gs_arena *arena,
         wait_for_all_locked(arena, patience);
     if (patience && patience->most_ns == UINT64_MAX)
         wait_without_events_locked(core, arena);
-    if (arena->guarded.unwiped.first) {
-        gs_latch_release(&arena->lock);
-        gs_arena_wipe(core, arena);
-        gs_latch_take(&arena->lock);
-        if (patience)
-            wait_for_all_locked(arena, patience);
-    }
 }
 
 /* What one arena can give up of `bytes`. */
@@ -94,15 +87,15 @@ static size_t purge_arena(struct gs_core *core, struct gs_arena *arena,
                           const struct gs_patience *patience, size_t bytes)
 {
     struct gs_piece *pieces;
+    size_t released;
 
     gs_latch_take(&arena->lock);
     collect_locked(core, arena, patience);
     pieces = gs_arena_detach_ready_locked(
         arena, arena->free_bytes > bytes ? arena->free_bytes - bytes : 0);
     gs_latch_release(&arena->lock);
-    if (core->shared.wipe)
-        gs_arena_wipe(core, arena);
-    return gs_pieces_unmap(core, pieces);
+    released = gs_pieces_unmap(core, pieces);
+    return released + (core->shared.isolates ? gs_arena_give_spent(core, arena) : 0);
 }
 
 /* What others hold no more, or with `graces` never came for, is held no more. */

@@ -22,9 +22,8 @@ bool gs_growths_await(const struct gs_core *core, uint64_t limit_ns);
 /* When the driver last got a piece; 0: never. */
 uint64_t gs_released_ns(const struct gs_core *core);
 
-/* Overwrites what other processes had and what waits for that in an arena (share.isolate), and
- * gives to the driver what has been. */
-void gs_arena_wipe(struct gs_core *core, struct gs_arena *arena);
+/* Gives to the driver what other processes had (share.isolate); returns bytes. No lock is held. */
+size_t gs_arena_give_spent(struct gs_core *core, struct gs_arena *arena);
 
 static inline bool gs_is_out(gs_status status)
 {

@@ -189,7 +189,6 @@ static void settle(struct gs_core *core)
             gs_arena_collect_locked(arena);
         }
         gs_latch_release(&arena->lock);
-        gs_arena_wipe(core, arena); /* what others had: it cannot be overwritten while it is away */
     }
 }
 
@@ -208,7 +207,7 @@ static void give_back_free(struct gs_core *core)
         }
         gs_latch_release(&arena->lock);
         gs_pieces_unmap(core, pieces);
-        gs_arena_wipe(core, arena); /* and what was overwritten */
+        gs_arena_give_spent(core, arena); /* what others had */
     }
     for (unsigned i = 0; i < GS_DEVICES_MAX; i++)
         gs_device_end_warm_up(&core->device[i]);

@@ -77,7 +77,7 @@ static enum gs_stays stays_locked(struct gs_core *core, const struct gs_piece *p
         return GS_STAYS_SHARED;
     for (const struct gs_block *block = gs_piece_find_locked(piece, piece->span.base);
          block && block->base < end; block = block->above)
-        if (block->export || block->state == GS_BLOCK_HELD || block->wiped)
+        if (block->export || block->state == GS_BLOCK_HELD)
             return GS_STAYS_SHARED;
     return gs_regcache_in_use(core->regcache, piece->span.base, piece->span.size)
                ? GS_STAYS_REGISTERED

@@ -1,7 +1,4 @@
-/*
- * Memory that no block lies in any more goes back to the driver (core/process/reclaim.h), and what
- * other processes had is overwritten before it is used again.
- */
+/* Memory that no block lies in any more goes back to the driver (core/process/reclaim.h). */
 #include "core/process/reclaim.h"
 
 #include <string.h>
@@ -161,42 +158,13 @@ bool gs_core_count_is_right(const struct gs_core *core, uint64_t begun)
            load(&core->releases.begun) == load(&core->releases.done);
 }
 
-/* One block, without the lock. It is in no list meanwhile. */
-static bool overwrite(const struct gs_driver *driver, const struct gs_block *block)
+size_t gs_arena_give_spent(struct gs_core *core, struct gs_arena *arena)
 {
-    return driver->memset_d8_async && driver->memset_d8_async(block->base, 0, block->entry.size,
-                                                              CU_STREAM_PER_THREAD) == CUDA_SUCCESS;
-}
-
-void gs_arena_wipe(struct gs_core *core, struct gs_arena *arena)
-{
-    const struct gs_driver *driver = &core->driver;
-    struct gs_block_list failed = {0}, done = {0};
-    struct gs_block *block, *next;
-    CUcontext context, popped;
     struct gs_piece *spent;
 
     gs_latch_take(&arena->lock);
     spent = arena->guarded.spent;
     arena->guarded.spent = NULL;
-    context = arena->context;
-    block = gs_arena_take_unwiped_locked(arena);
-    arena->guarded.wiping += block != NULL;
     gs_latch_release(&arena->lock);
-    gs_pieces_unmap(core, spent);
-    if (!block)
-        return;
-    if (driver->ctx_push_current(context) != CUDA_SUCCESS)
-        driver = NULL;
-    for (; block; block = next) {
-        next = (struct gs_block *)block->entry.next;
-        block->wiped = driver && overwrite(driver, block);
-        gs_block_list_push(block->wiped ? &done : &failed, block);
-    }
-    if (driver)
-        driver->ctx_pop_current(&popped);
-    gs_latch_take(&arena->lock);
-    gs_arena_wiped_locked(arena, &done, &failed);
-    arena->guarded.wiping--;
-    gs_latch_release(&arena->lock);
+    return gs_pieces_unmap(core, spent);
 }

@@ -252,33 +252,6 @@ Test(sleep, a_stack_is_low_meanwhile, .timeout = 60)
     fixture_end(&f);
 }
 
-/* What others had is overwritten before it goes, also where it lies beside what goes and comes back. */
-Test(sleep, nothing_is_left_to_be_overwritten_while_it_is_away, .timeout = 60)
-{
-    CUdeviceptr shared, other;
-    struct gs_sleep_why why;
-    struct gs_arena *arena;
-    struct gs_block *block;
-    struct fixture f;
-
-    sleeping_start(&f, "1G");
-    shared = must_alloc(&f, 64 << 10);
-    other = must_alloc(&f, 64 << 10);
-    fill(other, 64 << 10, 3);
-    arena = fixture_lock_pool(&f, shared);
-    block = gs_piece_start_locked((struct gs_piece *)gs_map_find(&f.core->map, shared), shared);
-    gs_arena_unlive_locked(arena, block);
-    block->state = GS_BLOCK_RETIRED;
-    gs_block_list_push(&arena->guarded.unwiped, block);
-    gs_latch_release(&arena->lock);
-    cr_assert(goes(&f, &why), "%s", why.text);
-    cr_assert_null(arena->guarded.unwiped.first);
-    cr_assert_eq(asleep(&f).stays[GS_STAYS_SHARED], 0);
-    cr_assert(comes(&f, &why), "%s", why.text);
-    cr_assert(is_filled(other, 64 << 10, 3));
-    fixture_end(&f);
-}
-
 /* What looks for idle memory meanwhile finds none there. */
 Test(sleep, what_is_away_or_about_to_go_is_not_trimmed, .timeout = 60)
 {

@@ -144,7 +144,7 @@ static size_t list_adds_up(const struct gs_block_list *list)
 
 static size_t retired_of(const struct gs_arena *arena)
 {
-    size_t bytes = list_adds_up(&arena->epochs.open) + list_adds_up(&arena->guarded.unwiped);
+    size_t bytes = list_adds_up(&arena->epochs.open);
 
     for (const struct gs_epoch *epoch = arena->epochs.oldest; epoch; epoch = epoch->next)
         bytes += list_adds_up(&epoch->blocks);
