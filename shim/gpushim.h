@@ -392,7 +392,7 @@ struct gpushim_asleep {
     uint64_t since_ns; /* of CLOCK_MONOTONIC; 0: awake */
     uint64_t away;     /* bytes that the GPU has back, but for what was free, */
     uint64_t copied;   /* and what of these is kept on the host */
-    uint64_t shared;   /* bytes that stay: a block beside them was given an IPC handle or a name; */
+    uint64_t shared;   /* bytes that stay: another process may have a block of them open; */
     uint64_t registered; /* a network card or storage uses them; */
     uint64_t ending;   /* their context has ended, but not all of its memory; */
     uint64_t refused;  /* the driver did not unmap them; */

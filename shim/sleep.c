@@ -66,18 +66,38 @@ static bool be_first_at_exit(void)
     return __cxa_atexit(at_exit, &moves, &handle) == 0;
 }
 
-static bool sleep_behind_gate(const char *directory, const char *discard, uint64_t until_ns,
-                              struct gs_sleep_why *why)
+/* What is done behind it: one of core's steps (core/process/sleep.h). */
+struct step {
+    enum gs_sleep_verb verb;
+    uint64_t until_ns;
+    const char *directory, *discard;
+};
+
+static bool take_step(const struct step *step, struct gs_sleep_why *why)
+{
+    switch (step->verb) {
+    case GS_SLEEP_WAKES:
+        return gs_core_wake(gs_core, step->until_ns, why);
+    case GS_SLEEP_RETURNS:
+        return gs_core_return(gs_core, step->until_ns, why);
+    case GS_SLEEP_LETS_GO:
+        return gs_core_let_go(gs_core, step->until_ns, why);
+    default:
+        return gs_core_sleep(gs_core, step->directory, step->discard, step->until_ns, why);
+    }
+}
+
+static bool sleep_behind_gate(const struct step *step, struct gs_sleep_why *why)
 {
     const uint64_t began = gs_now_ns();
 
     if (atomic_load(&ends) || !be_first_at_exit())
         return gs_sleep_refuse(why, ESHUTDOWN, "the program ends");
-    if (!gs_gate_close(until_ns, why))
+    if (!gs_gate_close(step->until_ns, why))
         return false;
     gs_log(GS_LOG_DEBUG, "after %llu ms no call is under way any more that needs the GPU",
            (unsigned long long)((gs_now_ns() - began) / GS_NS_PER_MS));
-    if (!gs_core_sleep(gs_core, directory, discard, until_ns, why)) {
+    if (!take_step(step, why)) {
         gs_gate_open();
         gs_gate_pass(false);
         return false;
@@ -86,16 +106,17 @@ static bool sleep_behind_gate(const char *directory, const char *discard, uint64
     return true;
 }
 
-static bool wake_behind_gate(uint64_t until_ns, struct gs_sleep_why *why)
+/* It is closed, and stays so unless it wakes. */
+static bool step_behind_gate(const struct step *step, struct gs_sleep_why *why)
 {
-    bool awake;
+    bool done;
 
     gs_gate_pass(true);
-    awake = gs_core_wake(gs_core, until_ns, why);
-    if (awake)
+    done = take_step(step, why);
+    if (done && step->verb == GS_SLEEP_WAKES)
         gs_gate_open();
     gs_gate_pass(false);
-    return awake;
+    return done;
 }
 
 static bool begin(struct gs_sleep_why *why)
@@ -124,41 +145,38 @@ static void say(const char *what, const struct gs_sleep_why *why)
         gs_log(GS_LOG_INFO, "awake; %s", took);
 }
 
-void gs_shim_sleep(const char *directory, const char *discard, uint64_t timeout_ns, struct gs_sleep_why *ret_why)
+/* `whole`: of a wake, the host has its memory back as well then. */
+static void take_whole_step(const struct step *step, bool whole, struct gs_sleep_why *ret_why)
 {
-    struct gs_asleep asleep;
+    const bool wakes = step->verb == GS_SLEEP_WAKES || step->verb == GS_SLEEP_RETURNS;
 
     if (!begin(ret_why))
         return;
-    gs_core_asleep(gs_core, &asleep);
-    if (asleep.since_ns) {
-        gs_sleep_refuse(ret_why, EALREADY, "it is asleep already");
-    } else {
-        sleep_behind_gate(directory, discard, until(timeout_ns), ret_why);
-        say("not put to sleep", ret_why);
-    }
+    if (atomic_load(&gs_state) == GS_STATE_CLOSED)
+        step_behind_gate(step, ret_why);
+    else if (wakes)
+        gs_sleep_refuse(ret_why, EALREADY, "it is awake already");
+    else
+        sleep_behind_gate(step, ret_why);
+    if (ret_why->error != EALREADY)
+        say(wakes ? "not woken" : "not put to sleep", ret_why);
+    if (whole)
+        gs_core_await_freed(gs_core);
     atomic_store(&busy, false);
 }
 
-/* `whole`: the host has its memory back as well then. */
-static void wake(uint64_t timeout_ns, bool whole, struct gs_sleep_why *ret_why)
+void gs_shim_sleep(const char *directory, const char *discard, uint64_t timeout_ns, struct gs_sleep_why *ret_why)
 {
-    if (!begin(ret_why))
-        return;
-    if (atomic_load(&gs_state) != GS_STATE_CLOSED) {
-        gs_sleep_refuse(ret_why, EALREADY, "it is awake already");
-    } else {
-        wake_behind_gate(until(timeout_ns), ret_why);
-        say("not woken", ret_why);
-        if (whole)
-            gs_core_await_freed(gs_core);
-    }
-    atomic_store(&busy, false);
+    const struct step step = {GS_SLEEP_GOES, until(timeout_ns), directory, discard};
+
+    take_whole_step(&step, false, ret_why);
 }
 
 void gs_shim_wake(uint64_t timeout_ns, struct gs_sleep_why *ret_why)
 {
-    wake(timeout_ns, false, ret_why);
+    const struct step step = {.verb = GS_SLEEP_WAKES, .until_ns = until(timeout_ns)};
+
+    take_whole_step(&step, false, ret_why);
 }
 
 /* ---- By itself --------------------------------------------------------------------------------- */
@@ -210,7 +228,7 @@ static struct {
     bool started; /* once: to be joined before the next */
     bool running; /* atomic; while it is true all below but the number is the thread's */
     unsigned number; /* of the last one, from 1 on */
-    bool wakes;
+    enum gs_sleep_verb verb;
     uint64_t timeout_ns;
     char directory[GS_SLEEP_DIRECTORY], discard[GS_SLEEP_TAG];
     struct gs_sleep_why why;
@@ -218,11 +236,11 @@ static struct {
 
 static void *run_order(void *unused)
 {
-    if (order.wakes)
-        wake(order.timeout_ns, true, &order.why); /* another may be told to sleep next, to the host's memory */
-    else
-        gs_shim_sleep(order.directory[0] ? order.directory : NULL, order.discard[0] ? order.discard : NULL,
-                      order.timeout_ns, &order.why);
+    const struct step step = {order.verb, until(order.timeout_ns), order.directory[0] ? order.directory : NULL,
+                              order.discard[0] ? order.discard : NULL};
+
+    /* Another may be told to sleep next, to the host's memory. */
+    take_whole_step(&step, order.verb == GS_SLEEP_WAKES || order.verb == GS_SLEEP_RETURNS, &order.why);
     __atomic_store_n(&order.running, false, __ATOMIC_RELEASE);
     return NULL;
 }
@@ -234,7 +252,7 @@ static void begin_order(const struct gs_sleep_order *told)
     if (order.started)
         gs_background_join(&order.background);
     order.number++;
-    order.wakes = told->verb == GS_SLEEP_WAKES;
+    order.verb = told->verb;
     order.timeout_ns = told->timeout_ns;
     snprintf(order.directory, sizeof order.directory, "%s", told->directory);
     snprintf(order.discard, sizeof order.discard, "%s", told->discard);

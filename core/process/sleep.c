@@ -10,6 +10,10 @@
 #include "core/base/clock.h"
 #include "core/process/reclaim.h"
 #include "core/process/sleep_parts.h"
+#include "core/share/let_go.h"
+
+#define PINNED_NS (GS_NS_PER_S / 10) /* for blocks that are being given out just now */
+#define MIB ((size_t)1 << 20)
 
 bool gs_sleep_refuse(struct gs_sleep_why *why, int error, const char *format, ...)
 {
@@ -72,8 +76,8 @@ void gs_sleep_was_at(struct gs_sleep *sleep, enum gs_sleep_phase phase)
 void gs_core_sleep_took(const struct gs_core *core, char *ret_text, size_t size)
 {
     static const char *const words[GS_SLEEP_PHASES] = {
-        "waiting",   "listing", "the host's memory", "registering", "copying", "unmapping",
-        "releasing", "stacks",  "creating",          "resting",     "mapping"};
+        "waiting",   "sharing",   "listing", "the host's memory", "registering", "copying",
+        "unmapping", "releasing", "stacks",  "creating",          "resting",     "mapping"};
     const uint64_t *took = core->sleep.watch.took_ns;
     uint64_t all = 0;
     size_t used;
@@ -213,13 +217,26 @@ static void give_back_free(struct gs_core *core)
         gs_device_end_warm_up(&core->device[i]);
 }
 
-/* ---- The two calls ------------------------------------------------------------------------------ */
+/* ---- The calls ---------------------------------------------------------------------------------- */
 
-static bool can_sleep(struct gs_core *core, const char *discard, struct gs_sleep_why *why)
+static bool is_asleep(const struct gs_core *core)
+{
+    return __atomic_load_n(&core->sleep.figures.since_ns, __ATOMIC_ACQUIRE) != 0;
+}
+
+static void set_asleep(struct gs_core *core, bool is_here)
+{
+    core->sleep.is_here = is_here;
+    if (!is_asleep(core))
+        __atomic_store_n(&core->sleep.figures.since_ns, gs_now_ns(), __ATOMIC_RELEASE);
+}
+
+/* From its first step on, or from its second. */
+static bool can_sleep(struct gs_core *core, const char *discard, bool goes, struct gs_sleep_why *why)
 {
     uint64_t stream;
 
-    if (__atomic_load_n(&core->sleep.figures.since_ns, __ATOMIC_ACQUIRE))
+    if (is_asleep(core) && !(goes && core->sleep.is_here))
         return gs_sleep_refuse(why, EALREADY, "it is asleep already");
     if (!core->driver.memcpy_dtoh_async || !core->driver.memcpy_htod_async || !gs_device_has_vmm(&core->driver))
         return gs_sleep_refuse(why, ENOTSUP, "this driver lacks calls that it takes");
@@ -262,7 +279,7 @@ bool gs_core_sleep(struct gs_core *core, const char *directory, const char *disc
     start_watch(sleep);
     gs_core_await_freed(core);
     gs_sleep_was_at(sleep, GS_SLEEP_STORING);
-    if (!can_sleep(core, discard, ret_why) || !await_contexts(core, until_ns, ret_why))
+    if (!can_sleep(core, discard, true, ret_why) || !await_contexts(core, until_ns, ret_why))
         return false;
     gs_share_end_graces(core->share, NULL, GS_GRACES_LONG);
     settle(core);
@@ -270,6 +287,7 @@ bool gs_core_sleep(struct gs_core *core, const char *directory, const char *disc
         return false;
     gs_sleep_was_at(sleep, GS_SLEEP_WAITING);
     give_back_free(core);
+    gs_share_await_unpinned(core->share, gs_now_ns() + PINNED_NS);
     if (!prepare(core, directory, ret_why)) {
         gs_sleep_free_store(core);
         gs_sleep_plan_none(core);
@@ -277,27 +295,74 @@ bool gs_core_sleep(struct gs_core *core, const char *directory, const char *disc
     }
     gs_sleep_leave(core);
     __atomic_store_n(&sleep->figures.copied, sleep->store.size, __ATOMIC_RELAXED);
-    __atomic_store_n(&sleep->figures.since_ns, gs_now_ns(), __ATOMIC_RELEASE);
+    set_asleep(core, false);
     return true;
 }
 
-bool gs_core_wake(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *ret_why)
+bool gs_core_let_go(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *ret_why)
+{
+    start_watch(&core->sleep);
+    if (!can_sleep(core, NULL, false, ret_why) || !await_contexts(core, until_ns, ret_why))
+        return false;
+    gs_sleep_was_at(&core->sleep, GS_SLEEP_WAITING);
+    core->sleep.others_away = gs_share_let_go(core->share) > 0;
+    gs_sleep_was_at(&core->sleep, GS_SLEEP_SHARING);
+    set_asleep(core, true);
+    return true;
+}
+
+/* Its own memory. */
+static bool come_back(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *why)
 {
     struct gs_sleep *sleep = &core->sleep;
 
-    if (!__atomic_load_n(&sleep->figures.since_ns, __ATOMIC_ACQUIRE))
-        return gs_sleep_refuse(ret_why, EALREADY, "it is awake already");
-    start_watch(sleep);
-    if (!gs_sleep_map(core, until_ns, ret_why))
+    if (!gs_sleep_map(core, until_ns, why))
         return false;
-    if (!gs_sleep_copy(core, false, ret_why)) {
+    if (!gs_sleep_copy(core, false, why)) {
         gs_sleep_leave(core);
         return false;
     }
     gs_sleep_join(core);
     gs_sleep_free_store_behind(core);
     gs_sleep_plan_none(core);
+    sleep->is_here = true;
     gs_sleep_was_at(sleep, GS_SLEEP_STORING);
+    return true;
+}
+
+bool gs_core_return(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *ret_why)
+{
+    if (!is_asleep(core))
+        return gs_sleep_refuse(ret_why, EALREADY, "it is awake already");
+    start_watch(&core->sleep);
+    return core->sleep.is_here || come_back(core, until_ns, ret_why);
+}
+
+/* What others shared. */
+static bool take_back(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *why)
+{
+    struct gs_untaken untaken;
+    const bool taken = !core->sleep.others_away || gs_share_take_back(core->share, until_ns, &untaken);
+
+    gs_sleep_was_at(&core->sleep, GS_SLEEP_SHARING);
+    core->sleep.others_away = !taken;
+    if (taken)
+        return true;
+    if (untaken.status > 0)
+        return gs_sleep_refused_by_driver(why, "mapping what others share", untaken.status);
+    return gs_sleep_refuse(why, ETIMEDOUT, "%zu MiB that others share were open, and process %d does not give them back: "
+                           "it sleeps, or does not answer", untaken.left / MIB, (int)untaken.pid);
+}
+
+bool gs_core_wake(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *ret_why)
+{
+    if (!is_asleep(core))
+        return gs_sleep_refuse(ret_why, EALREADY, "it is awake already");
+    start_watch(&core->sleep);
+    if ((!core->sleep.is_here && !come_back(core, until_ns, ret_why)) || !take_back(core, until_ns, ret_why))
+        return false;
+    core->sleep.is_here = false;
+    __atomic_store_n(&core->sleep.figures.since_ns, 0, __ATOMIC_RELEASE);
     return true;
 }
 

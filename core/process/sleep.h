@@ -13,6 +13,14 @@
  *
  * What is free goes to the driver for good. A piece with something live is copied to the host and gives
  * its memory back; its region keeps the addresses. Some stays on the GPU, and is counted by reason.
+ *
+ * Processes that share among themselves go in two steps, each step of all before the next one of any:
+ *
+ *   awake ── let_go ──► here: asleep, its own memory on the GPU, ── sleep ──► asleep
+ *     ▲                 nothing of theirs mapped                                │
+ *     └──── wake ────── here ◄──────────────────── return ──────────────────────┘
+ *
+ * So nobody's memory is mapped anywhere when it goes, and all of it is there when others map it.
  */
 #ifndef GS_CORE_PROCESS_SLEEP_H
 #define GS_CORE_PROCESS_SLEEP_H
@@ -31,7 +39,7 @@ struct gs_core;
 
 /* Why a piece stays on the GPU. */
 enum gs_stays {
-    GS_STAYS_SHARED,     /* a block of it was given a handle, or a dma-buf: others may have it open */
+    GS_STAYS_SHARED,     /* others may have a block of it open, or there is a dma-buf of it */
     GS_STAYS_REGISTERED, /* with a network card or storage, in use */
     GS_STAYS_ENDING,     /* its context has ended, or is about to */
     GS_STAYS_REFUSED,    /* the driver did not unmap it */
@@ -61,6 +69,7 @@ __attribute__((format(printf, 3, 4))) bool gs_sleep_refuse(struct gs_sleep_why *
 /* What a sleep, or a wake, is at. */
 enum gs_sleep_phase {
     GS_SLEEP_WAITING, /* for what was submitted */
+    GS_SLEEP_SHARING, /* what others share goes, or comes */
     GS_SLEEP_KEEPING, /* what is free goes to the driver; what goes is listed */
     GS_SLEEP_STORING, /* the host's memory or a file is made, written out, or given back */
     GS_SLEEP_REGISTERING, /* with the driver, or no more */
@@ -122,7 +131,9 @@ struct gs_sleep {
     unsigned discards;    /* a tag; 0: none */
     CUcontext registered; /* in which the store was registered with CUDA; NULL: it is not; */
     size_t parts_there, parts_registered; /* so many of its parts are there, and so many are registered */
-    struct gs_sleep_watch watch; /* of the last of the two calls */
+    struct gs_sleep_watch watch; /* of the last of the calls */
+    bool is_here; /* asleep, with its own memory on the GPU */
+    bool others_away; /* what others share, some of it, is not mapped */
     struct gs_asleep figures; /* atomic */
     size_t away[GS_DEVICES_MAX];   /* bytes, atomic; */
     size_t pieces_away[GS_DEVICES_MAX]; /* of these, of the arenas' pieces */
@@ -136,8 +147,13 @@ struct gs_sleep {
  */
 bool gs_core_sleep(struct gs_core *core, const char *directory, const char *discard, uint64_t until_ns,
                    struct gs_sleep_why *ret_why);
-/* Back. EALREADY; ENOMEM: the GPU has not enough memory before `until_ns`, the log says who has it; EIO. What is kept on
- * the host goes meanwhile, and is gone before the next sleep, or once it was awaited. */
+/* The first of two steps: what others shared is mapped no more, as far as that goes. EALREADY, ENOTSUP, EBUSY, EIO. */
+bool gs_core_let_go(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *ret_why);
+/* Of its way back: its own memory is there, for others as well; it sleeps on. As gs_core_wake. */
+bool gs_core_return(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *ret_why);
+/* Back, from either step. EALREADY; ENOMEM: the GPU has not enough memory before `until_ns`, the log says who has it; ETIMEDOUT: a
+ * process whose memory it had open sleeps still (it is "here" then); EIO. What is kept on the host goes meanwhile, and is
+ * gone before the next sleep, or once it was awaited. */
 bool gs_core_wake(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *ret_why);
 void gs_core_await_freed(struct gs_core *core);
 

@@ -297,14 +297,15 @@ bool gs_sleep_map(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *
     }
 }
 
-/* Its memory is new, and so is what others know it by. */
+/* Its memory is new, and so is what others know it by, unless that is in handles. */
 static void join(const struct gs_away *away)
 {
     struct gs_piece *piece = away->piece;
 
     gs_latch_take(&piece->arena->lock);
     piece->handle = away->handle;
-    piece->id = gs_arena_next_id_locked(piece->arena);
+    if (!away->exports)
+        piece->id = gs_arena_next_id_locked(piece->arena);
     gs_latch_release(&piece->arena->lock);
 }
 

@@ -19,6 +19,7 @@ struct gs_away {
     CUmemGenericAllocationHandle handle;
     unsigned references; /* of it, that are to be given back */
     bool made, anew;     /* it is there; after a wake, which made it */
+    bool exports;        /* blocks of it have handles, which are of this piece: it keeps its id */
     size_t first_range, ranges, first_place, places;
 };
 

@@ -3,6 +3,10 @@
 
 #include <stdlib.h>
 
+#include "core/base/clock.h"
+#include "core/share/let_go.h"
+
+#define UNMAPPED_NS (GS_NS_PER_S / 5) /* for who keeps what nobody has open any more */
 #define GAP_COPIED ((size_t)64 << 10) /* two live ranges so near are copied as one */
 
 void gs_sleep_stays(struct gs_core *core, enum gs_stays why, size_t size)
@@ -45,7 +49,7 @@ static uint64_t larger(uint64_t a, uint64_t b)
 /* Whether a block's contents are anybody's. What retires still, though the GPU is done, is kept too. */
 static bool has_contents(const struct gs_block *block)
 {
-    return block->state == GS_BLOCK_LIVE || block->state == GS_BLOCK_RETIRED;
+    return block->state == GS_BLOCK_LIVE || block->state == GS_BLOCK_RETIRED || block->state == GS_BLOCK_HELD;
 }
 
 /* The arena's lock is held. False: no host memory. */
@@ -66,26 +70,48 @@ static bool add_range_locked(struct gs_sleep *sleep, size_t first, uint64_t from
     return true;
 }
 
-/* The reason why a piece stays, or GS_STAYS_REASONS. */
-static enum gs_stays stays_locked(struct gs_core *core, const struct gs_piece *piece)
+static struct gs_block *first_block_locked(const struct gs_piece *piece)
+{
+    return gs_piece_find_locked(piece, piece->span.base);
+}
+
+/* The blocks below `end` that have a handle can be had again. */
+static void exports_wake_locked(struct gs_core *core, const struct gs_piece *piece, uint64_t end)
+{
+    for (struct gs_block *block = first_block_locked(piece); block && block->base < end; block = block->above)
+        if (block->export)
+            gs_share_export_wakes(core->share, block->export, piece->handle);
+}
+
+/* Whether nobody has the piece, nor is given it from now on: then its blocks keep their handles and leases. */
+static bool exports_sleep_locked(struct gs_core *core, const struct gs_piece *piece, bool *ret_any)
 {
     const uint64_t end = gs_piece_end(piece);
 
+    *ret_any = false;
+    for (struct gs_block *block = first_block_locked(piece); block && block->base < end; block = block->above) {
+        if (block->export ? !gs_share_export_sleeps(core->share, block->export)
+                          : block->state == GS_BLOCK_HELD) {
+            exports_wake_locked(core, piece, block->base);
+            return false;
+        }
+        *ret_any |= block->export != NULL;
+    }
+    return true;
+}
+
+/* The reason why a piece stays, or GS_STAYS_REASONS: then nobody is given any of it. */
+static enum gs_stays stays_locked(struct gs_core *core, const struct gs_piece *piece, bool *ret_exports)
+{
     if (piece->arena->dead || piece->arena->leaving)
         return GS_STAYS_ENDING;
-    if (piece->lent)
-        return GS_STAYS_SHARED;
-    for (const struct gs_block *block = gs_piece_find_locked(piece, piece->span.base);
-         block && block->base < end; block = block->above)
-        if (block->export || block->state == GS_BLOCK_HELD)
-            return GS_STAYS_SHARED;
-    return gs_regcache_in_use(core->regcache, piece->span.base, piece->span.size)
-               ? GS_STAYS_REGISTERED
-               : GS_STAYS_REASONS;
+    if (gs_regcache_in_use(core->regcache, piece->span.base, piece->span.size))
+        return GS_STAYS_REGISTERED;
+    return piece->lent || !exports_sleep_locked(core, piece, ret_exports) ? GS_STAYS_SHARED : GS_STAYS_REASONS;
 }
 
 /* A piece that goes, and what of it is live. False: no host memory. */
-static bool add_piece_locked(struct gs_core *core, struct gs_piece *piece)
+static bool add_piece_locked(struct gs_core *core, struct gs_piece *piece, bool exports)
 {
     struct gs_sleep *sleep = &core->sleep;
     const uint64_t end = gs_piece_end(piece);
@@ -94,14 +120,17 @@ static bool add_piece_locked(struct gs_core *core, struct gs_piece *piece)
     struct gs_away *away = gs_sleep_add(sleep, 1, 0);
     bool added = away;
 
-    for (const struct gs_block *block = gs_piece_find_locked(piece, piece->span.base);
-         added && block && block->base < end; block = block->above)
+    for (const struct gs_block *block = first_block_locked(piece); added && block && block->base < end;
+         block = block->above)
         if (has_contents(block) && !gs_sleep_discards(sleep, piece->arena->tag))
             added = add_range_locked(sleep, first, larger(block->base, piece->span.base),
                                      gs_block_end(block) < end ? gs_block_end(block) : end);
-    if (!away)
+    if (!away) {
+        exports_wake_locked(core, piece, end);
         return false;
+    }
     *away = (struct gs_away){.piece = piece,
+                             .exports = exports,
                              .device = piece->device,
                              .size = piece->span.size,
                              .context = piece->arena->context,
@@ -122,13 +151,14 @@ static bool add_region_locked(struct gs_core *core, struct gs_region *region)
 {
     for (struct gs_piece *piece = region->lowest; piece; piece = piece->next) {
         enum gs_stays stays;
+        bool exports;
 
         if (!piece->mapped)
             continue;
-        stays = stays_locked(core, piece);
+        stays = stays_locked(core, piece, &exports);
         if (stays != GS_STAYS_REASONS)
             gs_sleep_stays(core, stays, piece->span.size);
-        else if (!add_piece_locked(core, piece))
+        else if (!add_piece_locked(core, piece, exports))
             return false;
     }
     return true;
@@ -158,6 +188,7 @@ static void give_back(struct gs_core *core, struct gs_away *away)
     }
     gs_latch_take(&piece->arena->lock);
     piece->asleep = false;
+    exports_wake_locked(core, piece, gs_piece_end(piece));
     gs_latch_release(&piece->arena->lock);
 }
 
@@ -180,17 +211,32 @@ static bool end_registrations(struct gs_core *core, const struct gs_away *away)
     return ended;
 }
 
-/* What is kept of registrations ends, and of descriptors for others. */
-static void end_uses(struct gs_core *core)
+/* What is kept of registrations ends, and of descriptors for others. Whether something goes that has a handle. */
+static bool end_uses(struct gs_core *core)
 {
+    bool exports = false;
+
     for (size_t i = core->sleep.count; i-- > 0;) {
         struct gs_away *away = &core->sleep.pieces[i];
 
+        exports |= away->exports;
         if (!end_registrations(core, away))
             gs_sleep_keep(core, away, GS_STAYS_REGISTERED);
         else if (away->piece)
             gs_share_chunk_gone(core->share, away->piece->id);
     }
+    return exports;
+}
+
+/* Others keep mappings for their next open, by the id of what keeps it: they are to be gone before. */
+static void await_unmapped(struct gs_core *core)
+{
+    gs_share_await_unmapped(core->share, NULL, UNMAPPED_NS);
+    if (gs_share_is_unmapped(core->share))
+        return;
+    for (size_t i = core->sleep.count; i-- > 0;)
+        if (core->sleep.pieces[i].exports)
+            gs_sleep_keep(core, &core->sleep.pieces[i], GS_STAYS_SHARED);
 }
 
 /* Where each range is in the store; its size. */
@@ -214,7 +260,8 @@ bool gs_sleep_plan(struct gs_core *core, size_t *ret_size)
 
     if (!add_all(core) || !gs_sleep_plan_own(core))
         return false;
-    end_uses(core);
+    if (end_uses(core))
+        await_unmapped(core);
     *ret_size = place_ranges(sleep);
     return true;
 }
@@ -235,7 +282,6 @@ void gs_sleep_plan_none(struct gs_core *core)
     sleep->stacks = NULL;
     sleep->count = sleep->room = sleep->range_count = sleep->range_room = sleep->stack_count = 0;
     sleep->place_count = sleep->place_room = 0;
-    __atomic_store_n(&sleep->figures.since_ns, 0, __ATOMIC_RELEASE);
     __atomic_store_n(&sleep->figures.copied, 0, __ATOMIC_RELAXED);
     for (int i = 0; i < GS_STAYS_REASONS; i++)
         __atomic_store_n(&sleep->figures.stays[i], 0, __ATOMIC_RELAXED);

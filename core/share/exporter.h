@@ -18,7 +18,9 @@ struct gs_export {
     struct gs_export_key key;
     struct gs_share_source source;
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    uint64_t references; /* holders */
+    uint64_t references; /* holders, */
+    uint64_t let_go;     /* and of these who do not map it (GS_OPEN_LETS_GO) */
+    unsigned asleep; /* pieces of it are off the GPU: nobody is given any */
     unsigned pins;  /* by the share thread: while it serves an open, while `work` is not done */
     bool opened;    /* somebody has held it: no grace any more */
     struct gs_export *offered_before, *offered_behind; /* in the list of what a broker is to have; NULL: not in it */
@@ -177,6 +179,8 @@ struct gs_reference *gs_reference_add(struct gs_share *share, struct gs_client *
                                       struct gs_export *export, bool *ret_fresh);
 void gs_reference_drop(struct gs_share *share, struct gs_client *client,
                        struct gs_reference *reference);
+/* Its holder maps it, or does no more. */
+void gs_reference_let_go(struct gs_share *share, struct gs_reference *reference, bool let_go);
 /* All that it holds; or what it did not name. */
 void gs_references_drop(struct gs_share *share, struct gs_client *client, bool all);
 /* Tells of leases and graces that are over (lease_ended); true: there are more. */
@@ -208,6 +212,7 @@ struct gs_reference {
     uint32_t generation; /* of the last grant: a CLOSE of another one is late */
     uint64_t since_ns;
     bool named; /* by its holder, since that came back */
+    bool let_go; /* its holder does not map it */
     enum { GS_RECALL_NONE = 0, GS_RECALL_DUE, GS_RECALL_SENT } recall;
     UT_hash_handle hh;
 };

@@ -1,5 +1,6 @@
 /* Exporter: the blocks of this process that others may open (core/share/share.h). */
 #include "core/share/afar.h"
+#include "core/share/let_go.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +8,7 @@
 
 #define WORK_MAX 64 /* in one round */
 #define CALM_NS  GS_NS_PER_MS
+#define PINNED_NS (GS_NS_PER_MS / 5) /* between looks at what the share thread is at */
 
 static bool write_ipc_handle(struct gs_share *share, struct gs_export *export)
 {
@@ -313,6 +315,48 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_export *export)
     return true;
 }
 
+bool gs_share_export_sleeps(struct gs_share *share, struct gs_export *export)
+{
+    bool sleeps = !share->options.broker && !share->options.isolate;
+
+    gs_lock_take(&share->lock);
+    sleeps = sleeps && export->pins == 0 && export->references == export->let_go;
+    export->asleep += sleeps;
+    gs_lock_release(&share->lock);
+    return sleeps;
+}
+
+void gs_share_export_wakes(struct gs_share *share, struct gs_export *export, CUmemGenericAllocationHandle handle)
+{
+    gs_lock_take(&share->lock);
+    export->asleep--;
+    if (!export->source.strip)
+        export->source.handle = handle;
+    gs_lock_release(&share->lock);
+}
+
+static bool is_any_pinned_locked(const struct gs_share *share)
+{
+    const struct gs_export *export = share->exporter.exports;
+
+    while (export && export->pins == 0)
+        export = export->hh.next;
+    return export;
+}
+
+void gs_share_await_unpinned(struct gs_share *share, uint64_t until_ns)
+{
+    bool pinned;
+
+    do {
+        gs_lock_take(&share->lock);
+        pinned = is_any_pinned_locked(share);
+        gs_lock_release(&share->lock);
+        if (pinned)
+            gs_rest_ns(PINNED_NS);
+    } while (pinned && gs_now_ns() < until_ns);
+}
+
 struct gs_export *gs_export_find(struct gs_share *share, const struct gs_export_key *key)
 {
     struct gs_export *export;
@@ -451,12 +495,22 @@ struct gs_reference *gs_reference_add(struct gs_share *share, struct gs_client *
     return reference;
 }
 
+void gs_reference_let_go(struct gs_share *share, struct gs_reference *reference, bool let_go)
+{
+    gs_lock_take(&share->lock);
+    reference->export->let_go += let_go;
+    reference->export->let_go -= reference->let_go;
+    reference->let_go = let_go;
+    gs_lock_release(&share->lock);
+}
+
 void gs_reference_drop(struct gs_share *share, struct gs_client *client,
                        struct gs_reference *reference)
 {
     struct gs_export *export = reference->export;
 
     gs_lock_take(&share->lock);
+    export->let_go -= reference->let_go;
     client->recalls_due -= reference->recall == GS_RECALL_DUE;
     HASH_DEL(client->references, reference);
     free(reference);

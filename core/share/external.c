@@ -83,7 +83,7 @@ static gs_status map(struct gs_share *share, struct gs_external *external,
                                   .fd_offset = host ? memory->offset : 0,
                                   .pieces = 1,
                                   .batch = {.count = 1, .sizes = {gs_page_round(memory->size)}}};
-    struct gs_request request = {.want_fd = true};
+    struct gs_request request = {.wants = GS_OPEN_WANTS};
     struct gs_wire_fds fds = {.count = 1};
     gs_status status;
     int fd;

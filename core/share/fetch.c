@@ -99,6 +99,37 @@ static gs_status map_afar(struct gs_share *share, const struct gs_remote *remote
     return map_piece(share, &handle, CU_MEM_HANDLE_TYPE_FABRIC, base, size);
 }
 
+/* Access for those that had it. */
+static gs_status give_again(struct gs_share *share, struct gs_import *import)
+{
+    const uint64_t had = __atomic_exchange_n(&import->devices, 0, __ATOMIC_RELAXED);
+    gs_status status = GS_OK;
+
+    for (uint64_t left = had; status == GS_OK && left; left &= left - 1)
+        status = gs_import_give(share, import, __builtin_ctzll(left));
+    __atomic_store_n(&import->devices, had, __ATOMIC_RELAXED);
+    return status;
+}
+
+gs_status gs_import_map_again(struct gs_share *share, struct gs_remote *remote, struct gs_request *request,
+                              struct gs_wire_grant *grant, const struct gs_wire_fds *fds, struct gs_import *import)
+{
+    gs_status status;
+
+    if (grant->chunk_size != import->span.size || memcmp(grant->uuid, import->uuid, sizeof import->uuid) != 0 ||
+        grant->host || remote->afar) {
+        say_senseless(share);
+        return GS_UNREACHABLE;
+    }
+    status = map_all(share, remote, request, grant, fds, import->span.base);
+    if (status == GS_OK) {
+        status = give_again(share, import);
+        if (status != GS_OK)
+            share->driver->mem_unmap(import->span.base, import->span.size);
+    }
+    return status;
+}
+
 gs_status gs_import_map(struct gs_share *share, struct gs_remote *remote, struct gs_request *request,
                         struct gs_wire_grant *grant, const struct gs_wire_fds *fds, CUdevice device,
                         struct gs_import **ret_import)

@@ -25,6 +25,7 @@
  */
 #include "core/base/list.h"
 #include "core/share/exporter.h"
+#include "core/share/let_go.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -382,6 +383,18 @@ void gs_share_await_unmapped(struct gs_share *share, const unsigned char uuid[16
     while ((until = unmapped_until_locked(share, &wait)) > gs_now_ns())
         wait_locked(share, until);
     gs_lock_release(&share->lock);
+}
+
+bool gs_share_is_unmapped(struct gs_share *share)
+{
+    const struct gs_client *client;
+
+    gs_lock_take(&share->lock);
+    client = share->clients.first;
+    while (client && !has_unheard_locked(share, client))
+        client = client->hh.next;
+    gs_lock_release(&share->lock);
+    return !client;
 }
 
 void gs_share_await_given_back(struct gs_share *share, const unsigned char uuid[16],

@@ -147,6 +147,7 @@ static struct gs_import *record_of(struct gs_share *share, const struct gs_wire_
     import->read_only = grant->read_only;
     import->strict = grant->strict;
     import->host = grant->host != 0;
+    import->away = import->lost = false;
     import->context = NULL;
     import->host_size = grant->size;
     /* What the host has registered every device reaches. */
@@ -276,8 +277,7 @@ void gs_import_unmap(struct gs_share *share, struct gs_import *import)
         unmap_host(share, import);
         return;
     }
-    result = driver->mem_unmap(import->span.base, import->span.size);
-
+    result = import->away ? CUDA_SUCCESS : driver->mem_unmap(import->span.base, import->span.size);
     if (result == CUDA_SUCCESS)
         result = driver->mem_address_free(import->span.base, import->span.size);
     if (result == CUDA_ERROR_DEINITIALIZED) /* the process ends: the driver gave it back itself */

@@ -274,7 +274,7 @@ struct gs_opener {
     struct gs_external *externals; /* from before the driver hears of them until it has forgotten them */
     struct gs_opener_context *contexts;
     struct gs_import *spare_imports; /* records that the map may still lead to: never freed */
-    uint64_t next_import, next_remote;
+    uint64_t next_import, next_remote, rounds;
     uint32_t hellos; /* atomic: said so far */
     bool astray; /* the thread is to look whether the program has closed connections: */
     uint64_t astray_ns; /* not before this */

@@ -73,11 +73,11 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
 
     memcpy(request.bytes, bytes, sizeof request.bytes);
     ret->import = gs_import_find(remote, ipc_handle->chunk_id);
-    request.want_fd = !ret->import;
+    request.wants = ret->import ? GS_OPEN_HAS_IT : GS_OPEN_WANTS;
     status = gs_remote_request(share, remote, &request, &ret->grant, &fds);
     if (status == GS_UNREACHABLE && ret->import && ret->import->connection != remote->connection) {
         ret->import = NULL; /* its connection was lost meanwhile */
-        request.want_fd = true;
+        request.wants = GS_OPEN_WANTS;
         status = gs_remote_request(share, remote, &request, &ret->grant, &fds);
     }
     if (status != GS_OK) {

@@ -60,6 +60,7 @@ struct gs_remote {
     uint64_t astray_ns; /* he is to be told over another; when that was tried last */
     uint64_t absent_ns; /* since when nobody is there to tell; 0: somebody was */
     bool busy;          /* one thread works with it, without the lock */
+    uint64_t visited; /* the last round that was at it (let_go.c) */
     bool noticed;       /* something came while it was busy: the thread looks again */
     bool afar; /* the last grant was of another machine's chunk, of this fabric handle: */
     unsigned char fabric[GS_FABRIC_SIZE];
@@ -84,6 +85,8 @@ struct gs_import {
     bool strip, host;
     bool read_only;
     bool strict;   /* is not kept without a reference */
+    bool away;     /* not mapped, while this process sleeps; the remote is busy who changes it */
+    bool lost;     /* and never will be: its exporter has ended */
     struct gs_kept kept; /* no block of it is held */
     uint64_t devices; /* atomic; bit d: device d has access, */
     uint64_t homes;   /* and has opened a block; atomic as well. Of the host's memory: all, or none while it
@@ -218,12 +221,12 @@ void gs_remote_reap_locked(struct gs_share *share, struct gs_remote *remote);
 struct gs_request {
     struct gs_ipc_handle ipc_handle;
     unsigned char bytes[GS_IPC_HANDLE_SIZE]; /* the same as it came */
-    bool want_fd;
+    enum gs_open_wants wants;
     uint32_t first; /* the pieces from this one on, which are, of all the chunk, */
     uint64_t left;  /* so many bytes; 0 with the first: whatever there are */
     struct gs_room room; /* where it has none it may have some afterwards, also without success */
 };
-/* Asks for one block; with success one reference is this process's, and must go back by a CLOSE
+/* Asks for one block, or anew for one that it has; with success one reference is this process's, and must go back by a CLOSE
  * over the same connection. Descriptors of its pieces are the caller's, none if they were not wanted. */
 gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote, struct gs_request *request,
                             struct gs_wire_grant *ret_grant, struct gs_wire_fds *ret_fds);
@@ -246,6 +249,10 @@ void gs_owner_note_locked(struct gs_remote *remote);
 gs_status gs_import_map(struct gs_share *share, struct gs_remote *remote, struct gs_request *request,
                         struct gs_wire_grant *grant, const struct gs_wire_fds *fds, CUdevice device,
                         struct gs_import **ret_import);
+
+/* What is away is mapped where it was, by what it was granted anew. */
+gs_status gs_import_map_again(struct gs_share *share, struct gs_remote *remote, struct gs_request *request,
+                              struct gs_wire_grant *grant, const struct gs_wire_fds *fds, struct gs_import *import);
 
 /* import.c */
 struct gs_import *gs_import_find(struct gs_remote *remote, uint64_t chunk_id);

@@ -94,7 +94,7 @@ bool gs_order_came(struct gs_share *share, struct gs_client *client, const struc
         return gs_client_fault(client, "it gives an order to a broker");
     if (!may_order(share, client, order->kind))
         return gs_client_refuse(share, client, order->head.request, GS_REFUSED_USER, 0);
-    if (order->kind >= GS_ORDERS || order->verb > GS_SLEEP_WAKES || !memchr(order->name, 0, sizeof order->name) ||
+    if (order->kind >= GS_ORDERS || order->verb >= GS_SLEEP_MAY_IDLE || !memchr(order->name, 0, sizeof order->name) ||
         !memchr(order->discard, 0, sizeof order->discard))
         return gs_client_fault(client, "its message has fields that make no sense");
     if (order->kind == GS_ORDER_TRIM)

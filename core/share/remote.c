@@ -128,7 +128,7 @@ bool gs_opener_has_thread(struct gs_share *share)
 /* ---- Between requests ----------------------------------------------------------------------- */
 
 /* Where the exporter reads nothing it goes later, as any CLOSE. What was granted to a record that its GPU work
- * uses still, of before the exporter was given up, goes back with that. */
+ * uses still, of before the exporter was given up, goes back with that; and so does what it has, and asked for anew. */
 static void return_locked(struct gs_share *share, struct gs_remote *remote,
                           const struct gs_wire_grant *grant)
 {
@@ -140,7 +140,7 @@ static void return_locked(struct gs_share *share, struct gs_remote *remote,
         return;
     memcpy(key.instance, remote->instance, sizeof key.instance);
     HASH_FIND(hh, share->opener.opened, &key, sizeof key, opened);
-    if (opened && opened->orphan) {
+    if (opened && (opened->orphan || opened->import->away)) {
         opened->generation = grant->head.request;
         return;
     }

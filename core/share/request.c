@@ -154,7 +154,7 @@ static int send_open(struct gs_share *share, struct gs_remote *remote, const str
         return error;
     gs_wire_start(&message, GS_WIRE_OPEN, ++remote->conn.request);
     memcpy(message.open.ipc_handle, request->bytes, GS_IPC_HANDLE_SIZE);
-    message.open.want_fd = request->want_fd;
+    message.open.want_fd = request->wants;
     message.open.first = request->first;
     message.open.afar = share->options.cluster && remote->conn.by_broker;
     remote->conn.may_hold = true;
@@ -254,7 +254,8 @@ static gs_status refused(struct gs_share *share, const struct gs_wire_refuse *re
     const char *text = gs_wire_reason_text(refuse->reason);
 
     if (refuse->reason == GS_REFUSED_HANDLE || refuse->reason == GS_REFUSED_DRIVER ||
-             refuse->reason == GS_REFUSED_EARLY || refuse->reason == GS_REFUSED_FLIGHT)
+             refuse->reason == GS_REFUSED_EARLY || refuse->reason == GS_REFUSED_FLIGHT ||
+             refuse->reason == GS_REFUSED_ASLEEP) /* for now: said when the time is over */
         gs_log_line(&share->log, GS_LOG_DEBUG, "the exporter refused: %s, driver's error %u", text,
                     (unsigned)refuse->driver_error);
     else
@@ -316,7 +317,7 @@ static gs_status use_answer(struct gs_share *share, struct gs_remote *remote, co
     if (message->head.type == GS_WIRE_REFUSE)
         return refused(share, &message->refuse);
     if (is_grant && grant_valid(&message->grant, &request->ipc_handle) &&
-        (request->want_fd && !afar
+        (request->wants == GS_OPEN_WANTS && !afar
              ? gs_wire_batch_is_valid(&message->grant.batch, fds, message->grant.pieces, request->first,
                                       request->first ? request->left : message->grant.chunk_size)
              : fds->count == 0) &&
@@ -357,7 +358,7 @@ static int attempt(struct gs_share *share, struct gs_remote *remote, struct gs_r
     if (remote->opened_count > 0 ||
         __atomic_load_n(&share->opener.remotes_watched, __ATOMIC_RELAXED))
         gs_remote_watch(share, remote);
-    if (sent && request->want_fd && request->first == 0)
+    if (sent && request->wants == GS_OPEN_WANTS && request->first == 0)
         gs_room_make(share, request->ipc_handle.size, &request->room);
     if (sent || error == -EPIPE || error == -ECONNRESET) /* a refusal may lie there */
         error = await_answer(share, remote, ret_message, ret_fds);
@@ -393,13 +394,13 @@ static int attempt(struct gs_share *share, struct gs_remote *remote, struct gs_r
 }
 
 /* A refusal for now: the broker has not seen yet that the exporter, which cannot be reached, has
- * ended; or the descriptor could not be sent, which others of the user's can bring about. */
+ * ended; or the descriptor could not be sent, which others of the user's can bring about; or it sleeps. */
 static bool is_for_now(const struct gs_remote *remote, const union gs_wire_message *message,
                        gs_status status)
 {
     if (status != GS_UNREACHABLE || message->head.type != GS_WIRE_REFUSE)
         return false;
-    return message->refuse.reason == GS_REFUSED_FLIGHT ||
+    return message->refuse.reason == GS_REFUSED_FLIGHT || message->refuse.reason == GS_REFUSED_ASLEEP ||
            (remote->conn.by_broker && message->refuse.reason == GS_REFUSED_EARLY);
 }
 
@@ -423,7 +424,7 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote, st
         gs_remote_look(remote);
         if (remote->conn.fd < 0)
             status = connect_or_resume(share, remote);
-        if (!request->want_fd && remote->connection != connection) /* the caller's mapping went with that */
+        if (request->wants != GS_OPEN_WANTS && remote->connection != connection) /* the caller's mapping went with that */
             return GS_UNREACHABLE;
         if (status != GS_OK && may_come_yet(remote)) {
             gs_rest_ns(GS_REFUSED_NS);
@@ -453,7 +454,7 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote, st
             continue;
         }
         status = GS_OK;
-        if (!request->want_fd && !remote->astray) /* the caller's mapping went with it: he asks again */
+        if (request->wants != GS_OPEN_WANTS && !remote->astray) /* the caller's mapping went with it: he asks again */
             return GS_UNREACHABLE;
         if (i == 1) {
             gs_say_unreachable(share, "the process that shared it has ended" GS_BROKER_HELPS);

@@ -74,6 +74,17 @@ static int send_grant(struct gs_share *share, struct gs_client *client,
     return gs_client_send_all(share, client, &message, &batch->fds);
 }
 
+/* It is pinned, and so does not fall asleep. */
+static bool is_asleep(struct gs_share *share, const struct gs_export *export)
+{
+    bool asleep;
+
+    gs_lock_take(&share->lock);
+    asleep = export->asleep > 0;
+    gs_lock_release(&share->lock);
+    return asleep;
+}
+
 /*
  * The pin keeps the export from being withdrawn while the driver makes descriptors of its pieces,
  * without a lock. A grant that could not be sent leaves all as it was. False: the client is
@@ -91,7 +102,9 @@ bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs
     int error = 0;
 
     batch.first = batch.fds.count = 0;
-    if (open->want_fd && !gs_export_is_borrowed(export))
+    if (open->want_fd != GS_OPEN_LETS_GO && is_asleep(share, export))
+        reason = GS_REFUSED_ASLEEP;
+    else if (open->want_fd == GS_OPEN_WANTS && !gs_export_is_borrowed(export))
         reason = gs_batch_make(share, client, export, open->first, &batch, &driver_error);
     exported = gs_now_ns();
     if (!reason) {
@@ -110,6 +123,7 @@ bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs
     }
     if (reference) {
         reference->generation = open->head.request;
+        gs_reference_let_go(share, reference, open->want_fd == GS_OPEN_LETS_GO);
         ask_anew(reference);
         gs_borrow_held(share, client, export);
         gs_log_line(&share->log, GS_LOG_DEBUG, "block %llu granted to %d (%s)", (unsigned long long)export->key.id,
@@ -127,12 +141,15 @@ bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs
            gs_client_refuse(share, client, open->head.request, reason, (uint32_t)driver_error);
 }
 
-static bool is_freed(struct gs_share *share, const struct gs_export *export)
+/* Whom it is not given to, for what holds it would become more. */
+static bool is_freed_for(struct gs_share *share, const struct gs_client *client, const struct gs_export *export)
 {
+    const struct gs_reference *reference;
     bool freed;
 
+    HASH_FIND(hh, client->references, &export->key.id, sizeof export->key.id, reference);
     gs_lock_take(&share->lock);
-    freed = export->freed_ns != 0;
+    freed = export->freed_ns != 0 && (!reference || reference->export != export);
     gs_lock_release(&share->lock);
     return freed;
 }
@@ -149,7 +166,7 @@ static enum gs_wire_reason refusal_of(struct gs_share *share, const struct gs_cl
         return GS_REFUSED_EARLY;
     if (export->publisher && !gs_publisher_lets(export->publisher, client->uid, client->gid))
         return GS_REFUSED_USER;
-    if (open->first == 0 && is_freed(share, export) && gs_limbo_is_full(share))
+    if (is_freed_for(share, client, export) && gs_limbo_is_full(share))
         return GS_REFUSED_LIMBO;
     return 0;
 }
@@ -162,7 +179,7 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
 
     if (!client->greeted)
         return gs_client_fault(client, "it did not greet first");
-    if (open->want_fd > 1 || open->afar > 1 || (open->first > 0 && !open->want_fd))
+    if (open->want_fd >= GS_OPEN_WANTED || open->afar > 1 || (open->first > 0 && open->want_fd != GS_OPEN_WANTS))
         return gs_client_fault(client, "its message has fields that make no sense");
     client->due_ns = gs_now_ns() + GS_IDLE_NS;
     if (memcmp(open->ipc_handle + offsetof(struct gs_ipc_handle, instance), client->instance,

@@ -106,6 +106,9 @@ struct gs_setting {
 struct gs_sleep_order {
     enum gs_sleep_verb {
         GS_SLEEP_STATE, GS_SLEEP_GOES, GS_SLEEP_WAKES,
+        /* Of several that share among themselves, before any of them does the same to the end: */
+        GS_SLEEP_LETS_GO, /* it has nothing of others' mapped, */
+        GS_SLEEP_RETURNS, /* its own memory is back */
         /* Of core's own: where the program has made no call for as long as the options say (else `error`), whether it
          * may; and it goes, before the answer. */
         GS_SLEEP_MAY_IDLE, GS_SLEEP_GOES_IDLE

@@ -56,6 +56,7 @@ const char *gs_wire_reason_text(uint32_t reason)
         [GS_REFUSED_UNHEARD] = "no machine of the cluster has published it under this handle: it was "
                                "freed, or its process has ended, or does not share with other "
                                "machines (share.reach and gpushim-agent there)",
+        [GS_REFUSED_ASLEEP] = "the process that shared it sleeps (gpushim wake)",
     };
 
     if (reason >= sizeof texts / sizeof *texts || !texts[reason])

@@ -130,6 +130,7 @@ enum gs_wire_reason {
     GS_REFUSED_DIRECTORY = 14, /* by an agent: it cannot reach its directory, or is not let in */
     GS_REFUSED_MACHINE = 15,   /* by an agent: the other machine's agent cannot be reached */
     GS_REFUSED_UNHEARD = 16,   /* by an agent: no machine has it under this handle, by now */
+    GS_REFUSED_ASLEEP = 17,    /* the exporter sleeps, and the memory is away: for now */
 };
 
 struct gs_wire_head {
@@ -155,15 +156,22 @@ struct gs_wire_hello {
     uint32_t zero;
 };
 
+enum gs_open_wants {
+    GS_OPEN_HAS_IT,  /* the opener has the chunk mapped already */
+    GS_OPEN_WANTS,   /* descriptors are to come along */
+    GS_OPEN_LETS_GO, /* it has the block still, and its chunk mapped no more: it sleeps */
+    GS_OPEN_WANTED
+};
+
 struct gs_wire_open {
     struct gs_wire_head head;
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    uint32_t want_fd; /* 0: the opener has the chunk mapped already; 1: descriptors are to come along, */
+    uint32_t want_fd; /* enum gs_open_wants */
     uint32_t afar;    /* 1: of a broker, and it may lie in another machine */
     /* Between broker and agent: */
     uint32_t uid, gid; /* who opens, as this machine calls him by his name; */
     uint64_t lease; /* to the agent: random, not 0: this machine's and this number together name what it becomes */
-    uint32_t first; /* of the chunk's pieces from this one on */
+    uint32_t first; /* descriptors are to come along, of the chunk's pieces from this one on */
     uint32_t zero;
 };
 

@@ -125,18 +125,20 @@ const struct command commands[] = {
     {"sleep", RUNS(command_sleep), "takes a process's memory off the GPU", "PID|CGROUP...", 1, 64, {TAKES_PID, TAKES_PID},
      "Has each process take its memory off the GPU: what is live is kept on the host, what is free goes. Its calls of CUDA "
      "that need the GPU wait until 'gpushim wake'; those that only ask are answered. Pointers, streams and graphs stay "
-     "good. What others may have open stays, and is said. A process that cannot be put to sleep runs on as before. "
+     "good. What others have open stays, and is said; of several that are told together what they have open of each other "
+     "goes too. A process that cannot be put to sleep runs on as before. "
      "CGROUP is the path of a control group: all in it, and below, that have memory of the library's.",
      {TIMEOUT("for calls under way and the GPU's work"),
       {"to", 0, "FOLDER", TAKES_FILE, "keeps the contents in a file in FOLDER, of mode 0600 and without a name"},
       {"discard", 0, "TAG", TAKES_TEXT, "does not keep what the program gave that tag (gpushim_tag)"},
       LIST_JSON},
-     {{"gpushim sleep 4711", "its GPU is free for others"},
+     {{"gpushim sleep 4711 4712", "their GPU is free for others, with what the two share"},
       {"gpushim sleep /sys/fs/cgroup/system.slice/serve.service", "all that the service has"},
       {"gpushim sleep 4711 --to /var/tmp", "where the host has no room"}}},
     {"wake", RUNS(command_wake), "brings it back", "PID|CGROUP...", 1, 64, {TAKES_PID, TAKES_PID},
      "Brings the memory of each process back to the GPU, at the same addresses: all of it, or none. Where the GPU is full "
-     "it is waited for. A process that cannot be woken sleeps on, whole.",
+     "it is waited for. A process that cannot be woken sleeps on, whole. Processes that share among themselves are woken in one "
+     "command.",
      {TIMEOUT("for the GPU's memory"), LIST_JSON},
      {{"gpushim wake 4711 --timeout 5s", "it goes on where it was"}}},
     {"swap", RUNS(command_swap), "one sleeps, another wakes", "PID|CGROUP PID|CGROUP", 2, 2, {TAKES_PID, TAKES_PID},

@@ -1,7 +1,8 @@
 /*
  * gpushim sleep, wake and swap: processes take their memory off the GPU, and get it back. Each begins with
  * it in a thread of its own when it is told so (core/share/order.c); from then on it is asked whether it is
- * at it still.
+ * at it still. Several take it in two steps (core/process/sleep.h), one after the other in each: so what they share
+ * among themselves goes too.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -20,9 +21,20 @@
 #define MOVES_NS (600 * GS_NS_PER_S) /* for the copies, beside that */
 #define ASKED_AGAIN_NS (20 * GS_NS_PER_MS)
 
+/* A process that is meant. */
+struct target {
+    long pid;
+    int word;      /* of the command line, that it was named by: */
+    bool in_group; /* a control group, in which it was found and may have no socket */
+    bool found, goes_on;
+    uint64_t took_ns;
+};
+
 struct sleeping {
     struct order order; /* first: what tells it is given this */
     enum gs_sleep_verb verb;
+    struct target *targets, *target; /* and the one that is told */
+    size_t count;
     uint64_t timeout_ns;
     char directory[GS_SLEEP_DIRECTORY], discard[GS_SLEEP_TAG];
 };
@@ -96,9 +108,15 @@ static void put_sizes(const struct gs_asleep_for *asleep, char *ret_text, size_t
                                      stays[i]);
 }
 
+/* There is more to come. */
+static bool is_half(enum gs_sleep_verb verb)
+{
+    return verb == GS_SLEEP_LETS_GO || verb == GS_SLEEP_RETURNS;
+}
+
 static void tell_it(struct order *order, const struct who *who, int fd, const char *silent)
 {
-    const struct sleeping *sleeping = (const struct sleeping *)order;
+    struct sleeping *sleeping = (struct sleeping *)order;
     const uint64_t began = gs_now_ns();
     struct told told = {.took_ns = 0};
     const struct gs_asleep_for *sleep = &told.done.sleep;
@@ -107,7 +125,10 @@ static void tell_it(struct order *order, const struct who *who, int fd, const ch
     snprintf(reason, sizeof reason, "%s", silent);
     if (!silent[0])
         have_it(fd, sleeping, &told.done, reason, sizeof reason);
-    told.took_ns = gs_now_ns() - began;
+    sleeping->target->took_ns += gs_now_ns() - began;
+    told.took_ns = sleeping->target->took_ns;
+    if (is_half(sleeping->verb) && !reason[0])
+        return;
     if (sleep->ns)
         put_sizes(sleep, sizes, sizeof sizes);
     order_say(order, who, reason, write_it, &told, "%s, in %.2f s%s", sleep->ns ? "asleep" : "awake",
@@ -115,23 +136,42 @@ static void tell_it(struct order *order, const struct who *who, int fd, const ch
 }
 
 /* False: it was not done, which was said. */
-static bool order_one(struct sleeping *sleeping, long pid, enum gs_sleep_verb verb)
+static bool order_one(struct sleeping *sleeping, struct target *target, enum gs_sleep_verb verb)
 {
     struct order *order = &sleeping->order;
     const struct ask_time time = {sleeping->timeout_ns + MOVES_NS, sleeping->timeout_ns + MOVES_NS};
 
-    order->only = pid;
+    order->only = target->pid;
+    order->if_there = target->in_group;
     order->found = order->failed = false;
     order->time = &time;
     sleeping->verb = verb;
+    sleeping->target = target;
     order_each(order);
     order->time = NULL;
+    target->found |= order->found;
+    target->goes_on = order->found && !order->failed;
     return !order->failed;
 }
 
-/* Those of a control group, and of the ones below it, that have the library and a socket. *found: one has.
- * False: one did not do it, or the group cannot be read, which was said. */
-static bool order_group(struct sleeping *sleeping, const char *path, enum gs_sleep_verb verb, bool *found)
+/* ---- Who is meant -------------------------------------------------------------------------------- */
+
+static bool add_target(struct sleeping *sleeping, long pid, int word, bool in_group)
+{
+    struct target *grown = realloc(sleeping->targets, (sleeping->count + 1) * sizeof *grown);
+
+    if (!grown) {
+        command_complain("no memory");
+        return false;
+    }
+    sleeping->targets = grown;
+    grown[sleeping->count++] = (struct target){.pid = pid, .word = word, .in_group = in_group};
+    return true;
+}
+
+/* Those of a control group, and of the ones below it, that have the library. False: it cannot be read, which was
+ * said. */
+static bool add_group(struct sleeping *sleeping, const char *path, int word)
 {
     char name[PATH_MAX];
     const struct dirent *entry;
@@ -146,14 +186,12 @@ static bool order_group(struct sleeping *sleeping, const char *path, enum gs_sle
     if (!well)
         command_complain("%s: %s", name, strerror(errno));
     while (pids && fscanf(pids, "%ld", &pid) == 1)
-        if (figures_has_library(pid)) {
-            well &= order_one(sleeping, pid, verb);
-            *found |= sleeping->order.found;
-        }
+        if (figures_has_library(pid))
+            well &= add_target(sleeping, pid, word, true);
     while (below && (entry = readdir(below)))
         if (entry->d_type == DT_DIR && entry->d_name[0] != '.') {
             snprintf(name, sizeof name, "%.2000s/%s", path, entry->d_name);
-            well &= order_group(sleeping, name, verb, found);
+            well &= add_group(sleeping, name, word);
         }
     if (pids)
         fclose(pids);
@@ -168,19 +206,52 @@ static bool is_group(const char *word)
 }
 
 /* A process, or a control group by its path. */
-static bool order_target(struct sleeping *sleeping, const struct call *call, int n, enum gs_sleep_verb verb)
+static bool add_word(struct sleeping *sleeping, const struct call *call, int n)
 {
     const char *word = call->argv[n];
-    bool found = false, well;
 
-    if (!is_group(word))
-        return order_one(sleeping, call_pid(call, word), verb);
-    sleeping->order.if_there = true;
-    well = order_group(sleeping, word, verb, &found);
-    sleeping->order.if_there = false;
-    if (well && !found)
-        command_complain("%s: no process in it has GPU memory of the library's that can be asked", word);
-    return well && found;
+    return is_group(word) ? add_group(sleeping, word, n) : add_target(sleeping, call_pid(call, word), n, false);
+}
+
+/* All of them do it. One that fails at the first step takes no second. */
+static bool order_targets(struct sleeping *sleeping, enum gs_sleep_verb verb)
+{
+    bool well = true;
+
+    for (size_t i = 0; sleeping->count > 1 && i < sleeping->count; i++)
+        well &= order_one(sleeping, &sleeping->targets[i], verb == GS_SLEEP_WAKES ? GS_SLEEP_RETURNS : GS_SLEEP_LETS_GO);
+    for (size_t i = 0; i < sleeping->count; i++)
+        if (sleeping->count == 1 || sleeping->targets[i].goes_on)
+            well &= order_one(sleeping, &sleeping->targets[i], verb);
+    return well;
+}
+
+/* False: the word is a group in which there was none, which is said. */
+static bool has_found(const struct sleeping *sleeping, const struct call *call, int n)
+{
+    bool found = !is_group(call->argv[n]);
+
+    for (size_t i = 0; i < sleeping->count; i++)
+        found |= sleeping->targets[i].word == n && sleeping->targets[i].found;
+    if (!found)
+        command_complain("%s: no process in it has GPU memory of the library's that can be asked", call->argv[n]);
+    return found;
+}
+
+/* The words from the n-th on. False: not all was done, which was said. */
+static bool order_words(struct sleeping *sleeping, const struct call *call, int n, int count, enum gs_sleep_verb verb)
+{
+    bool well = true;
+
+    sleeping->count = 0;
+    for (int i = n; i < n + count; i++)
+        well &= add_word(sleeping, call, i);
+    well &= order_targets(sleeping, verb);
+    for (int i = n; well && i < n + count; i++)
+        well = has_found(sleeping, call, i);
+    free(sleeping->targets);
+    sleeping->targets = NULL;
+    return well;
 }
 
 /* Of all: the options, and what is asked. COMMAND_WELL: it can begin. */
@@ -213,14 +284,13 @@ static int order_all(const struct call *call, enum gs_sleep_verb verb)
 {
     struct gs_share_options options;
     struct sleeping sleeping;
-    bool well = true;
+    bool well;
     int status = begin(call, &sleeping, &options);
 
     if (status != COMMAND_WELL)
         return status;
     sleeping.order.json = call_json(call, true);
-    for (int i = 0; i < call->argc; i++)
-        well &= order_target(&sleeping, call, i, verb);
+    well = order_words(&sleeping, call, 0, call->argc, verb);
     json_end(sleeping.order.json);
     return well ? COMMAND_WELL : COMMAND_WRONG;
 }
@@ -244,7 +314,7 @@ int command_swap(const struct call *call)
 
     if (status != COMMAND_WELL)
         return status;
-    return order_target(&sleeping, call, 0, GS_SLEEP_GOES) && order_target(&sleeping, call, 1, GS_SLEEP_WAKES)
+    return order_words(&sleeping, call, 0, 1, GS_SLEEP_GOES) && order_words(&sleeping, call, 1, 1, GS_SLEEP_WAKES)
                ? COMMAND_WELL
                : COMMAND_WRONG;
 }

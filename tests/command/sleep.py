@@ -369,12 +369,14 @@ def prove_who_calls_is_not_idle(folder):
 
 
 def prove_what_stays(folder):
-    one = start(folder)
-    one.do('share 0')
+    """What another has open."""
+    one, other = start(folder), Holder(folder, SOFTCUDA_MEMORY='256M')
+    other.do('open ' + one.do('share 0'))
     says(folder, 0, ('sleep', str(one.pid)), 'MiB shared stay')
     says(folder, 0, ('wake', str(one.pid)), 'awake')
     is_right(one, 'where it stayed')
     one.end()
+    other.end()
 
 
 def prove_what_is_wrong(folder):

@@ -1,0 +1,267 @@
+/*
+ * Opener: a process that sleeps together with those whose memory it has open, which are to give that back to the driver.
+ *
+ *   open ─► unmapped; addresses, records and leases stay ─► OPEN (GS_OPEN_LETS_GO) of each block: the exporter knows
+ *     ▲                                                                 │ it sleeps itself, and wakes
+ *     └── mapped where it was ◄─ GRANT with descriptors ◄─ OPEN (GS_OPEN_WANTS); of the other blocks OPEN (GS_OPEN_HAS_IT)
+ *
+ * An exporter that cannot be told takes it for mapped, and its memory stays on the GPU. No thread of the program's comes
+ * here meanwhile, and the share thread keeps away from a remote that is busy.
+ *
+ * The exporter's side: a piece whose blocks nobody maps leaves the GPU (gs_share_export_sleeps) and keeps its id, which is in
+ * handles. Until it is back nobody is given any of it (GS_REFUSED_ASLEEP: he asks again, up to his debug.timeout). What openers
+ * keep for their next open they know by that id: it is called back before (FLUSH), or the piece stays.
+ *
+ * - A step that fails leaves the process at the one before. Who is woken before his exporter waits, and sleeps on.
+ * - The exporter ends meanwhile. Natively its memory would stay for who has it open; here the only copy was its own. Who had it
+ *   open wakes all the same: the log says what is lost, and its addresses stay empty, so that copies from there fail, and kernels
+ *   do. Nothing reads what was never written.
+ * - The opener ends meanwhile: its lease does, as always, and a freed block is had again when its owner wakes.
+ * - What was left with a broker stays: he has descriptors, which keep the memory. So does all under share.isolate, where what is
+ *   given back is overwritten at once.
+ */
+#include "core/share/let_go.h"
+#include "core/share/opener.h"
+
+#include <string.h>
+
+/* ---- Each exporter --------------------------------------------------------------------------------------- */
+
+/* The next that this round has not been at, no more busy, and busy by this thread from now on; NULL: there is none. */
+static struct gs_remote *next_remote_locked(struct gs_share *share, uint64_t round, uint64_t until_ns)
+{
+    struct gs_remote *remote, *next;
+    bool again = true;
+
+    while (again) {
+        again = false;
+        HASH_ITER(hh, share->opener.remotes, remote, next)
+        {
+            if (remote->visited >= round)
+                continue;
+            if (!remote->busy) {
+                remote->visited = round;
+                remote->busy = true;
+                remote->deadline_ns = until_ns;
+                return remote;
+            }
+            again = true;
+        }
+        again = again && gs_remote_await_locked(share, until_ns);
+    }
+    return NULL;
+}
+
+/* Imports come and go by who has made the remote busy alone. */
+static void visit_all(struct gs_share *share, uint64_t until_ns,
+                      void (*visit)(struct gs_share *share, struct gs_remote *remote, void *arg), void *arg)
+{
+    struct gs_remote *remote;
+    uint64_t round;
+
+    gs_lock_take(&share->opener.lock);
+    round = ++share->opener.rounds;
+    while ((remote = next_remote_locked(share, round, until_ns))) {
+        gs_lock_release(&share->opener.lock);
+        visit(share, remote, arg);
+        gs_lock_take(&share->opener.lock);
+        gs_remote_release_locked(share, remote);
+    }
+    gs_opener_release(share);
+}
+
+/* ---- One block of it: its lease gets another generation ------------------------------------------------ */
+
+static gs_status ask(struct gs_share *share, struct gs_remote *remote, struct gs_opened *opened,
+                     struct gs_request *request, struct gs_wire_grant *ret_grant, struct gs_wire_fds *ret_fds)
+{
+    gs_status status = gs_ipc_handle_read(opened->ipc_handle, &request->ipc_handle);
+
+    memcpy(request->bytes, opened->ipc_handle, sizeof request->bytes);
+    remote->conn.owed++; /* a RECALL of what was granted before may come */
+    if (status == GS_OK)
+        status = gs_remote_request(share, remote, request, ret_grant, ret_fds);
+    gs_room_free(share, &request->room);
+    return status;
+}
+
+/* The lease has the generation of the last grant. */
+static void note(struct gs_share *share, struct gs_remote *remote, struct gs_opened *opened,
+                 const struct gs_wire_grant *grant)
+{
+    gs_lock_take(&share->opener.lock);
+    opened->generation = grant->head.request;
+    opened->connection = remote->connection;
+    opened->recalled = opened->orphan = false; /* it is asked for anew */
+    gs_lock_release(&share->opener.lock);
+}
+
+/* The blocks of an import from the `first` on. */
+static gs_status ask_all(struct gs_share *share, struct gs_remote *remote, struct gs_import *import, unsigned first,
+                         enum gs_open_wants wants)
+{
+    struct gs_wire_grant grant;
+    struct gs_wire_fds fds;
+    gs_status status = GS_OK;
+
+    for (unsigned i = first; status == GS_OK && i < import->count; i++) {
+        struct gs_request request = {.wants = wants};
+
+        status = ask(share, remote, import->sorted[i], &request, &grant, &fds);
+        if (status == GS_OK)
+            note(share, remote, import->sorted[i], &grant);
+    }
+    return status;
+}
+
+/* ---- Away ------------------------------------------------------------------------------------------------ */
+
+/* Of a process that serves it itself: who has it only of a broker, or of another machine, keeps it. */
+static bool may_go(const struct gs_remote *remote, const struct gs_import *import)
+{
+    return !import->away && !import->strip && !import->host && import->count > 0 && remote->conn.fd >= 0 &&
+           !remote->conn.by_broker && import->kept.state == GS_KEPT_NOT;
+}
+
+/* GS_OK also where it is not told: it is away all the same. Another status: it stays. */
+static gs_status unmap(struct gs_share *share, struct gs_import *import)
+{
+    const struct gs_share_events *events = &share->events;
+    gs_status status;
+
+    if (events->in_use && events->in_use(events->arg, import->span.base, import->span.size, false))
+        return GS_NOT_OFFERED;
+    if (events->in_use)
+        events->in_use(events->arg, import->span.base, import->span.size, true);
+    status = share->driver->mem_unmap(import->span.base, import->span.size);
+    if (status == GS_OK) {
+        import->away = true;
+        import->lost = false;
+    }
+    return status;
+}
+
+/* Who does not answer is not told of the rest. */
+static void let_go_of(struct gs_share *share, struct gs_remote *remote, void *arg)
+{
+    gs_status told = GS_OK;
+    size_t *bytes = arg;
+
+    for (struct gs_import *import = remote->imports; import; import = import->next) {
+        if (!may_go(remote, import) || unmap(share, import) != GS_OK)
+            continue;
+        *bytes += import->span.size;
+        if (told == GS_OK)
+            told = ask_all(share, remote, import, 0, GS_OPEN_LETS_GO);
+    }
+}
+
+size_t gs_share_let_go(struct gs_share *share)
+{
+    size_t bytes = 0;
+
+    visit_all(share, gs_now_ns() + share->options.timeout_ns, let_go_of, &bytes);
+    return bytes;
+}
+
+/* ---- Back ------------------------------------------------------------------------------------------------ */
+
+/* The exporter hears of all blocks that they are mapped before one is. */
+static gs_status take_back(struct gs_share *share, struct gs_remote *remote, struct gs_import *import)
+{
+    gs_status others = ask_all(share, remote, import, 1, GS_OPEN_HAS_IT), status;
+    struct gs_request request = {.wants = GS_OPEN_WANTS};
+    struct gs_wire_grant grant;
+    struct gs_wire_fds fds;
+
+    status = ask(share, remote, import->sorted[0], &request, &grant, &fds);
+    if (status != GS_OK)
+        return status;
+    if (others != GS_OK) /* the connection is another one */
+        status = ask_all(share, remote, import, 1, GS_OPEN_HAS_IT);
+    if (status == GS_OK)
+        status = gs_import_map_again(share, remote, &request, &grant, &fds, import);
+    note(share, remote, import->sorted[0], &grant);
+    gs_fds_done(&fds, status == GS_OK);
+    if (status == GS_OK) {
+        import->connection = remote->connection;
+        import->away = false;
+    }
+    return status;
+}
+
+/* In a context that has opened it. */
+static gs_status take_back_in_context(struct gs_share *share, struct gs_remote *remote, struct gs_import *import)
+{
+    const struct gs_opened *opened = import->sorted[0];
+    const CUcontext context = opened->use_count > 0 ? opened->uses[0].context : NULL;
+    gs_status status = context ? share->driver->ctx_push_current(context) : GS_OK;
+    CUcontext popped;
+
+    if (status != GS_OK)
+        return status;
+    status = take_back(share, remote, import);
+    if (context)
+        share->driver->ctx_pop_current(&popped);
+    return status;
+}
+
+/* Nobody has it any more. */
+static bool is_lost(const struct gs_remote *remote, gs_status status)
+{
+    return status == GS_STALE || (status == GS_UNREACHABLE && remote->conn.fd < 0 && !remote->astray);
+}
+
+static void lose(struct gs_share *share, const struct gs_remote *remote, struct gs_import *import)
+{
+    import->lost = true;
+    gs_log_line(&share->log, GS_LOG_ERROR,
+                "process %d, whose memory was open here, has ended while both slept, and %zu MiB at %llx with it: "
+                "what touches them fails",
+                (int)remote->owner_pid, import->span.size >> 20, (unsigned long long)import->span.base);
+}
+
+static void take_back_of(struct gs_share *share, struct gs_remote *remote, void *arg)
+{
+    struct gs_untaken *untaken = arg;
+    const uint64_t deadline = gs_now_ns() + share->options.timeout_ns;
+
+    if (deadline < remote->deadline_ns)
+        remote->deadline_ns = deadline;
+    for (struct gs_import *import = remote->imports; import; import = import->next) {
+        gs_status status;
+
+        if (!import->away || import->lost || import->count == 0)
+            continue;
+        status = gs_now_ns() < remote->deadline_ns ? take_back_in_context(share, remote, import) : GS_UNREACHABLE;
+        if (status != GS_OK && is_lost(remote, status))
+            lose(share, remote, import);
+        else if (status != GS_OK)
+            *untaken = (struct gs_untaken){.pid = remote->owner_pid, .status = status};
+    }
+}
+
+static size_t count_left(struct gs_share *share)
+{
+    struct gs_remote *remote, *next;
+    size_t left = 0;
+
+    gs_lock_take(&share->opener.lock);
+    HASH_ITER(hh, share->opener.remotes, remote, next)
+    for (const struct gs_import *import = remote->imports; import; import = import->next)
+        left += import->away && !import->lost ? import->span.size : 0;
+    gs_lock_release(&share->opener.lock);
+    return left;
+}
+
+bool gs_share_take_back(struct gs_share *share, uint64_t until_ns, struct gs_untaken *ret)
+{
+    for (;;) {
+        *ret = (struct gs_untaken){.status = GS_UNREACHABLE};
+        visit_all(share, until_ns, take_back_of, ret);
+        ret->left = count_left(share);
+        if (ret->left == 0 || ret->status > 0 || gs_now_ns() >= until_ns)
+            return ret->left == 0;
+        gs_rest_ns(GS_REFUSED_NS);
+    }
+}

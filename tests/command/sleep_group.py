@@ -1,0 +1,296 @@
+"""gpushim sleep and wake of processes that share among themselves: what is open only among them goes as well, and
+comes back as one memory.
+
+    sleep_group.py GPUSHIM SHIM LIBCUDA
+"""
+import os
+import tempfile
+
+from holder import MIB, Holder, await_that, check, end_with_faults, gpushim
+
+LARGE, SMALL = 100 * MIB, MIB  # of several pieces, and beside others
+
+FILL = ('assert cuda.cuMemsetD8_v2({block}, ctypes.c_ubyte({value}), ctypes.c_size_t({size})) == 0 and '
+        'cuda.cuCtxSynchronize() == 0')
+READ = '''
+host = (ctypes.c_ubyte * {size})()
+status = cuda.cuMemcpyDtoH_v2(host, {block}, ctypes.c_size_t({size}))
+print(bytes(host) == bytes([{value}]) * {size} if status == 0 else status)
+'''
+TRY = '''
+pointer = ctypes.c_uint64()
+status = cuda.cuIpcOpenMemHandle_v2(ctypes.byref(pointer), Handle.from_buffer_copy(bytes.fromhex('{handle}')), 1)
+opened.extend([pointer] if status == 0 else [])
+print(status)
+'''
+
+
+def run(one, code, **values):
+    return one.do('do ' + code.format(**values).strip().encode().hex())
+
+
+def fill(one, value, block='held[0]', size=LARGE):
+    run(one, FILL, block=block, value=value, size=size)
+
+
+def has(one, value, block='opened[0]', size=LARGE):
+    return run(one, READ, block=block, value=value, size=size) == 'True'
+
+
+def asked(folder, one):
+    return 'awake already' in gpushim(folder, 'wake', str(one.pid)).stderr
+
+
+def start(folder, sizes=(LARGE,), **settings):
+    one = Holder(folder, **{'SOFTCUDA_MEMORY': '1G', 'GPUSHIM_DEBUG_RECLAIM_FROM_PEERS': 'on', 'GPUSHIM_DEBUG_TIMEOUT': '1 s', **settings})
+    for size in (64 * MIB, *sizes):  # the first is what lets it be asked
+        one.do(f'alloc {size}')
+    run(one, 'held.append(held.pop(0))')
+    await_that(lambda: asked(folder, one), 'a process that holds enough can be asked')
+    return one
+
+
+def says(folder, status, command, ones, *words, options=()):
+    ran = gpushim(folder, command, *(str(one.pid) for one in ones), *options)
+    check(ran.returncode == status and all(word in ran.stdout + ran.stderr for word in words) and bool(ran.stderr) == bool(status),
+          f'{command} {[one.pid for one in ones]} ends with {status} and {words}: {ran}')
+    return ran.stdout
+
+
+def sleep_whole(folder, ones):
+    told = says(folder, 0, 'sleep', ones)
+    check(told.count('asleep, in') == len(ones) and 'stay' not in told, f'all of them, and all that they have: {told}')
+
+
+def pair(folder, sizes=(LARGE,), **settings):
+    """One shares its first blocks, the other has them open."""
+    one, other = start(folder, sizes, **settings), start(folder, ())
+    for number, size in enumerate(sizes):
+        fill(one, 10 + number, f'held[{number}]', size)
+        other.do('open ' + one.do(f'share {number}'))
+    return one, other
+
+
+def end(*ones):
+    for one in ones:
+        one.end()
+
+
+def prove_they_go_and_come(folder):
+    """In whatever order they are named, once and again; what one writes afterwards the other reads."""
+    one, other = pair(folder, (LARGE, SMALL))
+    for turn, order in enumerate(((one, other), (other, one), (one, other))):
+        sleep_whole(folder, order)
+        says(folder, 0, 'wake', order[::-1] if turn == 2 else order, 'awake, in')
+        check(has(other, 10 + turn) and has(other, 11, 'opened[1]', SMALL), f'as it was, in turn {turn}')
+        fill(one, 11 + turn)
+        check(has(other, 11 + turn), f'one memory, in turn {turn}')
+        fill(other, 77, 'opened[0]', SMALL)
+        check(has(one, 77, 'held[0]', SMALL), f'for both, in turn {turn}')
+        fill(one, 11 + turn)
+    says(folder, 0, 'sleep', (one,), 'MiB shared stay')  # it is mapped again
+    says(folder, 0, 'wake', (one,))
+    other.do('close 0')
+    one.do('free 0')
+    check(has(other, 11, 'opened[0]', SMALL), 'the rest is as it was')
+    end(one, other)
+
+
+def prove_both_ways(folder):
+    """Each has something of the other's open."""
+    one, other = pair(folder)
+    other.do(f'alloc {LARGE}')
+    run(other, 'held.insert(0, held.pop())')
+    fill(other, 33)
+    one.do('open ' + other.do('share 0'))
+    sleep_whole(folder, (one, other))
+    says(folder, 0, 'wake', (one, other), 'awake, in')
+    check(has(one, 33) and has(other, 10), 'both are right')
+    end(one, other)
+
+
+def prove_a_handle_on_its_way(folder):
+    """It opens after the wake; while its process sleeps who opens it is told so, and goes on."""
+    one, other = start(folder), start(folder, ())
+    handle = one.do('share 0')
+    fill(one, 5)
+    sleep_whole(folder, (one,))
+    check(run(other, TRY, handle=handle) != '0', 'not while it sleeps')
+    says(folder, 0, 'wake', (one,))
+    check(run(other, TRY, handle=handle) == '0' and has(other, 5), 'and then it does')
+    end(one, other)
+
+
+def prove_what_was_closed(folder):
+    """What an opener keeps for its next open is no obstacle, and is not taken for the memory after the wake."""
+    one, other = pair(folder)
+    handle = one.do('share 0')
+    other.do('close 0')
+    sleep_whole(folder, (one, other))
+    says(folder, 0, 'wake', (one, other))
+    fill(one, 44)
+    check(run(other, TRY, handle=handle) == '0' and has(other, 44), 'it is opened anew')
+    end(one, other)
+
+
+def prove_what_was_freed(folder):
+    """What its program has freed and another has open is that one's still, also where no more of that is given."""
+    one, other = pair(folder, (LARGE, SMALL), GPUSHIM_DEBUG_LIMBO_LIMIT='1 MiB')
+    one.do('free 0')
+    one.do('free 0')
+    sleep_whole(folder, (one, other))
+    says(folder, 0, 'wake', (one, other))
+    check(has(other, 10) and has(other, 11, 'opened[1]', SMALL), 'as it was')
+    other.do('close 0')
+    check(has(other, 11, 'opened[0]', SMALL), 'one by one')
+    end(one, other)
+
+
+def prove_others_keep_it(folder):
+    """One that is not told to sleep has the memory open: it stays, and is as it was."""
+    one, other = pair(folder)
+    third = start(folder, ())
+    third.do('open ' + one.do('share 0'))
+    says(folder, 0, 'sleep', (one, other), 'MiB shared stay')
+    fill(third, 66, 'opened[0]')
+    says(folder, 0, 'wake', (one, other))
+    check(has(other, 66) and has(one, 66, 'held[0]'), 'what was written meanwhile is seen')
+    says(folder, 0, 'sleep', (other, one), 'MiB shared stay')
+    third.do('close 0')
+    says(folder, 0, 'wake', (one, other))
+    check(has(other, 66), 'also after that')
+    end(one, other, third)
+
+
+def prove_one_alone(folder):
+    """A process that is told alone keeps what it has open; and what others have open of it stays."""
+    one, other = pair(folder)
+    says(folder, 0, 'sleep', (one,), 'MiB shared stay')
+    fill(other, 55, 'opened[0]')
+    says(folder, 0, 'sleep', (other,))
+    says(folder, 0, 'wake', (other,))
+    check(has(other, 55), 'the memory of one that sleeps')
+    says(folder, 0, 'wake', (one,))
+    check(has(one, 55, 'held[0]'), 'is its own')
+    end(one, other)
+
+
+def prove_who_wakes_first(folder):
+    """Who has something open of one that sleeps cannot be woken before it, sleeps on, and can be afterwards."""
+    one, other = pair(folder)
+    sleep_whole(folder, (one, other))
+    says(folder, 1, 'wake', (other,), f'process {one.pid} does not give them back', options=('--timeout', '0.3s'))
+    says(folder, 1, 'sleep', (one,), 'asleep already')
+    says(folder, 0, 'sleep', (other,), 'asleep, in')
+    says(folder, 1, 'wake', (other,), f'process {one.pid}', options=('--timeout', '0.3s'))
+    says(folder, 0, 'wake', (one,), 'awake, in')
+    says(folder, 0, 'wake', (other,), 'awake, in')
+    check(has(other, 10), 'as it was')
+    end(one, other)
+
+
+def prove_an_end_of_who_shares(folder):
+    """Its memory has gone with it: what touches that fails, all else is right."""
+    one, other = pair(folder)
+    fill(other, 22, 'held[0]', SMALL)
+    sleep_whole(folder, (one, other))
+    one.end()
+    says(folder, 0, 'wake', (other,), 'awake, in')
+    check(run(other, READ, block='opened[0]', value=10, size=LARGE) not in ('True', 'False'), 'it cannot be read')
+    check(has(other, 22, 'held[0]', SMALL), 'its own is right')
+    other.do('close 0')
+    sleep_whole(folder, (other,))
+    says(folder, 0, 'wake', (other,), 'awake, in')
+    check(has(other, 22, 'held[0]', SMALL), 'and again')
+    end(other)
+
+
+def prove_an_end_of_who_opened(folder):
+    """Its lease ends, whether the other sleeps or not."""
+    for freed in (False, True):
+        one, other = pair(folder)
+        if freed:
+            one.do('free 0')
+        sleep_whole(folder, (one, other))
+        other.end()
+        says(folder, 0, 'wake', (one,), 'awake, in')
+        if not freed:
+            check(has(one, 10, 'held[0]'), 'as it was')
+            one.do('free 0')
+        one.do(f'alloc {LARGE}')
+        fill(one, 9, 'held[-1]')
+        await_that(lambda one=one: 'limbo' not in gpushim(folder, 'who').stdout, 'nobody holds anything')
+        end(one)
+
+
+def prove_a_step_that_fails(folder):
+    """One cannot sleep: the other does, and what that one has open stays."""
+    one, other = pair(folder)
+    run(other, 'cuda.softcuda_hold(1); assert cuda.cuMemsetD8Async(held[0], ctypes.c_ubyte(1), ctypes.c_size_t(1), None) == 0')
+    says(folder, 1, 'sleep', (one, other), f'pid {one.pid} (', 'MiB shared stay', 'does not end', options=('--timeout', '0.3s'))
+    run(other, 'cuda.softcuda_hold(0)')
+    check(has(other, 10), 'who is awake goes on')
+    says(folder, 0, 'wake', (one,), 'awake, in')
+    check(has(one, 10, 'held[0]'), 'as it was')
+    end(one, other)
+
+
+FAIL = '''
+cuda.softcuda_last_failed.restype = ctypes.c_char_p
+assert cuda.softcuda_fail(b'{call}', {nth}, 999) == 0
+'''
+FAILED = """
+print(cuda.softcuda_last_failed().decode())
+cuda.softcuda_reset()
+"""
+
+
+def prove_each_call_fails(folder):
+    """Of the opener's, one at a time: it is awake or asleep, and the next try is right."""
+    one, other = Holder(folder, SOFTCUDA_MEMORY='256M'), Holder(folder, SOFTCUDA_MEMORY='256M')
+    one.do(f'alloc {SMALL}')
+    other.do(f'alloc {SMALL}')
+    fill(one, 3, size=SMALL)
+    fill(other, 4, size=SMALL)
+    other.do('open ' + one.do('share 0'))
+    both = [str(holder.pid) for holder in (one, other)]
+    for command in 'sleep', 'wake':
+        nth, hit = 0, True
+        while hit:
+            nth += 1
+            if command == 'wake':
+                check(gpushim(folder, 'sleep', *both).returncode == 0, 'they sleep')
+            run(other, FAIL, call='*', nth=nth)
+            gpushim(folder, command, *both)
+            hit = run(other, FAILED) not in ('', 'cuDriverGetVersion')
+            run(other, FAIL, call='cuDriverGetVersion', nth=1)
+            run(other, 'cuda.cuDriverGetVersion(ctypes.byref(ctypes.c_int()))')
+            for holder in both:
+                gpushim(folder, 'wake', holder)
+            check(has(other, 3, size=SMALL) and has(other, 4, 'held[0]', SMALL) and has(one, 3, 'held[0]', SMALL),
+                  f'call {nth} of {command}')
+        check(nth > 5, f'{nth} calls of {command}')
+    end(one, other)
+
+
+def prove_with_a_broker(folder):
+    """What is left with a broker stays, and is right."""
+    one, other = pair(folder, GPUSHIM_SHARE_STRATEGY='broker')
+    says(folder, 0, 'sleep', (one, other), 'shared stay')
+    says(folder, 0, 'wake', (one, other))
+    fill(one, 12)
+    check(has(other, 12), 'one memory')
+    end(one, other)
+
+
+def main():
+    for proof in (prove_they_go_and_come, prove_both_ways, prove_a_handle_on_its_way, prove_what_was_closed, prove_what_was_freed,
+                  prove_others_keep_it, prove_one_alone, prove_who_wakes_first, prove_an_end_of_who_shares,
+                  prove_an_end_of_who_opened, prove_a_step_that_fails, prove_each_call_fails, prove_with_a_broker):
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o700)
+            proof(folder)
+    end_with_faults()
+
+
+main()
