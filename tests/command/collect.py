@@ -82,9 +82,6 @@ def prove_it_goes_back(folder):
 
 
 def prove_wrong(folder, holder):
-    for arguments in ((), ('x',), ('-1',), ('all', '1'), ('--nonsense',)):
-        run = gpushim(folder, 'collect', *arguments)
-        check(run.returncode == 2 and '(gpushim help collect)' in run.stderr, f'{arguments} is refused: {run}')
     little, apart = Holder(folder), Holder(folder, library=False)
     little.do(f'alloc {MIB}')
     apart.do(f'alloc {MIB}')

@@ -30,8 +30,8 @@ def without(**settings):
     return {name: None for name in os.environ if OURS.match(name)} | {'HOME': None, 'XDG_CONFIG_HOME': None, 'GPUSHIM_CONFIG': ''} | settings
 
 
-def config(*arguments, options=None, **settings):
-    return run([command, 'config', *arguments], without(**settings), **(options or {}))
+def config(*arguments, **settings):
+    return run([command, 'config', *arguments], without(**settings))
 
 
 def as_json(what, status, *arguments, **settings):
@@ -260,21 +260,6 @@ def check_check(folder):
     expect('a folder', config('--check', folder), 1, 'gpushim: .* not a regular file')
 
 
-def check_usage():
-    ran = config('--help')
-    expect('--help', ran, 0, r'usage: gpushim config \[OPTION\].*', of='stdout')
-    for arguments, why in ((['--nonsense'], "config does not know '--nonsense'"),
-                           (['log'], "config does not know 'log'"),
-                           (['--check'], '--check: FILE is missing after it'),
-                           (['--chek', 'a'], "config does not know '--chek'; did you mean --check.*"),
-                           (['--check', 'a', '--origin'], '--origin is of no use with --check.*')):
-        expect(str(arguments), config(*arguments), 2, fr'gpushim: {why} \(gpushim help config\)')
-    with open('/dev/full', 'w', encoding='utf-8') as full:
-        for arguments in ([], ['--json'], ['--check', sample]):
-            ran = config(*arguments, options={'capture_output': False, 'stdout': full})
-            check(ran.returncode == 1, f'output that cannot be written: {arguments}')
-
-
 # ---- The library -------------------------------------------------------------------------------
 
 
@@ -304,7 +289,6 @@ with tempfile.TemporaryDirectory() as scratch:
     check_misspelt()
     check_files(scratch)
     check_check(scratch)
-    check_usage()
     if library:
         check_library(scratch)
 end_with_faults()

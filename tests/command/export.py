@@ -355,21 +355,6 @@ def prove_start(folder, server):
         other.end()
 
 
-def prove_usage(folder):
-    for arguments in ([], ['--listen', ':0'], ['--prometheus', 'x'],
-                      ['--prometheus', '--listen', ':0', '--textfile', 'x'], ['--prometheus', '--textfile'],
-                      ['--prometheus', '--textfile', '']):
-        run = gpushim(folder, 'export', *arguments)
-        check(run.returncode == 2 and '(gpushim help export)' in run.stderr and not run.stdout, f'{arguments} is refused: {run}')
-    for where in ('', 'x', '127.0.0.1', '127.0.0.1:', '127.0.0.1:65536', '127.0.0.1:-1', '::1:1', '[::1:1', ':1x',
-                  '300.0.0.1:1', 'a' * 99 + ':1', '[]:1', '[:1'):
-        run = gpushim(folder, 'export', '--prometheus', '--listen', where)
-        check(run.returncode == 2 and '127.0.0.1:9465' in run.stderr, f'{where!r} is no address: {run}')
-    run = subprocess.run(f'{GPUSHIM} export --prometheus > /dev/full', shell=True, env=clean(folder),
-                         stderr=subprocess.PIPE, check=False)
-    check(run.returncode == 1 and b'cannot be written' in run.stderr, 'a full disk is told')
-
-
 def prove_examples(folder, examples):
     there = set(export(folder))
     for name, expressions in monitoring.expressions(examples).items():
@@ -409,7 +394,6 @@ def main():
         server.end()
         holder.end()
         reader.end()
-        prove_usage(folder)
     end_with_faults()
 
 

@@ -180,10 +180,6 @@ def prove_wrong(folder, publisher):
     check(none.returncode == 1 and 'nobody whom this user may ask has the name nobody' in none.stderr and
           "'gpushim ls' has those there are" in none.stderr, f'{none}')
     check(gpushim(folder, 'ls', 'nobody', '--json').returncode == 1, 'as JSON, too')
-    for arguments in (('a', 'b'), ('--nonsense',), ('-x',)):
-        run = gpushim(folder, 'ls', *arguments)
-        check(run.returncode == 2 and '(gpushim help ls)' in run.stderr, f'{arguments} is refused: {run}')
-    check(gpushim(folder, 'ls', '--help').returncode == 0, 'help')
     check(gpushim('/nonexistent/folder', 'ls').returncode == 1, 'no folder can be had')
     publisher.stop()
     run = gpushim(folder, 'ls')

@@ -418,13 +418,8 @@ def damage(folder):
     check(seen == {0, 1}, f'damaged files ended with {seen} alone')
 
 
-def usage(folder):
+def no_place(folder):
     path = f'{folder}/sample'
-    expect([], 2, '', r'gpushim: report: FILE is missing \(gpushim help report\)\n')
-    expect([path, path], 2, '', r'gpushim: report does not know .* \(gpushim help report\)\n')
-    expect(['--nothing'], 2, '', r"gpushim: report does not know '--nothing' \(gpushim help report\)\n")
-    expect([path, '--html'], 2, '', r'gpushim: --html: PAGE is missing after it \(gpushim help report\)\n')
-    expect(['--help'], 0, 'usage: gpushim report .*')
     expect([path, '--html', f'{folder}/none/x'], 1, '',
            '.*/none/x. cannot be written: No such file or directory; make its folder first .*\n')
     expect([path, '--memory-viz', '/dev/null'], 1, '', '.*/dev/null. cannot be written: it is no regular file; .*\n')
@@ -641,7 +636,7 @@ def converts(folder):
 
 with tempfile.TemporaryDirectory(prefix='gpushim-report-') as scratch:
     for prove in (tells, text_in_full, viz_of_two_gpus, page_of_two_gpus, page_of_many, modules, differs, nothing_recorded, threads,
-                  new_memory, odd_frees, ties, stacks, names, overlaps, cut, refused, damage, usage, no_room,
+                  new_memory, odd_frees, ties, stacks, names, overlaps, cut, refused, damage, no_place, no_room,
                   keeps_what_is_there, is_as_private, converts):
         try:
             prove(scratch)

@@ -119,8 +119,6 @@ def prove_wrong(folder, holder):
     fails(folder, 1, (pid, 'pool.decay=soon'), 'is not a time')
     fails(folder, 1, (pid, 'log=loud'), 'off, error, warning, info or debug')
     fails(folder, 1, (pid, 'pool.decay'), 'has no value')
-    for arguments in ((), (pid,), ('x', 'log=info'), ('-1', 'log=info'), (pid, 'log=info', 'log=off')):
-        fails(folder, 2, arguments, '(gpushim help set)')
     little, apart = Holder(folder), Holder(folder, library=False)
     little.do(f'alloc {MIB}')
     apart.do(f'alloc {MIB}')
@@ -132,7 +130,6 @@ def prove_wrong(folder, holder):
     holder.stop()
     fails(folder, 1, (pid, 'log=info'), 'does not answer')
     holder.process.send_signal(18)  # SIGCONT
-    check(gpushim(folder, 'set', '--help').stdout.startswith('usage: gpushim set [OPTION]... PID'), 'it helps')
 
 
 def prove_hostile(folder, holder):

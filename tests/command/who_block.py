@@ -159,7 +159,7 @@ def wrong(folder):
     changed = handle[:20] + ('0' if handle[20] != '0' else '1') + handle[21:]
     refused(folder, changed, 1, 'it was changed')
     refused(folder, '00' * 64, 1, 'the driver made it')
-    for what in (handle[:-1], handle + '0', handle[:-1] + 'x', '0x', '0xzz', '0x1ffffffffffffffff', 'block', '-1'):
+    for what in (handle[:-1], handle + '0', handle[:-1] + 'x', '0x', '0xzz', '0x1ffffffffffffffff', 'block'):
         run = gpushim(folder, 'who', what)
         check(run.returncode == 2 and '(gpushim help who)' in run.stderr, f'who {what}: {run}')
     # Whoever asks by hand, for numbers that nobody has.
