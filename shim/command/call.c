@@ -1,5 +1,4 @@
-/* Reading lines by the table of commands, help, and what shells complete (call.h). */
-#include "shim/command/call.h"
+/* Reading lines by the table of commands, help, and what shells complete (command.h). */
 
 #include <dirent.h>
 #include <getopt.h>

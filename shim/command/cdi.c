@@ -21,7 +21,6 @@
 #include "shim/command/command.h"
 #include "shim/command/json.h"
 #include "shim/command/run.h"
-#include "shim/command/output.h"
 
 #define KIND    "libgpushim.dev/shim"
 #define VERSION "0.5.0" /* what is here needs no newer, and engines since 2022 read it */

@@ -2,20 +2,21 @@
  * The commands of the program `gpushim`, one file each, and what they share. commands.c has their
  * table.
  *
- * A command gets its line as its row of the table has it read (commands.h, call.h), and returns the program's exit
+ * A command gets its line as its row of the table has it read (commands.h), and returns the program's exit
  * status. What it finds goes to standard output, as text for people or with --json for programs: the same rows behind
  * both; whether that could be written main looks at the end. What is wrong goes to standard error: the cause, then the
  * way out.
  */
 #ifndef GS_SHIM_COMMAND_H
 #define GS_SHIM_COMMAND_H
-
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 #include "config/config.h"
 #include "core/share/internal.h"
-#include "shim/command/call.h"
+#include "shim/command/commands.h"
 
 enum { COMMAND_WELL = 0, COMMAND_WRONG = 1, COMMAND_USAGE = 2 };
 
@@ -76,5 +77,78 @@ bool command_is_same_file(const char *one, const char *other);
 const struct gs_config *command_config(void);
 /* What core/share needs of it, as a broker's. False, and said: it cannot be. */
 bool command_share_options(struct gs_share_options *options);
+
+/*
+ * Files that a command writes for its user. One that the user has is never written over, unless the
+ * same command made it: its head says so. What is written appears as a whole, and who reads the old one
+ * meanwhile goes on with that.
+ */
+#define OUTPUT_HEAD 128
+
+struct output {
+    const char *head; /* begins all that is written, and nothing of others */
+    size_t head_size; /* at most OUTPUT_HEAD */
+    mode_t mode;      /* of the file, whatever the umask says */
+    bool (*write)(FILE *file, const void *arg); /* false, maybe with errno: it failed */
+};
+
+/* Writes it to a file of this name. False, and said: it could not be, and nothing has changed. */
+bool output_write(const struct output *output, const char *path, const void *arg);
+
+/*
+ * gpushim export: the figures in the text format of Prometheus (version 0.0.4), and how they get
+ * there.
+ */
+/* Asks all processes and writes what they have. False, and said unless it is the file's error: they
+ * cannot be asked. */
+bool export_write(FILE *file, const void *unused);
+
+/* Serves it at ADDRESS:PORT until SIGTERM or SIGINT. The program's exit status. */
+int export_serve(const struct call *call, const char *where);
+
+/* What a request is to be answered with (HTTP's number; 200: the figures), and the host by which this server was asked,
+ * without its port, "" where it does not say; 0: its head is not there as a whole. */
+#define HTTP_HOST 256
+int http_read(const char *text, char ret_host[HTTP_HOST]);
+
+/* How a command is called: its line, read by its row of the table (commands.h). */
+struct call {
+    const struct command *command;
+    int argc; /* what is no option of its, in order; NULL behind it */
+    char **argv;
+    struct given {
+        const struct command_option *option;
+        const char *value; /* "": it takes none */
+    } *given; /* in order */
+    unsigned count;
+};
+
+/* Reads argv, argv[0] being the name. Whether the command is to be run; else *ret_status is what to exit with, and
+ * help was asked for, or what is wrong was said. It ends with call_end in any case. */
+bool call_read(const struct command *command, int argc, char **argv, struct call *ret, int *ret_status);
+void call_end(struct call *call);
+
+/* What the option was given last; NULL: it was not. */
+const char *call_value(const struct call *call, const char *option);
+bool call_has(const struct call *call, const char *option);
+
+/* The object of --json, begun, with a list of rows or without; NULL: text is wanted. */
+struct json *call_json(const struct call *call, bool rows);
+
+/* The option's "30s", "0.5 s" or "2", seconds from `least` to a day, in ns; what is there stays where it was not given. False, and
+ * said as call_wrong does: it is none. */
+bool call_seconds(const struct call *call, const char *option, double least, uint64_t *ret_ns);
+
+/* COMMAND_USAGE; one line says what is wrong, and where help is. */
+int call_wrong(const struct call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The pid that the text is; -1, and said as call_wrong does: it is none. */
+long call_pid(const struct call *call, const char *text);
+
+/* NULL, and said: there is none of that name. */
+const struct command *command_find(const char *name);
+
+/* `gpushim --complete WORD...`: what may stand in the place of the last word, a line each with a tab and what it is;
+ * ":file", and ":program N" where the N-th word is that of a program whose line it is from there on. */
+int call_complete(int argc, char **argv);
 
 #endif

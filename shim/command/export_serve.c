@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include "shim/command/command.h"
-#include "shim/command/export.h"
 
 #define PLACES      64
 #define AT_ONCE     16 /* are taken: who came just before keeps its place until it was heard */

@@ -3,7 +3,6 @@
  * each process, or for each GPU of each process. Names and units go by Prometheus' conventions:
  * bytes and seconds, _total for what only grows.
  */
-#include "shim/command/export.h"
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -15,7 +14,6 @@
 #include "core/base/printable.h"
 #include "shim/command/command.h"
 #include "shim/command/figures.h"
-#include "shim/command/output.h"
 #include "shim/command/show.h"
 
 /* `before`: a comma, or nothing. */

@@ -6,7 +6,7 @@
 #define GS_SHIM_COMMAND_ORDER_H
 
 #include "shim/command/ask.h"
-#include "shim/command/call.h"
+#include "shim/command/command.h"
 
 struct order {
     const struct gs_share_options *options;

@@ -1,5 +1,4 @@
-/* Files that a command writes for its user (output.h). */
-#include "shim/command/output.h"
+/* Files that a command writes for its user (command.h). */
 
 #include <errno.h>
 #include <fcntl.h>

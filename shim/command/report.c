@@ -12,7 +12,6 @@
 
 #include "core/base/text.h"
 #include "shim/command/command.h"
-#include "shim/command/output.h"
 #include "shim/command/show.h"
 
 #define FRAMES 8 /* of a call stack in text */

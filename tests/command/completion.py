@@ -14,16 +14,10 @@ import sys
 import tempfile
 import time
 
-from holder import Holder
+from holder import PUBLISH, Holder
 
 command, folder = os.path.realpath(sys.argv[1]), os.path.realpath(sys.argv[4])
 LIMIT = 60
-PUBLISH = """
-class Publication(ctypes.Structure):
-    _fields_ = [('size', ctypes.c_size_t), ('address', ctypes.c_uint64), ('rest', ctypes.c_uint64 * 3)]
-one = Publication(size=ctypes.sizeof(Publication), address=held[0].value)
-assert ctypes.CDLL(None).gpushim_publish(b'weights/a', ctypes.byref(one)) == 0
-"""
 faults = []
 environment = {name: value for name, value in os.environ.items()
                if not name.startswith('GPUSHIM_') and name not in ('LD_PRELOAD', 'ZDOTDIR')}
@@ -136,7 +130,7 @@ with tempfile.TemporaryDirectory() as scratch:
     os.mkdir(scratch + '/share', 0o700)
     one = Holder(scratch + '/share')
     one.do('alloc 4096')
-    one.do('do ' + PUBLISH.encode().hex())
+    one.do('do ' + (PUBLISH + 'assert publish(b"weights/a", held[0].value) == 0').encode().hex())
     turkish = {'LOCPATH': scratch, 'LC_ALL': 'tr_TR.UTF-8'} # where i is not between a and z
     if shutil.which('localedef') and subprocess.run(
             ['localedef', '-i', 'tr_TR', '-f', 'UTF-8', scratch + '/tr_TR.UTF-8'], capture_output=True,

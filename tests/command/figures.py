@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 
-from holder import (GPUSHIM, MIB, PATIENT_S, SHIM, Holder, await_that, check, clean, end_with_faults,
+from holder import (GPUSHIM, MIB, OWN, PATIENT_S, SHIM, Holder, await_that, check, clean, end_with_faults,
                     gpushim)
 from wire import REPORT, message, query, say, sockets
 
@@ -133,17 +133,10 @@ def prove_held_behind_work(folder):
     holder.end()
 
 
-OWN = f"""
-import struct
-properties, handle = struct.pack('=IIIIQ8x', 1, 1, 1, 0, 0), ctypes.c_uint64()
-assert cuda.cuMemCreate(ctypes.byref(handle), ctypes.c_size_t({128 * MIB}), properties, ctypes.c_uint64(0)) == 0
-"""
-
-
 def prove_own(folder):
     """Of who has memory that it made itself, and no other, it is not said that it has had none."""
     holder = Holder(folder)
-    holder.do('do ' + OWN.encode().hex())
+    holder.do('do ' + OWN.format(size=128 * MIB).encode().hex())
     await_that(lambda: 'what it makes by cuMemCreate is not counted' in (of(folder, holder.pid).get('silent') or ''),
                'own memory is not counted, and that is said')
     holder.end()

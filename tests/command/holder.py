@@ -49,6 +49,29 @@ for line in sys.stdin:
     print('done', flush=True)
 '''
 
+# For what it does (do): the result of publishing memory.
+PUBLISH = '''
+library = ctypes.CDLL(None)
+class Publication(ctypes.Structure):
+    _fields_ = [('size', ctypes.c_size_t), ('address', ctypes.c_uint64), ('label', ctypes.c_char_p),
+                ('note', ctypes.c_char_p), ('note_size', ctypes.c_size_t)]
+def publish(name, address, label=None, note=b'', size=None, note_size=None):
+    it = Publication(ctypes.sizeof(Publication) if size is None else size, address, label, note,
+                     len(note or b'') if note_size is None else note_size)
+    return library.gpushim_publish(name, ctypes.byref(it))
+'''
+# Memory of so many bytes that it makes and maps itself.
+OWN = '''
+import struct
+prop = ctypes.create_string_buffer(struct.pack("<iiii", 1, 0, 1, 0) + bytes(16))
+access = ctypes.create_string_buffer(struct.pack("<iii", 1, 0, 3))
+size, own, base, none = ctypes.c_size_t({size}), ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_size_t(0)
+assert cuda.cuMemCreate(ctypes.byref(own), size, prop, ctypes.c_uint64(0)) == 0
+assert cuda.cuMemAddressReserve(ctypes.byref(base), size, none, none, none) == 0
+assert cuda.cuMemMap(base, size, none, own, none) == 0 and cuda.cuMemSetAccess(base, size, access, ctypes.c_size_t(1)) == 0
+held.append(base)
+'''
+
 
 def for_everybody(folder, program):
     """A copy that other users may run, too: what is built may lie where they cannot look."""

@@ -18,7 +18,7 @@ import threading
 import unicodedata
 
 import holder
-from holder import GPUSHIM, LIBCUDA, MIB, PATIENT_S, SHIM, Holder, await_that, check, clean, end_with_faults
+from holder import GPUSHIM, LIBCUDA, MIB, PATIENT_S, PUBLISH, SHIM, Holder, await_that, check, clean, end_with_faults
 import trace_file as trace
 import wire
 
@@ -180,22 +180,13 @@ def prove_machines(folder):
     os.unlink(os.path.join(folder, 'agent.health'))
 
 
-LIBRARY = '''
-library = ctypes.CDLL(None)
-class Publication(ctypes.Structure):
-    _fields_ = [('size', ctypes.c_size_t), ('address', ctypes.c_uint64), ('label', ctypes.c_char_p),
-                ('note', ctypes.c_char_p), ('note_size', ctypes.c_size_t)]
-'''
-
-
 def prove_labels(folder):
     one = Holder(folder)
     one.do(f'alloc {MIB}')
     for name in NAMES:
         label = bytes(c for c in name if c >= 32 and c != 127)  # others are none
         rename(one, name)
-        one.do('do ' + (LIBRARY + f'it = Publication(ctypes.sizeof(Publication), held[0].value, {label!r}, {name!r}, '
-                        f'{len(name)})\nassert library.gpushim_publish(b"a", ctypes.byref(it)) == 0').encode().hex())
+        one.do('do ' + (PUBLISH + f'assert publish(b"a", held[0].value, {label!r}, {name!r}) == 0').encode().hex())
         tell(folder, label, 'ls')
         tell(folder, name, 'ls')
         tell(folder, name, 'ls', 'a')

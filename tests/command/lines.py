@@ -70,7 +70,7 @@ with tempfile.TemporaryDirectory(prefix='gpushim-lines-') as scratch:
         expect(gpushim_says(*words), 0, re.escape(told.stdout))
     expect(gpushim_says('--version'), 0, re.escape(gpushim_says('version').stdout))
     with open('/dev/full', 'w', encoding='utf-8') as full:
-        for words in (['--help'], ['config'], ['config', '--json'], ['run', '--print'], ['cdi', 'generate'], ['export', '--prometheus'],
+        for words in (['--help'], ['config'], ['config', '--json'], ['version'], ['version', '--json'], ['stats'], ['who', '--json'], ['run', '--print'], ['cdi', 'generate'], ['export', '--prometheus'],
                       ['doctor', str(os.getpid())], ['doctor', str(os.getpid()), '--json']):
             ran = gpushim_says(*words, capture_output=False, stdout=full)
             check(ran.returncode == 1, f'to a full disk: {words}: {ran}')

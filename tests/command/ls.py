@@ -18,27 +18,19 @@ import tempfile
 import threading
 import time
 
-from holder import MIB, Holder, await_that, check, end_with_faults, gpushim
+from holder import MIB, PUBLISH, Holder, await_that, check, end_with_faults, gpushim
 import wire
 
 BROKER = os.path.abspath(sys.argv[4])
 KEPT = {'GPUSHIM_SHARE_STRATEGY': 'broker', 'GPUSHIM_SHARE_BROKER': BROKER, 'GPUSHIM_SHARE_KEEP': '1 min'}
 # What a program says to publish, look up and end; each prints the result.
-NAMES = '''
-library = ctypes.CDLL(None)
-class Publication(ctypes.Structure):
-    _fields_ = [('size', ctypes.c_size_t), ('address', ctypes.c_uint64), ('label', ctypes.c_char_p),
-                ('note', ctypes.c_char_p), ('note_size', ctypes.c_size_t)]
+NAMES = PUBLISH + '''
 class Named(ctypes.Structure):
     _fields_ = [('size', ctypes.c_size_t), ('handle', ctypes.c_ubyte * 64), ('offset', ctypes.c_uint64),
                 ('bytes', ctypes.c_uint64), ('address', ctypes.c_uint64), ('age_ns', ctypes.c_uint64),
                 ('pid', ctypes.c_uint64), ('uid', ctypes.c_uint32), ('kept', ctypes.c_uint32),
                 ('uuid', ctypes.c_ubyte * 16), ('process', ctypes.c_char * 16), ('label', ctypes.c_char * 64),
                 ('note_size', ctypes.c_size_t), ('note', ctypes.c_ubyte * 256)]
-def publish(name, address, label=None, note=b'', size=None, note_size=None):
-    it = Publication(ctypes.sizeof(Publication) if size is None else size, address, label, note,
-                     len(note or b'') if note_size is None else note_size)
-    return library.gpushim_publish(name, ctypes.byref(it))
 def look_up(name, size=None):
     named = Named(size=ctypes.sizeof(Named) if size is None else size)
     named.pid = 77 # stays where nothing is found

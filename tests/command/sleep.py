@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 
-from holder import GPUSHIM, MIB, Holder, await_that, check, clean, end_with_faults, for_everybody, gpushim
+from holder import GPUSHIM, MIB, OWN, Holder, await_that, check, clean, end_with_faults, for_everybody, gpushim
 
 NOBODY = 65534
 LIVE = 100 * MIB
@@ -103,18 +103,6 @@ def prove_it_is_told(folder):
     says(folder, 0, ('wake', pid), 'awake')
     check(rows['stats']()['reserved_bytes'] >= LIVE and rows['who']()['asleep_seconds'] == 0, 'and it is back')
     one.end()
-
-
-OWN = '''
-import struct
-prop = ctypes.create_string_buffer(struct.pack("<iiii", 1, 0, 1, 0) + bytes(16))
-access = ctypes.create_string_buffer(struct.pack("<iii", 1, 0, 3))
-size, own, base, none = ctypes.c_size_t({size}), ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_size_t(0)
-assert cuda.cuMemCreate(ctypes.byref(own), size, prop, ctypes.c_uint64(0)) == 0
-assert cuda.cuMemAddressReserve(ctypes.byref(base), size, none, none, none) == 0
-assert cuda.cuMemMap(base, size, none, own, none) == 0 and cuda.cuMemSetAccess(base, size, access, ctypes.c_size_t(1)) == 0
-held.append(base)
-'''
 
 
 def prove_it_of_own_memory(folder):

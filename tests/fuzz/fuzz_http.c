@@ -1,7 +1,7 @@
-/* What gpushim export is asked over HTTP (shim/command/export.h): any bytes at all. */
+/* What gpushim export is asked over HTTP (shim/command/command.h): any bytes at all. */
 #include "fuzz.h"
 
-#include "shim/command/export.h"
+#include "shim/command/command.h"
 
 #define MOST 8192
 
