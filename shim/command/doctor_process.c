@@ -1,5 +1,4 @@
-/* gpushim doctor: processes that use CUDA, of all; or one process, and what keeps the library out.
- */
+/* gpushim doctor: processes that use CUDA, of all; or one process, and what keeps the library out. */
 #include <dirent.h>
 #include <elf.h>
 #include <errno.h>
@@ -25,17 +24,6 @@ struct maps {
     bool replaced; /* a file of the library: none has that name any more, or another has */
     struct doctor_copies copies;
 };
-
-/* False, and said: no process can be looked at. */
-static bool has_proc(struct doctor *doctor)
-{
-    bool is = access("/proc/self/maps", R_OK) == 0;
-
-    if (!is)
-        doctor_say(doctor, DOCTOR_WARN, "processes", "mount it: mount -t proc proc /proc",
-                   "there is no /proc here: no process can be looked at");
-    return is;
-}
 
 /* ---- Looking at one ------------------------------------------------------------------------- */
 
@@ -119,7 +107,7 @@ static enum doctor_state judge(const struct doctor *doctor, pid_t pid, const str
 void doctor_processes(struct doctor *doctor)
 {
     static struct maps maps;
-    DIR *all = has_proc(doctor) ? opendir("/proc") : NULL;
+    DIR *all = opendir("/proc");
     const struct dirent *entry;
     unsigned with = 0, hidden = 0;
 
@@ -143,9 +131,8 @@ void doctor_processes(struct doctor *doctor)
         snprintf(subject, sizeof subject, "process %d", (int)pid);
         doctor_say(doctor, maps.copies.count ? state : DOCTOR_WARN, subject, remedy, "(%s) %s", who.command, found);
     }
-    if (all)
-        doctor_say(doctor, DOCTOR_OK, "processes", "", "%u use CUDA with this library; %u may not be looked at by this user", with,
-                   hidden);
+    doctor_say(doctor, all ? DOCTOR_OK : DOCTOR_WARN, "processes", all ? "" : "mount /proc: mount -t proc proc /proc",
+               "%u use CUDA with this library; %u may not be looked at by this user", with, hidden);
     if (all)
         closedir(all);
 }
@@ -193,8 +180,6 @@ static bool say_who(const struct subject *subject)
     struct doctor *doctor = subject->doctor;
     const bool there = kill(subject->pid, 0) == 0 || errno != ESRCH;
 
-    if (!has_proc(doctor))
-        return false;
     if (!there)
         doctor_say(doctor, DOCTOR_FAIL, "process",
                    "look for its number with gpushim who or ps, where this command runs: another "

@@ -94,9 +94,11 @@ static void put_row(struct sheet *sheet, const struct row *row)
               row->silent[0] ? ": " : "", row->silent);
 }
 
-static void put_holders(struct sheet *sheet, const struct row *row)
+/* Below its first row: for whom it keeps what is freed, that it sleeps, and what it has of others who have ended, which
+ * nobody but it tells. */
+static void put_more(struct sheet *sheet, const struct row *row)
 {
-    char who[WHO_TEXT], size[SHOWN];
+    char who[WHO_TEXT], size[SHOWN], age[SHOWN];
 
     for (unsigned i = 0; i < row->holder_count && i < LIMBO_HOLDERS; i++) {
         const struct limbo_holder *holder = &row->holders[i];
@@ -106,22 +108,9 @@ static void put_holders(struct sheet *sheet, const struct row *row)
     }
     if (row->holder_count > LIMBO_HOLDERS)
         sheet_line(sheet, "%8s limbo: and for %u more (gpushim who)", "", row->holder_count - LIMBO_HOLDERS);
-}
-
-static void put_asleep(struct sheet *sheet, const struct row *row)
-{
-    char size[SHOWN], age[SHOWN];
-
     if (row->answers && row->report.asleep.ns)
         sheet_line(sheet, "%8s asleep: %s off the GPU for %s (gpushim wake)", "", show_size(row->report.asleep.bytes, size),
                    show_age(row->report.asleep.ns, age));
-}
-
-/* What is left of others nobody but he tells (gpushim who). */
-static void put_ended(struct sheet *sheet, const struct row *row)
-{
-    char size[SHOWN];
-
     if (row->answers && row->report.opened.ended_bytes)
         sheet_line(sheet, "%8s opened: %s of processes that have ended (gpushim who)", "",
                    show_size(row->report.opened.ended_bytes, size));
@@ -132,11 +121,8 @@ void stats_sheet(const struct table *table, struct sheet *ret)
     *ret = (struct sheet){.columns = columns, .count = sizeof columns / sizeof *columns};
     for (size_t i = 0; i < table->count; i++) {
         put_row(ret, &table->rows[i]);
-        if (!table->rows[i].is_first)
-            continue;
-        put_holders(ret, &table->rows[i]);
-        put_asleep(ret, &table->rows[i]);
-        put_ended(ret, &table->rows[i]);
+        if (table->rows[i].is_first)
+            put_more(ret, &table->rows[i]);
     }
 }
 
