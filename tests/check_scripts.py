@@ -111,29 +111,6 @@ def check_find_cuda(folder):
     check('lib.sh fetches then', shell('cuda_headers_found', ROOT, **only).returncode, 1)
 
 
-def check_packages_for_the_rest(folder):
-    """What is there is not named; what cannot be installed is, and the others are installed."""
-    programs = folder / 'programs'
-    programs.mkdir()
-    for name, text in (('qemu-aarch64', ''), ('python3', 'exit 1'), ('apt-get', 'case $* in *fish) exit 1;; esac'),
-                       ('env', 'shift; exec "$@"'), ('id', 'echo 0')):
-        (programs / name).write_text(f'#!/bin/sh\n{text}\n')
-        (programs / name).chmod(0o755)
-    named = shell(f'PATH={programs}; useful_for_rest', ROOT).stdout.split()
-    expected = {name for name in ('podman', 'prometheus', 'fish', 'zsh', 'debootstrap', 'lintian')
-                if not shutil.which(name, path='/usr/sbin:/sbin')} | {'python3-yaml', 'python3-venv'}
-    check('not there, and not named', expected - set(named), set())
-    check('there, and named', {'qemu-user'} & set(named), set())
-    installed = shell(f'PATH={programs}; install_what_can_be_had fish zsh', ROOT)
-    check('one by one', (installed.returncode, installed.stdout.splitlines()), (0, [
-        'cannot be installed here, its tests are skipped: fish', 'installed: zsh']))
-    for arguments in (['nonsense'], ['rest', 'all'], ['all', '--only']):
-        run = subprocess.run(['sh', ROOT / 'tests' / 'run.sh', *arguments], text=True, capture_output=True,
-                             check=False, stdin=subprocess.DEVNULL)
-        check(f'run.sh {arguments}', (run.returncode, 'quick | all | rest' in run.stderr, run.stdout),
-              (1, True, ''))
-
-
 def stand_ins(folder, **programs):
     """A folder with these, which a PATH begins with."""
     place = pathlib.Path(tempfile.mkdtemp(dir=folder))
@@ -409,7 +386,7 @@ def check_layers(folder):
           "nothing is known of ['pool/of6']")
 
 
-for case in (check_configure, check_find_cuda, check_packages_for_the_rest, check_examples,
+for case in (check_configure, check_find_cuda, check_examples,
              check_what_stands_in_the_way, check_count, check_pages, check_layers):
     with tempfile.TemporaryDirectory() as name:
         case(pathlib.Path(name))

@@ -5,7 +5,6 @@ prove nothing.
 import collections
 import fnmatch
 import importlib.util
-import os
 import pathlib
 import re
 import subprocess
@@ -154,70 +153,6 @@ def check_groups(_):
     check('tests skipped without a word', text.count('cr_skip()'), 0)
 
 
-def check_checkpoint(folder):
-    """With a driver that makes none, or that refuses one, that is said and nothing is made of it."""
-    source = folder / 'driver.c'
-    driver = folder / 'libcuda.so.1'
-
-    def run(text, *arguments):
-        source.write_text(text)
-        subprocess.run(['cc', '-shared', '-fPIC', '-o', driver, source], check=True)
-        return subprocess.run([sys.executable, HERE / 'checkpoint.py', *arguments], capture_output=True, text=True,
-                              check=False, env=dict(os.environ, LD_LIBRARY_PATH=str(folder)))
-    init = 'int cuInit(unsigned flags) { return 0; }\n'
-    lock = 'int cuCheckpointProcessLock(int pid, void *how) { return pid; }\n'
-    missing = run(init)
-    check('checkpoint.py beside an old driver', (missing.returncode, missing.stdout.startswith('skipped: no driver')),
-          (77, True))
-    empty = run(init + lock)
-    check('checkpoint.py beside a program that ends', (empty.returncode, 'holds no memory' in empty.stdout), (77, True))
-    refused = run(init + lock, '--call', 'checkpoint', '801')
-    check('a checkpoint that is refused', (refused.returncode, refused.stderr.strip()),
-          (1, 'cuCheckpointProcessLock: error 801'))
-
-
-def check_several(folder):
-    """Lists of one GPU run in turn, those of others meanwhile, those of several at the end; and each is told which."""
-    def run(budget, *lists):
-        (folder / 'order').write_text('')
-        done = subprocess.run(['sh', HERE / 'several.sh', *lists], capture_output=True, text=True, check=False,
-                              env=dict(os.environ, OUT=str(folder), BUDGET=str(budget), ORDER=str(folder / 'order')))
-        return done.returncode, (folder / 'order').read_text().split()
-
-    def says(name):
-        return f'-c echo {name}.$CUDA_VISIBLE_DEVICES >>$ORDER;'
-    # The second GPU's list waits for the first one's second: were they in turn, it would wait in vain.
-    meet = 'until grep -q last $ORDER; do sleep 0.1; done;'
-    status, order = run(60, f'4: {says("first")}', f'4: NAME=last -c echo $NAME >>$ORDER', f'2: -c {meet} echo met >>$ORDER',
-                        f'2,4: {says("both")}')
-    check('several.sh', (status, order), (0, ['first.4', 'last', 'met', 'both.2,4']))
-    check('what its lists say', (folder / 'said.txt').read_text().count('== '), 4)
-    status, order = run(60, '0: -c false', f'0: {says("next")}')
-    check('a list that fails', (status, order), (1, ['next.0']))
-    status, order = run(0, f'0: -c sleep 60; {says("late")[3:]}')
-    check('a list that takes too long', (status, order), (1, []))
-    cores = run(60, '0: -c taskset -cp $$ | tr -d \\  >>$ORDER', '1: -c true')[1]
-    many = len(os.sched_getaffinity(0)) > 1
-    check('its part of the cores', [bool(re.search('list:[0-9]+(-[0-9]+)?$', line)) for line in cores], [True])
-    check('not all of them', many and cores[0].endswith(f'0-{os.cpu_count() - 1}'), False)
-
-
-def check_device_memory(folder):
-    """It is the memory of the GPU that programs see first, whichever NVML has first."""
-    (folder / 'nvml.c').write_text('''
-int nvmlInit_v2(void) { return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) { *handle = (void *)(index * 1000ul); return 0; }
-int nvmlDeviceGetMemoryInfo(void *handle, unsigned long long *memory) { memory[2] = (unsigned long long)handle; return 0; }
-''')
-    subprocess.run(['cc', '-shared', '-fPIC', '-o', folder / 'libnvidia-ml.so.1', folder / 'nvml.c'], check=True)
-    for visible, used in ((None, 0), ('', 0), ('2', 2000), ('3,1', 3000), ('GPU-8d2f', 0)):
-        environment = {name: value for name, value in os.environ.items() if name != 'CUDA_VISIBLE_DEVICES'}
-        environment.update(LD_LIBRARY_PATH=str(folder), **({} if visible is None else {'CUDA_VISIBLE_DEVICES': visible}))
-        said = subprocess.run([sys.executable, '-c', 'import device_memory; print(device_memory.Device().used())'],
-                              cwd=HERE / 'workloads', env=environment, capture_output=True, text=True, check=False)
-        check(f'used of GPU {visible}', (said.stdout, said.stderr), (f'{used}\n', ''))
-
-
 with tempfile.TemporaryDirectory() as name:
-    for case in (check_device_memory, check_several, check_checkpoint, check_groups, check_compare, check_differences, check_table, check_limited, check_numba):
+    for case in (check_groups, check_compare, check_differences, check_table, check_limited, check_numba):
         case(pathlib.Path(name))

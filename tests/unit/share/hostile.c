@@ -243,39 +243,6 @@ Test(share_hostile, descriptors_thrown_at_it_are_not_kept)
     assert_serves();
 }
 
-/* How many messages it could send; as many as an exit status has. */
-static int flood(void)
-{
-    int fd = dial(), sent = 0;
-    uint64_t begin = side_now();
-
-    hello(fd);
-    while (side_within(begin, 500 * MS) || (sent <= 10 && side_within(begin, AT_ONCE_MS * MS))) {
-        int error = ask_open(fd, 1);
-
-        if (error && error != -EAGAIN)
-            break;
-        sent += !error;
-        if (error)
-            usleep(100);
-    }
-    return sent < 100 ? sent : 100;
-}
-
-/* What it was granted is its own until it ends. */
-Test(share_hostile, one_that_floods_and_does_not_read_stops_itself_alone)
-{
-    int status;
-    pid_t child = fork_child();
-
-    if (child == 0)
-        _exit(flood());
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    cr_assert_gt(WEXITSTATUS(status), 10);
-    cr_assert_lt(memdriver_exports(), 1000, "it exported for one that does not read");
-    assert_serves();
-}
-
 Test(share_hostile, silent_ones_are_hung_up_on_in_time)
 {
     uint64_t begin;
@@ -289,22 +256,6 @@ Test(share_hostile, silent_ones_are_hung_up_on_in_time)
     cr_assert(is_hung_up_on(fd));
     cr_assert_not(side_within(begin, options.timeout_ns));
     close(fd);
-}
-
-Test(share_hostile, two_hundred_silent_ones_keep_nobody_out)
-{
-    int before = side_open_fds(), fds[200];
-
-    for (int i = 0; i < 200; i++) {
-        fds[i] = dial();
-        cr_assert_geq(fds[i], 0);
-    }
-    cr_assert(is_hung_up_on(fds[199 - 64]), "the exporter keeps them all");
-    cr_assert(SIDE_WAIT(side_open_fds() <= before + 200 + 2 * 64), "the exporter keeps them all");
-    assert_serves();
-    for (int i = 0; i < 200; i++)
-        close(fds[i]);
-    cr_assert(SIDE_WAIT(side_open_fds() <= before + 3));
 }
 
 /* A connection of this process, for one of the holders in it, and what an open over it is answered. */

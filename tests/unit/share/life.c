@@ -92,74 +92,6 @@ Test(share_life, nothing_exists_before_the_first_use)
     cr_assert(side_withdraws(&side, export));
 }
 
-Test(share_life, two_processes_see_the_same_bytes)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct gs_export *export = export_at(2 * MIB + 512, 4096, ipc_handle);
-    unsigned long address = 0;
-    char *bytes = (char *)chunk.base + 2 * MIB + 512;
-
-    bytes[0] = 42;
-    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
-    cr_assert_eq(address % (2 * MIB), 512);
-    cr_assert_eq(other_reads(address), 42);
-    other_ask(&other, "write %lx 43", address);
-    cr_assert_eq(bytes[0], 43);
-    gs_share_freed(side.share, export, side_now());
-    cr_assert_not(gs_share_withdraw(side.share, export));
-    other_closes(address);
-    /* Before it is taken back, which is asking: who asked is not told any more. */
-    cr_assert(SIDE_WAIT(__atomic_load_n(&side.leases_ended, __ATOMIC_SEQ_CST) >= 1));
-    cr_assert(side_gets_back(&side, export));
-    cr_assert_str_eq(other_ask(&other, "census"), "ok 1"); /* a spare event */
-}
-
-Test(share_life, same_export_same_bytes_new_export_new_bytes)
-{
-    unsigned char one[GS_IPC_HANDLE_SIZE], two[GS_IPC_HANDLE_SIZE], three[GS_IPC_HANDLE_SIZE];
-    struct gs_export *export = export_at(0, 512, one);
-
-    gs_export_handle(export, two);
-    cr_assert_eq(memcmp(one, two, sizeof one), 0);
-    cr_assert(side_withdraws(&side, export));
-    export = export_at(0, 512, three);
-    cr_assert_neq(memcmp(one, three, sizeof one), 0);
-    cr_assert(side_withdraws(&side, export));
-}
-
-Test(share_life, a_withdrawn_ipc_handle_is_stale)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct gs_export *export = export_at(0, 512, ipc_handle);
-    unsigned long address;
-
-    cr_assert(side_withdraws(&side, export));
-    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_STALE);
-    cr_assert_str_eq(other_ask(&other, "census"), "ok 0");
-}
-
-Test(share_life, a_ipc_handle_with_any_changed_byte_is_refused)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct gs_export *export = export_at(0, 512, ipc_handle);
-    unsigned long address;
-
-    for (unsigned i = 0; i < GS_IPC_HANDLE_SIZE; i++) {
-        unsigned char changed[GS_IPC_HANDLE_SIZE];
-        gs_status status;
-
-        memcpy(changed, ipc_handle, sizeof changed);
-        changed[i] ^= 0x55;
-        status = other_open(&other, changed, &address);
-        cr_assert_eq(status, i < 6 ? GS_NOT_OURS : GS_BAD_HANDLE, "byte %u: %d", i, status);
-    }
-    if (!side_with_broker())
-        cr_assert_eq(memdriver_exports(), 0);
-    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
-    other_closes(address);
-    cr_assert(side_gets_back(&side, export));
-}
-
 Test(share_life, a_ipc_handle_with_a_valid_check_and_another_secret_is_refused)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
@@ -173,16 +105,6 @@ Test(share_life, a_ipc_handle_with_a_valid_check_and_another_secret_is_refused)
     cr_assert_eq(other_open(&other, ipc_handle, &address), GS_STALE);
     cr_assert_not_null(strstr(side_logged(), "was refused: the handle is stale or was changed"),
                        "the exporter was not asked");
-    cr_assert(side_withdraws(&side, export));
-}
-
-Test(share_life, the_exporting_process_does_not_open_its_own)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct gs_export *export = export_at(0, 512, ipc_handle);
-    CUdeviceptr address;
-
-    cr_assert_eq(gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &address), GS_SAME_PROCESS);
     cr_assert(side_withdraws(&side, export));
 }
 
@@ -250,20 +172,6 @@ Test(share_life, a_close_waits_for_the_gpu_and_a_new_open_revives_the_mapping)
     other_ask(&other, "hold 0");
     cr_assert(side_gets_back(&side, export));
     cr_assert_str_eq(other_ask(&other, "census"), "ok 1");
-}
-
-Test(share_life, only_starts_of_opened_blocks_are_closed)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct gs_export *export = export_at(512, 512, ipc_handle);
-    unsigned long address;
-
-    cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
-    cr_assert_str_eq(other_ask(&other, "close %lx", address + 8), "status -1");
-    cr_assert_str_eq(other_ask(&other, "close %lx", address - 512), "status -1");
-    cr_assert_str_eq(other_ask(&other, "close %x", 4096), "status -1");
-    other_closes(address);
-    cr_assert(side_gets_back(&side, export));
 }
 
 Test(share_life, an_unopened_export_has_its_grace)
@@ -460,46 +368,6 @@ Test(share_life, what_was_passed_on_is_served_by_a_broker_alone_after_its_owners
     remove_leftovers();
 }
 
-Test(share_life, what_a_dead_exporter_shared_stays)
-{
-    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE], unopened[GS_IPC_HANDLE_SIZE];
-    CUdeviceptr address, again, none = 1;
-    struct gs_import_info info;
-    uint64_t start;
-
-    other_export(&other, 0, 512, 77, ipc_handle);
-    other_export(&other, 4096, 512, 78, unopened);
-    await_published(2);
-    cr_assert_eq(gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &address), GS_OK);
-    other_kill(&other);
-    cr_assert_eq(*(char *)address, 77);
-    cr_assert_eq(gs_share_find(side.share, address + 511, &info), GS_OK);
-    cr_assert_eq(info.base, address);
-    cr_assert_eq(info.size, 512);
-    cr_assert_eq(info.context, SIDE_CONTEXT);
-    cr_assert_eq(gs_share_find(side.share, address + 512, &info), GS_NOT_OURS);
-    cr_assert_eq(gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &again), GS_OK);
-    cr_assert_eq(address, again);
-    start = side_now();
-    errno = 1234;
-    if (side_with_broker()) {
-        cr_assert_eq(gs_share_open(side.share, unopened, SIDE_CONTEXT, 0, &none), GS_OK);
-        cr_assert_eq(*(char *)none, 78);
-    } else {
-        cr_assert_eq(gs_share_open(side.share, unopened, SIDE_CONTEXT, 0, &none), GS_UNREACHABLE);
-        cr_assert_eq(none, 1);
-    }
-    cr_assert_eq(errno, 1234);
-    cr_assert(side_within(start, options.timeout_ns / 2), "an exporter that is gone was waited for");
-    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    cr_assert_eq(*(char *)address, 77);
-    cr_assert_eq(gs_share_close(side.share, address), GS_OK);
-    cr_assert(SIDE_WAIT(gs_map_find(&side.map, address) == NULL));
-    cr_assert_eq(gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &again),
-                 side_with_broker() ? GS_OK : GS_UNREACHABLE);
-    remove_leftovers();
-}
-
 Test(share_life, a_dead_exporter_whose_child_holds_its_socket_is_not_waited_for)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE], second[GS_IPC_HANDLE_SIZE];
@@ -584,32 +452,6 @@ Test(share_life, a_driver_without_context_events_is_waited_for)
     cr_assert(all_rest(other.pid));
     cr_assert_str_eq(other_ask(&other, "withdraw"), "held");
     memdriver_hold(false);
-    cr_assert(SIDE_WAIT(other_withdraws(&other)));
-}
-
-Test(share_life, a_thousand_blocks_are_opened_and_closed)
-{
-    static unsigned char ipc_handle[1000][GS_IPC_HANDLE_SIZE];
-    static CUdeviceptr address[1000];
-    struct gs_share_options briefly_idle = options;
-
-    side_stop(&side);
-    briefly_idle.idle_ns = 20000000;
-    side_start(&side, &briefly_idle);
-    for (int i = 0; i < 1000; i++)
-        other_export(&other, (size_t)i * 1024, 1024, i & 0xff, ipc_handle[i]);
-    for (int i = 999; i >= 0; i--)
-        cr_assert_eq(gs_share_open(side.share, ipc_handle[i], SIDE_CONTEXT, 0, &address[i]), GS_OK);
-    cr_assert_eq(memdriver_maps(), 2); /* the chunk of this side, and one import */
-    for (int i = 0; i < 1000; i++) {
-        struct gs_import_info info;
-
-        cr_assert_eq(*(unsigned char *)(address[i] + 1023), i & 0xff);
-        cr_assert_eq(gs_share_find(side.share, address[i] + 1023, &info), GS_OK);
-        cr_assert_eq(info.base, address[i]);
-        cr_assert_eq(gs_share_close(side.share, address[i]), GS_OK);
-    }
-    cr_assert(SIDE_WAIT(gs_map_find(&side.map, address[0]) == NULL));
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
 }
 
