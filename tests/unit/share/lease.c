@@ -159,13 +159,13 @@ Test(share_lease, stays_when_only_a_forked_child_ends)
 
 /* The other's program closes its connection, which a child that it forked has still, and it resumes
  * over another what it has open. */
-static int lose_to_a_child(void)
+static int lose_to_a_child(const char *fork)
 {
     int child;
 
     other_ask(&other, "close %lx", address); /* from here on its thread looks after them */
     cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
-    child = atoi(other_ask(&other, "fork") + 3);
+    child = atoi(other_ask(&other, "%s", fork) + 3);
     cr_assert_gt(child, 0);
     cr_assert_str_eq(other_ask(&other, "lose"), "ok 1");
     /* Nobody sees that; its thread looks as soon as it does anything. */
@@ -190,7 +190,7 @@ Test(share_lease, who_has_closed_his_connection_resumes_what_he_has)
 
 Test(share_lease, that_was_resumed_does_not_end_with_the_child_that_has_the_connection)
 {
-    int child = lose_to_a_child();
+    int child = lose_to_a_child("fork");
 
     cr_assert(side_stays_held(&side, export, 100));
     kill(child, SIGKILL);
@@ -201,7 +201,7 @@ Test(share_lease, that_was_resumed_does_not_end_with_the_child_that_has_the_conn
 
 Test(share_lease, that_was_resumed_and_closed_is_over_whoever_has_the_connection_before)
 {
-    int child = lose_to_a_child();
+    int child = lose_to_a_child("fork");
 
     other_ask(&other, "close %lx", address);
     cr_assert(side_gets_back(&side, export));
@@ -215,7 +215,7 @@ static uint64_t end_before_a_child_that_has_the_one_before(void)
 {
     uint64_t ended;
 
-    orphan = lose_to_a_child();
+    orphan = lose_to_a_child("fork unheard");
     ended = side_now();
     other_kill(&other);
     return ended;

@@ -10,7 +10,7 @@
  *   withdraw                 the last export, without grace: "ok" or "held"
  *   fds                      "ok COUNT"         holds     of others on its exports: "ok COUNT"
  *   census    what lives in its driver: "ok COUNT"
- *   fork                     a child that sleeps: "ok PID"
+ *   fork [unheard]           a child that sleeps: "ok PID"; it is told of as a fork is, or not
  *   nofile N                 its limit of descriptors
  *   connections, lose        how many it has made; and closes them
  *   exec                     becomes a program that sleeps, after "ok"

@@ -104,11 +104,12 @@ static void do_ipc_handle(unsigned long address)
         printf("status %d\n", status);
 }
 
-static void do_fork(void)
+static void do_fork(bool told)
 {
     pid_t child;
 
-    gs_share_forking(side.share);
+    if (told)
+        gs_share_forking(side.share);
     child = fork();
     if (child == 0) {
         gs_share_at_exit(side.share); /* must not touch the parent's file */
@@ -252,7 +253,7 @@ static void serve(const char *line)
     } else if (!strcmp(word, "lose")) {
         printf("ok %d\n", side_connections(true));
     } else if (!strcmp(word, "fork")) {
-        do_fork();
+        do_fork(!argument[0]);
     } else if (!strcmp(word, "nofile")) {
         do_nofile(strtoul(argument, NULL, 10));
     } else if (!strcmp(word, "serve")) {
