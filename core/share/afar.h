@@ -174,8 +174,6 @@ static inline void gs_borrow_unheld(struct gs_share *share, struct gs_export *ex
 void gs_borrow_tick(struct gs_share *share);
 /* All of it goes, at the very end. */
 void gs_borrow_free(struct gs_share *share);
-/* How many are borrowed. */
-unsigned gs_borrow_count(struct gs_share *share, uint64_t *ret_bytes);
 /* The agent is new: it is told what is borrowed, and by whom; and is gone. */
 void gs_borrow_tell_all(struct gs_share *share);
 void gs_borrow_agent_gone(struct gs_share *share);

@@ -10,17 +10,15 @@
 
 /* ---- Coming and going ------------------------------------------------------------------------ */
 
-/* It is told what of other machines is open here, and what of here they may open. */
+/* It is told what of other machines is open here; that this was all; and what of here they may open. */
 static void tell_all(struct gs_share *share)
 {
     union gs_wire_message message;
-    uint64_t bytes;
 
+    gs_borrow_tell_all(share);
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     message.hello.agent = 1;
-    message.hello.holds = gs_borrow_count(share, &bytes);
     gs_agent_tell(share, &message, -1);
-    gs_borrow_tell_all(share);
     gs_lend_tell_all(share);
 }
 
@@ -71,26 +69,22 @@ void gs_afar_free(struct gs_share *share)
 
 /* ---- gpushim cluster -------------------------------------------------------------------------- */
 
-static unsigned count_lendable(struct gs_share *share)
-{
-    const struct gs_export *export, *next;
-    unsigned count = 0;
-
-    HASH_ITER(hh, share->exporter.exports, export, next)
-    count += export->far && !gs_export_is_borrowed(export);
-    return count;
-}
-
 /* What the agent says of machines, and this broker of the rest. */
 static bool tell(struct gs_share *share, struct gs_client *client, union gs_wire_message *message)
 {
     const struct gs_client *agent = gs_agent_of(share);
     struct gs_wire_machine *told = &message->report.machine;
+    const struct gs_export *export, *next;
 
     told->has_agent = agent != NULL;
     told->agent_pid = agent ? (uint32_t)agent->pid : 0;
-    told->shared = count_lendable(share);
-    told->opened = gs_borrow_count(share, &told->opened_bytes);
+    told->shared = told->opened = told->opened_bytes = 0;
+    HASH_ITER(hh, share->exporter.exports, export, next)
+    {
+        told->shared += export->far && !gs_export_is_borrowed(export);
+        told->opened += gs_export_is_borrowed(export);
+        told->opened_bytes += gs_export_is_borrowed(export) ? export->source.size : 0;
+    }
     return gs_client_send(share, client, message, -1) == 0;
 }
 

@@ -281,20 +281,6 @@ void gs_borrow_free(struct gs_share *share)
 
 /* ---- The agent ---------------------------------------------------------------------------------- */
 
-unsigned gs_borrow_count(struct gs_share *share, uint64_t *ret_bytes)
-{
-    const struct gs_export *export, *next;
-    unsigned count = 0;
-
-    *ret_bytes = 0;
-    HASH_ITER(hh, share->exporter.exports, export, next)
-    {
-        count += gs_export_is_borrowed(export);
-        *ret_bytes += gs_export_is_borrowed(export) ? export->source.size : 0;
-    }
-    return count;
-}
-
 void gs_borrow_tell_all(struct gs_share *share)
 {
     struct gs_export *export, *next;

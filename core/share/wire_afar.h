@@ -8,7 +8,7 @@
  *
  *   agent                        broker                    process that shared
  *   HELLO agent    ------->                                one agent a broker
- *                  <-------      HELLO, RESUME ...         so many blocks of other machines are open here: these
+ *                  <-------      RESUME ..., HELLO agent   these blocks of other machines are open here, and no more
  *                  <-------      SHARE             <----   SHARE with a fabric handle. `held`: for other machines
  *                  <-------      CLOSE                     it is not there any more
  *   OPEN           ------->      OPEN              ---->   while it runs: the block is held, as by an opener

@@ -124,8 +124,7 @@ struct agent {
     struct source broker; /* fd -1: none */
     uint64_t broker_retry_ns;
     uint64_t know_ns; /* when all that leases may be of has come to a broker: then all are in the file; 0: it was noted */
-    bool is_synced;   /* the broker has said what its processes have: */
-    uint32_t to_name; /* so many are to come */
+    bool is_synced;   /* the broker has said what its processes have */
     struct unsent *unsent;
     unsigned unsent_count;
     struct export *exports, *exports_by_id;

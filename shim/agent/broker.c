@@ -27,7 +27,6 @@ static void hang_up(struct agent *agent, const char *why)
     close(agent->broker.fd);
     agent->broker.fd = -1;
     agent->is_synced = false;
-    agent->to_name = 0;
     DL_FOREACH_SAFE(agent->unsent, unsent, next) {
         DL_DELETE(agent->unsent, unsent);
         free(unsent);
@@ -106,35 +105,21 @@ static void on_listed(struct agent *agent)
         agent->know_ns = gs_now_ns() + KNOW_NS;
 }
 
-/* A lease that the broker has; of one that is in no file nobody can be told. */
-static void on_resume(struct agent *agent, const struct gs_wire_close *kept)
-{
-    struct lease *lease = leases_find(&agent->leases, agent_nobody, kept->lease);
-
-    if (lease)
-        lease->named = true;
-    if (agent->to_name > 0 && --agent->to_name == 0)
-        on_listed(agent);
-}
-
-static void on_hello(struct agent *agent, const struct gs_wire_hello *hello)
-{
-    agent->to_name = hello->holds;
-    if (!agent->to_name)
-        on_listed(agent);
-}
-
 static void on_message(struct agent *agent, const union gs_wire_message *message, int *pidfd)
 {
+    struct lease *lease;
+
     switch (message->head.type) {
     case GS_WIRE_HELLO:
         if (message->hello.agent)
-            on_hello(agent, &message->hello);
+            on_listed(agent);
         else
             holders_note(agent, &message->hello, pidfd);
         break;
-    case GS_WIRE_RESUME:
-        on_resume(agent, &message->resume);
+    case GS_WIRE_RESUME: /* of what is in no file nobody can be told */
+        lease = leases_find(&agent->leases, agent_nobody, message->resume.lease);
+        if (lease)
+            lease->named = true;
         break;
     case GS_WIRE_SHARE:
         exporter_share(agent, &message->share);

@@ -49,8 +49,7 @@ static struct machine {
     struct letter letters[LETTERS_MAX];
     unsigned first, count;
     int fd;         /* its agent's connection to the broker; -1: none */
-    bool is_up;     /* which has told what it has: */
-    unsigned to_name; /* so many are to come */
+    bool is_up;     /* which has told what it has */
     pid_t broker;
     uint64_t epoch; /* of what it has done last */
     uint64_t off_until_ns; /* no agent before that: what was killed there has the GPU for a while */
@@ -382,8 +381,6 @@ static void on_resume(const struct gs_wire_close *resume)
         sim_fail("agents: a broker has lease %llu, of which its agent does not know",
                  (unsigned long long)resume->lease);
     note->listed = true;
-    if (--own()->to_name == 0)
-        on_listed();
 }
 
 static void from_broker(const union gs_wire_message *message)
@@ -396,10 +393,7 @@ static void from_broker(const union gs_wire_message *message)
             on_answer(message);
         break;
     case GS_WIRE_HELLO:
-        if (!message->hello.agent) /* of an opener */
-            break;
-        own()->to_name = message->hello.holds;
-        if (own()->to_name == 0)
+        if (message->hello.agent) /* else it is of an opener */
             on_listed();
         break;
     case GS_WIRE_RESUME:
