@@ -134,22 +134,21 @@ static const char usage[] =
     "  --quiet, --debug        warnings alone; everything\n"
     "The folder of the sockets is GPUSHIM_SHARE_DIR, as the broker's is.\n";
 
-enum option_number {
-    DIRECTORY = 256, LISTEN, ADDRESS, NAME, PREFIX_OF, LEASE, CA, CERT, KEY, USER, PASSWORD, MACHINE,
-    BOOT, QUIET, DEBUGGING, HELP, VERSION
-};
+/* What is text as it is goes where its number says. */
+enum { LISTEN = 256, LEASE, QUIET, DEBUGGING, HELP, VERSION, TEXT = 1024 };
+#define TEXT_OF(name, member) {name, required_argument, NULL, TEXT + offsetof(struct agent_options, member)}
 
 static const struct option long_options[] = {
-    {"directory", required_argument, NULL, DIRECTORY}, {"listen", required_argument, NULL, LISTEN},
-    {"address", required_argument, NULL, ADDRESS}, {"name", required_argument, NULL, NAME},
-    {"prefix", required_argument, NULL, PREFIX_OF}, {"lease", required_argument, NULL, LEASE},
-    {"etcd-ca", required_argument, NULL, CA}, {"etcd-cert", required_argument, NULL, CERT},
-    {"etcd-key", required_argument, NULL, KEY}, {"etcd-user", required_argument, NULL, USER},
-    {"etcd-password-file", required_argument, NULL, PASSWORD},
-    {"machine-id", required_argument, NULL, MACHINE},
-    {"boot-id", required_argument, NULL, BOOT}, {"quiet", no_argument, NULL, QUIET},
-    {"debug", no_argument, NULL, DEBUGGING}, {"help", no_argument, NULL, HELP},
-    {"version", no_argument, NULL, VERSION}, {0},
+    {"listen", required_argument, NULL, LISTEN},
+    {"lease", required_argument, NULL, LEASE},
+    {"quiet", no_argument, NULL, QUIET},
+    {"debug", no_argument, NULL, DEBUGGING},
+    {"help", no_argument, NULL, HELP},
+    {"version", no_argument, NULL, VERSION},
+    TEXT_OF("directory", directory.place), TEXT_OF("prefix", directory.prefix), TEXT_OF("etcd-ca", directory.ca),
+    TEXT_OF("etcd-cert", directory.cert), TEXT_OF("etcd-key", directory.key), TEXT_OF("etcd-user", directory.user),
+    TEXT_OF("etcd-password-file", directory.password_file), TEXT_OF("address", address), TEXT_OF("name", name),
+    TEXT_OF("machine-id", machine_id), TEXT_OF("boot-id", boot_id), {0},
 };
 
 static const char *complain(const char *what)
@@ -190,27 +189,19 @@ static int read_options(int argc, char **argv, struct agent_options *options)
 
     while ((option = getopt_long(argc, argv, "", long_options, NULL)) >= 0) {
         switch (option) {
-        case DIRECTORY: directory->place = optarg; break;
         case LISTEN:
             if (!read_listen(options, optarg))
                 return complain("--listen wants ADDRESS or ADDRESS:PORT, in numbers"), 2;
             break;
-        case ADDRESS: options->address = optarg; break;
-        case NAME: options->name = optarg; break;
-        case PREFIX_OF: directory->prefix = optarg; break;
         case LEASE: directory->lease_s = (unsigned)strtoul(optarg, NULL, 10); break;
-        case CA: directory->ca = optarg; break;
-        case CERT: directory->cert = optarg; break;
-        case KEY: directory->key = optarg; break;
-        case USER: directory->user = optarg; break;
-        case PASSWORD: directory->password_file = optarg; break;
-        case MACHINE: options->machine_id = optarg; break;
-        case BOOT: options->boot_id = optarg; break;
         case QUIET: log_level = GS_LOG_WARNING; break;
         case DEBUGGING: log_level = GS_LOG_DEBUG; break;
         case HELP: return fputs(usage, stdout) < 0;
         case VERSION: return printf("gpushim-agent %s\n", GS_VERSION) < 0;
-        default: return fputs(usage, stderr), 2;
+        default:
+            if (option < TEXT)
+                return fputs(usage, stderr), 2;
+            *(const char **)((char *)options + option - TEXT) = optarg;
         }
     }
     if (optind != argc || !directory->place || !options->listen)
