@@ -220,12 +220,6 @@ static const struct export *check(const struct agent *agent, const struct peer *
     return broker_is_there(agent) && agent->is_synced && peer->takes < TAKES_MAX ? export : NULL;
 }
 
-/* What it has here ends with its boot: the next agent is to know which that was. */
-static void note_holder(struct agent *agent, const struct peer *peer)
-{
-    leases_note(&agent->leases, LEASES_BOOT, peer->machine, peer->boot);
-}
-
 static void on_take(struct agent *agent, struct peer *peer, const struct talk_take *take)
 {
     struct lease model = {.key.lease = take->lease, .named = true, .request = ++agent->requests}, *lease = NULL;
@@ -244,7 +238,7 @@ static void on_take(struct agent *agent, struct peer *peer, const struct talk_ta
         refuse(agent, peer, take->lease, reason, 0);
         return;
     }
-    note_holder(agent, peer);
+    leases_note(&agent->leases, LEASES_BOOT, peer->machine, peer->boot); /* with which it ends, as the next agent is to know */
     peer->takes++;
     HASH_ADD(by_request, agent->takes, request, sizeof lease->request, lease);
     gs_wire_start(&ask, GS_WIRE_OPEN, lease->request);
@@ -352,14 +346,6 @@ static void on_listed(struct agent *agent, struct peer *peer)
     PEER_LOG(agent, peer, GS_LOG_INFO, "machine %s is here, with %u of %u leases", peer_name(peer), after, before);
 }
 
-static void on_kept(struct agent *agent, struct peer *peer, const struct talk_kept *kept)
-{
-    struct lease *lease = leases_find(&agent->leases, peer->machine, kept->lease);
-
-    if (lease)
-        lease->named = true;
-}
-
 /* The list begins with the link. */
 static void begin_list(struct agent *agent, struct peer *peer)
 {
@@ -373,6 +359,7 @@ static void begin_list(struct agent *agent, struct peer *peer)
 void exporter_message(struct agent *agent, struct peer *peer, const union talk *message)
 {
     const bool lists = message->head.type == TALK_KEPT || message->head.type == TALK_LISTED;
+    struct lease *lease;
 
     if (message->head.type != TALK_HELLO && lists == peer->has_listed) {
         link_fail(&agent->links, peer->in, "its list is not what it says first, and once");
@@ -383,7 +370,9 @@ void exporter_message(struct agent *agent, struct peer *peer, const union talk *
         begin_list(agent, peer);
         break;
     case TALK_KEPT:
-        on_kept(agent, peer, &message->kept);
+        lease = leases_find(&agent->leases, peer->machine, message->kept.lease);
+        if (lease)
+            lease->named = true;
         break;
     case TALK_LISTED:
         on_listed(agent, peer);

@@ -167,7 +167,7 @@ void link_fail(struct links *links, struct link *link, const char *why)
 /* ---- Messages ------------------------------------------------------------------------------- */
 
 static const uint32_t sizes[TALK_TYPES] = {
-    [TALK_HELLO] = sizeof(struct talk_hello), [TALK_KEPT] = sizeof(struct talk_kept),
+    [TALK_HELLO] = sizeof(struct talk_hello), [TALK_KEPT] = sizeof(struct talk_ended),
     [TALK_LISTED] = sizeof(struct talk_head), [TALK_TAKE] = sizeof(struct talk_take),
     [TALK_TAKEN] = sizeof(struct talk_taken), [TALK_REFUSED] = sizeof(struct talk_refused),
     [TALK_ENDED] = sizeof(struct talk_ended), [TALK_RECALL] = sizeof(struct talk_recall),
@@ -365,7 +365,7 @@ static void shake_hands(struct links *links, struct link *link)
     X509_free(certificate);
     if (!link->is_up)
         link_fail(links, link, "it has no certificate");
-    else
+    else if (link->events->up)
         link->events->up(link);
 }
 

@@ -32,7 +32,7 @@
 struct link;
 
 struct link_events {
-    /* TLS is up, and the other end's certificate is known, but nobody has looked at it. */
+    /* TLS is up, and the other end's certificate is known, but nobody has looked at it. Or NULL. */
     void (*up)(struct link *link);
     void (*message)(struct link *link, const union talk *message);
     void (*down)(struct link *link, const char *why);

@@ -172,32 +172,22 @@ void opener_found(struct agent *agent, const struct jobs_event *event)
 
 /* ---- The other machine's agent -------------------------------------------------------------- */
 
-static void say_kept(struct agent *agent, struct link *link, const struct lease *first)
-{
-    const struct lease *lease;
-    union talk message;
-
-    DL_FOREACH2(first, lease, next_there) {
-        talk_start(&message, TALK_KEPT);
-        memcpy(message.kept.instance, lease->block.instance, GS_INSTANCE_SIZE);
-        message.kept.block_id = lease->block.block_id;
-        message.kept.lease = lease->key.lease;
-        link_send(&agent->links, link, &message);
-    }
-    talk_start(&message, TALK_LISTED);
-    link_send(&agent->links, link, &message);
-}
-
 /* First all that we have there, then what waits. What is recalled there it says again. */
 void opener_link_up(struct agent *agent, struct peer *peer)
 {
     const struct lease_side *there = leases_side(&agent->leases, peer->machine);
     struct open *open, *next;
     struct lease *lease;
+    union talk message;
 
-    DL_FOREACH2(there ? there->ours : NULL, lease, next_there)
+    DL_FOREACH2(there ? there->ours : NULL, lease, next_there) {
         lease->recalled = false;
-    say_kept(agent, peer->out, there ? there->ours : NULL);
+        talk_start(&message, TALK_KEPT);
+        message.kept.lease = lease->key.lease;
+        link_send(&agent->links, peer->out, &message);
+    }
+    talk_start(&message, TALK_LISTED);
+    link_send(&agent->links, peer->out, &message);
     HASH_ITER(hh, agent->opens, open, next) {
         if (open->state == OPEN_CONNECTS && open->peer == peer && peer->out && !peer->out->is_dead)
             take(agent, open);

@@ -43,6 +43,7 @@ struct peer *peers_find(struct agent *agent, const unsigned char machine[GS_MACH
     if (!peer)
         return NULL;
     memcpy(peer->machine, machine, GS_MACHINE_SIZE);
+    peer->agent = agent;
     peer->wait_ns = RETRY_NS;
     peer->knows_boot = leases_noted(&agent->leases, LEASES_BOOT, machine, peer->boot);
     HASH_ADD(hh, agent->peers, machine, GS_MACHINE_SIZE, peer);
@@ -238,7 +239,6 @@ static void connect_to(struct agent *agent, struct peer *peer)
     static const struct link_events events = {.up = out_up, .message = out_message, .down = out_down};
     char reason[LINK_REASON];
 
-    peer->agent = agent;
     if (!peer->is_listed) {
         ask_about(agent, peer->machine);
         put_off(peer);
@@ -287,10 +287,6 @@ void peers_start(struct agent *agent)
 
 /* ---- Links from others ---------------------------------------------------------------------- */
 
-static void in_up(struct link *link)
-{
-}
-
 static void welcome(struct agent *agent, struct link *link, struct peer *peer)
 {
     struct caller *caller = link->owner;
@@ -312,7 +308,6 @@ static void welcome(struct agent *agent, struct link *link, struct peer *peer)
     free(caller);
     link->owner = peer;
     link->is_ready = true;
-    peer->agent = agent;
     peer->in = link;
     say_hello(agent, link);
     exporter_message(agent, peer, &hello);
@@ -450,7 +445,7 @@ void peers_look(struct agent *agent, uint64_t now_ns)
 /* Some of those that call; others wait in the kernel until all have had their turn. */
 void peers_accept(struct agent *agent)
 {
-    static const struct link_events events = {.up = in_up, .message = in_message, .down = in_down};
+    static const struct link_events events = {.message = in_message, .down = in_down};
 
     for (int i = 0; i < ACCEPT_TURN; i++) {
         int fd = accept4(agent->listener.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);

@@ -61,12 +61,6 @@ struct talk_hello {
     unsigned char file[LEASES_FILE]; /* of its leases: what its machine had by another is not known there */
 };
 
-struct talk_kept {
-    struct talk_head head;
-    unsigned char instance[GS_INSTANCE_SIZE];
-    uint64_t block_id, lease;
-};
-
 struct talk_take {
     struct talk_head head;
     unsigned char id[SEAL_ID], proof[SEAL_PROOF];
@@ -87,6 +81,7 @@ struct talk_refused {
     uint32_t reason, driver_error; /* as GS_WIRE_REFUSE has them */
 };
 
+/* KEPT, ENDED. */
 struct talk_ended {
     struct talk_head head;
     uint64_t lease;
@@ -101,11 +96,10 @@ struct talk_recall {
 union talk {
     struct talk_head head;
     struct talk_hello hello;
-    struct talk_kept kept;
     struct talk_take take;
     struct talk_taken taken;
     struct talk_refused refused;
-    struct talk_ended ended;
+    struct talk_ended kept, ended;
     struct talk_recall recall;
 };
 

@@ -220,14 +220,14 @@ def members(cluster, machines, a, b):
     one, two = machines[:2]
     liar = Liar(cluster, int(re.findall(r'port (\d+)', one.said())[-1]))
     for what, text in {'its list again': message(LISTED) * 4096,
-                       'what it has, without end': b''.join(message(KEPT, os.urandom(32)) for _ in range(1000)),
+                       'what it has, without end': b''.join(message(KEPT, os.urandom(8)) for _ in range(1000)),
                        'ends of what it has not': message(ENDED, struct.pack('<Q', 12345)) * 4096,
                        'takes without the handle': b''.join(take(i) for i in range(1, 500))}.items():
         beside(f'a member that says {what}', one, a, b, says(liar, text))
 
     def never_ends(attack):
         with liar.call() as link:
-            text = b''.join(message(KEPT, os.urandom(32)) for _ in range(1000))
+            text = b''.join(message(KEPT, os.urandom(8)) for _ in range(1000))
             while not attack.over.is_set():
                 link.sendall(text)
                 attack.count += 1

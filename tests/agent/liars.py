@@ -29,7 +29,7 @@ def flood(liar, over, counts):
     while not over.is_set():
         try:
             with liar.call() as link:
-                lies = b''.join(message(KEPT, os.urandom(32)) for _ in range(500)) + message(LISTED)
+                lies = b''.join(message(KEPT, os.urandom(8)) for _ in range(500)) + message(LISTED)
                 ends = b''.join(message(ENDED, struct.pack('<Q', lease)) for lease in range(500))
                 link.sendall(lies)
                 for _ in range(10):
@@ -98,7 +98,7 @@ def check_exporter(cluster, machines, a, b):
 
     ways = {'gives what it did not share': taken(lambda take: bytes(32)),
             'gives the opener\'s own proof back': taken(lambda take: take[16:48]),
-            'says what is not its to say': lambda take: message(KEPT, os.urandom(32)),
+            'says what is not its to say': lambda take: message(KEPT, os.urandom(8)),
             'refuses for no reason': refused(0, 0),
             'refuses for an unknown reason': refused(0xffffffff, 0xffffffff),
             'refuses with the driver\'s success': refused(DRIVER, 0),
