@@ -1,7 +1,6 @@
 /* Contexts and devices (core/process/context.h). */
 #include "core/process/context.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -26,7 +25,7 @@ static _Thread_local struct {
 /* Which of a context's arenas this thread uses for small blocks: the first, as all do, until it
  * has met others there too often. */
 #define MEETINGS_MAX 16
-#define MOVES_MAX 8
+#define MOVES_MAX (2 * GS_THREAD_ARENAS) /* then there are more threads than arenas */
 static _Thread_local struct {
     unsigned arena, meetings, moves;
     unsigned tagged; /* the arena of its tag; 0: it has none */
@@ -387,37 +386,6 @@ gs_status gs_context_of_stream(struct gs_core *core, CUstream stream,
     return status;
 }
 
-/* How many threads use each arena; the first has all that never moved, counted as one. */
-static unsigned members[GS_THREAD_ARENAS] = {1};
-
-static pthread_key_t thread_end;
-static bool thread_end_known; /* whether the key was made */
-
-/* What the thread's arena has is the next thread's that comes to it. */
-static void leave(void *ignored)
-{
-    if (place.arena)
-        __atomic_fetch_sub(&members[place.arena], 1, __ATOMIC_RELAXED);
-    place.arena = 0;
-    place.moves = MOVES_MAX; /* a thread that frees in its very last moments stays where it is */
-}
-
-static void make_thread_end(void)
-{
-    thread_end_known = pthread_key_create(&thread_end, leave) == 0;
-}
-
-static unsigned least_used(void)
-{
-    unsigned least = 0;
-
-    for (unsigned i = 1; i < GS_THREAD_ARENAS; i++)
-        if (__atomic_load_n(&members[i], __ATOMIC_RELAXED) <
-            __atomic_load_n(&members[least], __ATOMIC_RELAXED))
-            least = i;
-    return least;
-}
-
 /* That of a context, made if need be; NULL: no host memory. */
 static struct gs_arena *arena_locked(struct gs_core *core, struct gs_context *context, unsigned i)
 {
@@ -443,25 +411,15 @@ __attribute__((cold, noinline)) static struct gs_arena *tagged_arena(struct gs_c
     return arena;
 }
 
-/* To the context's arena with the fewest threads; the first where that cannot be made. */
+/* To the context's next arena, which whoever meets nobody there stays in; to the first where that cannot be made. */
 static void move_on(struct gs_core *core, struct gs_context *context)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    unsigned next;
-
-    pthread_once(&once, make_thread_end);
-    if (thread_end_known)
-        pthread_setspecific(thread_end, &place);
     place.meetings = 0;
+    place.arena = (place.arena + 1) % GS_THREAD_ARENAS;
     place.moves++;
     gs_lock_take(&core->lock);
-    next = least_used();
-    if (place.arena)
-        __atomic_fetch_sub(&members[place.arena], 1, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&members[next], 1, __ATOMIC_RELAXED);
-    arena_locked(core, context, next);
+    arena_locked(core, context, place.arena);
     gs_lock_release(&core->lock);
-    place.arena = next;
 }
 
 __attribute__((cold, noinline)) static struct gs_arena *not_known(struct gs_arena *arena)

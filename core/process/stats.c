@@ -215,23 +215,6 @@ void gs_stats_leave(struct gs_core *core)
     }
 }
 
-/* How long the calls took that did more, as far as there were any. */
-static void log_times(struct gs_core *core, CUdevice device, const struct gs_arena_counts *counts)
-{
-    char text[GS_TOOK * 20] = "";
-    size_t length = 0;
-
-    for (unsigned i = 0; i < GS_TOOK && length < sizeof text; i++)
-        if (counts->took[i])
-            length += (size_t)snprintf(text + length, sizeof text - length, " %s%lu:%" PRIu64,
-                                       i < GS_TOOK - 1 ? "<" : ">=",
-                                       1ul << (i < GS_TOOK - 1 ? i : i - 1), counts->took[i]);
-    if (length)
-        gs_log_line(&core->options.log, GS_LOG_INFO,
-                    "device %d: calls that had to do more, by the us they took:%s", (int)device,
-                    text);
-}
-
 static void log_device_locked(struct gs_core *core, CUdevice device)
 {
     const struct gs_arena_counts *counts;
@@ -253,7 +236,6 @@ static void log_device_locked(struct gs_core *core, CUdevice device)
                 counts->waits, counts->wait_ns / 1000000, counts->late, MIB(counts->reserved_peak),
                 MIB(counts->live_peak), MIB(stats.reserved), MIB(stats.live), MIB(stats.cached),
                 MIB(stats.retired), MIB(stats.ordered), MIB(stats.limbo));
-    log_times(core, device, counts);
 }
 
 static void log_neighbours(struct gs_core *core)
