@@ -462,7 +462,7 @@ def against():
         refused(1, said, 'latency', 'mixed', '--with', bad)
     with tempfile.TemporaryDirectory() as name:
         out = pathlib.Path(name)
-        command = [sys.executable, str(HERE / 'against.py'), '--software', '--mix', 'mixed', '--trace', 'decode', '--seconds',
+        command = [sys.executable, str(HERE / 'against.py'), '--software', '--mix', 'mixed', '--trace', 'gpt', '--seconds',
                    '0.05', '--out', str(out)]
 
         def against_says(status, *more):
@@ -473,7 +473,7 @@ def against():
             return done.stdout, json.loads((out / 'against.json').read_text())
 
         text, said = against_says(1, '--turns', '2', '--torch', stand_in, '--rmm', stand_in)
-        for case in ('mixed', 'decode'):
+        for case in ('mixed', 'gpt'):
             ways = said['results'][case]
             check(list(ways) == ['native', 'library', 'library async', 'mempool', 'torch', 'rmm pool', 'rmm arena',
                                  'rmm async'], f'its ways: {list(ways)}')
@@ -486,12 +486,12 @@ def against():
                                   '--way', 'rmm pool')
         check(list(said['missing']) == ['rmm pool'] and 'rmm pool: not measured' in text, 'what is missing')
         text, said = against_says(0, '--turns', '1', '--cold', '--runtime', stand_in, '--way', 'library runtime', '--way', 'runtime')
-        for case in ('mixed', 'decode'):
+        for case in ('mixed', 'gpt'):
             check(list(said['results'][case]) == ['runtime', 'library runtime'], 'only the runtime')
-        check({ways['calls'] for ways in said['results']['decode'].values()} == {20000}, 'fewer calls of a trace')
+        check({ways['calls'] for ways in said['results']['gpt'].values()} == {20000}, 'fewer calls of a trace')
         check(said['cold'] and 'caches emptied' in text, 'it says that calls were cold')
         text, said = against_says(1, '--budget', '0.01', '--way', 'library')
-        check(said['results']['decode']['library'].startswith('left out'), 'what there is no time for')
+        check(said['results']['gpt']['library'].startswith('left out'), 'what there is no time for')
     sys.path.insert(0, str(HERE))
     import against as module
     ways = {'native': {'max': 5}, 'library': {'max': 4}, 'library async': {'max': 6}, 'mempool': {'max': 3}, 'torch': 'none'}

@@ -66,7 +66,16 @@ def elf():
         yield bytes([kind, 12] + [byte for i in range(12) for byte in (i, i * 37 % 256)])
 
 
-for make in recording, leases, http, elf:
+def config():
+    sample = (pathlib.Path(__file__).resolve().parents[2] / 'config/gpushim.conf.sample').read_bytes()
+    yield sample
+    yield sample.replace(b'\n# ', b'\n').replace(b'\n#', b'\n')
+    yield b'[share]\ndir = /tmp/x\ngrace = 10 ms\nuids = 1 2,3\n[pool]\nsmall_limit = 64KiB # c\n[general]\nlog=debug\n'
+    yield (b'\xef\xbb\xbf[nowhere]\nx = 1\n[share\ndir\n= 3\n[pool]\ncache_limit = unlimited\n'
+           b'epoch_bytes = 99999999999999999999T')
+
+
+for make in recording, leases, http, elf, config:
     folder = pathlib.Path(sys.argv[1]) / make.__name__
     os.makedirs(folder, exist_ok=True)
     for number, content in enumerate(make()):
