@@ -21,19 +21,9 @@
  * The last line says "ok", or what went wrong; the exit status agrees.
  */
 #include <cuda.h>
-#include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "shim/gpushim.h"
+#include "tests/system.h"
 
 #define WORDS   ((size_t)10 << 18) /* 10 MiB: the device has no room for two */
 #define PIECE   ((size_t)2 << 20)

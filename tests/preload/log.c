@@ -6,19 +6,9 @@
  */
 #include "../../shim/log.h"
 #include "check.h"
+#include "tests/system.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
 #include <regex.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <time.h>
 
 static const char *path;
 

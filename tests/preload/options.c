@@ -2,11 +2,6 @@
  * Each option of the configuration comes to what it is for: shim/start.c between the environment
  * and a core that only notes what it is given.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "shim/start.h" /* before any cuda.h */
 #include "check.h"
 #include "config/config.h"
@@ -21,6 +16,7 @@
 #include "core/process/record.h"
 #include "shim/stack.h"
 #include "shim/state.h"
+#include "tests/system.h"
 
 /* What came to the core and to those beside it. */
 static struct given {

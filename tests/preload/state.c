@@ -9,14 +9,7 @@
 #include "check.h"
 #include "core/record/trace.h"
 #include "shim/stack.h"
-
-#include <errno.h>
-#include <pthread.h>
-#include <semaphore.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
+#include "tests/system.h"
 
 static bool driver_there = true, start_result = true;
 static atomic_int starts, loads, adoptions, forks, announced;

@@ -10,18 +10,9 @@
  */
 #include "../../../shim/cuda_exact.h"
 #include "../check.h"
+#include "tests/system.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <pthread.h>
-#include <signal.h>
 #include <spawn.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
 
 #define MIB ((size_t)1 << 20)
 #define STATUS 41 /* that the process ends with */

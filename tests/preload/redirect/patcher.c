@@ -5,17 +5,11 @@
  */
 #include "../../../shim/cuda_exact.h"
 #include "patcher.h"
+#include "tests/system.h"
 
-#include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
-#include <pthread.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
 #define JUMP_MAX 13
