@@ -157,7 +157,7 @@ def main():
     parser.add_argument('--gib', type=float, default=4)
     parser.add_argument('--consumers', type=int, default=2)
     parser.add_argument('--rounds', type=int, default=3)
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     size, well = int(options.gib * GIB), True
     for case in options.cases:
         with tempfile.TemporaryDirectory() as folder:
