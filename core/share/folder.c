@@ -256,6 +256,16 @@ void gs_reason_add(char reason[GS_REASON_SIZE], const char *more)
     snprintf(reason + length, GS_REASON_SIZE - length, "%s%s", length ? "; " : "", more);
 }
 
+/* "gpushim-" and a number, or more of that user's ("gpushim-0.1"): another one in each user namespace. What else
+ * begins so is somebody's files. */
+static bool is_own_name(const char *name)
+{
+    const size_t prefix = strlen(GS_OWN_PREFIX);
+
+    return strncmp(name, GS_OWN_PREFIX, prefix) == 0 && name[prefix] &&
+           name[prefix + strspn(name + prefix, "0123456789.")] == 0;
+}
+
 /* The k-th in the n-th place, which is open to all, that is of a user who may be trusted and not
  * this process's own; -1: there is none. Whoever looks at places alone may have a small stack. */
 static __attribute__((noinline)) int open_others(const struct gs_share_options *options, unsigned n, unsigned k)
@@ -280,8 +290,7 @@ static __attribute__((noinline)) int open_others(const struct gs_share_options *
         close(own);
     }
     for (unsigned seen = 0; found < 0 && seen < LIST_ENTRIES && (entry = readdir(list)); seen++) {
-        /* In another user namespace this user's has another number in its name. */
-        if (strncmp(entry->d_name, GS_OWN_PREFIX, strlen(GS_OWN_PREFIX)) != 0)
+        if (!is_own_name(entry->d_name))
             continue;
         found = open_plain(parent, entry->d_name, &info);
         if (found < 0 || ((own < 0 || !is_same(&info, &mine)) && !is_open_to_all(&info) &&

@@ -225,6 +225,35 @@ Test(share_directory, two_users_who_name_each_other_meet_in_one_that_both_may_wr
     rmdir(path);
 }
 
+/* Any number of them would make looking for somebody slow. */
+Test(share_directory, only_numbers_in_one_that_is_open_to_all_are_users)
+{
+    const char *const names[] = {"gpushim-directory-a1B2c3", "gpushim-", "gpushim-1x", "gpushim-4294000000"};
+    char path[160], reason[GS_REASON_SIZE];
+    unsigned place = 0, found = 0;
+    struct stat info, last;
+    int fd;
+
+    mkdir(dir, 0700);
+    cr_assert_eq(chmod(dir, 01777), 0);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+        cr_assert_eq(mkdir(path, 0700), 0);
+    }
+    cr_assert_eq(stat(path, &last), 0);
+    while ((fd = gs_directory_next(&options, &place, reason)) >= 0) {
+        cr_assert_eq(fstat(fd, &info), 0);
+        cr_expect_eq(info.st_ino, last.st_ino);
+        close(fd);
+        found++;
+    }
+    cr_assert_eq(found, 1, "%u are looked into", found);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+        rmdir(path);
+    }
+}
+
 Test(share_directory, one_of_another_user_is_refused_unless_he_is_named)
 {
     int fd;
