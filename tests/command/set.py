@@ -139,7 +139,7 @@ def prove_hostile(folder, holder):
                                  (b'log', 5, 2), (b'pool.cache_limit', (1 << 63) + 101, 2)):
         answers = wire.say(path, wire.order(wire.SET, value, name))
         check(answers == [(wire.DONE, wire.done(outcome=outcome)[16:])], f'{name} gets {outcome}: {answers}')
-    for text in (wire.order(wire.SET, 1, b'x' * 256), wire.order(5), wire.order(wire.SLEEP, verb=3),
+    for text in (wire.order(wire.SET, 1, b'x' * 256), wire.order(5), wire.order(wire.SLEEP, verb=99),
                  wire.message(wire.ORDER, b'x'), wire.done(), b'garbage', wire.message(99)):
         check(wire.is_refused(wire.say(path, text), wire.OUT_OF_PLACE), f'{text} is refused')
     many = wire.say(path, *[wire.order(wire.SET, 2000000000, b'pool.decay')] * 50)
