@@ -339,15 +339,15 @@ Test(agent_peers, an_answer_is_of_all_that_was_asked_of_the_block_before_it)
         ask_for(1, i, i == 4 ? 8 : 7, i);
     end_it(1, 2);
     cr_assert_eq(there(true), 0x3e, "what is asked for is answered first");
-    answers(GS_WIRE_REFUSE, 1, GS_REFUSED_USER);
-    cr_assert(there(false) == 0x3c && there(true) == 0x3c, "%x, %x", there(false), there(true));
-    answers(GS_WIRE_GRANT, 3, 0);
-    cr_assert(there(false) == 0x38 && there(true) == 0x30, "%x, %x", there(false), there(true));
+    answers(GS_WIRE_REFUSE, 3, GS_REFUSED_USER);
+    cr_assert(there(false) == 0x36 && there(true) == 0x36, "%x, %x", there(false), there(true));
+    answers(GS_WIRE_GRANT, 2, 0);
+    cr_assert(there(false) == 0x32 && there(true) == 0x30, "%x, %x", there(false), there(true));
     answers(GS_WIRE_REFUSE, 5, GS_REFUSED_ENDING);
-    cr_assert(there(false) == 0x18 && there(true) == 0x10, "%x, %x", there(false), there(true));
+    cr_assert(there(false) == 0x12 && there(true) == 0x10, "%x, %x", there(false), there(true));
     answers(GS_WIRE_REFUSE, 5, GS_REFUSED_ENDING);
     cr_assert_null(agent.unsent, "one is given");
-    end_it(1, 3);
+    end_it(1, 1);
     cr_assert(agent.unsent && agent.unsent->message.close.block_id == 7 && !agent.unsent->next);
     jobs_end(agent.jobs);
 }
