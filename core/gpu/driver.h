@@ -101,7 +101,6 @@ CUresult CUDAAPI cuGreenCtxGetId(CUgreenCtx, unsigned long long *);
     OP(stream_synchronize, cuStreamSynchronize, 1)                                                 \
     OP(stream_wait_event, cuStreamWaitEvent, 1)                                                    \
     OP(stream_get_ctx, cuStreamGetCtx, 1)                                                          \
-    OP(stream_get_id, cuStreamGetId, 0)                                                            \
     OP(stream_get_contexts, cuStreamGetCtx_v2, 0)                                                  \
     OP(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, 0)                                \
     OP(stream_is_capturing, cuStreamIsCapturing, 0)                                                \

@@ -123,14 +123,6 @@ static inline bool gs_block_crosses(const struct gs_block *block)
     return gs_block_is_large(block) && gs_block_end(block) > gs_piece_end(block->piece);
 }
 
-/* As gs_arena_round, whichever kind of block of the piece it is for. */
-static inline size_t gs_piece_round(const struct gs_piece *piece, size_t size)
-{
-    size_t unit = (size_t)1 << piece->shift;
-
-    return (size + unit - 1) & ~(unit - 1);
-}
-
 /* ---- Records, and where blocks start (index.c) ------------------------------------------- */
 
 /* Records, zeroed; NULL: no host memory. */
