@@ -133,10 +133,10 @@ static gs_status allocate(struct gs_core *core, struct gs_context *context, size
     if (!block)
         block = gs_arena_take_locked(arena, size);
     if (__builtin_expect(block != NULL, 1)) {
-        if (stream_key)
-            gs_arena_count_async_locked(arena, block);
         *ret_address = block->base;
         GS_COUNT(arena->counts.hits);
+        if (stream_key)
+            gs_arena_count_async_locked(arena, block);
         gs_latch_release(&arena->lock);
         return GS_OK;
     }
