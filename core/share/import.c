@@ -15,8 +15,8 @@ struct gs_import *gs_import_find(struct gs_remote *remote, uint64_t chunk_id)
 {
     struct gs_import *import = remote->imports;
 
-    /* One of an earlier connection is not it: its lease is gone. */
-    while (import && (import->chunk_id != chunk_id || import->connection != remote->connection))
+    /* One of an earlier connection is not it: its lease is gone. Nor is what is away. */
+    while (import && (import->chunk_id != chunk_id || import->connection != remote->connection || import->away))
         import = import->next;
     return import;
 }
@@ -144,6 +144,7 @@ static struct gs_import *record_of(struct gs_share *share, const struct gs_wire_
     import->span.size = grant->chunk_size;
     import->chunk_id = grant->chunk_id;
     import->strip = grant->own != 0;
+    import->ends = grant->own || (grant->strict && grant->pieces == 1); /* the program's own; external */
     import->read_only = grant->read_only;
     import->strict = grant->strict;
     import->host = grant->host != 0;

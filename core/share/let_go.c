@@ -119,7 +119,7 @@ static gs_status ask_all(struct gs_share *share, struct gs_remote *remote, struc
 /* Of a process that serves it itself: who has it only of a broker, or of another machine, keeps it. */
 static bool may_go(const struct gs_remote *remote, const struct gs_import *import)
 {
-    return !import->away && !import->strip && !import->host && import->count > 0 && remote->conn.fd >= 0 &&
+    return !import->away && !import->ends && !import->host && import->count > 0 && remote->conn.fd >= 0 &&
            !remote->conn.by_broker && import->kept.state == GS_KEPT_NOT;
 }
 
@@ -158,8 +158,12 @@ static void let_go_of(struct gs_share *share, struct gs_remote *remote, void *ar
 
 size_t gs_share_let_go(struct gs_share *share)
 {
+    uint64_t count = 0, kept = 0;
     size_t bytes = 0;
 
+    gs_lock_take(&share->opener.lock);
+    gs_cache_collect_locked(share, &count, &kept); /* what nobody has open is not to come back */
+    gs_lock_release(&share->opener.lock);
     visit_all(share, gs_now_ns() + share->options.timeout_ns, let_go_of, &bytes);
     return bytes;
 }
@@ -206,6 +210,26 @@ static gs_status take_back_in_context(struct gs_share *share, struct gs_remote *
     return status;
 }
 
+/* What its program has closed goes back, away as it is. */
+static bool is_wanted_locked(const struct gs_import *import)
+{
+    unsigned at = 0;
+
+    while (at < import->count && import->sorted[at]->count == 0)
+        at++;
+    return import->away && !import->lost && at < import->count;
+}
+
+static bool is_wanted(struct gs_share *share, const struct gs_import *import)
+{
+    bool wanted;
+
+    gs_lock_take(&share->opener.lock);
+    wanted = is_wanted_locked(import);
+    gs_lock_release(&share->opener.lock);
+    return wanted;
+}
+
 /* Nobody has it any more. */
 static bool is_lost(const struct gs_remote *remote, gs_status status)
 {
@@ -231,7 +255,7 @@ static void take_back_of(struct gs_share *share, struct gs_remote *remote, void 
     for (struct gs_import *import = remote->imports; import; import = import->next) {
         gs_status status;
 
-        if (!import->away || import->lost || import->count == 0)
+        if (!is_wanted(share, import))
             continue;
         status = gs_now_ns() < remote->deadline_ns ? take_back_in_context(share, remote, import) : GS_UNREACHABLE;
         if (status != GS_OK && is_lost(remote, status))
@@ -249,7 +273,7 @@ static size_t count_left(struct gs_share *share)
     gs_lock_take(&share->opener.lock);
     HASH_ITER(hh, share->opener.remotes, remote, next)
     for (const struct gs_import *import = remote->imports; import; import = import->next)
-        left += import->away && !import->lost ? import->span.size : 0;
+        left += is_wanted_locked(import) ? import->span.size : 0;
     gs_lock_release(&share->opener.lock);
     return left;
 }

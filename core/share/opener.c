@@ -63,6 +63,17 @@ static bool import_fits(const struct gs_import *import, const struct gs_wire_gra
            memcmp(import->uuid, grant->uuid, sizeof import->uuid) == 0;
 }
 
+/* Nobody may take it any more: who slept since has other memory under its id. */
+static bool goes(struct gs_share *share, const struct gs_import *import)
+{
+    bool to_go;
+
+    gs_lock_take(&share->opener.lock);
+    to_go = import->kept.state == GS_KEPT_TO_GO;
+    gs_lock_release(&share->opener.lock);
+    return to_go;
+}
+
 static gs_status ask(struct gs_share *share, struct gs_remote *remote,
                      const struct gs_ipc_handle *ipc_handle, const unsigned char *bytes,
                      CUdevice device, struct granted *ret)
@@ -70,18 +81,26 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
     struct gs_request request = {.ipc_handle = *ipc_handle};
     struct gs_wire_fds fds;
     gs_status status;
+    bool granted;
 
     memcpy(request.bytes, bytes, sizeof request.bytes);
     ret->import = gs_import_find(remote, ipc_handle->chunk_id);
+    if (ret->import && goes(share, ret->import))
+        ret->import = NULL;
     request.wants = ret->import ? GS_OPEN_HAS_IT : GS_OPEN_WANTS;
     status = gs_remote_request(share, remote, &request, &ret->grant, &fds);
-    if (status == GS_UNREACHABLE && ret->import && ret->import->connection != remote->connection) {
+    granted = status == GS_OK;
+    if (ret->import && (granted ? goes(share, ret->import)
+                                : status == GS_UNREACHABLE && ret->import->connection != remote->connection)) {
         ret->import = NULL; /* its connection was lost meanwhile */
         request.wants = GS_OPEN_WANTS;
+        remote->conn.owed += granted; /* a RECALL of what was granted before may come */
         status = gs_remote_request(share, remote, &request, &ret->grant, &fds);
     }
     if (status != GS_OK) {
         gs_room_free(share, &request.room);
+        if (granted)
+            gs_remote_return(share, remote, &ret->grant);
         return status;
     }
     ret->grant.read_only |= share->options.read_only;
@@ -269,14 +288,19 @@ static gs_status open_locked(struct gs_share *share, const struct gs_ipc_handle 
                         "an IPC handle differs from the one of its block");
             return GS_BAD_HANDLE;
         }
-        if (opened && (opened->count > 0 || opened->kept.state == GS_KEPT) && is_home(opened->import, device))
+        if (opened && opened->import->lost) {
+            gs_log_line(&share->log, GS_LOG_DEBUG, "an IPC handle is of memory that was lost with its process, asleep");
+            return GS_STALE;
+        }
+        if (opened && (opened->count > 0 || opened->kept.state == GS_KEPT) && !opened->import->away &&
+            is_home(opened->import, device))
             return count_locked(share, opened, context, ret_address);
         remote = gs_remote_find_locked(share, ipc_handle->instance);
         if (!remote)
             remote = gs_remote_new_locked(share, ipc_handle->instance);
         if (!remote)
             return GS_NO_HOST_MEMORY;
-        if (remote->busy || (opened && opened->leaving)) { /* the thread gives it back shortly */
+        if (remote->busy || (opened && (opened->leaving || opened->import->away))) { /* the thread gives it back shortly */
             if (gs_remote_await_locked(share, deadline))
                 continue;
             gs_say_unreachable(share, "other threads wait for the process that shared it");

@@ -85,6 +85,7 @@ struct gs_import {
     bool strip, host;
     bool read_only;
     bool strict;   /* is not kept without a reference */
+    bool ends;     /* it may go at its exporter's, open here or not: what it has was given once */
     bool away;     /* not mapped, while this process sleeps; the remote is busy who changes it */
     bool lost;     /* and never will be: its exporter has ended */
     struct gs_kept kept; /* no block of it is held */

@@ -97,6 +97,8 @@ static struct decision draw_operation(unsigned process, unsigned thread)
                                  .arg = draw_stale()};
     if (has_names() && sim_below(4) == 0)
         operation = draw_name();
+    if (has_sleepers() && (operation == OP_ASK || operation == OP_PURGE))
+        operation = OP_SLEEP;
     if (rare < 6)
         operation = rare < 2 ? OP_CONTEXT : rare < 4 ? OP_EXIT : OP_END;
     return (struct decision){.kind = DECIDE_DO,

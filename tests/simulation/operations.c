@@ -18,7 +18,7 @@
 const char *const operation_names[OP_ALL] = {
     [OP_EXPORT] = "export", [OP_OPEN] = "open", [OP_USE] = "use", [OP_CLOSE] = "close",
     [OP_FREE] = "free", [OP_PASS_ON] = "pass-on", [OP_PURGE] = "purge", [OP_SHORT] = "short",
-    [OP_PUBLISH] = "publish", [OP_LOOK_UP] = "look-up", [OP_UNPUBLISH] = "unpublish", [OP_ASK] = "ask", [OP_CONTEXT] = "context", [OP_EXIT] = "exit", [OP_END] = "end",
+    [OP_PUBLISH] = "publish", [OP_LOOK_UP] = "look-up", [OP_UNPUBLISH] = "unpublish", [OP_ASK] = "ask", [OP_CONTEXT] = "context", [OP_EXIT] = "exit", [OP_END] = "end", [OP_SLEEP] = "sleep",
     [OP_CLOSE_ALL] = "close-all", [OP_FREE_ALL] = "free-all", [OP_PURGE_ALL] = "purge-all",
     [OP_OPEN_ALL] = "open-all"};
 
@@ -407,11 +407,16 @@ static void close_one(struct process *process, struct opened *opened)
                  process->index, (unsigned long long)block->id, status);
 }
 
+void program_close(struct process *process, struct opened *opened)
+{
+    while (opened->block)
+        close_one(process, opened);
+}
+
 static void close_all(struct process *process)
 {
     for (unsigned i = 0; i < OPENS_MAX; i++)
-        while (process->opened[i].block)
-            close_one(process, &process->opened[i]);
+        program_close(process, &process->opened[i]);
 }
 
 static void pass_on(struct process *process, unsigned arg)
@@ -618,13 +623,15 @@ static void end(struct process *process)
     process->ends = ENDS_EMPTY;
 }
 
-static void perform_alone(struct process *process, enum operation_kind kind)
+static void perform_alone(struct process *process, enum operation_kind kind, unsigned arg)
 {
     if (!is_alone(process))
         return;
     process->alone = true;
     if (kind == OP_CONTEXT) {
         end_context(process);
+    } else if (kind == OP_SLEEP) {
+        program_sleeps(process, arg);
     } else if (kind == OP_END) {
         end(process);
     } else {
@@ -678,6 +685,6 @@ void program_perform(struct process *process, const struct operation *operation)
     case OP_OPEN_ALL:
         return open_all(process);
     default:
-        return perform_alone(process, operation->kind);
+        return perform_alone(process, operation->kind, arg);
     }
 }

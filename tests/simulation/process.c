@@ -156,7 +156,7 @@ void process_exec(struct process *process, uint64_t linger_ns)
     process->image = image_new(process->life);
     process->image->machine = process->machine;
     process->ends = ENDS_NOT;
-    process->alone = process->context_gone = false;
+    process->alone = process->context_gone = process->lets_go = false;
     process->begins_ns = linger_ns > LINGER_NS ? world.now_ns + linger_ns - LINGER_NS : 0;
     if (!process->begins_ns)
         begin(process);

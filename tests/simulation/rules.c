@@ -138,9 +138,21 @@ void rule_used(const struct process *process, const struct block *block, uint64_
     look_at_strip(process, block, address);
 }
 
+/* One that sleeps has none. */
+static bool sleeps(const struct image *image)
+{
+    unsigned i = 0;
+
+    while (i < PROCESSES_MAX && (world.processes[i].image != image || !world.processes[i].lets_go))
+        i++;
+    return i < PROCESSES_MAX;
+}
+
 /* The work that it submitted last goes on until the GPU is taken from it. */
 void rule_works_on(const struct image *image)
 {
+    if (sleeps(image))
+        return;
     for (struct block *block = world.blocks; block; block = block->next)
         for (struct use *use = block->uses; use; use = use->next)
             if (use->image == image && use->opens > 0)
@@ -305,7 +317,7 @@ void rule_unmapped(const struct process *process, const struct phys *phys, uint6
 
         while (use && (use->image != process->image || !is_at(block, use->address, base)))
             use = use->next;
-        if (use && use->opens > 0 && process->ends == ENDS_NOT)
+        if (use && use->opens > 0 && process->ends == ENDS_NOT && !process->lets_go)
             sim_fail("nothing is unmapped in use: process %u unmaps block %llu, which its program "
                      "has open",
                      number_of(process->image), (unsigned long long)block->id);
@@ -313,6 +325,31 @@ void rule_unmapped(const struct process *process, const struct phys *phys, uint6
             sim_fail("nothing is unmapped in use: process %u unmaps block %llu under its GPU work",
                      number_of(process->image), (unsigned long long)block->id);
     }
+}
+
+/* What it keeps for its next open it may have mapped a moment longer, where it had lost the connection: it is never taken for
+ * the memory that comes back (rule_opened). */
+static bool has_open(const struct process *process, const struct phys *phys)
+{
+    bool open = false;
+
+    for (unsigned i = 0; i < SLOTS; i++)
+        for (const struct use *use = phys->slots[i] ? phys->slots[i]->uses : NULL; use; use = use->next)
+            open |= use->image == process->image && use->opens > 0;
+    return open && driver_maps(process, phys);
+}
+
+void rule_sleeps(const struct phys *phys)
+{
+    for (unsigned i = 0; i < PROCESSES_MAX; i++)
+        if (world.processes[i].state == PROCESS_RUNS && has_open(&world.processes[i], phys))
+            sim_fail("sleep: memory of process %u goes, and process %u has it mapped", number_of(phys->maker),
+                     world.processes[i].index);
+    for (unsigned i = 0; i < SLOTS; i++)
+        for (const struct use *use = phys->slots[i] ? phys->slots[i]->uses : NULL; use; use = use->next)
+            if (use->image != phys->maker && busy_until(phys->slots[i], use) > world.now_ns)
+                sim_fail("sleep: memory of process %u goes under GPU work of process %u", number_of(phys->maker),
+                         number_of(use->image));
 }
 
 /* Who has no share thread answers with his next call: one that was asked so long ago that it is not

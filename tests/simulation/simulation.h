@@ -190,7 +190,7 @@ struct event {
 };
 
 enum operation_kind { OP_EXPORT, OP_OPEN, OP_USE, OP_CLOSE, OP_FREE, OP_PASS_ON, OP_PURGE, OP_SHORT,
-                      OP_ASK, OP_CONTEXT, OP_EXIT, OP_END, OP_PUBLISH, OP_LOOK_UP, OP_UNPUBLISH, OP_KINDS,
+                      OP_ASK, OP_CONTEXT, OP_EXIT, OP_END, OP_PUBLISH, OP_LOOK_UP, OP_UNPUBLISH, OP_SLEEP, OP_KINDS,
                       /* When all comes to its end: */
                       OP_CLOSE_ALL = OP_KINDS, OP_FREE_ALL, OP_PURGE_ALL, OP_OPEN_ALL, OP_ALL };
 
@@ -260,6 +260,7 @@ struct process {
     size_t left;        /* as it was told last */
     unsigned graceless;  /* threads for which the GPU is full: graces end */
     bool alone;          /* one of its threads wants no other beside it */
+    bool lets_go;        /* what others share is unmapped, open or not (sleep.c) */
     enum { ENDS_NOT, ENDS_BY_EXIT, ENDS_EMPTY } ends; /* in order; and has given all back */
 };
 
@@ -399,6 +400,8 @@ void rule_handed_out(const struct block *block);
 void rule_little_is_left(const struct process *process);
 void rule_granted(const struct process *process, const struct life *to, uint64_t wire_id);
 void rule_unmapped(const struct process *process, const struct phys *phys, uint64_t base);
+/* Memory leaves the GPU while its process sleeps: nobody has it open and mapped, nor does any GPU work on it. */
+void rule_sleeps(const struct phys *phys);
 void rule_ended(const struct process *process);
 /* A process is killed that may have had its GPU at anything that it has open, up to the last moment. */
 void rule_works_on(const struct image *image);
@@ -422,6 +425,14 @@ void program_do(struct process *process, unsigned thread, enum operation_kind ki
 void program_perform(struct process *process, const struct operation *operation);
 void program_lease_ended(void *process, uint64_t address);
 CUcontext program_context(const struct process *process);
+
+/* ---- sleep.c: programs that sleep ---------------------------------------------------------------- */
+
+bool has_sleepers(void);
+/* None of its other threads does anything meanwhile. */
+void program_sleeps(struct process *process, unsigned arg);
+/* All that it has of one. */
+void program_close(struct process *process, struct opened *opened);
 
 /* ---- strips.c: memory that programs map themselves, and blocks across pieces -------------------- */
 
