@@ -484,13 +484,14 @@ def odd_processes():
             asked = Asked('a static program', str(program.pid))
             asked.has('FAIL', 'program', 'statically linked', 'libc.so')
     if os.geteuid() == 0:
-        for command in (['/bin/cat'], ['/bin/sh', '-c', 'cat']):  # a shell gives such rights up
-            program = Program(command=command, preload=library, preexec_fn=lambda: os.seteuid(NOBODY))
+        cat, shell = ['/bin/cat'], ['/bin/sh', '-c', 'cat']  # a shell gives such rights up
+        for command, become, raised in (cat, os.seteuid, True), (shell, os.seteuid, True), (cat, os.setuid, False):
+            program = Program(command=command, preload=library, preexec_fn=lambda become=become: become(NOBODY))
             program.child.stdin.write('ready\n')
             program.child.stdin.flush()
             with program:
                 asked = Asked(f'{command} as another user', str(program.pid))
-                if may_trace():
+                if raised and may_trace():
                     asked.has('FAIL', 'setuid', 'preloads nothing into it', 'setuid')
                 else:
                     asked.lacks('setuid')

@@ -384,9 +384,13 @@ def with_other_rights(folder):
 
 
 def in_a_folder(test):
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o755)
-        return test(os.path.realpath(folder))
+    """In one whose neighbours are this test's: the library is looked for there, too."""
+    with tempfile.TemporaryDirectory() as around:
+        folder = os.path.join(os.path.realpath(around), 'folder')
+        os.mkdir(folder)
+        for each in around, folder:
+            os.chmod(each, 0o755)
+        return test(folder)
 
 
 is_in_the_program()
