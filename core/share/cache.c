@@ -85,7 +85,7 @@ bool gs_cache_keeps_locked(struct gs_share *share, struct gs_import *import,
 {
     const struct gs_remote *remote = import->remote;
 
-    if (!keeps_any(share) || !last->recalled || last->orphan || import->strict || import->away ||
+    if (!keeps_any(share) || !last->recalled || last->orphan || import->strict ||
         remote->conn.deaf || remote->conn.fd < 0 || !remote->conn.watched ||
         import->connection != remote->connection || last->connection != remote->connection)
         return false;
