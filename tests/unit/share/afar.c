@@ -157,6 +157,22 @@ Test(share_afar, a_stopped_process_keeps_an_open_waiting_and_the_agent_may_give_
     close(agent);
 }
 
+Test(share_afar, what_the_agent_gave_up_while_its_process_was_asked_is_not_held)
+{
+    unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
+    union gs_wire_message message;
+    int agent = shared(ipc_handle, &message);
+
+    halt(other.pid);
+    take_say(agent, ipc_handle, 11);
+    say_of(agent, GS_WIRE_CLOSE, ipc_handle);
+    agent_hears(agent, GS_WIRE_REFUSE, &message);
+    kill(other.pid, SIGCONT);
+    free_it();
+    cr_assert(SIDE_WAIT(other_withdraws(&other)));
+    close(agent);
+}
+
 Test(share_afar, the_log_names_other_machines_among_those_who_hold_what_is_freed)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
