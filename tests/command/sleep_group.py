@@ -78,7 +78,7 @@ def end(*ones):
 
 def prove_they_go_and_come(folder):
     """In whatever order they are named, once and again; what one writes afterwards the other reads."""
-    one, other = pair(folder, (LARGE, SMALL))
+    one, other = pair(folder, (LARGE, SMALL, SMALL))
     for turn, order in enumerate(((one, other), (other, one), (one, other))):
         sleep_whole(folder, order)
         says(folder, 0, 'wake', order[::-1] if turn == 2 else order, 'awake, in')
