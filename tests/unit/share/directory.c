@@ -8,7 +8,7 @@
 #include "tests/rest.h"
 #include "tests/system.h"
 
-#define NOBODY    65534
+#define NOBODY 65534
 
 static char dir[64];
 static char dead_name[33]; /* of a process that is gone, */
@@ -228,30 +228,19 @@ Test(share_directory, two_users_who_name_each_other_meet_in_one_that_both_may_wr
 /* Any number of them would make looking for somebody slow. */
 Test(share_directory, only_numbers_in_one_that_is_open_to_all_are_users)
 {
-    const char *const names[] = {"gpushim-directory-a1B2c3", "gpushim-", "gpushim-1x", "gpushim-4294000000"};
-    char path[160], reason[GS_REASON_SIZE];
+    const char *const names[] = {"directory-a1B2c3", "", "1x", "4294000000", NULL};
     unsigned place = 0, found = 0;
-    struct stat info, last;
-    int fd;
+    char path[160];
 
     mkdir(dir, 0700);
     cr_assert_eq(chmod(dir, 01777), 0);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+    for (const char *const *name = names; *name; name++) {
+        snprintf(path, sizeof path, "%s/gpushim-%s", dir, *name);
         cr_assert_eq(mkdir(path, 0700), 0);
     }
-    cr_assert_eq(stat(path, &last), 0);
-    while ((fd = gs_directory_next(&options, &place, reason)) >= 0) {
-        cr_assert_eq(fstat(fd, &info), 0);
-        cr_expect_eq(info.st_ino, last.st_ino);
+    for (int fd; (fd = gs_directory_next(&options, &place, NULL)) >= 0; found++)
         close(fd);
-        found++;
-    }
     cr_assert_eq(found, 1, "%u are looked into", found);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
-        rmdir(path);
-    }
 }
 
 Test(share_directory, one_of_another_user_is_refused_unless_he_is_named)
