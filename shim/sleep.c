@@ -81,7 +81,7 @@ static bool take_step(const struct step *step, struct gs_sleep_why *why)
     case GS_SLEEP_RETURNS:
         return gs_core_return(gs_core, step->until_ns, why);
     case GS_SLEEP_LETS_GO:
-        return gs_core_let_go(gs_core, step->until_ns, why);
+        return gs_core_let_go(gs_core, step->discard, step->until_ns, why);
     default:
         return gs_core_sleep(gs_core, step->directory, step->discard, step->until_ns, why);
     }

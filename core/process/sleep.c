@@ -231,12 +231,11 @@ static void set_asleep(struct gs_core *core, bool is_here)
         __atomic_store_n(&core->sleep.figures.since_ns, gs_now_ns(), __ATOMIC_RELEASE);
 }
 
-/* From its first step on, or from its second. */
-static bool can_sleep(struct gs_core *core, const char *discard, bool goes, struct gs_sleep_why *why)
+static bool can_sleep(struct gs_core *core, const char *discard, struct gs_sleep_why *why)
 {
     uint64_t stream;
 
-    if (is_asleep(core) && !(goes && core->sleep.is_here))
+    if (is_asleep(core) && !core->sleep.is_here)
         return gs_sleep_refuse(why, EALREADY, "it is asleep already");
     if (!core->driver.memcpy_dtoh_async || !core->driver.memcpy_htod_async || !gs_device_has_vmm(&core->driver))
         return gs_sleep_refuse(why, ENOTSUP, "this driver lacks calls that it takes");
@@ -279,7 +278,7 @@ bool gs_core_sleep(struct gs_core *core, const char *directory, const char *disc
     start_watch(sleep);
     gs_core_await_freed(core);
     gs_sleep_was_at(sleep, GS_SLEEP_STORING);
-    if (!can_sleep(core, discard, true, ret_why) || !await_contexts(core, until_ns, ret_why))
+    if (!can_sleep(core, discard, ret_why) || !await_contexts(core, until_ns, ret_why))
         return false;
     gs_share_end_graces(core->share, NULL, GS_GRACES_LONG);
     settle(core);
@@ -299,13 +298,13 @@ bool gs_core_sleep(struct gs_core *core, const char *directory, const char *disc
     return true;
 }
 
-bool gs_core_let_go(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *ret_why)
+bool gs_core_let_go(struct gs_core *core, const char *discard, uint64_t until_ns, struct gs_sleep_why *ret_why)
 {
     start_watch(&core->sleep);
-    if (!can_sleep(core, NULL, false, ret_why) || !await_contexts(core, until_ns, ret_why))
+    if (!can_sleep(core, discard, ret_why) || !await_contexts(core, until_ns, ret_why))
         return false;
     gs_sleep_was_at(&core->sleep, GS_SLEEP_WAITING);
-    core->sleep.others_away = gs_share_let_go(core->share) > 0;
+    core->sleep.others_away |= gs_share_let_go(core->share) > 0;
     gs_sleep_was_at(&core->sleep, GS_SLEEP_SHARING);
     set_asleep(core, true);
     return true;

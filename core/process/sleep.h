@@ -147,8 +147,9 @@ struct gs_sleep {
  */
 bool gs_core_sleep(struct gs_core *core, const char *directory, const char *discard, uint64_t until_ns,
                    struct gs_sleep_why *ret_why);
-/* The first of two steps: what others shared is mapped no more, as far as that goes. EALREADY, ENOTSUP, EBUSY, EIO. */
-bool gs_core_let_go(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *ret_why);
+/* The first of two steps: what others shared is mapped no more, as far as that goes. It may be "here" already, of a sleep or a
+ * wake that came so far. EALREADY, ENOENT: the second would find that too late; ENOTSUP, EBUSY, EIO. */
+bool gs_core_let_go(struct gs_core *core, const char *discard, uint64_t until_ns, struct gs_sleep_why *ret_why);
 /* Of its way back: its own memory is there, for others as well; it sleeps on. As gs_core_wake. */
 bool gs_core_return(struct gs_core *core, uint64_t until_ns, struct gs_sleep_why *ret_why);
 /* Back, from either step. EALREADY; ENOMEM: the GPU has not enough memory before `until_ns`, the log says who has it; ETIMEDOUT: a

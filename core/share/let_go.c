@@ -119,7 +119,7 @@ static gs_status ask_all(struct gs_share *share, struct gs_remote *remote, struc
 /* Of a process that serves it itself: who has it only of a broker, or of another machine, keeps it. */
 static bool may_go(const struct gs_remote *remote, const struct gs_import *import)
 {
-    return !import->away && !import->ends && !import->host && import->count > 0 && remote->conn.fd >= 0 &&
+    return !import->ends && !import->host && import->count > 0 && remote->conn.fd >= 0 &&
            !remote->conn.by_broker && import->kept.state == GS_KEPT_NOT;
 }
 
@@ -141,14 +141,14 @@ static gs_status unmap(struct gs_share *share, struct gs_import *import)
     return status;
 }
 
-/* Who does not answer is not told of the rest. */
+/* Who does not answer is not told of the rest. What is away of a wake that failed it may take for mapped again. */
 static void let_go_of(struct gs_share *share, struct gs_remote *remote, void *arg)
 {
     gs_status told = GS_OK;
     size_t *bytes = arg;
 
     for (struct gs_import *import = remote->imports; import; import = import->next) {
-        if (!may_go(remote, import) || unmap(share, import) != GS_OK)
+        if (import->lost || (!import->away && (!may_go(remote, import) || unmap(share, import) != GS_OK)))
             continue;
         *bytes += import->span.size;
         if (told == GS_OK)

@@ -189,6 +189,31 @@ def prove_who_wakes_first(folder):
     end(one, other)
 
 
+def prove_half_a_wake(folder):
+    """One that was woken by half goes to sleep with the others again, and all of it."""
+    one, other = pair(folder, (LARGE, SMALL))
+    sleep_whole(folder, (one, other))
+    says(folder, 1, 'wake', (other,), f'process {one.pid}', options=('--timeout', '0.3s'))
+    says(folder, 0, 'wake', (one,))
+    sleep_whole(folder, (one, other))
+    run(other, FAIL, call='cuMemImportFromShareableHandle', nth=1)
+    says(folder, 1, 'wake', (one, other), 'driver error 999')
+    sleep_whole(folder, (one, other))
+    says(folder, 0, 'wake', (one, other))
+    check(has(other, 10) and has(other, 11, 'opened[1]', SMALL), 'as it was')
+    end(one, other)
+
+
+def prove_a_tag_that_one_lacks(folder):
+    """It runs on, and is not left between the two steps."""
+    one, other = pair(folder)
+    run(one, "ctypes.CDLL(None).gpushim_tag(b'kv')")
+    says(folder, 1, 'sleep', (one, other), f'pid {other.pid} ', 'no memory with the tag', options=('--discard', 'kv'))
+    check(has(other, 10), 'who lacks it is awake')
+    says(folder, 0, 'wake', (one,))
+    end(one, other)
+
+
 def prove_an_end_of_who_shares(folder):
     """Its memory has gone with it: what touches that fails, all else is right."""
     one, other = pair(folder)
@@ -285,7 +310,8 @@ def prove_with_a_broker(folder):
 
 def main():
     for proof in (prove_they_go_and_come, prove_both_ways, prove_a_handle_on_its_way, prove_what_was_closed, prove_what_was_freed,
-                  prove_others_keep_it, prove_one_alone, prove_who_wakes_first, prove_an_end_of_who_shares,
+                  prove_others_keep_it, prove_one_alone, prove_who_wakes_first, prove_half_a_wake,
+                  prove_a_tag_that_one_lacks, prove_an_end_of_who_shares,
                   prove_an_end_of_who_opened, prove_a_step_that_fails, prove_each_call_fails, prove_with_a_broker):
         with tempfile.TemporaryDirectory() as folder:
             os.chmod(folder, 0o700)
