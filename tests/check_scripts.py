@@ -334,7 +334,7 @@ def check_layers(folder):
         ('tests/unit/api/core.c', '#include "shim/state.h"\n',
          ['include tests/unit/api/core.c shim: a test of api includes up, or across']),
         ('shim/start.c', '\n' * 600, ['file shim/start.c: 603 lines, 600 are enough']),
-        ('tests/some.c', '\n' * 801, ['file tests/some.c: 801 lines, 800 are enough']),
+        ('tests/some.c', '\n' * 811, ['file tests/some.c: 811 lines, 810 are enough']),
         ('shim/start.c', 'static int\n    longest(int first,\n            int second)\n{\n' +
          '    ;\n' * 61 + '}\n', ['function shim/start.c longest: 61 lines']),
         ('shim/start.c', '__attribute__((noinline)) static int longest(int first,\n'
