@@ -209,8 +209,9 @@ def prove_a_tag_that_one_lacks(folder):
     one, other = pair(folder)
     run(one, "ctypes.CDLL(None).gpushim_tag(b'kv')")
     says(folder, 1, 'sleep', (one, other), f'pid {other.pid} ', 'no memory with the tag', options=('--discard', 'kv'))
-    check(has(other, 10), 'who lacks it is awake')
     says(folder, 0, 'wake', (one,))
+    says(folder, 1, 'wake', (other,), 'awake already')
+    check(has(other, 10), 'as it was')
     end(one, other)
 
 
