@@ -260,6 +260,16 @@ fetch_wheel_headers()
     [ -e "$1/include/cuda.h" ]
 }
 
+# fetch_clang_format BUILD: the version that tests/check_format.py names, into BUILD/clang-format. Where it cannot be had
+# that test is skipped.
+fetch_clang_format()
+{
+    format_version=$(sed -n "s/^VERSION = '\\(.*\\)'/\\1/p" "$root/tests/check_format.py")
+    [ ! -e "$1/clang-format/clang_format" ] || return 0
+    try_again python3 -m pip install -q --disable-pip-version-check --no-input --no-deps --only-binary=:all: \
+        --target "$1/clang-format" "clang-format==$format_version" >/dev/null 2>&1 </dev/null || true
+}
+
 # fetch_cuda_headers BUILD [MESON-OPTION…]: where no cuda.h is installed, the headers of NVIDIA's
 # wheel into BUILD/cuda-headers, where meson.build looks last.
 fetch_cuda_headers()

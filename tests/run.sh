@@ -165,6 +165,7 @@ prepare()
     if [ "$what" = ordinary ] || [ "$what" = all ]; then
         fetch_wheel_headers "$build/cuda-newest" "$newest_cuda_wheel" &&
             newest=-Dcuda=$build/cuda-newest || true
+        fetch_clang_format "$build"
     fi
 }
 

@@ -26,6 +26,7 @@
     {"record-stacks", 0, "N", TAKES_TEXT, "records with N return addresses of each call"},         \
     {"print", 0, NULL, TAKES_TEXT, "prints the variables that it would set, a line each, and starts nothing"}
 
+/* clang-format off */
 const struct command commands[] = {
     {"run", RUNS(command_run), "starts a program with the library", "[--] PROGRAM [ARGUMENT]...", 1, -1U,
      {TAKES_PROGRAM},
@@ -197,5 +198,6 @@ const struct command commands[] = {
      {{NULL, 0, NULL, TAKES_TEXT, NULL}},
      {{"gpushim help who", "what who lists"}}},
 };
+/* clang-format on */
 
 const size_t command_count = sizeof commands / sizeof *commands;

@@ -14,7 +14,7 @@
  *
  * Define ROW, include this, ROW is undefined again.
  */
-
+/* clang-format off */
 
 /* -- start, errors, look-up -- */
 ROW(cuInit, cuInit, 2000, SD_EARLY, (unsigned flags), sd_init(flags))
