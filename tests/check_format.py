@@ -2,7 +2,7 @@
 
     check_format.py REPOSITORY BUILD
 
-A line has 100 columns at most; one with text or a remark 130, those of a macro have no limit. clang-format has to be of the version below, whose output
+A line has 100 columns at most; one with text or a remark and a directive 130, those of a longer macro have no limit. clang-format has to be of the version below, whose output
 differs from one to the next: that of PATH, or the one that tests/run.sh has put into BUILD. Without it the exit status is 77.
 """
 import pathlib
@@ -21,7 +21,7 @@ def sources(root):
 
 
 def is_long(line):
-    has_text = '"' in line or '/*' in line or line.lstrip().startswith('*')
+    has_text = '"' in line or '/*' in line or line.lstrip().startswith(('*', '#'))
     return not line.endswith('\\') and len(line) > (WITH_TEXT if has_text else COLUMNS)
 
 
