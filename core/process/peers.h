@@ -43,7 +43,7 @@ gs_status gs_peers_admit_import(struct gs_core *core, CUdeviceptr address);
  * in. The piece is locked. */
 bool gs_peers_let_in(struct gs_core *core, const struct gs_piece *piece,
                      const struct gs_block *block, CUcontext from, CUdevice device);
-/* The devices that were let in to imported memory, which is its openers', one bit each; by `from`
+/* The devices that were let in to imported memory, which is its importers', one bit each; by `from`
  * (NULL: any context of theirs). Nothing is locked. */
 uint64_t gs_peers_of_import(struct gs_core *core, CUdeviceptr address, CUcontext from);
 /* Gives it for all pieces of a block, which is locked. GS_OK, or the driver's error. */

@@ -1,12 +1,12 @@
 /*
  * Exports published to a broker: a daemon of the same user that has a descriptor of each exported
- * chunk and serves its openers once the exporter has ended.
+ * chunk and serves its importers once the exporter has ended.
  *
  *   exporter (publish.c)                          broker (this file; shim/command/broker.c)
  *   first export: connects, starts one if need be
  *   PUBLISH users (+ memfd)        ------->       of whose users it is, and where it confirms
  *                                  <-------       PULL: what is next?
- *   SHARE handle (+ descriptor)    ------->       keeps it; openers go to the exporter meanwhile
+ *   SHARE handle (+ descriptor)    ------->       keeps it; importers go to the exporter meanwhile
  *                                  <-------       PULL block, piece: where it lies across pieces
  *   SHARE handle (+ descriptor)    ------->       it is kept when all of them are here
  *                                  <-------       PULL: what is next?
@@ -14,7 +14,7 @@
  *   RING                           ------->       reads the memfd: what is not there any more it drops
  *                                  <-------       PULL, and so on
  *   ends, in order or killed       - - - ->       serves what stands in the memfd, for keep_ns
- *                                                 beyond its last opener, to those users
+ *                                                 beyond its last importer, to those users
  *
  * What must hold: the broker never serves bytes that have been given to another block, and no
  * exporter ever waits for the broker, which may be stopped. So what may be served is what the
@@ -28,10 +28,10 @@
  * export with the next one, which they start if need be. A new broker has nothing of an exporter's,
  * and the same one that has hung up on it has dropped it: either is told everything anew.
  */
-#include "core/share/afar.h"
+#include "core/share/cluster.h"
 #include "core/share/discard.h"
 #include "core/share/memory.h"
-#include "core/share/opener.h"
+#include "core/share/importer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -116,7 +116,7 @@ static void export_drop(struct gs_share *share, struct gs_export *export)
     gs_names_end_locked(share, export);
     HASH_DEL(share->exporter.exports, export);
     gs_lock_release(&share->lock);
-    gs_lend_export_gone(share, export);
+    gs_cluster_export_export_gone(share, export);
     chunk_drop(share, chunk_of(export));
     export->publisher->left[export->slot] = NULL;
     export->publisher->user->exports--;
@@ -356,15 +356,15 @@ bool gs_broker_answered(struct gs_share *share, struct gs_client *client,
         gs_broker_drop_revoked(share, client);
     if (message->head.type == GS_WIRE_SHARE)
         stays = on_share(share, client, &message->share, fd) &&
-                (!message->share.far || gs_lend_share_came(share, client, &message->share));
+                (!message->share.far || gs_cluster_export_share_came(share, client, &message->share));
     else if (message->head.type == GS_WIRE_NAME)
         stays = gs_name_came(share, client, &message->name, &client->pull.kept);
     else if (message->head.type == GS_WIRE_GRANT)
-        stays = gs_lend_held_came(share, client, message->grant.block_id, true);
+        stays = gs_cluster_export_held_came(share, client, message->grant.block_id, true);
     else if (message->head.type == GS_WIRE_CLOSE)
-        stays = gs_lend_held_came(share, client, message->close.block_id, false);
+        stays = gs_cluster_export_held_came(share, client, message->close.block_id, false);
     else if (message->head.type == GS_WIRE_RECALL)
-        gs_lend_recall_came(share, client, message->recall.block_id);
+        gs_cluster_export_recall_came(share, client, message->recall.block_id);
     if (stays)
         gs_client_send_due(share, client);
     return stays;
@@ -403,7 +403,7 @@ void gs_broker_client_gone(struct gs_share *share, struct gs_client *client, boo
         export->owner = 0;
         export->keep_until_ns = now + share->options.keep_ns;
         gs_lock_release(&share->lock);
-        gs_lend_owner_gone(share, export);
+        gs_cluster_export_owner_gone(share, export);
     }
     client->published = client->published_fds = 0;
     share->store.published_due_ns = now;
@@ -417,7 +417,7 @@ static bool drop_old(struct gs_share *share, uint64_t now)
 
     HASH_ITER(hh, share->exporter.exports, export, next)
     {
-        if (export->owner || gs_export_is_borrowed(export))
+        if (export->owner || gs_export_is_imported(export))
             continue;
         if (export->references == 0 && export->pins == 0 && export->keep_until_ns <= now)
             export_drop(share, export);

@@ -1,5 +1,5 @@
 /*
- * Opener: what stays here for its program's next open.
+ * Importer: what stays here for its program's next open.
  *
  *   block, at its last close ─► kept ─► opened again: counting; no message, no fence, no system call
  *                                └─ called back, its time over, too many, exporter gone ─► closing.c
@@ -17,7 +17,7 @@
  * named is unmapped, and, where it asks for that, once more when nothing is on its way back.
  */
 #include "core/base/list.h"
-#include "core/share/opener.h"
+#include "core/share/importer.h"
 
 #include <string.h>
 
@@ -27,10 +27,10 @@
 void gs_cache_take_locked(struct gs_share *share, struct gs_kept *kept)
 {
     bool stays = kept->state == GS_KEPT;
-    struct gs_kept **list = stays ? &share->opener.kept : &share->opener.to_go;
+    struct gs_kept **list = stays ? &share->importer.kept : &share->importer.to_go;
 
     DL_DELETE2(*list, kept, older, newer);
-    share->opener.kept_count -= stays;
+    share->importer.kept_count -= stays;
     kept->state = GS_KEPT_NOT;
 }
 
@@ -45,22 +45,22 @@ static void drop_locked(struct gs_share *share, struct gs_kept *kept)
         return;
     }
     kept->state = GS_KEPT_TO_GO;
-    DL_APPEND2(share->opener.to_go, kept, older, newer);
+    DL_APPEND2(share->importer.to_go, kept, older, newer);
     gs_thread_wake(share);
 }
 
 /* As many as may be are kept: the oldest makes room. */
 static void keep_locked(struct gs_share *share, struct gs_kept *kept)
 {
-    if (share->opener.kept_count >= share->options.idle_blocks)
-        drop_locked(share, share->opener.kept);
+    if (share->importer.kept_count >= share->options.idle_blocks)
+        drop_locked(share, share->importer.kept);
     kept->state = GS_KEPT;
     kept->since_ns = gs_now_ns();
-    DL_APPEND2(share->opener.kept, kept, older, newer);
-    share->opener.kept_count++;
-    if (share->opener.kept_armed)
+    DL_APPEND2(share->importer.kept, kept, older, newer);
+    share->importer.kept_count++;
+    if (share->importer.kept_armed)
         return;
-    share->opener.kept_armed = true;
+    share->importer.kept_armed = true;
     gs_thread_wake(share);
 }
 
@@ -103,7 +103,7 @@ bool gs_cache_recall_locked(struct gs_share *share, struct gs_remote *remote,
     struct gs_opened *opened;
 
     memcpy(key.instance, remote->instance, sizeof key.instance);
-    HASH_FIND(hh, share->opener.opened, &key, sizeof key, opened);
+    HASH_FIND(hh, share->importer.opened, &key, sizeof key, opened);
     if (!opened || opened->generation != recall->head.request || opened->recalled)
         return false;
     opened->recalled = true;
@@ -155,7 +155,7 @@ void gs_cache_lost_locked(struct gs_share *share, struct gs_remote *remote)
         return;
     remote->known = remote->connection;
     drop_chunks_locked(share, remote, NULL);
-    HASH_ITER(hh, share->opener.opened, opened, next)
+    HASH_ITER(hh, share->importer.opened, opened, next)
     {
         if (opened->remote != remote || opened->connection == remote->connection)
             continue;
@@ -175,9 +175,9 @@ static void unmap_locked(struct gs_share *share, struct gs_import *import)
     remote->busy = true;
     gs_cache_take_locked(share, &import->kept);
     gs_import_leave_locked(share, import);
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     gs_import_unmap(share, import);
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     gs_import_recycle_locked(share, import);
     gs_remote_release_locked(share, remote);
 }
@@ -185,7 +185,7 @@ static void unmap_locked(struct gs_share *share, struct gs_import *import)
 /* One whose exporter no thread works with. */
 static struct gs_import *next_to_go(const struct gs_share *share)
 {
-    const struct gs_kept *kept = share->opener.to_go;
+    const struct gs_kept *kept = share->importer.to_go;
 
     while (kept && kept->import->remote->busy)
         kept = kept->newer;
@@ -197,14 +197,14 @@ uint64_t gs_cache_tick_locked(struct gs_share *share, uint64_t now)
     struct gs_kept *oldest;
     struct gs_import *import;
 
-    while ((oldest = share->opener.kept) && now >= oldest->since_ns &&
+    while ((oldest = share->importer.kept) && now >= oldest->since_ns &&
            now - oldest->since_ns >= share->options.idle_ns)
         drop_locked(share, oldest);
     while ((import = next_to_go(share)))
         unmap_locked(share, import);
-    oldest = share->opener.kept;
-    share->opener.kept_armed = oldest != NULL;
-    if (share->opener.to_go)
+    oldest = share->importer.kept;
+    share->importer.kept_armed = oldest != NULL;
+    if (share->importer.to_go)
         return now + BUSY_NS;
     return oldest ? oldest->since_ns + share->options.idle_ns : GS_NEVER;
 }
@@ -213,7 +213,7 @@ void gs_cache_collect_locked(struct gs_share *share, uint64_t *count, uint64_t *
 {
     struct gs_kept *kept;
 
-    while ((kept = share->opener.kept)) {
+    while ((kept = share->importer.kept)) {
         *count += 1;
         *bytes += kept->opened ? kept->opened->size : kept->import->span.size;
         drop_locked(share, kept);
@@ -222,10 +222,10 @@ void gs_cache_collect_locked(struct gs_share *share, uint64_t *count, uint64_t *
 
 void gs_cache_finish_locked(struct gs_share *share)
 {
-    while (share->opener.kept)
-        drop_locked(share, share->opener.kept);
-    while (share->opener.to_go)
-        unmap_locked(share, share->opener.to_go->import);
+    while (share->importer.kept)
+        drop_locked(share, share->importer.kept);
+    while (share->importer.to_go)
+        unmap_locked(share, share->importer.to_go->import);
 }
 
 /* ---- The answer to FLUSH --------------------------------------------------------------------------- */
@@ -234,7 +234,7 @@ void gs_cache_finish_locked(struct gs_share *share)
  * not: that ends when its owner says so. */
 static bool is_closing_locked(const struct gs_share *share, const struct gs_remote *remote)
 {
-    const struct gs_opened *opened = share->opener.closing;
+    const struct gs_opened *opened = share->importer.closing;
 
     while (opened && (opened->remote != remote || opened->held))
         opened = opened->next;
@@ -243,7 +243,7 @@ static bool is_closing_locked(const struct gs_share *share, const struct gs_remo
 
 static bool is_mapped_locked(const struct gs_share *share, const struct gs_remote *remote)
 {
-    const struct gs_kept *kept = share->opener.to_go;
+    const struct gs_kept *kept = share->importer.to_go;
 
     while (kept && kept->import->remote != remote)
         kept = kept->newer;
@@ -279,7 +279,7 @@ uint64_t gs_flush_tick_locked(struct gs_share *share, uint64_t now)
     struct gs_remote *remote, *next;
     uint64_t due = GS_NEVER;
 
-    HASH_ITER(hh, share->opener.remotes, remote, next)
+    HASH_ITER(hh, share->importer.remotes, remote, next)
     {
         uint64_t at = remote->flush.number ? answer_locked(share, remote, now) : 0;
 

@@ -1,5 +1,5 @@
 /*
- * Exporter: one descriptor for a chunk, made once and kept for its next openers, since the driver
+ * Exporter: one descriptor for a chunk, made once and kept for its next importers, since the driver
  * takes 24 to 1,100 us to make one (measured on an H200). A kept descriptor keeps the memory: it
  * goes before the chunk does. How many are kept is a share of the process's limit of descriptors,
  * looked up each time since programs change it; the least recently used goes first.

@@ -1,5 +1,5 @@
-/* Exporter: what is said to an opener, and watched of him. */
-#include "core/share/afar.h"
+/* Exporter: what is said to an importer, and watched of him. */
+#include "core/share/cluster.h"
 #include "core/share/discard.h"
 
 bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t request,
@@ -8,7 +8,7 @@ bool gs_client_refuse(struct gs_share *share, struct gs_client *client, uint32_t
     union gs_wire_message message;
     int error;
 
-    gs_log_line(&share->log, GS_LOG_DEBUG, "opener %d (%.15s) of user %u was refused: %s",
+    gs_log_line(&share->log, GS_LOG_DEBUG, "importer %d (%.15s) of user %u was refused: %s",
                 (int)client->pid, client->said.name, (unsigned)client->uid,
                 gs_wire_reason_text(reason));
     if (driver_error)
@@ -145,7 +145,7 @@ void gs_clients_recall(struct gs_share *share, struct gs_export *export)
     if (!export->far || share->options.is_broker)
         return;
     gs_lock_take(&share->lock);
-    gs_afar_recall_locked(share, export);
+    gs_cluster_recall_locked(share, export);
     gs_lock_release(&share->lock);
 }
 

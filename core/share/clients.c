@@ -7,7 +7,7 @@
  *                           └─ of a holder that is here: this is its connection now, what it holds stays its own
  *
  * One without references costs nothing to lose: it is dropped when it is silent or idle for
- * too long, and the oldest such one makes room when there are too many; an opener connects again by
+ * too long, and the oldest such one makes room when there are too many; an importer connects again by
  * itself. One with references is kept until it ends, by proof alone (lives.c):
  *   it says BYE                   at once: it uses nothing
  *   hung up, then exited          at once: its GPU work is over; settle_ns more where it has forked:
@@ -20,7 +20,7 @@
  * perhaps. Where it lives on, its program has closed the socket and may use what it holds on: it comes
  * back, and says what that is.
  */
-#include "core/share/afar.h"
+#include "core/share/cluster.h"
 #include "core/share/discard.h"
 
 #include <stdlib.h>
@@ -85,7 +85,7 @@ static void client_free(struct gs_share *share, struct gs_client *client)
     if (client->published)
         end_published(share, client);
     gs_farewell_client_gone(share, client);
-    gs_afar_client_gone(share, client);
+    gs_cluster_client_gone(share, client);
     gs_client_close_socket(share, client);
     client_forget_exit(share, client);
     gs_lock_take(&share->lock);
@@ -146,7 +146,7 @@ static void drop_unseen(struct gs_share *share, struct gs_client *client)
 
     HASH_ITER(hh, client->references, reference, next)
     {
-        if (!gs_export_is_borrowed(reference->export))
+        if (!gs_export_is_imported(reference->export))
             gs_reference_drop(share, client, reference);
     }
     if (client->published)
@@ -194,7 +194,7 @@ static void send_off(struct gs_share *share, struct gs_client *client, int error
     } else if (client->fault) {
         reason = GS_REFUSED_MESSAGE;
     }
-    gs_log_line(&share->log, GS_LOG_DEBUG, "opener %d (%.15s) is hung up on: %s",
+    gs_log_line(&share->log, GS_LOG_DEBUG, "importer %d (%.15s) is hung up on: %s",
                 (int)client->pid, client->said.name,
                 client->fault ? client->fault : "it does not read its answers");
     if (reason)

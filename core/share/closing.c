@@ -1,5 +1,5 @@
 /*
- * Opener: references on their way back to the exporter.
+ * Importer: references on their way back to the exporter.
  *
  *   idle or closed ─► fences recorded ─► passed ─► (chunk unmapped with its last block) ─► CLOSE sent
  *        │                                             or kept mapped (cache.c)
@@ -10,7 +10,7 @@
  * under way for each context, however often it is opened and closed.
  */
 #include "core/base/list.h"
-#include "core/share/opener.h"
+#include "core/share/importer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,17 +18,17 @@
 #define POLL_FIRST_NS   GS_NS_PER_MS
 #define POLL_LONGEST_NS (16 * GS_NS_PER_MS)
 
-static struct gs_opener_context *context_find(struct gs_share *share, CUcontext context)
+static struct gs_importer_context *context_find(struct gs_share *share, CUcontext context)
 {
-    struct gs_opener_context *found;
+    struct gs_importer_context *found;
 
-    HASH_FIND(hh, share->opener.contexts, &context, sizeof(context), found);
+    HASH_FIND(hh, share->importer.contexts, &context, sizeof(context), found);
     return found;
 }
 
 static gs_status context_add(struct gs_share *share, CUcontext context)
 {
-    struct gs_opener_context *added;
+    struct gs_importer_context *added;
 
     if (context_find(share, context))
         return GS_OK;
@@ -41,7 +41,7 @@ static gs_status context_add(struct gs_share *share, CUcontext context)
         free(added);
         return GS_NO_HOST_MEMORY;
     }
-    HASH_ADD(hh, share->opener.contexts, context, sizeof added->context, added);
+    HASH_ADD(hh, share->importer.contexts, context, sizeof added->context, added);
     if (added->hh.tbl)
         return GS_OK;
     gs_fence_pool_forget(&added->pool);
@@ -87,7 +87,7 @@ static bool events_fail(gs_status status)
 
 static void use_record(struct gs_share *share, struct gs_use *use)
 {
-    struct gs_opener_context *context = context_find(share, use->context);
+    struct gs_importer_context *context = context_find(share, use->context);
     gs_status status = GS_NO_CONTEXT;
 
     if (context && context->leaving)
@@ -108,7 +108,7 @@ static void use_record(struct gs_share *share, struct gs_use *use)
 static bool use_passed(struct gs_share *share, struct gs_use *use)
 {
     if (use->fence.line) {
-        struct gs_opener_context *context = context_find(share, use->context);
+        struct gs_importer_context *context = context_find(share, use->context);
         gs_status status = GS_OK;
 
         if (context && context->leaving)
@@ -144,18 +144,18 @@ void gs_closing_start_locked(struct gs_share *share, struct gs_opened *opened)
         if (!opened->uses[i].fence.line)
             use_record(share, &opened->uses[i]);
     }
-    opened->next = share->opener.closing;
-    share->opener.closing = opened;
-    share->opener.poll_ns = POLL_FIRST_NS;
-    if (share->opener.polling)
+    opened->next = share->importer.closing;
+    share->importer.closing = opened;
+    share->importer.poll_ns = POLL_FIRST_NS;
+    if (share->importer.polling)
         return;
-    share->opener.polling = true;
+    share->importer.polling = true;
     gs_thread_wake(share);
 }
 
 void gs_closing_stop_locked(struct gs_share *share, struct gs_opened *opened)
 {
-    LL_DELETE(share->opener.closing, opened);
+    LL_DELETE(share->importer.closing, opened);
     opened->ready = false;
     for (unsigned i = 0; i < opened->use_count; i++)
         opened->uses[i].next = GS_FENCE_NONE;
@@ -163,7 +163,7 @@ void gs_closing_stop_locked(struct gs_share *share, struct gs_opened *opened)
 
 static void uses_change(struct gs_share *share, CUcontext context, unsigned from, unsigned to)
 {
-    for (struct gs_opened *opened = share->opener.closing; opened; opened = opened->next)
+    for (struct gs_opened *opened = share->importer.closing; opened; opened = opened->next)
         for (unsigned i = 0; i < opened->use_count; i++)
             if (opened->uses[i].next == from && opened->uses[i].context == context)
                 opened->uses[i].next = to;
@@ -177,7 +177,7 @@ static void wait_for_contexts_locked(struct gs_share *share)
     struct gs_opened *opened;
     CUcontext context = NULL, popped;
 
-    for (opened = share->opener.closing; opened; opened = opened->next)
+    for (opened = share->importer.closing; opened; opened = opened->next)
         for (unsigned i = 0; i < opened->use_count; i++) {
             if (opened->uses[i].next == GS_FENCE_WAITING)
                 return; /* another thread is at it */
@@ -188,13 +188,13 @@ static void wait_for_contexts_locked(struct gs_share *share)
     if (!context || !gs_fences_wait_begins(share->fences))
         return;
     uses_change(share, context, GS_FENCE_SYNCING, GS_FENCE_WAITING);
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     if (share->driver->ctx_push_current(context) == CUDA_SUCCESS) {
         share->driver->ctx_synchronize();
         share->driver->ctx_pop_current(&popped);
     }
     gs_fences_wait_ends(share->fences);
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     uses_change(share, context, GS_FENCE_WAITING, GS_FENCE_NONE);
 }
 
@@ -217,18 +217,18 @@ static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
     last = import->count == 0 && !gs_cache_keeps_locked(share, import, opened);
     if (last)
         gs_import_leave_locked(share, import);
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     if (last)
         gs_import_unmap(share, import);
     else if (share->events.in_use)
         share->events.in_use(share->events.arg, opened->address, opened->size, true);
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     if (last)
         gs_import_recycle_locked(share, import);
     if (opened->replaced)
-        share->opener.replaced--;
+        share->importer.replaced--;
     else
-        HASH_DEL(share->opener.opened, opened);
+        HASH_DEL(share->importer.opened, opened);
     remote->opened_count--;
     free(opened->uses);
     opened->uses = NULL;
@@ -241,7 +241,7 @@ static void give_back_locked(struct gs_share *share, struct gs_opened *opened)
 static const struct gs_opened *before_locked(const struct gs_share *share, const struct gs_opened *opened)
 {
     const struct gs_opened *before =
-        share->opener.replaced > 0 && !opened->replaced ? share->opener.closing : NULL;
+        share->importer.replaced > 0 && !opened->replaced ? share->importer.closing : NULL;
 
     while (before && (!before->replaced || memcmp(&before->key, &opened->key, sizeof before->key) != 0))
         before = before->next;
@@ -265,11 +265,11 @@ static bool is_held(struct gs_share *share, struct gs_opened *opened)
 /* Whether something is to go back, or to be said to an exporter who could not be reached. */
 static bool is_some_left_locked(const struct gs_share *share)
 {
-    const struct gs_remote *remote = share->opener.remotes;
+    const struct gs_remote *remote = share->importer.remotes;
 
     while (remote && !remote->astray && !remote->unsent)
         remote = remote->hh.next;
-    return share->opener.closing || remote;
+    return share->importer.closing || remote;
 }
 
 void gs_share_look_again(struct gs_share *share)
@@ -277,12 +277,12 @@ void gs_share_look_again(struct gs_share *share)
     int saved = errno;
     bool left;
 
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     left = is_some_left_locked(share);
     if (left)
         gs_thread_wake(share);
-    gs_lock_release(&share->opener.lock);
-    if (left && !gs_opener_has_thread(share))
+    gs_lock_release(&share->importer.lock);
+    if (left && !gs_importer_has_thread(share))
         gs_closing_work(share);
     errno = saved;
 }
@@ -292,11 +292,11 @@ static struct gs_opened *take_passed_locked(struct gs_share *share)
 {
     struct gs_opened *opened, *next, *passed = NULL;
 
-    LL_FOREACH_SAFE(share->opener.closing, opened, next) {
+    LL_FOREACH_SAFE(share->importer.closing, opened, next) {
         opened->ready = false;
         if (!all_passed(share, opened) || is_held(share, opened))
             continue;
-        LL_DELETE(share->opener.closing, opened);
+        LL_DELETE(share->importer.closing, opened);
         opened->leaving = true;
         LL_PREPEND(passed, opened);
     }
@@ -309,9 +309,9 @@ static bool flush_all_locked(struct gs_share *share)
     struct gs_remote *remote, *next;
     bool left = false;
 
-    for (const struct gs_opened *opened = share->opener.closing; opened; opened = opened->next)
+    for (const struct gs_opened *opened = share->importer.closing; opened; opened = opened->next)
         left |= !opened->held; /* the end of what holds it is announced */
-    HASH_ITER(hh, share->opener.remotes, remote, next)
+    HASH_ITER(hh, share->importer.remotes, remote, next)
     {
         if (!remote->unsent)
             continue;
@@ -330,7 +330,7 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
 
     if (__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE))
         return GS_NEVER;
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     look = gs_remotes_tick_locked(share, now);
     fork = gs_fork_tick_locked(share, now);
     kept = gs_cache_tick_locked(share, now);
@@ -343,21 +343,21 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
         if (opened->remote->busy) {
             opened->leaving = false; /* nobody may come for it soon: it can be opened again */
             opened->ready = true;
-            opened->next = share->opener.closing;
-            share->opener.closing = opened;
+            opened->next = share->importer.closing;
+            share->importer.closing = opened;
         } else {
             give_back_locked(share, opened);
         }
     }
-    share->opener.polling = flush_all_locked(share);
-    if (share->opener.polling) {
-        due = now + share->opener.poll_ns;
-        if (share->opener.poll_ns < POLL_LONGEST_NS)
-            share->opener.poll_ns *= 2;
+    share->importer.polling = flush_all_locked(share);
+    if (share->importer.polling) {
+        due = now + share->importer.poll_ns;
+        if (share->importer.poll_ns < POLL_LONGEST_NS)
+            share->importer.poll_ns *= 2;
     }
     flush = gs_flush_tick_locked(share, now);
     due = flush < due ? flush : due;
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     due = look < due ? look : due;
     due = fork < due ? fork : due;
     return due < kept ? due : kept;
@@ -366,7 +366,7 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now)
 /* Whether a block was left because its exporter was busy, and that is over. */
 static bool is_some_ready_locked(const struct gs_share *share)
 {
-    const struct gs_opened *opened = share->opener.closing;
+    const struct gs_opened *opened = share->importer.closing;
 
     while (opened && (!opened->ready || opened->remote->busy))
         opened = opened->next;
@@ -380,19 +380,19 @@ void gs_closing_work(struct gs_share *share)
 
     do {
         gs_closing_tick(share, gs_now_ns());
-        gs_lock_take(&share->opener.lock);
+        gs_lock_take(&share->importer.lock);
         again = is_some_ready_locked(share) && !__atomic_load_n(&share->ending, __ATOMIC_ACQUIRE);
         gs_thread_wake(share); /* if there is one by now, it has not seen what is left */
-        gs_lock_release(&share->opener.lock);
+        gs_lock_release(&share->importer.lock);
     } while (again);
 }
 
-void gs_opener_release(struct gs_share *share)
+void gs_importer_release(struct gs_share *share)
 {
-    bool untold = __atomic_load_n(&share->opener.forked, __ATOMIC_SEQ_CST) && !share->opener.fork_told;
-    bool left = (share->opener.closing || untold) && !share->opener.remotes_watched;
+    bool untold = __atomic_load_n(&share->importer.forked, __ATOMIC_SEQ_CST) && !share->importer.fork_told;
+    bool left = (share->importer.closing || untold) && !share->importer.remotes_watched;
 
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     if (left)
         gs_closing_work(share);
 }
@@ -411,13 +411,13 @@ static void use_remove(struct gs_opened *opened, CUcontext context)
 
 static void set_leaving(struct gs_share *share, CUcontext context, bool leaving)
 {
-    struct gs_opener_context *found;
+    struct gs_importer_context *found;
 
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     found = context_find(share, context);
     if (found)
         found->leaving = leaving;
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
 }
 
 void gs_share_context_leaving(struct gs_share *share, CUcontext context)
@@ -441,13 +441,13 @@ static void leave_context(struct gs_opened *opened, CUcontext context)
 void gs_share_context_gone(struct gs_share *share, CUcontext context)
 {
     int saved = errno;
-    struct gs_opener_context *gone;
+    struct gs_importer_context *gone;
     struct gs_opened *opened, *next;
     bool closing;
 
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     gone = context_find(share, context);
-    HASH_ITER(hh, share->opener.opened, opened, next)
+    HASH_ITER(hh, share->importer.opened, opened, next)
     {
         leave_context(opened, context);
         if (opened->use_count > 0 || opened->count == 0)
@@ -455,17 +455,17 @@ void gs_share_context_gone(struct gs_share *share, CUcontext context)
         opened->count = 0;
         gs_closing_start_locked(share, opened);
     }
-    for (opened = share->opener.closing; opened; opened = opened->next)
+    for (opened = share->importer.closing; opened; opened = opened->next)
         leave_context(opened, context); /* also those that the table has not any more */
     gs_externals_context_gone_locked(share, context);
     if (gone) {
-        HASH_DEL(share->opener.contexts, gone);
+        HASH_DEL(share->importer.contexts, gone);
         gs_fence_pool_forget(&gone->pool);
         free(gone);
     }
-    closing = share->opener.closing != NULL;
-    gs_lock_release(&share->opener.lock);
-    if (closing && !gs_opener_has_thread(share))
+    closing = share->importer.closing != NULL;
+    gs_lock_release(&share->importer.lock);
+    if (closing && !gs_importer_has_thread(share))
         gs_closing_work(share);
     errno = saved;
 }
@@ -474,11 +474,11 @@ void gs_closing_finish(struct gs_share *share)
 {
     struct gs_opened *opened, *next_opened;
     struct gs_remote *remote, *next_remote;
-    struct gs_opener_context *context, *next_context;
+    struct gs_importer_context *context, *next_context;
     struct gs_import *import;
 
-    gs_lock_take(&share->opener.lock);
-    HASH_ITER(hh, share->opener.opened, opened, next_opened)
+    gs_lock_take(&share->importer.lock);
+    HASH_ITER(hh, share->importer.opened, opened, next_opened)
     {
         if (opened->count == 0 && opened->kept.state == GS_KEPT_NOT)
             continue;
@@ -486,33 +486,33 @@ void gs_closing_finish(struct gs_share *share)
             gs_cache_take_locked(share, &opened->kept);
         gs_closing_start_locked(share, opened);
     }
-    while (share->opener.closing) {
-        opened = share->opener.closing;
-        share->opener.closing = opened->next;
+    while (share->importer.closing) {
+        opened = share->importer.closing;
+        share->importer.closing = opened->next;
         all_passed(share, opened);
         give_back_locked(share, opened);
     }
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     while (gs_share_external_next(share, 0))
         continue;
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     gs_cache_finish_locked(share);
-    HASH_ITER(hh, share->opener.remotes, remote, next_remote)
+    HASH_ITER(hh, share->importer.remotes, remote, next_remote)
     {
         gs_remote_disconnect(share, remote);
         gs_remote_flush_locked(share, remote);
         gs_remote_reap_locked(share, remote);
     }
-    HASH_ITER(hh, share->opener.contexts, context, next_context)
+    HASH_ITER(hh, share->importer.contexts, context, next_context)
     {
-        HASH_DEL(share->opener.contexts, context);
+        HASH_DEL(share->importer.contexts, context);
         gs_fence_pool_destroy(&context->pool);
         free(context);
     }
-    while (share->opener.spare_imports) {
-        import = share->opener.spare_imports;
-        share->opener.spare_imports = import->next;
+    while (share->importer.spare_imports) {
+        import = share->importer.spare_imports;
+        share->importer.spare_imports = import->next;
         free(import);
     }
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
 }

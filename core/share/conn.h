@@ -1,5 +1,5 @@
 /*
- * The only way in which the protocol meets sockets. Everything above it (exporter, opener, broker)
+ * The only way in which the protocol meets sockets. Everything above it (exporter, importer, broker)
  * is messages, time and events: it holds a socket as a number, and asks here; messages go and come
  * by gs_wire_send and gs_wire_receive (core/share/wire.h), which are in conn.c, too. Another
  * implementation of this header and of the other system files (core/share/README.md) has any number

@@ -1,9 +1,9 @@
 /*
- * Opener: connecting to an exporter, or to who serves what it had shared; to the same again where the
+ * Importer: connecting to an exporter, or to who serves what it had shared; to the same again where the
  * program has closed the connection; and hanging up.
  */
 #include "core/share/discard.h"
-#include "core/share/opener.h"
+#include "core/share/importer.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -231,11 +231,11 @@ static void set_connected(struct gs_share *share, struct gs_remote *remote, int 
     remote->conn.fork_told = false;
     remote->conn.owed = 0;
     remote->absent_ns = 0;
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     if (!remote->conn.by_broker)
         remote->owner_pid = remote->conn.pid;
     remote->flush.number = 0;
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
 }
 
 static bool is_absent(int error)

@@ -28,7 +28,7 @@ struct gs_export {
     struct gs_publisher *publisher; /* in a broker: who left it there */
     uint64_t owner; /* in a broker: the client that left it there; 0: that has ended, */
     uint64_t keep_until_ns; /* and nobody has had it open since keep_ns before this */
-    bool read_only; /* openers are to map it for reading */
+    bool read_only; /* importers are to map it for reading */
     bool wanted;    /* a withdrawal was refused: who comes to hold it is asked at once */
     bool recalled;  /* whoever holds it is asked to give it back */
     bool queued[GS_WORKS]; /* the share thread is to do something about it */
@@ -41,7 +41,7 @@ struct gs_export {
     struct gs_export *older, *newer; /* in the list of its state */
     bool limbo_held; /* freed, and held by others: counted in the limbo */
     struct gs_name *names; /* that it is published under */
-    struct gs_far *far;    /* where it is, or may be, opened by another machine than it is of (afar.h) */
+    struct gs_far *far;    /* where it is, or may be, opened by another machine than it is of (cluster.h) */
     UT_hash_handle hh;
 };
 
@@ -85,7 +85,7 @@ void gs_export_pin_locked(struct gs_share *share, struct gs_export *export);
 /* Leaves the export pinned until the share thread has done it. */
 void gs_export_ask_locked(struct gs_share *share, struct gs_export *export, enum gs_work work);
 
-/* chunk_fds.c: descriptors of chunks, kept for the next opener; the least recently used go
+/* chunk_fds.c: descriptors of chunks, kept for the next importer; the least recently used go
  * first. */
 unsigned gs_chunk_fds_max(void); /* so many are kept */
 /* A descriptor of one of its pieces; the export is pinned by the share thread, which calls this. It is good
@@ -93,7 +93,7 @@ unsigned gs_chunk_fds_max(void); /* so many are kept */
  * has been used. CUDA_ERROR_INVALID_HANDLE: what is mapped there is not the piece any more. */
 CUresult gs_piece_fd(struct gs_share *share, const struct gs_export *export, uint32_t piece,
                      struct gs_fd *ret_fd, bool *ret_fresh);
-/* Takes `fd`: that of memory of the library's is kept for the next opener; or it is closed. */
+/* Takes `fd`: that of memory of the library's is kept for the next importer; or it is closed. */
 void gs_piece_fd_keep(struct gs_share *share, const struct gs_export *export, uint32_t piece,
                       const struct gs_fd *fd);
 /* Whether a descriptor made ahead of the first open would be kept, and there is none. */
@@ -257,7 +257,7 @@ struct gs_said {
     uint32_t number; /* of its last hello */
     uint32_t holds;  /* blocks that it names still, having come back */
     bool forked;    /* or it may have: its exit is no proof that its GPU work is over */
-    bool is_agent;  /* it is this machine's (afar_agent.c) */
+    bool is_agent;  /* it is this machine's (cluster_agent.c) */
     uint64_t told_agent; /* the agent that knows it as a holder; 0: none does */
 };
 
@@ -271,7 +271,7 @@ struct gs_over {
     bool uncounted;    /* let in where there was no room: to come back, and for nothing else */
 };
 
-/* An open of another machine's block, which the agent is asked for (afar_borrow.c). */
+/* An open of another machine's block, which the agent is asked for (cluster_import.c). */
 struct gs_asks {
     uint32_t number; /* of that question; 0: none */
     uint32_t request; /* of the client's own, */
@@ -446,7 +446,7 @@ uint64_t gs_farewells_tick(struct gs_share *share, uint64_t now);
 void gs_farewells_free(struct gs_share *share);
 
 /* flush.c */
-/* Something of the chunk is about to be granted: from now on openers may keep it mapped. False: no host
+/* Something of the chunk is about to be granted: from now on importers may keep it mapped. False: no host
  * memory, and they may not. */
 bool gs_flush_note_granted(struct gs_share *share, const struct gs_share_source *source);
 /* Any thread, the lock held: the chunk's memory goes, whoever may have it mapped is to be told. */

@@ -1,5 +1,5 @@
 /* Exporter: the blocks of this process that others may open (core/share/share.h). */
-#include "core/share/afar.h"
+#include "core/share/cluster.h"
 #include "core/share/let_go.h"
 
 #include <stdio.h>
@@ -303,7 +303,7 @@ bool gs_share_withdraw(struct gs_share *share, struct gs_export *export)
         gs_names_end_locked(share, export);
         gs_broker_take_back_locked(share, export);
         gs_export_told_locked(share, export);
-        gs_afar_gone_locked(share, export);
+        gs_cluster_gone_locked(share, export);
         HASH_DEL(share->exporter.exports, export);
     }
     gs_lock_release(&share->lock);
@@ -409,7 +409,7 @@ static void note_unheld(struct gs_share *share, struct gs_export *export)
         return;
     if (share->options.is_broker) {
         export->keep_until_ns = gs_now_ns() + share->options.keep_ns;
-        gs_borrow_unheld(share, export);
+        gs_cluster_import_unheld(share, export);
     }
 }
 

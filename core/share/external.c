@@ -14,7 +14,7 @@
 #include "core/base/list.h"
 #include "core/share/exporter.h"
 #include "core/share/memory.h"
-#include "core/share/opener.h"
+#include "core/share/importer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -157,7 +157,7 @@ static gs_status find(struct gs_share *share, struct gs_external *external,
 
 static bool is_taken_locked(const struct gs_share *share, const struct gs_opened *opened)
 {
-    const struct gs_external *other = share->opener.externals;
+    const struct gs_external *other = share->importer.externals;
 
     while (other && (other->opened.address >= opened->address + opened->size ||
                      opened->address >= other->opened.address + other->opened.size))
@@ -171,25 +171,25 @@ static gs_status begin(struct gs_share *share, struct gs_external *external,
 {
     bool taken = false;
 
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     if (memory->kind == GS_EXTERNAL_ADDRESS) {
         external->opened.address = memory->address;
         external->opened.size = memory->size;
         taken = is_taken_locked(share, &external->opened);
     }
     if (!taken) {
-        external->next = share->opener.externals;
-        share->opener.externals = external;
+        external->next = share->importer.externals;
+        share->importer.externals = external;
     }
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     return taken ? refuse(share, GS_INVALID, "it is attached already, or some of it") : GS_OK;
 }
 
 static void end(struct gs_share *share, struct gs_external *external)
 {
-    gs_lock_take(&share->opener.lock);
-    LL_DELETE(share->opener.externals, external);
-    gs_lock_release(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
+    LL_DELETE(share->importer.externals, external);
+    gs_lock_release(&share->importer.lock);
     free(external->opened.uses);
     free(external);
 }
@@ -207,9 +207,9 @@ static void forget(struct gs_share *share, struct gs_external *external)
         gs_host_unregister(share, external->registered_in,
                            (void *)(uintptr_t)external->opened.address);
     if (import) {
-        gs_lock_take(&share->opener.lock);
+        gs_lock_take(&share->importer.lock);
         gs_import_recycle_locked(share, import);
-        gs_lock_release(&share->opener.lock);
+        gs_lock_release(&share->importer.lock);
     }
     gs_fd_close(&external->behind.fd);
     end(share, external);
@@ -231,14 +231,14 @@ static gs_status enter_locked(struct gs_share *share, struct gs_external *extern
         status = gs_import_enter_locked(share, &external->nobody, import);
     if (status != GS_OK)
         return status;
-    opened->id = ++share->opener.next_import;
+    opened->id = ++share->importer.next_import;
     opened->key.block_id = EXTERNAL_IDS | opened->id;
     if (import)
         import->chunk_id = opened->key.block_id;
     if (import)
         status = gs_import_add_locked(import, opened);
     if (status == GS_OK) {
-        HASH_ADD(hh, share->opener.opened, key, sizeof opened->key, opened);
+        HASH_ADD(hh, share->importer.opened, key, sizeof opened->key, opened);
         if (opened->hh.tbl) {
             external->state = HERE;
             return GS_OK;
@@ -282,10 +282,10 @@ gs_status gs_share_attach(struct gs_share *share, const struct gs_external_memor
         end(share, external);
         return status;
     }
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     status = enter_locked(share, external, memory->size, context);
     *ret_address = status == GS_OK ? opened->address : *ret_address;
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     if (status != GS_OK)
         forget(share, external);
     return status;
@@ -296,7 +296,7 @@ gs_status gs_share_attach(struct gs_share *share, const struct gs_external_memor
 /* The one that is attached at the address, and mapped here. */
 static struct gs_external *at_locked(struct gs_share *share, CUdeviceptr address)
 {
-    struct gs_external *external = share->opener.externals;
+    struct gs_external *external = share->importer.externals;
 
     while (external && (external->state != HERE || !external->opened.import ||
                         external->opened.count == 0 ||
@@ -353,9 +353,9 @@ gs_status gs_external_handle(struct gs_share *share, CUdeviceptr address,
     bool done = false;
 
     while (!done && status == GS_OK) {
-        gs_lock_take(&share->opener.lock);
+        gs_lock_take(&share->importer.lock);
         done = handle_locked(share, address, &export, &source, &status, ret_ipc_handle);
-        gs_lock_release(&share->opener.lock);
+        gs_lock_release(&share->importer.lock);
         if (!done) /* a process's first starts a thread and a socket: not under the lock */
             status = gs_share_export(share, &source, &export);
     }
@@ -370,12 +370,12 @@ gs_status gs_share_name_external(struct gs_share *share, CUdeviceptr address,
     const struct gs_external *external;
     gs_status status = GS_NOT_LIVE;
 
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     external = at_locked(share, address);
     if (external && external->export)
         status = gs_share_name(share, external->export, naming, address - external->opened.address,
                                ret_since_ns);
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     return status;
 }
 
@@ -408,9 +408,9 @@ void gs_external_over_locked(struct gs_share *share, struct gs_external *externa
         gs_import_remove_locked(opened->import, opened);
         gs_import_leave_locked(share, opened->import);
     }
-    HASH_DEL(share->opener.opened, opened);
+    HASH_DEL(share->importer.opened, opened);
     external->state = OVER;
-    gs_cond_wake_all(&share->opener.changed);
+    gs_cond_wake_all(&share->importer.changed);
 }
 
 static void registration_gone(struct gs_external *external, CUcontext context)
@@ -425,7 +425,7 @@ void gs_externals_context_gone_locked(struct gs_share *share, CUcontext context)
 {
     struct gs_external *external;
 
-    for (external = share->opener.externals; external; external = external->next)
+    for (external = share->importer.externals; external; external = external->next)
         if (external->state == HERE || external->state == OVER)
             registration_gone(external, context);
 }
@@ -448,7 +448,7 @@ static gs_status begin_end_locked(struct gs_share *share, struct gs_external *ex
 
 static struct gs_external *started_locked(struct gs_share *share, CUdeviceptr address)
 {
-    struct gs_external *external = share->opener.externals;
+    struct gs_external *external = share->importer.externals;
 
     while (external && (external->state != HERE || external->opened.address != address))
         external = external->next;
@@ -459,14 +459,14 @@ void gs_share_attach_undo(struct gs_share *share, CUdeviceptr address)
 {
     struct gs_external *external;
 
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     external = started_locked(share, address);
     if (external) {
         gs_external_over_locked(share, external);
         external->state = LEAVING; /* nobody is told */
         external->opened.size = 0;
     }
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     if (external)
         forget(share, external);
 }
@@ -474,15 +474,15 @@ void gs_share_attach_undo(struct gs_share *share, CUdeviceptr address)
 gs_status gs_share_detach(struct gs_share *share, CUdeviceptr address, const CUcontext *contexts,
                           unsigned count)
 {
-    const bool has_thread = gs_opener_has_thread(share);
+    const bool has_thread = gs_importer_has_thread(share);
     struct gs_external *external;
     gs_status status = GS_NOT_OURS;
 
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     external = started_locked(share, address);
     if (external)
         status = begin_end_locked(share, external, contexts, count);
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     if (!has_thread)
         gs_closing_work(share);
     return status;
@@ -490,7 +490,7 @@ gs_status gs_share_detach(struct gs_share *share, CUdeviceptr address, const CUc
 
 bool gs_share_has_externals(struct gs_share *share)
 {
-    return __atomic_load_n(&share->opener.externals, __ATOMIC_RELAXED) != NULL;
+    return __atomic_load_n(&share->importer.externals, __ATOMIC_RELAXED) != NULL;
 }
 
 /* What has no host memory for other contexts' fences ends with the work that is known. */
@@ -499,12 +499,12 @@ void gs_share_end_externals(struct gs_share *share, CUcontext gone, const CUcont
 {
     struct gs_external *external;
 
-    gs_lock_take(&share->opener.lock);
-    for (external = share->opener.externals; external; external = external->next)
+    gs_lock_take(&share->importer.lock);
+    for (external = share->importer.externals; external; external = external->next)
         if (external->state == HERE && external->context == gone &&
             begin_end_locked(share, external, contexts, count) != GS_OK)
             begin_end_locked(share, external, NULL, 0);
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
 }
 
 size_t gs_share_external_held(struct gs_share *share, CUdeviceptr address,
@@ -515,13 +515,13 @@ size_t gs_share_external_held(struct gs_share *share, CUdeviceptr address,
     size_t size = 0;
 
     memset(ret_held, 0, sizeof *ret_held);
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     external = started_locked(share, address);
     if (external)
         size = external->opened.size;
     if (external && external->export)
         chunk_id = external->opened.import->chunk_id;
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     if (chunk_id)
         gs_share_held_of(share, chunk_id, ret_held);
     return size;
@@ -530,7 +530,7 @@ size_t gs_share_external_held(struct gs_share *share, CUdeviceptr address,
 /* At the end of the process nothing is unmapped any more: the driver may be gone. */
 static struct gs_external *over_locked(struct gs_share *share)
 {
-    struct gs_external *external = share->opener.externals;
+    struct gs_external *external = share->importer.externals;
 
     while (external && external->state != OVER)
         external = external->next;
@@ -543,14 +543,14 @@ uint64_t gs_share_external_next(struct gs_share *share, uint64_t until_ns)
     bool more = true;
     uint64_t owner = 0;
 
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     while (!(external = over_locked(share)) && more)
-        more = gs_cond_wait_until(&share->opener.changed, &share->opener.lock, until_ns);
+        more = gs_cond_wait_until(&share->importer.changed, &share->importer.lock, until_ns);
     if (external)
         external->state = LEAVING;
     if (external && external->opened.import)
         external->opened.size = 0; /* its addresses are others' as soon as it is unmapped */
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     if (external) {
         owner = external->owner;
         forget(share, external);

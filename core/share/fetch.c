@@ -1,12 +1,12 @@
 /*
- * Opener: mapping what was granted. It is of pieces, of which the first came with the grant and the others are
+ * Importer: mapping what was granted. It is of pieces, of which the first came with the grant and the others are
  * asked for, some at a time (core/share/strip.c). Each is mapped behind the one before it, and neither its
  * descriptor nor its handle is kept: so memory of any number of pieces takes no more descriptors than one
  * message brings.
  */
 #include "core/share/discard.h"
 #include "core/share/memory.h"
-#include "core/share/opener.h"
+#include "core/share/importer.h"
 
 #include <string.h>
 
@@ -90,7 +90,7 @@ static gs_status map_all(struct gs_share *share, struct gs_remote *remote, struc
 }
 
 /* Another machine's chunk by its fabric handle, which is of all of it. */
-static gs_status map_afar(struct gs_share *share, const struct gs_remote *remote,
+static gs_status map_cluster(struct gs_share *share, const struct gs_remote *remote,
                           CUdeviceptr base, size_t size)
 {
     CUmemFabricHandle handle;
@@ -117,7 +117,7 @@ gs_status gs_import_map_again(struct gs_share *share, struct gs_remote *remote, 
     gs_status status;
 
     if (grant->chunk_size != import->span.size || memcmp(grant->uuid, import->uuid, sizeof import->uuid) != 0 ||
-        grant->host || remote->afar) {
+        grant->host || remote->cluster) {
         say_senseless(share);
         return GS_UNREACHABLE;
     }
@@ -142,8 +142,8 @@ gs_status gs_import_map(struct gs_share *share, struct gs_remote *remote, struct
     status = gs_import_begin(share, grant, &request->room, &import);
     if (status != GS_OK)
         return status;
-    status = remote && remote->afar
-                 ? map_afar(share, remote, import->span.base, import->span.size)
+    status = remote && remote->cluster
+                 ? map_cluster(share, remote, import->span.base, import->span.size)
                  : map_all(share, remote, request, grant, fds, import->span.base);
     if (status == GS_OK) {
         status = gs_import_allow(share, import, device);

@@ -1,16 +1,16 @@
 /*
  * Exporter: memory that others have closed, or keep mapped, and that is wanted back.
  *
- * Openers keep a chunk mapped when they hold nothing of it any more, for their next open. Such a mapping
+ * Importers keep a chunk mapped when they hold nothing of it any more, for their next open. Such a mapping
  * protects nothing: the chunk's bytes are handed out again under it, as they are beside a block that is
  * open. It only keeps the memory from the driver. Who has which chunk mapped is their affair: when one goes
  * that was ever granted, all are told that have had anything open. Under share.isolate nothing is kept.
  *
  * And an exporter whose GPU is full must not fail beside memory that is on its way: freed by its own
- * program and closed by the opener's, but not given back yet, since the opener's thread has GPU work to
+ * program and closed by the importer's, but not given back yet, since the importer's thread has GPU work to
  * see end before.
  *
- *   exporter: a chunk goes, or the GPU is full    opener
+ *   exporter: a chunk goes, or the GPU is full    importer
  *   FLUSH ────── behind all RECALLs ────────────► what it names is unmapped; and of a full GPU's what is
  *                                                 recalled and closed goes back: CLOSE
  *   not mapped any more  ◄─── FLUSHED, closing ── at once; what the program has open is not waited for
@@ -18,7 +18,7 @@
  *
  * An allocation that finds the GPU full waits for that; nothing else does. One that has hung up is waited
  * for until its lease has ended, or GS_LOOK_NS. One that did not answer in time (it is stopped, or means
- * harm) is not waited for again before it does. So a wait here is ended by the opener's thread or by its
+ * harm) is not waited for again before it does. So a wait here is ended by the importer's thread or by its
  * end, and is SILENT_NS long at most, or ENDING_NS beside one that has hung up. What has ended and
  * the arenas have not been told of is waited for until the share thread has told, or as long as the
  * caller says.

@@ -1,5 +1,5 @@
 /* Exporter: who has memory that the program has freed, in words for its log. */
-#include "core/share/afar.h"
+#include "core/share/cluster.h"
 
 #include <string.h>
 
@@ -23,10 +23,10 @@ static struct gs_share_holder look_at_locked(struct gs_share *share, const struc
 }
 
 /* What the broker has it hold for other machines, whichever: gpushim cluster tells. */
-static struct gs_share_holder look_afar_locked(const struct gs_share *share,
+static struct gs_share_holder look_cluster_locked(const struct gs_share *share,
                                                const unsigned char *uuid, uint64_t chunk_id)
 {
-    struct gs_share_holder afar = {.name = "other machines"};
+    struct gs_share_holder cluster = {.name = "other machines"};
     const uint64_t now = gs_now_ns();
     const struct gs_export *export = gs_export_oldest(share, GS_EXPORT_LIMBO);
 
@@ -34,11 +34,11 @@ static struct gs_share_holder look_afar_locked(const struct gs_share *share,
         if (!export->far || !export->far->held || !gs_is_of_device(uuid, export->source.uuid) ||
             (chunk_id && export->source.chunk_id != chunk_id))
             continue;
-        afar.bytes += export->source.size;
-        if (now - export->freed_ns > afar.held_ns)
-            afar.held_ns = now - export->freed_ns;
+        cluster.bytes += export->source.size;
+        if (now - export->freed_ns > cluster.held_ns)
+            cluster.held_ns = now - export->freed_ns;
     }
-    return afar;
+    return cluster;
 }
 
 static void enter(struct gs_share_held *held, const struct gs_share_holder *holder)
@@ -74,7 +74,7 @@ static void look(struct gs_share *share, const unsigned char *uuid, uint64_t chu
         holder = look_at_locked(share, client, &which);
         enter(ret_held, &holder);
     }
-    holder = look_afar_locked(share, uuid, chunk_id);
+    holder = look_cluster_locked(share, uuid, chunk_id);
     enter(ret_held, &holder);
     gs_lock_release(&share->lock);
     for (unsigned i = 0; i < GS_SHARE_HOLDERS; i++) {

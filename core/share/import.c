@@ -1,10 +1,10 @@
 /*
- * Opener: chunks of other processes mapped here. All blocks opened in one chunk share its mapping,
+ * Importer: chunks of other processes mapped here. All blocks opened in one chunk share its mapping,
  * since a chunk can only be mapped whole (measured: an offset is NOT_SUPPORTED).
  */
 #include "core/base/list.h"
 #include "core/share/memory.h"
-#include "core/share/opener.h"
+#include "core/share/importer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -53,10 +53,10 @@ static gs_status register_again(struct gs_share *share, struct gs_import *import
                               import->read_only);
     if (status != GS_OK)
         return status;
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     import->context = context;
     __atomic_store_n(&import->homes, UINT64_MAX, __ATOMIC_RELAXED);
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     return GS_OK;
 }
 
@@ -83,11 +83,11 @@ static struct gs_import *record_new(struct gs_share *share)
 {
     struct gs_import *import;
 
-    gs_lock_take(&share->opener.lock);
-    import = share->opener.spare_imports;
+    gs_lock_take(&share->importer.lock);
+    import = share->importer.spare_imports;
     if (import)
-        share->opener.spare_imports = import->next;
-    gs_lock_release(&share->opener.lock);
+        share->importer.spare_imports = import->next;
+    gs_lock_release(&share->importer.lock);
     if (import)
         return import;
     import = calloc(1, sizeof *import);
@@ -101,8 +101,8 @@ void gs_import_recycle_locked(struct gs_share *share, struct gs_import *import)
     free(import->sorted);
     import->sorted = NULL;
     import->count = import->room = 0;
-    import->next = share->opener.spare_imports;
-    share->opener.spare_imports = import;
+    import->next = share->importer.spare_imports;
+    share->importer.spare_imports = import;
 }
 
 #define ROOM_MOST (UINT64_C(1) << 40) /* a handle may have been changed */
@@ -160,9 +160,9 @@ static struct gs_import *record_of(struct gs_share *share, const struct gs_wire_
 
 static void recycle(struct gs_share *share, struct gs_import *import)
 {
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     gs_import_recycle_locked(share, import);
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
 }
 
 gs_status gs_import_begin(struct gs_share *share, const struct gs_wire_grant *grant,

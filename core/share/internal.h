@@ -3,8 +3,8 @@
  *
  *   share.c    make, end                          say.c      what is said of all of it
  *   thread.c   what the share thread does         wire.c     messages      ipc_handle.c IPC handles
- *   exporter.h                                    opener.h
- *     exports.c  blocks that are exported           opener.c   open, close, find
+ *   exporter.h                                    importer.h
+ *     exports.c  blocks that are exported           importer.c   open, close, find
  *     queue.c, graces.c
  *                their states                       remote.c   connections to exporters
  *     chunk_fds.c descriptors of chunks             connect.c  making and ending them
@@ -27,7 +27,7 @@
  *     names.c, look_up.c
  *                names of exports, here and of others
  *     ask.h      asking the user's other processes
- *     afar.h     memory of other machines, and theirs that are opened here: its picture
+ *     cluster.h     memory of other machines, and theirs that are opened here: its picture
  *     place.c    thread and socket, once; when the socket is put up again
  *     limbo.c    too much freed and held
  *     held.c     who has what is freed, for the log
@@ -44,7 +44,7 @@
  *                                                            starting a broker
  *
  * Who may touch what: exports, who holds them, and the starting of thread and socket, are under `lock`.
- * All else of clients is the share thread's alone. Remotes, imports and opened blocks are under `opener.lock`; what takes
+ * All else of clients is the share thread's alone. Remotes, imports and opened blocks are under `importer.lock`; what takes
  * long (messages, driver calls) is done without it by the one thread that has marked the remote
  * busy, and nobody else changes that remote or its imports meanwhile.
  */
@@ -95,7 +95,7 @@ struct gs_remote;
 struct gs_opened;
 struct gs_kept;
 struct gs_external;
-struct gs_opener_context;
+struct gs_importer_context;
 
 /* ---- The parts of struct gs_share ----------------------------------------------------------- */
 
@@ -152,8 +152,8 @@ struct gs_link {
     struct gs_confirmed *confirmed; /* what it may serve when this process has ended */
 };
 
-/* Of a broker: other machines (afar.h). The share thread's own. */
-struct gs_afar {
+/* Of a broker: other machines (cluster.h). The share thread's own. */
+struct gs_cluster {
     uint64_t agent; /* the client that is the agent; 0: there is none */
     struct gs_agent_line *first, *last; /* what it could not be told yet */
     unsigned waiting;
@@ -173,7 +173,7 @@ struct gs_store {
     bool published_said; /* a limit was met */
     struct gs_farewell *farewells; /* the newest first */
     uint32_t last_farewell;
-    struct gs_afar afar;
+    struct gs_cluster cluster;
 };
 
 /* What is freed, and held by others or pinned (limbo.c). */
@@ -211,7 +211,7 @@ struct gs_exporter {
     struct gs_ipc_events ipc_events;
     struct gs_name *names; /* what is published under a name */
     struct gs_export *offered; /* to a broker: a list, in the order in which handles were given out */
-    struct gs_export *afar_due; /* that other machines hold, and the broker is to be told something of */
+    struct gs_export *cluster_due; /* that other machines hold, and the broker is to be told something of */
     struct gs_cond names_told; /* the broker has answered to one, or is lost */
     int64_t clock_ahead_ns; /* atomic, as gs_clock_ahead_ns says, once that is: */
     bool clock_known;       /* atomic */
@@ -259,9 +259,9 @@ struct gs_asked {
     struct gs_pressure pressure;
 };
 
-/* What this process has opened (opener.h). */
-struct gs_opener {
-    struct gs_lock lock;    /* rank OPENER; protects all of it */
+/* What this process has opened (importer.h). */
+struct gs_importer {
+    struct gs_lock lock;    /* rank IMPORTER; protects all of it */
     struct gs_cond changed; /* a remote is no longer busy; external memory is over */
     struct gs_remote *remotes;
     struct gs_opened *opened;
@@ -272,7 +272,7 @@ struct gs_opener {
     unsigned kept_count;
     bool kept_armed; /* the thread comes by itself when the oldest one's time is over */
     struct gs_external *externals; /* from before the driver hears of them until it has forgotten them */
-    struct gs_opener_context *contexts;
+    struct gs_importer_context *contexts;
     struct gs_import *spare_imports; /* records that the map may still lead to: never freed */
     uint64_t next_import, next_remote, rounds;
     uint32_t hellos; /* atomic: said so far */
@@ -301,7 +301,7 @@ struct gs_share {
     bool ending; /* atomic: the process ends, the driver is not called any more */
     bool spins;  /* there are CPUs enough to look for an answer for a moment before one sleeps */
     struct gs_lock lock; /* rank SHARE; protects what is below, but for what is said to be the share
-                            thread's own, and the opener's part */
+                            thread's own, and the importer's part */
     struct gs_cond started;
     /* GS_GIVEN_UP: the thread that was at it was killed. */
     enum gs_start { GS_NOT_STARTED = 0, GS_STARTING, GS_STARTED, GS_GIVEN_UP } thread_start,
@@ -315,7 +315,7 @@ struct gs_share {
     struct gs_exporter exporter;
     struct gs_clients clients;
     struct gs_asked asked;
-    struct gs_opener opener;
+    struct gs_importer importer;
 };
 
 /* ---- watch.c -------------------------------------------------------------------------------- */
@@ -342,9 +342,9 @@ int gs_watch(struct gs_share *share, enum gs_watch_op op, int fd, unsigned event
              enum gs_watch kind, uint64_t id);
 /* Must come before the close: a forked child may keep the descriptor's file open. */
 void gs_unwatch(struct gs_share *share, int fd);
-/* The share thread: an opener's next message is likely to come within microseconds. */
+/* The share thread: an importer's next message is likely to come within microseconds. */
 void gs_thread_expect(struct gs_share *share, uint64_t now);
-/* The share thread: a handle was given out, whose first opener comes when that was sent to him. */
+/* The share thread: a handle was given out, whose first importer comes when that was sent to him. */
 void gs_thread_exported(struct gs_share *share, uint64_t now);
 #define GS_EXPORTED_NS (2 * GS_NS_PER_MS)
 /* Makes what the share thread uses, or an errno. */
@@ -375,7 +375,7 @@ gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
                         gs_status (*start)(struct gs_share *));
 /* gs_thread_wake for who does not know whether there is a thread; no lock of core/share is held. */
 void gs_thread_wake_any(struct gs_share *share);
-/* Starts the share thread, and puts up the socket that openers connect to; where that has gone,
+/* Starts the share thread, and puts up the socket that importers connect to; where that has gone,
  * another. GS_NOT_OFFERED (logged once). */
 gs_status gs_socket_start(struct gs_share *share);
 /* The share thread: sees that the socket is there and clears the directory; when to come again. */
@@ -389,7 +389,7 @@ void gs_sweep(struct gs_share *share);
 
 /* Whether the socket belongs to whoever started this broker. */
 bool gs_socket_is_given(const struct gs_share *share);
-/* Whether it is not there any more, by the path that openers use, or closed by the program. */
+/* Whether it is not there any more, by the path that importers use, or closed by the program. */
 bool gs_socket_is_lost(struct gs_share *share);
 /* The new directory and listener, made by gs_directory_put_up, are the share's from now on, in place of
  * those before. 0, or a negative errno: they cannot be watched, and are to be taken down. */

@@ -1,5 +1,5 @@
 /*
- * Opener: a process that sleeps together with those whose memory it has open, which are to give that back to the driver.
+ * Importer: a process that sleeps together with those whose memory it has open, which are to give that back to the driver.
  *
  *   open ─► unmapped; addresses, records and leases stay ─► OPEN (GS_OPEN_LETS_GO) of each block: the exporter knows
  *     ▲                                                                 │ it sleeps itself, and wakes
@@ -9,19 +9,19 @@
  * here meanwhile, and the share thread keeps away from a remote that is busy.
  *
  * The exporter's side: a piece whose blocks nobody maps leaves the GPU (gs_share_export_sleeps) and keeps its id, which is in
- * handles. Until it is back nobody is given any of it (GS_REFUSED_ASLEEP: he asks again, up to his debug.timeout). What openers
+ * handles. Until it is back nobody is given any of it (GS_REFUSED_ASLEEP: he asks again, up to his debug.timeout). What importers
  * keep for their next open they know by that id: it is called back before (FLUSH), or the piece stays.
  *
  * - A step that fails leaves the process at the one before. Who is woken before his exporter waits, and sleeps on.
  * - The exporter ends meanwhile. Natively its memory would stay for who has it open; here the only copy was its own. Who had it
  *   open wakes all the same: the log says what is lost, and its addresses stay empty, so that copies from there fail, and kernels
  *   do. Nothing reads what was never written.
- * - The opener ends meanwhile: its lease does, as always, and a freed block is had again when its owner wakes.
+ * - The importer ends meanwhile: its lease does, as always, and a freed block is had again when its owner wakes.
  * - What was left with a broker stays: he has descriptors, which keep the memory. So does all under share.isolate, where what is
  *   given back is overwritten at once.
  */
 #include "core/share/let_go.h"
-#include "core/share/opener.h"
+#include "core/share/importer.h"
 
 #include <string.h>
 
@@ -35,7 +35,7 @@ static struct gs_remote *next_remote_locked(struct gs_share *share, uint64_t rou
 
     while (again) {
         again = false;
-        HASH_ITER(hh, share->opener.remotes, remote, next)
+        HASH_ITER(hh, share->importer.remotes, remote, next)
         {
             if (remote->visited >= round)
                 continue;
@@ -59,15 +59,15 @@ static void visit_all(struct gs_share *share, uint64_t until_ns,
     struct gs_remote *remote;
     uint64_t round;
 
-    gs_lock_take(&share->opener.lock);
-    round = ++share->opener.rounds;
+    gs_lock_take(&share->importer.lock);
+    round = ++share->importer.rounds;
     while ((remote = next_remote_locked(share, round, until_ns))) {
-        gs_lock_release(&share->opener.lock);
+        gs_lock_release(&share->importer.lock);
         visit(share, remote, arg);
-        gs_lock_take(&share->opener.lock);
+        gs_lock_take(&share->importer.lock);
         gs_remote_release_locked(share, remote);
     }
-    gs_opener_release(share);
+    gs_importer_release(share);
 }
 
 /* ---- One block of it: its lease gets another generation ------------------------------------------------ */
@@ -89,11 +89,11 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote, struct gs
 static void note(struct gs_share *share, struct gs_remote *remote, struct gs_opened *opened,
                  const struct gs_wire_grant *grant)
 {
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     opened->generation = grant->head.request;
     opened->connection = remote->connection;
     opened->recalled = opened->orphan = false; /* it is asked for anew */
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
 }
 
 /* The blocks of an import from the `first` on. */
@@ -161,9 +161,9 @@ size_t gs_share_let_go(struct gs_share *share)
     uint64_t count = 0, kept = 0;
     size_t bytes = 0;
 
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     gs_cache_collect_locked(share, &count, &kept); /* what nobody has open is not to come back */
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     visit_all(share, gs_now_ns() + share->options.timeout_ns, let_go_of, &bytes);
     return bytes;
 }
@@ -224,9 +224,9 @@ static bool is_wanted(struct gs_share *share, const struct gs_import *import)
 {
     bool wanted;
 
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     wanted = is_wanted_locked(import);
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     return wanted;
 }
 
@@ -270,11 +270,11 @@ static size_t count_left(struct gs_share *share)
     struct gs_remote *remote, *next;
     size_t left = 0;
 
-    gs_lock_take(&share->opener.lock);
-    HASH_ITER(hh, share->opener.remotes, remote, next)
+    gs_lock_take(&share->importer.lock);
+    HASH_ITER(hh, share->importer.remotes, remote, next)
     for (const struct gs_import *import = remote->imports; import; import = import->next)
         left += is_wanted_locked(import) ? import->span.size : 0;
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     return left;
 }
 

@@ -21,7 +21,7 @@ void gs_share_await_unpinned(struct gs_share *share, uint64_t until_ns);
 /* Whether nobody has anything mapped any more of what had gone by the call. */
 bool gs_share_is_unmapped(struct gs_share *share);
 
-/* ---- Opener (let_go.c) ------------------------------------------------------------------------------------ */
+/* ---- Importer (let_go.c) ------------------------------------------------------------------------------------ */
 
 /*
  * A process that sleeps together with those whose memory it has open: that is mapped no more, but the addresses and the

@@ -3,7 +3,7 @@
  * does with what has come is thread.c's. It is never woken only to look whether all is as it was.
  */
 #include "core/share/exporter.h"
-#include "core/share/opener.h"
+#include "core/share/importer.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -49,7 +49,7 @@ static uint64_t tick(struct gs_share *share)
 /*
  * The kernel doubles a process's table of descriptors when it is full, and in a process of several
  * threads that waits for every CPU: whoever needs the next descriptor sleeps for 5 to 15 ms
- * (measured). A thousand opens met that four times in the opener and four in the exporter (README.md has
+ * (measured). A thousand opens met that four times in the importer and four in the exporter (README.md has
  * what that is). So with the first use the table is made as large as what is kept can need, by a thread
  * that nobody waits for and that ends then. A table that stays small costs time only.
  */
@@ -79,7 +79,7 @@ struct fd_table {
     bool begun, runs;
 };
 
-/* A thread starts in 70 to 500 us (measured): not while an opener is expected, as long as there are not too
+/* A thread starts in 70 to 500 us (measured): not while an importer is expected, as long as there are not too
  * many of those. */
 static void fd_table_tick(struct gs_share *share, struct fd_table *table)
 {
@@ -172,9 +172,9 @@ static bool goes_on(struct gs_share *share)
     if (__atomic_load_n(&share->exporter.used, __ATOMIC_SEQ_CST))
         return false;
     gs_clients_free(share); /* who asks for memory */
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     gs_loop_close(share);
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     if (gs_loop_open(share) != 0)
         return false;
     gs_socket_start(share); /* it is lost: another is put up */

@@ -11,7 +11,7 @@
  * takes its time, and is for processes of one user alone: pressure.c; so is the end of a name: names.c.)
  */
 #include "core/share/exporter.h"
-#include "core/share/opener.h"
+#include "core/share/importer.h"
 
 #include <errno.h>
 #include <string.h>
@@ -63,9 +63,9 @@ static void collect(struct gs_share *share, struct gs_collected *collected)
 {
     const struct gs_export *export;
 
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     gs_cache_collect_locked(share, &collected->given, &collected->given_bytes);
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     gs_graces_tick(share, gs_now_ns());
     gs_lock_take(&share->lock);
     for (export = gs_export_oldest(share, GS_EXPORT_ENDED); export; export = export->newer) {

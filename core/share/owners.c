@@ -1,8 +1,8 @@
 /*
- * Opener: whose memory this process has open, in answer to QUERY. What an owner that has ended left open is told of
+ * Importer: whose memory this process has open, in answer to QUERY. What an owner that has ended left open is told of
  * by nobody else: the memory stays as long as it is mapped here.
  */
-#include "core/share/opener.h"
+#include "core/share/importer.h"
 
 /* Its connection is looked at between the calls of those who work with it. */
 void gs_owner_note_locked(struct gs_remote *remote)
@@ -36,8 +36,8 @@ void gs_owners_tell(struct gs_share *share, uint32_t index, struct gs_wire_opene
 {
     struct gs_remote *remote, *next;
 
-    gs_lock_take(&share->opener.lock);
-    HASH_ITER(hh, share->opener.remotes, remote, next)
+    gs_lock_take(&share->importer.lock);
+    HASH_ITER(hh, share->importer.remotes, remote, next)
     {
         if (!remote->imports)
             continue;
@@ -48,5 +48,5 @@ void gs_owners_tell(struct gs_share *share, uint32_t index, struct gs_wire_opene
         if (ret->owners++ == index)
             describe(remote, ret);
     }
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
 }

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SWEEP_AFTER_NS (20 * GS_NS_PER_MS) /* the first openers are served before */
+#define SWEEP_AFTER_NS (20 * GS_NS_PER_MS) /* the first importers are served before */
 #define AGAIN_NS       GS_NS_PER_S /* it is looked at, and where it cannot be put up tried, again after this */
 
 /* ---- Once ----------------------------------------------------------------------------------- */
@@ -59,9 +59,9 @@ gs_status gs_start_once(struct gs_share *share, enum gs_start *state,
 
 void gs_thread_wake_any(struct gs_share *share)
 {
-    gs_lock_take(&share->opener.lock); /* with it the pipe is made, and made anew */
+    gs_lock_take(&share->importer.lock); /* with it the pipe is made, and made anew */
     gs_thread_wake(share);
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
 }
 
 /* ---- Putting it up -------------------------------------------------------------------------- */

@@ -7,12 +7,12 @@
  * nothing piles up for one that does not ask. That something was taken back (confirm.c) comes with the next answer.
  */
 #include "core/base/list.h"
-#include "core/share/afar.h"
+#include "core/share/cluster.h"
 #include "core/share/discard.h"
 
 #include <string.h>
 
-#define CONNECT_MS     500  /* for a broker that takes no connection: openers wait meanwhile */
+#define CONNECT_MS     500  /* for a broker that takes no connection: importers wait meanwhile */
 #define AGAIN_NS       (20 * GS_NS_PER_MS) /* where there was no descriptor, or too many are under way */
 #define START_WAIT_NS  (3 * GS_NS_PER_S)
 #define START_AGAIN_NS (50 * GS_NS_PER_MS)
@@ -256,9 +256,9 @@ static bool say_locked(struct gs_share *share)
     union gs_wire_message message;
     struct gs_name *name;
 
-    if (gs_afar_next_locked(share, &message)) {
+    if (gs_cluster_next_locked(share, &message)) {
         if (answer_locked(share, &message, -1))
-            gs_afar_told_locked(share);
+            gs_cluster_told_locked(share);
         return true;
     }
     name = gs_names_next_locked(share, &message);
@@ -333,7 +333,7 @@ static void give(struct gs_share *share, struct gs_export *export)
     bool fresh;
     struct gs_fd fd;
 
-    gs_afar_prepare(share, export);
+    gs_cluster_prepare(share, export);
     result = gs_piece_fd(share, export, piece, &fd, &fresh);
     if (result != CUDA_SUCCESS) {
         pass_over(share, export, result);
@@ -389,7 +389,7 @@ static bool on_pull(struct gs_share *share, const struct gs_wire_pull *pull)
     } else if (given) {
         share->link.given = NULL;
         if (given->freed_ns)
-            gs_afar_recall_locked(share, given); /* this broker does not know it */
+            gs_cluster_recall_locked(share, given); /* this broker does not know it */
     }
     share->link.asks = true;
     gs_lock_release(&share->lock);

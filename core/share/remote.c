@@ -1,12 +1,12 @@
 /*
- * Opener: exporters, each of whom this process has opened memory of, and what comes from them.
+ * Importer: exporters, each of whom this process has opened memory of, and what comes from them.
  *
  * A connection (connect.c) is this process's lease, so it is kept while anything is held over it,
  * whatever else goes wrong with it: an answer that comes too late is taken when it comes and its
  * reference given back. Only the exporter's hang-up or exit ends it.
  */
 #include "core/share/discard.h"
-#include "core/share/opener.h"
+#include "core/share/importer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@ struct gs_remote *gs_remote_find_locked(struct gs_share *share, const unsigned c
 {
     struct gs_remote *remote;
 
-    HASH_FIND(hh, share->opener.remotes, instance, GS_INSTANCE_SIZE, remote);
+    HASH_FIND(hh, share->importer.remotes, instance, GS_INSTANCE_SIZE, remote);
     return remote;
 }
 
@@ -36,9 +36,9 @@ struct gs_remote *gs_remote_new_locked(struct gs_share *share, const unsigned ch
     if (!remote)
         return NULL;
     memcpy(remote->instance, instance, sizeof remote->instance);
-    remote->id = ++share->opener.next_remote;
+    remote->id = ++share->importer.next_remote;
     remote->conn.fd = remote->conn.pidfd = -1;
-    HASH_ADD(hh, share->opener.remotes, instance, sizeof remote->instance, remote);
+    HASH_ADD(hh, share->importer.remotes, instance, sizeof remote->instance, remote);
     if (remote->hh.tbl)
         return remote;
     free(remote);
@@ -51,8 +51,8 @@ static void look_later(struct gs_share *share, struct gs_remote *remote, uint64_
     const uint64_t due = gs_now_ns() + ns;
 
     remote->noticed = true;
-    if (due < share->opener.look_ns)
-        share->opener.look_ns = due;
+    if (due < share->importer.look_ns)
+        share->importer.look_ns = due;
 }
 
 /* Whether a broker has heard what was named over this connection and given back. That he has hung up
@@ -78,7 +78,7 @@ void gs_remote_reap_locked(struct gs_share *share, struct gs_remote *remote)
     }
     if (remote->conn.fd >= 0)
         return;
-    HASH_DEL(share->opener.remotes, remote);
+    HASH_DEL(share->importer.remotes, remote);
     free(remote);
 }
 
@@ -109,19 +109,19 @@ void gs_remotes_watch(struct gs_share *share)
 {
     struct gs_remote *remote, *next;
 
-    gs_lock_take(&share->opener.lock);
-    __atomic_store_n(&share->opener.remotes_watched, true, __ATOMIC_RELEASE);
-    HASH_ITER(hh, share->opener.remotes, remote, next)
+    gs_lock_take(&share->importer.lock);
+    __atomic_store_n(&share->importer.remotes_watched, true, __ATOMIC_RELEASE);
+    HASH_ITER(hh, share->importer.remotes, remote, next)
     {
         if (!remote->busy && remote->conn.fd >= 0 && !remote->conn.watched)
             watch_on(share, remote);
     }
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
 }
 
-bool gs_opener_has_thread(struct gs_share *share)
+bool gs_importer_has_thread(struct gs_share *share)
 {
-    return __atomic_load_n(&share->opener.remotes_watched, __ATOMIC_ACQUIRE) ||
+    return __atomic_load_n(&share->importer.remotes_watched, __ATOMIC_ACQUIRE) ||
            __atomic_load_n(&share->ending, __ATOMIC_ACQUIRE) || gs_thread_start(share) == GS_OK;
 }
 
@@ -139,7 +139,7 @@ static void return_locked(struct gs_share *share, struct gs_remote *remote,
     if (remote->conn.fd < 0)
         return;
     memcpy(key.instance, remote->instance, sizeof key.instance);
-    HASH_FIND(hh, share->opener.opened, &key, sizeof key, opened);
+    HASH_FIND(hh, share->importer.opened, &key, sizeof key, opened);
     if (opened && (opened->orphan || opened->import->away)) {
         opened->generation = grant->head.request;
         return;
@@ -161,9 +161,9 @@ static void return_locked(struct gs_share *share, struct gs_remote *remote,
 void gs_remote_return(struct gs_share *share, struct gs_remote *remote,
                       const struct gs_wire_grant *grant)
 {
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     return_locked(share, remote, grant);
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     /* He may close his end before he has heard it, as a program does that closes what it does not know: then
      * the thread says it again. */
     if (remote->conn.fd >= 0 && !gs_conn_is_read(remote->conn.fd))
@@ -209,16 +209,16 @@ static void take_other_locked(struct gs_share *share, struct gs_remote *remote,
 void gs_remote_take_other(struct gs_share *share, struct gs_remote *remote,
                           const union gs_wire_message *message, int fd)
 {
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     take_other_locked(share, remote, message, fd);
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
 }
 
 bool gs_remote_await_locked(struct gs_share *share, uint64_t deadline_ns)
 {
     if (gs_now_ns() >= deadline_ns)
         return false;
-    gs_cond_wait_until(&share->opener.changed, &share->opener.lock, deadline_ns);
+    gs_cond_wait_until(&share->importer.changed, &share->importer.lock, deadline_ns);
     return true;
 }
 
@@ -226,11 +226,11 @@ void gs_remote_release_locked(struct gs_share *share, struct gs_remote *remote)
 {
     gs_remote_look(remote);
     if (remote->conn.fd >= 0 && !remote->conn.watched) {
-        if (share->opener.remotes_watched) {
+        if (share->importer.remotes_watched) {
             gs_lock_release(
-                &share->opener.lock); /* a thread killed in it does not die with the lock */
+                &share->importer.lock); /* a thread killed in it does not die with the lock */
             watch_on(share, remote);
-            gs_lock_take(&share->opener.lock);
+            gs_lock_take(&share->importer.lock);
         } else if (remote->opened_count == 0 && gs_conn_hung_up(remote->conn.fd)) {
             gs_remote_lost(share, remote); /* what was given back he may not have heard */
         } else if (remote->opened_count == 0) { /* or nobody would see the exporter hang up on it */
@@ -240,7 +240,7 @@ void gs_remote_release_locked(struct gs_share *share, struct gs_remote *remote)
     gs_cache_lost_locked(share, remote);
     gs_owner_note_locked(remote);
     remote->busy = false;
-    gs_cond_wake_all(&share->opener.changed);
+    gs_cond_wake_all(&share->importer.changed);
     gs_remote_reap_locked(share, remote);
 }
 
@@ -272,8 +272,8 @@ static void look_locked(struct gs_share *share, struct gs_remote *remote)
     }
     if (gs_conn_hung_up(remote->conn.fd)) {
         gs_remote_lost(share, remote);
-        share->opener.astray = true;
-        share->opener.astray_ns = 0;
+        share->importer.astray = true;
+        share->importer.astray_ns = 0;
         gs_cache_lost_locked(share, remote);
         gs_remote_flush_locked(share, remote);
         gs_remote_reap_locked(share, remote);
@@ -289,18 +289,18 @@ static void look_locked(struct gs_share *share, struct gs_remote *remote)
 
 void gs_remotes_look(struct gs_share *share)
 {
-    gs_lock_take(&share->opener.lock);
-    share->opener.astray = true;
-    gs_lock_release(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
+    share->importer.astray = true;
+    gs_lock_release(&share->importer.lock);
 }
 
 void gs_remote_event(struct gs_share *share, uint64_t id)
 {
     struct gs_remote *remote, *next;
 
-    gs_lock_take(&share->opener.lock);
-    share->opener.astray = true;
-    HASH_ITER(hh, share->opener.remotes, remote, next)
+    gs_lock_take(&share->importer.lock);
+    share->importer.astray = true;
+    HASH_ITER(hh, share->importer.remotes, remote, next)
     {
         if (remote->id != id)
             continue;
@@ -310,20 +310,20 @@ void gs_remote_event(struct gs_share *share, uint64_t id)
             look_locked(share, remote);
         break;
     }
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
 }
 
 static struct gs_remote *next_astray_locked(struct gs_share *share, uint64_t now)
 {
     struct gs_remote *remote, *next;
 
-    HASH_ITER(hh, share->opener.remotes, remote, next)
+    HASH_ITER(hh, share->importer.remotes, remote, next)
     {
-        share->opener.astray |= remote->busy;
+        share->importer.astray |= remote->busy;
         if (remote->busy)
             continue;
         gs_remote_look(remote);
-        share->opener.astray |= remote->astray;
+        share->importer.astray |= remote->astray;
         if (remote->conn.fd >= 0 && remote->conn.pid > 0 && !remote->conn.stack)
             remote->conn.stack = gs_alive_stack(remote->conn.pid); /* not while a program waits */
         if (remote->astray && now - remote->astray_ns >= ASTRAY_NS)
@@ -338,39 +338,39 @@ static uint64_t astray_tick_locked(struct gs_share *share, uint64_t now)
 {
     struct gs_remote *remote;
 
-    if (!share->opener.astray || !share->opener.remotes)
+    if (!share->importer.astray || !share->importer.remotes)
         return GS_NEVER;
-    if (now < share->opener.astray_ns)
-        return share->opener.astray_ns;
-    share->opener.astray = false;
+    if (now < share->importer.astray_ns)
+        return share->importer.astray_ns;
+    share->importer.astray = false;
     while ((remote = next_astray_locked(share, now))) {
         remote->busy = true;
         remote->astray_ns = now;
         remote->deadline_ns = gs_now_ns() + ASTRAY_WAIT_NS;
-        gs_lock_release(&share->opener.lock);
+        gs_lock_release(&share->importer.lock);
         gs_remote_resume(share, remote);
-        gs_lock_take(&share->opener.lock);
+        gs_lock_take(&share->importer.lock);
         gs_remote_release_locked(share, remote);
     }
-    share->opener.astray_ns = now + ASTRAY_NS;
-    return share->opener.astray ? share->opener.astray_ns : GS_NEVER;
+    share->importer.astray_ns = now + ASTRAY_NS;
+    return share->importer.astray ? share->importer.astray_ns : GS_NEVER;
 }
 
 static void noticed_tick_locked(struct gs_share *share, uint64_t now)
 {
     struct gs_remote *remote, *next;
 
-    if (share->opener.look_ns > now)
+    if (share->importer.look_ns > now)
         return;
-    share->opener.look_ns = GS_NEVER;
-    HASH_ITER(hh, share->opener.remotes, remote, next)
+    share->importer.look_ns = GS_NEVER;
+    HASH_ITER(hh, share->importer.remotes, remote, next)
     {
         if (!remote->noticed)
             continue;
         if (!remote->busy)
             look_locked(share, remote);
-        else if (share->opener.look_ns > now + LOOK_NS)
-            share->opener.look_ns = now + LOOK_NS;
+        else if (share->importer.look_ns > now + LOOK_NS)
+            share->importer.look_ns = now + LOOK_NS;
     }
 }
 
@@ -380,7 +380,7 @@ uint64_t gs_remotes_tick_locked(struct gs_share *share, uint64_t now)
 
     noticed_tick_locked(share, now); /* first: a connection that it finds lost is astray */
     astray = astray_tick_locked(share, now);
-    return astray < share->opener.look_ns ? astray : share->opener.look_ns;
+    return astray < share->importer.look_ns ? astray : share->importer.look_ns;
 }
 
 static bool tell_fork(struct gs_remote *remote)
@@ -400,23 +400,23 @@ uint64_t gs_fork_tick_locked(struct gs_share *share, uint64_t now)
     struct gs_remote *remote, *next;
     bool told = true;
 
-    if (share->opener.fork_told || !__atomic_load_n(&share->opener.forked, __ATOMIC_SEQ_CST))
+    if (share->importer.fork_told || !__atomic_load_n(&share->importer.forked, __ATOMIC_SEQ_CST))
         return GS_NEVER;
-    HASH_ITER(hh, share->opener.remotes, remote, next)
+    HASH_ITER(hh, share->importer.remotes, remote, next)
     told = !remote->busy && tell_fork(remote) && told;
-    share->opener.fork_told = told;
+    share->importer.fork_told = told;
     return told ? GS_NEVER : now + FORK_AGAIN_NS;
 }
 
 /* Who has the lock, maybe this very thread below a handler of a signal, tells as he lets go of it
- * (gs_opener_release), or the share thread does. */
+ * (gs_importer_release), or the share thread does. */
 void gs_share_forking(struct gs_share *share)
 {
-    if (__atomic_exchange_n(&share->opener.forked, true, __ATOMIC_SEQ_CST))
+    if (__atomic_exchange_n(&share->importer.forked, true, __ATOMIC_SEQ_CST))
         return;
-    if (gs_lock_try(&share->opener.lock)) {
+    if (gs_lock_try(&share->importer.lock)) {
         gs_fork_tick_locked(share, gs_now_ns());
-        gs_lock_release(&share->opener.lock);
+        gs_lock_release(&share->importer.lock);
     }
     gs_thread_wake(share);
 }

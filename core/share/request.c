@@ -1,11 +1,11 @@
 /*
- * Opener: asking an exporter for a block, and judging what it answers. Nothing that comes from it
+ * Importer: asking an exporter for a block, and judging what it answers. Nothing that comes from it
  * is believed before it was checked. All that one call waits for, of the exporter and of a broker,
  * is over at the call's one deadline (remote->deadline_ns).
  */
 #include "core/share/discard.h"
 #include "core/share/memory.h"
-#include "core/share/opener.h"
+#include "core/share/importer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,12 +41,12 @@ static int send_hello(struct gs_share *share, struct gs_remote *remote, uint32_t
     gs_wire_hello(&message, remote->instance);
     memcpy(message.hello.from, share->instance, GS_INSTANCE_SIZE);
     message.hello.holds = holds;
-    message.hello.number = __atomic_add_fetch(&share->opener.hellos, 1, __ATOMIC_RELAXED);
+    message.hello.number = __atomic_add_fetch(&share->importer.hellos, 1, __ATOMIC_RELAXED);
     error = send_to(remote, &message, pidfd);
     if (error == -ETOOMANYREFS) /* the kernel mostly tells who this is */
         error = send_to(remote, &message, -1);
     gs_fd_drop(pidfd);
-    if (error || !__atomic_load_n(&share->opener.forked, __ATOMIC_SEQ_CST))
+    if (error || !__atomic_load_n(&share->importer.forked, __ATOMIC_SEQ_CST))
         return error;
     gs_wire_start(&message, GS_WIRE_FORKED, 0);
     remote->conn.fork_told = true;
@@ -69,7 +69,7 @@ static uint32_t held_locked(struct gs_share *share, const struct gs_remote *remo
     *ret_leases = most ? calloc(most, sizeof **ret_leases) : NULL;
     if (!*ret_leases)
         return 0;
-    HASH_ITER(hh, share->opener.opened, opened, next)
+    HASH_ITER(hh, share->importer.opened, opened, next)
     {
         if (opened->remote != remote || count == most)
             continue;
@@ -88,7 +88,7 @@ static int greet(struct gs_share *share, struct gs_remote *remote)
     uint32_t count;
     int error = 0;
 
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     gs_cache_lost_locked(share, remote); /* before all of it belongs to this connection */
     gs_cache_doubt_locked(share, remote);
     while (remote->unsent) {
@@ -100,7 +100,7 @@ static int greet(struct gs_share *share, struct gs_remote *remote)
     count = held_locked(share, remote, &leases);
     if (remote->opened_count > 0 && !leases)
         error = -ENOMEM;
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     if (!error)
         error = send_hello(share, remote, count);
     for (uint32_t i = 0; !error && i < count; i++) {
@@ -156,7 +156,7 @@ static int send_open(struct gs_share *share, struct gs_remote *remote, const str
     memcpy(message.open.ipc_handle, request->bytes, GS_IPC_HANDLE_SIZE);
     message.open.want_fd = request->wants;
     message.open.first = request->first;
-    message.open.afar = share->options.cluster && remote->conn.by_broker;
+    message.open.cluster = share->options.cluster && remote->conn.by_broker;
     remote->conn.may_hold = true;
     return send_to(remote, &message, -1);
 }
@@ -164,7 +164,7 @@ static int send_open(struct gs_share *share, struct gs_remote *remote, const str
 static bool may_spin(struct gs_share *share, const struct gs_remote *remote)
 {
     return share->spins &&
-           remote->conn.sent_ns >= __atomic_load_n(&share->opener.sleep_until_ns, __ATOMIC_RELAXED);
+           remote->conn.sent_ns >= __atomic_load_n(&share->importer.sleep_until_ns, __ATOMIC_RELAXED);
 }
 
 /* Whether to look for the answer once more before one sleeps. The exporter's thread may wait for
@@ -180,7 +180,7 @@ static bool look_again(struct gs_share *share, uint64_t *looked, uint64_t *until
         return true;
     }
     if (*until)
-        __atomic_store_n(&share->opener.sleep_until_ns, now + REST_NS, __ATOMIC_RELAXED);
+        __atomic_store_n(&share->importer.sleep_until_ns, now + REST_NS, __ATOMIC_RELAXED);
     *until = 0;
     return false;
 }
@@ -312,19 +312,19 @@ static gs_status use_answer(struct gs_share *share, struct gs_remote *remote, co
                             const union gs_wire_message *message, const struct gs_wire_fds *fds)
 {
     bool is_grant = message->head.type == GS_WIRE_GRANT;
-    bool afar = is_grant && message->grant.far;
+    bool cluster = is_grant && message->grant.far;
 
     if (message->head.type == GS_WIRE_REFUSE)
         return refused(share, &message->refuse);
     if (is_grant && grant_valid(&message->grant, &request->ipc_handle) &&
-        (request->wants == GS_OPEN_WANTS && !afar
+        (request->wants == GS_OPEN_WANTS && !cluster
              ? gs_wire_batch_is_valid(&message->grant.batch, fds, message->grant.pieces, request->first,
                                       request->first ? request->left : message->grant.chunk_size)
              : fds->count == 0) &&
-        !(afar && (message->grant.pieces > 1 || message->grant.host || message->grant.own ||
+        !(cluster && (message->grant.pieces > 1 || message->grant.host || message->grant.own ||
                    !remote->conn.by_broker))) {
-        remote->afar = afar;
-        if (afar)
+        remote->cluster = cluster;
+        if (cluster)
             memcpy(remote->fabric, message->grant.fabric, sizeof remote->fabric);
         return GS_OK;
     }
@@ -356,7 +356,7 @@ static int attempt(struct gs_share *share, struct gs_remote *remote, struct gs_r
     /* While the exporter is at it. The first open goes without: starting the thread takes 70 to 200
      * us (measured), as long as all else of it. */
     if (remote->opened_count > 0 ||
-        __atomic_load_n(&share->opener.remotes_watched, __ATOMIC_RELAXED))
+        __atomic_load_n(&share->importer.remotes_watched, __ATOMIC_RELAXED))
         gs_remote_watch(share, remote);
     if (sent && request->wants == GS_OPEN_WANTS && request->first == 0)
         gs_room_make(share, request->ipc_handle.size, &request->room);
@@ -433,7 +433,7 @@ gs_status gs_remote_request(struct gs_share *share, struct gs_remote *remote, st
             continue;
         }
         if (status != GS_OK && remote->astray) {
-            gs_opener_has_thread(share); /* which tells him later what is held */
+            gs_importer_has_thread(share); /* which tells him later what is held */
             gs_say_unreachable(share, "the process that shared it has closed the connection, and "
                                       "does not answer at another");
         }

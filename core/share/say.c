@@ -37,7 +37,7 @@ void gs_say_unopened(struct gs_share *share)
 
 void gs_say_unreachable(struct gs_share *share, const char *reason)
 {
-    bool said = __atomic_exchange_n(&share->opener.unreachable_said, true, __ATOMIC_RELAXED);
+    bool said = __atomic_exchange_n(&share->importer.unreachable_said, true, __ATOMIC_RELAXED);
 
     gs_log_line(&share->log, said ? GS_LOG_DEBUG : GS_LOG_WARNING,
                 "another process's memory cannot be opened: %s", reason);

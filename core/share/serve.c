@@ -1,9 +1,9 @@
 /*
- * Exporter: answers to an opener's messages. Runs on the share thread and waits for nobody: what
+ * Exporter: answers to an importer's messages. Runs on the share thread and waits for nobody: what
  * cannot be sent at once is not sent, and the client that did not read is let go. Functions that
  * return false mean that.
  */
-#include "core/share/afar.h"
+#include "core/share/cluster.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static bool on_hello(struct gs_share *share, struct gs_client *client,
     client->said.stack = hello->stack;
     client->said.holds = hello->holds;
     client->said.number = hello->number;
-    /* The pidfd that an opener sent is used where the kernel has none for us. It can harm its
+    /* The pidfd that an importer sent is used where the kernel has none for us. It can harm its
      * sender alone: by it, only his own lease ends. */
     if (client->pidfd < 0 && *fd >= 0 && gs_alive_is_pidfd(*fd)) {
         client->pidfd = *fd;
@@ -55,7 +55,7 @@ enum gs_wire_reason gs_reason_of_send(int error)
     return error == -EMFILE || error == -ENFILE ? GS_REFUSED_FDS : GS_REFUSED_MEMORY;
 }
 
-/* Whether the opener may keep the chunk mapped without a reference: it is told when that goes. */
+/* Whether the importer may keep the chunk mapped without a reference: it is told when that goes. */
 static bool may_be_kept(struct gs_share *share, const struct gs_export *export)
 {
     return !share->options.isolate && !share->options.is_broker && !gs_export_is_strip(export) &&
@@ -68,7 +68,7 @@ static int send_grant(struct gs_share *share, struct gs_client *client,
 {
     union gs_wire_message message;
 
-    gs_grant_start(&message, export, gs_export_is_borrowed(export), request);
+    gs_grant_start(&message, export, gs_export_is_imported(export), request);
     message.grant.strict = !may_be_kept(share, export);
     gs_batch_write(export, batch, &message.grant.batch);
     return gs_client_send_all(share, client, &message, &batch->fds);
@@ -104,7 +104,7 @@ bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs
     batch.first = batch.fds.count = 0;
     if (open->want_fd != GS_OPEN_LETS_GO && is_asleep(share, export))
         reason = GS_REFUSED_ASLEEP;
-    else if (open->want_fd == GS_OPEN_WANTS && !gs_export_is_borrowed(export))
+    else if (open->want_fd == GS_OPEN_WANTS && !gs_export_is_imported(export))
         reason = gs_batch_make(share, client, export, open->first, &batch, &driver_error);
     exported = gs_now_ns();
     if (!reason) {
@@ -125,7 +125,7 @@ bool gs_client_grant(struct gs_share *share, struct gs_client *client, struct gs
         reference->generation = open->head.request;
         gs_reference_let_go(share, reference, open->want_fd == GS_OPEN_LETS_GO);
         ask_anew(reference);
-        gs_borrow_held(share, client, export);
+        gs_cluster_import_held(share, client, export);
         gs_log_line(&share->log, GS_LOG_DEBUG, "block %llu granted to %d (%s)", (unsigned long long)export->key.id,
                     (int)client->pid, client->said.name);
     }
@@ -160,9 +160,9 @@ static enum gs_wire_reason refusal_of(struct gs_share *share, const struct gs_cl
 {
     if (!export)
         return GS_REFUSED_HANDLE;
-    if (gs_export_is_borrowed(export) && (!open->afar || !gs_user_is_own(client->uid)))
+    if (gs_export_is_imported(export) && (!open->cluster || !gs_user_is_own(client->uid)))
         return GS_REFUSED_USER;
-    if (export->owner) /* it serves itself; the opener comes again if it has just ended */
+    if (export->owner) /* it serves itself; the importer comes again if it has just ended */
         return GS_REFUSED_EARLY;
     if (export->publisher && !gs_publisher_lets(export->publisher, client->uid, client->gid))
         return GS_REFUSED_USER;
@@ -179,15 +179,15 @@ static bool on_open(struct gs_share *share, struct gs_client *client,
 
     if (!client->greeted)
         return gs_client_fault(client, "it did not greet first");
-    if (open->want_fd >= GS_OPEN_WANTED || open->afar > 1 || (open->first > 0 && open->want_fd != GS_OPEN_WANTS))
+    if (open->want_fd >= GS_OPEN_WANTED || open->cluster > 1 || (open->first > 0 && open->want_fd != GS_OPEN_WANTS))
         return gs_client_fault(client, "its message has fields that make no sense");
     client->due_ns = gs_now_ns() + GS_IDLE_NS;
     if (memcmp(open->ipc_handle + offsetof(struct gs_ipc_handle, instance), client->instance,
                GS_INSTANCE_SIZE) != 0)
         return gs_client_refuse(share, client, open->head.request, GS_REFUSED_HANDLE, 0);
     export = gs_export_pin(share, open->ipc_handle);
-    if (!export && open->afar && share->options.is_broker)
-        return gs_borrow_open(share, client, open);
+    if (!export && open->cluster && share->options.is_broker)
+        return gs_cluster_import_open(share, client, open);
     reason = refusal_of(share, client, open, export);
     if (!reason && open->first < gs_export_pieces(export))
         return gs_client_grant(share, client, export, open);
@@ -284,6 +284,6 @@ bool gs_client_serve(struct gs_share *share, struct gs_client *client,
     case GS_WIRE_QUERY:
         return on_query(share, client, &message->query);
     default:
-        return gs_client_fault(client, "it sent a message that is not an opener's to send");
+        return gs_client_fault(client, "it sent a message that is not an importer's to send");
     }
 }

@@ -1,6 +1,6 @@
 /* Sharing as a whole (core/share/share.h): made with nothing open, started by the first use. */
-#include "core/share/afar.h"
-#include "core/share/opener.h"
+#include "core/share/cluster.h"
+#include "core/share/importer.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -41,14 +41,14 @@ gs_status gs_share_create(const struct gs_driver *driver, struct gs_map *map,
     share->loop.run = gs_loop_run;
     share->spins = gs_loop_may_spin();
     share->exporter.grace_due_ns = share->limbo.due_ns = share->place.sweep_ns =
-        share->opener.look_ns = GS_NEVER;
+        share->importer.look_ns = GS_NEVER;
     share->link.fd = -1;
     share->loop.epoll = share->loop.wake = share->loop.woken = share->place.directory =
         share->place.listener = share->place.spare_fd = -1;
     gs_lock_init(&share->lock, GS_RANK_SHARE);
-    gs_lock_init(&share->opener.lock, GS_RANK_OPENER);
+    gs_lock_init(&share->importer.lock, GS_RANK_IMPORTER);
     gs_cond_init(&share->started);
-    gs_cond_init(&share->opener.changed);
+    gs_cond_init(&share->importer.changed);
     gs_cond_init(&share->asked.given_back);
     gs_cond_init(&share->exporter.names_told);
     *ret_share = share;
@@ -72,7 +72,7 @@ void gs_share_destroy(struct gs_share *share)
     gs_clients_free(share);
     gs_names_free(share);
     gs_events_free(share);
-    gs_afar_free(share);
+    gs_cluster_free(share);
     gs_broker_free(share);
     gs_exports_free(share);
     gs_chunk_fds_free(share);
@@ -80,11 +80,11 @@ void gs_share_destroy(struct gs_share *share)
     gs_others_free(share);
     gs_loop_close(share);
     gs_cond_destroy(&share->started);
-    gs_cond_destroy(&share->opener.changed);
+    gs_cond_destroy(&share->importer.changed);
     gs_cond_destroy(&share->asked.given_back);
     gs_cond_destroy(&share->exporter.names_told);
     gs_lock_destroy(&share->lock);
-    gs_lock_destroy(&share->opener.lock);
+    gs_lock_destroy(&share->importer.lock);
     free(share);
 }
 

@@ -2,15 +2,15 @@
  * Sharing: blocks of this process that others open (exports), blocks of others that this process
  * has opened (imports), and the lease that ties the two.
  *
- *   exporter                                       opener
+ *   exporter                                       importer
  *   cuIpcGetMemHandle -> gs_share_export           cuIpcOpenMemHandle -> gs_share_open
  *        handle ------------ by the program's own means --------------> handle
  *        share thread <---- seqpacket socket in the runtime directory --- connect, hello, open
  *                     ----- the chunk's descriptor by SCM_RIGHTS -------> import, map
  *   arena: gs_share_withdraw at the free           cuIpcCloseMemHandle -> gs_share_close
  *
- * One connection joins an opener with an exporter; each block open over it is one reference of that
- * lease. All of them end by proof that the opener's program is over, however long that takes
+ * One connection joins an importer with an exporter; each block open over it is one reference of that
+ * lease. All of them end by proof that the importer's program is over, however long that takes
  * (lives.c): the GPU work of a killed process outlives its sockets until the kernel has taken the GPU
  * from it, and its exit is reported after that (measured: hang-up after 0.3 ms, last write at 11 ms,
  * exit at 60 ms, or 480 with 2 GiB of pinned memory). No counter lives in memory that a remote can
@@ -19,7 +19,7 @@
  * Nothing exists (no socket, no thread, no file) before the first export or open, or before the
  * process can be asked for memory (core/share/pressure.c).
  *
- * Locks: rank OPENER for imports and connections to exporters, rank SHARE for exports, clients and
+ * Locks: rank IMPORTER for imports and connections to exporters, rank SHARE for exports, clients and
  * leases. Neither is held across a driver call that can wait for the GPU, nor across a callback.
  */
 #ifndef GS_CORE_SHARE_SHARE_H
@@ -50,11 +50,11 @@ struct gs_share_options {
     uint64_t grace_ns;    /* how long an unopened export keeps its block after the free, and how long */
     uint64_t grace_least_ns; /* however little memory is free, where that is not more */
     uint64_t settle_ns;   /* rest where a lease's end does not prove that its GPU work is over */
-    uint64_t timeout_ns;  /* how long an opener waits for an exporter */
+    uint64_t timeout_ns;  /* how long an importer waits for an exporter */
     uint64_t idle_ns;     /* how long a block that was closed stays mapped for the next open */
     uint32_t idle_blocks; /* how many such blocks at most */
     uint32_t max_clients; /* connections an exporter serves at once */
-    bool read_only;       /* openers of our blocks may read them only, and we those of others */
+    bool read_only;       /* importers of our blocks may read them only, and we those of others */
     bool isolate;         /* a block that shares its chunk with others is not exported */
     /* How much is freed and held by others from which on a line of log tells; 0: no such bound. */
     uint64_t limbo_warning;        /* bytes */
@@ -208,7 +208,7 @@ bool gs_share_leave(struct gs_share *share, unsigned device, const struct gs_fig
 
 /*
  * A strip: memory that the program mapped itself, in pieces that lie side by side, each of one handle.
- * A handle is of a piece, and its opener gets the strip around it, once, whichever of its pieces he
+ * A handle is of a piece, and its importer gets the strip around it, once, whichever of its pieces he
  * opens: cuIpcOpenMemHandle gives him the place of the piece. So what a program adds to it, which it has
  * counted from the beginning of the piece (cuMemGetAddressRange tells no other), leads to the right
  * byte, and on into the pieces behind.
@@ -288,7 +288,7 @@ gs_status gs_share_serve(struct gs_share *share);
  */
 gs_status gs_share_export(struct gs_share *share, const struct gs_share_source *source,
                           struct gs_export **ret_export);
-/* The export is the block's: its chunk gets a descriptor for its first opener, and published to the
+/* The export is the block's: its chunk gets a descriptor for its first importer, and published to the
  * broker. Before that it can be withdrawn at any time. May be called with rank ARENA held. */
 void gs_share_given_out(struct gs_share *share, struct gs_export *export);
 void gs_export_handle(const struct gs_export *export,
@@ -510,7 +510,7 @@ struct gs_share_others {
 void gs_share_others(struct gs_share *share, const unsigned char uuid[16], uint64_t limit_ns,
                      struct gs_share_others *ret_others);
 
-/* ---- Opener --------------------------------------------------------------------------------- */
+/* ---- Importer --------------------------------------------------------------------------------- */
 
 /* Whether these 64 bytes claim to be a handle of ours, of whatever version; any other is the
  * driver's. */
@@ -560,7 +560,7 @@ bool gs_share_is_home(struct gs_share *share, CUdeviceptr address, CUdevice devi
 /* Gives a device access to it. GS_NOT_OURS: there is none. Or the driver's error. */
 gs_status gs_share_give(struct gs_share *share, CUdeviceptr address, CUdevice device);
 /* Calls `visit` with each context that has opened anything of it, perhaps more than once. A lock is
- * held meanwhile, of rank OPENER. */
+ * held meanwhile, of rank IMPORTER. */
 void gs_share_contexts(struct gs_share *share, CUdeviceptr address,
                        void (*visit)(CUcontext context, void *arg), void *arg);
 

@@ -1,5 +1,5 @@
 /*
- * How the socket that this process's openers connect to is put up and taken down (place.c says when).
+ * How the socket that this process's importers connect to is put up and taken down (place.c says when).
  *
  * The numbers of descriptor stay, what is behind them changes at once: other threads may be at
  * them. What was connected by then goes on.

@@ -17,7 +17,7 @@
  * them, and external memory has one.
  *
  * A reference of a strip holds nothing here. It is there to be called back when the memory has gone
- * (an opener that only keeps it for its next open lets it go at once), and to say who has it.
+ * (an importer that only keeps it for its next open lets it go at once), and to say who has it.
  */
 #include "core/gpu/device.h"
 #include "core/share/exporter.h"

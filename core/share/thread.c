@@ -1,10 +1,10 @@
 /*
- * The share thread: serves openers, sees leases end, and carries back what this process has
+ * The share thread: serves importers, sees leases end, and carries back what this process has
  * closed. It sleeps in its loop (loop.c) unless something is due; a busy client gets a bounded
  * share of each round, so none can keep the others waiting.
  */
-#include "core/share/afar.h"
-#include "core/share/opener.h"
+#include "core/share/cluster.h"
+#include "core/share/importer.h"
 
 /* Whether the program has closed something: nothing is told of that, so it is looked for now and then while
  * there is something to do in any case. */
@@ -37,7 +37,7 @@ void gs_thread_event(struct gs_share *share, enum gs_watch kind, uint64_t id)
         break;
     case GS_WATCH_BROKER:
         if (gs_broker_event(share, &message))
-            gs_afar_hold_came(share, &message);
+            gs_cluster_hold_came(share, &message);
         break;
     case GS_WATCH_REMOTE:
         gs_remote_event(share, id);
@@ -63,7 +63,7 @@ uint64_t gs_thread_tick(struct gs_share *share, uint64_t now)
     sooner(&due, gs_socket_tick(share, now));
     if (share->options.is_broker) {
         sooner(&due, gs_broker_tick(share, now));
-        sooner(&due, gs_afar_tick(share, now));
+        sooner(&due, gs_cluster_tick(share, now));
     }
     if (share->options.broker)
         sooner(&due, gs_broker_look(share, now));

@@ -119,7 +119,7 @@ static int make_descriptors(int *ret_epoll, int ret_ends[2])
     return error;
 }
 
-/* The opener wakes the thread also where there may be none, with its lock held: without that it
+/* The importer wakes the thread also where there may be none, with its lock held: without that it
  * would write into whatever file gets the number of one that is closed here. */
 int gs_loop_open(struct gs_share *share)
 {
@@ -127,13 +127,13 @@ int gs_loop_open(struct gs_share *share)
 
     if (error)
         return error;
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     share->loop.epoll = epoll;
     share->loop.woken = ends[0];
     share->loop.wake = ends[1];
     share->loop.woken_kept = gs_fd_keep(share->loop.woken);
     share->loop.wake_kept = gs_fd_keep(share->loop.wake);
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     return 0;
 }
 
@@ -147,9 +147,9 @@ static gs_status thread_start(struct gs_share *share)
         error = gs_background_start(&share->loop.background, share->loop.run, share);
     if (!error)
         return GS_OK;
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     gs_loop_close(share);
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     snprintf(reason, sizeof reason, "no thread for it: %s; raise the limit of %s", strerror(error),
              error == EMFILE ? "descriptors (ulimit -n)" : "threads (ulimit -u), or of memory");
     gs_say_not_exported(share, reason);

@@ -1,4 +1,4 @@
-/* Messages between openers and exporters (core/share/wire.h): building and checking. */
+/* Messages between importers and exporters (core/share/wire.h): building and checking. */
 #include "core/share/wire.h"
 
 #include "core/share/alive.h"

@@ -1,7 +1,7 @@
 /*
- * What opener and exporter say to each other: fixed messages over a SOCK_SEQPACKET socket.
+ * What importer and exporter say to each other: fixed messages over a SOCK_SEQPACKET socket.
  *
- *   opener                               exporter
+ *   importer                               exporter
  *   HELLO (+ own pidfd)      ------->    who opens; no answer unless it is refused
  *   OPEN handle, want_fd     ------->
  *                            <-------    GRANT (+ descriptors of its first pieces), or REFUSE reason
@@ -9,13 +9,13 @@
  *                            <-------    GRANT (+ descriptors from that piece on), or REFUSE; and so on
  *   CLOSE block              ------->    one reference less; no answer
  *                            <-------    RECALL block: its program has freed it. Answered by CLOSE
- *                                        as soon as the opener's program does not have it open
+ *                                        as soon as the importer's program does not have it open
  *                            <-------    FLUSH chunks, closed: they have gone, unmap what you keep of
  *                                        them; and give back what was closed (core/share/flush.c)
  *   FLUSHED, closing         ------->    they are not mapped any more; and once more, when what its
  *                                        program had closed by then has been given back
  *
- * What is opened is the opener's, whatever connection it has: it has one at a time, the newest. Where it
+ * What is opened is the importer's, whatever connection it has: it has one at a time, the newest. Where it
  * has lost one it connects again, and says HELLO with the number of blocks that it holds still, and RESUME
  * block for each: all else that it held is given back.
  * One that hangs up by itself says BYE before: it uses nothing of what it may hold. One that has
@@ -29,11 +29,11 @@
  *   SHARE handle (+ a descriptor)      the next block, in the order in which handles were given out; or of
  *                                      the last one the piece that PULL names
  *   NAME name, block; or NAME name, 0  published; taken back. The next PULL says whether it is kept
- *   GRANT, CLOSE, RECALL block         for other machines (core/share/wire_afar.h)
+ *   GRANT, CLOSE, RECALL block         for other machines (core/share/wire_cluster.h)
  *   RING                               nothing of these
  *
  * and each answer's `request` is 1 where something was taken back since the last one: then the broker reads the
- * memfd. Once the exporter has ended the broker serves its openers in the same words as it did.
+ * memfd. Once the exporter has ended the broker serves its importers in the same words as it did.
  *
  * Whoever asks a process anything says QUERY, what about, and which one of several, and is answered by one REPORT.
  * The same user, or root, may ask about the n-th client and the n-th owner of what is open; or about one block, by
@@ -55,7 +55,7 @@
  * Who has the handle of an event asks whoever made it for the file that it lies in (core/share/event.h), by its
  * number and secret, and the REPORT brings its descriptor if he is the same user.
  *
- * An opener has one OPEN under way at a time; `request` ties the answer to it. An OPEN's is also the
+ * An importer has one OPEN under way at a time; `request` ties the answer to it. An OPEN's is also the
  * generation of what it is granted: RECALL, CLOSE and RESUME name it, and where the block was
  * granted anew since, or is not held, they come late and mean nothing. A message that is not exactly of
  * its type's length, of another version or of a type the receiver does not take is refused, and so is its
@@ -66,7 +66,7 @@
  * is no talking down: two versions share nothing, so that none has to be tested with another, and
  * what they have to say is that. Therefore the head and the fields of REFUSE, with its numbers, are
  * the same in all versions, and a message of another version is answered by a REFUSE of the
- * refuser's own version, for GS_REFUSED_VERSION. Openers, exporters, brokers and `gpushim-broker
+ * refuser's own version, for GS_REFUSED_VERSION. Importers, exporters, brokers and `gpushim-broker
  * ps` name the two versions and go on with others.
  *
  * Version 1 is that of builds before the first release, which differed among themselves.
@@ -85,7 +85,7 @@
 #define GS_PIECES_MAX 32
 
 /* All messages: a number, which no other one ever gets, and the struct gs_wire_… that it is. Those of an agent alone are in
- * core/share/wire_afar.h. */
+ * core/share/wire_cluster.h. */
 #define GS_WIRE_MESSAGES(M)                                 \
     M(GS_WIRE_HELLO, 1, hello)                              \
     M(GS_WIRE_OPEN, 2, open)                                \
@@ -141,14 +141,14 @@ struct gs_wire_head {
     uint32_t request;
 };
 
-#include "core/share/wire_afar.h" /* whose messages begin with the head, too */
+#include "core/share/wire_cluster.h" /* whose messages begin with the head, too */
 
 struct gs_wire_hello {
     struct gs_wire_head head;
     unsigned char instance[GS_INSTANCE_SIZE]; /* of the exporter that is meant */
-    unsigned char from[GS_INSTANCE_SIZE];     /* of the opener; zero: it hangs up when it is done */
+    unsigned char from[GS_INSTANCE_SIZE];     /* of the importer; zero: it hangs up when it is done */
     uint64_t stack;                           /* changes with the program that a process runs */
-    uint64_t pid;                             /* as the opener sees itself: for people */
+    uint64_t pid;                             /* as the importer sees itself: for people */
     char name[16];                            /* of the program: for people */
     uint32_t holds; /* so many RESUMEs follow: of what it held over other connections all else is over */
     uint32_t number; /* of this HELLO, of all of its program's: one that is heard behind the next comes late */
@@ -157,7 +157,7 @@ struct gs_wire_hello {
 };
 
 enum gs_open_wants {
-    GS_OPEN_HAS_IT,  /* the opener has the chunk mapped already */
+    GS_OPEN_HAS_IT,  /* the importer has the chunk mapped already */
     GS_OPEN_WANTS,   /* descriptors are to come along */
     GS_OPEN_LETS_GO, /* it has the block still, and its chunk mapped no more: it sleeps */
     GS_OPEN_WANTED
@@ -167,7 +167,7 @@ struct gs_wire_open {
     struct gs_wire_head head;
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     uint32_t want_fd; /* enum gs_open_wants */
-    uint32_t afar;    /* 1: of a broker, and it may lie in another machine */
+    uint32_t cluster;    /* 1: of a broker, and it may lie in another machine */
     /* Between broker and agent: */
     uint32_t uid, gid; /* who opens, as this machine calls him by his name; */
     uint64_t lease; /* to the agent: random, not 0: this machine's and this number together name what it becomes */
@@ -188,10 +188,10 @@ struct gs_wire_grant {
     uint64_t chunk_size;
     uint64_t offset, size;  /* of the block within the chunk */
     unsigned char uuid[16]; /* of the device that holds the memory */
-    uint32_t read_only;     /* 1: the opener is to map the chunk for reading */
+    uint32_t read_only;     /* 1: the importer is to map the chunk for reading */
     uint32_t strict;        /* 1: the chunk is not to stay mapped without a reference */
     uint32_t pieces;    /* that the chunk is of, one after the other */
-    uint32_t host;      /* 1: memory of the host. Its descriptor is a memfd, which the opener maps and */
+    uint32_t host;      /* 1: memory of the host. Its descriptor is a memfd, which the importer maps and */
     uint64_t fd_offset; /* registers from this byte on */
     uint32_t own; /* 1: a strip, that the program mapped itself: the block is all of the chunk, and what the
                    * handle is of begins at `offset` */
@@ -219,7 +219,7 @@ struct gs_wire_bye {
     struct gs_wire_head head;
 };
 
-/* A child of the opener's may have what keeps its GPU work alive. */
+/* A child of the importer's may have what keeps its GPU work alive. */
 struct gs_wire_forked {
     struct gs_wire_head head;
 };
@@ -324,7 +324,7 @@ enum gs_about {
     GS_ABOUT_NAME,      /* that of this name; */
     GS_ABOUT_NEXT_NAME, /* behind this name of the user `index`, of whomsoever */
     GS_ABOUT_EVENTS,    /* a file of events */
-    GS_ABOUT_MACHINE,   /* the n-th other one, or that of this name, which is to be forgotten (wire_afar.h) */
+    GS_ABOUT_MACHINE,   /* the n-th other one, or that of this name, which is to be forgotten (wire_cluster.h) */
     GS_ABOUTS
 };
 

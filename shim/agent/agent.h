@@ -4,9 +4,9 @@
  *
  *   main.c     options, the loop
  *   keys.c     keys of the directory
- *   broker.c   the connection to the broker (core/share/wire_afar.h has its words)
+ *   broker.c   the connection to the broker (core/share/wire_cluster.h has its words)
  *   told.c     which machines have what here, for people
- *   opener.c   what processes here open of other machines
+ *   importer.c   what processes here open of other machines
  *   exporter.c what other machines open here
  *   peers.c    other machines: finding them, links to them
  *   holders.c  processes here that hold memory of others, beyond the broker's end
@@ -173,19 +173,19 @@ void peers_got(struct agent *agent, const struct jobs_event *event);
 void peers_accept(struct agent *agent);
 const char *peer_name(const struct peer *peer);
 
-/* opener.c */
-void opener_ask(struct agent *agent, const struct gs_wire_open *ask);
+/* importer.c */
+void importer_ask(struct agent *agent, const struct gs_wire_open *ask);
 /* The broker says so; it may also still be asked for. */
-void opener_ended(struct agent *agent, uint64_t lease);
-void opener_found(struct agent *agent, const struct jobs_event *event);
-void opener_link_up(struct agent *agent, struct peer *peer);
-void opener_link_down(struct agent *agent, struct peer *peer, const char *why);
-void opener_message(struct agent *agent, struct peer *peer, const union talk *message);
+void importer_ended(struct agent *agent, uint64_t lease);
+void importer_found(struct agent *agent, const struct jobs_event *event);
+void importer_link_up(struct agent *agent, struct peer *peer);
+void importer_link_down(struct agent *agent, struct peer *peer, const char *why);
+void importer_message(struct agent *agent, struct peer *peer, const union talk *message);
 /* The process here holds it no more. */
-void opener_end(struct agent *agent, struct lease *lease);
+void importer_end(struct agent *agent, struct lease *lease);
 /* Whether one waits for what may be heard of at any moment. */
-bool opener_look(struct agent *agent, uint64_t now_ns);
-void opener_broker_gone(struct agent *agent);
+bool importer_look(struct agent *agent, uint64_t now_ns);
+void importer_broker_gone(struct agent *agent);
 
 /* exporter.c */
 void exporter_share(struct agent *agent, const struct gs_wire_share *shared);

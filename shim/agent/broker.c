@@ -1,4 +1,4 @@
-/* The agent's connection to its machine's broker (agent.h; core/share/wire_afar.h has the words). One is
+/* The agent's connection to its machine's broker (agent.h; core/share/wire_cluster.h has the words). One is
  * looked for as long as there is none. Leases outlive it. */
 #include "shim/agent/agent.h"
 
@@ -35,7 +35,7 @@ static void hang_up(struct agent *agent, const char *why)
     AGENT_LOG(agent, GS_LOG_WARNING, "the broker of this machine: %s; what is open stays, and another one "
               "is looked for", why);
     holders_orphan(agent);
-    opener_broker_gone(agent);
+    importer_broker_gone(agent);
     exporter_broker_gone(agent);
 }
 
@@ -98,7 +98,7 @@ static void on_listed(struct agent *agent)
         if (!lease->named && broker.pid && lease->broker.pid == broker.pid &&
             lease->broker.started == broker.started &&
             memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) == 0)
-            opener_end(agent, lease);
+            importer_end(agent, lease);
     }
     agent->is_synced = true;
     if (!agent->leases.known && !agent->know_ns)
@@ -126,7 +126,7 @@ static void on_message(struct agent *agent, const union gs_wire_message *message
         break;
     case GS_WIRE_CLOSE: /* of another machine's block, or of one of here */
         if (message->close.lease)
-            opener_ended(agent, message->close.lease);
+            importer_ended(agent, message->close.lease);
         else
             exporter_unshare(agent, &message->close);
         break;
@@ -138,7 +138,7 @@ static void on_message(struct agent *agent, const union gs_wire_message *message
         exporter_answer(agent, message);
         break;
     case GS_WIRE_OPEN:
-        opener_ask(agent, &message->open);
+        importer_ask(agent, &message->open);
         break;
     case GS_WIRE_QUERY:
         told_ask(agent, &message->query);

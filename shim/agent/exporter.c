@@ -1,6 +1,6 @@
 /*
  * What other machines open here (agent.h): publishing exports, and asking the broker for whom a machine
- * asks. Who may open it the broker decides; that the opener has the handle is seen to before it is asked.
+ * asks. Who may open it the broker decides; that the importer has the handle is seen to before it is asked.
  */
 #include "shim/agent/agent.h"
 
@@ -202,7 +202,7 @@ static const struct export *check(const struct agent *agent, const struct peer *
     if (!export)
         return NULL;
     *ret_reason = GS_REFUSED_HANDLE;
-    seal_proof(&export->handle, SEAL_OPENER, peer->machine, agent->machine, take->lease, proof);
+    seal_proof(&export->handle, SEAL_IMPORTER, peer->machine, agent->machine, take->lease, proof);
     if (!gs_bytes_equal(proof, take->proof, sizeof proof))
         return NULL;
     *ret_reason = GS_REFUSED_MESSAGE;

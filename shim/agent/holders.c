@@ -158,7 +158,7 @@ static void end_leases_of(struct agent *agent, const struct process *broker)
     HASH_ITER(hh, agent->leases.all, lease, next) {
         if (memcmp(lease->key.machine, agent_nobody, GS_MACHINE_SIZE) == 0 && !lease->named &&
             is_same(&lease->broker, broker))
-            opener_end(agent, lease);
+            importer_end(agent, lease);
     }
 }
 

@@ -25,7 +25,7 @@
 #define LOOK_MS 100
 #define SOON_MS 10 /* while an open waits */
 #define EVENTS  256
-#define LEASES_EACH 4 /* for each block that a broker keeps: so many does it take (core/share/afar_lend.c) */
+#define LEASES_EACH 4 /* for each block that a broker keeps: so many does it take (core/share/cluster_export.c) */
 
 static volatile sig_atomic_t told_to_end;
 static int log_level = GS_LOG_INFO;
@@ -52,7 +52,7 @@ static void on_event(struct agent *agent, const struct jobs_event *event)
         if (strncmp(event->key, JOBS_AGENTS, strlen(JOBS_AGENTS)) == 0)
             peers_got(agent, event);
         else
-            opener_found(agent, event);
+            importer_found(agent, event);
         break;
     case JOBS_ANEW:
         peers_write_own(agent);
@@ -108,7 +108,7 @@ static void run(struct agent *agent)
         links_look(&agent->links, now);
         broker_look(agent, now);
         peers_look(agent, now);
-        soon = opener_look(agent, now);
+        soon = importer_look(agent, now);
         exporter_look(agent, now);
         holders_look(agent, now);
     }

@@ -192,7 +192,7 @@ static void be_up(struct agent *agent, struct peer *peer)
 {
     peer->out->is_ready = true;
     peer->wait_ns = RETRY_NS;
-    opener_link_up(agent, peer);
+    importer_link_up(agent, peer);
 }
 
 static void out_message(struct link *link, const union talk *message)
@@ -202,7 +202,7 @@ static void out_message(struct link *link, const union talk *message)
     const char *why;
 
     if (link->is_ready) {
-        opener_message(agent, peer, message);
+        importer_message(agent, peer, message);
         return;
     }
     why = message->head.type == TALK_HELLO ? doubt(link, peer, &message->hello)
@@ -231,7 +231,7 @@ static void out_down(struct link *link, const char *why)
     if (!link->is_ready)
         ask_about(agent, peer->machine); /* it may have been started anew */
     put_off(peer);
-    opener_link_down(agent, peer, why);
+    importer_link_down(agent, peer, why);
 }
 
 static void connect_to(struct agent *agent, struct peer *peer)
@@ -250,7 +250,7 @@ static void connect_to(struct agent *agent, struct peer *peer)
     PEER_LOG(agent, peer, GS_LOG_WARNING, "machine %s: %s", peer_name(peer), reason);
     ask_about(agent, peer->machine);
     put_off(peer);
-    opener_link_down(agent, peer, reason);
+    importer_link_down(agent, peer, reason);
 }
 
 static bool is_wanted(const struct agent *agent, const struct peer *peer)

@@ -81,14 +81,14 @@ bool unseal(const struct gs_ipc_handle *handle, const unsigned char *bytes, size
 }
 
 void seal_proof(const struct gs_ipc_handle *handle, enum seal_prover by,
-                const unsigned char opener[GS_MACHINE_SIZE], const unsigned char exporter[GS_MACHINE_SIZE],
+                const unsigned char importer[GS_MACHINE_SIZE], const unsigned char exporter[GS_MACHINE_SIZE],
                 uint64_t lease, unsigned char ret_proof[SEAL_PROOF])
 {
     unsigned char all[2 * GS_MACHINE_SIZE + sizeof lease];
 
-    memcpy(all, opener, GS_MACHINE_SIZE);
+    memcpy(all, importer, GS_MACHINE_SIZE);
     memcpy(all + GS_MACHINE_SIZE, exporter, GS_MACHINE_SIZE);
     memcpy(all + 2 * GS_MACHINE_SIZE, &lease, sizeof lease);
-    hash_of(handle, by == SEAL_OPENER ? "gpushim opener's proof" : "gpushim exporter's proof", all,
+    hash_of(handle, by == SEAL_IMPORTER ? "gpushim importer's proof" : "gpushim exporter's proof", all,
             sizeof all, ret_proof);
 }

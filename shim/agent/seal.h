@@ -14,7 +14,7 @@
 #define SEAL_ID    16 /* bytes of an export's name */
 #define SEAL_PROOF 32
 
-/* What an opener has to know. Of one shape in all machines: little-endian, no padding. */
+/* What an importer has to know. Of one shape in all machines: little-endian, no padding. */
 struct sealed {
     uint64_t size; /* of the block; as its handle says */
     uint64_t offset, chunk_size;
@@ -36,12 +36,12 @@ void seal(const struct gs_ipc_handle *handle, const struct sealed *sealed,
 bool unseal(const struct gs_ipc_handle *handle, const unsigned char *bytes, size_t size,
             struct sealed *ret_sealed);
 
-/* That one of two machines has the handle, for this lease of the opener's, to be shown to the other one
+/* That one of two machines has the handle, for this lease of the importer's, to be shown to the other one
  * alone: that who asks for memory was given it, and that who gives it was not only put into the directory
  * in the place of who shared it. */
-enum seal_prover { SEAL_OPENER, SEAL_EXPORTER };
+enum seal_prover { SEAL_IMPORTER, SEAL_EXPORTER };
 void seal_proof(const struct gs_ipc_handle *handle, enum seal_prover by,
-                const unsigned char opener[GS_MACHINE_SIZE], const unsigned char exporter[GS_MACHINE_SIZE],
+                const unsigned char importer[GS_MACHINE_SIZE], const unsigned char exporter[GS_MACHINE_SIZE],
                 uint64_t lease, unsigned char ret_proof[SEAL_PROOF]);
 
 /* A hash under a key of any length. */

@@ -1,9 +1,9 @@
 /*
  * What agents say to each other, over a link (link.h). Of a pair, each connects to the other for the
- * memory that it opens there: so one link has an opener's agent at the one end, which made it, and an
+ * memory that it opens there: so one link has an importer's agent at the one end, which made it, and an
  * exporter's at the other, and every message is of one of the two.
  *
- *   opener's agent                    exporter's agent
+ *   importer's agent                    exporter's agent
  *   HELLO             ----->
  *                     <-----          HELLO              it is who the directory says
  *   KEPT ..., LISTED  ----->                             all leases that its machine has there, always

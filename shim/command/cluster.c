@@ -1,6 +1,6 @@
 /*
- * gpushim cluster: what brokers have to do with other machines (core/share/afar.h): their agents, what
- * may be opened afar, what is, and which machines have leases. And `gpushim cluster forget MACHINE`, by
+ * gpushim cluster: what brokers have to do with other machines (core/share/cluster.h): their agents, what
+ * may be opened on other machines, what is, and which machines have leases. And `gpushim cluster forget MACHINE`, by
  * which an operator says that a machine is gone for good.
  */
 #include <fcntl.h>
@@ -42,7 +42,7 @@ static void print_broker(const struct gs_wire_machine *told, long pid)
 
     if (told->has_agent)
         snprintf(agent, sizeof agent, "agent pid %u", told->agent_pid);
-    command_say("broker pid %ld: %s; %llu blocks may be opened afar; %llu of other machines, %s, are open "
+    command_say("broker pid %ld: %s; %llu blocks may be opened on other machines; %llu of other machines, %s, are open "
            "here; %u machines have something of it",
            pid, agent, (unsigned long long)told->shared, (unsigned long long)told->opened,
            show_size(told->opened_bytes, size), told->machines);

@@ -149,7 +149,7 @@ const struct command commands[] = {
     {"cluster", RUNS(command_cluster), "what other machines have of this one, and it of theirs", "[forget MACHINE]", 0, 2,
      {TAKES_FORGET},
      "Lists what the brokers here have to do with other machines (share.reach = cluster): their agent, what may be "
-     "opened afar, what of other machines is open here, and which machines have leases of what is here.\n\n"
+     "opened on other machines, what of other machines is open here, and which machines have leases of what is here.\n\n"
      "With forget that MACHINE (its name, its id, or unknown) is gone for good, and what it has open is used again. One "
      "that runs on and reads would read others' data: see that it does not.",
      {LIST_JSON},

@@ -108,7 +108,7 @@ def opens(a, b, what, count=3):
 
 
 def beside(what, attacked, a, b, act, anew=None, enough=lambda attack: attack.count >= 3, threads=1):
-    """Opens beside an attack, which has begun; `anew` makes the opener's link a new one first."""
+    """Opens beside an attack, which has begun; `anew` makes the importer's link a new one first."""
     watch = Watch(attacked)
     with Attack(act, threads) as attack:
         await_that(lambda: enough(attack), f'{what}: it goes on')
@@ -197,7 +197,7 @@ def takes_of(handle, liar, exporter, leases):
 
     def one(lease):
         number = struct.pack('<Q', lease)
-        return message(TAKE, name + hash_of(handle, b"gpushim opener's proof", liar.machine + exporter + number) + number
+        return message(TAKE, name + hash_of(handle, b"gpushim importer's proof", liar.machine + exporter + number) + number
                        + struct.pack('<II', os.getuid(), os.getgid()))
     return b''.join(one(lease) for lease in leases)
 
@@ -271,7 +271,7 @@ def recalls_without_end(cluster, machines, a, b):
     over, said = threading.Event(), [0]
 
     def answer(body):
-        return message(TAKEN, body[48:56] + proof_of(raw, body, liar.opener, liar.liar.machine) + struct.pack('<II', 0, 0))
+        return message(TAKEN, body[48:56] + proof_of(raw, body, liar.importer, liar.liar.machine) + struct.pack('<II', 0, 0))
 
     liar.answer = answer
 

@@ -14,7 +14,7 @@ WAITS = 'an open waits, and is tried again'
 
 
 def before_it_is_published(one, two, a, b):
-    """The exporter's agent is stopped, until the opener's has found nothing."""
+    """The exporter's agent is stopped, until the importer's has found nothing."""
     waits = two.said().count(WAITS)
     one.agent.send_signal(signal.SIGSTOP)
     handle = a.do(f'share(alloc({MIB}, 0x31))')
@@ -28,7 +28,7 @@ def before_it_is_published(one, two, a, b):
 
 
 def before_it_is_heard_of(cluster, one, two, a, b):
-    """The exporter's machine knows nothing of the opener's, until it has hung up on it."""
+    """The exporter's machine knows nothing of the importer's, until it has hung up on it."""
     folder = f'{cluster.folder}/directory/agents'
     own = next(name for name in os.listdir(folder) if b'm2\0' in contents(f'{folder}/{name}'))
     text = contents(f'{folder}/{own}')

@@ -58,7 +58,7 @@ class Exporter:
         self.answer, self.noise = None, b''  # of a TAKE's body; b'': none
         self.then = lambda link: None  # when that was said
         self.takes, self.ended = [], []  # the numbers of leases
-        self.opener = b''                    # who called last
+        self.importer = b''                    # who called last
         self.liar.listen_at(self.listener.getsockname()[1])
         threading.Thread(target=self.accept, daemon=True).start()
 
@@ -74,7 +74,7 @@ class Exporter:
                     _, kind, size = struct.unpack('<HHI', head)
                     body = said.read(size - 8)
                     if kind == HELLO:
-                        self.opener = body[:16]
+                        self.importer = body[:16]
                         link.sendall(message(HELLO, self.liar.machine + self.liar.boot + bytes(16)))
                     elif kind == ENDED:
                         self.ended.append(struct.unpack('<Q', body)[0])
@@ -102,8 +102,8 @@ def hash_of(handle, purpose, more=b''):
     return hashlib.blake2b(purpose + b'\0' + handle[8:32] + more, digest_size=32, key=key).digest()
 
 
-def proof_of(handle, take, opener, exporter):
-    return hash_of(handle, b"gpushim exporter's proof", opener + exporter + take[48:56])
+def proof_of(handle, take, importer, exporter):
+    return hash_of(handle, b"gpushim exporter's proof", importer + exporter + take[48:56])
 
 
 class Seal:

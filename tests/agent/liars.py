@@ -83,7 +83,7 @@ def check_exporter(cluster, machines, a, b):
     # Before each answer: recalls of what others share, and answers that nobody waits for.
     liar.noise = b''.join(message(RECALL, block) + message(RECALL, os.urandom(24)) + message(TAKEN, os.urandom(48))
                           for _ in range(200))
-    c, opener = Program(three), Program(two)
+    c, importer = Program(three), Program(two)
 
     def taken(proof):
         return lambda take: message(TAKEN, take[48:56] + proof(take) + struct.pack('<II', 0, 0))
@@ -97,7 +97,7 @@ def check_exporter(cluster, machines, a, b):
         return handle, published(cluster, before)
 
     ways = {'gives what it did not share': taken(lambda take: bytes(32)),
-            'gives the opener\'s own proof back': taken(lambda take: take[16:48]),
+            'gives the importer\'s own proof back': taken(lambda take: take[16:48]),
             'says what is not its to say': lambda take: message(KEPT, os.urandom(8)),
             'refuses for no reason': refused(0, 0),
             'refuses for an unknown reason': refused(0xffffffff, 0xffffffff),
@@ -108,7 +108,7 @@ def check_exporter(cluster, machines, a, b):
         liar.answer = answer
         liar.replace(name)
         count = len(liar.takes)
-        answered = opener.do(f'open_({handle!r})')
+        answered = importer.do(f'open_({handle!r})')
         check(isinstance(answered, str), f'a machine that {way}: nothing is opened: {answered}')
         check(len(liar.takes) > count, f'a machine that {way} was asked')
         is_served(one, a, b, f'while one {way}')
@@ -119,12 +119,12 @@ def check_exporter(cluster, machines, a, b):
         handle, name = shared()
         raw = bytes.fromhex(handle)
         seal = Seal(raw, sealed_of(f'{cluster.folder}/directory', name))
-        liar.answer = taken(lambda take: proof_of(raw, take, liar.opener, liar.liar.machine))
+        liar.answer = taken(lambda take: proof_of(raw, take, liar.importer, liar.liar.machine))
         liar.replace(name, seal.forged(*change(*seal.fields)))
-        return opener.do(f'open_({handle!r})')
+        return importer.do(f'open_({handle!r})')
 
     pointer = with_seal(lambda size, *_: (0, size))
-    check(isinstance(pointer, int) and opener.do(f'read({pointer})') == '46464646',
+    check(isinstance(pointer, int) and importer.do(f'read({pointer})') == '46464646',
           f'who has the handle may give what it leads to: {pointer}')
     for what, change in (('another size of its chunk', lambda size, offset, chunk, *_: (2, 2 * chunk)),
                          ('a chunk beyond all addresses', lambda *_: (2, 1 << 62)),
@@ -135,8 +135,8 @@ def check_exporter(cluster, machines, a, b):
         answered = with_seal(change)
         check(isinstance(answered, str), f'a machine that lies of {what}: nothing is opened: {answered}')
         is_served(one, a, b, f'while one lies of {what}')
-    opener.do(f'close({pointer})')
-    opener.end()
+    importer.do(f'close({pointer})')
+    importer.end()
     await_that(lambda: liar.takes[-1] in liar.ended, f'the lease is over: {liar.takes} {liar.ended}')
     check(b.do(f'read({got[-1]})') == '45454545', 'the honest block is read on')
     check(two.broker.poll() is None and two.agent.poll() is None, 'broker and agent live')

@@ -61,8 +61,8 @@ class Scene:
         self.b.end()
 
 
-def agent_of_opener(cluster):
-    scene = Scene(cluster, 'the opener\'s agent is killed')
+def agent_of_importer(cluster):
+    scene = Scene(cluster, 'the importer\'s agent is killed')
     lost = scene.one.said().count('what it has open stays')
     scene.two.kill('agent')
     scene.one.await_word('what it has open stays', lost + 1)
@@ -81,7 +81,7 @@ def agent_keeps(cluster):
     scene.two.kill('agent')
     scene.two.start_agent()
     scene.one.await_word('is here', here + 1)
-    scene.still('after the opener\'s has come back')
+    scene.still('after the importer\'s has come back')
     scene.one.kill('agent')
     scene.one.start_agent()
     scene.one.await_word('is here', here + 2)
@@ -91,8 +91,8 @@ def agent_keeps(cluster):
     scene.end()
 
 
-def broker_of_opener(cluster):
-    scene = Scene(cluster, 'the opener\'s broker is killed')
+def broker_of_importer(cluster):
+    scene = Scene(cluster, 'the importer\'s broker is killed')
     scene.two.another_broker()
     scene.still('with another broker')
     scene.share_again('with another broker')
@@ -101,8 +101,8 @@ def broker_of_opener(cluster):
     scene.a.end()
 
 
-def broker_and_agent_of_opener(cluster):
-    scene = Scene(cluster, 'the opener\'s broker and agent are killed')
+def broker_and_agent_of_importer(cluster):
+    scene = Scene(cluster, 'the importer\'s broker and agent are killed')
     here = scene.one.said().count('is here')
     scene.two.kill('agent')
     scene.two.kill('broker')
@@ -115,8 +115,8 @@ def broker_and_agent_of_opener(cluster):
     scene.a.end()
 
 
-def broker_then_agent_of_opener(cluster):
-    scene = Scene(cluster, 'the opener\'s agent is killed after its broker')
+def broker_then_agent_of_importer(cluster):
+    scene = Scene(cluster, 'the importer\'s agent is killed after its broker')
     here = scene.one.said().count('is here')
     scene.two.another_broker()
     for i in range(2):  # the broker is the same by now, and never had it
@@ -130,9 +130,9 @@ def broker_then_agent_of_opener(cluster):
     scene.a.end()
 
 
-def all_of_opener(cluster):
+def all_of_importer(cluster):
     """What says who holds it is lost as well: nobody knows, so it stays."""
-    scene = Scene(cluster, 'the opener\'s broker, agent and file of leases are lost')
+    scene = Scene(cluster, 'the importer\'s broker, agent and file of leases are lost')
     joined = scene.two.said().count('joined the broker')
     scene.two.kill('agent')
     scene.two.kill('broker')
@@ -181,7 +181,7 @@ def file_of_exporter(cluster):
 
 
 def new_boot(cluster):
-    scene = Scene(cluster, 'the opener\'s machine is started anew')
+    scene = Scene(cluster, 'the importer\'s machine is started anew')
     live = scene.a.do(f'alloc({FREED}, 0x67)')
     handle = scene.a.do(f'share({live})')
     await_that(lambda: isinstance(scene.b.do(f'open_({handle!r})'), int), f'{scene.name}: it opens what is not freed')
@@ -273,8 +273,8 @@ def main():
     try:
         cluster.start()
         chosen = [word[5:] for word in sys.argv[6:] if word.startswith('only:')]
-        for test in (agent_of_opener, agent_keeps, broker_of_opener, broker_and_agent_of_opener,
-                     broker_then_agent_of_opener, all_of_opener, broker_of_exporter, file_of_exporter,
+        for test in (agent_of_importer, agent_keeps, broker_of_importer, broker_and_agent_of_importer,
+                     broker_then_agent_of_importer, all_of_importer, broker_of_exporter, file_of_exporter,
                      forgotten, member_of_directory, all_of_directory):
             if not chosen or test.__name__ in chosen:
                 test(cluster)

@@ -363,12 +363,12 @@ Test(agent_peers, what_another_broker_opened_since_is_recalled_too)
     agent.broker.fd = 0; /* nothing is sent: it waits for the loop */
     talk_start(&recall, TALK_RECALL);
     recall.recall.block_id = 7;
-    opener_message(&agent, &peer, &recall);
+    importer_message(&agent, &peer, &recall);
     cr_assert_null(agent.unsent, "nobody has it");
     for (model.key.lease = 1; model.key.lease < 3; model.key.lease++) {
         cr_assert(leases_add(&agent.leases, &model));
         for (int i = 0; i < 2; i++)
-            opener_message(&agent, &peer, &recall);
+            importer_message(&agent, &peer, &recall);
         cr_assert_eq(agent.unsent_count, model.key.lease, "once for each");
     }
     cr_assert(agent.unsent->next->message.head.type == GS_WIRE_RECALL &&

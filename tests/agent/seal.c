@@ -64,16 +64,16 @@ Test(agent_seal, names_and_proofs_are_of_one_handle_one_pair_and_one_lease)
     seal_id(&handle, id);
     seal_id(&other, id_of_other);
     cr_assert_neq(memcmp(id, id_of_other, sizeof id), 0);
-    seal_proof(&handle, SEAL_OPENER, a, b, 5, proof);
+    seal_proof(&handle, SEAL_IMPORTER, a, b, 5, proof);
     cr_assert_neq(memcmp(proof, id, sizeof id), 0);
-    seal_proof(&handle, SEAL_OPENER, a, b, 6, second);
+    seal_proof(&handle, SEAL_IMPORTER, a, b, 6, second);
     cr_assert_neq(memcmp(proof, second, sizeof proof), 0, "another lease");
-    seal_proof(&handle, SEAL_OPENER, b, a, 5, second);
+    seal_proof(&handle, SEAL_IMPORTER, b, a, 5, second);
     cr_assert_neq(memcmp(proof, second, sizeof proof), 0, "the other way round");
-    seal_proof(&other, SEAL_OPENER, a, b, 5, second);
+    seal_proof(&other, SEAL_IMPORTER, a, b, 5, second);
     cr_assert_neq(memcmp(proof, second, sizeof proof), 0, "another handle");
     seal_proof(&handle, SEAL_EXPORTER, a, b, 5, second);
-    cr_assert_neq(memcmp(proof, second, sizeof proof), 0, "an opener cannot give it back as an exporter's");
-    seal_proof(&handle, SEAL_OPENER, a, b, 5, second);
+    cr_assert_neq(memcmp(proof, second, sizeof proof), 0, "an importer cannot give it back as an exporter's");
+    seal_proof(&handle, SEAL_IMPORTER, a, b, 5, second);
     cr_assert_eq(memcmp(proof, second, sizeof proof), 0);
 }

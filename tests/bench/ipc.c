@@ -6,9 +6,9 @@
 
 static const char usage[] = "ipc [--size BYTES] [--blocks N] [--rounds N] [--pause MS] [--warm]\n"
                             "  --pause: between making handles and opening them\n"
-                            "  --warm: the opener allocates and frees a block before it opens any";
+                            "  --warm: the importer allocates and frees a block before it opens any";
 
-/* What the exporter asks of the opener, followed by `handles` handles. */
+/* What the exporter asks of the importer, followed by `handles` handles. */
 struct request {
     uint64_t handles;
     uint64_t rounds; /* open and close the first one that often more, once it has been opened */
@@ -23,7 +23,7 @@ struct answer {
     uint64_t open_median, open_most; /* of the single ones */
 };
 
-/* ---- the opener ---- */
+/* ---- the importer ---- */
 
 static CUresult open_handle(CUdeviceptr *ret_block, const CUipcMemHandle *handle)
 {
@@ -101,7 +101,7 @@ static void warm_up(void)
     MUST(cuMemFree(block));
 }
 
-static int opener(bool warm)
+static int importer(bool warm)
 {
     struct request request;
     const char ready = 0; /* said when it can open: its start is not the first open's */
@@ -227,7 +227,7 @@ static void print(const struct measured *measured, uint64_t size, uint64_t block
 
 int main(int argc, char **argv)
 {
-    const char *arguments[] = {"--opener", NULL, NULL};
+    const char *arguments[] = {"--importer", NULL, NULL};
     uint64_t size = 2 << 20, blocks = 1000, rounds = 101, pause = 0;
     bool warm = false;
     const struct bench_option options[] = {{"size", BENCH_NUMBER, &size},
@@ -241,8 +241,8 @@ int main(int argc, char **argv)
     char ready;
     pid_t pid;
 
-    if (argc >= 2 && strcmp(argv[1], "--opener") == 0)
-        return opener(argc == 3);
+    if (argc >= 2 && strcmp(argv[1], "--importer") == 0)
+        return importer(argc == 3);
     if (bench_options(argv, options, usage) || blocks == 0 || rounds == 0)
         bench_die("nothing to do\nusage: %s", usage);
     bench_start();

@@ -235,7 +235,7 @@ static bool take_record(struct actor *actor, struct chaos_record *ret_record)
 }
 
 /* Shares block `index`. A survivor promises to keep it for a while; or it frees it at once, and
- * the only opener must still get it within the grace. */
+ * the only importer must still get it within the grace. */
 static void step_share(struct actor *actor)
 {
     struct chaos_record record = {.slot = actor->number, .owner_slot = actor->number};

@@ -17,7 +17,7 @@ struct actor_block {
     uint64_t words;
     uint32_t stamp;
     enum actor_kind kind;
-    uint64_t keep_until_ns; /* promised to openers */
+    uint64_t keep_until_ns; /* promised to importers */
     bool given_out;
 };
 

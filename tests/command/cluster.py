@@ -100,10 +100,10 @@ def check_share(far_folder, near_folder, domain):
     far_agent, near_agent = Agent(far_folder), Agent(near_folder)
     _, shared = far_agent.hear(SHARE)
     check(shared[:64].hex() == handle, 'the agent is told of the handle')
-    opener = threading.Thread(target=near.do, args=(f'open {handle}',))
-    opener.start()
+    importer = threading.Thread(target=near.do, args=(f'open {handle}',))
+    importer.start()
     lease = near_agent.pass_on(far_agent)
-    opener.join()
+    importer.join()
     check(peek(near, 'ctypes.string_at(opened[0].value, 3)') == "b'GGG'", 'the other machine reads what is there')
     near.do('do ' + b'ctypes.memset(opened[0].value, 72, 100)'.hex())
     check(peek(far, 'ctypes.string_at(held[0].value, 3)') == "b'HHH'", 'and writes')
@@ -190,7 +190,7 @@ def check_told(folder, name):
     check(found == [('one', 'there', 3, 30, 1, 10, 5.25), ('two', 'lost', 5, 50, 2, 20, 5.25), ('three', 'comes back', 7, 70, 0, 0, 5.25)],
           f'each machine in numbers: {found}')
     text = gpushim(folder, 'cluster').stdout
-    check('no agent; 4 blocks may be opened afar; 2 of other machines, 200 bytes, are open here; 3 machines' in text and
+    check('no agent; 4 blocks may be opened on other machines; 2 of other machines, 200 bytes, are open here; 3 machines' in text and
           text.count('  machine ') == 3 and 'two (' in text and ': 5 leases, 50 bytes, ' in text and 'freed blocks 2, 20 bytes' in text,
           f'and in words: {text}')
     with open(os.path.join(folder, 'agent.health'), 'w', encoding='utf-8') as file:
@@ -221,7 +221,7 @@ def check_without_channel(folder):
     check(len(handle) == 128 and text.count('stays on this machine') == 1 and '(driver error 800)' in text,
           f'it says so once: {text}')
     await_that(lambda: cluster(folder), 'its broker')
-    check(cluster(folder)[0]['shared_blocks'] == 0, 'nothing may be opened afar')
+    check(cluster(folder)[0]['shared_blocks'] == 0, 'nothing may be opened on other machines')
     holder.process.kill()
 
 

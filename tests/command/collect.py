@@ -40,27 +40,27 @@ def start(folder):
 
 
 def prove_it_goes_back(folder):
-    exporter, opener = start(folder), Holder(folder, **LONG)  # which has no memory of its own
+    exporter, importer = start(folder), Holder(folder, **LONG)  # which has no memory of its own
     for i in range(3):
         exporter.do(f'alloc {(i + 2) * MIB}')
-        opener.do(f'open {exporter.do(f"share {i + 1}")}')
+        importer.do(f'open {exporter.do(f"share {i + 1}")}')
     check(references(folder, exporter.pid) == 3, f'three are open: {rows(folder, "who")}')
-    none = collected(folder, opener.pid)
+    none = collected(folder, importer.pid)
     check((none.get('given_blocks'), none.get('held_blocks'), none.get('silent')) == (0, 0, None),
           f'what is open is not taken: {none}')
-    opener.do('close 2')
-    opener.do('close 1')
+    importer.do('close 2')
+    importer.do('close 1')
     check(references(folder, exporter.pid) == 3, 'what is closed is kept for the next open')
-    row = collected(folder, opener.pid)
+    row = collected(folder, importer.pid)
     check((row.get('given_blocks'), row.get('given_bytes')) == (2, 7 * MIB), f'two go back: {row}')
     await_that(lambda: references(folder, exporter.pid) == 1, 'and the exporter has them back')
-    check(collected(folder, opener.pid).get('given_blocks') == 0, 'there are no more')
-    opener.do(f'open {exporter.do("share 2")}')
+    check(collected(folder, importer.pid).get('given_blocks') == 0, 'there are no more')
+    importer.do(f'open {exporter.do("share 2")}')
     check(references(folder, exporter.pid) == 2, 'one is opened again')
     exporter.do('free 1')
     row = collected(folder, exporter.pid, 'all')
     check((row.get('held_blocks'), row.get('held_bytes')) == (1, 2 * MIB), f'what is freed and open is told: {row}')
-    opener.do('close 0')
+    importer.do('close 0')
     ended = []
 
     def is_over():
@@ -69,16 +69,16 @@ def prove_it_goes_back(folder):
     await_that(is_over, 'until it is closed')
     check(all(row['given_bytes'] == row['given_blocks'] == 0 and (row['ended_bytes'] > 0) == (row['ended_blocks'] > 0)
               for row in ended), f'whose ends it tells: {ended}')
-    little = re.compile(rf'^pid {opener.pid} \(.*\): 1 closed, 64\.0 KiB, go back', re.M)
-    collected(folder, opener.pid)
+    little = re.compile(rf'^pid {importer.pid} \(.*\): 1 closed, 64\.0 KiB, go back', re.M)
+    collected(folder, importer.pid)
     exporter.do(f'alloc {MIB // 16}')
-    opener.do(f'open {exporter.do("share 3")}')
-    opener.do('close 1')
-    text = gpushim(folder, 'collect', str(opener.pid)).stdout
+    importer.do(f'open {exporter.do("share 3")}')
+    importer.do('close 1')
+    text = gpushim(folder, 'collect', str(importer.pid)).stdout
     check(little.search(text), f'a part of a MiB is not none: {text}')
     text = gpushim(folder, 'collect', 'all').stdout
     check(text.count('go back to their processes') == 2 and f'pid {exporter.pid} (' in text, f'both tell it: {text}')
-    return exporter, opener
+    return exporter, importer
 
 
 def prove_wrong(folder, holder):
@@ -156,11 +156,11 @@ def prove_hostile(folder):
 def main():
     with tempfile.TemporaryDirectory(prefix='gpushim-collect-') as folder:
         os.chmod(folder, 0o700)
-        exporter, opener = prove_it_goes_back(folder)
+        exporter, importer = prove_it_goes_back(folder)
         prove_hostile(folder)
-        prove_wrong(folder, opener)
+        prove_wrong(folder, importer)
         exporter.end()
-        opener.end()
+        importer.end()
     with tempfile.TemporaryDirectory(prefix='gpushim-collect-') as folder:
         os.chmod(folder, 0o700)
         prove_answers(folder)

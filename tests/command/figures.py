@@ -108,10 +108,10 @@ waits.wait()
 def prove_held_behind_work(folder):
     """What is freed and held is in limbo while the GPU's work before the free goes on, and not in limbo where nobody
     holds it: the holders that are told add up to the figure beside them."""
-    holder, opener = Holder(folder), Holder(folder)
+    holder, importer = Holder(folder), Holder(folder)
     for size in (16, 8, 64):
         holder.do(f'alloc {size * MIB}')
-    opener.do('open ' + holder.do('share 0'))
+    importer.do('open ' + holder.do('share 0'))
     holder.do('do ' + BUSY.encode().hex())
     for _ in range(2):
         holder.do('free 0')
@@ -126,9 +126,9 @@ def prove_held_behind_work(folder):
     check(row['limbo_bytes'] == 16 * MIB and row['retired_bytes'] >= 8 * MIB, f'and the figure is its own: {row}')
     check(row['live_bytes'] == 64 * MIB and sum(row[f'{state}_bytes'] for state in ('live', 'cached', 'ordered', 'retired',
           'limbo')) == row['reserved_bytes'], f'all of it is counted once: {row}')
-    opener.do('close 0')
+    importer.do('close 0')
     holder.do('do ' + b'hold.set()'.hex())
-    opener.end()
+    importer.end()
     await_that(lambda: of(folder, holder.pid).get('limbo_bytes') == 0, 'nobody holds it any more')
     holder.end()
 
@@ -149,15 +149,15 @@ def prove_elsewhere(folder):
         file = os.path.join(other, 'conf')
         with open(file, 'w', encoding='utf-8') as conf:
             conf.write(f'[share]\ndir = {other}\n')
-        holder, opener = Holder(folder, GPUSHIM_SHARE_DIR=other), Holder(folder, GPUSHIM_SHARE_DIR=None, GPUSHIM_CONFIG=file)
+        holder, importer = Holder(folder, GPUSHIM_SHARE_DIR=other), Holder(folder, GPUSHIM_SHARE_DIR=None, GPUSHIM_CONFIG=file)
         alone = Holder(folder, GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='off')
         small, plain = Holder(folder), Holder(folder, GPUSHIM_SHARE_DIR='')
         holder.do(f'alloc {96 * MIB}')
-        opener.do('open ' + holder.do('share 0'))
+        importer.do('open ' + holder.do('share 0'))
         alone.do(f'alloc {96 * MIB}')
         for one in (small, plain):
             one.do(f'alloc {MIB}')
-        for one, word in ((holder, f'GPUSHIM_SHARE_DIR={other}'), (opener, f'GPUSHIM_SHARE_DIR={other}'),
+        for one, word in ((holder, f'GPUSHIM_SHARE_DIR={other}'), (importer, f'GPUSHIM_SHARE_DIR={other}'),
                           (plain, "with GPUSHIM_SHARE_DIR='', for none is set there"), (alone, 'debug.reclaim_from_peers is off'),
                           (small, 'holds too little')):
             row = of(folder, one.pid)
@@ -167,27 +167,27 @@ def prove_elsewhere(folder):
             check(re.search(rf'^gpushim_process_info.*pid="{one.pid}".*answers="not_asked"', told, re.M), f'export: {word}')
         check(f'GPUSHIM_SHARE_DIR={other}' in gpushim(folder, 'top').stdout, 'top, too')
         check(of(other, holder.pid).get('live_bytes') == 96 * MIB, 'it is asked there')
-        for one in (holder, opener, alone, small, plain):
+        for one in (holder, importer, alone, small, plain):
             one.end()
 
 
 def prove_many_holders(folder):
     """Those who hold most of what is freed, and how many more there are."""
-    holder, openers = Holder(folder), [Holder(folder) for _ in range(6)]
+    holder, importers = Holder(folder), [Holder(folder) for _ in range(6)]
     for i in range(6):
         holder.do(f'alloc {(i + 1) * 4 * MIB}')
     handles = [holder.do(f'share {i}') for i in range(6)]
-    for opener, handle in zip((openers[i] for i in (3, 0, 5, 1, 4, 2)), (handles[i] for i in (3, 0, 5, 1, 4, 2))):
-        opener.do(f'open {handle}')
+    for importer, handle in zip((importers[i] for i in (3, 0, 5, 1, 4, 2)), (handles[i] for i in (3, 0, 5, 1, 4, 2))):
+        importer.do(f'open {handle}')
     check('limbo_holders' not in of(folder, holder.pid), 'what lives is in no limbo')
     for _ in range(6):
         holder.do('free 0')
     row = of(folder, holder.pid)
     check([(each['pid'], each['bytes']) for each in row['limbo_holders']] ==
-          [(openers[i].pid, (i + 1) * 4 * MIB) for i in (5, 4, 3, 2)], f'the first four: {row}')
+          [(importers[i].pid, (i + 1) * 4 * MIB) for i in (5, 4, 3, 2)], f'the first four: {row}')
     check(row['limbo_holders_in_all'] == 6, f'of six: {row}')
     check('limbo: and for 2 more (gpushim who)' in gpushim(folder, 'stats').stdout, 'in text, too')
-    for each in (holder, *openers):
+    for each in (holder, *importers):
         each.end()
 
 

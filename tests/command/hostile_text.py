@@ -96,28 +96,28 @@ libc.prctl(15, {name!r}, 0, 0, 0)
 
 
 def prove_names(folder):
-    owner, opener, quiet = (Holder(folder, GPUSHIM_POOL_DECAY='60 min', GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on') for _ in range(3))
+    owner, importer, quiet = (Holder(folder, GPUSHIM_POOL_DECAY='60 min', GPUSHIM_DEBUG_RECLAIM_FROM_PEERS='on') for _ in range(3))
     owner.do(f'alloc {96 * MIB}')
     owner.do(f'alloc {2 * MIB}')
     handle = owner.do('share 1')
     rename(quiet, b'quiet')
     quiet.do(f'alloc {MIB}')
     for name in NAMES:
-        for one in (owner, opener, quiet):
+        for one in (owner, importer, quiet):
             rename(one, name)
-        opener.do(f'open {handle}')
+        importer.do(f'open {handle}')
         pid = str(owner.pid)
         owner.do(f'alloc {96 * MIB}')
         owner.do('free 2')
-        for arguments in (('stats',), ('stats', pid), ('stats', str(quiet.pid)), ('top',), ('who',), ('who', str(opener.pid)),
+        for arguments in (('stats',), ('stats', pid), ('stats', str(quiet.pid)), ('top',), ('who',), ('who', str(importer.pid)),
                           ('who', handle), ('trim', pid), ('collect', pid), ('set', pid, 'pool.decay=60 min')):
             tell(folder, name, *arguments)
         label = shown(name).replace(b'\\', b'\\\\').replace(b'"', b'\\"')
         done = run(folder, 'export', '--prometheus')
         check(b'command="' + label + b'"' in done.stdout, f'{label} is no label of {done.stdout[:500]}')
-        opener.do('close 0')
+        importer.do('close 0')
         run(folder, 'trim', 'all')
-    for one in (owner, opener, quiet):
+    for one in (owner, importer, quiet):
         one.end()
 
 
@@ -291,16 +291,16 @@ def prove_log(folder):
     for other in others:
         other.do(f'alloc {96 * MIB}')
     for at in range(0, len(NAMES), TOLD_OF):
-        openers = [Holder(folder) for _ in range(TOLD_OF)]
-        for name, other, opener in zip(NAMES[at:at + TOLD_OF], others, openers):
+        importers = [Holder(folder) for _ in range(TOLD_OF)]
+        for name, other, importer in zip(NAMES[at:at + TOLD_OF], others, importers):
             rename(other, name)
-            rename(opener, name)
+            rename(importer, name)
             one.do(f'alloc {MIB}')
-            opener.do('open ' + one.do('share 0'))
+            importer.do('open ' + one.do('share 0'))
             one.do('free 0')
         one.do('do ' + REFUSED.encode().hex())
-        for opener in openers:
-            opener.end()
+        for importer in importers:
+            importer.end()
     with open(log, 'rb') as file:
         text = file.read()
     check(not faults_of(text), f'the log: {faults_of(text)}')

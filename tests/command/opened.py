@@ -21,13 +21,13 @@ def rows(folder, *command):
     return json.loads(gpushim(folder, *command, '--json').stdout)['rows']
 
 
-def opened(folder, opener):
-    row, = (row for row in rows(folder, 'who') if row['pid'] == opener.pid)
+def opened(folder, importer):
+    row, = (row for row in rows(folder, 'who') if row['pid'] == importer.pid)
     return sorted((owner['pid'], owner['ended'], owner['blocks'], owner['bytes']) for owner in row['opened_from'])
 
 
-def figures(folder, opener):
-    row, = (row for row in rows(folder, 'stats') if row['pid'] == opener.pid)
+def figures(folder, importer):
+    row, = (row for row in rows(folder, 'stats') if row['pid'] == importer.pid)
     return row['opened_bytes'], row['opened_of_ended_bytes']
 
 
@@ -43,49 +43,49 @@ def shared(holder, *sizes):
 def prove_ended_owners(folder):
     lasting, leaving = Holder(folder, **LONG), Holder(folder, **LONG)
     others = [Holder(folder, **LONG) for _ in range(4)]  # more than there are clients
-    opener = Holder(folder, **NOW)
+    importer = Holder(folder, **NOW)
     of_lasting, of_leaving = shared(lasting, 3 * MIB), shared(leaving, 5 * MIB, 6 * MIB, 7 * MIB)
     for handle in (*of_lasting, *of_leaving):
-        opener.do(f'open {handle}')
-    opener.do('close 3')
+        importer.do(f'open {handle}')
+    importer.do('close 3')
     for other in others:
         handle, = shared(other, MIB)
-        opener.do(f'open {handle}')
-    await_that(lambda: sum(size == MIB for _, _, _, size in opened(folder, opener)) == len(others), 'it has of many')
+        importer.do(f'open {handle}')
+    await_that(lambda: sum(size == MIB for _, _, _, size in opened(folder, importer)) == len(others), 'it has of many')
     run = subprocess.run([GPUSHIM, 'who', '--json'], env=clean(folder), capture_output=True, text=True, check=False,
                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (10, 10)))
     check(len(json.loads(run.stdout)['rows']) == 3 + len(others), f'a descriptor is had for one at a time: {run}')
     for _ in others:
-        opener.do('close 3')
+        importer.do('close 3')
     for other in others:
         other.end()
-    await_that(lambda: opened(folder, opener) == sorted([(lasting.pid, False, 1, 3 * MIB),
+    await_that(lambda: opened(folder, importer) == sorted([(lasting.pid, False, 1, 3 * MIB),
                                                          (leaving.pid, False, 2, 11 * MIB)]),
                'it has of two who run what it has not closed')
-    mapped, of_ended = figures(folder, opener)
+    mapped, of_ended = figures(folder, importer)
     check(mapped >= 14 * MIB and of_ended == 0, f'of them all: {mapped}, {of_ended}')
     text = gpushim(folder, 'stats').stdout
     check('has ended' not in gpushim(folder, 'who').stdout + text, 'nobody has ended')
-    check(re.search(rf'^{opener.pid} .*no memory by cuMemAlloc and the like, and has {mapped / MIB:.1f} MiB of others open$', text, re.M),
+    check(re.search(rf'^{importer.pid} .*no memory by cuMemAlloc and the like, and has {mapped / MIB:.1f} MiB of others open$', text, re.M),
           f'that is all it has: {text}')
     leaving.end()
-    await_that(lambda: (leaving.pid, True, 2, 11 * MIB) in opened(folder, opener), 'one has ended, and leaves it that')
-    after, of_ended = figures(folder, opener)
+    await_that(lambda: (leaving.pid, True, 2, 11 * MIB) in opened(folder, importer), 'one has ended, and leaves it that')
+    after, of_ended = figures(folder, importer)
     check(after == mapped and 11 * MIB <= of_ended <= mapped - 3 * MIB, f'it is in the figures: {after}, {of_ended}')
     text = gpushim(folder, 'who').stdout
     check(f'has open of pid {leaving.pid}, which has ended: 2 blocks, 11.0 MiB; mapped' in text and
           f'has open of pid {lasting.pid}: 1 blocks, 3.0 MiB; mapped' in text, text)
     check(f'opened: {of_ended / (1 << 20):.1f} MiB of processes that have ended' in gpushim(folder, 'stats').stdout, 'in text')
-    text = gpushim(folder, 'who', str(opener.pid)).stdout
-    check(re.search(rf'^process pid {lasting.pid} .*\n(?:  .*\n)*  held by pid {opener.pid} ', text, re.M),
+    text = gpushim(folder, 'who', str(importer.pid)).stdout
+    check(re.search(rf'^process pid {lasting.pid} .*\n(?:  .*\n)*  held by pid {importer.pid} ', text, re.M),
           f'by the number of who holds it: {text}')
     text = gpushim(folder, 'who', str(leaving.pid)).stdout
-    check(f'pid {opener.pid} ' in text and f'pid {lasting.pid} (' not in text, f'by the number of the ended: {text}')
+    check(f'pid {importer.pid} ' in text and f'pid {lasting.pid} (' not in text, f'by the number of the ended: {text}')
     for _ in range(2):
-        opener.do('close 1')
-    await_that(lambda: opened(folder, opener) == [(lasting.pid, False, 1, 3 * MIB)], 'closed, it is no more')
-    check(figures(folder, opener)[1] == 0, 'nor in the figures')
-    opener.end()
+        importer.do('close 1')
+    await_that(lambda: opened(folder, importer) == [(lasting.pid, False, 1, 3 * MIB)], 'closed, it is no more')
+    check(figures(folder, importer)[1] == 0, 'nor in the figures')
+    importer.end()
     lasting.end()
 
 
@@ -115,14 +115,14 @@ def prove_another_namespace(folder):
         return
     owner = Holder(folder, before=apart, **LONG)
     first = owner.do('do ' + b'import os; print(os.readlink("/proc/self"))'.hex())
-    opener = Holder(folder, before=('nsenter', f'--pid=/proc/{first}/ns/pid', '--'), **NOW)
+    importer = Holder(folder, before=('nsenter', f'--pid=/proc/{first}/ns/pid', '--'), **NOW)
     handle, = shared(owner, 3 * MIB)
-    opener.do(f'open {handle}')
+    importer.do(f'open {handle}')
     found = [entry for row in rows(folder, 'who') for entry in row['opened_from']]
     check([(entry['pid'], entry['own_pid'], entry['bytes']) for entry in found] == [(None, 1, 3 * MIB)],
           f'it is the first there: {found}')
     check('has open of pid 1 of its PID namespace: 1 blocks' in gpushim(folder, 'who').stdout, 'in text')
-    for each in (opener, owner):
+    for each in (importer, owner):
         each.end()
 
 

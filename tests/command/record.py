@@ -321,7 +321,7 @@ def shares(folder):
         opened = calls_of(run(command(others, SHARES, 'open', handle), settings=settings))
         done = calls_of(sharer.communicate('\n', timeout=60)[0])
     check_calls('a sharer', read(own), done)
-    check_calls('an opener', read(others), opened)
+    check_calls('an importer', read(others), opened)
     check([call[5] for call in opened] == [0, 0], f'opened: {opened}')
 
 

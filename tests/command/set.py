@@ -88,8 +88,8 @@ def prove_decay(folder):
 def prove_limbo_and_log(folder):
     log = pathlib.Path(folder, 'log')
     holder = start(folder, GPUSHIM_LOG_TARGET=str(log))
-    opener = Holder(folder)
-    opener.do(f'open {holder.do("share 1")}')
+    importer = Holder(folder)
+    importer.do(f'open {holder.do("share 1")}')
     holder.do('free 1')
     await_that(lambda: figures(folder, holder.pid).get('limbo_bytes') == 32 * MIB, 'what is freed is held')
     changes(folder, holder, 'debug.limbo_limit', 'unlimited', '1 MiB', '1M')
@@ -108,7 +108,7 @@ def prove_limbo_and_log(folder):
     changes(folder, holder, 'pool.decay', '2 s', '3 s')
     await_that(lambda: 'info: pool.decay is 3000000000 now, and was 2000000000, as process ' in log.read_text(),
                'from then on there are such lines')
-    opener.end()
+    importer.end()
     holder.end()
 
 

@@ -122,7 +122,7 @@ def prove_a_handle_on_its_way(folder):
 
 
 def prove_what_was_closed(folder):
-    """What an opener keeps for its next open is no obstacle, and is not taken for the memory after the wake."""
+    """What an importer keeps for its next open is no obstacle, and is not taken for the memory after the wake."""
     one, other = pair(folder)
     handle = one.do('share 0')
     other.do('close 0')
@@ -272,7 +272,7 @@ cuda.softcuda_reset()
 
 
 def prove_each_call_fails(folder):
-    """Of the opener's, one at a time: it is awake or asleep, and the next try is right."""
+    """Of the importer's, one at a time: it is awake or asleep, and the next try is right."""
     one, other = Holder(folder, SOFTCUDA_MEMORY='256M'), Holder(folder, SOFTCUDA_MEMORY='256M')
     one.do(f'alloc {SMALL}')
     other.do(f'alloc {SMALL}')

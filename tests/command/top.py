@@ -185,8 +185,8 @@ def main():
         for i, holder in enumerate(holders):
             holder.do(f'alloc {16 * MIB}')
             holder.do(f'alloc {(64 + 4 * i) * MIB}')
-        opener = Holder(folder)
-        opener.do('open ' + holders[-1].do('share 0'))
+        importer = Holder(folder)
+        importer.do('open ' + holders[-1].do('share 0'))
         holders[-1].do('free 0')
 
         def told():
@@ -200,7 +200,7 @@ def main():
         prove_plain(folder)
         prove_one(folder, order[3])
         prove_refusal(folder)
-        for holder in (*holders, opener):
+        for holder in (*holders, importer):
             holder.end()
     end_with_faults()
 

@@ -99,18 +99,18 @@ def another_program(folder):
     def held():
         row, = (row for row in json.loads(gpushim(folder, 'who', '--json').stdout)['rows'] if row['pid'] == exporter.pid)
         return [(holder['pid'], holder['hung_up'], holder['freed_blocks']) for holder in row['holders']]
-    exporter, opener = Holder(folder, **NEVER), Holder(folder, **NEVER)
+    exporter, importer = Holder(folder, **NEVER), Holder(folder, **NEVER)
     index, handle = shared(exporter, MIB)
-    opener.do(f'open {handle}')
-    check(held() == [(opener.pid, False, 0)], f'it has it open: {held()}')
-    opener.process.stdin.write('do ' + b"import os; os.execlp('sleep', 'sleep', '600')".hex() + '\n')
-    opener.process.stdin.flush()
-    await_that(lambda: held() == [(opener.pid, True, 0)], 'it is another program')
+    importer.do(f'open {handle}')
+    check(held() == [(importer.pid, False, 0)], f'it has it open: {held()}')
+    importer.process.stdin.write('do ' + b"import os; os.execlp('sleep', 'sleep', '600')".hex() + '\n')
+    importer.process.stdin.flush()
+    await_that(lambda: held() == [(importer.pid, True, 0)], 'it is another program')
     exporter.do(f'free {index}')
-    check(held() == [(opener.pid, True, 1)], f'it has it still: {held()}')
+    check(held() == [(importer.pid, True, 1)], f'it has it still: {held()}')
     text = gpushim(folder, 'who').stdout
-    check(f'held by pid {opener.pid} (' in text and ', which has hung up and not ended: 1 blocks' in text, text)
-    opener.end()
+    check(f'held by pid {importer.pid} (' in text and ', which has hung up and not ended: 1 blocks' in text, text)
+    importer.end()
     await_that(lambda: not held(), 'it is given back')
     exporter.end()
 
@@ -119,25 +119,25 @@ def many(folder):
     """More holders than one answer has."""
     exporter = Holder(folder, **LONG)
     _, handle = shared(exporter, MIB)
-    openers = [Holder(folder, **LONG) for _ in range(12)]
-    for opener in openers[1:]:
-        opener.do(f'open {handle}')
+    importers = [Holder(folder, **LONG) for _ in range(12)]
+    for importer in importers[1:]:
+        importer.do(f'open {handle}')
     found = blocks(folder, handle)[0]['holders']
-    check(sorted(row['pid'] for row in found) == sorted(opener.pid for opener in openers[1:]), f'all of them: {found}')
+    check(sorted(row['pid'] for row in found) == sorted(importer.pid for importer in importers[1:]), f'all of them: {found}')
     few = subprocess.run([GPUSHIM, 'who', handle, '--json'], env=clean(folder), capture_output=True, text=True, check=False,
                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (12, 12)))
     check(few.returncode == 0 and sorted(row['pid'] for row in json.loads(few.stdout)['rows'][0]['holders']) ==
-          sorted(opener.pid for opener in openers[1:]), f'with few descriptors too: {few}')
-    for each in (exporter, *openers):
+          sorted(importer.pid for importer in importers[1:]), f'with few descriptors too: {few}')
+    for each in (exporter, *importers):
         each.end()
 
 
 def at_a_broker(folder):
     """One that was left behind is the broker's."""
     broker = {**LONG, 'GPUSHIM_SHARE_STRATEGY': 'broker', 'GPUSHIM_SHARE_BROKER': GPUSHIM + '-broker'}
-    exporter, opener = Holder(folder, **broker), Holder(folder, **broker)
+    exporter, importer = Holder(folder, **broker), Holder(folder, **broker)
     _, handle = shared(exporter, MIB)
-    opener.do(f'open {handle}')
+    importer.do(f'open {handle}')
     await_that(lambda: sorted(row['broker'] for row in blocks(folder, handle)) == [False, True], 'both have it')
     check([len(row['holders']) for row in sorted(blocks(folder, handle), key=lambda row: row['broker'])] == [1, 0],
           f'who opened it asked the process: {blocks(folder, handle)}')
@@ -148,7 +148,7 @@ def at_a_broker(folder):
     await_that(lambda: late.pid in [holder['pid'] for row in blocks(folder, handle) for holder in row['holders']],
                'and serves it')
     broker_pid = blocks(folder, handle)[0]['pid']
-    for each in (opener, late):
+    for each in (importer, late):
         each.end()
     os.kill(broker_pid, signal.SIGKILL)
 
@@ -269,19 +269,19 @@ def mapped_by_itself(folder):
 
 def external(folder):
     """What somebody else made is a block as any, from its first handle on."""
-    exporter, opener = Holder(folder, **NEVER), Holder(folder, **NEVER)
+    exporter, importer = Holder(folder, **NEVER), Holder(folder, **NEVER)
     at = int(asked(exporter, OWN + 'outer = attach(4 << 20)\nprint(outer)\n'))
     refused(folder, hex(at), 1, 'shares memory at')
     handle = asked(exporter, 'handle_at(outer)')
-    opener.do(f'open {handle}')
+    importer.do(f'open {handle}')
     for freed in (False, True):
         for what in (handle, hex(at), hex(at + 4 * MIB - 1)):
             found = blocks(folder, what)
             check([(row['pid'], row['bytes'], row['freed'], [holder['pid'] for holder in row['holders']]) for row in found] ==
-                  [(exporter.pid, 4 * MIB, freed, [opener.pid])], f'by {what}: {found}')
+                  [(exporter.pid, 4 * MIB, freed, [importer.pid])], f'by {what}: {found}')
         asked(exporter, 'pass' if freed else 'detach(outer)')
-    check(sums(folder, exporter.pid) == (1, 4 * MIB, 1, 4 * MIB, {opener.pid: (1, 4 * MIB, 1, 4 * MIB)}), 'it counts')
-    opener.end()
+    check(sums(folder, exporter.pid) == (1, 4 * MIB, 1, 4 * MIB, {importer.pid: (1, 4 * MIB, 1, 4 * MIB)}), 'it counts')
+    importer.end()
     await_that(lambda: not blocks(folder, handle), 'it is given back')
     exporter.end()
 

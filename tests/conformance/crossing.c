@@ -237,7 +237,7 @@ Test(crossing, is_one_allocation_to_who_opened_it)
 }
 
 /* What a peer has open is not handed out again, however much lies beside it. */
-Test(crossing, stays_its_openers_until_that_is_closed)
+Test(crossing, stays_its_importers_until_that_is_closed)
 {
     struct peer *peer = peer_start(-1);
     CUdeviceptr block[SIZES], opened, next[4];

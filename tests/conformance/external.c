@@ -304,7 +304,7 @@ Test(external, a_dma_buf_is_attached_where_the_driver_imports_it)
 }
 
 /* A holder that is killed holds no longer than its process lives; one that stays keeps what it has. */
-Test(external, openers_that_end_let_it_go)
+Test(external, importers_that_end_let_it_go)
 {
     struct peer *peer;
     struct gpushim_external external;

@@ -28,9 +28,9 @@ static void share_both_ways(struct peer *peer, enum memory_kind kind, size_t siz
     OK(fill_now(ptr, HERE, size / 4));
     OK(cuIpcGetMemHandle(&handle, ptr));
     OK(peer_open(peer, &handle, &opened));
-    cr_assert_eq(peer_other(peer, opened, HERE, size / 4), 0, "the opener reads something else");
+    cr_assert_eq(peer_other(peer, opened, HERE, size / 4), 0, "the importer reads something else");
     OK(peer_fill(peer, opened, THERE, size / 4));
-    cr_assert_eq(words_other(ptr, THERE, size / 4), 0, "the opener's writes are not seen");
+    cr_assert_eq(words_other(ptr, THERE, size / 4), 0, "the importer's writes are not seen");
     OK(fill_now(ptr, HERE + 1, size / 4));
     cr_assert_eq(peer_other(peer, opened, HERE + 1, size / 4), 0, "later writes are not seen");
     OK(peer_close(peer, opened));
@@ -156,7 +156,7 @@ Test(ipc, opened_again_it_is_the_same_address_and_counts)
     }
     OK(peer_close(peer, first));
     FAILS(peer_close(peer, first));
-    /* The opener's context may be broken by now natively, so nothing but the open is tried. */
+    /* The importer's context may be broken by now natively, so nothing but the open is tried. */
     OK(peer_open(peer, &handle, &again));
     OK(peer_count_other(peer, again, HERE, MIB, &count));
     cr_assert_eq(count, 0);
@@ -190,7 +190,7 @@ Test(ipc, closed_and_opened_many_times)
     OK(cuMemFree(small));
 }
 
-Test(ipc, several_openers_at_once)
+Test(ipc, several_importers_at_once)
 {
     struct peer *peer[3];
     CUdeviceptr ptr = 0, opened[3];

@@ -1,5 +1,5 @@
 /*
- * Who owns shared memory when one side frees it, leaves or is killed. What an opener reads stays
+ * Who owns shared memory when one side frees it, leaves or is killed. What an importer reads stays
  * what was there; what nobody holds any more comes back.
  */
 #include "peer.h"
@@ -56,14 +56,14 @@ static void exporter_frees(struct peer *peer, enum memory_kind kind, size_t size
     OK(peer_fill(peer, opened, THERE, size / 4));
     for (int i = 0; i < 6; i++) {
         cr_assert_eq(words_other(again[i], 0xbadu + (uint32_t)i, size / 4), 0,
-                     "%zu bytes: the opener writes into a new owner's block", size);
+                     "%zu bytes: the importer writes into a new owner's block", size);
         OK(memory_free(i % 2 ? kind : MEMORY_PLAIN, again[i]));
     }
     OK(peer_close(peer, opened));
     OK(cuCtxSynchronize());
 }
 
-/* Large memory natively too: the opener's mapping keeps it. */
+/* Large memory natively too: the importer's mapping keeps it. */
 Test(lifetime, large_memory_outlives_the_exporters_free)
 {
     struct peer *peer = peer_start(-1);
@@ -90,7 +90,7 @@ Test(lifetime, small_and_async_memory_outlives_the_exporters_free_under_the_shim
     peer_quit(peer);
 }
 
-/* What the shim is for: natively the next owner's words turn up at the opener. */
+/* What the shim is for: natively the next owner's words turn up at the importer. */
 Test(lifetime, a_freed_small_block_natively_goes_to_the_next_owner)
 {
     struct peer *peer = peer_start(-1);
@@ -108,7 +108,7 @@ Test(lifetime, a_freed_small_block_natively_goes_to_the_next_owner)
     OK(cuMemAlloc(&next, 4096));
     OK(fill_now(next, 0xbad, 1024));
     foreign = peer_other(peer, opened, HERE, 1024);
-    probe("foreign_words_at_the_opener", "%u", foreign);
+    probe("foreign_words_at_the_importer", "%u", foreign);
     if (under_shim())
         cr_assert_eq(foreign, 0);
     OK(peer_close(peer, opened));
@@ -196,8 +196,8 @@ Test(lifetime, a_dead_exporters_handle_opens_with_a_broker)
     OK(cuIpcCloseMemHandle(opened));
 }
 
-/* A freed block that an opener held comes back when the opener is gone, however it went. */
-static void opener_leaves(bool killed, bool busy)
+/* A freed block that an importer held comes back when the importer is gone, however it went. */
+static void importer_leaves(bool killed, bool busy)
 {
     struct peer *peer = peer_start(-1);
     CUdeviceptr ptr = 0, opened = 0, warm = 0;
@@ -217,7 +217,7 @@ static void opener_leaves(bool killed, bool busy)
         OK(peer_spin_fill(peer, opened, THERE, MIB, 50 * MILLISECOND));
     OK(cuMemFree(ptr));
     OK(cuCtxSynchronize());
-    probe("freed_memory_an_opener_holds_counts_as_free", "%d",
+    probe("freed_memory_an_importer_holds_counts_as_free", "%d",
           memory_free_bytes() >= before + 126 * MIB);
     if (under_shim())
         cr_assert_lt(memory_free_bytes(), before + 126 * MIB, "free while a peer holds it");
@@ -230,18 +230,18 @@ static void opener_leaves(bool killed, bool busy)
     OK(cuMemFree(warm));
 }
 
-Test(lifetime, memory_comes_back_when_the_opener_exits)
+Test(lifetime, memory_comes_back_when_the_importer_exits)
 {
-    opener_leaves(false, false);
+    importer_leaves(false, false);
 }
 
-Test(lifetime, memory_comes_back_when_the_opener_is_killed)
+Test(lifetime, memory_comes_back_when_the_importer_is_killed)
 {
-    opener_leaves(true, false);
-    opener_leaves(true, true);
+    importer_leaves(true, false);
+    importer_leaves(true, true);
 }
 
-Test(lifetime, memory_comes_back_when_the_opener_closes)
+Test(lifetime, memory_comes_back_when_the_importer_closes)
 {
     struct peer *peer = peer_start(-1);
     CUdeviceptr ptr = 0, opened = 0;
@@ -259,8 +259,8 @@ Test(lifetime, memory_comes_back_when_the_opener_closes)
     peer_quit(peer);
 }
 
-/* A killed opener's kernel goes on for a moment: nobody may have the memory until it is over. */
-Test(lifetime, a_killed_openers_kernel_never_writes_into_a_new_owner)
+/* A killed importer's kernel goes on for a moment: nobody may have the memory until it is over. */
+Test(lifetime, a_killed_importers_kernel_never_writes_into_a_new_owner)
 {
     CUdeviceptr ptr = 0, opened = 0, next[8];
     CUipcMemHandle handle;
@@ -292,8 +292,8 @@ Test(lifetime, a_killed_openers_kernel_never_writes_into_a_new_owner)
     }
 }
 
-/* Closing does not end the opener's kernels: what they still write must meet no new owner. */
-Test(lifetime, a_kernel_behind_the_openers_close_never_writes_into_a_new_owner)
+/* Closing does not end the importer's kernels: what they still write must meet no new owner. */
+Test(lifetime, a_kernel_behind_the_importers_close_never_writes_into_a_new_owner)
 {
     struct peer *peer = peer_start(-1);
     CUdeviceptr ptr = 0, opened = 0, next[8];
@@ -353,7 +353,7 @@ Test(lifetime, a_stale_handle_never_opens_somebody_elses_memory)
         probe("stale_handle", "%zu bytes, same address %d: %s", sizes[i], next == ptr,
               result_name(r));
         if (under_shim()) {
-            /* An opener that was on its way when the block was freed still gets what was meant. */
+            /* An importer that was on its way when the block was freed still gets what was meant. */
             if (now_ns() - freed < 500 * MILLISECOND)
                 CHECK(CUDA_SUCCESS, r);
             if (r == CUDA_SUCCESS) {

@@ -291,7 +291,7 @@ struct message {
     unsigned stamp;
 };
 
-static int opener_main(int fd)
+static int importer_main(int fd)
 {
     struct message message;
 
@@ -325,21 +325,21 @@ static void *share(void *arg)
         char done;
 
         block = make(0, &seed, stamp, false); /* natively async memory cannot be shared */
-        if (block.size < (1 << 20)) { /* natively an opener gets the small block's whole page */
+        if (block.size < (1 << 20)) { /* natively an importer gets the small block's whole page */
             OK(cuMemFree(block.ptr));
             continue;
         }
         OK(cuIpcGetMemHandle(&message.handle, block.ptr));
         if (write(fd, &message, sizeof message) != (ssize_t)sizeof message ||
             read(fd, &done, 1) != 1)
-            FAIL("the opener is gone");
+            FAIL("the importer is gone");
         check(&block);
         OK(cuMemFree(block.ptr));
     }
     return NULL;
 }
 
-static pid_t start_opener(char *self, int *ret_fd)
+static pid_t start_importer(char *self, int *ret_fd)
 {
     char number[12], word[] = "open";
     int ends[2];
@@ -347,7 +347,7 @@ static pid_t start_opener(char *self, int *ret_fd)
 
     if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) != 0)
         FAIL("socketpair: %s", strerror(errno));
-    fcntl(ends[0], F_SETFD, FD_CLOEXEC); /* the opener sees the hang-up */
+    fcntl(ends[0], F_SETFD, FD_CLOEXEC); /* the importer sees the hang-up */
     snprintf(number, sizeof number, "%d", ends[1]);
     if (posix_spawn(&pid, "/proc/self/exe", NULL, NULL, (char *[]){self, word, number, NULL},
                     environ) != 0)
@@ -404,13 +404,13 @@ int main(int argc, char **argv)
     pthread_t thread[WORKERS + 6];
     size_t before[DEVICES];
     int count = 0, fd, status, seconds = 4;
-    pid_t opener;
+    pid_t importer;
 
     if (argc == 3 && strcmp(argv[1], "open") == 0)
-        return opener_main(atoi(argv[2]));
+        return importer_main(atoi(argv[2]));
     if (argc == 3 && strcmp(argv[1], "--seconds") == 0)
         seconds = atoi(argv[2]);
-    opener = start_opener(argv[0], &fd);
+    importer = start_importer(argv[0], &fd);
     OK(cuInit(0));
     OK(cuDeviceGetCount(&count));
     if (count < DEVICES) {
@@ -434,8 +434,8 @@ int main(int argc, char **argv)
     for (unsigned i = 0; i < WORKERS + 6; i++)
         pthread_join(thread[i], NULL);
     close(fd);
-    if (waitpid(opener, &status, 0) != opener || status != 0)
-        FAIL("the opener's status is 0x%x", (unsigned)status);
+    if (waitpid(importer, &status, 0) != importer || status != 0)
+        FAIL("the importer's status is 0x%x", (unsigned)status);
     for (int i = 0; i < HANDED; i++)
         if (handed[i].ptr)
             drop(&handed[i], &seed);

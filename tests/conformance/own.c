@@ -168,7 +168,7 @@ Test(own, it_has_an_ipc_handle_under_the_shim_only)
     for (int i = 0; i < 3; i++)
         OK(cuMemRelease(handles[i]));
     OK(peer_count_other(peer, start, 9, 3 * WORDS, &other));
-    cr_assert_eq(other, 0, "the opener lost it with the exporter's unmap");
+    cr_assert_eq(other, 0, "the importer lost it with the exporter's unmap");
     CHECK(CUDA_ERROR_INVALID_VALUE, cuIpcGetMemHandle(&handle, base));
     OK(peer_close(peer, there));
     OK(peer_close(peer, start));

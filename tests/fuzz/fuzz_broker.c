@@ -118,7 +118,7 @@ static void make_ipc_handle(uint8_t choice, unsigned char *ret_bytes)
 }
 
 /* Of other machines: what an agent, or who shares with them, may say, so that it is believed at times. */
-static void fit_afar(struct fuzz_input *input, union gs_wire_message *message)
+static void fit_cluster(struct fuzz_input *input, union gs_wire_message *message)
 {
     uint8_t choice = fuzz_byte(input), small = choice % 4;
 
@@ -152,7 +152,7 @@ static void fit_afar(struct fuzz_input *input, union gs_wire_message *message)
     case GS_WIRE_OPEN:
         make_ipc_handle(choice, message->open.ipc_handle);
         message->open.want_fd = 0;
-        message->open.afar = 1;
+        message->open.cluster = 1;
         message->open.uid = getuid();
         break;
     }
@@ -202,7 +202,7 @@ static void write_one(struct fuzz_input *input, uint8_t kind, union gs_wire_mess
     default:
         gs_wire_start(message, GS_WIRE_HELLO + fuzz_byte(input) % (GS_WIRE_TYPES - 1), 0);
         fuzz_fill(input, message);
-        fit_afar(input, message);
+        fit_cluster(input, message);
         break;
     }
 }

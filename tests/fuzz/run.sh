@@ -20,7 +20,7 @@ case $seconds in
 esac
 build=$(build_folder)-fuzz
 unset GPUSHIM_BUILD
-messages='exporter broker opener ipc_handle'
+messages='exporter broker importer ipc_handle'
 files='config recording leases http elf'
 
 mkdir -p "$build" "$build/crashes"

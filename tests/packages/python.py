@@ -87,28 +87,28 @@ def prove_layout():
             check(getattr(struct, field).offset == int(at), f'{name}.{field} lies at {at}')
 
 
-def prove_opening(folder, publisher, opener):
+def prove_opening(folder, publisher, importer):
     do(publisher, PUBLISHES)
-    do(opener, OPENS + "memory = gpushim.open('weights'); array = memory.array()")
-    is_true(opener, "(array.shape, array.dtype, array.nbytes) == ((3, 5), 'float32', 60)", 'its type and shape')
-    is_true(opener, 'copied(array.address, 60) == b"\\x09" * 60', 'and what is in it')
-    is_true(opener, "array.__cuda_array_interface__ == {'shape': (3, 5), 'typestr': '<f4', 'data': (array.address, False), "
+    do(importer, OPENS + "memory = gpushim.open('weights'); array = memory.array()")
+    is_true(importer, "(array.shape, array.dtype, array.nbytes) == ((3, 5), 'float32', 60)", 'its type and shape')
+    is_true(importer, 'copied(array.address, 60) == b"\\x09" * 60', 'and what is in it')
+    is_true(importer, "array.__cuda_array_interface__ == {'shape': (3, 5), 'typestr': '<f4', 'data': (array.address, False), "
                     "'strides': None, 'stream': None, 'version': 3}", 'by the array interface')
-    is_true(opener, 'array.__dlpack_device__() == (2, 0)', 'memory of a GPU')
+    is_true(importer, 'array.__dlpack_device__() == (2, 0)', 'memory of a GPU')
     found = "gpushim.lookup('weights')"
-    is_true(opener, f"({found}.pid, {found}.label, {found}.array) == ({publisher.pid}, 'v1', "
+    is_true(importer, f"({found}.pid, {found}.label, {found}.array) == ({publisher.pid}, 'v1', "
                     "{'dtype': 'float32', 'shape': [3, 5]})", 'what look-up tells')
-    is_true(opener, "gpushim.open('bytes').array().shape == (%d,)" % MIB, 'an address is bytes')
+    is_true(importer, "gpushim.open('bytes').array().shape == (%d,)" % MIB, 'an address is bytes')
     is_true(publisher, "gpushim.open('weights').array().address == held[0].value + 4096", 'its own is not opened')
-    raises(opener, "gpushim.open('nobody')", 'KeyError', 'nobody')
-    raises(opener, "gpushim.publish('x', array)", 'OSError')
+    raises(importer, "gpushim.open('nobody')", 'KeyError', 'nobody')
+    raises(importer, "gpushim.publish('x', array)", 'OSError')
     raises(publisher, "gpushim.publish('x', Tensor(held[0].value, '<f4', (3, 5), (4, 12)))", 'ValueError', 'gaps')
     raises(publisher, "gpushim.publish('x', Tensor(held[0].value, '<f4', (3, 5), (24, 4)))", 'ValueError', 'gaps')
     raises(publisher, "gpushim.publish('', held[0].value)", 'OSError')
-    raises(opener, "memory.array('float32', (1 << 20,))", 'ValueError')
-    raises(opener, "memory.array('float31')", 'TypeError', 'float31')
-    raises(opener, "memory.array('bfloat16').__cuda_array_interface__", 'AttributeError', 'bfloat16')
-    raises(opener, 'array.__dlpack__(copy=True)', 'BufferError')
+    raises(importer, "memory.array('float32', (1 << 20,))", 'ValueError')
+    raises(importer, "memory.array('float31')", 'TypeError', 'float31')
+    raises(importer, "memory.array('bfloat16').__cuda_array_interface__", 'AttributeError', 'bfloat16')
+    raises(importer, 'array.__dlpack__(copy=True)', 'BufferError')
 
 
 # Takes it as a framework does: the capsule's name is another from then on, and its deleter is called later.
@@ -128,37 +128,37 @@ del capsule
 '''
 
 
-def prove_lease(folder, publisher, opener):
+def prove_lease(folder, publisher, importer):
     """It is had as long as anything uses it, and then given back."""
-    await_that(lambda: [row['pid'] for row in held(folder, publisher)] == [opener.pid], 'it has it open')
-    do(opener, TAKES + 'del memory, array; gc.collect()')
+    await_that(lambda: [row['pid'] for row in held(folder, publisher)] == [importer.pid], 'it has it open')
+    do(importer, TAKES + 'del memory, array; gc.collect()')
     publisher.do('free 0')
-    is_true(opener, "copied(tensor.data, 60) == b'\\x09' * 60", 'a framework that took it keeps it')
+    is_true(importer, "copied(tensor.data, 60) == b'\\x09' * 60", 'a framework that took it keeps it')
     check([row['freed_blocks'] for row in held(folder, publisher)] == [1], f'though it is freed: {held(folder, publisher)}')
-    do(opener, 'ctypes.CFUNCTYPE(None, ctypes.c_void_p)(managed.deleter)(address); del managed, tensor; gc.collect()')
+    do(importer, 'ctypes.CFUNCTYPE(None, ctypes.c_void_p)(managed.deleter)(address); del managed, tensor; gc.collect()')
     await_that(lambda: not any(row['blocks'] for row in held(folder, publisher)), 'it is given back when that is done')
-    raises(opener, "gpushim.open('weights')", 'KeyError')
+    raises(importer, "gpushim.open('weights')", 'KeyError')
 
 
-def prove_untaken(folder, publisher, opener):
+def prove_untaken(folder, publisher, importer):
     publisher.do(f'alloc {MIB}')
     do(publisher, PUBLISHES)
-    do(opener, "memory = gpushim.open('weights'); array = memory.array(); capsule = array.__dlpack__()")
-    is_true(opener, 'len(_dlpack._given) == 1', 'a capsule keeps its array')
-    do(opener, 'del capsule')
-    is_true(opener, 'not _dlpack._given', 'which nobody took')
-    do(opener, 'memory.close(); memory.close()')
-    raises(opener, 'array.__dlpack__()', 'ValueError', 'closed')
-    raises(opener, 'array.__cuda_array_interface__', 'ValueError', 'closed')
+    do(importer, "memory = gpushim.open('weights'); array = memory.array(); capsule = array.__dlpack__()")
+    is_true(importer, 'len(_dlpack._given) == 1', 'a capsule keeps its array')
+    do(importer, 'del capsule')
+    is_true(importer, 'not _dlpack._given', 'which nobody took')
+    do(importer, 'memory.close(); memory.close()')
+    raises(importer, 'array.__dlpack__()', 'ValueError', 'closed')
+    raises(importer, 'array.__cuda_array_interface__', 'ValueError', 'closed')
     await_that(lambda: not any(row['blocks'] for row in held(folder, publisher)), 'closed at once')
-    do(opener, f'''
+    do(importer, f'''
 with gpushim.open(bytes.fromhex('{publisher.do("share 0")}'), device=0, nbytes={MIB}) as memory:
     print(copied(memory.address, 3))
     inner = memory
 ''')
-    is_true(opener, 'inner.closed', 'a handle, in a block')
+    is_true(importer, 'inner.closed', 'a handle, in a block')
     do(publisher, "gpushim.unpublish('weights')")
-    raises(opener, "gpushim.lookup('weights')", 'KeyError')
+    raises(importer, "gpushim.lookup('weights')", 'KeyError')
     raises(publisher, "gpushim.unpublish('weights')", 'KeyError')
 
 
@@ -189,21 +189,21 @@ External.sized = sized
 '''
 
 
-def prove_attaching(opener):
-    do(opener, ATTACHES)
-    is_true(opener, "copied(array.address, 3) == b'abc'", 'a memfd is memory of CUDA')
-    is_true(opener, 'array.__dlpack_device__() == (3, 0)', 'of the host')
-    is_true(opener, "not __import__('importlib.util').util.find_spec('numpy') or "
+def prove_attaching(importer):
+    do(importer, ATTACHES)
+    is_true(importer, "copied(array.address, 3) == b'abc'", 'a memfd is memory of CUDA')
+    is_true(importer, 'array.__dlpack_device__() == (3, 0)', 'of the host')
+    is_true(importer, "not __import__('importlib.util').util.find_spec('numpy') or "
                     "bytes(__import__('numpy').from_dlpack(array)[:3]) == b'abc'", 'numpy takes it')
-    is_true(opener, 'not ended.is_set()', 'while it is attached')
-    do(opener, 'del array; memory.close(); del memory; gc.collect(); ended.wait(60)')
-    is_true(opener, 'ended.is_set()', 'its deleter is called at its end')
-    do(opener, ATTACH_AT_ONCE)
-    is_true(opener, 'len(gpushim.memory._deleters) == 2', 'two threads attach at once')
-    do(opener, 'for each in memories: each.close()')
-    is_true(opener, 'all(ended.wait(60) for ended in ends)', 'and each deleter is called')
-    raises(opener, "gpushim.attach(file, 100, kind='memfd')", 'OSError')
-    is_true(opener, "gpushim.stats()['devices'][0]['live'] >= 0 and gpushim.stats()['devices'][0]['uuid']", 'stats')
+    is_true(importer, 'not ended.is_set()', 'while it is attached')
+    do(importer, 'del array; memory.close(); del memory; gc.collect(); ended.wait(60)')
+    is_true(importer, 'ended.is_set()', 'its deleter is called at its end')
+    do(importer, ATTACH_AT_ONCE)
+    is_true(importer, 'len(gpushim.memory._deleters) == 2', 'two threads attach at once')
+    do(importer, 'for each in memories: each.close()')
+    is_true(importer, 'all(ended.wait(60) for ended in ends)', 'and each deleter is called')
+    raises(importer, "gpushim.attach(file, 100, kind='memfd')", 'OSError')
+    is_true(importer, "gpushim.stats()['devices'][0]['live'] >= 0 and gpushim.stats()['devices'][0]['uuid']", 'stats')
 
 
 TAGS = '''

@@ -3,11 +3,11 @@
  * open and some closed and kept. How often their threads have gone to sleep is what the kernel counts.
  *
  *   asleep          shares and watches
- *   asleep opener   opens what it hears of
+ *   asleep importer   opens what it hears of
  *
  * The library is preloaded.
  */
-#include "opener.h"
+#include "importer.h"
 #include "tests/system.h"
 
 #define SIZE   ((size_t)128 << 20)
@@ -93,11 +93,11 @@ int main(int argc, char **argv)
     unsigned quiet = 0;
     char byte;
 
-    if (argc > 1 && strcmp(argv[1], "opener") == 0)
+    if (argc > 1 && strcmp(argv[1], "importer") == 0)
         return opens();
     surroundings_new();
     start_driver();
-    other = party_start("opener", NULL);
+    other = party_start("importer", NULL);
     for (int i = 0; i < 2; i++) {
         must("cuMemAlloc", cuMemAlloc(&blocks[i], SIZE));
         must("cuIpcGetMemHandle", cuIpcGetMemHandle(&handles[i], blocks[i]));

@@ -8,7 +8,7 @@
  *
  * The library is preloaded.
  */
-#include "opener.h"
+#include "importer.h"
 #include "shim/gpushim.h"
 #include "softcuda.h"
 #include "tests/system.h"

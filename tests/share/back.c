@@ -8,7 +8,7 @@
  *   back purge     it lies idle, and neither program does anything
  *   back LIMBO_WARNING=VALUE   the other process has all open still: the log tells of what is freed;
  *                  also LIMBO_WARNING_BLOCKS, LIMBO_WARNING_AGE
- *   back opener    opens and closes what it is told, and then says how much it has mapped; with one
+ *   back importer    opens and closes what it is told, and then says how much it has mapped; with one
  *                  word more it closes nothing
  *
  * The library is preloaded; what is mapped and exported is asked of the software driver.
@@ -31,9 +31,9 @@ static struct softcuda_census census(void)
     return now;
 }
 
-/* ---- The opener ----------------------------------------------------------------------------- */
+/* ---- The importer ----------------------------------------------------------------------------- */
 
-static int opener(bool closes)
+static int importer(bool closes)
 {
     CUipcMemHandle handle[BLOCKS];
     CUdeviceptr block[BLOCKS];
@@ -55,11 +55,11 @@ static int opener(bool closes)
     return 0;
 }
 
-static uint32_t mapped_there(const struct party *opener)
+static uint32_t mapped_there(const struct party *importer)
 {
     uint32_t mapped;
 
-    hear(opener->socket, &mapped, sizeof mapped);
+    hear(importer->socket, &mapped, sizeof mapped);
     return mapped;
 }
 
@@ -127,7 +127,7 @@ static void share(const char *how, const struct party *other, const char *log)
         await_said(log, other->pid, strncmp(how, "LIMBO_WARNING_AGE", 17));
         return;
     }
-    if (!strcmp(how, "full")) { /* at once: the opener has not heard of it yet */
+    if (!strcmp(how, "full")) { /* at once: the importer has not heard of it yet */
         must("cuMemAlloc, of most", cuMemAlloc(&large, MOST));
         must("cuMemFree", cuMemFree(large));
     }
@@ -153,8 +153,8 @@ int main(int argc, char **argv)
     int status;
     pid_t child;
 
-    if (argc >= 2 && !strcmp(argv[1], "opener"))
-        return opener(argc == 2);
+    if (argc >= 2 && !strcmp(argv[1], "importer"))
+        return importer(argc == 2);
     if (argc != 2)
         fail("one word", argc);
     dir = folder_new("back");
@@ -168,7 +168,7 @@ int main(int argc, char **argv)
     setenv("GPUSHIM_POOL_DECAY", strcmp(argv[1], "purge") ? "0" : "300 ms", 1);
     child = fork_child(); /* its end takes all with it that it keeps there */
     if (child == 0) {
-        struct party other = party_start("opener", value ? "holds" : NULL);
+        struct party other = party_start("importer", value ? "holds" : NULL);
 
         start_driver();
         share(argv[1], &other, value ? log : NULL);

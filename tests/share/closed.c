@@ -6,7 +6,7 @@
  *   closed socket   the connection to whom it has opened memory of: its own socket is not read from,
  *                   nor written to, and it opens on
  *   closed reader   the same, and it goes on reading while its exporter frees and allocates
- *   closed exporter, closed opener, closed reading   the other process
+ *   closed exporter, closed importer, closed reading   the other process
  *
  * The library is preloaded, and the software driver's descriptors are told by their names.
  */
@@ -122,7 +122,7 @@ static void files(void)
         check_file(fds[i]);
 }
 
-static int opener(void)
+static int importer(void)
 {
     CUipcMemHandle handle;
     CUdeviceptr block;
@@ -157,7 +157,7 @@ static void export(void)
         close(fds[i]);
         file_at(fds[i]);
     }
-    other = party_start("opener", NULL);
+    other = party_start("importer", NULL);
     say(other.socket, &handle, sizeof handle);
     status = party_end(&other);
     if (status != 0)
@@ -312,8 +312,8 @@ int main(int argc, char **argv)
         reader();
     else if (strcmp(how, "reading") == 0)
         return reading();
-    else if (strcmp(how, "opener") == 0)
-        return opener();
+    else if (strcmp(how, "importer") == 0)
+        return importer();
     else if (strcmp(how, "exporter") == 0)
         return exporter();
     else

@@ -14,7 +14,7 @@
 #include <sys/mount.h>
 
 #undef BLOCK_SIZE /* the kernel's */
-#include "opener.h"
+#include "importer.h"
 #include "softcuda.h"
 #include "tests/system.h"
 

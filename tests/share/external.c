@@ -7,17 +7,17 @@
  *   external work          the end waits for GPU work, in whichever context
  *   external named         it is found by a name
  *   external context       its context ends: so does it
- *   external reopened HOW  its opener's context ends, while that has it open or has closed it, and it is opened
+ *   external reopened HOW  its importer's context ends, while that has it open or has closed it, and it is opened
  *                          again in another: open, closed
  *   external exits HOW     the process ends in order: held, or in a deleter, or in a forked child
  *   external refused       what is no external memory; nothing is left of it
  *   external dma-buf       taken where the driver's import takes it
  *   external churn         threads attach, share, detach and end all at once
- *   external opener        opens, reads, writes and closes as it is told
+ *   external importer        opens, reads, writes and closes as it is told
  *
  * The library is preloaded. What is mapped and registered is asked of the software driver.
  */
-#include "opener.h"
+#include "importer.h"
 #include "shim/gpushim.h"
 #include "softcuda.h"
 #include "tests/rest.h"
@@ -184,7 +184,7 @@ static void warm_up(void)
     expect("the library does not come to rest", all_rest(0));
 }
 
-/* ---- The opener ------------------------------------------------------------------------------ */
+/* ---- The importer ------------------------------------------------------------------------------ */
 
 static uint64_t must_open_there(const struct party *party, CUipcMemHandle handle)
 {
@@ -238,7 +238,7 @@ static void check_asked(uint64_t address, const struct gpushim_external *externa
 
 static void check_shared(const char *kind)
 {
-    struct party first = party_start("opener", NULL), late = party_start("opener", NULL);
+    struct party first = party_start("importer", NULL), late = party_start("importer", NULL);
     struct made made = make(kind);
     struct gpushim_external external = external_of(&made);
     struct counts before = counts();
@@ -272,11 +272,11 @@ static void check_shared(const char *kind)
     expect("it is attached still", detach(address, LONG) == ENOENT && externals(NULL, 0) == 0);
     expect("the driver knows it still",
            cuPointerGetAttribute(&word, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) != CUDA_SUCCESS);
-    expect("the opener keeps something", AWAIT(mapped_there(&first) == held));
+    expect("the importer keeps something", AWAIT(mapped_there(&first) == held));
     before.files -= external.kind == GPUSHIM_EXPORTED ? 2 : 1; /* the driver has one of each handle */
     before.of.handles -= external.kind == GPUSHIM_EXPORTED;
     before.of.exported_fds -= external.kind == GPUSHIM_EXPORTED;
-    expect("an opener failed", party_end(&first) == 0 && party_end(&late) == 0);
+    expect("an importer failed", party_end(&first) == 0 && party_end(&late) == 0);
     before.files -= 2; /* their sockets */
     expect_as_before(before);
 }
@@ -284,7 +284,7 @@ static void check_shared(const char *kind)
 /* Neither this process nor who opens it writes to it. */
 static void check_read_only(const char *kind)
 {
-    struct party other = party_start("opener", NULL);
+    struct party other = party_start("importer", NULL);
     struct made made = make(kind);
     struct gpushim_external external = external_of(&made);
     uint64_t address, there;
@@ -302,7 +302,7 @@ static void check_read_only(const char *kind)
     close_there(&other, there);
     expect("it does not end", detach(address, LONG) == 0 && deleted_now() == 1);
     unmake(&made);
-    expect("the opener failed", party_end(&other) == 0);
+    expect("the importer failed", party_end(&other) == 0);
 }
 
 /* Its driver's matter as before, until the end. */
@@ -372,7 +372,7 @@ static void check_work(const char *more)
 
 static void check_named(const char *more)
 {
-    struct party other = party_start("opener", NULL);
+    struct party other = party_start("importer", NULL);
     struct made made = make_memfd();
     struct gpushim_external external = external_of(&made);
     struct gpushim_publication publication = {.size = sizeof publication, .label = "label"};
@@ -399,7 +399,7 @@ static void check_named(const char *more)
     expect("it does not end", detach(publication.address - 8, LONG) == 0);
     expect("its name stays", AWAIT(lookup("external", &named) == ENOENT));
     unmake(&made);
-    expect("the opener failed", party_end(&other) == 0);
+    expect("the importer failed", party_end(&other) == 0);
 }
 
 static CUcontext deleter_context;
@@ -502,7 +502,7 @@ static int leaver(const char *how)
 
 static void check_exits(const char *how)
 {
-    struct party other = party_start("opener", NULL), leaving = party_start("leaver", how);
+    struct party other = party_start("importer", NULL), leaving = party_start("leaver", how);
     const unsigned expected = strcmp(how, "deleter") == 0 ? 1 : 2;
     CUipcMemHandle handle;
     uint64_t there = 0;
@@ -519,10 +519,10 @@ static void check_exits(const char *how)
     expect("a deleter could not call CUDA", said[0] == 'y' && (count < 2 || said[1] == 'y'));
     expect("it ended otherwise", party_end(&leaving) == 0);
     if (there) {
-        expect("what an opener has went with it", read_there(&other, there) == 33);
+        expect("what an importer has went with it", read_there(&other, there) == 33);
         close_there(&other, there);
     }
-    expect("the opener failed", party_end(&other) == 0);
+    expect("the importer failed", party_end(&other) == 0);
 }
 
 /* ---- Opened again ---------------------------------------------------------------------------- */
@@ -536,7 +536,7 @@ static CUdeviceptr open_of(CUipcMemHandle handle)
 }
 
 /* Opens it in one context, and when that is gone in another. */
-static int reopener(const char *how)
+static int reimporter(const char *how)
 {
     CUcontext primary, other;
     CUipcMemHandle handle;
@@ -563,7 +563,7 @@ static int reopener(const char *how)
 
 static void check_reopened(const char *how)
 {
-    struct party other = party_start("reopener", how);
+    struct party other = party_start("reimporter", how);
     struct made made = make_memfd();
     struct gpushim_external external = external_of(&made);
     uint64_t address = must_attach(&external);
@@ -574,10 +574,10 @@ static void check_reopened(const char *how)
     handle = handle_of(address);
     say(other.socket, &handle, sizeof handle);
     hear(other.socket, &done, 1);
-    expect("what its opener wrote", word_at(address) == 44);
+    expect("what its importer wrote", word_at(address) == 44);
     expect("it does not end", detach(address, LONG) == 0 && deleted_now() == 1);
     unmake(&made);
-    expect("the opener failed", party_end(&other) == 0);
+    expect("the importer failed", party_end(&other) == 0);
 }
 
 /* ---- Refusals -------------------------------------------------------------------------------- */
@@ -765,12 +765,12 @@ int main(int argc, char **argv)
 {
     const char *how = argc > 1 ? argv[1] : "", *more = argc > 2 ? argv[2] : "";
 
-    if (strcmp(how, "opener") == 0)
-        return opener();
+    if (strcmp(how, "importer") == 0)
+        return importer();
     if (strcmp(how, "leaver") == 0)
         return leaver(more);
-    if (strcmp(how, "reopener") == 0)
-        return reopener(more);
+    if (strcmp(how, "reimporter") == 0)
+        return reimporter(more);
     surroundings_new();
     start_driver();
     find_functions();

@@ -1,10 +1,10 @@
 /*
- * What an opener sees that ignores this library: it asks for the descriptor of a handle's chunk by
+ * What an importer sees that ignores this library: it asks for the descriptor of a handle's chunk by
  * hand, maps the whole of it with the driver's own calls and looks for other blocks' bytes, and it
  * keeps that mapping when it has given its lease back.
  *
  *   isolate off|refuse|alone      under the library, with share.isolate so; the last line is "ok"
- *   isolate thief                 the opener, without the library; told what to do line by line
+ *   isolate thief                 the importer, without the library; told what to do line by line
  */
 #include "core/share/ipc_handle.h"
 #include "core/share/wire.h"
@@ -179,7 +179,7 @@ static void look_at_new_blocks(size_t size)
         usleep(10000);
     }
     if (seen)
-        fail("a new block has what an opener of the last one wrote", (int)seen);
+        fail("a new block has what an importer of the last one wrote", (int)seen);
 }
 
 /* A block among secrets, shared with the thief. */

@@ -7,7 +7,7 @@
  *   many broker        another opens all
  *   many narrow        the same where the broker may have 256 descriptors itself: what it can keep
  *   many read-only     no copy goes into what is shared for reading, passed on, or left there
- *   many open          the opener: told handles, tells how many it could open
+ *   many open          the importer: told handles, tells how many it could open
  *
  * The library is preloaded. The software driver keeps its memory's descriptors, of which the real
  * one has none, above the soft limit; so descriptors below it are the library's and the program's.
@@ -34,7 +34,7 @@ static int descriptors(void)
     return count - 1; /* the list's own */
 }
 
-/* ---- The opener ----------------------------------------------------------------------------- */
+/* ---- The importer ----------------------------------------------------------------------------- */
 
 static CUdeviceptr opened[BLOCKS];
 
@@ -60,7 +60,7 @@ static void open_all(int count, int *ret_opened, int *ret_most)
     }
 }
 
-static int opener(void)
+static int importer(void)
 {
     int32_t count, answer[3];
 
@@ -90,7 +90,7 @@ static int opener(void)
     return 0;
 }
 
-struct opener {
+struct importer {
     pid_t pid;
     FILE *in, *out;
 };
@@ -100,14 +100,14 @@ struct answer {
     CUipcMemHandle handle; /* of the first, passed on */
 };
 
-static void opener_start(struct opener *opener)
+static void importer_start(struct importer *importer)
 {
     int in[2], out[2];
 
     if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0)
         fail("pipe", errno);
-    opener->pid = fork_child();
-    if (opener->pid == 0) {
+    importer->pid = fork_child();
+    if (importer->pid == 0) {
         dup2(in[0], 0);
         dup2(out[1], 1);
         execl("/proc/self/exe", "many", "open", (char *)NULL);
@@ -115,31 +115,31 @@ static void opener_start(struct opener *opener)
     }
     close(in[0]);
     close(out[1]);
-    opener->in = fdopen(in[1], "w");
-    opener->out = fdopen(out[0], "r");
+    importer->in = fdopen(in[1], "w");
+    importer->out = fdopen(out[0], "r");
 }
 
-static struct answer opener_ask(struct opener *opener, const CUipcMemHandle *handles, int32_t count)
+static struct answer importer_ask(struct importer *importer, const CUipcMemHandle *handles, int32_t count)
 {
     struct answer answer;
 
-    fwrite(&count, sizeof count, 1, opener->in);
-    fwrite(handles, sizeof *handles, (size_t)count, opener->in);
-    fflush(opener->in);
-    if (fread(&answer, sizeof answer, 1, opener->out) != 1)
-        fail("the opener is gone", 0);
+    fwrite(&count, sizeof count, 1, importer->in);
+    fwrite(handles, sizeof *handles, (size_t)count, importer->in);
+    fflush(importer->in);
+    if (fread(&answer, sizeof answer, 1, importer->out) != 1)
+        fail("the importer is gone", 0);
     return answer;
 }
 
-static void opener_stop(struct opener *opener)
+static void importer_stop(struct importer *importer)
 {
     int status;
 
-    fclose(opener->in);
-    waitpid(opener->pid, &status, 0);
-    fclose(opener->out);
+    fclose(importer->in);
+    waitpid(importer->pid, &status, 0);
+    fclose(importer->out);
     if (status != 0)
-        fail("the opener failed", status);
+        fail("the importer failed", status);
 }
 
 /* ---- The exporter --------------------------------------------------------------------------- */
@@ -169,9 +169,9 @@ static int exporter(int count)
     return 0;
 }
 
-static struct opener exporter_start(int count, CUipcMemHandle *ret_handles)
+static struct importer exporter_start(int count, CUipcMemHandle *ret_handles)
 {
-    struct opener it;
+    struct importer it;
     int in[2], out[2];
     char text[16];
 
@@ -194,7 +194,7 @@ static struct opener exporter_start(int count, CUipcMemHandle *ret_handles)
     return it;
 }
 
-static int exporter_descriptors(struct opener *it)
+static int exporter_descriptors(struct importer *it)
 {
     int32_t most = -1;
 
@@ -231,68 +231,68 @@ static CUipcMemHandle handles[BLOCKS];
  * taken them before: who is slow for a second is left alone for as long. */
 static void check_many(int least, const char *broker_dir)
 {
-    struct opener first, second, shares = exporter_start(BLOCKS, handles);
+    struct importer first, second, shares = exporter_start(BLOCKS, handles);
     struct answer answer;
     int most;
 
-    opener_start(&first);
-    answer = opener_ask(&first, handles, BLOCKS);
+    importer_start(&first);
+    answer = importer_ask(&first, handles, BLOCKS);
     if (answer.opened != BLOCKS)
         fail("not all can be opened, but", answer.opened);
     if (answer.most > OWN)
-        fail("descriptors of the opener", answer.most);
+        fail("descriptors of the importer", answer.most);
     most = exporter_descriptors(&shares);
     if (most > LIMIT / 8 + OWN)
         fail("descriptors of the exporter", most);
-    printf("the opener has %d descriptors, the exporter %d\n", (int)answer.most, most);
+    printf("the importer has %d descriptors, the exporter %d\n", (int)answer.most, most);
     for (int i = 0; broker_dir && i < 30000 && side_broker_published(broker_dir) < (uint64_t)least; i++)
         usleep(1000);
-    opener_stop(&shares);
-    opener_start(&second);
-    answer = opener_ask(&second, handles, BLOCKS);
+    importer_stop(&shares);
+    importer_start(&second);
+    answer = importer_ask(&second, handles, BLOCKS);
     printf("%d of %d are opened after their process's end\n", (int)answer.opened, BLOCKS);
     if (answer.opened < least)
         fail("opened after their process's end", answer.opened);
     if (!broker_dir && answer.opened > 0)
         fail("opened after their process's end, at nobody", answer.opened);
     if (answer.most > OWN)
-        fail("descriptors of the second opener", answer.most);
-    opener_stop(&second);
-    opener_stop(&first);
+        fail("descriptors of the second importer", answer.most);
+    importer_stop(&second);
+    importer_stop(&first);
 }
 
-/* The exporter's option is that of the openers here: it says what others may do. */
-static void check_read_only(const char *dir, bool by_opener, bool with_broker)
+/* The exporter's option is that of the importers here: it says what others may do. */
+static void check_read_only(const char *dir, bool by_importer, bool with_broker)
 {
-    struct opener first, second, third, shares;
+    struct importer first, second, third, shares;
     struct answer answer;
 
-    setenv("GPUSHIM_DEBUG_ACCESS", by_opener ? "read-write" : "read-only", 1);
+    setenv("GPUSHIM_DEBUG_ACCESS", by_importer ? "read-write" : "read-only", 1);
     shares = exporter_start(1, handles);
-    setenv("GPUSHIM_DEBUG_ACCESS", by_opener ? "read-only" : "read-write", 1);
-    opener_start(&first);
-    answer = opener_ask(&first, handles, 1);
+    setenv("GPUSHIM_DEBUG_ACCESS", by_importer ? "read-only" : "read-write", 1);
+    importer_start(&first);
+    answer = importer_ask(&first, handles, 1);
     if (answer.opened != 1 || answer.write != CUDA_ERROR_INVALID_VALUE)
         fail("a copy into what is shared for reading", answer.write);
     if (memcmp(&answer.handle, &handles[0], sizeof handles[0]) != 0)
         fail("what is passed on has another handle", 0);
-    opener_start(&second);
-    answer = opener_ask(&second, &answer.handle, 1);
+    importer_start(&second);
+    answer = importer_ask(&second, &answer.handle, 1);
     if (answer.opened != 1 || answer.write != CUDA_ERROR_INVALID_VALUE)
         fail("a copy into what was passed on", answer.write);
-    if (with_broker && !SIDE_WAIT(side_broker_published(dir) >= (by_opener ? 2u : 1u)))
+    if (with_broker && !SIDE_WAIT(side_broker_published(dir) >= (by_importer ? 2u : 1u)))
         fail("the broker has it", 0);
-    opener_stop(&shares);
+    importer_stop(&shares);
     setenv("GPUSHIM_DEBUG_ACCESS", "read-write", 1);
-    opener_start(&third);
-    answer = opener_ask(&third, handles, 1);
+    importer_start(&third);
+    answer = importer_ask(&third, handles, 1);
     if (answer.opened != with_broker)
         fail("opened after its process's end", answer.opened);
-    if (with_broker && !by_opener && answer.write != CUDA_ERROR_INVALID_VALUE)
+    if (with_broker && !by_importer && answer.write != CUDA_ERROR_INVALID_VALUE)
         fail("a copy into it, after its process's end", answer.write);
-    opener_stop(&first);
-    opener_stop(&second);
-    opener_stop(&third);
+    importer_stop(&first);
+    importer_stop(&second);
+    importer_stop(&third);
 }
 
 int main(int argc, char **argv)
@@ -301,7 +301,7 @@ int main(int argc, char **argv)
     struct rlimit limit;
 
     if (!strcmp(how, "open"))
-        return opener();
+        return importer();
     if (!strcmp(how, "share"))
         return exporter(atoi(argv[2]));
     if (argc != 3)

@@ -15,7 +15,7 @@
  * The library is preloaded.
  */
 #include "mapped.h"
-#include "opener.h"
+#include "importer.h"
 #include "shim/gpushim.h"
 #include "tests/system.h"
 

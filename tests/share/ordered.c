@@ -14,7 +14,7 @@
  */
 #include <setjmp.h>
 
-#include "opener.h"
+#include "importer.h"
 #include "program.h"
 #include "shim/gpushim.h"
 #include "softcuda.h"

@@ -1,25 +1,25 @@
 /*
  * Memory that a program makes and maps by itself (cuMemCreate, cuMemMap), shared by CUDA IPC.
  *
- *   own pieces N     one handle of N pieces, in processes that may have 256 descriptors: the opener
+ *   own pieces N     one handle of N pieces, in processes that may have 256 descriptors: the importer
  *                    has one range, both see what the other writes, and nothing is left afterwards
  *   own lifetime     the program unmaps, releases and maps anew while others have it open: at once,
  *                    and they keep what they have; a handle of what has gone is refused
  *   own strips       what one handle is of: neither what has no access, nor another reservation
- *   own idle         what an opener keeps for its next open is given back when the memory goes
+ *   own idle         what an importer keeps for its next open is given back when the memory goes
  *   own full         the same where the GPU is full: the program gets its memory again at once
- *   own ends         the exporter is killed, and the opener is
+ *   own ends         the exporter is killed, and the importer is
  *   own churn        a thread unmaps and maps anew at random, while others open: what one gets is what
  *                    was mapped when its handle was given out, or nothing
  *   own broker B     with a broker (the program B) it is its process's alone all the same
  *   own off          debug.user_vmm = off: as natively
  *   own alone        share.isolate = alone: a handle is of one piece
- *   own opener       opens, reads, writes and closes as it is told
+ *   own importer       opens, reads, writes and closes as it is told
  *
  * The library is preloaded. What is mapped, referenced and exported is asked of the software driver.
  */
 #include "mapped.h"
-#include "opener.h"
+#include "importer.h"
 #include "tests/system.h"
 #include "tests/unit/share/side.h"
 
@@ -43,7 +43,7 @@ static bool no_more(struct held before)
            now.descriptors <= before.descriptors;
 }
 
-/* ---- The opener ------------------------------------------------------------------------------ */
+/* ---- The importer ------------------------------------------------------------------------------ */
 
 /* The handle of a piece: its place, with all of the strip around it. */
 static uint64_t open_piece_there(const struct party *party, CUipcMemHandle handle, size_t size,
@@ -79,7 +79,7 @@ static bool no_more_there(const struct party *party, struct held before)
 
 static void check_pieces(unsigned pieces)
 {
-    struct party other = party_start("opener", NULL);
+    struct party other = party_start("importer", NULL);
     struct held here = held_here(), there = held_there(&other), open_held;
     CUdeviceptr base = map_all(pieces), start = 0;
     CUipcMemHandle handle = handle_of(base + 12345),
@@ -94,7 +94,7 @@ static void check_pieces(unsigned pieces)
         if (read_there(&other, address + i * PIECE) != i + 1)
             fail("another's memory lies in piece", (int)i);
     write_there(&other, address + (pieces - 1) * PIECE, 4711);
-    expect("what the opener wrote", word_at(base + (pieces - 1) * PIECE) == 4711);
+    expect("what the importer wrote", word_at(base + (pieces - 1) * PIECE) == 4711);
     again = open_there(&other, handle, pieces * PIECE);
     expect("opened again it lies elsewhere", again == address);
     /* A program counts from where the piece begins, as cuMemGetAddressRange tells it. */
@@ -103,8 +103,8 @@ static void check_pieces(unsigned pieces)
     if (pieces > 2)
         expect("the piece behind it", read_there(&other, piece + PIECE) == pieces / 2 + 2);
     open_held = held_there(&other);
-    expect("handles of the opener's stay", open_held.handles <= there.handles);
-    expect("descriptors of the opener's stay", open_held.descriptors <= OWN);
+    expect("handles of the importer's stay", open_held.handles <= there.handles);
+    expect("descriptors of the importer's stay", open_held.descriptors <= OWN);
     expect("descriptors of the exporter's stay", held_here().descriptors <= OWN);
     close_there(&other, address);
     expect("closed once it is gone", read_there(&other, address) == (pieces == 1 ? 4711 : 1));
@@ -114,17 +114,17 @@ static void check_pieces(unsigned pieces)
         expect("a piece was closed that is not open",
                try_close_there(&other, piece) == CUDA_ERROR_INVALID_VALUE);
     close_there(&other, address);
-    expect("the opener keeps something", AWAIT(no_more_there(&other, there)));
+    expect("the importer keeps something", AWAIT(no_more_there(&other, there)));
     end_all(base, pieces);
     here.descriptors = OWN; /* with its socket and thread */
     expect("the exporter keeps something", AWAIT(no_more(here)));
     if (party_end(&other) != 0)
-        fail("the opener failed", 0);
+        fail("the importer failed", 0);
 }
 
 static void check_lifetime(void)
 {
-    struct party first = party_start("opener", NULL), late = party_start("opener", NULL);
+    struct party first = party_start("importer", NULL), late = party_start("importer", NULL);
     CUdeviceptr base = map_all(4);
     CUipcMemHandle handle = handle_of(base), anew;
     uint64_t address = open_there(&first, handle, 4 * PIECE), other;
@@ -156,12 +156,12 @@ static void check_lifetime(void)
                                                  read_there(&late, other + 3 * PIECE) == 4);
     close_there(&first, address);
     close_there(&late, other);
-    expect("an opener failed", party_end(&first) == 0 && party_end(&late) == 0);
+    expect("an importer failed", party_end(&first) == 0 && party_end(&late) == 0);
 }
 
 static void check_strips(void)
 {
-    struct party other = party_start("opener", NULL), late = party_start("opener", NULL);
+    struct party other = party_start("importer", NULL), late = party_start("importer", NULL);
     CUdeviceptr base = reserve(6), beside;
     CUipcMemHandle handle, whole;
     uint64_t address;
@@ -204,12 +204,12 @@ static void check_strips(void)
     must("cuMemUnmap", cuMemUnmap(beside, PIECE));
     must("cuMemAddressFree", cuMemAddressFree(beside, PIECE));
     end_all(base, 6);
-    expect("an opener failed", party_end(&other) == 0 && party_end(&late) == 0);
+    expect("an importer failed", party_end(&other) == 0 && party_end(&late) == 0);
 }
 
 static void check_idle(void)
 {
-    struct party other = party_start("opener", NULL);
+    struct party other = party_start("importer", NULL);
     struct held there = held_there(&other);
     CUdeviceptr base = map_all(3);
     uint64_t address = open_there(&other, handle_of(base), 3 * PIECE);
@@ -217,8 +217,8 @@ static void check_idle(void)
     close_there(&other, address);
     expect("nothing was kept for the next open", held_there(&other).mappings >= there.mappings + 3);
     end_all(base, 3);
-    expect("the opener keeps memory that has gone", AWAIT(no_more_there(&other, there)));
-    expect("the opener failed", party_end(&other) == 0);
+    expect("the importer keeps memory that has gone", AWAIT(no_more_there(&other, there)));
+    expect("the importer failed", party_end(&other) == 0);
 }
 
 /* In a process of its own: shares, and waits to be killed. */
@@ -240,7 +240,7 @@ static int exporter(bool a_block_too)
 /* The GPU has 128 MiB. */
 static void check_full(void)
 {
-    struct party other = party_start("opener", NULL);
+    struct party other = party_start("importer", NULL);
 
     for (int i = 0; i < 20; i++) {
         CUdeviceptr base = map_all(50);
@@ -248,7 +248,7 @@ static void check_full(void)
         close_there(&other, open_there(&other, handle_of(base), 50 * PIECE));
         end_all(base, 50);
     }
-    expect("the opener failed", party_end(&other) == 0);
+    expect("the importer failed", party_end(&other) == 0);
 }
 
 #define CHURNED 12
@@ -283,7 +283,7 @@ static void *churn_pieces(void *unused)
 
 static void check_churn(void)
 {
-    struct party other = party_start("opener", NULL);
+    struct party other = party_start("importer", NULL);
     struct held here = held_here(), there = held_there(&other);
     unsigned opened = 0, stale = 0;
     pthread_t thread;
@@ -322,15 +322,15 @@ static void check_churn(void)
     end_all(churn.base, CHURNED);
     here.descriptors = OWN;
     expect("the exporter keeps something", AWAIT(no_more(here)));
-    expect("the opener keeps something", AWAIT(no_more_there(&other, there)));
-    expect("the opener failed", party_end(&other) == 0);
+    expect("the importer keeps something", AWAIT(no_more_there(&other, there)));
+    expect("the importer failed", party_end(&other) == 0);
 }
 
 /* A block of cuMemAlloc outlives its process there, what it mapped does not. */
 static void check_broker(const char *program)
 {
     pid_t broker = broker_start(program);
-    struct party killed = party_start("exporter", "block"), other = party_start("opener", NULL);
+    struct party killed = party_start("exporter", "block"), other = party_start("importer", NULL);
     CUipcMemHandle own, block;
     uint64_t address;
 
@@ -342,11 +342,11 @@ static void check_broker(const char *program)
     party_kill(&killed);
     expect("what is open has gone", read_there(&other, address + 39 * PIECE) == 40);
     close_there(&other, address);
-    expect("the opener failed", party_end(&other) == 0);
-    other = party_start("opener", NULL);
+    expect("the importer failed", party_end(&other) == 0);
+    other = party_start("importer", NULL);
     expect("a block of a killed process", AWAIT(try_open_there(&other, block).result == 0));
     expect("what a killed process mapped was opened", try_open_there(&other, own).result != 0);
-    expect("the opener failed", party_end(&other) == 0);
+    expect("the importer failed", party_end(&other) == 0);
     expect("the broker failed", broker_end(broker));
 }
 
@@ -361,7 +361,7 @@ static void check_off(void)
 
 static void check_alone(void)
 {
-    struct party other = party_start("opener", NULL);
+    struct party other = party_start("importer", NULL);
     CUdeviceptr base = map_all(3);
     uint64_t middle = open_there(&other, handle_of(base + PIECE), PIECE);
 
@@ -371,13 +371,13 @@ static void check_alone(void)
     close_there(&other, open_there(&other, handle_of(base + PIECE), PIECE));
     unmap(base, 1, 2);
     must("cuMemAddressFree", cuMemAddressFree(base, 3 * PIECE));
-    expect("the opener failed", party_end(&other) == 0);
+    expect("the importer failed", party_end(&other) == 0);
 }
 
 static void check_ends(void)
 {
-    struct party killed = party_start("exporter", NULL), other = party_start("opener", NULL),
-                 late = party_start("opener", NULL);
+    struct party killed = party_start("exporter", NULL), other = party_start("importer", NULL),
+                 late = party_start("importer", NULL);
     struct held here;
     CUipcMemHandle handle;
     CUdeviceptr base;
@@ -395,11 +395,11 @@ static void check_ends(void)
     expect("what is open", read_there(&other, address + 39 * PIECE) == 40);
     party_kill(&other);
     here.descriptors = OWN;
-    expect("something is left of a killed opener", AWAIT(no_more(here)));
+    expect("something is left of a killed importer", AWAIT(no_more(here)));
     address = open_there(&late, handle_of(base), 40 * PIECE);
     expect("what is open after that", read_there(&late, address) == 1);
     end_all(base, 40);
-    expect("the late opener failed", party_end(&late) == 0);
+    expect("the late importer failed", party_end(&late) == 0);
 }
 
 int main(int argc, char **argv)
@@ -407,8 +407,8 @@ int main(int argc, char **argv)
     const char *how = argc > 1 ? argv[1] : "";
     struct rlimit limit;
 
-    if (!strcmp(how, "opener"))
-        return opener();
+    if (!strcmp(how, "importer"))
+        return importer();
     if (!strcmp(how, "exporter"))
         return exporter(argc > 2);
     surroundings_new();

@@ -45,7 +45,7 @@ int main(int argc, char **argv)
     must("cuCtxSetCurrent", cuCtxSetCurrent(here));
     before = mappings();
     softcuda_reset();
-    softcuda_fail("cuMemSetAccess", 2, CUDA_ERROR_OUT_OF_MEMORY); /* the first is the opener's own */
+    softcuda_fail("cuMemSetAccess", 2, CUDA_ERROR_OUT_OF_MEMORY); /* the first is the importer's own */
     if (cuIpcOpenMemHandle(&block, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) !=
         CUDA_ERROR_OUT_OF_MEMORY) {
         printf("opened, and the peer may not touch it\n");

@@ -114,7 +114,7 @@ void gs_rank_released(enum gs_rank rank)
 void gs_rank_assert_held(enum gs_rank rank)
 {
     const struct fibre *fibre = world.current;
-    bool held = !fibre || (rank != GS_RANK_OPENER && rank != GS_RANK_SHARE);
+    bool held = !fibre || (rank != GS_RANK_IMPORTER && rank != GS_RANK_SHARE);
 
     for (unsigned i = 0; !held && i < fibre->held_count; i++)
         held = fibre->held[i]->rank == rank;

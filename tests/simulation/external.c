@@ -513,7 +513,7 @@ void externals_thread_ends(struct process *process)
     struct fibre *thread = &process->threads[ENDS_THREAD];
 
     while (thread->state == FIBRE_READY ||
-           (thread->state == FIBRE_WAITING && thread->waits_on != &process->share->opener.changed))
+           (thread->state == FIBRE_WAITING && thread->waits_on != &process->share->importer.changed))
         gs_rest_ns(GS_NS_PER_MS);
     fibre_kill(thread);
 }

@@ -5,7 +5,7 @@
 
 #include "core/share/discard.h"
 #include "core/share/exporter.h"
-#include "core/share/opener.h"
+#include "core/share/importer.h"
 #include "simulation.h"
 
 #define BACKLOG 4

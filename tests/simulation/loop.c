@@ -2,7 +2,7 @@
 #include <errno.h>
 
 #include "core/share/exporter.h"
-#include "core/share/opener.h"
+#include "core/share/importer.h"
 #include "simulation.h"
 
 #define ROUND 8 /* events at once */
@@ -106,11 +106,11 @@ static gs_status thread_start(struct gs_share *share)
         gs_say_not_exported(share, "no descriptor is left for its thread");
         return GS_UNREACHABLE;
     }
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     process->watches = sim_alloc(FDS_MAX * sizeof *process->watches);
     share->loop.wake = share->loop.woken = wake; /* nothing is written into it */
     share->loop.wake_kept = share->loop.woken_kept = gs_fd_keep(wake);
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     gs_background_start(&share->loop.background, share->loop.run, share);
     return GS_OK;
 }

@@ -6,14 +6,14 @@
  *   OPEN ─► noted: asked ─► letter TAKE ─► lent: asked, OPEN ─► GRANT ─► letter ANSWER ─► noted: granted, GRANT
  *
  * After every such loss each says anew what it has (LIST); what was only asked by then is refused. What a
- * broker had when it ended is kept until all has come to rest: nobody knows who of its openers has it still.
+ * broker had when it ended is kept until all has come to rest: nobody knows who of its importers has it still.
  */
 #include "simulation.h"
 
 #include <errno.h>
 #include <string.h>
 
-#include "core/share/afar.h"
+#include "core/share/cluster.h"
 #include "core/share/directory.h"
 #include "core/share/exporter.h"
 
@@ -26,7 +26,7 @@
 #define OFF_NS      (200 * GS_NS_PER_MS) /* longer than any GPU work goes on */
 #define ORPHANS_NS  (2 * GS_NS_PER_S + SLOW * LINGER_NS) /* from when all is closed: nobody has anything of them by then */
 
-/* What a machine's openers have of the other one; or what that one has here. */
+/* What a machine's importers have of the other one; or what that one has here. */
 struct note {
     enum { NOTE_NONE = 0, NOTE_ASKED, NOTE_GRANTED } state;
     uint64_t lease, block_id;
@@ -393,7 +393,7 @@ static void from_broker(const union gs_wire_message *message)
             on_answer(message);
         break;
     case GS_WIRE_HELLO:
-        if (message->hello.agent) /* else it is of an opener */
+        if (message->hello.agent) /* else it is of an importer */
             on_listed();
         break;
     case GS_WIRE_RESUME:
@@ -419,7 +419,7 @@ static void from_broker(const union gs_wire_message *message)
 
 /* ---- The other agent ---------------------------------------------------------------------------- */
 
-/* All that its openers have, as it has it noted now: the list comes as a whole, and what is not on it is over. It may not
+/* All that its importers have, as it has it noted now: the list comes as a whole, and what is not on it is over. It may not
  * have heard what is wanted back. */
 static void from_list(void)
 {

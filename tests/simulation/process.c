@@ -107,7 +107,7 @@ static void image_ends(struct process *process, uint64_t linger_ns)
         fibre_kill(&process->threads[i]);
     driver_forget(process);
     image->over = true;
-    image->fork_told = process->share && process->share->opener.fork_told;
+    image->fork_told = process->share && process->share->importer.fork_told;
     image->gpu_gone_ns = world.now_ns + linger_ns;
     heap_free_all(process);
     watches_free(process);

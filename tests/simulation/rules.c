@@ -353,7 +353,7 @@ void rule_sleeps(const struct phys *phys)
 }
 
 /* Who has no share thread answers with his next call: one that was asked so long ago that it is not
- * waited for again, while its opener had none, may not have been heard yet. */
+ * waited for again, while its importer had none, may not have been heard yet. */
 static bool may_be_unheard(const struct use *use, const struct image *asks, uint64_t begun_ns)
 {
     uint64_t thread_ns = use->image->thread_ns ? use->image->thread_ns : NEVER;
@@ -416,17 +416,17 @@ void rule_none_mapped(const struct process *process, uint64_t begun_ns)
     if (!process->image->clean || world.disturbed || world.stalled_ns + SILENT_NS >= begun_ns)
         return;
     for (; client; client = client->hh.next) {
-        const struct process *opener = process_of(client);
+        const struct process *importer = process_of(client);
         const struct phys *phys = world.memory;
 
-        if (!opener || client->fd < 0 || client->since_ns >= begun_ns || client->flush.since_ns + SILENT_NS <= begun_ns)
+        if (!importer || client->fd < 0 || client->since_ns >= begun_ns || client->flush.since_ns + SILENT_NS <= begun_ns)
             continue;
         while (phys && (phys->maker != process->image || !phys->called_ns || phys->called_ns >= begun_ns ||
-                        !driver_maps(opener, phys)))
+                        !driver_maps(importer, phys)))
             phys = phys->next;
         if (phys)
             sim_fail("a flush is answered when all is unmapped: process %u waited for it, and process %u has memory "
-                     "%llu mapped", number_of(process->image), number_of(opener->image),
+                     "%llu mapped", number_of(process->image), number_of(importer->image),
                      (unsigned long long)phys->id);
     }
 }

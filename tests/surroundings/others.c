@@ -33,7 +33,7 @@ static int exporter(void)
 }
 
 /* Each handle is opened, looked at and closed, and answered by the result. */
-static int opener(void)
+static int importer(void)
 {
     CUipcMemHandle handle;
     CUresult result;
@@ -95,7 +95,7 @@ static void stops(unsigned seed, const char *program)
     broker = broker_start(program);
     start_driver();
     parties[0] = party_start("exporter", NULL);
-    parties[1] = party_start("opener", NULL);
+    parties[1] = party_start("importer", NULL);
     parties[2] = party_start("exporter", NULL);
     if (pthread_create(&thread, NULL, stop_at_random, &seed) != 0)
         fail("pthread_create", errno);
@@ -131,7 +131,7 @@ static void stopped(void)
 
     start_driver();
     parties[0] = party_start("exporter", NULL);
-    parties[1] = party_start("opener", NULL);
+    parties[1] = party_start("importer", NULL);
     handle = party_tell(&parties[0], 's');
     halt(parties[0].pid);
     if (let_open(&parties[1], &handle) == CUDA_SUCCESS)
@@ -282,7 +282,7 @@ static void try_full(void)
     block = block_new();
     use_memory();
     result = cuIpcGetMemHandle(&handle, block);
-    party = party_start("opener", NULL);
+    party = party_start("importer", NULL);
     printf("a handle on a full disk: %d\n", (int)result);
     if (result == CUDA_SUCCESS)
         must("another process's cuIpcOpenMemHandle", let_open(&party, &handle));
@@ -326,8 +326,8 @@ int main(int argc, char **argv)
 
     if (strcmp(how, "exporter") == 0)
         return exporter();
-    if (strcmp(how, "opener") == 0)
-        return opener();
+    if (strcmp(how, "importer") == 0)
+        return importer();
     if (strcmp(how, "closer") == 0)
         return closer((unsigned)atoi(argv[2]));
     if (strcmp(how, "daemon") == 0 && getenv("OTHERS_PARTY"))

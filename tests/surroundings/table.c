@@ -3,7 +3,7 @@
  *
  *   table exporter first   before it shares for the first time, each time in a new process
  *   table exporter later   when it has shared, one process
- *   table opener first, later
+ *   table importer first, later
  *   table broker PROGRAM   the broker, whose limit is set from outside
  *
  * Allocating and freeing goes on; sharing works, or fails with an error; with numbers free it works
@@ -164,7 +164,7 @@ static void try_exporters(bool later)
 }
 
 /* Has a block open; each message is a number of free numbers and a handle to open with them. */
-static int opener(void)
+static int importer(void)
 {
     struct {
         unsigned room;
@@ -199,7 +199,7 @@ static int opener(void)
     return 0;
 }
 
-static unsigned opener_round(const struct party *party, const CUipcMemHandle *held, unsigned room)
+static unsigned importer_round(const struct party *party, const CUipcMemHandle *held, unsigned room)
 {
     struct {
         unsigned room;
@@ -214,13 +214,13 @@ static unsigned opener_round(const struct party *party, const CUipcMemHandle *he
     printf("%u numbers free: opened %d\n", room, (int)answer.result);
     if (answer.result != CUDA_SUCCESS && times_logged("ulimit -n") == 0)
         fail("nobody said why", (int)room);
-    check_spin("the opener spins, ms", &answer);
+    check_spin("the importer spins, ms", &answer);
     hear(party->socket, &answer, sizeof answer);
     must("cuMemFree", cuMemFree(block));
     return answer.files;
 }
 
-static void try_openers(bool later)
+static void try_importers(bool later)
 {
     CUdeviceptr kept, over[4];
     CUipcMemHandle held;
@@ -231,9 +231,9 @@ static void try_openers(bool later)
     kept = block_new();
     must("cuIpcGetMemHandle", cuIpcGetMemHandle(&held, kept));
     if (later) {
-        party = party_start("opener", NULL);
+        party = party_start("importer", NULL);
         for (unsigned i = 0; i < 3; i++)
-            opener_round(&party, &held, NUMBERS / 2);
+            importer_round(&party, &held, NUMBERS / 2);
         must("cuMemFree", cuMemFree(kept));
         for (unsigned i = 0; i < 4; i++) {
             must("cuMemAlloc", cuMemAlloc(&over[i], BLOCK_SIZE));
@@ -243,17 +243,17 @@ static void try_openers(bool later)
     for (unsigned pass = 0; pass <= 3u * later; pass++)
         for (unsigned room = 0; room <= ROOM_MAX; room++) {
             if (!later)
-                party = party_start("opener", NULL);
-            files = opener_round(&party, &held, room);
+                party = party_start("importer", NULL);
+            files = importer_round(&party, &held, room);
             if (pass == 0 && files > most)
                 most = files;
             if (files > most + SLACK)
                 fail("descriptors are left over", (int)files);
             if (!later && party_end(&party) != 0)
-                fail("the opener ended badly", (int)room);
+                fail("the importer ended badly", (int)room);
         }
     if (later && party_end(&party) != 0)
-        fail("the opener ended badly", 0);
+        fail("the importer ended badly", 0);
 }
 
 /* ---- The broker ------------------------------------------------------------------------------ */
@@ -351,15 +351,15 @@ int main(int argc, char **argv)
 
     if (!when && strcmp(how, "exporter") == 0)
         return exporter();
-    if (!when && strcmp(how, "opener") == 0)
-        return opener();
+    if (!when && strcmp(how, "importer") == 0)
+        return importer();
     if (strcmp(how, "sharer") == 0)
         return sharer();
     surroundings_new();
     if (strcmp(how, "exporter") == 0)
         try_exporters(strcmp(when, "later") == 0);
-    else if (strcmp(how, "opener") == 0)
-        try_openers(strcmp(when, "later") == 0);
+    else if (strcmp(how, "importer") == 0)
+        try_importers(strcmp(when, "later") == 0);
     else if (strcmp(how, "broker") == 0)
         try_broker(when);
     else

@@ -42,7 +42,7 @@ def handle_of(pointer):
     return handle.raw.hex(), pointer - base.value
 
 
-class CupyOpener:
+class CupyImporter:
     def __init__(self):
         import cupy
         self.cupy = cupy
@@ -73,7 +73,7 @@ class IpcHandle(ctypes.Structure):
     _fields_ = [("reserved", ctypes.c_char * 64)]
 
 
-class NumbaOpener:
+class NumbaImporter:
     """Opens by the driver's call; numba's arrays are over what that gave."""
 
     def __init__(self):
@@ -109,37 +109,37 @@ class NumbaOpener:
         return int(self.view(opened, offset, 1).copy_to_host()[0])
 
 
-def answer(opener, held, words):
+def answer(importer, held, words):
     what, handle, offset, count, start = words[0], words[1], *map(int, words[2:5])
     if what == "check":
-        opened = opener.open(handle)
-        good = opener.check(opened, offset, count, start)
-        opener.close(opened)
+        opened = importer.open(handle)
+        good = importer.check(opened, offset, count, start)
+        importer.close(opened)
         return "ok" if good else "WRONG"
     if what == "hold":
-        held[handle] = opener.open(handle)
+        held[handle] = importer.open(handle)
         return "ok"
     if what == "first":
-        return str(opener.first(held[handle], offset))
+        return str(importer.first(held[handle], offset))
     if what == "drop":
-        opener.close(held.pop(handle))
+        importer.close(held.pop(handle))
         return "ok"
     times = []
     for _ in range(count):
         began = time.perf_counter_ns()
-        opened = opener.open(handle)
+        opened = importer.open(handle)
         times.append(time.perf_counter_ns() - began)
-        opener.close(opened)
+        importer.close(opened)
     return f"{times[0]} {int(statistics.median(times[1:]))}"
 
 
 def consumer(kind):
     """One request a line on stdin, one answer a line on stdout."""
-    opener, held = (CupyOpener if kind == "cupy" else NumbaOpener)(), {}
+    importer, held = (CupyImporter if kind == "cupy" else NumbaImporter)(), {}
     print("ready", flush=True)
     for line in sys.stdin:
         try:
-            said = answer(opener, held, line.split())
+            said = answer(importer, held, line.split())
         except Exception as error:  # the outcome is what this program is for
             said = f"{type(error).__name__}:{str(error).splitlines()[0][:80]}".replace(" ", "_")
         print(said, flush=True)

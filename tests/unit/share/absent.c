@@ -4,7 +4,7 @@
  */
 #include <criterion/criterion.h>
 
-#include "core/share/opener.h"
+#include "core/share/importer.h"
 #include "scene.h"
 #include "tests/children.h"
 #include "tests/system.h"
@@ -37,10 +37,10 @@ static void give_up(void)
     snprintf(away, sizeof away, "%s-away", dir);
     halt(other.pid);
     cr_assert_eq(rename(path.sun_path, away), 0);
-    gs_lock_take(&side.share->opener.lock);
+    gs_lock_take(&side.share->importer.lock);
     cr_assert_eq(side_connections(true), 1);
-    side.share->opener.remotes->absent_ns = 1;
-    gs_lock_release(&side.share->opener.lock);
+    side.share->importer.remotes->absent_ns = 1;
+    gs_lock_release(&side.share->importer.lock);
     cr_assert_eq(gs_share_open(side.share, another, OTHER_CONTEXT, 0, &address), GS_UNREACHABLE);
     cr_assert_eq(rename(away, path.sun_path), 0);
     kill(other.pid, SIGCONT);

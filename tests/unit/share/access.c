@@ -39,7 +39,7 @@ Test(share_access, blocks_of_a_read_only_exporter_are_mapped_for_reading)
     cr_assert_eq(*(char *)chunk.base, 5);
 }
 
-Test(share_access, a_read_only_opener_maps_for_reading)
+Test(share_access, a_read_only_importer_maps_for_reading)
 {
     unsigned long address;
 
@@ -143,7 +143,7 @@ Test(share_access, another_group_may_not)
     cr_assert_eq(other_open(&other, ipc_handle, &address), GS_BAD_HANDLE);
 }
 
-/* Also where the opener has the block open already and would not have to ask. */
+/* Also where the importer has the block open already and would not have to ask. */
 Test(share_access, a_handle_with_another_secret_opens_nothing)
 {
     unsigned char forged[GS_IPC_HANDLE_SIZE];

@@ -83,9 +83,9 @@ Test(share_broker, a_child_that_holds_the_connection_does_not_keep_it_from_servi
     kill(child, SIGKILL);
 }
 
-/* The socket of a process that lives, so far, has gone. Its opener, refused for now, stands still
+/* The socket of a process that lives, so far, has gone. Its importer, refused for now, stands still
  * for longer than it waits, and the process is killed only then. */
-Test(share_broker, an_opener_that_stood_still_waits_on_for_an_end)
+Test(share_broker, an_importer_that_stood_still_waits_on_for_an_end)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     char path[128], hex[2 * GS_IPC_HANDLE_SIZE + 1];
@@ -113,7 +113,7 @@ Test(share_broker, an_opener_that_stood_still_waits_on_for_an_end)
 }
 
 /* The same, and the socket is there again: who is refused by the broker asks its owner. */
-Test(share_broker, an_opener_asks_a_process_whose_socket_was_away_for_a_moment)
+Test(share_broker, an_importer_asks_a_process_whose_socket_was_away_for_a_moment)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     char away[sizeof((struct sockaddr_un *)0)->sun_path + 8], hex[2 * GS_IPC_HANDLE_SIZE + 1];
@@ -184,7 +184,7 @@ Test(share_broker, keeps_what_is_open_and_ends_when_nobody_needs_it)
     }
     cr_assert_eq(status, GS_OK, "it is never opened in time");
     usleep(1000000);
-    cr_assert_neq(side_broker_pid(dir), 0, "it ended under its opener");
+    cr_assert_neq(side_broker_pid(dir), 0, "it ended under its importer");
     cr_assert_eq(side_broker_published(dir), 1, "what is open was dropped");
     side_stop(&side);
     cr_assert(side_broker_gone(dir), "it does not end");

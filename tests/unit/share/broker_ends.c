@@ -67,27 +67,27 @@ Test(share_broker, what_it_serves_is_not_taken_back_over_a_connection_that_was_l
 {
     pid_t broker = broker_by_hand("GPUSHIM_LOG", "debug");
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE], more[GS_IPC_HANDLE_SIZE];
-    int memory = leave_memory(), fd, opener;
+    int memory = leave_memory(), fd, importer;
 
     ipc_handle_by_hand(9, 1, ipc_handle);
     ipc_handle_by_hand(9, 2, more);
     fd = connection_left_behind(ipc_handle, memory);
-    opener = greet_broker(ipc_handle + 8, -1);
-    cr_assert(SIDE_WAIT(ask_open(opener, ipc_handle) == 0));
+    importer = greet_broker(ipc_handle + 8, -1);
+    cr_assert(SIDE_WAIT(ask_open(importer, ipc_handle) == 0));
     ring_by_hand(fd, memory, 1);
     for (int i = 0; i < 3; i++) /* behind what it was sent before, too */
         cr_assert(is_asked_by_hand(fd));
-    cr_assert_eq(ask_open(opener, ipc_handle), 0, "it was taken back from under who holds it");
+    cr_assert_eq(ask_open(importer, ipc_handle), 0, "it was taken back from under who holds it");
     halt(broker);
     share_by_hand(fd, more, memory);
     share_by_hand(fd, more, memory); /* twice: hung up on */
     kill(broker, SIGCONT);
     while (is_asked_by_hand(fd))
         continue;
-    cr_assert_eq(ask_open(opener, ipc_handle), 0, "it was dropped from under who holds it");
-    cr_assert_eq(ask_open(opener, more), GS_REFUSED_HANDLE);
+    cr_assert_eq(ask_open(importer, ipc_handle), 0, "it was dropped from under who holds it");
+    cr_assert_eq(ask_open(importer, more), GS_REFUSED_HANDLE);
     close(fd);
-    close(opener);
+    close(importer);
     close(memory);
     end_process(broker);
 }

@@ -8,7 +8,7 @@
 #include "tests/system.h"
 
 #define PIECE  (2 * MIB)
-#define MANY   40 /* more than one message brings to an opener, and than the broker's socket takes */
+#define MANY   40 /* more than one message brings to an importer, and than the broker's socket takes */
 
 static void setup(void)
 {

@@ -608,7 +608,7 @@ Test(share_broker, takes_the_socket_it_is_started_with)
 }
 
 /* One that is stopped, say, and has been asked by many. */
-Test(share_broker, that_takes_no_connection_keeps_no_opener_waiting)
+Test(share_broker, that_takes_no_connection_keeps_no_importer_waiting)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
     int broker = socket(AF_UNIX, SOCK_SEQPACKET, 0), full[8], count = 0;

@@ -17,7 +17,7 @@ static void setup(void)
 TestSuite(share_cached, .init = setup, .fini = scene_end, .timeout = 600);
 
 /* Exports bytes of the chunk, has them opened, closed, and taken back: where they were mapped. With
- * `at_once` the opener's close and the exporter's call meet. */
+ * `at_once` the importer's close and the exporter's call meet. */
 static unsigned long go_round(size_t offset, int byte, bool at_once)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
@@ -51,7 +51,7 @@ static unsigned long round_trip(size_t offset, int byte)
     return go_round(offset, byte, false);
 }
 
-/* Handles, mappings and events that the opener has. */
+/* Handles, mappings and events that the importer has. */
 static int census(void)
 {
     return atoi(other_ask(&other, "census") + 3);
@@ -93,7 +93,7 @@ Test(share_cached, when_the_chunk_goes_it_is_unmapped_and_that_is_waited_for)
     cr_assert(is_mapped());
 }
 
-Test(share_cached, its_opener_does_not_answer_and_the_wait_ends)
+Test(share_cached, its_importer_does_not_answer_and_the_wait_ends)
 {
     uint64_t begin;
 
@@ -123,7 +123,7 @@ Test(share_cached, one_gpu_does_not_wait_for_what_is_unmapped_of_another)
     cr_assert(SIDE_WAIT(!is_mapped()));
 }
 
-Test(share_cached, its_opener_is_killed_and_the_wait_ends_with_its_exit)
+Test(share_cached, its_importer_is_killed_and_the_wait_ends_with_its_exit)
 {
     uint64_t begin = side_now();
 

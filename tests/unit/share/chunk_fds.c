@@ -42,7 +42,7 @@ static void teardown(void)
 
 TestSuite(share_chunk_fds, .init = setup, .fini = teardown, .timeout = 120);
 
-Test(share_chunk_fds, a_chunk_is_exported_once_for_all_openers)
+Test(share_chunk_fds, a_chunk_is_exported_once_for_all_importers)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct gs_export *export;

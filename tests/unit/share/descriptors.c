@@ -1,6 +1,6 @@
 /*
- * Descriptors that are sent to do harm (bombs.h), to an exporter, an opener and a broker. Each time
- * an honest opener is served while the attack goes on: what holds up a close does so for longer than
+ * Descriptors that are sent to do harm (bombs.h), to an exporter, an importer and a broker. Each time
+ * an honest importer is served while the attack goes on: what holds up a close does so for longer than
  * a test may take, and is let go of only afterwards. With OLDER_KERNEL nothing keeps such from being
  * sent (before Linux 6.16).
  */
@@ -56,7 +56,7 @@ static void throw_bomb(int fd, const union gs_wire_message *message, enum bomb k
 
 static void say_served(const char *who, enum bomb kind, uint64_t since)
 {
-    printf("%s, %s: an honest opener is served in %llu ms\n", who, bomb_names[kind],
+    printf("%s, %s: an honest importer is served in %llu ms\n", who, bomb_names[kind],
            (unsigned long long)((side_now() - since) / MS));
     fflush(stdout);
 }
@@ -168,7 +168,7 @@ Test(share_descriptors, hold_up_no_end_of_a_connection_that_came_without_any)
     side_chunk_free(&side, &piece);
 }
 
-/* ---- An opener ------------------------------------------------------------------------------ */
+/* ---- An importer ------------------------------------------------------------------------------ */
 
 struct liar {
     pthread_t thread;
@@ -232,7 +232,7 @@ static void liar_start(struct liar *liar, enum bomb kind, const unsigned char *i
     cr_assert_eq(pthread_create(&liar->thread, NULL, lie, liar), 0);
 }
 
-Test(share_descriptors, sent_to_an_opener_hold_nobody_up)
+Test(share_descriptors, sent_to_an_importer_hold_nobody_up)
 {
     for (enum bomb kind = 0; kind < BOMBS; kind++) {
         unsigned char bad[GS_IPC_HANDLE_SIZE], good[GS_IPC_HANDLE_SIZE];
@@ -242,7 +242,7 @@ Test(share_descriptors, sent_to_an_opener_hold_nobody_up)
         gs_status status;
         uint64_t since;
 
-        if (!begin("opener", kind))
+        if (!begin("importer", kind))
             continue;
         other_start(&other, dir, NULL);
         other_export(&other, 0, 512, 71, good);
@@ -250,7 +250,7 @@ Test(share_descriptors, sent_to_an_opener_hold_nobody_up)
         liar_start(&liar, kind, bad);
         since = side_now();
         status = gs_share_open(side.share, bad, SIDE_CONTEXT, 0, &address);
-        say_served("opener, the open itself", kind, since);
+        say_served("importer, the open itself", kind, since);
         /* Memory that shrinks may have been what it was said to be when it was looked at. */
         cr_assert(status != GS_OK || kind == BOMB_MEMORY, "%s is no memory", bomb_names[kind]);
         if (status == GS_OK)
@@ -258,7 +258,7 @@ Test(share_descriptors, sent_to_an_opener_hold_nobody_up)
         since = side_now();
         cr_assert_eq(gs_share_open(side.share, good, SIDE_CONTEXT, 0, &address), GS_OK);
         cr_assert_eq(*(char *)address, 71);
-        say_served("opener", kind, since);
+        say_served("importer", kind, since);
         __atomic_store_n(&liar.end, true, __ATOMIC_RELEASE);
         pthread_join(liar.thread, NULL);
         close(liar.listener);
@@ -266,7 +266,7 @@ Test(share_descriptors, sent_to_an_opener_hold_nobody_up)
         cr_assert_eq(gs_share_close(side.share, address), GS_OK);
         since = side_now();
         cr_assert(SIDE_WAIT(other_withdraws(&other)));
-        say_served("opener that was hung up on", kind, since);
+        say_served("importer that was hung up on", kind, since);
         other_stop(&other);
         bombs_end(kind);
         cr_assert(SIDE_WAIT(side_open_fds() <= before + 8), "%d, %d before", side_open_fds(),

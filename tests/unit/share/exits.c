@@ -86,21 +86,21 @@ Test(share_exits, one_whose_exit_takes_a_while_is_waited_for_until_then)
 {
     static char slowly[] = "";
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct other opener;
+    struct other importer;
     unsigned long there;
     pthread_t killer;
     void *was_slow;
 
-    if (!other_start_apart(&opener, dir, "timeout=100000")) {
+    if (!other_start_apart(&importer, dir, "timeout=100000")) {
         scene_end();
         cr_skip("no PID namespace can be made here");
     }
     killer = export_and_be_killed(ipc_handle, slowly);
-    cr_assert_eq(other_open(&opener, ipc_handle, &there),
+    cr_assert_eq(other_open(&importer, ipc_handle, &there),
                  side_with_broker() ? GS_OK : GS_UNREACHABLE);
     pthread_join(killer, &was_slow);
     other_kill(&other);
-    cr_assert_eq(other_stop(&opener), 0);
+    cr_assert_eq(other_stop(&importer), 0);
     if (!was_slow)
         cr_skip_test("a thread cannot be traced here");
 }

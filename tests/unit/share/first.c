@@ -6,7 +6,7 @@
 #include <sys/eventfd.h>
 
 #include "core/share/exporter.h"
-#include "core/share/opener.h"
+#include "core/share/importer.h"
 #include "scene.h"
 #include "tests/children.h"
 #include "wrapped_thread.h"
@@ -247,7 +247,7 @@ static struct gs_export *must_export(struct exporter *exporter, int which, size_
 
 static bool has_message(void)
 {
-    struct pollfd message = {.fd = side.share->opener.remotes->conn.fd, .events = POLLIN};
+    struct pollfd message = {.fd = side.share->importer.remotes->conn.fd, .events = POLLIN};
 
     return poll(&message, 1, 0) == 1;
 }
@@ -291,24 +291,24 @@ static bool is_busy(void)
 {
     bool busy;
 
-    gs_lock_take(&side.share->opener.lock);
-    busy = side.share->opener.remotes && side.share->opener.remotes->busy;
-    gs_lock_release(&side.share->opener.lock);
+    gs_lock_take(&side.share->importer.lock);
+    busy = side.share->importer.remotes && side.share->importer.remotes->busy;
+    gs_lock_release(&side.share->importer.lock);
     return busy;
 }
 
 /* One thread opens, which takes a while, and another closes meanwhile. */
 static void close_while_busy(CUdeviceptr address, unsigned char *opens)
 {
-    pthread_t opener;
+    pthread_t importer;
     void *opened;
 
     halt(other.pid);
-    cr_assert_eq(__real_pthread_create(&opener, NULL, open_next, opens), 0);
+    cr_assert_eq(__real_pthread_create(&importer, NULL, open_next, opens), 0);
     cr_assert(SIDE_WAIT(is_busy()));
     cr_assert_eq(gs_share_close(side.share, address), GS_OK);
     kill(other.pid, SIGCONT);
-    pthread_join(opener, &opened);
+    pthread_join(importer, &opened);
     cr_assert_not_null(opened);
 }
 
@@ -377,21 +377,21 @@ Test(share_first, close_at_the_process_end_asks_the_driver_nothing)
 /* A child that was forked meanwhile has the connection too. */
 Test(share_first, open_that_was_given_up_leaves_no_hold_where_a_child_was_forked)
 {
-    pthread_t opener;
+    pthread_t importer;
     void *opened;
     pid_t child;
 
     refuses = true;
     side.share->options.timeout_ns = 300 * MS;
     halt(other.pid);
-    cr_assert_eq(__real_pthread_create(&opener, NULL, open_next, ipc_handle), 0);
+    cr_assert_eq(__real_pthread_create(&importer, NULL, open_next, ipc_handle), 0);
     cr_assert(SIDE_WAIT(is_busy()));
     usleep(100000);
     child = fork_child();
     if (child == 0)
         for (;;)
             pause();
-    pthread_join(opener, &opened);
+    pthread_join(importer, &opened);
     cr_assert_null(opened);
     kill(other.pid, SIGCONT);
     cr_assert(all_rest(other.pid)); /* it is answered */
@@ -471,7 +471,7 @@ Test(share_first, connection_that_could_not_be_watched_is_watched_later)
     other_export(&other, 512, 512, 8, next);
     is_full = true;
     scene_open(next);
-    cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->opener.remotes_watched, __ATOMIC_ACQUIRE)));
+    cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->importer.remotes_watched, __ATOMIC_ACQUIRE)));
     is_full = false;
     other_export(&other, 1024, 512, 9, next);
     address = scene_open(next);
@@ -483,24 +483,24 @@ Test(share_first, connection_that_could_not_be_watched_is_watched_later)
  * calls kills there must leave no lock behind. */
 Test(share_first, connection_is_watched_without_a_lock)
 {
-    pthread_t opener;
+    pthread_t importer;
     void *opened;
     uint64_t since;
 
     halt(other.pid);
-    cr_assert_eq(__real_pthread_create(&opener, NULL, open_next, ipc_handle), 0);
+    cr_assert_eq(__real_pthread_create(&importer, NULL, open_next, ipc_handle), 0);
     cr_assert(SIDE_WAIT(is_busy()));
     cr_assert(all_rest(0)); /* it has looked for a thread, and waits */
     __atomic_store_n(&stays, true, __ATOMIC_SEQ_CST);
     cr_assert_eq(gs_thread_start(side.share), GS_OK);
-    cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->opener.remotes_watched, __ATOMIC_ACQUIRE)));
+    cr_assert(SIDE_WAIT(__atomic_load_n(&side.share->importer.remotes_watched, __ATOMIC_ACQUIRE)));
     kill(other.pid, SIGCONT);
     cr_assert(SIDE_WAIT(__atomic_load_n(&is_in, __ATOMIC_SEQ_CST)), "it was not watched");
     since = side_now();
     cr_assert(is_busy(), "it was over before another thread had the lock");
     cr_assert(side_within(since, SIDE_PATIENCE_MS / 2 * MS), "that waits for the lock");
     __atomic_store_n(&others_went, true, __ATOMIC_SEQ_CST);
-    pthread_join(opener, &opened);
+    pthread_join(importer, &opened);
     cr_assert_not_null(opened);
 }
 

@@ -31,7 +31,7 @@ static void teardown(void)
 
 TestSuite(share_hostile, .init = setup, .fini = teardown, .timeout = 120);
 
-/* An honest opener is served, promptly, and nothing of anybody is left held. */
+/* An honest importer is served, promptly, and nothing of anybody is left held. */
 static void assert_serves(void)
 {
     uint64_t begin = side_now();
@@ -192,7 +192,7 @@ Test(share_hostile, every_fault_is_named_in_the_log)
                                         "names more than it said that it holds",
                                         "that it was not asked for", "for a broker",
                                         "something that is no message",
-                                        "answers what it was not asked", "not an opener's to send"};
+                                        "answers what it was not asked", "not an importer's to send"};
 
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         union gs_wire_message message;
@@ -410,7 +410,7 @@ Test(share_hostile, another_user_takes_no_more_than_half_of_the_connections)
     side_export(&side, &chunk, 0, 512, &export);
 }
 
-Test(share_hostile, another_users_opener_does_not_get_through)
+Test(share_hostile, another_users_importer_does_not_get_through)
 {
     unsigned long address;
     struct sockaddr_un at;
@@ -524,7 +524,7 @@ Test(share_hostile, a_full_table_in_the_exporter_refuses_and_loses_nothing)
     }
 }
 
-Test(share_hostile, a_full_table_in_the_opener_refuses_and_loses_nothing)
+Test(share_hostile, a_full_table_in_the_importer_refuses_and_loses_nothing)
 {
     int open_now = atoi(other_ask(&other, "fds") + 3) - 1; /* one is the counting's own */
     unsigned long address;
@@ -667,7 +667,7 @@ static int open_of(int fd, const unsigned char *theirs, uint32_t request)
     return next_of(fd);
 }
 
-/* An opener that is asked more often than it holds something listens no more (core/share/remote.c). */
+/* An importer that is asked more often than it holds something listens no more (core/share/remote.c). */
 Test(share_hostile, who_was_refused_is_not_asked_again_for_what_he_holds)
 {
     unsigned char theirs[GS_IPC_HANDLE_SIZE];

@@ -16,7 +16,7 @@
 #define LEFT    24
 
 static char dir[64];
-static struct other exporter, opener, next;
+static struct other exporter, importer, next;
 static unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
 static int fds[DIALLED];
 
@@ -30,7 +30,7 @@ static void setup(void)
     /* No other test's user: what he has under way would count. */
     snprintf(user, sizeof user, "uid=%d", 61000 + getpid() % 4000);
     other_start2(&exporter, dir, user, "trust=0");
-    other_start2(&opener, dir, user, "trust=0");
+    other_start2(&importer, dir, user, "trust=0");
     other_start2(&next, dir, user, "trust=0");
     other_export(&exporter, 0, 512, 3, ipc_handle);
     cr_assert_str_eq(other_ask(&exporter, "nofile %d", LIMIT), "ok");
@@ -47,7 +47,7 @@ static void hang_up(void)
 
 static void teardown(void)
 {
-    CHECK(other_stop(&opener) == 0);
+    CHECK(other_stop(&importer) == 0);
     CHECK(other_stop(&next) == 0);
     CHECK(other_stop(&exporter) == 0);
     side_dir_remove(dir);
@@ -113,7 +113,7 @@ Test(share_hostile_unread, memory_of_many_connections)
     message.open.want_fd = 1;
     for (int i = 0; i < 32; i++)
         fds[i] = ask(&message, false);
-    assert_opens(&opener);
+    assert_opens(&importer);
     cr_assert(was_granted(fds[0]));
     cr_assert_not(was_granted(fds[0]), "a second one came before that was read");
     hang_up();
@@ -126,7 +126,7 @@ Test(share_hostile_unread, memory_of_connections_that_came_and_went)
     union gs_wire_message message;
     unsigned before, granted = 0;
 
-    assert_opens(&opener);
+    assert_opens(&importer);
     before = exporter_fds();
     gs_wire_start(&message, GS_WIRE_OPEN, 1);
     memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
@@ -139,5 +139,5 @@ Test(share_hostile_unread, memory_of_connections_that_came_and_went)
     cr_assert_eq(granted, LIMIT / 16);
     hang_up();
     cr_assert(SIDE_WAIT(exporter_fds() <= before + 2), "%u, %u before", exporter_fds(), before);
-    assert_opens(&opener);
+    assert_opens(&importer);
 }

@@ -3,7 +3,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 
-#include "core/share/opener.h"
+#include "core/share/importer.h"
 #include "core/share/wire.h"
 #include "scene.h"
 #include "tests/children.h"
@@ -195,18 +195,18 @@ Test(share_idle, a_thousand_are_called_back_at_once_while_others_are_opened)
     static struct gs_export *exports[1000];
     static unsigned char ipc_handle[1000][GS_IPC_HANDLE_SIZE];
     struct side_chunk piece;
-    struct side opener;
+    struct side importer;
     CUdeviceptr address;
 
     many.idle_blocks = 1000;
-    side_start(&opener, &many);
+    side_start(&importer, &many);
     piece = side_chunk_new(&side, 2 * MIB);
     for (int i = 0; i < 1000; i++) {
         cr_assert_eq(side_export(&side, &piece, (size_t)i * 512, 512, &exports[i]), GS_OK);
         gs_export_handle(exports[i], ipc_handle[i]);
-        cr_assert_eq(gs_share_open(opener.share, ipc_handle[i], SIDE_CONTEXT, 0, &address), GS_OK);
+        cr_assert_eq(gs_share_open(importer.share, ipc_handle[i], SIDE_CONTEXT, 0, &address), GS_OK);
         if (i < 999)
-            cr_assert_eq(gs_share_close(opener.share, address), GS_OK);
+            cr_assert_eq(gs_share_close(importer.share, address), GS_OK);
     }
     for (int i = 0; i < 999; i++)
         gs_share_freed(side.share, exports[i], side_now());
@@ -216,15 +216,15 @@ Test(share_idle, a_thousand_are_called_back_at_once_while_others_are_opened)
 
         cr_assert_eq(side_export(&side, &piece, 1 * MIB + (size_t)i * 512, 512, &export), GS_OK);
         gs_export_handle(export, fresh);
-        cr_assert_eq(gs_share_open(opener.share, fresh, SIDE_CONTEXT, 0, &address), GS_OK);
-        cr_assert_eq(gs_share_close(opener.share, address), GS_OK);
+        cr_assert_eq(gs_share_open(importer.share, fresh, SIDE_CONTEXT, 0, &address), GS_OK);
+        cr_assert_eq(gs_share_close(importer.share, address), GS_OK);
         cr_assert(side_gets_back(&side, export));
     }
     for (int i = 0; i < 999; i++)
         cr_assert(side_gets_back(&side, exports[i]), "block %d", i);
     cr_assert_not(gs_share_withdraw(side.share, exports[999]),
-                  "the opener lost its lease");
-    side_stop(&opener);
+                  "the importer lost its lease");
+    side_stop(&importer);
     cr_assert(side_gets_back(&side, exports[999]));
     side_chunk_free(&side, &piece);
 }
@@ -249,7 +249,7 @@ static bool is_granted(int fd, uint32_t request)
     return message.head.type == GS_WIRE_GRANT;
 }
 
-/* An opener by hand that reads late: what is called back must leave room for its answers. */
+/* An importer by hand that reads late: what is called back must leave room for its answers. */
 Test(share_idle, who_reads_late_is_called_back_and_still_answered)
 {
     struct side_chunk piece = side_chunk_new(&side, 2 * MIB);
@@ -284,15 +284,15 @@ Test(share_idle, who_reads_late_is_called_back_and_still_answered)
 static int unsent(unsigned open)
 {
     const struct gs_opened *opened;
-    struct gs_opener *opener = &side.share->opener;
+    struct gs_importer *importer = &side.share->importer;
     int count = 0;
 
-    gs_lock_take(&opener->lock);
-    for (opened = opener->remotes->unsent; opened; opened = opened->next)
+    gs_lock_take(&importer->lock);
+    for (opened = importer->remotes->unsent; opened; opened = opened->next)
         count++;
-    if (opener->remotes->opened_count != open)
+    if (importer->remotes->opened_count != open)
         count = -1;
-    gs_lock_release(&opener->lock);
+    gs_lock_release(&importer->lock);
     return count;
 }
 
@@ -331,12 +331,12 @@ Test(share_idle, what_did_not_go_back_over_a_lost_connection_does_not_over_the_n
  * multiple of that time. */
 static bool tries_rarely(void)
 {
-    struct gs_opener *opener = &side.share->opener;
+    struct gs_importer *importer = &side.share->importer;
     bool rarely;
 
-    gs_lock_take(&opener->lock);
-    rarely = opener->poll_ns >= 16 * GS_NS_PER_MS;
-    gs_lock_release(&opener->lock);
+    gs_lock_take(&importer->lock);
+    rarely = importer->poll_ns >= 16 * GS_NS_PER_MS;
+    gs_lock_release(&importer->lock);
     return rarely;
 }
 
@@ -439,25 +439,25 @@ Test(share_idle, who_is_looked_at_later_puts_off_nobody)
     uint64_t due, later;
     bool noticed;
 
-    gs_lock_take(&side.share->opener.lock);
+    gs_lock_take(&side.share->importer.lock);
     for (unsigned i = 0; i < 2; i++)
         cr_assert_not_null(remotes[i] = gs_remote_new_locked(side.share, names[i]));
     remotes[0]->busy = true;
-    gs_lock_release(&side.share->opener.lock);
+    gs_lock_release(&side.share->importer.lock);
     gs_remote_event(side.share, remotes[0]->id);
-    due = side.share->opener.look_ns;
+    due = side.share->importer.look_ns;
     cr_assert_neq(due, GS_NEVER);
-    gs_lock_take(&side.share->opener.lock);
+    gs_lock_take(&side.share->importer.lock);
     remotes[1]->conn.by_broker = remotes[1]->conn.refused = true;
     remotes[1]->conn.fd = 0;
     gs_remote_reap_locked(side.share, remotes[1]);
     noticed = remotes[1]->noticed;
-    later = side.share->opener.look_ns;
+    later = side.share->importer.look_ns;
     for (unsigned i = 0; i < 2; i++) {
-        HASH_DEL(side.share->opener.remotes, remotes[i]);
+        HASH_DEL(side.share->importer.remotes, remotes[i]);
         free(remotes[i]);
     }
-    gs_lock_release(&side.share->opener.lock);
+    gs_lock_release(&side.share->importer.lock);
     cr_assert(noticed);
     cr_assert_eq(later, due);
 }

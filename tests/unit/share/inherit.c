@@ -9,7 +9,7 @@
 
 static char dir[64];
 static struct gs_share_options options;
-static struct side exporter, opener;
+static struct side exporter, importer;
 static struct side_chunk chunk;
 
 static unsigned made, accepted, inherited; /* atomic */
@@ -44,13 +44,13 @@ static void setup(void)
     side_dir_new(dir, sizeof dir);
     side_options(&options, dir);
     side_start(&exporter, &options);
-    side_start(&opener, &options);
+    side_start(&importer, &options);
     chunk = side_chunk_new(&exporter, 2 * MIB);
 }
 
 static void teardown(void)
 {
-    side_stop(&opener);
+    side_stop(&importer);
     side_stop(&exporter);
     side_chunk_free(&exporter, &chunk);
     CHECK(side_broker_end(dir));
@@ -91,9 +91,9 @@ Test(share_inherit, no_descriptor_outlives_an_exec)
     cr_assert_eq(side_export(&exporter, &chunk, 0, 512, &export), GS_OK);
     gs_export_handle(export, ipc_handle);
     for (int i = 0; i < 2; i++) {
-        cr_assert_eq(gs_share_open(opener.share, ipc_handle, SIDE_CONTEXT, 0, &address), GS_OK);
+        cr_assert_eq(gs_share_open(importer.share, ipc_handle, SIDE_CONTEXT, 0, &address), GS_OK);
         cr_assert_eq(count_inherited(0), before);
-        cr_assert_eq(gs_share_close(opener.share, address), GS_OK);
+        cr_assert_eq(gs_share_close(importer.share, address), GS_OK);
     }
     /* By the longer way, too, which leads to nobody here. */
     cr_assert_lt(gs_directory_connect(AT_FDCWD, &options, "nobody", 1), 0);

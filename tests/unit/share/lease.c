@@ -179,7 +179,7 @@ Test(share_lease, who_has_closed_his_connection_resumes_what_he_has)
 {
     other_ask(&other, "close %lx", address);
     cr_assert_eq(other_open(&other, ipc_handle, &address), GS_OK);
-    cr_assert_str_eq(other_ask(&other, "serve 1"), "ok"); /* as of the whole library's openers */
+    cr_assert_str_eq(other_ask(&other, "serve 1"), "ok"); /* as of the whole library's importers */
     usleep(1500000); /* his thread has looked at what there was */
     cr_assert_str_eq(other_ask(&other, "lose"), "ok 1");
     cr_assert(SIDE_WAIT(!strcmp(other_ask(&other, "connections"), "ok 1")));
@@ -286,7 +286,7 @@ Test(share_lease, outlives_many_silent_seconds_of_its_exporter)
     cr_assert(side_gets_back(&side, export));
 }
 
-/* ---- An opener by hand: what no opener of ours does ----------------------------------------- */
+/* ---- An importer by hand: what no importer of ours does ----------------------------------------- */
 
 static int own_pidfd(void)
 {

@@ -455,7 +455,7 @@ Test(share_life, a_driver_without_context_events_is_waited_for)
     cr_assert(SIDE_WAIT(other_withdraws(&other)));
 }
 
-Test(share_life, an_opener_that_was_hung_up_on_while_idle_connects_again)
+Test(share_life, an_importer_that_was_hung_up_on_while_idle_connects_again)
 {
     struct gs_share_options one_client = options;
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];

@@ -423,7 +423,7 @@ static void *close_later(void *arg)
     return NULL;
 }
 
-/* The share thread exports what was given out, for its first opener. */
+/* The share thread exports what was given out, for its first importer. */
 Test(share_limbo, what_is_being_exported_is_waited_for)
 {
     options.export_ahead = true;

@@ -187,7 +187,7 @@ Test(share_looks, what_comes_after_a_row_does_not_end_the_looking_in_the_next)
 }
 
 /* Who was given a handle opens it as soon as he has it: for 2 ms. */
-Test(share_looks, after_a_handle_was_given_out_its_opener_is_looked_for)
+Test(share_looks, after_a_handle_was_given_out_its_importer_is_looked_for)
 {
     struct side_chunk given = side_chunk_new(&side, 2 * MIB);
     struct gs_export *first;
@@ -255,7 +255,7 @@ Test(share_looks, a_thread_that_nobody_asks_sleeps_for_as_long_as_it_may)
 }
 
 /* The same for who has memory of others open, closed and idle. */
-Test(share_looks, an_idle_opener_sleeps_for_as_long_as_it_may)
+Test(share_looks, an_idle_importer_sleeps_for_as_long_as_it_may)
 {
     unsigned char theirs[GS_IPC_HANDLE_SIZE];
 

@@ -253,7 +253,7 @@ Test(share_memory, publishing_without_memory_changes_nothing)
 }
 
 /* Of a process that has no memory at all he is told so; he has patience for much longer than this test. */
-Test(share_memory, an_opener_does_not_wait_for_one_without_any_memory)
+Test(share_memory, an_importer_does_not_wait_for_one_without_any_memory)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     struct gs_export *export;

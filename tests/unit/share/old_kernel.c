@@ -1,4 +1,4 @@
-/* A kernel that tells nothing about a socket's other end (before Linux 6.5): what the opener sent
+/* A kernel that tells nothing about a socket's other end (before Linux 6.5): what the importer sent
  * of itself has to do. Linked into both sides of a test, whose getsockopt this is. */
 #include <errno.h>
 #include <sys/socket.h>

@@ -347,7 +347,7 @@ static struct gs_export *share_some(struct side *side, struct side_chunk *chunk)
 }
 
 /* Which the share thread sleeps on. Who comes is not to wait until his patience is over. */
-Test(share_places, a_program_that_closes_what_the_thread_sleeps_on_keeps_no_opener_waiting)
+Test(share_places, a_program_that_closes_what_the_thread_sleeps_on_keeps_no_importer_waiting)
 {
     struct side_chunk chunk;
     unsigned long other_address;

@@ -1,5 +1,5 @@
 /*
- * Withdrawals against opens, and threads of one opener against each other: two sides in one
+ * Withdrawals against opens, and threads of one importer against each other: two sides in one
  * process, for three seconds. Each exporting thread stamps a block, publishes its handle, and as
  * soon as a withdrawal says that nobody holds it, stamps it anew. An opening thread that gets in
  * must see the stamp that was published with the handle for as long as it has the block open.
@@ -9,13 +9,13 @@
 #include "tests/system.h"
 
 #define EXPORTERS 2
-#define OPENERS   4
+#define IMPORTERS   4
 #define ASKERS    2
 #define GIVEN     7
 #define RUN_NS    3000000000ull
 #define BACK_NS   10000000000ull
 
-static struct side exporter, opener;
+static struct side exporter, importer;
 static struct side_chunk chunk;
 static struct stamps_slot slots[EXPORTERS];
 static uint64_t end;
@@ -47,7 +47,7 @@ static void *run_exporter(void *arg)
     return NULL;
 }
 
-static void *run_opener(void *arg)
+static void *run_importer(void *arg)
 {
     unsigned seed = (unsigned)(uintptr_t)arg;
     CUcontext context = (CUcontext)(uintptr_t)(0x1000 + 0x1000 * (seed % 2));
@@ -57,12 +57,12 @@ static void *run_opener(void *arg)
         CUdeviceptr address;
         uint32_t stamp;
 
-        if (!stamps_open(&opener, slot, context, (unsigned)rand_r(&seed) % 2000, &refused, &address,
+        if (!stamps_open(&importer, slot, context, (unsigned)rand_r(&seed) % 2000, &refused, &address,
                          &stamp))
             continue;
         __atomic_add_fetch(&opened, 1, __ATOMIC_RELAXED);
         stamps_look(address, stamp);
-        if (gs_share_close(opener.share, address) != GS_OK)
+        if (gs_share_close(importer.share, address) != GS_OK)
             stamps_fail("close", stamp, 0);
     }
     return NULL;
@@ -74,7 +74,7 @@ static void *run_asker(void *arg)
         struct gs_share_answers answers;
         struct gs_share_held now;
 
-        gs_share_ask(opener.share, side_gpu, MIB, &answers);
+        gs_share_ask(importer.share, side_gpu, MIB, &answers);
         if (answers.given != 0 && answers.given != GIVEN)
             __atomic_add_fetch(&stamps_failures, 1, __ATOMIC_RELAXED);
         __atomic_add_fetch(&given, answers.given == GIVEN, __ATOMIC_RELAXED);
@@ -89,7 +89,7 @@ static void *run_asker(void *arg)
 
 int main(void)
 {
-    pthread_t threads[EXPORTERS + OPENERS + ASKERS];
+    pthread_t threads[EXPORTERS + IMPORTERS + ASKERS];
     struct gs_share_options options;
     char dir[64];
 
@@ -97,22 +97,22 @@ int main(void)
     side_dir_new(dir, sizeof dir);
     side_options(&options, dir);
     side_start(&exporter, &options);
-    side_start(&opener, &options);
+    side_start(&importer, &options);
     side_serve(&exporter, GIVEN);
     chunk = side_chunk_new(&exporter, 2 * MIB);
     memdriver_delay_export(200);
     end = side_now() + RUN_NS;
     for (int i = 0; i < EXPORTERS; i++) {
-        gs_lock_init(&slots[i].lock, GS_RANK_OPENER);
+        gs_lock_init(&slots[i].lock, GS_RANK_IMPORTER);
         pthread_create(&threads[i], NULL, run_exporter, &slots[i]);
     }
-    for (uintptr_t i = 0; i < OPENERS; i++)
-        pthread_create(&threads[EXPORTERS + i], NULL, run_opener, (void *)(i + 1));
+    for (uintptr_t i = 0; i < IMPORTERS; i++)
+        pthread_create(&threads[EXPORTERS + i], NULL, run_importer, (void *)(i + 1));
     for (int i = 0; i < ASKERS; i++)
-        pthread_create(&threads[EXPORTERS + OPENERS + i], NULL, run_asker, NULL);
-    for (int i = 0; i < EXPORTERS + OPENERS + ASKERS; i++)
+        pthread_create(&threads[EXPORTERS + IMPORTERS + i], NULL, run_asker, NULL);
+    for (int i = 0; i < EXPORTERS + IMPORTERS + ASKERS; i++)
         pthread_join(threads[i], NULL);
-    side_stop(&opener);
+    side_stop(&importer);
     side_stop(&exporter);
     side_chunk_free(&exporter, &chunk);
     side_dir_remove(dir);

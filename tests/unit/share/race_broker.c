@@ -12,14 +12,14 @@
 #include "tests/system.h"
 
 #define SHARERS 2
-#define OPENERS 3
+#define IMPORTERS 3
 #define DEAD    2
 #define SLOTS   (SHARERS + DEAD)
 #define RUN_NS  3000000000ull
 #define BACK_NS 20000000000ull
 #define MORE_NS 60000000000ull /* for a machine on which too little has happened */
 
-static struct side exporter, opener;
+static struct side exporter, importer;
 static struct stamps_slot slots[SLOTS]; /* of the sharers, then of killed processes */
 static char dir[64];
 static uint64_t end;
@@ -101,7 +101,7 @@ static void *run_sharer(void *arg)
     return NULL;
 }
 
-static void *run_opener(void *arg)
+static void *run_importer(void *arg)
 {
     unsigned seed = (unsigned)(uintptr_t)arg;
 
@@ -111,12 +111,12 @@ static void *run_opener(void *arg)
         CUdeviceptr address;
         uint32_t stamp;
 
-        if (!stamps_open(&opener, slot, SIDE_CONTEXT, (unsigned)rand_r(&seed) % 500, &refused,
+        if (!stamps_open(&importer, slot, SIDE_CONTEXT, (unsigned)rand_r(&seed) % 500, &refused,
                          &address, &stamp))
             continue;
         __atomic_add_fetch(which < SHARERS ? &opened : &from_dead, 1, __ATOMIC_RELAXED);
         stamps_look(address, stamp);
-        if (gs_share_close(opener.share, address) != GS_OK)
+        if (gs_share_close(importer.share, address) != GS_OK)
             stamps_fail("close", stamp, 0);
     }
     return NULL;
@@ -180,7 +180,7 @@ static void kill_others(const struct gs_share_options *options, struct broker *b
 
 int main(void)
 {
-    pthread_t threads[SHARERS + OPENERS + 1];
+    pthread_t threads[SHARERS + IMPORTERS + 1];
     struct gs_share_options options;
     struct broker broker = {0};
     unsigned count = 0;
@@ -190,24 +190,24 @@ int main(void)
     side_options(&options, dir);
     options.idle_ns = 2000000;
     options.idle_blocks = 2;
-    side_start(&opener, &options);
+    side_start(&importer, &options);
     options.broker = true;
     side_start(&exporter, &options);
     broker_start(&broker, &options);
     end = side_now() + RUN_NS;
     for (unsigned i = 0; i < SLOTS; i++) {
-        gs_lock_init(&slots[i].lock, GS_RANK_OPENER);
+        gs_lock_init(&slots[i].lock, GS_RANK_IMPORTER);
         slots[i].may_be_gone = true;
     }
     for (unsigned i = 0; i < SHARERS; i++)
         pthread_create(&threads[count++], NULL, run_sharer, &slots[i]);
-    for (uintptr_t i = 0; i < OPENERS; i++)
-        pthread_create(&threads[count++], NULL, run_opener, (void *)(i + 1));
+    for (uintptr_t i = 0; i < IMPORTERS; i++)
+        pthread_create(&threads[count++], NULL, run_importer, (void *)(i + 1));
     pthread_create(&threads[count++], NULL, run_asker, NULL);
     kill_others(&options, &broker);
     while (count)
         pthread_join(threads[--count], NULL);
-    side_stop(&opener);
+    side_stop(&importer);
     side_stop(&exporter);
     broker_stop(&broker);
     printf("opened %u, of dead processes %u, refused %u, withdrawn %u, asked %u, alive %d, "

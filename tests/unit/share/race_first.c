@@ -1,6 +1,6 @@
 /*
- * Threads of an opener that has no share thread yet, against each other and against its exporters:
- * in each round a new opener, whose share thread cannot be had at first, at times for all of the
+ * Threads of an importer that has no share thread yet, against each other and against its exporters:
+ * in each round a new importer, whose share thread cannot be had at first, at times for all of the
  * round. Exporting threads stamp a block, publish its handle, and as soon as a withdrawal says that
  * nobody holds it stamp it anew: who has it open sees no other stamp, and every block comes back.
  */
@@ -11,12 +11,12 @@
 #define EXPORTERS 2
 #define BLOCKS    2 /* of each */
 #define SLOTS     (EXPORTERS * BLOCKS)
-#define OPENERS   4
+#define IMPORTERS   4
 #define RUN_NS    3000000000ull
 #define BACK_NS   10000000000ull
 #define ROUND_NS  20000000ull
 
-static struct side exporters[EXPORTERS], opener;
+static struct side exporters[EXPORTERS], importer;
 static struct side_chunk chunks[EXPORTERS];
 static struct stamps_slot slots[SLOTS];
 static uint64_t end, round_end;
@@ -49,7 +49,7 @@ static void *run_exporter(void *arg)
     return NULL;
 }
 
-static void *run_opener(void *arg)
+static void *run_importer(void *arg)
 {
     unsigned seed = (unsigned)(uintptr_t)arg;
 
@@ -59,16 +59,16 @@ static void *run_opener(void *arg)
         CUdeviceptr address;
         uint32_t stamp;
 
-        if (!stamps_open(&opener, slot, context, 0, &refused, &address, &stamp))
+        if (!stamps_open(&importer, slot, context, 0, &refused, &address, &stamp))
             continue;
         __atomic_add_fetch(&opened, 1, __ATOMIC_RELAXED);
         if (!destroys)
             stamps_look(address, stamp);
         if (destroys && rand_r(&seed) % 4 == 0) {
-            gs_share_context_leaving(opener.share, context);
-            gs_share_context_gone(opener.share, context);
+            gs_share_context_leaving(importer.share, context);
+            gs_share_context_gone(importer.share, context);
         }
-        if (gs_share_close(opener.share, address) != GS_OK && !destroys)
+        if (gs_share_close(importer.share, address) != GS_OK && !destroys)
             stamps_fail("close", stamp, 0);
     }
     return NULL;
@@ -76,7 +76,7 @@ static void *run_opener(void *arg)
 
 int main(void)
 {
-    pthread_t exporting[SLOTS], opening[OPENERS];
+    pthread_t exporting[SLOTS], opening[IMPORTERS];
     struct gs_share_options options;
     unsigned seed = 1, rounds = 0;
     int fds = side_open_fds();
@@ -96,23 +96,23 @@ int main(void)
     }
     end = side_now() + RUN_NS;
     for (int i = 0; i < SLOTS; i++) {
-        gs_lock_init(&slots[i].lock, GS_RANK_OPENER);
+        gs_lock_init(&slots[i].lock, GS_RANK_IMPORTER);
         __real_pthread_create(&exporting[i], NULL, run_exporter, &slots[i]);
     }
     for (; side_now() < end; rounds++) {
-        side_start(&opener, &options);
+        side_start(&importer, &options);
         destroys = rounds % 3 == 2;
         if (destroys) /* the events of a context that has gone would be the driver's to count */
-            opener.driver.ctx_record_event = NULL;
+            importer.driver.ctx_record_event = NULL;
         __atomic_store_n(&refusals, rand_r(&seed) % 8, __ATOMIC_SEQ_CST);
         __atomic_store_n(&goes_on, rounds % 4 == 3, __ATOMIC_SEQ_CST);
         round_end = side_now() + ROUND_NS;
-        for (uintptr_t i = 0; i < OPENERS; i++)
-            __real_pthread_create(&opening[i], NULL, run_opener,
-                                  (void *)(i + 1 + OPENERS * (uintptr_t)rounds));
-        for (int i = 0; i < OPENERS; i++)
+        for (uintptr_t i = 0; i < IMPORTERS; i++)
+            __real_pthread_create(&opening[i], NULL, run_importer,
+                                  (void *)(i + 1 + IMPORTERS * (uintptr_t)rounds));
+        for (int i = 0; i < IMPORTERS; i++)
             pthread_join(opening[i], NULL);
-        side_stop(&opener);
+        side_stop(&importer);
     }
     for (int i = 0; i < SLOTS; i++)
         pthread_join(exporting[i], NULL);

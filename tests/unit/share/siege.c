@@ -1,7 +1,7 @@
 /*
  * Nobody stalls, starves or ends anybody else. A table of attackers (siege_clients.c,
  * siege_posers.c), each a process of its own that goes on until it is killed: meanwhile an honest
- * opener is served, and how long that took is printed; host memory of who is attacked stays bounded, and
+ * importer is served, and how long that took is printed; host memory of who is attacked stays bounded, and
  * descriptors that went to attackers come back when they end. Another test looks that each message, each
  * resource, each position and each target occurs in the table, so that none comes without its
  * attacker; that each says what the table tells is seen when it plays.
@@ -198,7 +198,7 @@ static void attack_end(const struct siege_attack *attack, pid_t attacker)
     waitpid(attacker, NULL, 0);
 }
 
-/* ---- Who is attacked, and an honest opener -------------------------------------------------- */
+/* ---- Who is attacked, and an honest importer -------------------------------------------------- */
 
 static void setup(void)
 {
@@ -243,7 +243,7 @@ static void say(const struct siege_attack *attack, const char *what, uint64_t si
     static const char *const positions[] = {
         "another user", "a listed user",  "a listed user that holds", "the same user",
         "a holder",     "a false broker", "a false exporter"};
-    static const char *const targets[] = {"an exporter", "a broker", "an opener",
+    static const char *const targets[] = {"an exporter", "a broker", "an importer",
                                           "an exporter that leaves"};
 
     printf("%s at %s %s: %s in %llu ms\n", positions[attack->position], targets[attack->target],
@@ -253,21 +253,21 @@ static void say(const struct siege_attack *attack, const char *what, uint64_t si
 
 static void say_served(const struct siege_attack *attack, uint64_t since, gs_status status)
 {
-    say(attack, "an honest opener is answered", since);
-    cr_assert_eq(status, GS_OK, "%s: an honest opener got %d", attack->name, status);
+    say(attack, "an honest importer is answered", since);
+    cr_assert_eq(status, GS_OK, "%s: an honest importer got %d", attack->name, status);
 }
 
 /* ... by an open of another one, which has it when this returns. */
-static void assert_serves(const struct siege_attack *attack, struct other *opener,
+static void assert_serves(const struct siege_attack *attack, struct other *importer,
                           const unsigned char *ipc_handle, int byte)
 {
     uint64_t since = side_now();
     unsigned long address = 0;
     char expected[16];
 
-    say_served(attack, since, other_open(opener, ipc_handle, &address));
+    say_served(attack, since, other_open(importer, ipc_handle, &address));
     snprintf(expected, sizeof expected, "ok %d", byte);
-    cr_assert_str_eq(other_ask(opener, "read %lx", address), expected);
+    cr_assert_str_eq(other_ask(importer, "read %lx", address), expected);
 }
 
 struct taken {
@@ -357,7 +357,7 @@ static void assert_holds(const struct siege_attack *attack, struct other *export
 static void attack_exporter(const struct siege_attack *attack)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct other exporter, holder, opener;
+    struct other exporter, holder, importer;
     unsigned long address;
     struct taken before;
     pid_t attacker;
@@ -365,7 +365,7 @@ static void attack_exporter(const struct siege_attack *attack)
     folder_start();
     start_owned(&exporter, "");
     start_owned(&holder, "");
-    start_owned(&opener, PATIENT);
+    start_owned(&importer, PATIENT);
     other_export(&holder, 0, 512, 5, ipc_handle);
     memcpy(siege->other, ipc_handle + 8, sizeof siege->other);
     cr_assert_str_eq(other_ask(&exporter, "nofile %d", NOFILE), "ok");
@@ -381,13 +381,13 @@ static void attack_exporter(const struct siege_attack *attack)
     if (attack->resources & TAKES(LEASES)) /* whoever still has his connection has his lease */
         cr_assert_str_neq(other_ask(&holder, "lose"), "ok 0");
     other_export(&exporter, 1024, 512, 8, ipc_handle);
-    assert_serves(attack, &opener, ipc_handle, 8);
+    assert_serves(attack, &importer, ipc_handle, 8);
     assert_bounded(attack, exporter.pid, &before);
     attack_end(attack, attacker);
     assert_holds(attack, &exporter, ipc_handle);
     assert_came_back(attack, exporter.pid, &before);
     cr_assert_eq(other_stop(&holder), 0);
-    cr_assert_eq(other_stop(&opener), 0);
+    cr_assert_eq(other_stop(&importer), 0);
     cr_assert(SIDE_WAIT(other_withdraws(&exporter)));
     cr_assert_eq(other_stop(&exporter), 0);
 }
@@ -470,7 +470,7 @@ static void leave(struct other *sharer, size_t offset, int byte, unsigned char *
 /* What is left before the attack and what is left during it. */
 static void attack_broker(const struct siege_attack *attack)
 {
-    struct other sharer, late, opener;
+    struct other sharer, late, importer;
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     pid_t broker, attacker;
     struct taken before;
@@ -481,7 +481,7 @@ static void attack_broker(const struct siege_attack *attack)
     start_owned(&sharer, "keep=60000");
     leave(&sharer, 0, 7, siege->ipc_handle);
     other_kill(&sharer);
-    start_owned(&opener, PATIENT);
+    start_owned(&importer, PATIENT);
     start_owned(&late, "keep=60000");
     leave(&late, 0, 7, ipc_handle);
     memcpy(siege->other, ipc_handle + 8, sizeof siege->other);
@@ -492,17 +492,17 @@ static void attack_broker(const struct siege_attack *attack)
     leave(&late, 512, 8, ipc_handle);
     say(attack, "it has what is left", since);
     other_kill(&late);
-    assert_serves(attack, &opener, ipc_handle, 8);
+    assert_serves(attack, &importer, ipc_handle, 8);
     assert_bounded(attack, broker, &before);
     attack_end(attack, attacker);
     if (!(attack->resources & TAKES(EXPORTS))) /* what was left with it is kept for a while */
         assert_came_back(attack, broker, &before);
-    cr_assert_eq(other_stop(&opener), 0);
+    cr_assert_eq(other_stop(&importer), 0);
     kill(broker, SIGTERM);
     waitpid(broker, NULL, 0);
 }
 
-/* ---- An opener ------------------------------------------------------------------------------ */
+/* ---- An importer ------------------------------------------------------------------------------ */
 
 static struct side side;
 
@@ -515,7 +515,7 @@ static void *open_false(void *ipc_handle)
 }
 
 /* One of its threads opens what the attacker poses to have, another one what there is. */
-static void attack_opener(const struct siege_attack *attack)
+static void attack_importer(const struct siege_attack *attack)
 {
     struct gs_ipc_handle made = {.instance = {0x77}, .block_id = 5, .chunk_id = 6, .size = 512};
     unsigned char good[GS_IPC_HANDLE_SIZE], bad[GS_IPC_HANDLE_SIZE];
@@ -555,7 +555,7 @@ static void attack_opener(const struct siege_attack *attack)
 static void attack_publisher(const struct siege_attack *attack)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
-    struct other exporter, opener;
+    struct other exporter, importer;
     pid_t attacker;
     uint64_t since;
 
@@ -564,15 +564,15 @@ static void attack_publisher(const struct siege_attack *attack)
     assert_is_under_way(attack, &siege->listens, attacker);
     start_owned(&exporter, "keep=60000");
     cr_assert_str_eq(other_ask(&exporter, "nofile %d", NOFILE), "ok");
-    start_owned(&opener, PATIENT);
+    start_owned(&importer, PATIENT);
     other_export(&exporter, 0, 512, 7, ipc_handle);
     assert_is_under_way(attack, &siege->holds, attacker);
     since = side_now();
     for (int i = 1; i < 500; i++) /* more than a socket takes */
         other_export(&exporter, 512 * i, 512, 8, ipc_handle);
     say(attack, "499 handles are made", since);
-    assert_serves(attack, &opener, ipc_handle, 8);
-    cr_assert_eq(other_stop(&opener), 0);
+    assert_serves(attack, &importer, ipc_handle, 8);
+    cr_assert_eq(other_stop(&importer), 0);
     cr_assert(SIDE_WAIT(other_withdraws(&exporter)));
     attack_end(attack, attacker);
     cr_assert_eq(other_stop(&exporter), 0);
@@ -593,7 +593,7 @@ static void run(enum siege_target target, bool of_others)
     static void (*const plays[])(const struct siege_attack *) = {
         [EXPORTER] = attack_exporter,
         [BROKER] = attack_broker,
-        [OPENER] = attack_opener,
+        [IMPORTER] = attack_importer,
         [PUBLISHER] = attack_publisher,
     };
     const struct siege_attack *attack;
@@ -628,9 +628,9 @@ Test(share_siege, a_broker_serves_beside_its_own_user)
     run(BROKER, false);
 }
 
-Test(share_siege, an_opener_is_served_by_others)
+Test(share_siege, an_importer_is_served_by_others)
 {
-    run(OPENER, false);
+    run(IMPORTER, false);
 }
 
 Test(share_siege, who_leaves_something_serves)

@@ -1,6 +1,6 @@
 /*
  * What siege.c, which judges, and the attackers have in common. An attacker is a process of its own
- * that goes on until it is killed, which is after an honest opener was served.
+ * that goes on until it is killed, which is after an honest importer was served.
  */
 #ifndef GS_TESTS_SIEGE_H
 #define GS_TESTS_SIEGE_H
@@ -31,7 +31,7 @@ enum siege_resource {
     SIEGE_RESOURCES
 };
 
-enum siege_target { EXPORTER, BROKER, OPENER, PUBLISHER, SIEGE_TARGETS };
+enum siege_target { EXPORTER, BROKER, IMPORTER, PUBLISHER, SIEGE_TARGETS };
 
 #define SAYS(type)      (UINT64_C(1) << GS_WIRE_##type)
 #define TAKES(resource) (1u << (resource))
@@ -63,7 +63,7 @@ struct siege {
 };
 extern struct siege *siege;
 
-/* The attacker's: from now on an honest opener is to be served; and nothing more happens. */
+/* The attacker's: from now on an honest importer is to be served; and nothing more happens. */
 void siege_holds(void);
 _Noreturn void siege_stays(void);
 /* To whom is attacked: a connection, or -1. */

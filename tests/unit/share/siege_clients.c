@@ -6,7 +6,7 @@
 
 #define MANY   300 /* connections, or as many as go */
 #define CLAIMS 40  /* each keeps a place for as long as the attacker lives */
-#define NO_OPENERS                                                                                 \
+#define NO_IMPORTERS                                                                                 \
     (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(REPORT) | SAYS(FLUSH) |                      \
      SAYS(DONE))
 
@@ -412,7 +412,7 @@ static void leaves_in_anothers_name(void)
     }
 }
 
-/* In the name of an honest opener: what it has open, which then is not its any more. */
+/* In the name of an honest importer: what it has open, which then is not its any more. */
 static void resumes_what_another_has(void)
 {
     union gs_wire_message message;
@@ -430,7 +430,7 @@ static void resumes_what_another_has(void)
     }
 }
 
-/* As an honest opener, by its number and its pidfd: what ends with that is not the honest one's lease. */
+/* As an honest importer, by its number and its pidfd: what ends with that is not the honest one's lease. */
 static void claims_to_be_another(void)
 {
     int pidfd = (int)syscall(SYS_pidfd_open, siege->honest, 0);
@@ -594,7 +594,7 @@ const struct siege_attack siege_clients[] = {
     {"asks for memory without end", EXPORTER, SAME_USER, SAYS(ORDER) | SAYS(DONE),
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), asks_for_memory},
     {"says what is not its to say", EXPORTER, SAME_USER,
-     NO_OPENERS | SAYS(CLOSE) | SAYS(FLUSHED) | SAYS(HELLO) |
+     NO_IMPORTERS | SAYS(CLOSE) | SAYS(FLUSHED) | SAYS(HELLO) |
          SAYS(SHARE) | SAYS(RING) | SAYS(PUBLISH) | SAYS(ORDER) | SAYS(PULL) |
          SAYS(FAREWELL) | SAYS(FORKED) |
          SAYS(NAME),
@@ -635,7 +635,7 @@ const struct siege_attack siege_clients[] = {
     {"opens and closes without end", BROKER, HOLDER, SAYS(OPEN) | SAYS(CLOSE), TAKES(TURNS),
      churns},
     {"says what is not its to say", BROKER, SAME_USER,
-     NO_OPENERS | SAYS(CLOSE) | SAYS(FLUSHED) | SAYS(ORDER) | SAYS(FAREWELL),
+     NO_IMPORTERS | SAYS(CLOSE) | SAYS(FLUSHED) | SAYS(ORDER) | SAYS(FAREWELL),
      TAKES(TURNS), says_what_others_say},
     {"is an agent of machines without end", BROKER, SAME_USER,
      SAYS(HELLO) | SAYS(OPEN) | SAYS(CLOSE) | SAYS(REPORT),

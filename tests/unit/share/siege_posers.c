@@ -64,7 +64,7 @@ static void broker_reads_no_more(void)
     siege_stays();
 }
 
-static void broker_is_silent_to_openers(void)
+static void broker_is_silent_to_importers(void)
 {
     hears_until(FAKE_BROKER, GS_WIRE_OPEN);
     siege_stays();
@@ -141,20 +141,20 @@ static void broker_asks(void)
     }
 }
 
-#define TO_OPENERS                                                                                 \
+#define TO_IMPORTERS                                                                                 \
     (SAYS(GRANT) | SAYS(REFUSE) | SAYS(RECALL) | SAYS(FLUSH) | SAYS(REPORT))
 
 const struct siege_attack siege_posers[] = {
-    {"takes no connection", OPENER, FAKE_EXPORTER, 0, TAKES(CONNECTIONS), exporter_takes_none},
-    {"is silent", OPENER, FAKE_EXPORTER, SAYS(HELLO) | SAYS(OPEN), TAKES(TURNS),
+    {"takes no connection", IMPORTER, FAKE_EXPORTER, 0, TAKES(CONNECTIONS), exporter_takes_none},
+    {"is silent", IMPORTER, FAKE_EXPORTER, SAYS(HELLO) | SAYS(OPEN), TAKES(TURNS),
      exporter_is_silent},
-    {"grants and talks without end", OPENER, FAKE_EXPORTER, TO_OPENERS,
+    {"grants and talks without end", IMPORTER, FAKE_EXPORTER, TO_IMPORTERS,
      TAKES(TURNS) | TAKES(SOCKET_MEMORY), exporter_talks},
-    {"talks without end", OPENER, FAKE_EXPORTER, TO_OPENERS, TAKES(TURNS) | TAKES(SOCKET_MEMORY),
+    {"talks without end", IMPORTER, FAKE_EXPORTER, TO_IMPORTERS, TAKES(TURNS) | TAKES(SOCKET_MEMORY),
      exporter_talks_and_grants_nothing},
-    {"takes no connection", OPENER, FAKE_BROKER, 0, TAKES(CONNECTIONS), broker_takes_none},
-    {"is silent", OPENER, FAKE_BROKER, SAYS(HELLO) | SAYS(OPEN), TAKES(TURNS),
-     broker_is_silent_to_openers},
+    {"takes no connection", IMPORTER, FAKE_BROKER, 0, TAKES(CONNECTIONS), broker_takes_none},
+    {"is silent", IMPORTER, FAKE_BROKER, SAYS(HELLO) | SAYS(OPEN), TAKES(TURNS),
+     broker_is_silent_to_importers},
     {"takes no connection", PUBLISHER, FAKE_BROKER, 0, TAKES(CONNECTIONS), broker_takes_none},
     {"reads nothing more", PUBLISHER, FAKE_BROKER, SAYS(HELLO) | SAYS(PUBLISH) | SAYS(SHARE),
      TAKES(EXPORTS) | TAKES(SOCKET_MEMORY) | TAKES(UNDER_WAY), broker_reads_no_more},

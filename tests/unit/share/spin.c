@@ -16,7 +16,7 @@ static bool looks_at_all;
 /* Of the share thread; atomic. What it spent is CPU time, of which it gets none while the machine
  * stands still. */
 static uint64_t calls, looks, looked_ns, yields;
-static uint64_t opener_yields; /* of the test's own thread */
+static uint64_t importer_yields; /* of the test's own thread */
 static _Thread_local bool is_share_thread;
 
 int __real_epoll_wait(int fd, struct epoll_event *events, int most, int limit);
@@ -26,7 +26,7 @@ int __wrap_sched_yield(void);
 
 int __wrap_sched_yield(void)
 {
-    __atomic_add_fetch(is_share_thread ? &yields : &opener_yields, 1, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(is_share_thread ? &yields : &importer_yields, 1, __ATOMIC_SEQ_CST);
     return __real_sched_yield();
 }
 
@@ -177,8 +177,8 @@ Test(share_spin, whoever_comes_again_and_again_gets_a_part_of_the_time)
                  (unsigned long long)READ(looked_ns) / 1000000);
 }
 
-/* One that never answers costs its opener the time and not a CPU. */
-Test(share_spin, an_opener_that_waits_for_long_sleeps)
+/* One that never answers costs its importer the time and not a CPU. */
+Test(share_spin, an_importer_that_waits_for_long_sleeps)
 {
     struct gs_ipc_handle silent = {.instance = "nobody", .block_id = 1, .chunk_id = 1, .size = 512};
     struct rusage before, after;
@@ -198,9 +198,9 @@ Test(share_spin, an_opener_that_waits_for_long_sleeps)
            (uint64_t)(after.ru_utime.tv_usec + after.ru_stime.tv_usec) -
            (uint64_t)(before.ru_utime.tv_usec + before.ru_stime.tv_usec);
     cr_assert_lt(used, 300000, "%llu us of CPU in a second", (unsigned long long)used);
-    for (int i = 0; i < 5 && looks_at_all && opener_yields == 0; i++) /* the machine stood still */
+    for (int i = 0; i < 5 && looks_at_all && importer_yields == 0; i++) /* the machine stood still */
         gs_share_open(side.share, ipc_handle, SIDE_CONTEXT, 0, &opened);
     if (looks_at_all)
-        cr_assert_gt(opener_yields, 0);
+        cr_assert_gt(importer_yields, 0);
     close(fd);
 }

@@ -1,5 +1,5 @@
 /*
- * Threads of one opener while its exporters are killed under it: for three seconds threads open
+ * Threads of one importer while its exporters are killed under it: for three seconds threads open
  * and close what exporters in other processes export, contexts go, and every exporter is killed and
  * replaced again and again. Nothing may hang, leak, or show another block's bytes.
  */
@@ -29,7 +29,7 @@ static int stamp_of(int exporter, int block)
     return 10 + exporter * BLOCKS + block;
 }
 
-static void *run_opener(void *arg)
+static void *run_importer(void *arg)
 {
     unsigned seed = (unsigned)(uintptr_t)arg;
     CUcontext context = (CUcontext)(uintptr_t)(0x1000 * (1 + seed % 2));
@@ -85,7 +85,7 @@ int main(void)
     char dir[64];
 
     alarm(60);
-    gs_lock_init(&lock, GS_RANK_OPENER);
+    gs_lock_init(&lock, GS_RANK_IMPORTER);
     side_dir_new(dir, sizeof dir);
     side_options(&options, dir);
     side_start(&side, &options);
@@ -93,7 +93,7 @@ int main(void)
         export_all(&others[i], i, dir);
     end = side_now() + RUN_NS;
     for (uintptr_t i = 0; i < THREADS; i++)
-        pthread_create(&threads[i], NULL, run_opener, (void *)(i + 1));
+        pthread_create(&threads[i], NULL, run_importer, (void *)(i + 1));
     while (side_now() < end) {
         int victim = (int)(killed++ % EXPORTERS);
 

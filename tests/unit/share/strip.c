@@ -1,4 +1,4 @@
-/* Strips: what an opener by hand is given of them and when not, and what an exporter by hand may say. */
+/* Strips: what an importer by hand is given of them and when not, and what an exporter by hand may say. */
 #include <criterion/criterion.h>
 
 #include "core/share/internal.h"
@@ -93,7 +93,7 @@ static void export_across(void)
     gs_share_strip_unref(strip);
 }
 
-/* ---- An opener by hand ----------------------------------------------------------------------- */
+/* ---- An importer by hand ----------------------------------------------------------------------- */
 
 static int connect_by_hand(void)
 {
@@ -230,7 +230,7 @@ Test(share_strip, its_pieces_come_some_at_a_time)
     scene_strip_end();
 }
 
-/* A chunk's descriptor is kept for its next opener, whatever part of it a block has. */
+/* A chunk's descriptor is kept for its next importer, whatever part of it a block has. */
 Test(share_strip, descriptors_of_a_blocks_pieces_are_kept_until_these_go)
 {
     union gs_wire_message message;

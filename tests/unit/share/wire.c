@@ -240,7 +240,7 @@ Test(share_wire, a_version_is_its_messages)
         {AT(hello, zero), 92},
         {AT(open, ipc_handle), 16},
         {AT(open, want_fd), 80},
-        {AT(open, afar), 84},
+        {AT(open, cluster), 84},
         {AT(open, uid), 88},
         {AT(open, gid), 92},
         {AT(open, lease), 96},

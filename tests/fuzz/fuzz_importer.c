@@ -1,5 +1,5 @@
 /*
- * An opener and an exporter that answers anything: grants for other blocks, of other sizes, without
+ * An importer and an exporter that answers anything: grants for other blocks, of other sizes, without
  * a descriptor or with three, twice, cut off, or nothing; and that asks for blocks, chunks and what
  * was closed whenever it likes. Opens must end in time with an error or
  * with a block as its handle says, and leave nothing behind. Now and then it is asked for memory
@@ -151,7 +151,7 @@ static void serve(int fd)
             continue;
         if (got <= 0)
             return;
-        CHECK(gs_wire_valid(&message, (size_t)got)); /* an opener says nothing that is not valid */
+        CHECK(gs_wire_valid(&message, (size_t)got)); /* an importer says nothing that is not valid */
         if (message.head.type == GS_WIRE_FLUSHED)
             CHECK(asked == UINT64_MAX ||
                  (message.flushed.number < 8 && asked >> message.flushed.number & 1));

@@ -1,6 +1,6 @@
 /* A party (party.h) that opens, reads, writes and closes as it is told, and says what it holds. */
-#ifndef GS_TESTS_OPENER_H
-#define GS_TESTS_OPENER_H
+#ifndef GS_TESTS_IMPORTER_H
+#define GS_TESTS_IMPORTER_H
 
 #include "party.h"
 
@@ -12,7 +12,7 @@ struct held {
 struct held held_here(void);
 
 /* What the party does until it is hung up on. */
-int opener(void);
+int importer(void);
 
 struct opened {
     CUresult result;

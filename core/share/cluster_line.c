@@ -1,8 +1,8 @@
 /*
- * Broker: what its agent is told (core/share/afar.h). What does not fit into its socket waits in a line,
+ * Broker: what its agent is told (core/share/cluster.h). What does not fit into its socket waits in a line,
  * and an agent that reads too little of that is hung up on: it comes again, and is told all anew.
  */
-#include "core/share/afar.h"
+#include "core/share/cluster.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,9 +19,9 @@ struct gs_client *gs_agent_of(struct gs_share *share)
 {
     struct gs_client *client = NULL;
 
-    if (share->store.afar.agent)
-        HASH_FIND(hh, share->clients.first, &share->store.afar.agent,
-                  sizeof share->store.afar.agent, client);
+    if (share->store.cluster.agent)
+        HASH_FIND(hh, share->clients.first, &share->store.cluster.agent,
+                  sizeof share->store.cluster.agent, client);
     return client;
 }
 
@@ -43,12 +43,12 @@ static void hang_up(struct gs_share *share, struct gs_client *client, const char
 static bool enqueue(struct gs_share *share, struct gs_client *client,
                     const union gs_wire_message *message, int fd)
 {
-    struct gs_afar *afar = &share->store.afar;
+    struct gs_cluster *cluster = &share->store.cluster;
     struct gs_agent_line *line = NULL;
 
     if (client->over.shut)
         return false;
-    if (afar->waiting < LINE_MAX + HASH_COUNT(share->exporter.exports))
+    if (cluster->waiting < LINE_MAX + HASH_COUNT(share->exporter.exports))
         line = malloc(offsetof(struct gs_agent_line, message) + message->head.size);
     if (!line) {
         hang_up(share, client, "it does not read what it is told");
@@ -57,9 +57,9 @@ static bool enqueue(struct gs_share *share, struct gs_client *client,
     line->next = NULL;
     memcpy(&line->message, message, message->head.size);
     line->fd = fd < 0 ? -1 : gs_fd_copy(fd);
-    *(afar->first ? &afar->last->next : &afar->first) = line;
-    afar->last = line;
-    if (afar->waiting++ == 0) {
+    *(cluster->first ? &cluster->last->next : &cluster->first) = line;
+    cluster->last = line;
+    if (cluster->waiting++ == 0) {
         client->recalls_due++;
         gs_client_send_due(share, client);
     }
@@ -82,20 +82,20 @@ bool gs_agent_tell(struct gs_share *share, const union gs_wire_message *message,
 
     if (!client || client->fd < 0 || gs_client_is_lost(client))
         return false;
-    error = share->store.afar.first ? -EAGAIN : send_to(share, client, message, fd);
+    error = share->store.cluster.first ? -EAGAIN : send_to(share, client, message, fd);
     return !error || (gs_wire_goes_later(error) && enqueue(share, client, message, fd));
 }
 
 void gs_agent_flush(struct gs_share *share, struct gs_client *client)
 {
-    struct gs_afar *afar = &share->store.afar;
+    struct gs_cluster *cluster = &share->store.cluster;
     struct gs_agent_line *line;
 
-    while ((line = afar->first)) {
+    while ((line = cluster->first)) {
         if (gs_wire_goes_later(send_to(share, client, &line->message, line->fd)))
             return;
-        afar->first = line->next;
-        if (--afar->waiting == 0)
+        cluster->first = line->next;
+        if (--cluster->waiting == 0)
             client->recalls_due--;
         line_free(line);
     }
@@ -103,15 +103,15 @@ void gs_agent_flush(struct gs_share *share, struct gs_client *client)
 
 void gs_agent_forget(struct gs_share *share)
 {
-    struct gs_afar *afar = &share->store.afar;
+    struct gs_cluster *cluster = &share->store.cluster;
 
-    while (afar->first) {
-        struct gs_agent_line *line = afar->first;
+    while (cluster->first) {
+        struct gs_agent_line *line = cluster->first;
 
-        afar->first = line->next;
+        cluster->first = line->next;
         line_free(line);
     }
-    afar->waiting = 0;
+    cluster->waiting = 0;
 }
 
 void gs_agent_tell_of(struct gs_share *share, enum gs_wire_type type, const struct gs_export *export)

@@ -1,5 +1,5 @@
 /*
- * Broker: blocks of other machines that processes of here open (core/share/afar.h).
+ * Broker: blocks of other machines that processes of here open (core/share/cluster.h).
  *
  *   OPEN ─► the agent is asked, once for all who wait ─► an export without an owner, borrowed
  *                                                 └─► REFUSE, to all of them
@@ -7,7 +7,7 @@
  * From then on it is served like what was left here; with its last reference it goes. Only processes of
  * the broker's own user are served so: he could take such memory from any of them.
  */
-#include "core/share/afar.h"
+#include "core/share/cluster.h"
 #include "core/share/instance.h"
 
 #include <stdlib.h>
@@ -16,9 +16,9 @@ static void tell_holder(struct gs_share *share, struct gs_client *client, bool g
 {
     union gs_wire_message message;
 
-    if ((client->said.told_agent == share->store.afar.agent) != gone)
+    if ((client->said.told_agent == share->store.cluster.agent) != gone)
         return;
-    client->said.told_agent = share->store.afar.agent;
+    client->said.told_agent = share->store.cluster.agent;
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     message.hello.stack = client->id;
     message.hello.pid = (uint64_t)client->pid;
@@ -80,7 +80,7 @@ static bool ask(struct gs_share *share, struct gs_client *client, struct gs_asks
 
     if (!gs_random(&asks->lease, sizeof asks->lease) || !asks->lease)
         return false;
-    asks->number = ++share->store.afar.last_request;
+    asks->number = ++share->store.cluster.last_request;
     tell_holder(share, client, false);
     gs_wire_start(&message, GS_WIRE_OPEN, asks->number);
     memcpy(message.open.ipc_handle, asks->ipc_handle, GS_IPC_HANDLE_SIZE);
@@ -91,14 +91,14 @@ static bool ask(struct gs_share *share, struct gs_client *client, struct gs_asks
     return true;
 }
 
-bool gs_borrow_open(struct gs_share *share, struct gs_client *client, const struct gs_wire_open *open)
+bool gs_cluster_import_open(struct gs_share *share, struct gs_client *client, const struct gs_wire_open *open)
 {
     const struct gs_asks *same = asked_for(share, open->ipc_handle);
     struct gs_asks asks = same ? *same : (struct gs_asks){0};
 
     if (!gs_user_is_own(client->uid))
         return gs_client_refuse(share, client, open->head.request, GS_REFUSED_HANDLE, 0);
-    if (!share->store.afar.agent)
+    if (!share->store.cluster.agent)
         return gs_client_refuse(share, client, open->head.request, GS_REFUSED_ALONE, 0);
     memcpy(asks.ipc_handle, open->ipc_handle, GS_IPC_HANDLE_SIZE);
     if (!same && !ask(share, client, &asks))
@@ -172,14 +172,14 @@ static void grant_all(struct gs_share *share, uint32_t number)
         if (client->over.before != client->asks.before || client->fd < 0 || gs_client_is_lost(client))
             continue;
         gs_wire_start(&open, GS_WIRE_OPEN, client->asks.request);
-        open.open.afar = 1;
+        open.open.cluster = 1;
         if (!gs_client_grant(share, client, gs_export_pin(share, client->asks.ipc_handle), &open.open))
-            gs_log_line(&share->log, GS_LOG_DEBUG, "opener %d does not read its answer",
+            gs_log_line(&share->log, GS_LOG_DEBUG, "importer %d does not read its answer",
                         (int)client->pid); /* what he says next, or his hang-up, ends it */
     }
 }
 
-void gs_borrow_grant_came(struct gs_share *share, const struct gs_wire_grant *grant)
+void gs_cluster_import_grant_came(struct gs_share *share, const struct gs_wire_grant *grant)
 {
     const struct gs_client *client =
         grant->head.request ? who_waits(share, NULL, grant->head.request) : NULL;
@@ -206,10 +206,10 @@ void gs_borrow_grant_came(struct gs_share *share, const struct gs_wire_grant *gr
         return;
     }
     grant_all(share, grant->head.request);
-    gs_borrow_unheld(share, export); /* where nobody took it */
+    gs_cluster_import_unheld(share, export); /* where nobody took it */
 }
 
-void gs_borrow_refused_came(struct gs_share *share, const struct gs_wire_refuse *message)
+void gs_cluster_import_refused_came(struct gs_share *share, const struct gs_wire_refuse *message)
 {
     if (message->head.request)
         refuse_all(share, message->head.request, (enum gs_wire_reason)message->reason);
@@ -217,11 +217,11 @@ void gs_borrow_refused_came(struct gs_share *share, const struct gs_wire_refuse 
 
 /* ---- While it is borrowed ----------------------------------------------------------------------- */
 
-void gs_borrow_recall_came(struct gs_share *share, const struct gs_wire_close *recall)
+void gs_cluster_import_recall_came(struct gs_share *share, const struct gs_wire_close *recall)
 {
     struct gs_export *export = gs_export_of(share, recall);
 
-    if (!export || !gs_export_is_borrowed(export))
+    if (!export || !gs_export_is_imported(export))
         return; /* it is on its way back */
     gs_lock_take(&share->lock);
     export->wanted = true; /* who comes to hold it is asked at once */
@@ -229,10 +229,10 @@ void gs_borrow_recall_came(struct gs_share *share, const struct gs_wire_close *r
     gs_lock_release(&share->lock);
 }
 
-void gs_borrow_held(struct gs_share *share, struct gs_client *client,
+void gs_cluster_import_held(struct gs_share *share, struct gs_client *client,
                     const struct gs_export *export)
 {
-    if (gs_export_is_borrowed(export))
+    if (gs_export_is_imported(export))
         tell_holder(share, client, false);
 }
 
@@ -248,40 +248,40 @@ static void export_drop(struct gs_share *share, struct gs_export *export)
     free(export);
 }
 
-void gs_borrow_tick(struct gs_share *share)
+void gs_cluster_import_tick(struct gs_share *share)
 {
     struct gs_export *export;
 
-    while ((export = share->store.afar.done)) {
-        share->store.afar.done = export->far->next_done;
+    while ((export = share->store.cluster.done)) {
+        share->store.cluster.done = export->far->next_done;
         export->far->done = false;
         if (export->references == 0 && export->pins == 0)
             export_drop(share, export);
     }
 }
 
-void gs_borrow_client_gone(struct gs_share *share, struct gs_client *client)
+void gs_cluster_import_client_gone(struct gs_share *share, struct gs_client *client)
 {
     give_up(share, client);
-    gs_borrow_tick(share); /* what it had is told before */
+    gs_cluster_import_tick(share); /* what it had is told before */
     if (client->said.told_agent)
         tell_holder(share, client, true);
 }
 
-void gs_borrow_free(struct gs_share *share)
+void gs_cluster_import_free(struct gs_share *share)
 {
     struct gs_export *export, *next;
 
     HASH_ITER(hh, share->exporter.exports, export, next)
     {
-        if (gs_export_is_borrowed(export))
+        if (gs_export_is_imported(export))
             export_drop(share, export);
     }
 }
 
 /* ---- The agent ---------------------------------------------------------------------------------- */
 
-void gs_borrow_tell_all(struct gs_share *share)
+void gs_cluster_import_tell_all(struct gs_share *share)
 {
     struct gs_export *export, *next;
     struct gs_client *client, *next_client;
@@ -290,16 +290,16 @@ void gs_borrow_tell_all(struct gs_share *share)
     HASH_ITER(hh, share->clients.first, client, next_client)
     {
         HASH_ITER(hh, client->references, reference, after)
-        gs_borrow_held(share, client, reference->export);
+        gs_cluster_import_held(share, client, reference->export);
     }
     HASH_ITER(hh, share->exporter.exports, export, next)
     {
-        if (gs_export_is_borrowed(export))
+        if (gs_export_is_imported(export))
             gs_agent_tell_of(share, GS_WIRE_RESUME, export);
     }
 }
 
-void gs_borrow_agent_gone(struct gs_share *share)
+void gs_cluster_import_agent_gone(struct gs_share *share)
 {
     struct gs_client *client, *next;
 

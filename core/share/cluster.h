@@ -1,11 +1,11 @@
 /*
- * Memory that is shared with other machines of an NVLink domain (wire_afar.h has the messages): what the
+ * Memory that is shared with other machines of an NVLink domain (wire_cluster.h has the messages): what the
  * files have in common.
  *
- *   afar_publish.c   process that shares: its fabric handles, and what its broker has it hold
- *   afar_lend.c      broker: blocks of here that its agent holds for other machines
- *   afar_borrow.c    broker: blocks of other machines that processes of here open
- *   afar_agent.c     broker: its agent, which all of that is told and says; its line is afar_line.c
+ *   cluster_publish.c   process that shares: its fabric handles, and what its broker has it hold
+ *   cluster_export.c      broker: blocks of here that its agent holds for other machines
+ *   cluster_import.c    broker: blocks of other machines that processes of here open
+ *   cluster_agent.c     broker: its agent, which all of that is told and says; its line is cluster_line.c
  *
  * What must hold: a block that a machine has open is not used again. All machines' leases of it are the
  * agent's, which is one holder for the broker, and a durable one: what it has is lent, which is one reference
@@ -19,8 +19,8 @@
  * All of it is the share thread's alone, but for `far` of an export that this process shares: under the
  * lock.
  */
-#ifndef GS_CORE_SHARE_AFAR_H
-#define GS_CORE_SHARE_AFAR_H
+#ifndef GS_CORE_SHARE_CLUSTER_H
+#define GS_CORE_SHARE_CLUSTER_H
 
 #include <string.h>
 
@@ -46,33 +46,33 @@ struct gs_far {
     struct gs_export *next_done;
 };
 
-static inline bool gs_export_is_borrowed(const struct gs_export *export)
+static inline bool gs_export_is_imported(const struct gs_export *export)
 {
     return export->far && export->far->lease;
 }
 
-/* ---- afar_publish.c: of the process that shares ---- */
+/* ---- cluster_publish.c: of the process that shares ---- */
 
 /* The share thread, which has it pinned: its fabric handle, where it is to have one. */
-void gs_afar_prepare(struct gs_share *share, struct gs_export *export);
+void gs_cluster_prepare(struct gs_share *share, struct gs_export *export);
 /* OPEN, CLOSE of its broker's. */
-void gs_afar_hold_came(struct gs_share *share, const union gs_wire_message *message);
+void gs_cluster_hold_came(struct gs_share *share, const union gs_wire_message *message);
 /* What the broker is to know next: false, there is nothing; and it was told that. */
-bool gs_afar_next_locked(struct gs_share *share, union gs_wire_message *ret_message);
-void gs_afar_told_locked(struct gs_share *share);
+bool gs_cluster_next_locked(struct gs_share *share, union gs_wire_message *ret_message);
+void gs_cluster_told_locked(struct gs_share *share);
 /* All with the lock held. The broker is to be told something of it; and is not any more, since it goes. */
-static inline void gs_afar_due_locked(struct gs_share *share, struct gs_export *export)
+static inline void gs_cluster_due_locked(struct gs_share *share, struct gs_export *export)
 {
     if (export->far->is_due)
         return;
     export->far->is_due = true;
-    export->far->next_due = share->exporter.afar_due;
-    share->exporter.afar_due = export;
+    export->far->next_due = share->exporter.cluster_due;
+    share->exporter.cluster_due = export;
 }
 
-static inline void gs_afar_gone_locked(struct gs_share *share, struct gs_export *export)
+static inline void gs_cluster_gone_locked(struct gs_share *share, struct gs_export *export)
 {
-    struct gs_export **link = &share->exporter.afar_due;
+    struct gs_export **link = &share->exporter.cluster_due;
 
     if (!export->far || !export->far->is_due)
         return;
@@ -83,15 +83,15 @@ static inline void gs_afar_gone_locked(struct gs_share *share, struct gs_export 
 }
 
 /* If other machines hold it, it is to be given back, and the broker is told so. */
-static inline void gs_afar_recall_locked(struct gs_share *share, struct gs_export *export)
+static inline void gs_cluster_recall_locked(struct gs_share *share, struct gs_export *export)
 {
     if (!export->far || !export->far->held)
         return;
     export->far->recall_due = true;
-    gs_afar_due_locked(share, export);
+    gs_cluster_due_locked(share, export);
 }
 
-/* ---- afar_agent.c ---- */
+/* ---- cluster_agent.c ---- */
 
 /* A client says that it is the agent; and what that says, as gs_client_serve. */
 bool gs_agent_came(struct gs_share *share, struct gs_client *client,
@@ -101,12 +101,12 @@ bool gs_agent_serve(struct gs_share *share, struct gs_client *client,
 /* QUERY about machines, as gs_client_serve. */
 bool gs_machines_asked(struct gs_share *share, struct gs_client *client, const struct gs_wire_query *query);
 /* A client has gone, that is the agent or may be known to it as a holder. */
-void gs_afar_client_gone(struct gs_share *share, struct gs_client *client);
+void gs_cluster_client_gone(struct gs_share *share, struct gs_client *client);
 /* Does what is due; when to come again. */
-uint64_t gs_afar_tick(struct gs_share *share, uint64_t now);
-void gs_afar_free(struct gs_share *share);
+uint64_t gs_cluster_tick(struct gs_share *share, uint64_t now);
+void gs_cluster_free(struct gs_share *share);
 
-/* ---- afar_line.c ---- */
+/* ---- cluster_line.c ---- */
 
 /* NULL: there is none. */
 struct gs_client *gs_agent_of(struct gs_share *share);
@@ -126,56 +126,56 @@ static inline struct gs_export *gs_export_of(struct gs_share *share, const struc
     return gs_export_find(share, &key);
 }
 
-/* ---- afar_lend.c ---- */
+/* ---- cluster_export.c ---- */
 
 /* Of what the broker has taken; as gs_client_serve. */
-bool gs_lend_share_came(struct gs_share *share, struct gs_client *client,
+bool gs_cluster_export_share_came(struct gs_share *share, struct gs_client *client,
                         const struct gs_wire_share *message);
 /* Its process has answered an OPEN; likewise. */
-bool gs_lend_held_came(struct gs_share *share, struct gs_client *client, uint64_t block_id, bool held);
-void gs_lend_recall_came(struct gs_share *share, struct gs_client *client, uint64_t block_id);
+bool gs_cluster_export_held_came(struct gs_share *share, struct gs_client *client, uint64_t block_id, bool held);
+void gs_cluster_export_recall_came(struct gs_share *share, struct gs_client *client, uint64_t block_id);
 /* Of the agent. */
-void gs_lend_open_came(struct gs_share *share, const struct gs_wire_open *open);
-void gs_lend_close_came(struct gs_share *share, const struct gs_wire_close *close);
+void gs_cluster_export_open_came(struct gs_share *share, const struct gs_wire_open *open);
+void gs_cluster_export_close_came(struct gs_share *share, const struct gs_wire_close *close);
 /* The agent is new: it is told what is shared. */
-void gs_lend_tell_all(struct gs_share *share);
+void gs_cluster_export_tell_all(struct gs_share *share);
 /* And is gone. */
-void gs_lend_agent_gone(struct gs_share *share);
+void gs_cluster_export_agent_gone(struct gs_share *share);
 /* The process that shared it has ended, and the broker has the memory from now on. */
-void gs_lend_owner_gone(struct gs_share *share, struct gs_export *export);
+void gs_cluster_export_owner_gone(struct gs_share *share, struct gs_export *export);
 /* The export is dropped: what it has of other machines goes. */
-void gs_lend_export_gone(struct gs_share *share, struct gs_export *export);
+void gs_cluster_export_export_gone(struct gs_share *share, struct gs_export *export);
 /* Tells processes what could not be told. */
-uint64_t gs_lend_tick(struct gs_share *share, uint64_t now);
+uint64_t gs_cluster_export_tick(struct gs_share *share, uint64_t now);
 
-/* ---- afar_borrow.c ---- */
+/* ---- cluster_import.c ---- */
 
-/* OPEN of what is not here: the agent is asked, or the opener is refused. */
-bool gs_borrow_open(struct gs_share *share, struct gs_client *client, const struct gs_wire_open *open);
+/* OPEN of what is not here: the agent is asked, or the importer is refused. */
+bool gs_cluster_import_open(struct gs_share *share, struct gs_client *client, const struct gs_wire_open *open);
 /* Of the agent. */
-void gs_borrow_grant_came(struct gs_share *share, const struct gs_wire_grant *grant);
-void gs_borrow_refused_came(struct gs_share *share, const struct gs_wire_refuse *message);
-void gs_borrow_recall_came(struct gs_share *share, const struct gs_wire_close *recall);
+void gs_cluster_import_grant_came(struct gs_share *share, const struct gs_wire_grant *grant);
+void gs_cluster_import_refused_came(struct gs_share *share, const struct gs_wire_refuse *message);
+void gs_cluster_import_recall_came(struct gs_share *share, const struct gs_wire_close *recall);
 /* The client came to hold it: the agent is told; and is gone. */
-void gs_borrow_held(struct gs_share *share, struct gs_client *client,
+void gs_cluster_import_held(struct gs_share *share, struct gs_client *client,
                     const struct gs_export *export);
-void gs_borrow_client_gone(struct gs_share *share, struct gs_client *client);
-/* Nobody may hold it any more: looked at by gs_borrow_tick. */
-static inline void gs_borrow_unheld(struct gs_share *share, struct gs_export *export)
+void gs_cluster_import_client_gone(struct gs_share *share, struct gs_client *client);
+/* Nobody may hold it any more: looked at by gs_cluster_import_tick. */
+static inline void gs_cluster_import_unheld(struct gs_share *share, struct gs_export *export)
 {
     struct gs_far *far = export->far;
 
     if (!far || !far->lease || far->done)
         return;
     far->done = true;
-    far->next_done = share->store.afar.done;
-    share->store.afar.done = export;
+    far->next_done = share->store.cluster.done;
+    share->store.cluster.done = export;
 }
-void gs_borrow_tick(struct gs_share *share);
+void gs_cluster_import_tick(struct gs_share *share);
 /* All of it goes, at the very end. */
-void gs_borrow_free(struct gs_share *share);
+void gs_cluster_import_free(struct gs_share *share);
 /* The agent is new: it is told what is borrowed, and by whom; and is gone. */
-void gs_borrow_tell_all(struct gs_share *share);
-void gs_borrow_agent_gone(struct gs_share *share);
+void gs_cluster_import_tell_all(struct gs_share *share);
+void gs_cluster_import_agent_gone(struct gs_share *share);
 
 #endif

@@ -1,11 +1,11 @@
 /* Process that shares: fabric handles of its chunks, and what its broker has it hold for other machines
- * (core/share/afar.h). */
+ * (core/share/cluster.h). */
 #include "core/gpu/device.h"
-#include "core/share/afar.h"
+#include "core/share/cluster.h"
 
 #include <stdlib.h>
 
-void gs_afar_prepare(struct gs_share *share, struct gs_export *export)
+void gs_cluster_prepare(struct gs_share *share, struct gs_export *export)
 {
     struct gs_far *far;
     CUresult result;
@@ -64,7 +64,7 @@ static void on_open(struct gs_share *share, const struct gs_wire_open *open)
         hold_locked(share, export);
     if (export) {
         export->far->answer_due = true;
-        gs_afar_due_locked(share, export);
+        gs_cluster_due_locked(share, export);
     }
     gs_lock_release(&share->lock);
 }
@@ -84,7 +84,7 @@ static void on_close(struct gs_share *share, const struct gs_wire_close *close)
         gs_export_drop(share, export);
 }
 
-void gs_afar_hold_came(struct gs_share *share, const union gs_wire_message *message)
+void gs_cluster_hold_came(struct gs_share *share, const union gs_wire_message *message)
 {
     if (message->head.type == GS_WIRE_OPEN)
         on_open(share, &message->open);
@@ -92,9 +92,9 @@ void gs_afar_hold_came(struct gs_share *share, const union gs_wire_message *mess
         on_close(share, &message->close);
 }
 
-bool gs_afar_next_locked(struct gs_share *share, union gs_wire_message *ret_message)
+bool gs_cluster_next_locked(struct gs_share *share, union gs_wire_message *ret_message)
 {
-    const struct gs_export *export = share->exporter.afar_due;
+    const struct gs_export *export = share->exporter.cluster_due;
 
     if (!export)
         return false;
@@ -107,12 +107,12 @@ bool gs_afar_next_locked(struct gs_share *share, union gs_wire_message *ret_mess
     return true;
 }
 
-void gs_afar_told_locked(struct gs_share *share)
+void gs_cluster_told_locked(struct gs_share *share)
 {
-    struct gs_export *export = share->exporter.afar_due;
+    struct gs_export *export = share->exporter.cluster_due;
     bool *due = export->far->answer_due ? &export->far->answer_due : &export->far->recall_due;
 
     *due = false;
     if (!export->far->recall_due)
-        gs_afar_gone_locked(share, export);
+        gs_cluster_gone_locked(share, export);
 }

@@ -1,9 +1,9 @@
 /*
- * Opener: what cuIpcOpenMemHandle and cuIpcCloseMemHandle of memory that another process shared
+ * Importer: what cuIpcOpenMemHandle and cuIpcCloseMemHandle of memory that another process shared
  * come to (core/share/share.h). A block that is open is opened again by counting; anything else is
  * done by one thread at a time for each exporter, without the lock.
  */
-#include "core/share/opener.h"
+#include "core/share/importer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static struct gs_opened *find_locked(struct gs_share *share, const struct gs_ipc
     struct gs_opened_key key = key_of(ipc_handle);
     struct gs_opened *opened;
 
-    HASH_FIND(hh, share->opener.opened, &key, sizeof key, opened);
+    HASH_FIND(hh, share->importer.opened, &key, sizeof key, opened);
     return opened;
 }
 
@@ -68,9 +68,9 @@ static bool goes(struct gs_share *share, const struct gs_import *import)
 {
     bool to_go;
 
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     to_go = import->kept.state == GS_KEPT_TO_GO;
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     return to_go;
 }
 
@@ -125,9 +125,9 @@ static gs_status ask(struct gs_share *share, struct gs_remote *remote,
 /* Its block has another record from now on; the thread finishes this one. */
 static void replace_locked(struct gs_share *share, struct gs_opened *before)
 {
-    HASH_DEL(share->opener.opened, before);
+    HASH_DEL(share->importer.opened, before);
     before->replaced = before->leaving = true;
-    share->opener.replaced++;
+    share->importer.replaced++;
 }
 
 /* Enters what was granted everywhere, or nowhere; in place of `before`, if that is not NULL. */
@@ -144,7 +144,7 @@ static gs_status enter_locked(struct gs_share *share, struct gs_remote *remote,
     opened->start = granted->import->span.base + granted->grant.offset;
     opened->address = granted->import->strip ? granted->import->span.base : opened->start;
     opened->size = granted->grant.size;
-    opened->id = ++share->opener.next_import;
+    opened->id = ++share->importer.next_import;
     opened->count = 1;
     if (granted->fresh)
         status = gs_import_enter_locked(share, remote, granted->import);
@@ -154,7 +154,7 @@ static gs_status enter_locked(struct gs_share *share, struct gs_remote *remote,
     if (status == GS_UNREACHABLE)
         say_senseless(share);
     if (status == GS_OK) {
-        HASH_ADD(hh, share->opener.opened, key, sizeof opened->key, opened);
+        HASH_ADD(hh, share->importer.opened, key, sizeof opened->key, opened);
         if (opened->hh.tbl) {
             if (before)
                 replace_locked(share, before);
@@ -192,10 +192,10 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_remote *remot
     opened->key = key_of(ipc_handle);
     memcpy(opened->ipc_handle, bytes, GS_IPC_HANDLE_SIZE);
     status = gs_use_add_locked(share, opened, context);
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     if (status == GS_OK) {
         status = ask(share, remote, ipc_handle, bytes, device, &granted);
-        gs_lock_take(&share->opener.lock);
+        gs_lock_take(&share->importer.lock);
         if (status != GS_OK) {
             opened_free(opened);
             return status;
@@ -205,16 +205,16 @@ static gs_status open_new_locked(struct gs_share *share, struct gs_remote *remot
             *ret_address = opened->start;
             return GS_OK;
         }
-        gs_lock_release(&share->opener.lock);
+        gs_lock_release(&share->importer.lock);
         /* Of the host's memory it waits for the context's GPU work, as natively unregistering does. */
         if (granted.fresh)
             gs_import_unmap(share, granted.import);
         gs_remote_return(share, remote, &granted.grant);
-        gs_lock_take(&share->opener.lock);
+        gs_lock_take(&share->importer.lock);
         if (granted.fresh)
             gs_import_recycle_locked(share, granted.import);
     } else {
-        gs_lock_take(&share->opener.lock);
+        gs_lock_take(&share->importer.lock);
     }
     opened_free(opened);
     return status;
@@ -245,9 +245,9 @@ static gs_status allow_locked(struct gs_share *share, struct gs_opened *opened, 
     struct gs_import *import = opened->import;
     gs_status status;
 
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     status = gs_import_allow(share, import, device);
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     return status;
 }
 
@@ -350,9 +350,9 @@ gs_status gs_share_open(struct gs_share *share, const unsigned char ipc_handle[G
         return GS_SAME_PROCESS;
     }
     gs_say_used(share);
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     status = open_locked(share, &read, ipc_handle, context, device, ret_address);
-    gs_opener_release(share);
+    gs_importer_release(share);
     if (status == GS_NO_HOST_MEMORY)
         gs_say_unreachable(share, "no host memory is left");
     errno = saved;
@@ -396,8 +396,8 @@ gs_status gs_share_close(struct gs_share *share, CUdeviceptr address)
 
     if (!is_import(share, address))
         return GS_NOT_OURS;
-    has_thread = gs_opener_has_thread(share);
-    gs_lock_take(&share->opener.lock);
+    has_thread = gs_importer_has_thread(share);
+    gs_lock_take(&share->importer.lock);
     import = import_locked(share, address);
     opened = import ? gs_import_started_locked(import, address) : NULL;
     if (opened && !opened->external) {
@@ -409,7 +409,7 @@ gs_status gs_share_close(struct gs_share *share, CUdeviceptr address)
         }
         status = GS_OK;
     }
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     if (!has_thread) /* what the GPU may still use follows with the next close or open */
         gs_closing_work(share);
     errno = saved;
@@ -424,12 +424,12 @@ gs_status gs_share_pass_on(struct gs_share *share, CUdeviceptr address,
 
     if (!is_import(share, address))
         return GS_NOT_OURS;
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     opened = opened_at_locked(share, address);
     external = opened && opened->external;
     if (opened && !external)
         memcpy(ret_ipc_handle, opened->ipc_handle, GS_IPC_HANDLE_SIZE);
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     if (external)
         return gs_external_handle(share, address, ret_ipc_handle);
     return opened ? GS_OK : GS_NOT_OURS;
@@ -443,7 +443,7 @@ gs_status gs_share_find(struct gs_share *share, CUdeviceptr address,
 
     if (!is_import(share, address))
         return GS_NOT_OURS;
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     opened = opened_at_locked(share, address);
     if (opened) {
         *ret_info = (struct gs_import_info){.base = opened->address,
@@ -452,7 +452,7 @@ gs_status gs_share_find(struct gs_share *share, CUdeviceptr address,
                                             .context = opened->uses[0].context};
         status = GS_OK;
     }
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     return status;
 }
 
@@ -461,10 +461,10 @@ bool gs_share_is_home(struct gs_share *share, CUdeviceptr address, CUdevice devi
     struct gs_import *import;
     bool home;
 
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     import = import_locked(share, address);
     home = import && is_home(import, device);
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     return home;
 }
 
@@ -473,11 +473,11 @@ gs_status gs_share_give(struct gs_share *share, CUdeviceptr address, CUdevice de
     struct gs_import *import;
     gs_status status;
 
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     import = import_locked(share, address);
     /* Under the lock it stays mapped: it leaves the map first. */
     status = import ? gs_import_give(share, import, device) : GS_NOT_OURS;
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
     return status;
 }
 
@@ -486,10 +486,10 @@ void gs_share_contexts(struct gs_share *share, CUdeviceptr address,
 {
     const struct gs_import *import;
 
-    gs_lock_take(&share->opener.lock);
+    gs_lock_take(&share->importer.lock);
     import = import_locked(share, address);
     for (unsigned i = 0; import && i < import->count; i++)
         for (unsigned k = 0; k < import->sorted[i]->use_count; k++)
             visit(import->sorted[i]->uses[k].context, arg);
-    gs_lock_release(&share->opener.lock);
+    gs_lock_release(&share->importer.lock);
 }

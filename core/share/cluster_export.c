@@ -1,5 +1,5 @@
 /*
- * Broker: blocks that were left here and that its agent holds for other machines (core/share/afar.h).
+ * Broker: blocks that were left here and that its agent holds for other machines (core/share/cluster.h).
  *
  *   OPEN ─► lent, asked ── the process holds it, or has ended ─► GRANT ─► CLOSE
  *                 └─ it is free already ─► REFUSE
@@ -7,7 +7,7 @@
  * The agent's holder is durable: what is lent is one reference, whatever becomes of agents, until one says
  * CLOSE. A process that leaves a block with its next broker says itself that it holds it.
  */
-#include "core/share/afar.h"
+#include "core/share/cluster.h"
 
 #include <stdlib.h>
 
@@ -40,26 +40,26 @@ static void tell_owner(struct gs_share *share, struct gs_export *export)
     else
         message.close.block_id = export->key.id;
     if (gs_client_send(share, client, &message, -1) != 0) {
-        share->store.afar.holds_due = true;
+        share->store.cluster.holds_due = true;
         return;
     }
     far->asked = hold;
     far->held = false;
 }
 
-uint64_t gs_lend_tick(struct gs_share *share, uint64_t now)
+uint64_t gs_cluster_export_tick(struct gs_share *share, uint64_t now)
 {
     struct gs_export *export, *next;
 
-    if (!share->store.afar.holds_due)
+    if (!share->store.cluster.holds_due)
         return GS_NEVER;
-    share->store.afar.holds_due = false;
+    share->store.cluster.holds_due = false;
     HASH_ITER(hh, share->exporter.exports, export, next)
     {
         if (export->far)
             tell_owner(share, export);
     }
-    return share->store.afar.holds_due ? now + RETRY_NS : GS_NEVER;
+    return share->store.cluster.holds_due ? now + RETRY_NS : GS_NEVER;
 }
 
 static void set_lent(struct gs_share *share, struct gs_export *export, bool lent)
@@ -124,13 +124,13 @@ static void tell_shared(struct gs_share *share, const struct gs_export *export)
         gs_agent_tell_of(share, GS_WIRE_RECALL, export);
 }
 
-void gs_lend_tell_all(struct gs_share *share)
+void gs_cluster_export_tell_all(struct gs_share *share)
 {
     struct gs_export *export, *next;
 
     HASH_ITER(hh, share->exporter.exports, export, next)
     {
-        if (export->far && !gs_export_is_borrowed(export))
+        if (export->far && !gs_export_is_imported(export))
             tell_shared(share, export);
     }
 }
@@ -145,7 +145,7 @@ static bool comes_again(struct gs_client *client, const struct gs_wire_share *me
            gs_client_fault(client, "no room is left for what it holds for other machines");
 }
 
-bool gs_lend_share_came(struct gs_share *share, struct gs_client *client,
+bool gs_cluster_export_share_came(struct gs_share *share, struct gs_client *client,
                         const struct gs_wire_share *message)
 {
     struct gs_export_key key;
@@ -167,7 +167,7 @@ bool gs_lend_share_came(struct gs_share *share, struct gs_client *client,
     return true;
 }
 
-/* The export that the client shares under this number, with all that is afar of it. */
+/* The export that the client shares under this number, with all that is of it on other machines. */
 static struct gs_export *shared_by(struct gs_share *share, const struct gs_client *client,
                                    uint64_t block_id)
 {
@@ -179,7 +179,7 @@ static struct gs_export *shared_by(struct gs_share *share, const struct gs_clien
     return export && export->owner == client->id && export->far ? export : NULL;
 }
 
-bool gs_lend_held_came(struct gs_share *share, struct gs_client *client, uint64_t block_id, bool held)
+bool gs_cluster_export_held_came(struct gs_share *share, struct gs_client *client, uint64_t block_id, bool held)
 {
     struct gs_export *export = shared_by(share, client, block_id);
 
@@ -200,7 +200,7 @@ bool gs_lend_held_came(struct gs_share *share, struct gs_client *client, uint64_
     return true;
 }
 
-void gs_lend_recall_came(struct gs_share *share, struct gs_client *client, uint64_t block_id)
+void gs_cluster_export_recall_came(struct gs_share *share, struct gs_client *client, uint64_t block_id)
 {
     struct gs_export *export = shared_by(share, client, block_id);
 
@@ -210,15 +210,15 @@ void gs_lend_recall_came(struct gs_share *share, struct gs_client *client, uint6
     gs_agent_tell_of(share, GS_WIRE_RECALL, export);
 }
 
-void gs_lend_owner_gone(struct gs_share *share, struct gs_export *export)
+void gs_cluster_export_owner_gone(struct gs_share *share, struct gs_export *export)
 {
-    if (!export->far || gs_export_is_borrowed(export))
+    if (!export->far || gs_export_is_imported(export))
         return;
     export->far->asked = export->far->held = false;
     answer_all(share, export);
 }
 
-void gs_lend_export_gone(struct gs_share *share, struct gs_export *export)
+void gs_cluster_export_export_gone(struct gs_share *share, struct gs_export *export)
 {
     if (!export->far)
         return;
@@ -230,10 +230,10 @@ void gs_lend_export_gone(struct gs_share *share, struct gs_export *export)
 
 /* ---- What the agent says ----------------------------------------------------------------------- */
 
-void gs_lend_open_came(struct gs_share *share, const struct gs_wire_open *open)
+void gs_cluster_export_open_came(struct gs_share *share, const struct gs_wire_open *open)
 {
     struct gs_export *export = gs_export_pin(share, open->ipc_handle);
-    const bool is_here = export && export->far && !gs_export_is_borrowed(export);
+    const bool is_here = export && export->far && !gs_export_is_imported(export);
     const bool lends = is_here && gs_publisher_lets(export->publisher, open->uid, open->gid);
 
     if (lends) {
@@ -249,17 +249,17 @@ void gs_lend_open_came(struct gs_share *share, const struct gs_wire_open *open)
 }
 
 /* No machine has it any more: nor does one wait for it. */
-void gs_lend_close_came(struct gs_share *share, const struct gs_wire_close *close)
+void gs_cluster_export_close_came(struct gs_share *share, const struct gs_wire_close *close)
 {
     struct gs_export *export = gs_export_of(share, close);
 
-    if (!export || !export->far || gs_export_is_borrowed(export))
+    if (!export || !export->far || gs_export_is_imported(export))
         return;
     refuse_all(share, export);
     set_lent(share, export, false);
 }
 
-void gs_lend_agent_gone(struct gs_share *share)
+void gs_cluster_export_agent_gone(struct gs_share *share)
 {
     struct gs_export *export, *next;
 

@@ -1,5 +1,5 @@
-/* A party that opens as it is told (opener.h). */
-#include "opener.h"
+/* A party that opens as it is told (importer.h). */
+#include "importer.h"
 
 #include <dirent.h>
 #include <sys/resource.h>
@@ -112,7 +112,7 @@ static struct answer obey(const struct order *order)
     return answer;
 }
 
-int opener(void)
+int importer(void)
 {
     struct order order;
     struct answer answer;

@@ -1,10 +1,10 @@
 /*
- * Opener: what opener.c, remote.c, connect.c, request.c, import.c and closing.c have in common. All
- * is under `opener.lock` of the share. Functions named _locked are called with it held; others are
+ * Importer: what importer.c, remote.c, connect.c, request.c, import.c and closing.c have in common. All
+ * is under `importer.lock` of the share. Functions named _locked are called with it held; others are
  * called without it, by the thread that has marked the remote busy.
  */
-#ifndef GS_CORE_SHARE_OPENER_H
-#define GS_CORE_SHARE_OPENER_H
+#ifndef GS_CORE_SHARE_IMPORTER_H
+#define GS_CORE_SHARE_IMPORTER_H
 
 #include "core/share/internal.h"
 
@@ -62,7 +62,7 @@ struct gs_remote {
     bool busy;          /* one thread works with it, without the lock */
     uint64_t visited; /* the last round that was at it (let_go.c) */
     bool noticed;       /* something came while it was busy: the thread looks again */
-    bool afar; /* the last grant was of another machine's chunk, of this fabric handle: */
+    bool cluster; /* the last grant was of another machine's chunk, of this fabric handle: */
     unsigned char fabric[GS_FABRIC_SIZE];
     struct gs_flush_asked flush; /* under the lock, busy or not */
     unsigned opened_count;
@@ -147,7 +147,7 @@ struct gs_opened {
     UT_hash_handle hh;
 };
 
-struct gs_opener_context {
+struct gs_importer_context {
     CUcontext context;
     bool leaving; /* the driver may be destroying it: it is asked nothing about its fences */
     struct gs_fence_pool pool;
@@ -207,7 +207,7 @@ void gs_remote_watch(struct gs_share *share, struct gs_remote *remote);
 void gs_remotes_watch(struct gs_share *share);
 /* Something is to be given back: whether the share thread does it, which is started if need be; or
  * the process ends, and nobody does. */
-bool gs_opener_has_thread(struct gs_share *share);
+bool gs_importer_has_thread(struct gs_share *share);
 /* The share thread: something happened on the connection. */
 void gs_remote_event(struct gs_share *share, uint64_t id);
 /* Looks at those that were busy then; when to come again. */
@@ -350,7 +350,7 @@ uint64_t gs_closing_tick(struct gs_share *share, uint64_t now);
  * remote. */
 void gs_closing_work(struct gs_share *share);
 /* Lets go of the lock after a remote was busy, and does that work where nobody else does. */
-void gs_opener_release(struct gs_share *share);
+void gs_importer_release(struct gs_share *share);
 /* At the very end, without a thread. */
 void gs_closing_finish(struct gs_share *share);
 

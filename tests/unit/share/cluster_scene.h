@@ -2,8 +2,8 @@
  * Two machines that are two folders, each with a broker, and a test that plays both agents: the process
  * beside it (`other`) shares on the far one, its own side opens on the near one.
  */
-#ifndef GS_TESTS_AFAR_SCENE_H
-#define GS_TESTS_AFAR_SCENE_H
+#ifndef GS_TESTS_CLUSTER_SCENE_H
+#define GS_TESTS_CLUSTER_SCENE_H
 
 #include <pthread.h>
 
@@ -12,8 +12,8 @@
 extern char far_dir[64];
 
 /* Both folders, the near broker, the near side; and the process beside it. */
-void afar_setup(void);
-void afar_teardown(void);
+void cluster_setup(void);
+void cluster_teardown(void);
 
 /* An agent, to the folder's broker. */
 int agent_dial(const char *at);

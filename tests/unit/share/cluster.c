@@ -1,15 +1,15 @@
 /*
- * Memory of other machines, as brokers, processes that share and openers have it, between two brokers and
+ * Memory of other machines, as brokers, processes that share and importers have it, between two brokers and
  * two agents that the test plays: what is open on another machine is never used again, whoever ends; and
  * it is, as soon as that machine has given it back.
  */
 #include <criterion/criterion.h>
 
-#include "afar_scene.h"
+#include "cluster_scene.h"
 #include "tests/children.h"
 #include "tests/system.h"
 
-TestSuite(share_afar, .init = afar_setup, .fini = afar_teardown, .timeout = 120);
+TestSuite(share_cluster, .init = cluster_setup, .fini = cluster_teardown, .timeout = 120);
 
 /* What a broker tells its new agent first. */
 static int hello_of(const char *at, union gs_wire_message *ret_hello)
@@ -48,7 +48,7 @@ static void free_it(void)
 
 /* ---- Lending --------------------------------------------------------------------------------- */
 
-Test(share_afar, an_agent_is_told_what_may_be_opened_and_what_may_not_any_more)
+Test(share_cluster, an_agent_is_told_what_may_be_opened_and_what_may_not_any_more)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
@@ -64,7 +64,7 @@ Test(share_afar, an_agent_is_told_what_may_be_opened_and_what_may_not_any_more)
     close(agent);
 }
 
-Test(share_afar, what_the_agent_has_is_not_used_again_until_it_gives_it_back)
+Test(share_cluster, what_the_agent_has_is_not_used_again_until_it_gives_it_back)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message, told;
@@ -87,7 +87,7 @@ Test(share_afar, what_the_agent_has_is_not_used_again_until_it_gives_it_back)
     close(agent);
 }
 
-Test(share_afar, a_block_that_is_free_again_is_refused)
+Test(share_cluster, a_block_that_is_free_again_is_refused)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
@@ -101,7 +101,7 @@ Test(share_afar, a_block_that_is_free_again_is_refused)
     close(agent);
 }
 
-Test(share_afar, a_changed_handle_and_another_user_are_refused)
+Test(share_cluster, a_changed_handle_and_another_user_are_refused)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE], changed[GS_IPC_HANDLE_SIZE];
     struct gs_ipc_handle read;
@@ -125,7 +125,7 @@ Test(share_afar, a_changed_handle_and_another_user_are_refused)
     close(agent);
 }
 
-Test(share_afar, what_a_killed_process_shared_is_taken_from_its_broker)
+Test(share_cluster, what_a_killed_process_shared_is_taken_from_its_broker)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
@@ -137,7 +137,7 @@ Test(share_afar, what_a_killed_process_shared_is_taken_from_its_broker)
     close(agent);
 }
 
-Test(share_afar, a_stopped_process_keeps_an_open_waiting_and_the_agent_may_give_it_up)
+Test(share_cluster, a_stopped_process_keeps_an_open_waiting_and_the_agent_may_give_it_up)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
@@ -157,7 +157,7 @@ Test(share_afar, a_stopped_process_keeps_an_open_waiting_and_the_agent_may_give_
     close(agent);
 }
 
-Test(share_afar, what_the_agent_gave_up_while_its_process_was_asked_is_not_held)
+Test(share_cluster, what_the_agent_gave_up_while_its_process_was_asked_is_not_held)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
@@ -173,7 +173,7 @@ Test(share_afar, what_the_agent_gave_up_while_its_process_was_asked_is_not_held)
     close(agent);
 }
 
-Test(share_afar, the_log_names_other_machines_among_those_who_hold_what_is_freed)
+Test(share_cluster, the_log_names_other_machines_among_those_who_hold_what_is_freed)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
@@ -216,7 +216,7 @@ static void new_agent_gives_it_back(const unsigned char *ipc_handle)
     close(agent);
 }
 
-Test(share_afar, the_end_of_an_agent_ends_nothing_that_it_has)
+Test(share_cluster, the_end_of_an_agent_ends_nothing_that_it_has)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
@@ -230,7 +230,7 @@ Test(share_afar, the_end_of_an_agent_ends_nothing_that_it_has)
     new_agent_gives_it_back(ipc_handle);
 }
 
-Test(share_afar, a_killed_broker_ends_nothing_that_its_agent_has)
+Test(share_cluster, a_killed_broker_ends_nothing_that_its_agent_has)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
@@ -246,7 +246,7 @@ Test(share_afar, a_killed_broker_ends_nothing_that_its_agent_has)
     new_agent_gives_it_back(ipc_handle);
 }
 
-Test(share_afar, people_ask_the_agent_by_the_broker)
+Test(share_cluster, people_ask_the_agent_by_the_broker)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
@@ -277,7 +277,7 @@ Test(share_afar, people_ask_the_agent_by_the_broker)
 
 /* ---- Borrowing --------------------------------------------------------------------------------- */
 
-Test(share_afar, a_block_of_another_machine_is_opened_and_opened_again_by_nobodys_leave)
+Test(share_cluster, a_block_of_another_machine_is_opened_and_opened_again_by_nobodys_leave)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
@@ -301,7 +301,7 @@ Test(share_afar, a_block_of_another_machine_is_opened_and_opened_again_by_nobody
     close(far_agent);
 }
 
-Test(share_afar, a_free_calls_idle_mappings_of_other_machines_back)
+Test(share_cluster, a_free_calls_idle_mappings_of_other_machines_back)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
@@ -324,8 +324,8 @@ Test(share_afar, a_free_calls_idle_mappings_of_other_machines_back)
     close(far_agent);
 }
 
-/* The second opener: nobody but his broker is asked. */
-Test(share_afar, openers_of_one_machine_share_a_lease_and_a_killed_one_is_seen)
+/* The second importer: nobody but his broker is asked. */
+Test(share_cluster, importers_of_one_machine_share_a_lease_and_a_killed_one_is_seen)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
@@ -354,7 +354,7 @@ Test(share_afar, openers_of_one_machine_share_a_lease_and_a_killed_one_is_seen)
     close(far_agent);
 }
 
-Test(share_afar, a_new_agent_is_told_what_is_borrowed_and_by_whom)
+Test(share_cluster, a_new_agent_is_told_what_is_borrowed_and_by_whom)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
@@ -382,7 +382,7 @@ Test(share_afar, a_new_agent_is_told_what_is_borrowed_and_by_whom)
 
 /* ---- Refusals ---------------------------------------------------------------------------------- */
 
-Test(share_afar, without_an_agent_an_open_fails_and_says_why)
+Test(share_cluster, without_an_agent_an_open_fails_and_says_why)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     CUdeviceptr address;
@@ -396,20 +396,20 @@ Test(share_afar, without_an_agent_an_open_fails_and_says_why)
 static int ask_to_open(const unsigned char *ipc_handle)
 {
     union gs_wire_message message;
-    int opener = greet_broker(ipc_handle + offsetof(struct gs_ipc_handle, instance), -1);
+    int importer = greet_broker(ipc_handle + offsetof(struct gs_ipc_handle, instance), -1);
 
     gs_wire_start(&message, GS_WIRE_OPEN, 1);
     memcpy(message.open.ipc_handle, ipc_handle, GS_IPC_HANDLE_SIZE);
-    message.open.afar = 1;
-    agent_say(opener, &message);
-    return opener;
+    message.open.cluster = 1;
+    agent_say(importer, &message);
+    return importer;
 }
 
-Test(share_afar, an_agents_refusal_and_its_end_reach_who_waits)
+Test(share_cluster, an_agents_refusal_and_its_end_reach_who_waits)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
-    int near = near_agent(), opener;
+    int near = near_agent(), importer;
     struct opening opening;
 
     other_export(&other, 0, 512, 71, ipc_handle);
@@ -420,15 +420,15 @@ Test(share_afar, an_agents_refusal_and_its_end_reach_who_waits)
     agent_say(near, &message);
     cr_assert_eq(open_end(&opening), GS_UNREACHABLE);
     cr_assert_not_null(strstr(side_logged(), "cannot use its directory"), "%s", side_logged());
-    opener = ask_to_open(ipc_handle);
+    importer = ask_to_open(ipc_handle);
     agent_awaits(near, GS_WIRE_OPEN, &message);
     close(near);
-    agent_hears(opener, GS_WIRE_REFUSE, &message);
+    agent_hears(importer, GS_WIRE_REFUSE, &message);
     cr_assert_eq(message.refuse.reason, GS_REFUSED_ALONE);
-    close(opener);
+    close(importer);
 }
 
-Test(share_afar, what_makes_no_sense_is_given_back)
+Test(share_cluster, what_makes_no_sense_is_given_back)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message question, message;
@@ -436,7 +436,7 @@ Test(share_afar, what_makes_no_sense_is_given_back)
 
     other_export(&other, 0, 512, 71, ipc_handle);
     for (int i = 0; i < 3; i++) {
-        int opener = ask_to_open(ipc_handle);
+        int importer = ask_to_open(ipc_handle);
 
         agent_awaits(near, GS_WIRE_OPEN, &question);
         gs_wire_start(&message, GS_WIRE_GRANT, question.head.request);
@@ -444,34 +444,34 @@ Test(share_afar, what_makes_no_sense_is_given_back)
         message.grant.offset = i == 1 ? 2 * MIB : 0;
         message.grant.far = i != 2;
         agent_say(near, &message);
-        agent_hears(opener, GS_WIRE_REFUSE, &message);
+        agent_hears(importer, GS_WIRE_REFUSE, &message);
         agent_awaits(near, GS_WIRE_CLOSE, &message);
         cr_assert_eq(message.close.lease, question.open.lease);
-        close(opener);
+        close(importer);
     }
     close(near);
 }
 
 /* As long as one waits it need. */
-Test(share_afar, what_nobody_waits_for_any_more_the_agent_need_not_answer)
+Test(share_cluster, what_nobody_waits_for_any_more_the_agent_need_not_answer)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message question, message;
-    int near = near_agent(), openers[2];
+    int near = near_agent(), importers[2];
 
     other_export(&other, 0, 512, 71, ipc_handle);
     for (int i = 0; i < 2; i++)
-        openers[i] = ask_to_open(ipc_handle);
+        importers[i] = ask_to_open(ipc_handle);
     agent_awaits(near, GS_WIRE_OPEN, &question);
     gs_wire_start(&message, GS_WIRE_QUERY, 2); /* which comes behind the second one's */
     message.query.about = GS_ABOUT_MACHINE;
-    agent_say(openers[1], &message);
+    agent_say(importers[1], &message);
     agent_awaits(near, GS_WIRE_QUERY, &message);
-    close(openers[0]);
+    close(importers[0]);
     agent_hears(near, GS_WIRE_HELLO, &message);
     cr_assert_eq(message.hello.holds, 0);
     cr_assert(agent_hears_nothing(near));
-    close(openers[1]);
+    close(importers[1]);
     agent_awaits(near, GS_WIRE_CLOSE, &message);
     cr_assert_eq(message.close.lease, question.open.lease);
     gs_wire_start(&message, GS_WIRE_GRANT, question.head.request); /* which has crossed that */
@@ -485,7 +485,7 @@ Test(share_afar, what_nobody_waits_for_any_more_the_agent_need_not_answer)
 }
 
 /* A handle that is none of the domain's: the mapping fails, and the lease goes back. */
-Test(share_afar, memory_that_the_driver_does_not_import_is_given_back)
+Test(share_cluster, memory_that_the_driver_does_not_import_is_given_back)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message question, message;
@@ -504,7 +504,7 @@ Test(share_afar, memory_that_the_driver_does_not_import_is_given_back)
     close(near);
 }
 
-Test(share_afar, a_second_agent_is_refused_and_an_agent_says_what_is_its_to_say)
+Test(share_cluster, a_second_agent_is_refused_and_an_agent_says_what_is_its_to_say)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     union gs_wire_message message;
@@ -526,7 +526,7 @@ Test(share_afar, a_second_agent_is_refused_and_an_agent_says_what_is_its_to_say)
     close(agent);
 }
 
-Test(share_afar, an_opener_that_does_not_want_to_is_told_of_no_other_machine)
+Test(share_cluster, an_importer_that_does_not_want_to_is_told_of_no_other_machine)
 {
     unsigned char ipc_handle[GS_IPC_HANDLE_SIZE];
     int near = near_agent();

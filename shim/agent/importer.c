@@ -1,7 +1,7 @@
 /*
  * What processes here open of other machines (agent.h). An open looks the export up, finds its machine,
  * asks that machine's agent, and answers the broker; each step is done as an answer comes, and all of
- * them are over after AGENT_OPEN_NS, by opener_look, with a refusal that the process sees as the driver's
+ * them are over after AGENT_OPEN_NS, by importer_look, with a refusal that the process sees as the driver's
  * error for a handle of memory that cannot be reached.
  */
 #include "shim/agent/agent.h"
@@ -71,7 +71,7 @@ static void look_up(struct agent *agent, struct open *open)
     jobs_ask(agent->jobs, key);
 }
 
-void opener_ask(struct agent *agent, const struct gs_wire_open *ask)
+void importer_ask(struct agent *agent, const struct gs_wire_open *ask)
 {
     struct open *open, *other, model = {.lease = ask->lease,
                                         .request = ask->head.request,
@@ -113,7 +113,7 @@ static void take(struct agent *agent, struct open *open)
 
     talk_start(&take, TALK_TAKE);
     memcpy(take.take.id, open->id, SEAL_ID);
-    seal_proof(&open->handle, SEAL_OPENER, agent->machine, open->peer->machine, open->lease, take.take.proof);
+    seal_proof(&open->handle, SEAL_IMPORTER, agent->machine, open->peer->machine, open->lease, take.take.proof);
     take.take.lease = open->lease;
     take.take.uid = open->uid;
     take.take.gid = open->gid;
@@ -157,7 +157,7 @@ static void go_on(struct agent *agent, struct open *open, const struct jobs_even
         peer->retry_ns = 0; /* peers_look connects: where that fails at once, opens end that others go through */
 }
 
-void opener_found(struct agent *agent, const struct jobs_event *event)
+void importer_found(struct agent *agent, const struct jobs_event *event)
 {
     struct open *open, *next;
 
@@ -173,7 +173,7 @@ void opener_found(struct agent *agent, const struct jobs_event *event)
 /* ---- The other machine's agent -------------------------------------------------------------- */
 
 /* First all that we have there, then what waits. What is recalled there it says again. */
-void opener_link_up(struct agent *agent, struct peer *peer)
+void importer_link_up(struct agent *agent, struct peer *peer)
 {
     const struct lease_side *there = leases_side(&agent->leases, peer->machine);
     struct open *open, *next;
@@ -196,7 +196,7 @@ void opener_link_up(struct agent *agent, struct peer *peer)
 
 /* What was asked for may have been given: the next list does not have it. Who was not asked yet may only
  * not have heard of this machine. */
-void opener_link_down(struct agent *agent, struct peer *peer, const char *why)
+void importer_link_down(struct agent *agent, struct peer *peer, const char *why)
 {
     struct open *open, *next;
 
@@ -288,7 +288,7 @@ static void on_recall(struct agent *agent, struct peer *peer, const struct talk_
     broker_send(agent, &message);
 }
 
-void opener_message(struct agent *agent, struct peer *peer, const union talk *message)
+void importer_message(struct agent *agent, struct peer *peer, const union talk *message)
 {
     const uint64_t number = message->head.type == TALK_TAKEN ? message->taken.lease
                                                               : message->refused.lease;
@@ -318,7 +318,7 @@ void opener_message(struct agent *agent, struct peer *peer, const union talk *me
 
 /* ---- The end -------------------------------------------------------------------------------- */
 
-void opener_end(struct agent *agent, struct lease *lease)
+void importer_end(struct agent *agent, struct lease *lease)
 {
     say_ended(agent, peers_find(agent, lease->exporter, false), lease->key.lease);
     leases_end(&agent->leases, lease);
@@ -332,19 +332,19 @@ static void cancel(struct agent *agent, struct open *open)
     free(open);
 }
 
-void opener_ended(struct agent *agent, uint64_t number)
+void importer_ended(struct agent *agent, uint64_t number)
 {
     struct lease *lease = leases_find(&agent->leases, agent_nobody, number);
     struct open *open;
 
     HASH_FIND(hh, agent->opens, &number, sizeof number, open);
     if (lease)
-        opener_end(agent, lease);
+        importer_end(agent, lease);
     else if (open)
         cancel(agent, open);
 }
 
-void opener_broker_gone(struct agent *agent)
+void importer_broker_gone(struct agent *agent)
 {
     struct open *open, *next;
 
@@ -352,7 +352,7 @@ void opener_broker_gone(struct agent *agent)
         cancel(agent, open);
 }
 
-bool opener_look(struct agent *agent, uint64_t now_ns)
+bool importer_look(struct agent *agent, uint64_t now_ns)
 {
     struct open *open, *next;
     bool waits = false;

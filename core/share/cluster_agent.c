@@ -1,8 +1,8 @@
 /*
- * Broker: its agent, by whom it speaks to other machines (core/share/afar.h): it comes and goes, and so do
+ * Broker: its agent, by whom it speaks to other machines (core/share/cluster.h): it comes and goes, and so do
  * its messages. It is one client.
  */
-#include "core/share/afar.h"
+#include "core/share/cluster.h"
 
 #include <stdlib.h>
 
@@ -15,11 +15,11 @@ static void tell_all(struct gs_share *share)
 {
     union gs_wire_message message;
 
-    gs_borrow_tell_all(share);
+    gs_cluster_import_tell_all(share);
     gs_wire_start(&message, GS_WIRE_HELLO, 0);
     message.hello.agent = 1;
     gs_agent_tell(share, &message, -1);
-    gs_lend_tell_all(share);
+    gs_cluster_export_tell_all(share);
 }
 
 bool gs_agent_came(struct gs_share *share, struct gs_client *client,
@@ -32,7 +32,7 @@ bool gs_agent_came(struct gs_share *share, struct gs_client *client,
     if (gs_agent_of(share))
         return gs_client_refuse(share, client, hello->head.request, GS_REFUSED_BUSY, 0);
     client->said.is_agent = true;
-    share->store.afar.agent = client->id;
+    share->store.cluster.agent = client->id;
     gs_conn_limit(client->fd, AGENT_BUFFER);
     gs_log_line(&share->log, GS_LOG_INFO, "process %d (%.15s) is the agent of this machine",
                 (int)client->pid, client->said.name);
@@ -40,31 +40,31 @@ bool gs_agent_came(struct gs_share *share, struct gs_client *client,
     return true;
 }
 
-void gs_afar_client_gone(struct gs_share *share, struct gs_client *client)
+void gs_cluster_client_gone(struct gs_share *share, struct gs_client *client)
 {
     if (!client->said.is_agent) {
-        gs_borrow_client_gone(share, client);
+        gs_cluster_import_client_gone(share, client);
         return;
     }
-    share->store.afar.agent = 0;
+    share->store.cluster.agent = 0;
     gs_agent_forget(share);
     gs_log_line(&share->log, GS_LOG_WARNING,
                 "the agent of this machine has ended: what other machines have open stays "
-                "theirs, and nothing more is opened afar until there is another");
-    gs_borrow_agent_gone(share);
-    gs_lend_agent_gone(share);
+                "theirs, and nothing more is opened on other machines until there is another");
+    gs_cluster_import_agent_gone(share);
+    gs_cluster_export_agent_gone(share);
 }
 
-uint64_t gs_afar_tick(struct gs_share *share, uint64_t now)
+uint64_t gs_cluster_tick(struct gs_share *share, uint64_t now)
 {
-    gs_borrow_tick(share);
-    return gs_lend_tick(share, now);
+    gs_cluster_import_tick(share);
+    return gs_cluster_export_tick(share, now);
 }
 
-void gs_afar_free(struct gs_share *share)
+void gs_cluster_free(struct gs_share *share)
 {
     gs_agent_forget(share);
-    gs_borrow_free(share);
+    gs_cluster_import_free(share);
 }
 
 /* ---- gpushim cluster -------------------------------------------------------------------------- */
@@ -81,9 +81,9 @@ static bool tell(struct gs_share *share, struct gs_client *client, union gs_wire
     told->shared = told->opened = told->opened_bytes = 0;
     HASH_ITER(hh, share->exporter.exports, export, next)
     {
-        told->shared += export->far && !gs_export_is_borrowed(export);
-        told->opened += gs_export_is_borrowed(export);
-        told->opened_bytes += gs_export_is_borrowed(export) ? export->source.size : 0;
+        told->shared += export->far && !gs_export_is_imported(export);
+        told->opened += gs_export_is_imported(export);
+        told->opened_bytes += gs_export_is_imported(export) ? export->source.size : 0;
     }
     return gs_client_send(share, client, message, -1) == 0;
 }
@@ -122,19 +122,19 @@ bool gs_agent_serve(struct gs_share *share, struct gs_client *client,
 {
     switch (message->head.type) {
     case GS_WIRE_OPEN:
-        gs_lend_open_came(share, &message->open);
+        gs_cluster_export_open_came(share, &message->open);
         return true;
     case GS_WIRE_CLOSE:
-        gs_lend_close_came(share, &message->close);
+        gs_cluster_export_close_came(share, &message->close);
         return true;
     case GS_WIRE_GRANT:
-        gs_borrow_grant_came(share, &message->grant);
+        gs_cluster_import_grant_came(share, &message->grant);
         return true;
     case GS_WIRE_REFUSE:
-        gs_borrow_refused_came(share, &message->refuse);
+        gs_cluster_import_refused_came(share, &message->refuse);
         return true;
     case GS_WIRE_RECALL:
-        gs_borrow_recall_came(share, &message->close);
+        gs_cluster_import_recall_came(share, &message->close);
         return true;
     case GS_WIRE_QUERY:
         return gs_machines_asked(share, client, &message->query);

@@ -1,13 +1,13 @@
-/* Two machines and the agents that the test plays (afar_scene.h). */
+/* Two machines and the agents that the test plays (cluster_scene.h). */
 #include <criterion/criterion.h>
 
-#include "afar_scene.h"
+#include "cluster_scene.h"
 #include "tests/system.h"
 
 char far_dir[64];
 static pid_t near_broker;
 
-void afar_setup(void)
+void cluster_setup(void)
 {
     scene_new();
     side_dir_new(far_dir, sizeof far_dir);
@@ -17,7 +17,7 @@ void afar_setup(void)
     other_start(&other, far_dir, "keep=60000 reach=1");
 }
 
-void afar_teardown(void)
+void cluster_teardown(void)
 {
     if (other.pid)
         cr_assert_eq(other_stop(&other), 0);

@@ -11,7 +11,7 @@
  *                  <-------      RESUME ..., HELLO agent   these blocks of other machines are open here, and no more
  *                  <-------      SHARE             <----   SHARE with a fabric handle. `held`: for other machines
  *                  <-------      CLOSE                     it is not there any more
- *   OPEN           ------->      OPEN              ---->   while it runs: the block is held, as by an opener
+ *   OPEN           ------->      OPEN              ---->   while it runs: the block is held, as by an importer
  *                                                  <----   GRANT; or CLOSE: it is free already
  *                  <-------      GRANT, or REFUSE
  *                  <-------      RECALL            <----   RECALL: it is freed
@@ -19,9 +19,9 @@
  *
  * And where it is wanted:
  *
- *   agent                        broker                    opener
- *                                                  <----   OPEN with `afar`
- *                  <-------      HELLO of an opener        once for each, first: its number, which no other has, in
+ *   agent                        broker                    importer
+ *                                                  <----   OPEN with `cluster`
+ *                  <-------      HELLO of an importer        once for each, first: its number, which no other has, in
  *                                                          `stack`, its pid, `holds` 1 (+ its pidfd, if it is known)
  *                  <-------      OPEN                      his handle, and the lease that it is to become
  *   GRANT          ------->      GRANT             ---->   or REFUSE, and that to him
@@ -32,7 +32,7 @@
  *
  * Answers have the `request` of the question. What the agent asked of one block is answered at once for all: by
  * GRANT, and by REFUSE where it is ENDING; any other REFUSE is of that question alone. An OPEN of the broker's is
- * answered when the agent can; the openers wait for debug.timeout at most.
+ * answered when the agent can; the importers wait for debug.timeout at most.
  *
  * Nothing ends by the end of an agent, a broker, or a connection. The agent's holder is durable: what it has
  * stays held until an agent says CLOSE, this one or the next, which SHARE tells of it. When a broker ends, the
@@ -43,8 +43,8 @@
  * A QUERY about machines, and with a name that of one which is to be forgotten, is of the same user or root: it is passed
  * on to the agent, and its REPORT back (`gpushim cluster`; `gpushim cluster forget`).
  */
-#ifndef GS_CORE_SHARE_WIRE_AFAR_H
-#define GS_CORE_SHARE_WIRE_AFAR_H
+#ifndef GS_CORE_SHARE_WIRE_CLUSTER_H
+#define GS_CORE_SHARE_WIRE_CLUSTER_H
 
 #include <stdint.h>
 
@@ -66,7 +66,7 @@ struct gs_wire_machine {
     uint64_t client; /* who asks, as the broker's question to the agent has it for its `number` */
     uint32_t has_agent; /* 1: one is connected, which is: */
     uint32_t agent_pid;
-    uint64_t shared; /* blocks of here that may be opened afar; */
+    uint64_t shared; /* blocks of here that may be opened on other machines; */
     uint64_t opened; /* blocks of other machines that are open here */
     uint64_t opened_bytes;
     uint32_t machines; /* that have leases here; below: the one that was asked about, if there is. Or were forgotten */
